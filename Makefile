@@ -1,0 +1,30 @@
+# make demo: the main job on embedded real data.   make test: lint and the whole test suite.
+# Both create .venv where it is missing. PYTHON=python3.12 picks the interpreter.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: demo test lint install clean
+
+demo: $(INSTALLED)
+	$(BIN)/python deploy/flwr_run.py . \
+	  --run-config 'output-dir="$(CURDIR)/results/demo-$(shell date +%Y%m%d-%H%M%S)"' \
+	  --federation-config "num-supernodes=8 client-resources-num-cpus=1 init-args-log-to-driver=false"
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --disable-pip-version-check --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,87 @@
+"""The state of a run in one file: nested plain data with arrays, written atomically."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
+
+_RECORDS = {"arrays": ArrayRecord, "config": ConfigRecord, "metrics": MetricRecord}
+
+
+def save_state(path: Path, state: dict[str, Any]) -> None:
+    """Write `state` to `path`; an interruption leaves the file as it was.
+
+    Parameters
+    ----------
+    path : Path
+        An ``.npz`` file: every array under a number, and the tree that holds them as JSON.
+    state : dict[str, Any]
+        Numbers, strings, bytes, arrays, Flower records, and lists, tuples and dicts of these.
+    """
+    arrays: list[np.ndarray] = []
+    tree = json.dumps(_pack(state, arrays)).encode()
+    temporary = path.with_suffix(".part")
+    with temporary.open("wb") as file:
+        np.savez(file, tree=np.frombuffer(tree, np.uint8), **{str(i): array for i, array in enumerate(arrays)})
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """Return what `save_state` wrote; nothing in the file is executed.
+
+    Raises
+    ------
+    OSError, ValueError, KeyError
+        If the file can't be read or is not such a file.
+    """
+    with np.load(path, allow_pickle=False) as stored:
+        return _unpack(json.loads(stored["tree"].tobytes()), stored)
+
+
+def _pack(value: Any, arrays: list[np.ndarray]) -> Any:
+    """Return a JSON tree in which everything but numbers, strings and lists is ``{kind: content}``."""
+    if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, np.generic)):
+        return value
+    if isinstance(value, np.ndarray | np.generic):
+        arrays.append(np.asarray(value))
+        return {"array" if isinstance(value, np.ndarray) else "scalar": len(arrays) - 1}
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if isinstance(value, ArrayRecord):
+        return {"arrays": _pack({name: array.numpy() for name, array in value.items()}, arrays)}
+    if isinstance(value, ConfigRecord | MetricRecord):
+        return {"config" if isinstance(value, ConfigRecord) else "metrics": _pack(dict(value), arrays)}
+    if isinstance(value, list):
+        return [_pack(item, arrays) for item in value]
+    if isinstance(value, tuple):
+        return {"tuple": [_pack(item, arrays) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": [[_pack(key, arrays), _pack(item, arrays)] for key, item in value.items()]}
+    raise TypeError(f"a {type(value).__name__} can't be saved")
+
+
+def _unpack(tree: Any, stored: Any) -> Any:
+    if isinstance(tree, list):
+        return [_unpack(item, stored) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    ((kind, content),) = tree.items()
+    if kind == "array":
+        return stored[str(content)]
+    if kind == "scalar":
+        return stored[str(content)][()]
+    if kind == "bytes":
+        return bytes.fromhex(content)
+    if kind == "tuple":
+        return tuple(_unpack(item, stored) for item in content)
+    if kind == "dict":
+        return {_unpack(key, stored): _unpack(item, stored) for key, item in content}
+    values = _unpack(content, stored)
+    if kind == "arrays":
+        return ArrayRecord({name: Array(array) for name, array in values.items()})
+    return _RECORDS[kind](values)

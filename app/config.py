@@ -1,0 +1,176 @@
+"""The run config: parsed once, from whatever source, into a typed and validated object."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from app.errors import UserError, bad_value
+from app.strategy_spec import StrategySpec, parse_strategy
+
+Positive = Annotated[int, Field(gt=0)]
+NotNegative = Annotated[int, Field(ge=0)]
+FLAT_ALGORITHMS = ("fedavg",)
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+class RunConfig(BaseModel):
+    """All settings of a run. Keys are written with hyphens: ``global-rounds = 10``.
+
+    ``docs/configuration.md`` explains each key. The defaults are those of ``[tool.flwr.app.config]``.
+    """
+
+    model_config = ConfigDict(
+        alias_generator=_kebab, populate_by_name=False, extra="forbid", frozen=True, strict=True, allow_inf_nan=False
+    )
+
+    # What is computed.
+    algorithm: Literal["fedavg", "h-fedavg"] = "h-fedavg"
+    cloud_strategy: str = "FedAvg"
+    edge_strategy: str = "FedAvg"
+    global_rounds: Positive = 10
+    edge_rounds: Positive = 2
+    participation: Annotated[float, Field(gt=0, le=1)] = 1.0
+    seed: NotNegative = 0
+
+    # The federation.
+    num_clients: Positive = 8
+    num_edges: Positive = 2
+
+    # Data and model.
+    dataset: Literal["digits", "cifar10", "cifar100", "fashion-mnist", "image-folder"] = "digits"
+    data_dir: str = ""
+    cache_dir: str = ""
+    image_size: NotNegative = 0
+    partition: Literal["iid", "dirichlet", "shards"] = "dirichlet"
+    alpha: Annotated[float, Field(gt=0)] = 0.5
+    shards_per_client: Positive = 2
+    min_samples: Positive = 10
+    model: Literal["auto", "small-cnn", "cnn", "resnet18", "resnet50"] = "auto"
+
+    # Local training.
+    local_epochs: Positive = 2
+    batches_per_epoch: NotNegative = 0
+    batch_size: Positive = 32
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    learning_rate: Annotated[float, Field(gt=0)] = 0.1
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+
+    # How it runs.
+    engine: Literal["flower", "in-process"] = "flower"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    torch_threads: Positive = 1
+    evaluate_every: NotNegative = 1
+    reply_timeout: NotNegative = 3600
+    wait_for_nodes: NotNegative = 20
+    output_dir: str = ""
+    resume: str = ""
+
+    @property
+    def is_flat(self) -> bool:
+        """True for an algorithm without edges."""
+        return self.algorithm in FLAT_ALGORITHMS
+
+    @property
+    def cloud(self) -> StrategySpec:
+        """The cloud strategy, parsed."""
+        return parse_strategy("cloud-strategy", self.cloud_strategy)
+
+    @property
+    def edge(self) -> StrategySpec:
+        """The edge strategy, parsed."""
+        return parse_strategy("edge-strategy", self.edge_strategy)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings by key, as a user types them."""
+        return self.model_dump(by_alias=True)
+
+
+KEYS = tuple(_kebab(name) for name in RunConfig.model_fields)
+
+
+def parse_config(values: Mapping[str, Any]) -> RunConfig:
+    """Return the validated config for `values`; keys that are not given take their defaults.
+
+    Raises
+    ------
+    UserError
+        For an unknown key, a value of the wrong type or out of range, or values that don't go together.
+    """
+    for key in values:
+        if key not in KEYS:
+            close = difflib.get_close_matches(key, KEYS, n=1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise UserError(f"unknown key {key!r}: {hint}allowed are {', '.join(KEYS)}")
+    try:
+        config = RunConfig.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        allowed = (
+            first["msg"]
+            .removeprefix("Input should be ")
+            .replace("a valid integer", "an integer")
+            .replace("a valid ", "a ")
+        )
+        raise bad_value(str(first["loc"][0]), first["input"], allowed) from None
+    _check_together(config)
+    return config
+
+
+def _check_together(config: RunConfig) -> None:
+    """Refuse values that are fine alone and impossible together."""
+    for spec in (config.cloud, config.edge):
+        spec.check()
+    if not config.is_flat and config.num_edges > config.num_clients:
+        raise bad_value("num-edges", config.num_edges, f"at most num-clients = {config.num_clients}")
+    if config.dataset == "image-folder" and not config.data_dir:
+        raise bad_value("data-dir", "", "a folder with train/<class>/* and test/<class>/* for dataset = 'image-folder'")
+
+
+def read_arguments(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the values that a command line gives: ``KEY=VALUE`` and ``FILE.toml``, later ones win.
+
+    A value is read as TOML (``global-rounds=5``, ``alpha=0.1``); what is not TOML is a plain string
+    (``algorithm=h-fedavg``).
+
+    Raises
+    ------
+    UserError
+        If an argument is neither, or a file can't be read.
+    """
+    values: dict[str, Any] = {}
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        if equals:
+            values[key] = _toml_value(text)
+        elif argument.endswith(".toml"):
+            values |= read_toml(Path(argument))
+        else:
+            raise UserError(f"argument {argument!r}: allowed is KEY=VALUE or a FILE.toml")
+    return values
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the keys and values of a TOML file; UserError if it can't be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"{path}: can't be read ({error.strerror}); allowed is a TOML file of run-config keys"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: is not TOML ({error})") from None
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,17 @@
+"""Where the clients run."""
+
+from flwr.serverapp import Grid
+
+from app.client import app as client_app
+from app.config import RunConfig
+from sim.in_process_grid import InProcessGrid
+
+
+def in_process_grid(config: RunConfig) -> InProcessGrid:
+    """Return a Grid of `num-clients` nodes that run the ClientApp in this process."""
+    return InProcessGrid(client_app, config.num_clients, run_config=config.as_dict(), seed=config.seed)
+
+
+def grid_for(config: RunConfig, flower: Grid) -> Grid:
+    """Return the Grid of the `engine` that the config names; `flower` is the one that Flower handed over."""
+    return in_process_grid(config) if config.engine == "in-process" else flower

@@ -1,0 +1,23 @@
+"""The one exception that stands for a mistake of the user's."""
+
+
+class UserError(Exception):
+    """A mistake of the user's: one line that names the key or file, the value and what is allowed.
+
+    It is shown without a traceback and ends the run with an exit code that is not 0.
+    """
+
+
+def bad_value(key: str, value: object, allowed: str) -> UserError:
+    """Return the error for a run-config key that holds a value it must not hold.
+
+    Parameters
+    ----------
+    key : str
+        The key of the run config, as the user types it.
+    value : object
+        The value it was given.
+    allowed : str
+        What is allowed, in words, e.g. ``"a number > 0"``.
+    """
+    return UserError(f"{key} = {value!r}: allowed is {allowed}")

@@ -1,0 +1,1 @@
+"""Reports: what a run writes, counts, draws and shows."""

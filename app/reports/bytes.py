@@ -1,0 +1,76 @@
+"""Bytes by edge, tier, direction and kind, counted by watching the messages."""
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from clients.messages import EVALUATE
+from strategies import Observer
+
+EVALUATION = "evaluation"
+
+
+class Link(NamedTuple):
+    """One direction between a tier and those below it, for one kind of payload."""
+
+    edge: str
+    tier: str
+    direction: str
+    kind: str
+
+
+class ByteMeter(Observer):
+    """Counts the payload bytes of all messages.
+
+    Kinds are ``model``, ``config`` and ``metrics`` for training, and ``evaluation`` for whatever an evaluation
+    sends. Tier ``edge`` is between clients and their edge, tier ``cloud`` between edges and the cloud.
+
+    Parameters
+    ----------
+    is_flat : bool
+        The clients talk to the cloud itself; there are no edges.
+    """
+
+    def __init__(self, is_flat: bool) -> None:
+        self._is_flat = is_flat
+        self.counts: Counter[Link] = Counter()
+
+    def on_message(self, tier: str, edge: str, direction: str, message: Message) -> None:
+        """Count the records of a message; error replies carry none."""
+        if self._is_flat:
+            if tier == "cloud":
+                return
+            tier = "cloud"
+        if message.has_content():
+            for kind, count in payload_bytes(message.metadata.message_type, message.content).items():
+                self.counts[Link(edge, tier, direction, kind)] += count
+
+    def take(self) -> Counter[Link]:
+        """Return what was counted since the last call and start again."""
+        counts, self.counts = self.counts, Counter()
+        return counts
+
+
+def payload_bytes(message_type: str, content: RecordDict) -> Counter[str]:
+    """Return the bytes of a message's records by kind."""
+    counts: Counter[str] = Counter()
+    for record in content.values():
+        if message_type == EVALUATE:
+            kind = EVALUATION
+        elif isinstance(record, ArrayRecord):
+            kind = "model"
+        else:
+            kind = "config" if isinstance(record, ConfigRecord) else "metrics"
+        counts[kind] += record.count_bytes()
+    return counts
+
+
+def nested(counts: Counter[Link], edge: str | None = None) -> dict[str, Any]:
+    """Return counts as ``{tier: {direction: {kind: bytes}}}``, of one edge or of all."""
+    result: dict[str, Any] = {}
+    for link, count in sorted(counts.items()):
+        if edge is None or link.edge == edge:
+            kinds = result.setdefault(link.tier, {}).setdefault(link.direction, {})
+            kinds[link.kind] = kinds.get(link.kind, 0) + count
+    return result

@@ -1,0 +1,123 @@
+"""The results folder of one run."""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from app.checkpoint import load_state, save_state
+from app.config import RunConfig, parse_config
+from app.errors import UserError, bad_value
+
+# A resumed run may differ in these: none of them changes what a finished round computed.
+FREE_TO_CHANGE = frozenset(
+    {"resume", "output-dir", "cache-dir", "data-dir", "global-rounds", "engine", "reply-timeout", "wait-for-nodes"}
+)
+
+
+class ResultsFolder:
+    """Where a run writes.
+
+    ``config.json``, ``metrics.jsonl`` (a line per edge and global round, and a global line), ``state.npz`` (to
+    resume from), and at the end ``summary.json``, ``clients.csv``, ``model.pt`` and the plots.
+
+    Parameters
+    ----------
+    path : Path
+        An absolute path; `create` and `reopen` make sure of the rest.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._metrics = path / "metrics.jsonl"
+        self._state = path / "state.npz"
+
+    @classmethod
+    def create(cls, config: RunConfig, default_parent: Path) -> "ResultsFolder":
+        """Make the folder `output-dir`, or one named after the time and the run in `default_parent`.
+
+        Raises
+        ------
+        UserError
+            If it can't be written or holds a run already.
+        """
+        name = f"{datetime.now():%Y%m%d-%H%M%S}-{config.algorithm}-{config.dataset}-seed{config.seed}"
+        path = Path(config.output_dir).expanduser().absolute() if config.output_dir else default_parent / name
+        if (path / "config.json").exists():
+            raise bad_value("output-dir", str(path), "a folder without a run in it; to go on with that run, set resume")
+        folder = cls(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            folder.write_json("config.json", config.as_dict())
+        except OSError as error:
+            raise bad_value("output-dir", str(path), f"a folder that can be written ({error.strerror})") from None
+        return folder
+
+    @classmethod
+    def reopen(cls, config: RunConfig) -> "ResultsFolder":
+        """Open the folder `resume` to go on with its run.
+
+        Raises
+        ------
+        UserError
+            If it holds no run, or one of another config.
+        """
+        path = Path(config.resume).expanduser().absolute()
+        saved = saved_config(path).as_dict()
+        for key, value in config.as_dict().items():
+            if key not in FREE_TO_CHANGE and value != saved[key]:
+                raise bad_value(key, value, f"{saved[key]!r}, as in the run to resume, {path}")
+        return cls(path)
+
+    def load_state(self) -> dict[str, Any] | None:
+        """Return the state that the last whole round left, None if there was none; drop lines of a broken round."""
+        if not self._state.exists():
+            self._metrics.unlink(missing_ok=True)
+            return None
+        try:
+            state = load_state(self._state)
+        except (OSError, ValueError, KeyError) as error:
+            raise UserError(f"{self._state}: is damaged ({error}); allowed is the file that the run wrote") from None
+        lines = [line for line in self.read_metrics() if line["round"] <= state["round"]]
+        self._metrics.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+        return state
+
+    def save_state(self, state: dict[str, Any]) -> None:
+        """Save what a resumed run needs."""
+        save_state(self._state, state)
+
+    def append_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Append lines to ``metrics.jsonl``."""
+        with self._metrics.open("a", encoding="utf-8") as file:
+            for line in lines:
+                file.write(json.dumps(line) + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return the lines of ``metrics.jsonl``; a last line that was cut off is left out."""
+        lines = []
+        if self._metrics.exists():
+            for text in self._metrics.read_text(encoding="utf-8").splitlines():
+                try:
+                    lines.append(json.loads(text))
+                except json.JSONDecodeError:
+                    break
+        return lines
+
+    def write_json(self, name: str, content: Any) -> None:
+        """Write a JSON file."""
+        (self.path / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def saved_config(path: Path) -> RunConfig:
+    """Return the config of the run in a results folder.
+
+    Raises
+    ------
+    UserError
+        If the folder holds no run.
+    """
+    try:
+        return parse_config(json.loads((path / "config.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        raise bad_value("resume", str(path), "the results folder of a run, with its config.json") from None

@@ -1,0 +1,142 @@
+"""The lines of ``metrics.jsonl`` and what follows from them."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+from app.config import RunConfig
+from app.reports.bytes import EVALUATION, Link, nested
+from clients.messages import ACCURACY, LOSS
+from strategies import Evaluation, Failure, Round
+
+Line = dict[str, Any]
+
+
+def edge_lines(outcome: Round, counts: Counter[Link], client_of: Mapping[int, int]) -> list[Line]:
+    """Return a line per edge for a global round.
+
+    Parameters
+    ----------
+    outcome : Round
+        The round.
+    counts : Counter[Link]
+        Bytes of the round.
+    client_of : Mapping[int, int]
+        Client number (partition id) by node id.
+    """
+    lines = []
+    for name, edge in outcome.edges.items():
+        evaluation = outcome.evaluations.get(name, Evaluation())
+        failures = [
+            {"edge_round": e, **_failure(failure, client_of)}
+            for e, update in enumerate(edge.updates, start=1)
+            for failure in update.failures
+        ]
+        failures += [{"evaluation": True, **_failure(failure, client_of)} for failure in evaluation.failures]
+        lines.append(
+            {
+                "round": outcome.number,
+                "scope": "edge",
+                "edge": name,
+                "trained": edge.arrays is not None,
+                "participants": [[client_of[node_id] for node_id in update.participants] for update in edge.updates],
+                "failures": failures,
+                **finite(edge.metrics),
+                **finite(dict(evaluation.metrics or {})),
+                "bytes": nested(counts, name),
+                "seconds": round(edge.seconds, 4),
+            }
+        )
+    return lines
+
+
+def global_line(
+    outcome: Round,
+    counts: Counter[Link],
+    client_of: Mapping[int, int],
+    test: tuple[float, float] | None,
+    wall_seconds: float,
+) -> Line:
+    """Return the global line of a round.
+
+    Parameters
+    ----------
+    outcome, counts, client_of
+        As in `edge_lines`.
+    test : tuple[float, float], optional
+        Loss and accuracy on the whole test pool; None in a round without evaluation.
+    wall_seconds : float
+        Wall time of the run so far.
+    """
+    line: Line = {"round": outcome.number, "scope": "global", **finite(dict(outcome.train_metrics or {}))}
+    clients = {
+        client_of[node_id]: metrics
+        for evaluation in outcome.evaluations.values()
+        for node_id, metrics in evaluation.replies.items()
+    }
+    if clients:
+        for key in (ACCURACY, LOSS):
+            line[key] = spread([float(metrics[key]) for metrics in clients.values()])
+        line["clients"] = {str(i): finite(dict(clients[i])) for i in sorted(clients)}
+    if test is not None:
+        line["test"] = finite({LOSS: test[0], ACCURACY: test[1]})
+    failures = sum(len(update.failures) for edge in outcome.edges.values() for update in edge.updates)
+    failures += sum(len(evaluation.failures) for evaluation in outcome.evaluations.values())
+    line |= {
+        "failures": failures,
+        "edges_left_out": [name for name, edge in outcome.edges.items() if edge.arrays is None],
+        "bytes": nested(counts),
+        "seconds": round(outcome.seconds, 4),
+        "wall_seconds": round(wall_seconds, 4),
+    }
+    return line
+
+
+def summarise(config: RunConfig, lines: Sequence[Line]) -> Line:
+    """Return the final figures of a run, the content of ``summary.json``.
+
+    ``bytes`` counts what training sends; what evaluations send besides is in ``bytes_by_kind``.
+    """
+    rounds = [line for line in lines if line["scope"] == "global"]
+    evaluated = next((line for line in reversed(rounds) if "clients" in line), {})
+    totals: dict[str, Any] = {"uplink": {}, "downlink": {}}
+    by_kind: dict[str, Any] = {}
+    for line in rounds:
+        for tier, directions in line["bytes"].items():
+            for direction, kinds in directions.items():
+                totals[direction][tier] = totals[direction].get(tier, 0) + sum(
+                    count for kind, count in kinds.items() if kind != EVALUATION
+                )
+                sums = by_kind.setdefault(tier, {}).setdefault(direction, {})
+                for kind, count in kinds.items():
+                    sums[kind] = sums.get(kind, 0) + count
+    return {
+        "algorithm": config.algorithm,
+        "dataset": config.dataset,
+        "seed": config.seed,
+        "rounds": rounds[-1]["round"] if rounds else 0,
+        "global": {key: evaluated.get(key) for key in (ACCURACY, LOSS)},
+        "test": evaluated.get("test"),
+        "bytes": totals,
+        "bytes_by_kind": by_kind,
+        "failures": sum(line["failures"] for line in rounds),
+        "wall_seconds": rounds[-1]["wall_seconds"] if rounds else 0.0,
+    }
+
+
+def spread(values: Sequence[float]) -> dict[str, float | None]:
+    """Return mean, standard deviation (of the population), minimum and maximum."""
+    if not all(map(math.isfinite, values)):
+        return dict.fromkeys(("mean", "std", "min", "max"))
+    return {"mean": fmean(values), "std": pstdev(values), "min": min(values), "max": max(values)}
+
+
+def finite(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metrics with None for NaN and Inf, which JSON does not know."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in metrics.items()}
+
+
+def _failure(failure: Failure, client_of: Mapping[int, int]) -> dict[str, Any]:
+    return {"client": client_of.get(failure.node_id), "reason": failure.reason}

@@ -1,0 +1,101 @@
+"""The pictures of a run, drawn from ``metrics.jsonl``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+Line = dict[str, Any]
+BLUE, ORANGE, GREY = "#1f6f8b", "#e07a3f", "#8a8a8a"
+
+
+def draw_plots(folder: Path, title: str, lines: Sequence[Line]) -> list[Path]:
+    """Write the plots of a run as PNG files.
+
+    Parameters
+    ----------
+    folder : Path
+        Where to.
+    title : str
+        Names the run in every plot.
+    lines : Sequence[dict]
+        The lines of ``metrics.jsonl``.
+
+    Returns
+    -------
+    list[Path]
+        ``rounds.png`` (accuracy and loss over rounds), ``clients.png`` (accuracy per client) and ``bytes.png``.
+    """
+    rounds = [line for line in lines if line["scope"] == "global"]
+    evaluated = [line for line in rounds if "clients" in line]
+    paths = []
+    if evaluated:
+        paths.append(_save(folder / "rounds.png", title, _draw_rounds, evaluated, width=9.0, columns=2))
+        paths.append(_save(folder / "clients.png", title, _draw_clients, evaluated[-1]["clients"], width=9.0))
+    paths.append(_save(folder / "bytes.png", title, _draw_bytes, rounds, width=6.5))
+    return paths
+
+
+def _save(path: Path, title: str, draw: Any, data: Any, *, width: float, columns: int = 1) -> Path:
+    figure = Figure(figsize=(width, 3.6), layout="constrained")
+    axes = figure.subplots(1, columns, squeeze=False)[0]
+    draw(axes, data)
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(axis="y", alpha=0.3)
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def _draw_rounds(axes: Sequence[Axes], evaluated: Sequence[Line]) -> None:
+    numbers = [line["round"] for line in evaluated]
+    for ax, key in zip(axes, ("accuracy", "loss"), strict=True):
+        mean, low, high = ([_number(line[key][part]) for line in evaluated] for part in ("mean", "min", "max"))
+        ax.fill_between(numbers, low, high, color=BLUE, alpha=0.15, lw=0, label="clients, min to max")
+        ax.plot(numbers, mean, color=BLUE, marker="o", ms=3, label="clients, mean")
+        ax.plot(numbers, [_number(line["test"][key]) for line in evaluated], color=ORANGE, label="whole test pool")
+        ax.set(xlabel="global round", ylabel=f"test {key}")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[0].set_ylim(0, 1)
+    axes[0].legend(frameon=False, fontsize=8)
+
+
+def _draw_clients(axes: Sequence[Axes], clients: dict[str, Line]) -> None:
+    (ax,) = axes
+    values = [_number(metrics["accuracy"]) for metrics in clients.values()]
+    ax.bar(list(clients), values, color=BLUE, width=0.7)
+    mean = sum(values) / len(values)
+    ax.axhline(mean, color=ORANGE, lw=1.2, label=f"mean {mean:.3f}")
+    ax.set(xlabel="client", ylabel="test accuracy of the global model", ylim=(0, 1))
+    if len(values) > 30:
+        ax.xaxis.set_major_locator(MaxNLocator(20, integer=True))
+    ax.legend(frameon=False, fontsize=8, loc="lower right")
+
+
+def _draw_bytes(axes: Sequence[Axes], rounds: Sequence[Line]) -> None:
+    (ax,) = axes
+    totals: dict[tuple[str, str], dict[str, float]] = {}
+    for line in rounds:
+        for tier, directions in line["bytes"].items():
+            for direction, kinds in directions.items():
+                bar = totals.setdefault((tier, direction), {})
+                for kind, count in kinds.items():
+                    bar[kind] = bar.get(kind, 0.0) + count / 1e6
+    kinds = sorted({kind for bar in totals.values() for kind in bar}, key=lambda kind: (kind != "model", kind))
+    labels = [f"{tier}\n{direction}" for tier, direction in totals]
+    below = [0.0] * len(totals)
+    palette = [BLUE, ORANGE, GREY, "#b4c5a1", "#6d597a", "#e5c185"]
+    for i, kind in enumerate(kinds):
+        heights = [bar.get(kind, 0.0) for bar in totals.values()]
+        ax.bar(labels, heights, bottom=below, color=palette[i % len(palette)], width=0.6, label=kind)
+        below = [a + b for a, b in zip(below, heights, strict=True)]
+    ax.set(ylabel="megabytes (10^6), all rounds")
+    ax.legend(frameon=False, fontsize=8)
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value

@@ -1,0 +1,96 @@
+"""Progress with an estimate of the time left, as a bar in a terminal or as lines in a log."""
+
+import time
+from logging import getLogger
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from strategies import Observer, Update
+
+logger = getLogger("espalier")
+
+
+class BarProgress(Observer):
+    """A progress bar that moves with every edge round.
+
+    Parameters
+    ----------
+    console : Console
+        Where the bar is drawn.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TaskProgressColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._task = self._bar.add_task("starting", total=None)
+
+    def begin(self, done: int, total: int) -> None:
+        """Start; counts are in edge rounds."""
+        self._bar.update(self._task, completed=done, total=total)
+        self._bar.start()
+
+    def on_edge_round(self, server_round: int, edge: str, update: Update) -> None:
+        """Move on by one edge round."""
+        self._bar.advance(self._task)
+
+    def round_over(self, number: int, rounds: int, line: dict[str, Any]) -> None:
+        """Show a round's figures beside the bar."""
+        self._bar.update(self._task, description=f"round {number}/{rounds}{_figures(line)}")
+
+    def end(self) -> None:
+        """Stop drawing."""
+        self._bar.stop()
+
+
+class LogProgress(Observer):
+    """A log line per global round, and in long rounds one now and then.
+
+    Parameters
+    ----------
+    every_seconds : float (default: 20)
+        Least time between two lines inside a round.
+    """
+
+    def __init__(self, every_seconds: float = 20.0) -> None:
+        self._every = every_seconds
+        self._started = self._last = 0.0
+        self._already = self._done = self._total = 0
+
+    def begin(self, done: int, total: int) -> None:
+        """Start; counts are in edge rounds."""
+        self._started = self._last = time.monotonic()
+        self._already, self._done, self._total = done, done, total
+
+    def on_edge_round(self, server_round: int, edge: str, update: Update) -> None:
+        """Move on by one edge round."""
+        self._done += 1
+        if time.monotonic() - self._last >= self._every:
+            self._log(f"{edge}, edge round {server_round}")
+
+    def round_over(self, number: int, rounds: int, line: dict[str, Any]) -> None:
+        """Log a round's figures."""
+        self._log(f"round {number}/{rounds}{_figures(line)}")
+
+    def end(self) -> None:
+        """Nothing to clean up."""
+
+    def _log(self, text: str) -> None:
+        self._last = time.monotonic()
+        per_round = (self._last - self._started) / max(self._done - self._already, 1)
+        left = int(per_round * max(self._total - self._done, 0))
+        logger.info("%s  ETA %d:%02d", text, *divmod(left, 60))
+
+
+def _figures(line: dict[str, Any]) -> str:
+    accuracy, loss = line.get("accuracy") or {}, line.get("loss") or {}
+    if accuracy.get("mean") is None or loss.get("mean") is None:
+        return ""
+    return f"  accuracy {accuracy['mean']:.4f}  loss {loss['mean']:.4f}"

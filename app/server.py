@@ -1,0 +1,35 @@
+"""The ServerApp, as Flower finds it."""
+
+import json
+import logging
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from app.config import parse_config
+from app.engines import grid_for
+from app.errors import bad_value
+from app.logs import WithoutTraceback, quiet_flower, show_own_lines
+from app.reports.final import result_table
+from app.reports.progress import LogProgress
+from app.run import run
+
+app = ServerApp()
+PATH_KEYS = ("data-dir", "cache-dir", "output-dir", "resume")
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run what the run config asks for."""
+    show_own_lines()
+    quiet_flower()
+    logging.getLogger("flwr").addFilter(WithoutTraceback())
+    config = parse_config(context.run_config)
+    for key in PATH_KEYS:
+        value = config.as_dict()[key]
+        if value and not Path(value).expanduser().is_absolute():
+            raise bad_value(key, value, "an absolute path (a relative one would start at the SuperLink's folder)")
+    path = run(config, grid_for(config, grid), LogProgress(), Path.home() / "espalier-results")
+    print(result_table(json.loads((path / "summary.json").read_text(encoding="utf-8"))))
+    print(f"results: {path}", flush=True)

@@ -1,0 +1,1 @@
+"""Tasks: the models and the data a run trains on."""

@@ -1,0 +1,148 @@
+"""The data sets by name: where each comes from and how it becomes `ImageData`."""
+
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from app.errors import UserError, bad_value
+from app.tasks import image_data, image_folder
+from app.tasks.cache import fingerprint, load_or_build
+from app.tasks.image_data import FORMAT_VERSION, ImageData, LabelledImages, channel_statistics
+
+if TYPE_CHECKING:
+    from torchvision.datasets import VisionDataset
+
+__all__ = ["DATASETS", "ImageData", "LabelledImages", "load_dataset"]
+
+DATASETS = ("digits", "cifar10", "cifar100", "fashion-mnist", "image-folder")
+
+# torchvision's class, and the folder below data_dir where it wants its files
+_TORCHVISION = {
+    "cifar10": ("CIFAR10", "cifar-10-batches-py"),
+    "cifar100": ("CIFAR100", "cifar-100-python"),
+    "fashion-mnist": ("FashionMNIST", "FashionMNIST/raw"),
+}
+
+
+def load_dataset(name: str, *, data_dir: Path | None, cache_dir: Path, image_size: int = 0) -> ImageData:
+    """Return a data set.
+
+    ``digits`` comes with scikit-learn and is in memory. The others are decoded once, into a folder of
+    `cache_dir` that is keyed by the files' names, sizes and times; from then on their arrays are
+    read-only memory maps, which open at once and which processes share.
+
+    Parameters
+    ----------
+    name : str
+        One of `DATASETS`.
+    data_dir : Path or None
+        The folder with the files: for ``image-folder`` the one that holds ``train`` and ``test``; for
+        torchvision's sets the one they are downloaded to where they are missing, by default
+        ``cache_dir/downloads``. ``digits`` needs none.
+    cache_dir : Path
+        The folder for decoded data, created where missing.
+    image_size : int, default 0
+        For ``image-folder``: resize every image to a square of so many pixels a side; 0 keeps the size.
+
+    Raises
+    ------
+    UserError
+        A value is not allowed, files are missing, damaged or cannot be downloaded, or `cache_dir`
+        cannot be written.
+    """
+    if name not in DATASETS:
+        raise bad_value("dataset", name, "one of " + ", ".join(DATASETS))
+    if image_size < 0:
+        raise bad_value("image-size", image_size, "a side in pixels, or 0 to keep the size")
+    if image_size and name != "image-folder":
+        raise bad_value("image-size", image_size, f"0 where dataset = {name!r}")
+    if name == "digits":
+        return _load_digits()
+    # Absolute, since messages name these folders and a run's working directory is seldom the user's.
+    cache_dir = cache_dir.expanduser().absolute()
+    data_dir = data_dir and data_dir.expanduser().absolute()
+    if name == "image-folder":
+        return _load_folder(data_dir, cache_dir, image_size)
+    return _load_torchvision(name, data_dir or cache_dir / "downloads", cache_dir)
+
+
+def _load_digits() -> ImageData:
+    """Return scikit-learn's 1,797 digits, 8x8 and grey: 1,437 to train on and 360 to test on."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    pixels, labels = load_digits(return_X_y=True)
+    images = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
+    labels = labels.astype(np.int64)
+    # The split is part of the data set, as it is in the others: it depends on no seed of a run.
+    pools = train_test_split(np.arange(len(labels)), test_size=0.2, stratify=labels, random_state=0)
+    train, test = (LabelledImages(_frozen(images[pool]), _frozen(labels[pool])) for pool in map(np.sort, pools))
+    return ImageData(train, test, tuple("0123456789"), *channel_statistics(train.images))
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    """Make an array read-only and return it."""
+    array.setflags(write=False)
+    return array
+
+
+def _load_folder(root: Path | None, cache_dir: Path, image_size: int) -> ImageData:
+    """Return the images of a folder, from the cache where nothing in the folder has changed."""
+    if root is None:
+        raise UserError("data-dir is not set: dataset = 'image-folder' needs a folder with train/ and test/ in it")
+    listing = image_folder.list_images(root)
+    files = listing.train + listing.test
+
+    def build(folder: Path) -> None:
+        image_data.save(
+            folder,
+            image_folder.decode_images(files, image_size),
+            train_labels=listing.train_labels,
+            test_labels=listing.test_labels,
+            classes=listing.classes,
+        )
+
+    key = fingerprint(root, files, image_size, FORMAT_VERSION)
+    return load_or_build(cache_dir / f"image-folder-{key}", build=build, load=image_data.load)
+
+
+def _load_torchvision(name: str, data_dir: Path, cache_dir: Path) -> ImageData:
+    """Return one of torchvision's data sets, downloaded where its files are missing or damaged."""
+    folder = data_dir / _TORCHVISION[name][1]
+    if not folder.is_dir():
+        _open_torchvision(name, data_dir)
+    key = fingerprint(folder, (entry for entry in folder.iterdir() if entry.is_file()), FORMAT_VERSION)
+    build = partial(_build_torchvision, name, data_dir)
+    return load_or_build(cache_dir / f"{name}-{key}", build=build, load=image_data.load)
+
+
+def _build_torchvision(name: str, data_dir: Path, folder: Path) -> None:
+    """Write one of torchvision's data sets into `folder`."""
+    train, test = _open_torchvision(name, data_dir)
+    images = (np.asarray(pool.data).reshape(*pool.data.shape[:3], -1) for pool in (train, test))
+    image_data.save(
+        folder,
+        chain.from_iterable(images),
+        train_labels=np.asarray(train.targets),
+        test_labels=np.asarray(test.targets),
+        classes=train.classes,
+    )
+
+
+def _open_torchvision(name: str, data_dir: Path) -> "list[VisionDataset]":
+    """Return torchvision's training and test pool; it downloads what is missing or damaged."""
+    from app.tasks.torchvision_compat import torchvision
+
+    kind, folder = _TORCHVISION[name]
+    dataset = getattr(torchvision.datasets, kind)
+    try:
+        return [dataset(data_dir, train=train, download=True) for train in (True, False)]
+    except Exception as error:  # no network, a damaged archive, a full disk: torchvision raises many kinds
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"dataset = {name!r}: cannot be downloaded or read ({reason}): "
+            f"put its files into {data_dir / folder} or set data-dir to where they are"
+        ) from error

@@ -1,0 +1,193 @@
+"""Images in folders: ``<root>/train/<class>/*`` and ``<root>/test/<class>/*``."""
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from app.errors import UserError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+
+_log = logging.getLogger("espalier")
+
+_LAYOUT = "allowed is a folder with train/<class>/* and test/<class>/*"
+_WINDOW = 256  # images decoded ahead of the reader, which bounds the memory
+_RUN = 16  # images per task of a thread: small ones cost less than the hand-over between threads
+_PROGRESS_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The images of a folder, before any is read.
+
+    Attributes
+    ----------
+    classes : tuple[str, ...]
+        The names of the class folders in ``train``, sorted.
+    train, test : list[Path]
+        The image files, sorted by class and then by name.
+    train_labels, test_labels : np.ndarray
+        ``int64``: the index in `classes` of each file.
+    """
+
+    classes: tuple[str, ...]
+    train: list[Path]
+    test: list[Path]
+    train_labels: np.ndarray
+    test_labels: np.ndarray
+
+
+def list_images(root: Path) -> Listing:
+    """List a folder's images and classes.
+
+    Files whose names do not end in one of `SUFFIXES` (in any case), and everything hidden, are passed
+    over.
+
+    Parameters
+    ----------
+    root : Path
+        The folder that holds ``train`` and ``test``.
+
+    Raises
+    ------
+    UserError
+        `root`, ``train`` or ``test`` is missing or has no class folders, a class folder has no images,
+        or ``test`` has a class that ``train`` lacks.
+    """
+    for folder in (root, root / "train", root / "test"):
+        if not folder.is_dir():
+            raise UserError(f"{folder}: no such folder: {_LAYOUT}")
+    classes = _class_folders(root / "train")
+    test_classes = _class_folders(root / "test")
+    for name in test_classes:
+        if name not in classes:
+            raise UserError(f"{root / 'test' / name}: class {name!r} has no folder in {root / 'train'}")
+    train, train_labels = _list_pool(root / "train", classes, classes)
+    test, test_labels = _list_pool(root / "test", test_classes, classes)
+    return Listing(tuple(classes), train, test, train_labels, test_labels)
+
+
+def _class_folders(pool: Path) -> list[str]:
+    """Return the sorted names of the class folders in ``train`` or ``test``."""
+    names = sorted(entry.name for entry in _visible(pool) if entry.is_dir())
+    if not names:
+        raise UserError(f"{pool}: holds no class folders: {_LAYOUT}")
+    return names
+
+
+def _list_pool(pool: Path, names: list[str], classes: list[str]) -> tuple[list[Path], np.ndarray]:
+    """Return the image files in the class folders called `names`, with their labels."""
+    files: list[Path] = []
+    counts = []
+    for name in names:
+        folder = pool / name
+        images = sorted(entry.name for entry in _visible(folder) if entry.name.lower().endswith(SUFFIXES))
+        if not images:
+            raise UserError(f"{folder}: holds no images: allowed are files named *{', *'.join(SUFFIXES)}")
+        files += [folder / image for image in images]
+        counts.append(len(images))
+    labels = np.array([classes.index(name) for name in names], dtype=np.int64)
+    return files, np.repeat(labels, counts)
+
+
+def _visible(folder: Path) -> list[os.DirEntry[str]]:
+    """Return what is in a folder, without hidden entries such as ``.DS_Store``."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read ({error.strerror})") from error
+
+
+def decode_image(file: Path, image_size: int) -> np.ndarray:
+    """Read one image whole.
+
+    Parameters
+    ----------
+    file : Path
+        The image file. Grey, palette and transparent images are turned into RGB ones.
+    image_size : int
+        0 keeps the size; otherwise the image is resized, bilinear, to a square of so many pixels a side.
+
+    Returns
+    -------
+    np.ndarray
+        ``uint8``, shape ``(height, width, 3)``.
+
+    Raises
+    ------
+    UserError
+        The file is damaged, cut short or unreadable, or has more than 8 bits per channel.
+    """
+    try:
+        with Image.open(file) as image:
+            mode = image.mode
+            rgb = image.convert("RGB")
+    except Exception as error:  # Pillow's decoders tell of damage by exceptions of a dozen kinds
+        reason = " ".join(str(error).split())
+        raise UserError(f"{file}: cannot be read as an image ({reason}): replace or remove it") from error
+    if mode[0] in "IF":  # Pillow would clip them: nearly all white
+        raise UserError(f"{file}: has pixels of mode {mode}: allowed are images of 8 bits per channel")
+    if image_size:
+        rgb = rgb.resize((image_size, image_size), Image.Resampling.BILINEAR)
+    return np.asarray(rgb)
+
+
+def decode_images(files: list[Path], image_size: int) -> Iterator[np.ndarray]:
+    """Yield the images of `files` in order, decoded by a few threads, and log the progress now and then.
+
+    Parameters
+    ----------
+    files : list[Path]
+        The image files.
+    image_size : int
+        As for `decode_image`.
+
+    Yields
+    ------
+    np.ndarray
+        ``uint8``, shape ``(height, width, 3)``, the same for all.
+
+    Raises
+    ------
+    UserError
+        As for `decode_image`; or `image_size` is 0 and an image's size differs from the first one's.
+    """
+
+    def decode_run(run: list[Path]) -> list[np.ndarray]:
+        return [decode_image(file, image_size) for file in run]
+
+    shape = None
+    began = logged = time.monotonic()
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+        for window in range(0, len(files), _WINDOW):
+            ahead = files[window : window + _WINDOW]
+            runs = [ahead[start : start + _RUN] for start in range(0, len(ahead), _RUN)]
+            images = chain.from_iterable(list(threads.map(decode_run, runs)))
+            for file, image in zip(ahead, images, strict=True):
+                shape = shape or image.shape
+                if image.shape != shape:
+                    raise UserError(
+                        f"{file}: is {_size(image.shape)}, {files[0]} is {_size(shape)} (width x height): "
+                        "set image-size to resize all images to one size"
+                    )
+                yield image
+            now = time.monotonic()
+            if now - logged >= _PROGRESS_SECONDS:
+                logged = now
+                done = window + len(ahead)
+                left = (now - began) / done * (len(files) - done)
+                _log.info("decoded %d of %d images, about %.0f s left", done, len(files), left)
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    """Return an image's size as users know it."""
+    return f"{shape[1]}x{shape[0]}"

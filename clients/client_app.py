@@ -1,0 +1,44 @@
+"""The ClientApp: one handler per message type."""
+
+from collections.abc import Callable
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from .evaluation import evaluate
+from .profile import profile_reply
+from .task import ClientTask
+from .training import train
+
+
+def make_client_app(load_task: Callable[[Context], ClientTask]) -> ClientApp:
+    """Return a ClientApp that trains and evaluates the tasks that `load_task` gives.
+
+    Parameters
+    ----------
+    load_task : Callable[[Context], ClientTask]
+        Called for every message; what is costly in it should be cached.
+    """
+    app = ClientApp()
+
+    @app.train()
+    def handle_train(message: Message, context: Context) -> Message:
+        return train(message, load_task(context))
+
+    @app.evaluate()
+    def handle_evaluate(message: Message, context: Context) -> Message:
+        return evaluate(message, load_task(context))
+
+    @app.query("profile")
+    def handle_profile(message: Message, context: Context) -> Message:
+        task = load_task(context)
+        return profile_reply(
+            message,
+            partition_id=task.partition_id,
+            num_train_examples=len(task.train),
+            num_test_examples=len(task.test),
+            class_counts=task.class_counts,
+            edge_name=task.edge_name,
+        )
+
+    return app

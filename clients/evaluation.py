@@ -1,0 +1,44 @@
+"""Evaluation of a model on a client's own test set."""
+
+from collections.abc import Callable
+
+import torch
+from flwr.app import Message, MetricRecord, RecordDict
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from .messages import ACCURACY, LOSS, METRICS, NUM_EXAMPLES
+from .task import ClientTask, Examples
+from .training import load_weights
+
+
+def evaluate(message: Message, task: ClientTask) -> Message:
+    """Answer an instruction to evaluate the weights in the message on the client's test set."""
+    load_weights(task.model, message.content)
+    loss, accuracy = loss_and_accuracy(task.model, task.test, task.prepare, task.device)
+    metrics = MetricRecord({LOSS: loss, ACCURACY: accuracy, NUM_EXAMPLES: len(task.test)})
+    return Message(RecordDict({METRICS: metrics}), reply_to=message)
+
+
+@torch.inference_mode()
+def loss_and_accuracy(
+    model: nn.Module,
+    examples: Examples,
+    prepare: Callable[[Tensor], Tensor],
+    device: torch.device,
+    batch_size: int = 512,
+) -> tuple[float, float]:
+    """Return the mean cross-entropy and the share of correct predictions over `examples`, in eval mode.
+
+    Both are 0 for an empty set.
+    """
+    model.eval()
+    loss, correct = torch.zeros((), device=device), torch.zeros((), device=device)
+    for inputs, labels in zip(
+        examples.inputs.split(batch_size), examples.labels.to(device).split(batch_size), strict=True
+    ):
+        outputs = model(prepare(inputs.to(device)))
+        loss += cross_entropy(outputs, labels, reduction="sum")
+        correct += (outputs.argmax(1) == labels).sum()
+    count = max(len(examples), 1)
+    return float(loss) / count, float(correct) / count

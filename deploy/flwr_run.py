@@ -1,0 +1,117 @@
+"""Run `flwr run` on a local SuperLink of its own and take that down afterwards.
+
+``python deploy/flwr_run.py APP [OPTIONS OF flwr run]`` streams the run's log and exits with 0 only if the run
+completed. The SuperLink gets free ports and a temporary home, so it meets no other SuperLink of the machine, and it
+leaves no process and no file behind. `flwr run` alone would leave a SuperLink running in the background, for next time.
+"""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+START_SECONDS = 60.0
+
+
+def flwr_run(app: str, options: Sequence[str] = ()) -> int:
+    """Run an app, stream its log to standard output and return 0 if it completed, else 1."""
+    with local_superlink() as environment:
+        command = ["flwr", "run", app, "--stream", *options]
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        run_id = ""
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if started := re.search(r"Successfully started run (\d+)", line):
+                run_id = started[1]
+        return 1 if process.wait() != 0 or not run_id else int(not completed(run_id, environment))
+
+
+def completed(run_id: str, environment: Mapping[str, str]) -> bool:
+    """Return whether a run that is over completed; `flwr run --stream` exits with 0 either way."""
+    command = ["flwr", "list", "--run-id", run_id, "--format", "json"]
+    listing = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    return listing["runs"][0]["status"] == "finished:completed"
+
+
+@contextmanager
+def local_superlink() -> Iterator[dict[str, str]]:
+    """Run a SuperLink for simulations; yield the environment in which `flwr` finds it."""
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flwr-home-", ignore_cleanup_errors=True)))
+        http, control = free_ports(2)
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "FLWR_HOME": str(home),
+            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http),
+            "FLWR_LOCAL_CONTROL_API_PORT": str(control),
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        }
+        superlink = shutil.which("flower-superlink", path=environment["PATH"])
+        if superlink is None:
+            sys.exit("flower-superlink is not installed beside this Python; type: make install")
+        log = stack.enter_context((home / "superlink.log").open("w+"))
+        process = subprocess.Popen(
+            [
+                *(superlink, "--insecure", "--simulation", "--isolation", "subprocess"),
+                *("--control-api-address", f"127.0.0.1:{control}", "--host", "127.0.0.1", "--port", str(http)),
+            ],
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        stack.callback(stop, process)
+        deadline = time.monotonic() + START_SECONDS
+        while not answers(f"http://127.0.0.1:{http}/health"):
+            if process.poll() is not None or time.monotonic() > deadline:
+                log.seek(0)
+                sys.exit(f"the SuperLink did not start:\n{log.read()}")
+            time.sleep(0.2)
+        yield environment
+
+
+def stop(process: subprocess.Popen) -> None:
+    """End a process that this script started."""
+    process.terminate()
+    try:
+        process.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def answers(url: str) -> bool:
+    """Return whether a server answers at `url`."""
+    try:
+        with urllib.request.urlopen(url, timeout=1):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback interface that nobody uses at the moment."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    sys.exit(flwr_run(sys.argv[1], sys.argv[2:]))

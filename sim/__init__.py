@@ -1,0 +1,1 @@
+"""The simulated world: the in-process runtime."""

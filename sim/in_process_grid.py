@@ -1,0 +1,347 @@
+"""InProcessGrid: a Flower Grid whose nodes live in this process.
+
+It is the one module of the project that leans on names Flower does not call public: `TaskIdentity`, the message id
+inside the metadata, `make_message`, the codes of error replies and the Protobuf form of records.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from itertools import count
+from logging import getLogger
+from random import Random
+from uuid import uuid4
+
+from flwr.app import Array, Context, Error, Message, Metadata, RecordDict, UserConfig
+from flwr.app.message import make_message
+from flwr.clientapp import ClientApp
+from flwr.common.constant import NUM_PARTITIONS_KEY, PARTITION_ID_KEY, SUPERLINK_NODE_ID, ErrorCode
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.constant import SYSTEM_MESSAGE_TYPE
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+logger = getLogger("espalier")
+
+
+@dataclass
+class _Node:
+    """A simulated node: what outlives the messages it answers."""
+
+    partition_id: int
+    config: UserConfig
+    state: RecordDict = field(default_factory=RecordDict)
+    connected: bool = True
+
+
+class InProcessGrid(Grid):
+    """A Grid that runs the ClientApp in this process: no Ray, no polling, one message after the other.
+
+    Parameters
+    ----------
+    client_app : ClientApp | Callable[[Message, Context], Message]
+        What every node runs.
+    num_nodes : int
+        Number of nodes, at least 1. Node `i` finds ``partition-id = i`` and ``num-partitions = num_nodes`` in its
+        `context.node_config`.
+    run_config : UserConfig, optional (default: None)
+        The `context.run_config` of every node. None is an empty config.
+    node_configs : Sequence[UserConfig], optional (default: None)
+        One per node, in partition order: added to the node's config, and wins over the two keys above.
+    seed : int (default: 0)
+        Decides the node ids.
+
+    Raises
+    ------
+    ValueError
+        If `num_nodes` is less than 1, or `node_configs` has another length.
+
+    Notes
+    -----
+    As in Flower's own runtimes:
+
+    - Node ids are random, so their order says nothing about partitions.
+    - Messages and contexts are copied on the way there and back; only the `bytes` of an `Array` are shared.
+    - A node's `context.state` is kept when the ClientApp returns a reply, and left as it was when it raises.
+    - An exception in the ClientApp becomes an error reply (`ErrorCode.CLIENT_APP_RAISED_EXCEPTION`) with the node as
+      its `src_node_id`.
+    - Error replies made for want of a node or a message have 1, the server, as their `src_node_id`: match replies by
+      `reply_to_message_id`.
+
+    Unlike in them:
+
+    - A message runs when its reply is pulled, in the order of pushing. The result of a run therefore depends on no
+      clock, and the messages of one node never run at the same time.
+    - No timeout or time-to-live ends anything: a ClientApp runs until it returns.
+    - A return value that is no reply to the message is an error reply as well; Flower drops it and waits in vain.
+    - Of a changed context only the state is kept; a changed `run_config` is an error, as it is in Flower's.
+    - `KeyboardInterrupt` and `SystemExit` raised in a ClientApp reach whoever pulls.
+
+    Where Flower has not told this process which run it works for (that is, outside of `flwr run`), the first grid
+    does, since `Message(...)` asks for it. A ClientApp sees the server's identity; it does not matter for
+    ``Message(..., reply_to=message)``. A grid is to be used by one thread.
+
+    Examples
+    --------
+    ::
+
+        grid = InProcessGrid(client_app, num_nodes=8)
+        result = FedAvg().start(grid, initial_arrays=arrays, num_rounds=3)
+    """
+
+    def __init__(
+        self,
+        client_app: ClientApp | Callable[[Message, Context], Message],
+        num_nodes: int,
+        *,
+        run_config: UserConfig | None = None,
+        node_configs: Sequence[UserConfig] | None = None,
+        seed: int = 0,
+    ) -> None:
+        if num_nodes < 1:
+            raise ValueError(f"num_nodes is {num_nodes}: it must be 1 or more")
+        if node_configs is None:
+            node_configs = [{}] * num_nodes
+        if len(node_configs) != num_nodes:
+            raise ValueError(f"node_configs has {len(node_configs)} entries for {num_nodes} nodes")
+        self._client_app = client_app
+        self._run_config = dict(run_config or {})
+        # 0 and 1 are not drawn: Flower keeps them for "unset" and for the server.
+        node_ids = Random(seed).sample(range(2, 2**63), num_nodes)
+        self._nodes = {
+            node_id: _Node(i, {PARTITION_ID_KEY: i, NUM_PARTITIONS_KEY: num_nodes, **node_configs[i]})
+            for i, node_id in enumerate(node_ids)
+        }
+        self._pushed: dict[str, Message] = {}
+        self._grid_id = uuid4()
+        self._message_numbers = count()
+        self._run = Run.create_empty(_ensure_run_id())
+
+    @property
+    def run(self) -> Run:
+        """The run this grid works for (a copy)."""
+        return replace(self._run)
+
+    def set_run(self, run: Run) -> None:
+        """Set the run this grid works for; messages keep the run they were created in.
+
+        Raises
+        ------
+        TypeError
+            If `run` is not a `Run`.
+        """
+        if not isinstance(run, Run):
+            raise TypeError(f"`run` must be an instance of Run, got {type(run).__name__}")
+        self._run = run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Create a message. Deprecated in Flower, which recommends the constructor of `Message`."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """Return the ids of the connected nodes, in ascending order, which is not the partitions' order."""
+        return sorted(node_id for node_id, node in self._nodes.items() if node.connected)
+
+    def disconnect(self, node_id: int) -> None:
+        """Take a node off the network; its messages get error replies (`ErrorCode.NODE_UNAVAILABLE`) when pulled.
+
+        Raises
+        ------
+        KeyError
+            If there is no such node.
+        """
+        self._nodes[node_id].connected = False
+
+    def connect(self, node_id: int) -> None:
+        """Bring a node back, with the state it had; it answers the messages that were not pulled meanwhile.
+
+        Raises
+        ------
+        KeyError
+            If there is no such node.
+        """
+        self._nodes[node_id].connected = True
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Store copies of the messages and write an id into each of the messages given.
+
+        Returns
+        -------
+        list[str]
+            The ids, in order. A message to an unknown node is not pushed and its id is missing, as with Flower's
+            `InMemoryGrid`.
+
+        Raises
+        ------
+        ValueError
+            If a message is a reply.
+        """
+        pushed = []
+        for message in messages:
+            if message.metadata.reply_to_message_id:
+                raise ValueError(f"a reply can't be pushed: {message.metadata}")
+            message_id = self._give_id(message)
+            if message.metadata.dst_node_id not in self._nodes:
+                logger.error("message not pushed: there is no node %d", message.metadata.dst_node_id)
+                continue
+            self._pushed[message_id] = _copy_message(message)
+            pushed.append(message_id)
+        return pushed
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Run the messages asked for, and no others, and return their replies.
+
+        Returns
+        -------
+        list[Message]
+            One reply per id, in the order of pushing. An id that is not known, or whose reply was pulled before,
+            gets an error reply (`ErrorCode.MESSAGE_UNAVAILABLE`).
+        """
+        replies = []
+        for message_id in sorted(set(message_ids)):  # sorted as they were pushed: see `_give_id`
+            message = self._pushed.pop(message_id, None)
+            if message is None:
+                reply = _server_error(self._run.run_id, message_id, ErrorCode.MESSAGE_UNAVAILABLE, "no such message")
+            else:
+                reply = self._answer(message)
+            self._give_id(reply)
+            replies.append(reply)
+        return replies
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Push messages, run them and return their replies; `timeout` has no effect."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def state_dict(self) -> dict[str, bytes]:
+        """Return the states of the nodes that have one, serialised, by partition index as a string."""
+        return {
+            str(node.partition_id): recorddict_to_proto(node.state).SerializeToString()
+            for node in self._nodes.values()
+            if node.state
+        }
+
+    def load_state_dict(self, state: Mapping[str, bytes]) -> None:
+        """Give all nodes the states that `state_dict` returned; nodes that are not in it get an empty one.
+
+        Raises
+        ------
+        ValueError
+            If there is a state for a partition that does not exist. No node is changed then.
+        google.protobuf.message.DecodeError
+            If a value is not a serialised state. No node is changed then.
+        """
+        if unknown := state.keys() - {str(node.partition_id) for node in self._nodes.values()}:
+            raise ValueError(f"states of unknown partitions: {sorted(unknown)}")
+        states = {key: recorddict_from_proto(ProtoRecordDict.FromString(value)) for key, value in state.items()}
+        for node in self._nodes.values():
+            node.state = states.get(str(node.partition_id), RecordDict())
+
+    def _give_id(self, message: Message) -> str:
+        """Write a new id into the message; ids of one grid sort in the order they were given."""
+        message_id = f"{self._grid_id}-{next(self._message_numbers):012d}"
+        message.metadata.__dict__["_message_id"] = message_id
+        return message_id
+
+    def _answer(self, message: Message) -> Message:
+        """Let the message's node reply to it. `message` gives its content away; its metadata stay the grid's."""
+        metadata = message.metadata
+        node = self._nodes[metadata.dst_node_id]
+        if not node.connected:
+            return _server_error(
+                metadata.run_id,
+                metadata.message_id,
+                ErrorCode.NODE_UNAVAILABLE,
+                "the node is disconnected",
+                group_id=metadata.group_id,
+                message_type=metadata.message_type,
+            )
+        context = Context(
+            run_id=metadata.run_id,
+            node_id=metadata.dst_node_id,
+            node_config=dict(node.config),
+            state=_copy_records(node.state),
+            run_config=dict(self._run_config),
+        )
+        try:
+            reply = self._client_app(make_message(copy(metadata), message.content), context)
+            _check_reply(reply, metadata.message_id)
+            if context.run_config != self._run_config:
+                raise ValueError("a ClientApp can't change context.run_config")
+            reply, state = _copy_message(reply), _copy_records(context.state)
+        except Exception as error:
+            logger.debug("partition %d failed on %r", node.partition_id, metadata.message_type, exc_info=True)
+            reason = f"{type(error).__name__}: {error}"
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+        node.state = state
+        return reply
+
+
+def _ensure_run_id() -> int:
+    """Return the run id of this process; where Flower's runtime has not given it an identity, do so first."""
+    try:
+        return TaskIdentity.run_id
+    except RuntimeError:
+        TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, SUPERLINK_NODE_ID
+        return TaskIdentity.run_id
+
+
+def _copy_message(message: Message) -> Message:
+    if message.has_error():
+        return make_message(copy(message.metadata), error=message.error)
+    return make_message(copy(message.metadata), _copy_records(message.content))
+
+
+def _copy_records(records: RecordDict) -> RecordDict:
+    """Copy the records down to their values, sharing what can't be changed (numbers, text, bytes).
+
+    `copy.deepcopy` fails once an `Array` was asked for its object id, which makes it cache memoryviews.
+    """
+    copied = records.copy()
+    for name, record in copied.items():
+        copied[name] = record = record.copy()
+        for key, value in record.items():
+            if isinstance(value, (Array, list)):
+                record[key] = copy(value)
+    return copied
+
+
+def _check_reply(reply: object, message_id: str) -> None:
+    """Raise unless `reply` is a reply to the message: Flower would drop it, and the server wait in vain."""
+    if not isinstance(reply, Message):
+        raise TypeError(f"a ClientApp must return a Message, not {type(reply).__name__}")
+    if reply.metadata.reply_to_message_id != message_id:
+        raise ValueError("a ClientApp must reply to the message it was given: Message(..., reply_to=message)")
+
+
+def _server_error(
+    run_id: int,
+    message_id: str,
+    code: int,
+    reason: str,
+    *,
+    group_id: str = "",
+    message_type: str = SYSTEM_MESSAGE_TYPE,
+) -> Message:
+    """Return the error reply that the server itself makes where no node can."""
+    metadata = Metadata(
+        run_id=run_id,
+        message_id="",
+        src_node_id=SUPERLINK_NODE_ID,
+        dst_node_id=SUPERLINK_NODE_ID,
+        reply_to_message_id=message_id,
+        group_id=group_id,
+        created_at=time.time(),
+        ttl=0,
+        message_type=message_type,
+    )
+    return make_message(metadata, error=Error(code, reason))

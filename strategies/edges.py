@@ -1,0 +1,203 @@
+"""What an edge does in one edge round, as a conversation with its nodes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp.strategy import FedAvgM, Strategy
+
+from .exchange import Exchanges
+from .randomness import derived_seed, seeded_globals
+from .screening import Failure, screen, weight_of
+from .state import restore_strategy_state, strategy_state
+from .views import MemberGrid
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an edge round gave.
+
+    Parameters
+    ----------
+    arrays : ArrayRecord, optional
+        The edge's new model; None where the round gave none, and the edge keeps the one it had.
+    metrics : MetricRecord, optional
+        Aggregated training metrics.
+    weight : float
+        Weight of those who took part, by default their number of training examples.
+    participants : Sequence[int]
+        Node ids of those who took part, in client order.
+    failures : Sequence[Failure]
+        Those who were asked and left out.
+    """
+
+    arrays: ArrayRecord | None = None
+    metrics: MetricRecord | None = None
+    weight: float = 0.0
+    participants: Sequence[int] = ()
+    failures: Sequence[Failure] = ()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation of a model on an edge's nodes gave.
+
+    Parameters
+    ----------
+    metrics : MetricRecord, optional
+        Aggregated metrics; None where no node answered.
+    weight : float
+        Weight of those who answered.
+    replies : Mapping[int, MetricRecord]
+        Each node's own metrics, by node id, in client order.
+    failures : Sequence[Failure]
+        Those who were asked and left out.
+    """
+
+    metrics: MetricRecord | None = None
+    weight: float = 0.0
+    replies: Mapping[int, MetricRecord] = field(default_factory=dict)
+    failures: Sequence[Failure] = ()
+
+
+class EdgeRounds(Protocol):
+    """An edge's side of hierarchical training; `StrategyEdge` makes one of any Flower strategy."""
+
+    def train_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Update]:
+        """Train for one edge round, starting from `arrays`."""
+
+    def evaluate_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Evaluation]:
+        """Evaluate `arrays` on the edge's nodes."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+
+
+class StrategyEdge:
+    """A Flower strategy as an edge: one exchange per round, through its public methods only.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        Any Flower strategy.
+    seed : int (default: 0)
+        What the strategy draws (its samples of nodes, noise) follows this seed and the round.
+    """
+
+    def __init__(self, strategy: Strategy, seed: int = 0) -> None:
+        self.strategy = strategy
+        self.seed = seed
+        self.weight_key = str(getattr(strategy, "weighted_by_key", "num-examples"))
+
+    def train_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Update]:
+        """Run one round of the strategy: configure, one exchange, aggregate."""
+        if too_few := self._too_few("train", grid):
+            return Update(failures=too_few)
+        if isinstance(self.strategy, FedAvgM):
+            # FedAvgM takes its own last aggregate for the model it sent out. Here the model can come from above.
+            self.strategy.current_arrays = None
+        with self._seeded("configure_train", server_round):
+            messages = self.strategy.configure_train(server_round, arrays.copy(), ConfigRecord({**config}), grid)
+        messages = grid.in_client_order(messages)
+        screened, failures = screen(messages, (yield messages), self.weight_key)
+        # Some strategies take the replies apart, so weights are read before they get them.
+        participants, weight = _participants(messages, screened), self._total_weight(screened)
+        if weight == 0:
+            return Update(failures=failures)
+        with self._seeded("aggregate_train", server_round):
+            aggregate, metrics = self.strategy.aggregate_train(server_round, screened)
+        if aggregate is not None:
+            aggregate = with_dtypes_of(arrays, aggregate)
+        return Update(aggregate, metrics, weight, participants, failures)
+
+    def evaluate_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Evaluation]:
+        """Run one evaluation of the strategy: configure, one exchange, aggregate."""
+        if too_few := self._too_few("evaluate", grid):
+            return Evaluation(failures=too_few)
+        with self._seeded("configure_evaluate", server_round):
+            messages = self.strategy.configure_evaluate(server_round, arrays.copy(), ConfigRecord({**config}), grid)
+        messages = grid.in_client_order(messages)
+        screened, failures = screen(messages, (yield messages), self.weight_key)
+        weight = self._total_weight(screened)
+        if weight == 0:
+            return Evaluation(failures=failures)
+        own_metrics = {
+            message.metadata.dst_node_id: MetricRecord({**next(iter(reply.content.metric_records.values()))})
+            for message, reply in zip(messages, screened, strict=True)
+            if not reply.has_error()
+        }
+        with self._seeded("aggregate_evaluate", server_round):
+            metrics = self.strategy.aggregate_evaluate(server_round, screened)
+        return Evaluation(metrics, weight, own_metrics, failures)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the strategy's state, e.g. the moments of FedAdam."""
+        return strategy_state(self.strategy)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        restore_strategy_state(self.strategy, state)
+
+    def _seeded(self, step: str, server_round: int):  # noqa: ANN202
+        return seeded_globals(derived_seed(self.seed, step, server_round))
+
+    def _total_weight(self, replies: Sequence[Message]) -> float:
+        return sum(weight_of(reply, self.weight_key) for reply in replies)
+
+    def _too_few(self, phase: str, grid: MemberGrid) -> list[Failure]:
+        """Return failures where Flower's sampling would wait for nodes that are not there, maybe for ever."""
+        needed = minimum_nodes(self.strategy, phase)
+        connected = grid.get_node_ids()
+        if len(connected) >= needed:
+            return []
+        return [Failure(0, f"{len(connected)} nodes connected, {type(self.strategy).__name__} needs {needed}")]
+
+
+def minimum_nodes(strategy: Strategy, phase: str) -> int:
+    """Return how many nodes a strategy of Flower's FedAvg family waits for before it samples.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        The strategy; one without such limits needs no nodes.
+    phase : str
+        ``"train"`` or ``"evaluate"``.
+    """
+    if getattr(strategy, f"fraction_{phase}", 1.0) == 0.0:
+        return 0
+    return max(getattr(strategy, "min_available_nodes", 0), getattr(strategy, f"min_{phase}_nodes", 0))
+
+
+def with_dtypes_of(reference: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
+    """Return `arrays` in the data types of `reference`.
+
+    Averages turn the integer counters of BatchNorm into floats, and Flower's adaptive strategies turn float32
+    into float64. Integers are rounded to the nearest.
+    """
+    result = ArrayRecord()
+    for name, array in arrays.items():
+        dtype = np.dtype(reference[name].dtype) if name in reference else np.dtype(array.dtype)
+        if np.dtype(array.dtype) == dtype:
+            result[name] = array
+        else:
+            values = np.rint(array.numpy()) if dtype.kind in "iu" else array.numpy()
+            result[name] = Array(np.asarray(values, dtype))
+    return result
+
+
+def _participants(messages: Sequence[Message], replies: Sequence[Message]) -> list[int]:
+    pairs = zip(messages, replies, strict=True)
+    return [message.metadata.dst_node_id for message, reply in pairs if not reply.has_error()]

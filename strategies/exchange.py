@@ -1,0 +1,122 @@
+"""Exchanges with nodes, many conversations at a time.
+
+A conversation is a generator: it yields the messages it wants sent, is resumed with their replies, and returns
+its result. An ordinary Flower round is a conversation of one exchange, a split round one of many.
+"""
+
+import time
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Literal, TypeVar
+
+from flwr.app import Error, Message
+from flwr.serverapp import Grid
+
+Result = TypeVar("Result")
+Exchanges = Generator[list[Message], list[Message], Result]
+
+Direction = Literal["downlink", "uplink"]
+OnMessage = Callable[[str, Direction, Message], None]
+
+# Codes of the error replies made on the server's side; Flower's own are below 1,000.
+UNREACHABLE = 1001
+LATE = 1002
+REJECTED = 1003
+EDGE_FAILED = 1004
+
+
+class _Exchange:
+    """The messages of one exchange and the replies that are in."""
+
+    def __init__(self, grid: Grid, messages: list[Message], deadline: float) -> None:
+        self._grid = grid
+        self._messages = messages
+        self._deadline = deadline
+        self._replies: dict[str, Message] = {}
+        ids = list(grid.push_messages(messages)) if messages else []
+        if len(ids) != len(messages):
+            # This grid drops what it could not push from its list; the message itself holds its id.
+            pushed = set(ids)
+            ids = [m.metadata.message_id if m.metadata.message_id in pushed else "" for m in messages]
+        self._ids = [message_id or "" for message_id in ids]
+        self._waiting = {message_id for message_id in self._ids if message_id}
+
+    def is_over(self) -> bool:
+        """Pull what has come in; True once every reply is here or the deadline has passed."""
+        if self._waiting:
+            for reply in self._grid.pull_messages(sorted(self._waiting)):
+                message_id = reply.metadata.reply_to_message_id
+                if message_id in self._waiting:
+                    self._waiting.remove(message_id)
+                    self._replies[message_id] = reply
+        return not self._waiting or time.monotonic() >= self._deadline
+
+    def replies(self) -> list[Message]:
+        """Return one reply per message, in the order of the messages; error replies for the missing."""
+        return [
+            self._replies.get(message_id) or self._missing(message, message_id)
+            for message, message_id in zip(self._messages, self._ids, strict=True)
+        ]
+
+    def _missing(self, message: Message, message_id: str) -> Message:
+        error = Error(LATE, "no reply before the deadline") if message_id else Error(UNREACHABLE, "unreachable")
+        return Message(error, reply_to=message)
+
+
+def converse(
+    grid: Grid,
+    conversations: Mapping[str, Exchanges[Any]],
+    *,
+    timeout_seconds: float | None = None,
+    poll_seconds: float = 0.05,
+    on_message: OnMessage | None = None,
+) -> dict[str, Any]:
+    """Run conversations side by side; each goes on as soon as its own replies are in.
+
+    Parameters
+    ----------
+    grid : Grid
+        Carries the messages.
+    conversations : Mapping[str, Exchanges]
+        Generators by name. Each is resumed with one reply per message, in the order of its messages. The reply
+        of a node that could not be reached or is late is an error reply.
+    timeout_seconds : float, optional (default: None)
+        How long one exchange waits for its replies. None waits for ever.
+    poll_seconds : float (default: 0.05)
+        Pause between two looks at the grid when nothing has come in.
+    on_message : callable, optional (default: None)
+        Called with (name, "downlink" | "uplink", message) for every message sent and every reply used.
+
+    Returns
+    -------
+    dict[str, Any]
+        What each conversation returned, in the order of `conversations`.
+    """
+    results: dict[str, Any] = dict.fromkeys(conversations)
+    running: dict[str, _Exchange] = {}
+
+    def resume(name: str, replies: list[Message] | None) -> None:
+        try:
+            messages = conversations[name].send(replies)  # type: ignore[arg-type]
+        except StopIteration as stop:
+            results[name] = stop.value
+            return
+        deadline = float("inf") if timeout_seconds is None else time.monotonic() + timeout_seconds
+        report(name, "downlink", messages)
+        running[name] = _Exchange(grid, messages, deadline)
+
+    def report(name: str, direction: Direction, messages: list[Message]) -> None:
+        if on_message is not None:
+            for message in messages:
+                on_message(name, direction, message)
+
+    for name in conversations:
+        resume(name, None)
+    while running:
+        over = [name for name, exchange in running.items() if exchange.is_over()]
+        for name in over:
+            replies = running.pop(name).replies()
+            report(name, "uplink", replies)
+            resume(name, replies)
+        if not over:
+            time.sleep(poll_seconds)
+    return results

@@ -1,0 +1,32 @@
+"""Seeds derived from one seed, and Flower's sampling made to follow them."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+
+def derived_seed(*parts: int | str) -> int:
+    """Return a 32-bit seed that depends on all of `parts` and on nothing else.
+
+    The same parts give the same seed in every process and on every machine.
+    """
+    return random.Random("/".join(map(str, parts))).getrandbits(32)
+
+
+@contextmanager
+def seeded_globals(seed: int) -> Iterator[None]:
+    """Seed Python's and NumPy's global generators inside the block and put them back afterwards.
+
+    Flower's strategies sample nodes, and add noise, with the global generators. Inside this block they follow
+    `seed`, and nobody outside notices.
+    """
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002

@@ -1,0 +1,118 @@
+"""Replies are checked before they are averaged: one bad client must not spoil, or stop, a round."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import ArrayRecord, Error, Message
+
+from .exchange import REJECTED
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A node that was left out of a round.
+
+    Parameters
+    ----------
+    node_id : int
+        The node that was asked.
+    reason : str
+        Why it was left out, in one line.
+    """
+
+    node_id: int
+    reason: str
+
+
+def screen(
+    instructions: Sequence[Message], replies: Sequence[Message], weight_key: str
+) -> tuple[list[Message], list[Failure]]:
+    """Turn every reply that can't be averaged into an error reply.
+
+    Parameters
+    ----------
+    instructions, replies : Sequence[Message]
+        What was sent, and one reply to each, in the same order.
+    weight_key : str
+        The metric by which replies are weighted, e.g. ``"num-examples"``.
+
+    Returns
+    -------
+    tuple[list[Message], list[Failure]]
+        The replies in their order, bad ones replaced by error replies, and a failure for each of these.
+
+    Notes
+    -----
+    A reply is left out when it is an error; when its arrays have other names, shapes or kinds of numbers than the
+    ones sent, or hold NaN or Inf; when its weight is missing, negative or not finite; when the names of its
+    metrics differ from those of most others.
+    """
+    reasons = [_fault(*pair, weight_key) for pair in zip(instructions, replies, strict=True)]
+    metric_names = [None if reason else _metric_names(r) for r, reason in zip(replies, reasons, strict=True)]
+    usual = Counter(names for names in metric_names if names is not None).most_common(1)
+    for i, names in enumerate(metric_names):
+        if names is not None and names != usual[0][0]:
+            reasons[i] = f"metrics {sorted(names)} where the others have {sorted(usual[0][0])}"
+
+    screened, failures = [], []
+    for instruction, reply, reason in zip(instructions, replies, reasons, strict=True):
+        if reason:
+            failures.append(Failure(instruction.metadata.dst_node_id, reason))
+            reply = reply if reply.has_error() else Message(Error(REJECTED, reason), reply_to=instruction)
+        screened.append(reply)
+    return screened, failures
+
+
+def weight_of(reply: Message, weight_key: str) -> float:
+    """Return the weight of a screened reply, 0 for an error reply."""
+    if reply.has_error():
+        return 0.0
+    return float(next(iter(reply.content.metric_records.values()))[weight_key])  # type: ignore[arg-type]
+
+
+def array_fault(arrays: ArrayRecord, reference: ArrayRecord) -> str:
+    """Return why `arrays` can't stand in for `reference`, or an empty string."""
+    if missing := sorted(set(reference) - set(arrays)):
+        return f"array {missing[0]!r} is missing"
+    if extra := sorted(set(arrays) - set(reference)):
+        return f"array {extra[0]!r} is not in the model"
+    for name, expected in reference.items():
+        try:
+            values = arrays[name].numpy()
+        except (ValueError, TypeError, EOFError) as error:
+            return f"array {name!r} can't be read ({error})"
+        if values.shape != tuple(expected.shape):
+            return f"array {name!r} has shape {values.shape}, expected {tuple(expected.shape)}"
+        if not np.can_cast(values.dtype, np.dtype(expected.dtype), "same_kind"):
+            return f"array {name!r} has dtype {values.dtype}, expected {expected.dtype}"
+        if not np.isfinite(values).all():
+            return f"array {name!r} holds NaN or Inf"
+    return ""
+
+
+def _fault(instruction: Message, reply: Message, weight_key: str) -> str:
+    """Return why a reply can't be averaged, judged on its own, or an empty string."""
+    if reply.has_error():
+        return " ".join((reply.error.reason or f"error {reply.error.code}").split())
+    sent, received = instruction.content.array_records, reply.content.array_records
+    if len(sent) == 1 and len(received) == 1:
+        (reference,), (arrays,) = sent.values(), received.values()
+        if fault := array_fault(arrays, reference):
+            return fault
+    else:  # a vocabulary of its own, say with control variates: only the numbers can be judged
+        for arrays in received.values():
+            if fault := array_fault(arrays, arrays):
+                return fault
+    if len(reply.content.metric_records) != 1:
+        return f"{len(reply.content.metric_records)} metric records, expected 1"
+    weight = next(iter(reply.content.metric_records.values())).get(weight_key)
+    if not isinstance(weight, int | float) or not math.isfinite(weight) or weight < 0:
+        return f"metric {weight_key!r} is {weight!r}, expected a number >= 0"
+    return ""
+
+
+def _metric_names(reply: Message) -> frozenset[str]:
+    return frozenset(next(iter(reply.content.metric_records.values())))

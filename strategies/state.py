@@ -1,0 +1,77 @@
+"""The state of a strategy as plain data, so that a run can be saved and resumed."""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp.strategy import Strategy
+
+_DATA = (type(None), bool, int, float, str, bytes, np.generic, np.ndarray, ArrayRecord, ConfigRecord, MetricRecord)
+
+
+def strategy_state(strategy: Strategy) -> dict[str, Any]:
+    """Return the attributes of a strategy that are data.
+
+    A strategy with a `state_dict` of its own is asked for it. Functions are left out: they belong to the code
+    that builds the strategy.
+
+    Returns
+    -------
+    dict[str, Any]
+        Numbers, strings, arrays, Flower records, and lists, tuples and dicts of these.
+
+    Raises
+    ------
+    TypeError
+        If an attribute is of a type that can't be saved.
+    """
+    if hasattr(strategy, "state_dict"):
+        return dict(strategy.state_dict())
+    state = {}
+    for name, value in vars(strategy).items():
+        if callable(value) and not isinstance(value, Strategy):
+            continue
+        try:
+            state[name] = _as_data(value)
+        except TypeError as error:
+            raise TypeError(
+                f"{type(strategy).__name__}.{name} is a {error}, which can't be saved: give the strategy methods "
+                "state_dict() and load_state_dict(state)"
+            ) from None
+    return state
+
+
+def restore_strategy_state(strategy: Strategy, state: Mapping[str, Any]) -> None:
+    """Put back what `strategy_state` returned into a strategy built by the same code."""
+    if hasattr(strategy, "load_state_dict"):
+        strategy.load_state_dict(state)
+        return
+    for name, saved in state.items():
+        current = getattr(strategy, name, None)
+        if isinstance(current, Strategy):
+            restore_strategy_state(current, saved)
+        elif isinstance(current, np.random.Generator):
+            current.bit_generator.state = saved
+        elif isinstance(current, random.Random):
+            version, internal, gauss_next = saved
+            current.setstate((version, tuple(internal), gauss_next))
+        else:
+            setattr(strategy, name, saved)
+
+
+def _as_data(value: Any) -> Any:
+    if isinstance(value, _DATA):
+        return value
+    if isinstance(value, Strategy):
+        return strategy_state(value)
+    if isinstance(value, np.random.Generator):
+        return dict(value.bit_generator.state)
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, list | tuple):
+        return type(value)(_as_data(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _as_data(item) for key, item in value.items()}
+    raise TypeError(type(value).__name__)

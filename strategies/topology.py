@@ -1,0 +1,133 @@
+"""Which node belongs to which edge.
+
+Node ids are random in every simulation run, so a topology is never made by slicing ids: the nodes are asked.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from clients.messages import (
+    CLASS_COUNTS,
+    EDGE_NAME,
+    NUM_TEST_EXAMPLES,
+    NUM_TRAIN_EXAMPLES,
+    PARTITION_ID,
+    PROFILE,
+    QUERY_PROFILE,
+)
+
+from .exchange import converse
+
+Topology = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a node says of itself.
+
+    Parameters
+    ----------
+    node_id : int
+        Its id in this run.
+    partition_id : int
+        Its place among the clients; client order is the order of these.
+    edge : str
+        Name of the edge that the node's own config asks for, or an empty string.
+    num_train_examples, num_test_examples : int
+        Sizes of its data sets.
+    class_counts : tuple[int, ...]
+        Training examples per class.
+    """
+
+    node_id: int
+    partition_id: int
+    edge: str
+    num_train_examples: int
+    num_test_examples: int
+    class_counts: tuple[int, ...]
+
+
+def ask_profiles(
+    grid: Grid, node_ids: Iterable[int] | None = None, *, timeout_seconds: float | None = 600.0
+) -> list[Profile]:
+    """Ask nodes for their profile by the message type ``query.profile``.
+
+    Parameters
+    ----------
+    grid : Grid
+        Carries the messages.
+    node_ids : Iterable[int], optional (default: None)
+        Whom to ask; None asks all that are connected.
+    timeout_seconds : float, optional (default: 600)
+        How long to wait for the answers.
+
+    Returns
+    -------
+    list[Profile]
+        Profiles of those who answered, by partition id.
+
+    Raises
+    ------
+    ValueError
+        If two nodes have the same partition id.
+    """
+    ids = sorted(grid.get_node_ids() if node_ids is None else node_ids)
+
+    def conversation():  # noqa: ANN202
+        return (yield [Message(RecordDict(), node_id, QUERY_PROFILE) for node_id in ids])
+
+    replies = converse(grid, {"profiles": conversation()}, timeout_seconds=timeout_seconds)["profiles"]
+    profiles = [_profile(node_id, reply) for node_id, reply in zip(ids, replies, strict=True) if not reply.has_error()]
+    profiles.sort(key=lambda profile: profile.partition_id)
+    for before, after in pairwise(profiles):
+        if before.partition_id == after.partition_id:
+            raise ValueError(
+                f"nodes {before.node_id} and {after.node_id} both have partition-id {after.partition_id}: "
+                "give every node one of its own"
+            )
+    return profiles
+
+
+def group_by_edge(profiles: Sequence[Profile], num_edges: int) -> dict[str, list[int]]:
+    """Group nodes by edge: by the edge that a node's config names, else in blocks of partition ids.
+
+    Parameters
+    ----------
+    profiles : Sequence[Profile]
+        The nodes, by partition id.
+    num_edges : int
+        Number of blocks, named ``edge-0``, ``edge-1``, ...; their sizes differ by one at most.
+
+    Returns
+    -------
+    dict[str, list[int]]
+        Node ids by edge name, in client order.
+
+    Raises
+    ------
+    ValueError
+        If a block would be empty.
+    """
+    if not 1 <= num_edges <= len(profiles):
+        raise ValueError(f"{num_edges} edges for {len(profiles)} nodes: an edge needs at least one node")
+    topology: dict[str, list[int]] = {f"edge-{i}": [] for i in range(num_edges)}
+    for i, profile in enumerate(profiles):
+        name = profile.edge or f"edge-{i * num_edges // len(profiles)}"
+        topology.setdefault(name, []).append(profile.node_id)
+    return {name: members for name, members in topology.items() if members}
+
+
+def _profile(node_id: int, reply: Message) -> Profile:
+    record = reply.content.config_records[PROFILE]
+    return Profile(
+        node_id=node_id,
+        partition_id=int(record[PARTITION_ID]),  # type: ignore[arg-type]
+        edge=str(record[EDGE_NAME]),
+        num_train_examples=int(record[NUM_TRAIN_EXAMPLES]),  # type: ignore[arg-type]
+        num_test_examples=int(record[NUM_TEST_EXAMPLES]),  # type: ignore[arg-type]
+        class_counts=tuple(record[CLASS_COUNTS]),  # type: ignore[arg-type]
+    )

@@ -1,0 +1,86 @@
+"""Views of a Grid: what one edge, or the cloud, gets to see of the nodes."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+
+class MemberGrid(Grid):
+    """The part of a Grid that belongs to one edge: its connected members, in client order.
+
+    Parameters
+    ----------
+    grid : Grid
+        The Grid of all nodes; messages go through it.
+    members : Sequence[int]
+        Node ids of the edge, in client order.
+    """
+
+    def __init__(self, grid: Grid, members: Sequence[int]) -> None:
+        self._grid = grid
+        self._members = tuple(members)
+
+    def get_node_ids(self) -> list[int]:
+        """Return the members that are connected, in client order."""
+        connected = set(self._grid.get_node_ids())
+        return [node_id for node_id in self._members if node_id in connected]
+
+    def in_client_order(self, messages: Iterable[Message]) -> list[Message]:
+        """Sort messages by their destination's place among the members."""
+        place = {node_id: i for i, node_id in enumerate(self._members)}
+        return sorted(messages, key=lambda m: place.get(m.metadata.dst_node_id, len(place)))
+
+    def set_run(self, run: Any) -> None:
+        """Set the run of the underlying Grid."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """The run of the underlying Grid."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Create a message through the underlying Grid."""
+        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Push messages through the underlying Grid."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pull messages through the underlying Grid."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Send messages through the underlying Grid and wait for their replies."""
+        return self._grid.send_and_receive(messages, timeout=timeout)
+
+
+class EdgeGrid(MemberGrid):
+    """What a cloud strategy sees: one node per edge, always connected.
+
+    A cloud strategy's messages never travel: `Hierarchical` hands them to the edges itself.
+    """
+
+    def get_node_ids(self) -> list[int]:
+        """Return the ids that stand for the edges."""
+        return list(self._members)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Refuse: edges are reached through `configure_train` and `configure_evaluate` only."""
+        raise RuntimeError("a cloud strategy can't send messages of its own to edges")
+
+    pull_messages = push_messages  # type: ignore[assignment]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Refuse: edges are reached through `configure_train` and `configure_evaluate` only."""
+        return self.push_messages(messages)  # type: ignore[return-value]

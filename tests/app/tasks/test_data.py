@@ -1,0 +1,219 @@
+import os
+import pickle
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from app.errors import UserError
+from app.tasks import data, image_folder
+from app.tasks.data import DATASETS, load_dataset
+from app.tasks.torchvision_compat import torchvision
+
+CIFAR10_ARCHIVE = Path(__file__).parents[3] / ".." / "shared" / "data" / "cifar10-jpeg.tar.xz"
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+def put_image(file, value, size=4):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((size, size, 3), value, dtype=np.uint8)).save(file)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    root = tmp_path / "images"
+    for pool, per_class in (("train", 3), ("test", 2)):
+        for label, name in enumerate(("ant", "bee")):
+            for i in range(per_class):
+                put_image(root / pool / name / f"{i}.png", 100 * label + i)
+    return root
+
+
+def test_unknown_names_and_sizes_are_refused(tmp_path):
+    with pytest.raises(UserError, match="dataset = 'mnist': allowed is one of digits, cifar10, "):
+        load_dataset("mnist", data_dir=None, cache_dir=tmp_path)
+    with pytest.raises(UserError, match="image-size = -1: allowed is a side in pixels, or 0"):
+        load_dataset("image-folder", data_dir=tmp_path, cache_dir=tmp_path, image_size=-1)
+    with pytest.raises(UserError, match="image-size = 32: allowed is 0 where dataset = 'digits'"):
+        load_dataset("digits", data_dir=None, cache_dir=tmp_path, image_size=32)
+    assert DATASETS == ("digits", "cifar10", "cifar100", "fashion-mnist", "image-folder")
+
+
+def test_digits_are_stratified_always_the_same_and_need_no_cache(tmp_path):
+    digits = load_dataset("digits", data_dir=None, cache_dir=tmp_path / "cache")
+    assert digits.train.images.shape == (1437, 8, 8, 1)
+    assert digits.test.images.shape == (360, 8, 8, 1)
+    assert digits.train.images.dtype == np.uint8
+    assert digits.train.labels.dtype == np.int64
+    assert digits.classes == tuple("0123456789")
+    assert (digits.train.images.min(), digits.train.images.max()) == (0, 255)
+    share = np.bincount(digits.train.labels) / (np.bincount(digits.train.labels) + np.bincount(digits.test.labels))
+    assert np.abs(share - 0.8).max() < 0.005
+    assert digits.mean == pytest.approx((0.305434,), abs=1e-6)
+    assert digits.std == pytest.approx((0.375957,), abs=1e-6)
+    again = load_dataset("digits", data_dir=None, cache_dir=tmp_path / "cache")
+    assert np.array_equal(again.test.images, digits.test.images)
+    with pytest.raises(ValueError, match="read-only"):
+        digits.train.images[0] = 0
+    assert not (tmp_path / "cache").exists()
+
+
+def test_an_image_folder_comes_back_pixel_by_pixel(folder, tmp_path):
+    loaded = load_dataset("image-folder", data_dir=folder, cache_dir=tmp_path / "cache")
+    assert loaded.classes == ("ant", "bee")
+    assert loaded.train.images.shape == (6, 4, 4, 3)
+    assert loaded.train.images[:, 0, 0, 0].tolist() == [0, 1, 2, 100, 101, 102]
+    assert loaded.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert loaded.test.images[:, 3, 3, 2].tolist() == [0, 1, 100, 101]
+    assert loaded.test.labels.tolist() == [0, 0, 1, 1]
+    assert loaded.mean == pytest.approx([51 / 255] * 3)
+    assert isinstance(loaded.train.images, np.memmap)
+
+
+def test_the_second_load_decodes_nothing(folder, tmp_path, monkeypatch):
+    first = load_dataset("image-folder", data_dir=folder, cache_dir=tmp_path / "cache")
+    monkeypatch.setattr(image_folder, "decode_image", None)
+    second = load_dataset("image-folder", data_dir=folder, cache_dir=tmp_path / "cache")
+    assert np.array_equal(first.train.images, second.train.images)
+    assert np.array_equal(first.test.labels, second.test.labels)
+    assert (first.classes, first.mean, first.std) == (second.classes, second.mean, second.std)
+
+
+def test_a_changed_file_a_new_one_and_another_size_are_seen(folder, tmp_path):
+    def load(image_size=0):
+        return load_dataset("image-folder", data_dir=folder, cache_dir=tmp_path / "cache", image_size=image_size)
+
+    load()
+    put_image(folder / "train/ant/0.png", 7)
+    os.utime(folder / "train/ant/0.png", ns=(1, 1))
+    assert load().train.images[0, 0, 0, 0] == 7
+    put_image(folder / "train/ant/9.png", 9)
+    assert load().train.images[:, 0, 0, 0].tolist() == [7, 1, 2, 9, 100, 101, 102]
+    assert load(image_size=2).train.images.shape == (7, 2, 2, 3)
+    assert load().train.images.shape == (7, 4, 4, 3)
+
+
+def test_a_damaged_cache_is_built_again(folder, tmp_path):
+    def load():
+        return load_dataset("image-folder", data_dir=folder, cache_dir=tmp_path / "cache")
+
+    load()
+    (entry,) = (tmp_path / "cache").iterdir()
+    images = entry / "train-images.npy"
+    images.write_bytes(images.read_bytes()[:200])
+    assert load().train.images[:, 0, 0, 0].tolist() == [0, 1, 2, 100, 101, 102]
+
+
+def test_a_damaged_image_leaves_nothing_in_the_cache(folder, tmp_path):
+    (folder / "test/bee/1.png").write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"test/bee/1\.png: cannot be read as an image"):
+        load_dataset("image-folder", data_dir=folder, cache_dir=tmp_path / "cache")
+    assert os.listdir(tmp_path / "cache") == []
+
+
+def test_an_image_folder_needs_data_dir_and_a_cache_that_can_be_written(folder, tmp_path):
+    with pytest.raises(UserError, match="data-dir is not set: dataset = 'image-folder' needs"):
+        load_dataset("image-folder", data_dir=None, cache_dir=tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"file: cannot be written .* set cache-dir"):
+        load_dataset("image-folder", data_dir=folder, cache_dir=tmp_path / "file")
+
+
+def write_idx(file, array):
+    """Write an array in the format of the MNIST family: magic, one size per axis, bytes."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    header = np.array([0x800 + array.ndim, *array.shape], dtype=">i4")
+    file.write_bytes(header.tobytes() + array.astype(np.uint8).tobytes())
+
+
+def test_fashion_mnist_is_read_from_idx_files(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    raw = tmp_path / "FashionMNIST" / "raw"
+    made = {}
+    for pool, count in (("train", 20), ("t10k", 10)):
+        made[pool] = rng.integers(0, 256, (count, 28, 28))
+        write_idx(raw / f"{pool}-images-idx3-ubyte", made[pool])
+        write_idx(raw / f"{pool}-labels-idx1-ubyte", np.arange(count) % 10)
+    loaded = load_dataset("fashion-mnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
+    assert loaded.train.images.shape == (20, 28, 28, 1)
+    assert np.array_equal(loaded.train.images[..., 0], made["train"])
+    assert np.array_equal(loaded.test.images[..., 0], made["t10k"])
+    assert loaded.test.labels.tolist() == list(range(10))
+    assert loaded.classes[0] == "T-shirt/top"
+    monkeypatch.setattr(data, "_open_torchvision", None)
+    again = load_dataset("fashion-mnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
+    assert np.array_equal(again.train.images, loaded.train.images)
+
+
+def test_damaged_idx_files_are_one_line(tmp_path):
+    for pool in ("train", "t10k"):
+        for kind in ("images-idx3", "labels-idx1"):
+            write_idx(tmp_path / "FashionMNIST" / "raw" / f"{pool}-{kind}-ubyte", np.zeros(3))
+    with pytest.raises(UserError, match="dataset = 'fashion-mnist': cannot be downloaded or read") as caught:
+        load_dataset("fashion-mnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
+    assert "\n" not in str(caught.value)
+
+
+def write_batch(file, pixels, **entries):
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(pickle.dumps({"data": pixels, **entries}))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "labels_key", "names_key"),
+    [("cifar10", "CIFAR10", "labels", "label_names"), ("cifar100", "CIFAR100", "fine_labels", "fine_label_names")],
+)
+def test_cifar_is_read_from_pickled_batches(tmp_path, monkeypatch, name, kind, labels_key, names_key):
+    dataset = getattr(torchvision.datasets, kind)
+    monkeypatch.setattr(dataset, "train_list", [["train_1", None], ["train_2", None]])
+    monkeypatch.setattr(dataset, "test_list", [["test", None]])
+    monkeypatch.setattr(dataset, "meta", {"filename": "meta", "key": names_key, "md5": None})
+    folder = tmp_path / dataset.base_folder
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 3072), dtype=np.uint8)
+    write_batch(folder / "train_1", pixels[:3], **{labels_key: [0, 1, 2]})
+    write_batch(folder / "train_2", pixels[3:6], **{labels_key: [2, 1, 0]})
+    write_batch(folder / "test", pixels[6:], **{labels_key: [1, 2]})
+    (folder / "meta").write_bytes(pickle.dumps({names_key: ["a", "b", "c"]}))
+    loaded = load_dataset(name, data_dir=tmp_path, cache_dir=tmp_path / "cache")
+    assert loaded.train.images.shape == (6, 32, 32, 3)
+    # a batch holds each image plane by plane
+    assert np.array_equal(loaded.train.images[4, :, :, 1].ravel(), pixels[4, 1024:2048])
+    assert np.array_equal(loaded.test.images[1, :, :, 2].ravel(), pixels[7, 2048:])
+    assert loaded.train.labels.tolist() == [0, 1, 2, 2, 1, 0]
+    assert loaded.test.labels.tolist() == [1, 2]
+    assert loaded.classes == ("a", "b", "c")
+
+
+def test_a_failed_download_says_where_the_files_belong(tmp_path, monkeypatch):
+    def no_network(*args, **kwargs):
+        raise OSError("no route\nto host")
+
+    monkeypatch.setattr(torchvision.datasets.cifar, "download_and_extract_archive", no_network)
+    with pytest.raises(UserError) as caught:
+        load_dataset("cifar10", data_dir=None, cache_dir=tmp_path)
+    assert str(caught.value) == (
+        "dataset = 'cifar10': cannot be downloaded or read (no route to host): "
+        f"put its files into {tmp_path}/downloads/cifar-10-batches-py or set data-dir to where they are"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CIFAR10_ARCHIVE.exists(), reason="the CIFAR-10 archive is not here")
+def test_real_cifar10_photographs(tmp_path):
+    def first_few(member, path):
+        wanted = {"train": "0049", "test": "0009"}
+        pool, _, file = member.name.partition("/")
+        return tarfile.data_filter(member, path) if Path(file).stem <= wanted[pool] else None
+
+    with tarfile.open(CIFAR10_ARCHIVE) as archive:
+        archive.extractall(tmp_path / "cifar10", filter=first_few)
+    loaded = load_dataset("image-folder", data_dir=tmp_path / "cifar10", cache_dir=tmp_path / "cache")
+    assert loaded.classes == CIFAR10_CLASSES
+    assert loaded.train.images.shape == (500, 32, 32, 3)
+    assert loaded.test.images.shape == (100, 32, 32, 3)
+    assert np.bincount(loaded.train.labels).tolist() == [50] * 10
+    # not to the last digit: JPEG decoders differ by a level here and there
+    assert loaded.mean == pytest.approx((0.48865, 0.47868, 0.44268), abs=1e-3)
+    assert loaded.std == pytest.approx((0.24407, 0.24091, 0.25614), abs=1e-3)

@@ -1,0 +1,7 @@
+import warnings
+
+# The command line library that Flower imports warns of its own next version; with warnings as errors it could not be
+# imported at all.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import flwr.app  # noqa: F401

@@ -1,0 +1,278 @@
+"""Hierarchical: what it computes."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, Krum, Strategy
+
+from sim.in_process_grid import InProcessGrid
+from strategies import Hierarchical, ask_profiles
+from strategies.views import MemberGrid
+from tests.strategies.toys import (
+    FedAdamReference,
+    FedAvgMReference,
+    FedAvgReference,
+    FedMedianReference,
+    KrumReference,
+    average,
+    examples_of,
+    initial,
+    local_step,
+    lock_step,
+    to_numpy,
+    to_record,
+    toy_grid,
+    toy_topology,
+)
+
+ANY = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
+
+
+def run(grid, *, cloud=None, make_edge=None, num_edges=2, rounds=2, **options):
+    strategy = Hierarchical(
+        cloud or FedAvg(**ANY),
+        make_edge or (lambda name, size: FedAvg(**ANY)),
+        toy_topology(grid, num_edges),
+        **options,
+    )
+    return list(strategy.rounds(grid, to_record(initial()), rounds))
+
+
+def final(grid, **options):
+    return to_numpy(run(grid, **options)[-1].arrays)
+
+
+def assert_same_bits(left, right):
+    assert left.keys() == right.keys()
+    for name in left:
+        assert left[name].dtype == right[name].dtype
+        np.testing.assert_array_equal(left[name], right[name])
+
+
+def assert_close(left, right, tolerance=1e-6):
+    assert left.keys() == right.keys()
+    for name in left:
+        np.testing.assert_allclose(left[name], right[name], rtol=tolerance, atol=tolerance)
+
+
+def blocks(num_clients, num_edges):
+    return [[i for i in range(num_clients) if i * num_edges // num_clients == b] for b in range(num_edges)]
+
+
+def test_one_edge_and_one_edge_round_is_flowers_fedavg_to_the_bit(monkeypatch):
+    # FedAvg on its own averages its clients in the order in which it happened to draw them: fix it to client order.
+    monkeypatch.setattr(random, "sample", lambda population, k: population[:k])
+    grid = toy_grid(5)
+    members = [profile.node_id for profile in ask_profiles(grid)]
+    flat = FedAvg().start(MemberGrid(grid, members), to_record(initial()), num_rounds=3)
+    ours = Hierarchical(FedAvg(**ANY), lambda name, size: FedAvg(), toy_topology(grid, 1)).start(
+        grid, to_record(initial()), num_rounds=3
+    )
+    assert_same_bits(to_numpy(ours.arrays), to_numpy(flat.arrays))
+    for number in (1, 2, 3):
+        assert dict(ours.train_metrics_clientapp[number]) == dict(flat.train_metrics_clientapp[number])
+        assert dict(ours.evaluate_metrics_clientapp[number]) == dict(flat.evaluate_metrics_clientapp[number])
+
+
+def test_four_edges_and_two_edge_rounds_match_ten_lines_of_numpy():
+    weights = initial()
+    for t in range(3):
+        edge_models, edge_sizes = [], []
+        for clients in blocks(10, 4):
+            sizes = [examples_of(i) for i in clients]
+            own = weights
+            for e in (1, 2):
+                own = average([local_step(own, i, 2 * t + e) for i in clients], sizes)
+            edge_models.append(own)
+            edge_sizes.append(sum(sizes))
+        weights = average(edge_models, edge_sizes)
+    assert_close(final(toy_grid(10), num_edges=4, rounds=3, edge_rounds=2), weights)
+
+
+@pytest.mark.parametrize(
+    ("cloud", "make_edge", "cloud_reference", "edge_reference", "mu"),
+    [
+        (FedAdam(**ANY), lambda n, s: FedProx(proximal_mu=0.3, **ANY), FedAdamReference(), FedAvgReference, 0.3),
+        (FedMedian(**ANY), lambda n, s: FedAdam(**ANY), FedMedianReference(), FedAdamReference, 0),
+        (FedMedian(**ANY), lambda n, s: Krum(**ANY), FedMedianReference(), KrumReference, 0),
+        (
+            FedAvgM(server_learning_rate=0.7, server_momentum=0.5, **ANY),
+            lambda n, s: FedAvgM(server_learning_rate=0.9, server_momentum=0.4, **ANY),
+            FedAvgMReference(0.7, 0.5),
+            lambda: FedAvgMReference(0.9, 0.4),
+            0,
+        ),
+        (FedProx(proximal_mu=0.2, **ANY), lambda n, s: FedAvg(**ANY), FedAvgReference(), FedAvgReference, 0.2),
+    ],
+    ids=["FedAdam/FedProx", "FedMedian/FedAdam", "FedMedian/Krum", "FedAvgM/FedAvgM", "FedProx/FedAvg"],
+)
+def test_any_flower_strategy_at_either_tier_matches_a_lock_step_reference(
+    cloud, make_edge, cloud_reference, edge_reference, mu
+):
+    ours = final(toy_grid(12), cloud=cloud, make_edge=make_edge, num_edges=3, rounds=3, edge_rounds=2)
+    expected = lock_step(
+        cloud_reference, [edge_reference() for _ in range(3)], members=blocks(12, 3), rounds=3, edge_rounds=2, mu=mu
+    )
+    assert_close(ours, expected, 2e-5)
+
+
+def test_node_ids_and_the_order_of_arrival_change_nothing():
+    def backwards(grid):
+        pull = grid.pull_messages
+        grid.pull_messages = lambda ids: list(pull(ids))[::-1]
+        return grid
+
+    first = final(toy_grid(7, seed=1), edge_rounds=2)
+    assert_same_bits(first, final(toy_grid(7, seed=2), edge_rounds=2))
+    assert_same_bits(first, final(backwards(toy_grid(7, seed=1)), edge_rounds=2))
+
+
+def test_sampling_follows_the_seed_and_leaves_the_global_generators_alone():
+    def sampled(seed, grid_seed):
+        edge = lambda name, size: FedAvg(fraction_train=0.5, **ANY)  # noqa: E731
+        outcomes = run(grid := toy_grid(12, seed=grid_seed), make_edge=edge, edge_rounds=2, seed=seed, rounds=3)
+        place = {node_id: i for i, node_id in enumerate(n for m in toy_topology(grid, 2).values() for n in m)}
+        chosen = [[place[n] for n in u.participants] for o in outcomes for e in o.edges.values() for u in e.updates]
+        return chosen, to_numpy(outcomes[-1].arrays)
+
+    random.seed(3)
+    before = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    chosen, weights = sampled(seed=5, grid_seed=1)
+    assert before == (random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
+    random.seed(4)
+    again, same_weights = sampled(seed=5, grid_seed=2)
+    assert chosen == again
+    assert_same_bits(weights, same_weights)
+    assert all(len(clients) == 3 and clients == sorted(clients) for clients in chosen)
+    assert len({tuple(clients) for clients in chosen[::2]}) > 1  # another sample in another round
+    assert sampled(seed=6, grid_seed=1)[0] != chosen
+
+
+def test_weights_come_from_those_who_took_part():
+    # 6 clients on 2 edges; the last client of the second edge fails in every round.
+    expected, members = initial(), [[0, 1, 2], [3, 4]]
+    models = [average([local_step(expected, i, 1) for i in m], [examples_of(i) for i in m]) for m in members]
+    expected = average(models, [sum(examples_of(i) for i in m) for m in members])
+    (outcome,) = run(toy_grid(6, faults={5: "raise"}), rounds=1)
+    assert_close(to_numpy(outcome.arrays), expected)
+    assert [edge.weight for edge in outcome.edges.values()] == [sum(map(examples_of, m)) for m in members]
+
+
+def test_integer_counters_keep_their_type_and_are_rounded():
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        i = int(context.node_config["partition-id"])
+        counter = np.asarray(message.content["arrays"]["counter"].numpy() + 3 + 2 * i)
+        arrays = ArrayRecord({"counter": Array(counter), "w": message.content["arrays"]["w"]})
+        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    grid = InProcessGrid(app, 4)
+    start = ArrayRecord({"counter": Array(np.array(10, np.int64)), "w": Array(np.ones(2, np.float32))})
+    ids = list(grid.get_node_ids())
+    for kind in (FedAvg, FedAdam):
+        strategy = Hierarchical(FedAvg(**ANY), lambda n, s, kind=kind: kind(**ANY), {"a": ids[:2], "b": ids[2:]})
+        arrays = to_numpy(next(strategy.rounds(grid, start, 1)).arrays)
+        assert arrays["counter"].dtype == np.int64
+        assert arrays["counter"].shape == ()
+        assert arrays["w"].dtype == np.float32
+    flat = next(Hierarchical(FedAvg(**ANY), lambda n, s: FedAvg(**ANY), {"a": ids}).rounds(grid, start, 1))
+    assert to_numpy(flat.arrays)["counter"] == 16  # 10 + mean(3, 5, 7, 9)
+
+
+def test_evaluation_is_weighted_over_edges_and_kept_per_node():
+    outcomes = run(toy_grid(5), rounds=3, evaluate_every=2)
+    assert [bool(outcome.evaluations) for outcome in outcomes] == [False, True, True]
+    last = outcomes[-1]
+    size = float(np.abs(to_numpy(last.arrays)["w"]).sum())
+    own = [float(m["loss"]) for e in last.evaluations.values() for m in e.replies.values()]
+    np.testing.assert_allclose(own, [size + i for i in range(5)], rtol=1e-6)
+    weights = [examples_of(i) for i in range(5)]
+    np.testing.assert_allclose(last.evaluate_metrics["loss"], np.average(own, weights=weights), rtol=1e-9)
+
+
+def test_configs_are_copies_at_both_tiers():
+    seen = []
+
+    class Watching(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            seen.append(dict(config))
+            config["mine"] = server_round
+            return super().configure_train(server_round, arrays, config, grid)
+
+    grid = toy_grid(4)
+    strategy = Hierarchical(FedAvg(**ANY), lambda n, s: Watching(**ANY), toy_topology(grid, 2), edge_rounds=2)
+    config = ConfigRecord({"rate": 0.5})
+    list(strategy.rounds(grid, to_record(initial()), 2, train_config=config))
+    assert dict(config) == {"rate": 0.5}
+    # Each edge sees the cloud's config with the cloud's round, never another edge's or an earlier round's additions.
+    assert [(c["rate"], c["server-round"], "mine" in c) for c in seen] == [
+        (0.5, t, False) for t in (1, 1, 1, 1, 2, 2, 2, 2)
+    ]
+
+
+def test_state_of_both_tiers_resumes_to_the_same_bits():
+    def build(grid):
+        return Hierarchical(
+            FedAdam(**ANY),
+            lambda n, s: FedAvgM(server_learning_rate=0.9, server_momentum=0.4, fraction_train=0.5, **ANY),
+            toy_topology(grid, 2),
+            edge_rounds=2,
+            seed=3,
+        )
+
+    grid = toy_grid(8)
+    whole = list(build(grid).rounds(grid, to_record(initial()), 4))[-1].arrays
+    first = build(grid := toy_grid(8, seed=9))
+    half = list(first.rounds(grid, to_record(initial()), 2))[-1].arrays
+    second = build(grid := toy_grid(8, seed=10))
+    second.load_state_dict(first.state_dict())
+    resumed = list(second.rounds(grid, half, 4, first_round=3))[-1].arrays
+    assert_same_bits(to_numpy(resumed), to_numpy(whole))
+    fresh = build(grid := toy_grid(8))
+    assert not np.array_equal(
+        to_numpy(list(fresh.rounds(grid, half, 4, first_round=3))[-1].arrays)["w"], to_numpy(whole)["w"]
+    )
+
+
+def test_start_returns_flowers_result_with_the_servers_own_evaluation():
+    grid = toy_grid(4)
+    strategy = Hierarchical(FedAvg(**ANY), lambda n, s: FedAvg(**ANY), toy_topology(grid, 2))
+    result = strategy.start(
+        grid,
+        to_record(initial()),
+        num_rounds=2,
+        evaluate_fn=lambda t, a: MetricRecord({"sum": float(a["w"].numpy().sum())}),
+    )
+    assert sorted(result.evaluate_metrics_serverapp) == [0, 1, 2]
+    assert result.evaluate_metrics_serverapp[0]["sum"] == pytest.approx(float(initial()["w"].sum()))
+    assert result.evaluate_metrics_serverapp[2]["sum"] == pytest.approx(float(result.arrays["w"].numpy().sum()))
+    assert sorted(result.train_metrics_clientapp) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("topology", "make_edge", "options", "message"),
+    [
+        ({}, FedAvg, {}, "no edges"),
+        ({"a": []}, FedAvg, {}, "edge 'a' has no nodes"),
+        ({"a": [1, 2], "b": [2, 3]}, FedAvg, {}, "node 2 is in edge 'a' and in edge 'b'"),
+        ({"a": [1]}, FedAvg, {}, "edge 'a' has 1 node(s) but its FedAvg would wait for 2"),
+        ({"a": [1, 2]}, FedAvg, {"edge_rounds": 0}, "edge_rounds is 0"),
+    ],
+)
+def test_what_cannot_work_is_refused(topology, make_edge, options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Hierarchical(FedAvg(**ANY), lambda name, size: make_edge(), topology, **options)
+
+
+def test_a_cloud_that_would_wait_for_more_edges_and_shared_strategies_are_refused():
+    with pytest.raises(ValueError, match="the cloud has 1 edge"):
+        Hierarchical(FedAvg(), lambda name, size: FedAvg(), {"a": [1, 2]})
+    shared: Strategy = FedAvg()
+    with pytest.raises(ValueError, match="a new strategy for every edge"):
+        Hierarchical(FedAvg(), lambda name, size: shared, {"a": [1, 2], "b": [3, 4]})
