@@ -36,10 +36,11 @@ def load_state(path: Path) -> dict[str, Any]:
 
     Raises
     ------
-    OSError, ValueError, KeyError
+    OSError, ValueError, KeyError, zipfile.BadZipFile
         If the file can't be read or is not such a file.
     """
-    with np.load(path, allow_pickle=False) as stored:
+    # The file is opened here, since np.load leaves it open where it turns out not to be an archive.
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         return _unpack(json.loads(stored["tree"].tobytes()), stored)
 
 

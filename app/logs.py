@@ -1,20 +1,23 @@
 """Logging of the app: its own lines plainly, and a user's mistake as one line without a traceback."""
 
 import logging
-import sys
 
 from app.errors import UserError
+
+
+class _Print(logging.Handler):
+    """Prints records to what standard output is at the time; Flower exchanges it while an app runs."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(self.format(record), flush=True)
 
 
 def show_own_lines() -> None:
     """Show the project's log lines on standard output."""
     logger = logging.getLogger("espalier")
     logger.setLevel(logging.INFO)
-    logger.propagate = False
-    if not logger.handlers:
-        handler = logging.StreamHandler(sys.stdout)
-        handler.setFormatter(logging.Formatter("%(message)s"))
-        logger.addHandler(handler)
+    if not any(isinstance(handler, _Print) for handler in logger.handlers):
+        logger.addHandler(_Print())
 
 
 def quiet_flower() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 from app.checkpoint import load_state, save_state
 from app.config import RunConfig, parse_config
@@ -77,7 +78,7 @@ class ResultsFolder:
             return None
         try:
             state = load_state(self._state)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, BadZipFile) as error:
             raise UserError(f"{self._state}: is damaged ({error}); allowed is the file that the run wrote") from None
         lines = [line for line in self.read_metrics() if line["round"] <= state["round"]]
         self._metrics.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")

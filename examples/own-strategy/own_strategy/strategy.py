@@ -1,0 +1,28 @@
+"""A strategy as one writes it for Flower: it knows nothing of edges and clouds."""
+
+import math
+
+from flwr.app import Array
+from flwr.serverapp.strategy import FedAvg
+
+
+class ClippedFedAvg(FedAvg):
+    """FedAvg with clipped updates: in a round, no node moves the model further than `max_norm`."""
+
+    def __init__(self, max_norm, **options):
+        super().__init__(**options)
+        self.max_norm = max_norm
+
+    def configure_train(self, server_round, arrays, config, grid):
+        """Remember the model that the nodes start from."""
+        self.sent = {name: array.numpy() for name, array in arrays.items()}
+        return super().configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(self, server_round, replies):
+        """Shorten the updates that are too long, then average as ever."""
+        for arrays in (reply.content["arrays"] for reply in replies if reply.has_content()):
+            step = {name: arrays[name].numpy() - sent for name, sent in self.sent.items()}
+            norm = math.sqrt(sum(float((part**2).sum()) for part in step.values()))
+            if norm > self.max_norm:
+                arrays.update({k: Array(self.sent[k] + part * (self.max_norm / norm)) for k, part in step.items()})
+        return super().aggregate_train(server_round, replies)

@@ -1,0 +1,137 @@
+"""A user's mistake ends at once with one line, an exit code that is not 0 and nothing written."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+
+from app.__main__ import main
+from tests.app.runs import run_app
+
+
+def image_folder(root, *, train=("cat", "dog"), test=("cat", "dog")):
+    for pool, classes in (("train", train), ("test", test)):
+        for name in classes:
+            folder = root / pool / name
+            folder.mkdir(parents=True)
+            for i in range(12):
+                Image.new("RGB", (16, 16), (20 * i, 9, 200)).save(folder / f"{i:02}.png")
+    return root
+
+
+def refused(arguments, capsys, tmp_path):
+    """Return the one line that a command line is refused with."""
+    output = tmp_path / "output"
+    assert main([*arguments, f"output-dir={json.dumps(str(output))}"]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert "Traceback" not in line
+    assert not output.exists()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("argument", "parts"),
+    [
+        ("edge-round=2", ["'edge-round'", "did you mean 'edge-rounds'"]),
+        ("seed=one", ["seed = 'one'", "integer"]),
+        ("algorithm=fedsgd", ["algorithm = 'fedsgd'", "'fedavg' or 'h-fedavg'"]),
+        ("cloud-strategy=FedFoo", ["cloud-strategy = 'FedFoo'", "FedAdam"]),
+        ("model=vgg", ["model = 'vgg'", "'resnet18'"]),
+        ("model=cnn", ["model", "8x8", "small-cnn"]),
+        ("dataset=mnist", ["dataset = 'mnist'", "'digits'"]),
+        ("num-edges=9", ["num-edges = 9", "num-clients = 8"]),
+        ("alpha=0", ["alpha = 0", "greater than 0"]),
+        ("global-rounds=0", ["global-rounds = 0", "greater than 0"]),
+        ("num-clients=1000", ["num-clients = 1000", "360", "test samples"]),
+        ("image-size=8", ["image-size = 8", "digits"]),
+        ("device=cuda", ["device = 'cuda'", "'cpu' or 'auto'"]),
+        ("engine=flower", ["engine = 'flower'", "flwr run ."]),
+        ("resume=/no/such/folder", ["resume = '/no/such/folder'", "config.json"]),
+        ("nonsense", ["'nonsense'", "KEY=VALUE"]),
+    ],
+)
+def test_bad_values(argument, parts, capsys, tmp_path):
+    line = refused([argument], capsys, tmp_path)
+    assert [part for part in parts if part not in line] == []
+
+
+def break_nothing(root):
+    pass
+
+
+def empty(root):
+    for file in root.rglob("*.png"):
+        file.unlink()
+
+
+def damage(root):
+    file = root / "train" / "dog" / "03.png"
+    file.write_bytes(file.read_bytes()[:60])
+
+
+def lose(root):
+    os.rename(root / "train", root / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("classes", "change", "parts"),
+    [
+        (("cat", "dog", "cow"), break_nothing, ["cow", "train"]),
+        (("cat", "dog"), empty, ["train", "image"]),
+        (("cat", "dog"), damage, [os.path.join("dog", "03.png")]),
+        (("cat", "dog"), lose, ["train"]),
+    ],
+    ids=["class only in test", "empty", "damaged image", "no train"],
+)
+def test_bad_image_folders(classes, change, parts, capsys, tmp_path):
+    root = image_folder(tmp_path / "images", test=classes)
+    change(root)
+    line = refused(["dataset=image-folder", f"data-dir={json.dumps(str(root))}", "num-clients=2"], capsys, tmp_path)
+    assert [part for part in [*parts, str(root)] if part not in line] == []
+
+
+def test_a_data_folder_that_is_missing(capsys, tmp_path):
+    line = refused(["dataset=image-folder", "data-dir=/no/such/data"], capsys, tmp_path)
+    assert "/no/such/data" in line
+
+
+def test_an_output_folder_that_cannot_be_written(capsys, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    assert main([f'output-dir="{tmp_path}/file/run"']) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert f"output-dir = '{tmp_path}/file/run'" in line
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(capsys, tmp_path):
+    folder = run_app(tmp_path / "run", global_rounds=1)
+    before = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
+    capsys.readouterr()
+    assert main([f'output-dir="{folder}"']) == 2
+    assert "set resume" in capsys.readouterr().err
+    assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == before
+
+
+def test_resuming_a_run_of_another_config(capsys, tmp_path):
+    folder = run_app(tmp_path / "run", global_rounds=1)
+    capsys.readouterr()
+    assert main([f'resume="{folder}"', "alpha=0.9"]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert "alpha = 0.9: allowed is 0.5" in line
+    assert str(folder) in line
+
+
+def test_the_command_itself_exits_with_the_code_and_the_line(tmp_path):
+    here = tmp_path / "here"
+    here.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "alpha=0"], capture_output=True, text=True, check=False, cwd=here
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: alpha = 0: allowed is greater than 0\n"
+    assert list(here.iterdir()) == []

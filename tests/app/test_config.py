@@ -1,0 +1,119 @@
+"""The run config: what it takes, and the one line it answers to what it doesn't."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from flwr.serverapp.strategy import FedAdam, Krum
+
+from app.config import RunConfig, parse_config, read_arguments
+from app.errors import UserError
+from app.strategy_spec import STRATEGIES, parse_strategy
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_flwr_run_has_the_same_keys_and_defaults():
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert pyproject["tool"]["flwr"]["app"]["config"] == RunConfig().as_dict()
+
+
+def test_every_key_is_explained_in_the_docs():
+    text = (ROOT / "docs/configuration.md").read_text()
+    assert [key for key in RunConfig().as_dict() if f"`{key}`" not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "parts"),
+    [
+        ({"edge-round": 2}, ["unknown key 'edge-round'", "did you mean 'edge-rounds'", "alpha"]),
+        ({"zzz": 2}, ["unknown key 'zzz'", "allowed are algorithm"]),
+        ({"seed": "one"}, ["seed = 'one'", "integer"]),
+        ({"alpha": "0.5"}, ["alpha = '0.5'", "number"]),
+        ({"global-rounds": True}, ["global-rounds = True", "integer"]),
+        ({"output-dir": 3}, ["output-dir = 3", "string"]),
+        ({"algorithm": "fedsgd"}, ["algorithm = 'fedsgd'", "'fedavg' or 'h-fedavg'"]),
+        ({"dataset": "mnist"}, ["dataset = 'mnist'", "'digits'", "'image-folder'"]),
+        ({"model": "vgg"}, ["model = 'vgg'", "'resnet18'"]),
+        ({"partition": "x"}, ["partition = 'x'", "'dirichlet'"]),
+        ({"engine": "ray"}, ["engine = 'ray'", "'flower' or 'in-process'"]),
+        ({"cloud-strategy": "FedFoo"}, ["cloud-strategy = 'FedFoo'", "FedAdam", "Krum"]),
+        ({"edge-strategy": "FedXgbBagging"}, ["edge-strategy = 'FedXgbBagging'", "FedAvg"]),
+        ({"edge-strategy": "FedProx(mu=1)"}, ["edge-strategy = 'FedProx(mu=1)'", "proximal_mu"]),
+        ({"edge-strategy": "FedProx(0.1)"}, ["edge-strategy = 'FedProx(0.1)'", "NAME(parameter=value, ...)"]),
+        ({"edge-strategy": "FedProx("}, ["edge-strategy = 'FedProx('", "NAME(parameter=value, ...)"]),
+        ({"edge-strategy": "__import__('os')"}, ["NAME(parameter=value, ...)"]),
+        ({"cloud-strategy": "FedAdam(eta=True)"}, ["a float for eta"]),
+        ({"cloud-strategy": "Krum(num_malicious_nodes=0.5)"}, ["a int for num_malicious_nodes"]),
+        ({"cloud-strategy": "FedTrimmedAvg(beta=0.7)"}, ["FedTrimmedAvg(beta=0.7)", "[0, 0.5)"]),
+        ({"cloud-strategy": "QFedAvg"}, ["cloud-strategy = 'QFedAvg'", "client_learning_rate"]),
+        ({"num-edges": 9}, ["num-edges = 9", "at most num-clients = 8"]),
+        ({"num-edges": 0}, ["num-edges = 0", "greater than 0"]),
+        ({"alpha": 0.0}, ["alpha = 0.0", "greater than 0"]),
+        ({"alpha": -1}, ["alpha = -1", "greater than 0"]),
+        ({"alpha": float("nan")}, ["alpha = nan"]),
+        ({"global-rounds": 0}, ["global-rounds = 0", "greater than 0"]),
+        ({"edge-rounds": 0}, ["edge-rounds = 0", "greater than 0"]),
+        ({"participation": 0.0}, ["participation = 0.0", "greater than 0"]),
+        ({"participation": 1.5}, ["participation = 1.5", "less than or equal to 1"]),
+        ({"learning-rate": 0}, ["learning-rate = 0", "greater than 0"]),
+        ({"momentum": 1.0}, ["momentum = 1.0", "less than 1"]),
+        ({"seed": -1}, ["seed = -1"]),
+        ({"dataset": "image-folder"}, ["data-dir = ''", "train/<class>"]),
+    ],
+)
+def test_bad_values_get_one_line_with_the_key_the_value_and_what_is_allowed(values, parts):
+    with pytest.raises(UserError) as caught:
+        parse_config(values)
+    assert "\n" not in str(caught.value)
+    assert [part for part in parts if part not in str(caught.value)] == []
+
+
+def test_strategies_take_their_parameters_and_defaults_give_way():
+    adam = parse_strategy("cloud-strategy", "FedAdam(eta=0.02, min_train_nodes=3)").build(
+        {"min_train_nodes": 1, "tau": 1.0}
+    )
+    assert isinstance(adam, FedAdam)
+    assert (adam.eta, adam.min_train_nodes, adam.tau) == (0.02, 3, 1.0)
+    krum = parse_strategy("edge-strategy", "Krum(num_malicious_nodes=1)").build({})
+    assert isinstance(krum, Krum)
+    assert krum.num_malicious_nodes == 1
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_can_be_built(name):
+    text = "QFedAvg(client_learning_rate=0.1)" if name == "QFedAvg" else name
+    assert type(parse_strategy("edge-strategy", text).build({})).__name__ == name
+
+
+def test_command_lines_are_key_value_pairs_and_files_and_the_last_one_wins(tmp_path):
+    file = tmp_path / "a.toml"
+    file.write_text('alpha = 0.1\nalgorithm = "fedavg"\n')
+    arguments = [
+        "alpha=0.7",
+        str(file),
+        "algorithm=h-fedavg",
+        "seed=3",
+        'output-dir="x y"',
+        "edge-strategy=FedProx(proximal_mu=0.1)",
+    ]
+    assert read_arguments(arguments) == {
+        "alpha": 0.1,
+        "algorithm": "h-fedavg",
+        "seed": 3,
+        "output-dir": "x y",
+        "edge-strategy": "FedProx(proximal_mu=0.1)",
+    }
+
+
+@pytest.mark.parametrize(("argument", "part"), [("oops", "KEY=VALUE"), ("no.toml", "no.toml: can't be read")])
+def test_bad_arguments_get_one_line(argument, part):
+    with pytest.raises(UserError, match=part):
+        read_arguments([argument])
+
+
+def test_a_file_that_is_not_toml_is_named(tmp_path):
+    file = tmp_path / "a.toml"
+    file.write_text("alpha = = 1")
+    with pytest.raises(UserError, match=r"a\.toml: is not TOML"):
+        read_arguments([str(file)])

@@ -1,0 +1,68 @@
+"""`flwr run .` on Flower's simulation runtime, on a SuperLink of the test's own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.app.runs import lines, run_app, same_weights, summary
+
+ROOT = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.slow
+
+
+def flwr_run(federation, **settings):
+    """Run ``flwr run .`` and return its exit code and what it printed."""
+    config = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in settings.items())
+    command = [sys.executable, str(ROOT / "deploy/flwr_run.py"), str(ROOT), "--run-config", config]
+    done = subprocess.run(
+        [*command, "--federation-config", f"init-args-num-cpus=2 {federation}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_flowers_simulation_gives_the_weights_of_the_in_process_engine(workers, tmp_path):
+    settings = {
+        "cloud_strategy": "FedAdam(eta=0.05)",
+        "participation": 0.5,
+        "num_clients": 6,
+        "global_rounds": 2,
+        "seed": 5,
+    }
+    expected = run_app(tmp_path / "in-process", **settings)
+    folder = tmp_path / "flower"
+    code, output = flwr_run(
+        f"num-supernodes=6 client-resources-num-cpus={2 // workers}", output_dir=str(folder), **settings
+    )
+    assert code == 0, output
+    assert f"results: {folder}" in output
+    assert same_weights(folder, expected)
+    assert summary(folder)["global"] == summary(expected)["global"]
+    assert summary(folder)["bytes"] == summary(expected)["bytes"]
+    assert [line["participants"] for line in lines(folder, "edge")] == [
+        line["participants"] for line in lines(expected, "edge")
+    ]
+
+
+def test_too_few_supernodes_say_what_to_type(tmp_path):
+    folder = tmp_path / "run"
+    code, output = flwr_run("num-supernodes=2", output_dir=str(folder), wait_for_nodes=4)
+    assert code == 1
+    (line,) = [line for line in output.splitlines() if "num-clients = 8" in line]
+    assert 'flwr run . --federation-config "num-supernodes=8 client-resources-num-cpus=1"' in line
+    assert "Traceback" not in output
+    assert not folder.exists()
+
+
+def test_the_in_process_engine_needs_no_supernodes(tmp_path):
+    folder = tmp_path / "run"
+    code, output = flwr_run("num-supernodes=1", output_dir=str(folder), engine="in-process", global_rounds=1)
+    assert code == 0, output
+    assert same_weights(folder, run_app(tmp_path / "direct", global_rounds=1))

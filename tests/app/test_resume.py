@@ -1,0 +1,88 @@
+"""A run that was interrupted goes on to the same bits."""
+
+import subprocess
+import sys
+import time
+
+from app.__main__ import main
+from tests.app.runs import lines, run_app, same_weights, summary
+
+# Both tiers hold state, and clients are sampled.
+STATEFUL = {
+    "cloud_strategy": "FedAdam(eta=0.05)",
+    "edge_strategy": "FedAvgM(server_momentum=0.5, server_learning_rate=0.9)",
+    "participation": 0.5,
+    "optimizer": "adam",
+    "learning_rate": 0.01,
+    "seed": 4,
+}
+
+
+def without_times(line):
+    return {key: value for key, value in line.items() if "seconds" not in key}
+
+
+def assert_same_run(left, right):
+    assert same_weights(left, right)
+    for scope in ("edge", "global"):
+        assert list(map(without_times, lines(left, scope))) == list(map(without_times, lines(right, scope)))
+    assert without_times(summary(left)) == without_times(summary(right))
+
+
+def test_a_run_killed_in_the_middle_of_a_round_resumes_to_the_same_bits(tmp_path):
+    whole = run_app(tmp_path / "whole", global_rounds=30, **STATEFUL)
+    killed = tmp_path / "killed"
+    settings = {"global-rounds": 30, "output-dir": killed} | {k.replace("_", "-"): v for k, v in STATEFUL.items()}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app", *(f"{key}={value}" for key, value in settings.items())],
+        stdout=subprocess.DEVNULL,
+        cwd=tmp_path,
+    )
+    try:
+        while len(lines_so_far(killed)) < 3 * 3:
+            assert process.poll() is None, "the run was over before it could be killed"
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    done = len(lines_so_far(killed)) // 3
+    assert 3 <= done < 30
+    assert main([f"resume={killed}"]) == 0
+    assert_same_run(killed, whole)
+
+
+def lines_so_far(folder):
+    file = folder / "metrics.jsonl"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_lines_of_a_round_that_was_not_saved_are_dropped(tmp_path):
+    whole = run_app(tmp_path / "whole", global_rounds=3)
+    folder = run_app(tmp_path / "run", global_rounds=2)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 3, "scope": "edge", "edge": "edge-0"}\n{"round": 3, "sco')
+    assert main([f"resume={folder}", "global-rounds=3"]) == 0
+    assert_same_run(folder, whole)
+
+
+def test_a_run_killed_before_its_first_round_starts_again(tmp_path):
+    whole = run_app(tmp_path / "whole")
+    folder = run_app(tmp_path / "run")
+    (folder / "state.npz").unlink()
+    assert main([f"resume={folder}"]) == 0
+    assert_same_run(folder, whole)
+
+
+def test_a_finished_run_can_be_resumed_without_harm(tmp_path):
+    whole = run_app(tmp_path / "whole")
+    folder = run_app(tmp_path / "run")
+    assert main([f"resume={folder}"]) == 0
+    assert_same_run(folder, whole)
+
+
+def test_a_damaged_state_is_named(tmp_path, capsys):
+    folder = run_app(tmp_path / "run")
+    (folder / "state.npz").write_bytes((folder / "state.npz").read_bytes()[:1000])
+    capsys.readouterr()
+    assert main([f"resume={folder}"]) == 2
+    assert f"error: {folder / 'state.npz'}: is damaged" in capsys.readouterr().err

@@ -1,0 +1,172 @@
+"""Whole runs on the in-process engine."""
+
+import csv
+import json
+from statistics import fmean, pstdev
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord
+from torch.nn.functional import cross_entropy
+
+from app.client import app as client_app
+from app.config import parse_config
+from app.reports.progress import LogProgress
+from app.run import run
+from app.tasks.images import client_indices, load_data, new_model
+from sim.in_process_grid import InProcessGrid
+from tests.app.runs import lines, run_app, same_weights, summary, weights
+
+FILES = ["bytes.png", "clients.csv", "clients.png", "config.json", "metrics.jsonl", "model.pt", "rounds.png"]
+
+
+def test_a_run_leaves_every_report_and_its_figures_agree(tmp_path, capsys):
+    folder = run_app(tmp_path / "run", global_rounds=3)
+    assert sorted(p.name for p in folder.iterdir()) == [*FILES, "state.npz", "summary.json"]
+    printed = capsys.readouterr().out.strip().splitlines()
+    assert printed[-1] == f"results: {folder}"
+
+    final, rounds = summary(folder), lines(folder, "global")
+    assert [line["round"] for line in rounds] == [1, 2, 3]
+    assert [(line["round"], line["edge"]) for line in lines(folder, "edge")] == [
+        (t, f"edge-{b}") for t in (1, 2, 3) for b in (0, 1)
+    ]
+    accuracies = [client["accuracy"] for client in rounds[-1]["clients"].values()]
+    assert len(accuracies) == 8
+    assert final["global"]["accuracy"] == {
+        "mean": fmean(accuracies),
+        "std": pstdev(accuracies),
+        "min": min(accuracies),
+        "max": max(accuracies),
+    }
+    assert (final["algorithm"], final["seed"], final["rounds"], final["failures"]) == ("h-fedavg", 0, 3, 0)
+    with (folder / "clients.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["accuracy"]) for row in rows] == accuracies
+    assert [row["edge"] for row in rows] == ["edge-0"] * 4 + ["edge-1"] * 4
+    assert sum(int(row["train_examples"]) for row in rows) == 1437
+
+
+def test_the_reported_accuracy_is_that_of_the_saved_model(tmp_path):
+    folder = run_app(tmp_path / "run", global_rounds=4)
+    config = parse_config(json.loads((folder / "config.json").read_text()))
+    data, model = load_data(config), new_model(config)
+    model.load_state_dict(weights(folder))
+    pixels = torch.tensor(data.test.images.astype(np.float32)).permute(0, 3, 1, 2) / 255
+    train = data.train.images / 255
+    outputs = model.eval()((pixels - float(train.mean())) / float(train.std())).detach()
+    labels = torch.tensor(data.test.labels)
+    assert summary(folder)["test"]["accuracy"] == pytest.approx(float((outputs.argmax(1) == labels).float().mean()))
+    assert summary(folder)["test"]["loss"] == pytest.approx(float(cross_entropy(outputs, labels)), rel=1e-4)
+    own = client_indices(config)[2].test
+    expected = float((outputs[own].argmax(1) == labels[own]).float().mean())
+    assert lines(folder, "global")[-1]["clients"]["2"]["accuracy"] == pytest.approx(expected)
+
+
+def test_bytes_are_those_of_the_models_that_travel(tmp_path):
+    one = ArrayRecord({k: Array(v.numpy()) for k, v in new_model(parse_config({})).state_dict().items()}).count_bytes()
+    folder = run_app(tmp_path / "two", global_rounds=2, edge_rounds=3, num_edges=4)
+    kinds = summary(folder)["bytes_by_kind"]
+    for direction in ("uplink", "downlink"):
+        assert kinds["edge"][direction]["model"] == 2 * 3 * 8 * one
+        assert kinds["cloud"][direction]["model"] == 2 * 4 * one
+        rest = {k: v for k, v in kinds["edge"][direction].items() if k != "evaluation"}
+        assert summary(folder)["bytes"][direction]["edge"] == sum(rest.values())
+    flat = summary(run_app(tmp_path / "flat", algorithm="fedavg", global_rounds=2))
+    assert list(flat["bytes_by_kind"]) == ["cloud"]
+    assert flat["bytes_by_kind"]["cloud"]["uplink"]["model"] == 2 * 8 * one
+
+
+def test_one_edge_with_one_edge_round_is_flat_fedavg_to_the_bit(tmp_path):
+    flat = run_app(tmp_path / "flat", algorithm="fedavg", global_rounds=3)
+    nested = run_app(tmp_path / "nested", algorithm="h-fedavg", num_edges=1, edge_rounds=1, global_rounds=3)
+    assert same_weights(flat, nested)
+    assert summary(flat)["global"] == summary(nested)["global"]
+
+
+def test_the_seed_decides_everything(tmp_path):
+    first = run_app(tmp_path / "1", participation=0.5, seed=1)
+    torch.manual_seed(99)
+    assert same_weights(first, run_app(tmp_path / "2", participation=0.5, seed=1))
+    assert not same_weights(first, run_app(tmp_path / "3", participation=0.5, seed=2))
+    assert lines(first, "edge")[0]["participants"] == lines(tmp_path / "2", "edge")[0]["participants"]
+    assert all(len(clients) == 2 for line in lines(first, "edge") for clients in line["participants"])
+
+
+@pytest.mark.parametrize(
+    ("cloud", "edge"),
+    [
+        ("FedAdam(eta=0.05)", "FedProx(proximal_mu=0.1)"),
+        ("FedMedian", "Krum"),
+        ("FedAvgM", "QFedAvg(client_learning_rate=0.1)"),
+    ],
+)
+def test_any_strategies_nest(tmp_path, cloud, edge):
+    folder = run_app(tmp_path / "run", cloud_strategy=cloud, edge_strategy=edge)
+    plain = run_app(tmp_path / "plain")
+    assert not same_weights(folder, plain)
+    assert summary(folder)["failures"] == 0
+
+
+def test_evaluation_can_be_rare(tmp_path):
+    folder = run_app(tmp_path / "run", global_rounds=3, evaluate_every=0)
+    assert ["clients" in line for line in lines(folder, "global")] == [False, False, True]
+    assert same_weights(folder, run_app(tmp_path / "often", global_rounds=3))
+
+
+def faulty(faults):
+    """The app's ClientApp, in which client i breaks its training reply as `faults[i]` does."""
+
+    def answer(message, context):
+        reply = client_app(message, context)
+        client = context.node_config["partition-id"]
+        if message.metadata.message_type == "train" and client in faults:
+            faults[client](reply.content["arrays"])
+        return reply
+
+    return answer
+
+
+def spoil(arrays):
+    arrays["head.bias"] = Array(np.full(10, np.nan, np.float32))
+
+
+def reshape(arrays):
+    arrays["head.bias"] = Array(np.zeros(9, np.float32))
+
+
+def drop(arrays):
+    del arrays["head.bias"]
+
+
+def die(arrays):
+    raise RuntimeError("out of battery")
+
+
+def run_with(faults, folder):
+    config = parse_config({"global-rounds": 2, "output-dir": str(folder), "engine": "in-process"})
+    grid = InProcessGrid(faulty(faults), 8, run_config=config.as_dict())
+    return run(config, grid, LogProgress(), folder)
+
+
+def test_bad_clients_are_counted_and_the_run_goes_on(tmp_path, caplog):
+    folder = run_with({0: spoil, 2: reshape, 5: drop, 7: die}, tmp_path / "run")
+    assert summary(folder)["failures"] == 4 * 2 * 2
+    reasons = {f["client"]: f["reason"] for line in lines(folder, "edge") for f in line["failures"]}
+    assert reasons == {
+        0: "array 'head.bias' holds NaN or Inf",
+        2: "array 'head.bias' has shape (9,), expected (10,)",
+        5: "array 'head.bias' is missing",
+        7: "RuntimeError: out of battery",
+    }
+    assert [line["participants"] for line in lines(folder, "edge")] == [[[1, 3]] * 2, [[4, 6]] * 2] * 2
+    assert "client 7 of edge-1 left out: RuntimeError: out of battery" in caplog.text
+    with (folder / "clients.csv").open() as file:
+        assert [int(row["times_left_out"]) for row in csv.DictReader(file)] == [4, 0, 4, 0, 0, 4, 0, 4]
+
+
+def test_the_cloud_goes_on_without_an_edge_that_lost_all_its_clients(tmp_path):
+    folder = run_with({4: die, 5: die, 6: spoil, 7: spoil}, tmp_path / "run")
+    assert [line["edges_left_out"] for line in lines(folder, "global")] == [["edge-1"]] * 2
+    assert summary(folder)["test"]["accuracy"] > 0.1

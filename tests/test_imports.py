@@ -1,0 +1,56 @@
+"""Who may import whom: the walls between the folders, and the one module that may use Flower's private names."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("app", "strategies", "clients", "sim")
+ALLOWED = {
+    "app": {"app", "strategies", "clients", "sim"},
+    "strategies": {"strategies", "clients.messages"},
+    "clients": {"clients"},
+    "sim": {"sim"},
+}
+LIBRARIES = {"clients": {"flwr", "torch"}, "sim": {"flwr", "numpy"}, "strategies": {"flwr", "numpy", "cvxpy"}}
+PRIVATE = "sim/in_process_grid.py"
+STANDARD = __import__("sys").stdlib_module_names
+
+
+def imported(path: Path) -> set[str]:
+    """Return the full names of the modules that a file imports."""
+    names = set()
+    package = ".".join(path.relative_to(ROOT).parent.parts)
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            names.add(".".join([*above, *([node.module] if node.module else [])]))
+    return names
+
+
+def modules() -> list[str]:
+    return [str(p.relative_to(ROOT)) for folder in FOLDERS for p in sorted((ROOT / folder).rglob("*.py"))]
+
+
+@pytest.mark.parametrize("module", modules())
+def test_folders_import_only_what_the_design_allows(module):
+    folder = module.split("/")[0]
+    for name in imported(ROOT / module):
+        top = name.split(".")[0]
+        if top in FOLDERS:
+            assert any(name == allowed or name.startswith(allowed + ".") for allowed in ALLOWED[folder]), name
+        elif folder in LIBRARIES and top not in STANDARD:
+            assert top in LIBRARIES[folder], name
+
+
+def test_the_walls_would_notice():
+    assert imported(ROOT / "strategies/topology.py") >= {"clients.messages", "strategies.exchange", "flwr.app"}
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if m != PRIVATE])
+def test_flowers_private_names_live_in_one_module(module):
+    public = {"flwr.app", "flwr.serverapp", "flwr.serverapp.strategy", "flwr.clientapp"}
+    assert {name for name in imported(ROOT / module) if name.split(".")[0] == "flwr"} <= public
