@@ -1,15 +1,10 @@
 """Who takes part: the clients that the config asks for, and the edge that each belongs to."""
 
-import time
-from logging import getLogger
-
 from flwr.serverapp import Grid
 
 from app.config import RunConfig
 from app.errors import UserError, bad_value
-from strategies import Profile, ask_profiles, group_by_edge
-
-logger = getLogger("espalier")
+from strategies import Profile, ask_profiles, group_by_edge, wait_for_nodes
 
 
 def gather_clients(grid: Grid, config: RunConfig) -> list[Profile]:
@@ -20,19 +15,10 @@ def gather_clients(grid: Grid, config: RunConfig) -> list[Profile]:
     UserError
         If too few nodes are there after `wait-for-nodes` seconds, or some do not answer with a profile.
     """
-    deadline = time.monotonic() + config.wait_for_nodes
-    node_ids = list(grid.get_node_ids())
-    while len(node_ids) < config.num_clients and time.monotonic() < deadline:
-        logger.info("waiting for SuperNodes: %d of %d connected", len(node_ids), config.num_clients)
-        time.sleep(2)
-        node_ids = list(grid.get_node_ids())
-    if len(node_ids) < config.num_clients:
-        raise bad_value(
-            "num-clients",
-            config.num_clients,
-            f"at most the {len(node_ids)} SuperNodes that are connected. In a simulation, type: flwr run . "
-            f'--federation-config "num-supernodes={config.num_clients} client-resources-num-cpus=1"',
-        )
+    try:
+        node_ids = wait_for_nodes(grid, config.num_clients, timeout_seconds=config.wait_for_nodes)
+    except TimeoutError as error:
+        raise bad_value("num-clients", config.num_clients, f"as many SuperNodes as there are: {error}") from None
     profiles = ask_profiles(grid, node_ids, timeout_seconds=config.reply_timeout or None)
     profiles = [profile for profile in profiles if profile.partition_id < config.num_clients]
     if len(profiles) < config.num_clients:

@@ -2,7 +2,7 @@
 
 from .edges import EdgeRounds, Evaluation, Failure, StrategyEdge, Update
 from .hierarchical import EdgeOutcome, Hierarchical, Observer, Round
-from .topology import Profile, ask_profiles, group_by_edge
+from .topology import Profile, ask_profiles, group_by_edge, wait_for_nodes
 
 __all__ = [
     "EdgeOutcome",
@@ -17,4 +17,5 @@ __all__ = [
     "Update",
     "ask_profiles",
     "group_by_edge",
+    "wait_for_nodes",
 ]

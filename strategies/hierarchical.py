@@ -20,6 +20,7 @@ from .topology import Topology
 from .views import EdgeGrid, MemberGrid
 
 logger = getLogger("espalier")
+flower_logger = getLogger("flwr")  # the figures of `start` go where those of Flower's strategies go
 
 Tier = Literal["edge", "cloud"]
 ARRAYS, METRICS = "arrays", "metrics"
@@ -190,7 +191,7 @@ class Hierarchical(Strategy):
     def summary(self) -> None:
         """Log both tiers."""
         sizes = ", ".join(f"{name}: {len(members)}" for name, members in self.topology.items())
-        logger.log(INFO, "%d edges (%s), %d edge rounds per round", len(self.edges), sizes, self.edge_rounds)
+        flower_logger.log(INFO, "%d edges (%s), %d edge rounds per round", len(self.edges), sizes, self.edge_rounds)
         self.cloud.summary()
 
     # The cloud tier: its "nodes" are the edges.
@@ -304,9 +305,9 @@ class Hierarchical(Strategy):
             if outcome.evaluate_metrics is not None:
                 result.evaluate_metrics_clientapp[outcome.number] = outcome.evaluate_metrics
             evaluate_on_server(outcome.number, outcome.arrays)
-            logger.log(INFO, "[ROUND %d/%d] %.1f s", outcome.number, num_rounds, outcome.seconds)
+            flower_logger.log(INFO, "[ROUND %d/%d] %.1f s", outcome.number, num_rounds, outcome.seconds)
         for line in io.StringIO(str(result)):
-            logger.log(INFO, "\t%s", line.rstrip("\n"))
+            flower_logger.log(INFO, "\t%s", line.rstrip("\n"))
         return result
 
     def state_dict(self) -> dict[str, Any]:

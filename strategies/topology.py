@@ -3,9 +3,11 @@
 Node ids are random in every simulation run, so a topology is never made by slicing ids: the nodes are asked.
 """
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from logging import getLogger
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -22,6 +24,8 @@ from clients.messages import (
 
 from .exchange import converse
 
+logger = getLogger("espalier")
+LOG_EVERY_SECONDS = 5.0
 Topology = Mapping[str, Sequence[int]]
 
 
@@ -49,6 +53,41 @@ class Profile:
     num_train_examples: int
     num_test_examples: int
     class_counts: tuple[int, ...]
+
+
+def wait_for_nodes(grid: Grid, count: int, *, timeout_seconds: float = 60.0) -> list[int]:
+    """Return the ids of the connected nodes once `count` of them are there.
+
+    Nodes register a moment after the ServerApp starts, in a simulation too.
+
+    Parameters
+    ----------
+    grid : Grid
+        Knows the nodes.
+    count : int
+        How many are needed.
+    timeout_seconds : float (default: 60)
+        How long to wait.
+
+    Raises
+    ------
+    TimeoutError
+        If they are not there in time; the text says what to type in a simulation.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    last_logged = time.monotonic()
+    while len(node_ids := list(grid.get_node_ids())) < count:
+        now = time.monotonic()
+        if now >= deadline:
+            raise TimeoutError(
+                f"{len(node_ids)} of {count} SuperNodes are connected. In a simulation, type: flwr run . --stream "
+                f'--federation-config "num-supernodes={count} client-resources-num-cpus=1"'
+            )
+        if now - last_logged >= LOG_EVERY_SECONDS:
+            logger.info("waiting for SuperNodes: %d of %d connected", len(node_ids), count)
+            last_logged = now
+        time.sleep(min(0.2, deadline - now))
+    return node_ids
 
 
 def ask_profiles(

@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from itertools import chain, repeat
 from pathlib import Path
 
 import numpy as np
@@ -82,14 +81,11 @@ def example(monkeypatch):
 
 
 def test_it_learns_and_prints_the_same_accuracy_every_time(example, capsys):
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=example.config)
-    untrained = example.task.new_model(example.config["seed"])
-    correct = total = 0
+    seed = example.config["seed"]
+    untrained = example.task.new_model(seed)
     for partition_id in range(4):
-        *_, inputs, labels = example.task.node_data(context.run_config["seed"], partition_id, 4)
-        correct += int((untrained(inputs).argmax(1) == labels).sum())
-        total += len(labels)
-    assert correct / total < 0.2
+        *_, inputs, labels = example.task.node_data(seed, partition_id, 4)
+        assert (untrained(inputs).argmax(1) == labels).float().mean() < 0.3
 
     accuracies = []
     for _ in range(2):
@@ -125,21 +121,6 @@ def test_an_edge_averages_clipped_updates(example):
         update = sum(p * f * step[name] for p, f, step in zip(shares, factors, steps, strict=True))
         np.testing.assert_allclose(new[name], start[name] + update, rtol=0, atol=1e-6)
     assert norm({name: new[name] - start[name] for name in start}) <= limit
-
-
-def test_it_waits_for_the_nodes_and_says_what_to_type_if_they_do_not_come(example, monkeypatch, capsys):
-    monkeypatch.setattr(example.server_app.time, "sleep", lambda seconds: None)
-    grid = example.grid()
-    everyone = list(grid.get_node_ids())
-    answers = chain([[], everyone[:2]], repeat(everyone))
-    monkeypatch.setattr(grid, "get_node_ids", lambda: next(answers))
-    example.run(grid)
-    assert float(printed_accuracy(capsys.readouterr().out)) > 0.93
-
-    monkeypatch.setattr(example.server_app, "WAIT_SECONDS", 0)
-    monkeypatch.setattr(grid, "get_node_ids", lambda: everyone[:2])
-    with pytest.raises(RuntimeError, match="2 of 4 SuperNodes .* num-supernodes=4 client-resources-num-cpus=1"):
-        example.run(grid)
 
 
 @pytest.mark.slow

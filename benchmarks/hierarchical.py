@@ -1,0 +1,151 @@
+"""What hierarchical training costs over the SGD steps it is made of.
+
+``python benchmarks/hierarchical.py [CIFAR10_FOLDER]`` trains one model on the same mini-batches twice, in turns: with
+`Hierarchical` on the in-process engine, and with a bare PyTorch loop that knows nothing of messages. It prints seconds
+per global round of both (median of 3, after a warm-up round each), their ratio, and the largest difference between the
+weights they end with.
+
+CIFAR-10 shapes, 20 clients on 4 edges, Dir(0.5), `cnn`, 2 edge rounds of 5 epochs of 5 mini-batches of 32, one thread,
+no evaluation. CIFAR10_FOLDER holds ``train/<class>/*`` and ``test/<class>/*``; without it random pixels stand in.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord
+from PIL import Image
+from rich.progress import track
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from app.algorithms import ALGORITHMS
+from app.config import RunConfig, parse_config
+from app.engines import in_process_grid
+from app.federation import assign_edges, gather_clients
+from app.logs import quiet_flower
+from app.tasks.images import client_indices, examples, load_data, new_model, normaliser
+from clients.randomness import client_generator
+from clients.task import LocalTraining
+from clients.training import mini_batches
+
+ROUNDS = 3
+Weights = dict[str, torch.Tensor]
+
+
+def main() -> None:
+    """Measure and print."""
+    quiet_flower()
+    with tempfile.TemporaryDirectory() as folder:
+        data_dir = sys.argv[1] if len(sys.argv) > 1 else random_pixels(Path(folder))
+        config = parse_config(
+            {
+                "dataset": "image-folder",
+                "data-dir": str(Path(data_dir).absolute()),
+                "cache-dir": f"{folder}/cache",
+                "num-clients": 20,
+                "num-edges": 4,
+                "global-rounds": ROUNDS + 2,
+                "local-epochs": 5,
+                "batches-per-epoch": 5,
+                "learning-rate": 0.01,
+                "evaluate-every": 0,
+                "engine": "in-process",
+            }
+        )
+        measure(config)
+
+
+def measure(config: RunConfig) -> None:
+    """Run both in turns and print the table."""
+    torch.set_num_threads(1)
+    start = new_model(config).state_dict()
+    ours, bare = hierarchical_rounds(config, start), bare_rounds(config, start)
+    seconds: dict[str, list[float]] = {"hierarchical": [], "bare loop": []}
+    for _ in track(range(ROUNDS + 1), "rounds"):
+        for name, rounds in (("hierarchical", ours), ("bare loop", bare)):
+            began = time.perf_counter()
+            weights = next(rounds)
+            seconds[name].append(time.perf_counter() - began)
+            if name == "hierarchical":
+                ours_now = weights
+    difference = max(float((ours_now[k] - weights[k]).abs().max()) for k in weights)
+    medians = {name: median(times[1:]) for name, times in seconds.items()}
+    for name, value in medians.items():
+        print(f"{name:<14}{value:8.3f} s/round")
+    print(f"{'ratio':<14}{medians['hierarchical'] / medians['bare loop']:8.3f}")
+    print(f"largest difference between the weights: {difference:.1e}")
+
+
+def hierarchical_rounds(config: RunConfig, start: Weights) -> Iterator[Weights]:
+    """Yield the global weights after each round of `Hierarchical`."""
+    grid = in_process_grid(config)
+    strategy = ALGORITHMS[config.algorithm](config, assign_edges(gather_clients(grid, config), config))
+    for outcome in strategy.rounds(grid, ArrayRecord(start), config.global_rounds):
+        yield outcome.arrays.to_torch_state_dict()
+
+
+def bare_rounds(config: RunConfig, start: Weights) -> Iterator[Weights]:
+    """Yield the global weights after each round of plain loops over edges, edge rounds and clients."""
+    training = LocalTraining(config.local_epochs, config.batches_per_epoch, config.batch_size)
+    data, prepare, model = load_data(config).train, normaliser(config), new_model(config)
+    clients = [examples(data, indices.train) for indices in client_indices(config)]
+    inputs = [prepare(client.inputs) for client in clients]
+    per_edge = config.num_clients // config.num_edges
+    weights = start
+    for t in range(config.global_rounds):
+        edges, sizes = [], []
+        for edge in range(config.num_edges):
+            members = range(edge * per_edge, (edge + 1) * per_edge)
+            counts = [len(clients[i]) for i in members]
+            own = weights
+            for e in range(1, config.edge_rounds + 1):
+                models = []
+                for i in members:
+                    generator = client_generator(config.seed, i, t * config.edge_rounds + e, "batches")
+                    batches = mini_batches(len(clients[i]), training, generator)
+                    models.append(sgd(model, own, inputs[i], clients[i].labels, batches, config.learning_rate))
+                own = average(models, counts)
+            edges.append(own)
+            sizes.append(sum(counts))
+        weights = average(edges, sizes)
+        yield weights
+
+
+def sgd(
+    model: nn.Module, weights: Weights, inputs: torch.Tensor, labels: torch.Tensor, batches: Iterator, rate: float
+) -> Weights:
+    """Return the weights after plain SGD on the batches."""
+    model.load_state_dict(weights)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    for batch in batches:
+        optimizer.zero_grad()
+        cross_entropy(model(inputs[batch]), labels[batch]).backward()
+        optimizer.step()
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def average(models: list[Weights], counts: list[int]) -> Weights:
+    """Return the weighted average."""
+    return {name: sum(m[name] * (n / sum(counts)) for m, n in zip(models, counts, strict=True)) for name in models[0]}
+
+
+def random_pixels(folder: Path) -> Path:
+    """Write a data set of CIFAR-10's shapes, 6,000 images of random pixels, and return its folder."""
+    generator = np.random.default_rng(0)
+    for pool, each in (("train", 500), ("test", 100)):
+        for label in range(10):
+            (folder / pool / str(label)).mkdir(parents=True)
+            for i in range(each):
+                pixels = generator.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / pool / str(label) / f"{i}.png", compress_level=0)
+    return folder
+
+
+if __name__ == "__main__":
+    main()

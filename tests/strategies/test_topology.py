@@ -1,0 +1,82 @@
+"""Who belongs to which edge."""
+
+from itertools import chain, repeat
+
+import pytest
+from flwr.clientapp import ClientApp
+
+from clients.profile import profile_reply
+from sim.in_process_grid import InProcessGrid
+from strategies import Profile, ask_profiles, group_by_edge, wait_for_nodes
+from tests.strategies.toys import toy_grid
+
+
+def profiles(count, edges=None):
+    return [Profile(100 - i, i, (edges or {}).get(i, ""), 5, 2, (5,)) for i in range(count)]
+
+
+def profiled_grid(num_nodes, partition_of=lambda i: i, silent=()):
+    app = ClientApp()
+
+    @app.query("profile")
+    def profile(message, context):
+        i = context.node_config["partition-id"]
+        if i in silent:
+            raise RuntimeError("no idea")
+        return profile_reply(
+            message,
+            partition_id=partition_of(i),
+            num_train_examples=10 * i,
+            num_test_examples=i,
+            class_counts=[i, 0],
+            edge_name="north" if i % 2 else "",
+        )
+
+    return InProcessGrid(app, num_nodes, seed=3)
+
+
+@pytest.mark.parametrize(("count", "edges", "sizes"), [(8, 2, [4, 4]), (10, 4, [3, 2, 3, 2]), (3, 3, [1, 1, 1])])
+def test_blocks_of_partition_ids_differ_by_one_at_most(count, edges, sizes):
+    topology = group_by_edge(profiles(count), edges)
+    assert list(topology) == [f"edge-{i}" for i in range(edges)]
+    assert [len(members) for members in topology.values()] == sizes
+    assert [node_id for members in topology.values() for node_id in members] == [100 - i for i in range(count)]
+
+
+def test_a_node_can_name_its_edge():
+    topology = group_by_edge(profiles(4, {1: "north", 3: "edge-0"}), 2)
+    assert topology == {"edge-0": [100, 97], "edge-1": [98], "north": [99]}
+
+
+@pytest.mark.parametrize("edges", [0, 5])
+def test_an_edge_needs_a_node(edges):
+    with pytest.raises(ValueError, match=f"{edges} edges for 4 nodes"):
+        group_by_edge(profiles(4), edges)
+
+
+def test_profiles_come_in_client_order_whatever_the_node_ids():
+    grid = profiled_grid(5)
+    answered = ask_profiles(grid)
+    assert [p.partition_id for p in answered] == [0, 1, 2, 3, 4]
+    assert [p.node_id for p in answered] != sorted(grid.get_node_ids())
+    assert answered[3] == Profile(answered[3].node_id, 3, "north", 30, 3, (3, 0))
+
+
+def test_nodes_without_a_profile_are_left_out():
+    assert [p.partition_id for p in ask_profiles(profiled_grid(4, silent=(2,)))] == [0, 1, 3]
+
+
+def test_two_nodes_with_one_partition_id_are_refused():
+    with pytest.raises(ValueError, match="both have partition-id 1: give every node one of its own"):
+        ask_profiles(profiled_grid(3, partition_of=lambda i: min(i, 1)))
+
+
+def test_waiting_for_nodes(monkeypatch):
+    grid = toy_grid(4)
+    everyone = grid.get_node_ids()
+    answers = chain([[], everyone[:2]], repeat(everyone))
+    monkeypatch.setattr(grid, "get_node_ids", lambda: next(answers))
+    assert wait_for_nodes(grid, 4) == everyone
+    monkeypatch.setattr(grid, "get_node_ids", lambda: everyone[:2])
+    with pytest.raises(TimeoutError, match=r'2 of 4 SuperNodes .* "num-supernodes=4 client-resources-num-cpus=1"'):
+        wait_for_nodes(grid, 4, timeout_seconds=0)
