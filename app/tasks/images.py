@@ -88,8 +88,11 @@ def normaliser(config: RunConfig) -> Callable[[Tensor], Tensor]:
 
 
 def examples(pool: LabelledImages, indices: np.ndarray | slice = slice(None)) -> Examples:
-    """Return images of a pool as uint8 tensors of shape (N, C, H, W), and their labels."""
-    pixels = torch.from_numpy(np.array(pool.images[indices])).permute(0, 3, 1, 2).contiguous()
+    """Return images of a pool as uint8 tensors of shape (N, C, H, W), and their labels.
+
+    They stay channels-last in memory, which makes `cnn` nearly twice as fast on a CPU.
+    """
+    pixels = torch.from_numpy(np.array(pool.images[indices])).permute(0, 3, 1, 2)
     return Examples(pixels, torch.from_numpy(np.array(pool.labels[indices])))
 
 
