@@ -46,6 +46,7 @@ def _save(path: Path, title: str, draw: Any, data: Any, *, width: float, columns
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(axis="y", alpha=0.3)
+        ax.set_axisbelow(True)
     figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=150)
     return path
@@ -61,6 +62,7 @@ def _draw_rounds(axes: Sequence[Axes], evaluated: Sequence[Line]) -> None:
         ax.set(xlabel="global round", ylabel=f"test {key}")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_ylim(0, 1)
+    axes[1].set_ylim(bottom=0)
     axes[0].legend(frameon=False, fontsize=8)
 
 
@@ -73,7 +75,7 @@ def _draw_clients(axes: Sequence[Axes], clients: dict[str, Line]) -> None:
     ax.set(xlabel="client", ylabel="test accuracy of the global model", ylim=(0, 1))
     if len(values) > 30:
         ax.xaxis.set_major_locator(MaxNLocator(20, integer=True))
-    ax.legend(frameon=False, fontsize=8, loc="lower right")
+    ax.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1))
 
 
 def _draw_bytes(axes: Sequence[Axes], rounds: Sequence[Line]) -> None:

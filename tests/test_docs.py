@@ -1,0 +1,24 @@
+"""What the docs say about the code is complete, and their links lead somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from clients import messages
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
+
+
+def test_every_message_type_and_key_is_in_the_table_of_messages():
+    names = {value for name, value in vars(messages).items() if name.isupper()}
+    assert "query.profile" in names
+    text = (ROOT / "docs/messages.md").read_text()
+    assert [name for name in sorted(names) if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
