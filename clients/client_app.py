@@ -7,19 +7,23 @@ from flwr.clientapp import ClientApp
 
 from .evaluation import evaluate
 from .profile import profile_reply
+from .split import Sessions, register_split_handlers
 from .task import ClientTask
 from .training import train
 
 
-def make_client_app(load_task: Callable[[Context], ClientTask]) -> ClientApp:
-    """Return a ClientApp that trains and evaluates the tasks that `load_task` gives.
+def make_client_app(load_task: Callable[[Context], ClientTask], *, durable: bool = True) -> ClientApp:
+    """Return a ClientApp that trains, whole or split, and evaluates the tasks that `load_task` gives.
 
     Parameters
     ----------
     load_task : Callable[[Context], ClientTask]
         Called for every message; what is costly in it should be cached.
+    durable : bool (default: True)
+        Messages of one node may reach different processes, see `Sessions`.
     """
     app = ClientApp()
+    register_split_handlers(app, load_task, Sessions(durable))
 
     @app.train()
     def handle_train(message: Message, context: Context) -> Message:

@@ -32,3 +32,23 @@ EDGE_NAME: Final = "edge-name"
 NUM_TRAIN_EXAMPLES: Final = "num-train-examples"
 NUM_TEST_EXAMPLES: Final = "num-test-examples"
 CLASS_COUNTS: Final = "class-counts"
+
+# Split training. A round of S steps is S + 1 exchanges: begin, S - 1 steps, end.
+SPLIT_BEGIN: Final = "train.split_begin"
+SPLIT_STEP: Final = "train.split_step"
+SPLIT_END: Final = "train.split_end"
+SPLIT_FEATURES: Final = "train.split_features"
+QUERY_LABELS: Final = "query.labels"
+
+# Records of split training.
+CLIENT_BLOCK: Final = "client-block"
+ACTIVATIONS: Final = "activations"
+CUT_GRADIENT: Final = "cut-gradient"
+INDICES: Final = "indices"
+LABELS: Final = "labels"
+
+# Keys of split training.
+CUT: Final = "cut"
+STEP: Final = "step"
+NUM_STEPS: Final = "num-steps"
+LABEL_POLICY: Final = "label-policy"

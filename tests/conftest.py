@@ -5,3 +5,8 @@ import warnings
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import flwr.app  # noqa: F401
+
+import torch
+
+# As in the app: the order in which threads add up would change the last bits.
+torch.set_num_threads(1)

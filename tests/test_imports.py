@@ -13,7 +13,7 @@ ALLOWED = {
     "clients": {"clients"},
     "sim": {"sim"},
 }
-LIBRARIES = {"clients": {"flwr", "torch"}, "sim": {"flwr", "numpy"}, "strategies": {"flwr", "numpy", "cvxpy"}}
+LIBRARIES = {"clients": {"flwr", "torch"}, "sim": {"flwr", "numpy"}, "strategies": {"flwr", "numpy", "cvxpy", "torch"}}
 PRIVATE = "sim/in_process_grid.py"
 STANDARD = __import__("sys").stdlib_module_names
 

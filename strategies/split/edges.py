@@ -1,0 +1,333 @@
+"""The split algorithms as edges: SFL-V1, SFL-V2 and SL (arXiv:2004.12088; HSFL and PHSFL nest SFL-V1)."""
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from torch import Tensor, nn
+
+from clients.messages import TRAIN_LOSS
+
+from ..edges import Evaluation, StrategyEdge, Update
+from ..exchange import Exchanges
+from ..randomness import derived_seed
+from ..views import MemberGrid
+from .conversation import Labels, MiniBatch, Outcome, Weights, lock_step, to_record
+from .server_block import MakeOptimizer, ServerBlock, legal_cuts, names_before
+
+
+class SplitEdge(ABC):
+    """An edge that holds the server half of its clients' models; the algorithms are its subclasses.
+
+    Parameters
+    ----------
+    model : nn.Sequential
+        The whole model as a list of named blocks, the last one the head; on the device that the edge computes on.
+    cut_of : Callable[[int], int]
+        Number of blocks on a client, by its node id.
+    make_optimizer : Callable[[list[nn.Parameter]], Optimizer]
+        Makes the optimizer of a server block.
+    input_shape : tuple[int, ...]
+        Shape of one sample as the model takes it.
+    evaluation : StrategyEdge
+        Evaluates the whole model on the clients.
+    label_policy : "indices" or "labels" (default: "indices")
+        How the edge learns labels, see `Labels`.
+    frozen : ArrayRecord, optional (default: None)
+        Weights of the head that stay as they are (PHSFL). They are not part of the model that travels between edge
+        and cloud.
+    participation : float (default: 1.0)
+        Share of the clients that train in an edge round; at least one.
+    seed : int (default: 0)
+        Decides samples of clients and random orders.
+    """
+
+    def __init__(
+        self,
+        model: nn.Sequential,
+        cut_of: Callable[[int], int],
+        make_optimizer: MakeOptimizer,
+        *,
+        input_shape: tuple[int, ...],
+        evaluation: StrategyEdge,
+        label_policy: str = "indices",
+        frozen: ArrayRecord | None = None,
+        participation: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        self.model = model
+        self.cut_of = cut_of
+        self.make_optimizer = make_optimizer
+        self.evaluation = evaluation
+        self.labels = Labels(label_policy)
+        self.frozen = frozen
+        self.participation = participation
+        self.seed = seed
+        self.num_classes = model[-1].out_features
+        self._cut_shapes = _cut_shapes(model, input_shape)
+
+    def train_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Update]:
+        """Run one edge round of the algorithm."""
+        clients = self._sample(grid.get_node_ids(), server_round)
+        failures = yield from self.labels.register(clients)
+        unregistered = {failure.node_id for failure in failures}
+        clients = [node_id for node_id in clients if node_id not in unregistered]
+        weights = dict(self.whole(arrays).to_torch_state_dict())
+        losses = Losses()
+        outcome, new = yield from self.split_round(server_round, weights, clients, losses)
+        failures = [*failures, *outcome.failures]
+        if not outcome.blocks:
+            return Update(failures=failures)
+        total = float(sum(outcome.num_examples.values()))
+        metrics = MetricRecord({TRAIN_LOSS: losses.mean(outcome.num_examples)})
+        record = to_record({name: new[name] for name in arrays})
+        return Update(record, metrics, total, list(outcome.blocks), failures)
+
+    @abstractmethod
+    def split_round(
+        self, server_round: int, weights: Weights, clients: Sequence[int], losses: "Losses"
+    ) -> Exchanges[tuple[Outcome, Weights]]:
+        """Train from `weights` with `clients`; return who finished, and the edge's new weights."""
+
+    def evaluate_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Evaluation]:
+        """Evaluate the whole model on the clients."""
+        return self.evaluation.evaluate_round(server_round, self.whole(arrays), config, grid)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption; labels are registered anew."""
+        return {"evaluation": self.evaluation.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.evaluation.load_state_dict(state["evaluation"])
+
+    def whole(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return the whole model: the travelling part and the frozen one, in the model's order."""
+        frozen = self.frozen or {}
+        return ArrayRecord({n: arrays[n] if n in arrays else frozen[n] for n in self.model.state_dict()})
+
+    def client_block(self, weights: Mapping[str, Any], cut: int) -> dict[str, Any]:
+        """Return the weights in front of the cut."""
+        return {name: weights[name] for name in names_before(weights, self.model, cut)}
+
+    def server_block(self, cut: int) -> ServerBlock:
+        """Return a new server half for a cut."""
+        return ServerBlock(self.model, cut, self.make_optimizer, frozen_head=self.frozen is not None)
+
+    def converse(
+        self,
+        clients: Sequence[int],
+        weights: Weights,
+        server_round: int,
+        serve: Callable[[list[MiniBatch]], Mapping[int, Tensor]],
+    ) -> Exchanges[Outcome]:
+        """Run the lock step of some clients, all from the client blocks of `weights`."""
+        cuts = {node_id: self.cut_of(node_id) for node_id in clients}
+        by_cut = {cut: to_record(self.client_block(weights, cut)) for cut in set(cuts.values())}
+        return lock_step(
+            clients,
+            {node_id: by_cut[cut] for node_id, cut in cuts.items()},
+            cuts,
+            {node_id: self._cut_shapes[cut] for node_id, cut in cuts.items()},
+            server_round,
+            self.labels,
+            self.num_classes,
+            serve,
+        )
+
+    def random_order(self, items: Sequence[int], *purpose: int | str) -> list[int]:
+        """Return the items in a random order that depends on the seed and the purpose."""
+        return random.Random(derived_seed(self.seed, *purpose)).sample(list(items), len(items))
+
+    def _sample(self, node_ids: Sequence[int], server_round: int) -> list[int]:
+        how_many = max(1, int(len(node_ids) * self.participation))
+        positions = self.random_order(range(len(node_ids)), "sample", server_round)[:how_many]
+        return [node_ids[i] for i in sorted(positions)]
+
+
+class SplitFedV1(SplitEdge):
+    """SFL-V1: a server block per client, in parallel; whole models are averaged at the end of the round.
+
+    With plain SGD this is FedAvg with the same mini-batches, whatever the cut, so every client may have a cut of its
+    own (Proposition 1 of the SFL cut-layer paper).
+    """
+
+    def split_round(
+        self, server_round: int, weights: Weights, clients: Sequence[int], losses: "Losses"
+    ) -> Exchanges[tuple[Outcome, Weights]]:
+        """Train every client against a server block of its own, then average."""
+        servers = {node_id: self.server_block(self.cut_of(node_id)) for node_id in clients}
+        for server in servers.values():
+            server.load(weights)
+
+        def serve(batches: list[MiniBatch]) -> dict[int, Tensor]:
+            gradients = {}
+            for batch in batches:
+                gradients[batch.node_id], loss = servers[batch.node_id].step(batch.activations, batch.labels)
+                losses.add(batch, loss)
+            return gradients
+
+        outcome = yield from self.converse(clients, weights, server_round, serve)
+        models = {n: {**block, **_on_cpu(servers[n].state_dict())} for n, block in outcome.blocks.items()}
+        return outcome, average(models, outcome.num_examples) if models else weights
+
+
+class SharedServerEdge(SplitEdge):
+    """An edge with one server block for all of its clients; its optimizer keeps its state over rounds.
+
+    Parameters
+    ----------
+    model : nn.Sequential
+        The whole model.
+    cut : int
+        Number of blocks on every client.
+    make_optimizer, **options
+        As for `SplitEdge`.
+    """
+
+    def __init__(self, model: nn.Sequential, cut: int, make_optimizer: MakeOptimizer, **options: Any) -> None:
+        super().__init__(model, lambda node_id: cut, make_optimizer, **options)
+        self.server = self.server_block(cut)
+
+    def serve_in_order(
+        self, losses: "Losses", order: Callable[[list[MiniBatch]], list[MiniBatch]]
+    ) -> Callable[[list[MiniBatch]], dict[int, Tensor]]:
+        """Return a `serve` that makes the shared block's steps one after the other."""
+
+        def serve(batches: list[MiniBatch]) -> dict[int, Tensor]:
+            gradients = {}
+            for batch in order(batches):
+                gradients[batch.node_id], loss = self.server.step(batch.activations, batch.labels)
+                losses.add(batch, loss)
+            return {batch.node_id: gradients[batch.node_id] for batch in batches}
+
+        return serve
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption, the server optimizer's state among it."""
+        return {**super().state_dict(), "optimizer": self.server.optimizer_arrays()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        super().load_state_dict(state)
+        self.server.load_optimizer_arrays(state["optimizer"])
+
+
+class SplitFedV2(SharedServerEdge):
+    """SFL-V2: one server block, updated by every client's mini-batches; client blocks are averaged.
+
+    Parameters
+    ----------
+    model, cut, make_optimizer, **options
+        As for `SharedServerEdge`.
+    one_by_one : bool (default: False)
+        False interleaves the clients: one mini-batch of each per pass, in an order drawn anew for each pass
+        (Algorithm 2 of the SFL cut-layer paper). True serves all of a client's mini-batches before the next client's,
+        the clients in an order drawn anew for each round.
+    """
+
+    def __init__(
+        self,
+        model: nn.Sequential,
+        cut: int,
+        make_optimizer: MakeOptimizer,
+        *,
+        one_by_one: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, cut, make_optimizer, **options)
+        self.one_by_one = one_by_one
+
+    def split_round(
+        self, server_round: int, weights: Weights, clients: Sequence[int], losses: "Losses"
+    ) -> Exchanges[tuple[Outcome, Weights]]:
+        """Train all clients against the shared server block, then average the client blocks."""
+        self.server.load(weights)
+        passes = count()
+
+        def shuffled(batches: list[MiniBatch]) -> list[MiniBatch]:
+            order = self.random_order(range(len(batches)), "order", server_round, next(passes))
+            return [batches[i] for i in order]
+
+        serve = self.serve_in_order(losses, shuffled)
+        # Orders are drawn over positions: node ids differ from run to run.
+        turns = [[clients[i]] for i in self.random_order(range(len(clients)), "turns", server_round)]
+        outcome = Outcome()
+        for turn in turns if self.one_by_one else [list(clients)]:
+            outcome.add((yield from self.converse(turn, weights, server_round, serve)))
+        outcome.sort(clients)
+        blocks = average(outcome.blocks, outcome.num_examples) if outcome.blocks else {}
+        return outcome, {**weights, **_on_cpu(self.server.state_dict()), **blocks}
+
+
+class Relay(SharedServerEdge):
+    """SL: clients train one after the other, each from the client block that the one before left."""
+
+    def split_round(
+        self, server_round: int, weights: Weights, clients: Sequence[int], losses: "Losses"
+    ) -> Exchanges[tuple[Outcome, Weights]]:
+        """Pass the client block along the clients, in client order."""
+        self.server.load(weights)
+        serve = self.serve_in_order(losses, lambda batches: batches)
+        outcome = Outcome()
+        for node_id in clients:
+            turn = yield from self.converse([node_id], weights, server_round, serve)
+            weights = {**weights, **turn.blocks.get(node_id, {})}
+            outcome.add(turn)
+        return outcome, {**weights, **_on_cpu(self.server.state_dict())}
+
+
+class Losses:
+    """Training losses of a round, by client."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, float] = {}
+        self._counts: dict[int, int] = {}
+
+    def add(self, batch: MiniBatch, loss: float) -> None:
+        """Note the mean loss of a mini-batch."""
+        n = len(batch.labels)
+        self._sums[batch.node_id] = self._sums.get(batch.node_id, 0.0) + loss * n
+        self._counts[batch.node_id] = self._counts.get(batch.node_id, 0) + n
+
+    def mean(self, weights: Mapping[int, int]) -> float:
+        """Return the mean over clients, each with its mean over examples and its weight."""
+        total = sum(weights.values())
+        return sum(self._sums[n] / self._counts[n] * (weight / total) for n, weight in weights.items())
+
+
+def average(models: Mapping[int, Weights], num_examples: Mapping[int, int]) -> Weights:
+    """Return the average weighted by examples, summed in the order of `models`; integers are rounded."""
+    total = sum(num_examples[n] for n in models)
+    result: Weights = {}
+    for name, first in next(iter(models.values())).items():
+        exact = first.dtype if first.is_floating_point() else torch.float64
+        parts = (model[name].to(exact) * (num_examples[n] / total) for n, model in models.items())
+        summed = sum(parts)
+        result[name] = summed if first.is_floating_point() else summed.round().to(first.dtype)  # type: ignore[union-attr]
+    return result
+
+
+def _on_cpu(weights: Weights) -> Weights:
+    return {name: tensor.detach().cpu() for name, tensor in weights.items()}
+
+
+@torch.no_grad()
+def _cut_shapes(model: nn.Sequential, input_shape: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+    """Return the shape of one sample's activations behind every legal cut."""
+    was_training, device = model.training, next(model.parameters()).device
+    model.eval()
+    sample, shapes = torch.zeros(1, *input_shape, device=device), {}
+    for cut in legal_cuts(model):
+        sample = model[cut - 1](sample)
+        shapes[cut] = tuple(sample.shape[1:])
+    model.train(was_training)
+    return shapes

@@ -1,0 +1,151 @@
+"""Personalisation: each client's head is fine-tuned, client block and body stay as they are (PHSFL, Section III-C)."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from clients.messages import (
+    ACTIVATIONS,
+    ARRAYS,
+    CLIENT_BLOCK,
+    CONFIG,
+    CUT,
+    EVALUATE,
+    LABEL_POLICY,
+    NUM_EXAMPLES,
+    NUM_STEPS,
+    SPLIT_FEATURES,
+)
+
+from ..exchange import Exchanges
+from ..screening import Failure, screen
+from ..views import MemberGrid
+from .conversation import Labels, Weights, one_line, to_record
+from .server_block import channels_last, names_before
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """How heads are fine-tuned.
+
+    Parameters
+    ----------
+    num_steps : int
+        SGD steps on every head, the paper's K.
+    learning_rate : float
+        The paper's eta~.
+    """
+
+    num_steps: int
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class Personalised:
+    """The clients' own heads and how well they do.
+
+    Parameters
+    ----------
+    heads : Mapping[int, Mapping[str, Tensor]]
+        Weights of the head by node id, in client order.
+    metrics : Mapping[int, MetricRecord]
+        Evaluation of the personalised model on the client's test set, by node id.
+    failures : Sequence[Failure]
+        Those who were left out.
+    """
+
+    heads: Mapping[int, Mapping[str, Tensor]]
+    metrics: Mapping[int, MetricRecord]
+    failures: Sequence[Failure] = field(default_factory=list)
+
+
+def fine_tune_heads(
+    model: nn.Sequential,
+    arrays: ArrayRecord,
+    cut_of: Callable[[int], int],
+    labels: Labels,
+    fine_tuning: FineTuning,
+    grid: MemberGrid,
+) -> Exchanges[Personalised]:
+    """Fine-tune a head for every client of an edge and evaluate it, in two exchanges.
+
+    Client block and body are frozen, in eval mode, so the activations of all K mini-batches fit one reply.
+
+    Parameters
+    ----------
+    model : nn.Sequential
+        Workspace on the device to compute on.
+    arrays : ArrayRecord
+        The whole trained model.
+    cut_of : Callable[[int], int]
+        Number of blocks on a client.
+    labels : Labels
+        Finds the labels, as in training.
+    fine_tuning : FineTuning
+        Steps and learning rate.
+    grid : MemberGrid
+        The edge's nodes.
+    """
+    clients = grid.get_node_ids()
+    failures = yield from labels.register(clients)
+    known = [n for n in clients if n not in {failure.node_id for failure in failures}]
+    weights: Weights = dict(arrays.to_torch_state_dict())
+    model.load_state_dict(weights)
+    model.eval()
+    messages = [_ask(n, weights, model, cut_of(n), labels.policy, fine_tuning) for n in known]
+    heads: dict[int, dict[str, Tensor]] = {}
+    for node_id, reply in zip(known, (yield messages), strict=True):
+        try:
+            if reply.has_error():
+                raise ValueError(reply.error.reason)
+            heads[node_id] = _fine_tune(model, node_id, reply.content, cut_of(node_id), labels, fine_tuning)
+        except (ValueError, KeyError, RuntimeError) as error:
+            failures.append(Failure(node_id, one_line(error)))
+
+    messages = [
+        Message(RecordDict({ARRAYS: to_record({**weights, **head}), CONFIG: ConfigRecord()}), node_id, EVALUATE)
+        for node_id, head in heads.items()
+    ]
+    replies, bad = screen(messages, (yield messages), NUM_EXAMPLES)
+    metrics = {
+        node_id: MetricRecord({**next(iter(reply.content.metric_records.values()))})
+        for node_id, reply in zip(heads, replies, strict=True)
+        if not reply.has_error()
+    }
+    return Personalised(heads, metrics, [*failures, *bad])
+
+
+def _ask(
+    node_id: int, weights: Weights, model: nn.Sequential, cut: int, label_policy: str, fine_tuning: FineTuning
+) -> Message:
+    block = to_record({name: weights[name] for name in names_before(weights, model, cut)})
+    config = ConfigRecord({CUT: cut, NUM_STEPS: fine_tuning.num_steps, LABEL_POLICY: label_policy})
+    return Message(RecordDict({CLIENT_BLOCK: block, CONFIG: config}), node_id, SPLIT_FEATURES)
+
+
+def _fine_tune(
+    model: nn.Sequential, node_id: int, content: RecordDict, cut: int, labels: Labels, fine_tuning: FineTuning
+) -> dict[str, Tensor]:
+    """Make K SGD steps on a copy of the head and return its weights under their names in the model."""
+    device = next(model.parameters()).device
+    body, head = model[cut:-1], copy.deepcopy(model[-1]).requires_grad_(True)
+    batches = [torch.from_numpy(array.numpy()) for array in content.array_records[ACTIVATIONS].values()]
+    targets = torch.from_numpy(labels.find(node_id, content, head.out_features)).to(device)
+    if len(batches) != fine_tuning.num_steps or sum(map(len, batches)) != len(targets):
+        raise ValueError(f"{len(batches)} mini-batches with {len(targets)} labels for {fine_tuning.num_steps} steps")
+    optimizer = torch.optim.SGD(head.parameters(), lr=fine_tuning.learning_rate)
+    for batch, target in zip(batches, targets.split([len(batch) for batch in batches]), strict=True):
+        with torch.no_grad():
+            features = body(channels_last(batch.to(device)))
+        optimizer.zero_grad()
+        cross_entropy(head(features), target).backward()
+        optimizer.step()
+    if not all(torch.isfinite(p).all() for p in head.parameters()):
+        raise ValueError("the fine-tuned head holds NaN or Inf: lower fine-tune-rate")
+    name = [name for name, _ in model.named_children()][-1]
+    return {f"{name}.{key}": tensor.detach().cpu() for key, tensor in head.state_dict().items()}

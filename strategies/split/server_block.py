@@ -1,0 +1,124 @@
+"""The server half of a split model. It knows nothing of Flower."""
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+class ServerBlock:
+    """The blocks behind the cut, with their own optimizer.
+
+    SFL-V1 has one per client, SFL-V2 and SL have one that all clients share.
+
+    Parameters
+    ----------
+    model : nn.Sequential
+        The whole model as a list of named blocks, the last one the head. Its blocks behind the cut are copied.
+    cut : int
+        Number of blocks on the client.
+    make_optimizer : Callable[[list[nn.Parameter]], Optimizer]
+        Makes the optimizer of the parameters that train.
+    frozen_head : bool (default: False)
+        The head keeps its weights, as in PHSFL.
+    """
+
+    def __init__(
+        self, model: nn.Sequential, cut: int, make_optimizer: MakeOptimizer, *, frozen_head: bool = False
+    ) -> None:
+        self.cut = cut
+        self.blocks = copy.deepcopy(model[cut:])
+        self.device = next(self.blocks.parameters()).device
+        if frozen_head:
+            self.blocks[-1].requires_grad_(False)
+        self._parameters = [p for p in self.blocks.parameters() if p.requires_grad]
+        self._optimizer = make_optimizer(self._parameters) if self._parameters else None
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        """Take the weights of the blocks behind the cut out of a whole model's."""
+        own = self.blocks.state_dict()
+        self.blocks.load_state_dict({name: weights[name] for name in own})
+
+    def step(self, activations: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+        """Make steps 3 and 4 of a split step: forward, loss, backward, and step the blocks.
+
+        Parameters
+        ----------
+        activations : Tensor
+            Shape (N, *cut_shape).
+        labels : Tensor
+            Shape (N,), class indices.
+
+        Returns
+        -------
+        tuple[Tensor, float]
+            The gradient of the mean cross-entropy with respect to the activations, and that loss.
+        """
+        self.blocks.train()
+        inputs = channels_last(activations.to(self.device)).requires_grad_(True)
+        loss = cross_entropy(self.blocks(inputs), labels.to(self.device, torch.int64))
+        if self._optimizer is not None:
+            self._optimizer.zero_grad()
+        loss.backward()
+        if self._optimizer is not None:
+            self._optimizer.step()
+        assert inputs.grad is not None
+        return inputs.grad, float(loss.detach())
+
+    def optimizer_arrays(self) -> dict[str, np.ndarray]:
+        """Return the optimizer's state as arrays named ``<parameter>/<quantity>``."""
+        states = self._optimizer.state_dict()["state"] if self._optimizer else {}
+        return {
+            f"{index}/{name}": value.detach().cpu().numpy().copy()
+            for index, values in states.items()
+            for name, value in values.items()
+            if value is not None
+        }
+
+    def load_optimizer_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Take back what `optimizer_arrays` returned."""
+        states: dict[int, dict[str, Tensor]] = {}
+        for key, array in arrays.items():
+            index, name = key.split("/")
+            states.setdefault(int(index), {})[name] = torch.from_numpy(np.array(array))
+        if self._optimizer is not None:
+            groups = self._optimizer.state_dict()["param_groups"]
+            self._optimizer.load_state_dict({"state": states, "param_groups": groups})
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the weights under the names that they have in the whole model."""
+        return self.blocks.state_dict()
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """Return images (N, C, H, W) in the memory layout that convolutions on a CPU are fastest with."""
+    return images.contiguous(memory_format=torch.channels_last) if images.dim() == 4 else images
+
+
+def block_names(model: nn.Sequential) -> list[str]:
+    """Return the names of a model's blocks, in order."""
+    return [name for name, _ in model.named_children()]
+
+
+def names_before(names: Iterable[str], model: nn.Sequential, cut: int) -> list[str]:
+    """Return those names of weights that belong to the first `cut` blocks of a model."""
+    blocks = set(block_names(model)[:cut])
+    return [name for name in names if name.split(".", 1)[0] in blocks]
+
+
+def legal_cuts(model: nn.Module) -> range:
+    """Return the numbers of blocks that a client can hold: at least one, and never the head.
+
+    Raises
+    ------
+    ValueError
+        If the model is not a list of at least two named blocks.
+    """
+    if not isinstance(model, nn.Sequential) or len(model) < 2:
+        raise ValueError("the model is not an nn.Sequential of blocks that ends with a head: it can't be split")
+    return range(1, len(model))

@@ -1,0 +1,262 @@
+"""The split algorithms: equal to the unsplit ones wherever theory says so."""
+
+from functools import partial
+
+import pytest
+import torch
+from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import FedAvg
+from torch.nn.functional import cross_entropy
+
+from app.tasks.models import build_model
+from clients.randomness import client_generator
+from clients.training import local_sgd, make_optimizer, mini_batches
+from strategies import Hierarchical, ask_profiles, group_by_edge
+from strategies.split import Relay, SplitFedV1, SplitFedV2
+from tests.strategies.split.federation import ANY, SGD, Federation, assert_close, same, tiny_model, weights
+
+
+def every(cut):
+    return lambda node_id: cut
+
+
+@pytest.mark.parametrize("labels", ["indices", "labels"])
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_sfl_v1_is_fedavg_at_any_cut(cut, labels):
+    federation = Federation(local_epochs=2)
+    split = federation.run(federation.split(SplitFedV1, every(cut), label_policy=labels), rounds=3)
+    whole = federation.run(rounds=3)
+    assert_close(weights(split[-1]), weights(whole[-1]))
+    assert split[-1].train_metrics["train_loss"] == pytest.approx(whole[-1].train_metrics["train_loss"], rel=1e-4)
+    assert dict(split[-1].evaluate_metrics) == pytest.approx(dict(whole[-1].evaluate_metrics), rel=1e-4)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_sfl_v1_is_fedavg_at_every_cut_of_cnn(cut):
+    make = partial(build_model, "cnn", image_shape=(3, 16, 16), num_classes=4, seed=1)
+    federation = Federation(make, sizes=(16, 9), shape=(3, 16, 16), classes=4)
+    split = federation.run(federation.split(SplitFedV1, every(cut)), rounds=2)
+    assert_close(weights(split[-1]), weights(federation.run(rounds=2)[-1]))
+
+
+@pytest.fixture(scope="module")
+def resnet():
+    """ResNet-18 and what FedAvg makes of it.
+
+    Smaller images, or larger steps, let BatchNorm over so few values blow the last bit's differences up.
+    """
+    make = partial(build_model, "resnet18", image_shape=(3, 16, 16), num_classes=4, seed=1)
+    federation = Federation(make, sizes=(8, 12), shape=(3, 16, 16), classes=4, learning_rate=0.001)
+    return federation, weights(federation.run(rounds=2)[-1])
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 4])
+def test_sfl_v1_is_fedavg_at_every_cut_of_resnet18(resnet, cut):
+    federation, whole = resnet
+    make_edge = federation.split(SplitFedV1, every(cut), make_optimizer=partial(torch.optim.SGD, lr=0.001))
+    assert_close(weights(federation.run(make_edge, rounds=2)[-1]), whole, 2e-4)
+    moved = whole["stage1.conv.weight"] - federation.make_model().state_dict()["stage1.conv.weight"]
+    assert float(moved.abs().max()) > 50 * 2e-4
+
+
+def test_hsfl_is_hierarchical_fedavg():
+    federation = Federation(sizes=(20, 33, 14, 40, 9, 25))
+    options = {"num_edges": 3, "edge_rounds": 2, "rounds": 2}
+    split = federation.run(federation.split(SplitFedV1, every(2)), **options)
+    assert_close(weights(split[-1]), weights(federation.run(**options)[-1]))
+
+
+def test_mixed_cuts_are_one_cut():
+    federation = Federation()
+    cuts = {}
+
+    def cut_of(node_id):
+        return cuts.setdefault(node_id, 1 + len(cuts) % 3)
+
+    mixed = federation.run(federation.split(SplitFedV1, cut_of), rounds=2)
+    assert sorted(cuts.values()) == [1, 1, 2, 3]
+    assert_close(weights(mixed[-1]), weights(federation.run(rounds=2)[-1]))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"momentum": 0.9, "weight_decay": 0.01}, {"optimizer": "adam", "learning_rate": 0.01}]
+)
+def test_with_one_client_every_algorithm_is_local_training(settings):
+    # The optimizers of both halves start afresh with each round in SFL-V1; one round, since in V2 and SL they do not.
+    federation = Federation(sizes=(30,), local_epochs=2, **settings)
+    server = lambda parameters: make_optimizer(parameters, federation.tasks[0].training)  # noqa: E731
+    expected = tiny_model()
+    local_sgd(federation.tasks[0].__class__(**{**vars(federation.tasks[0]), "model": expected}), 1)
+    for kind, cut in ((SplitFedV1, every(2)), (SplitFedV2, 2), (Relay, 2)):
+        (outcome,) = federation.run(federation.split(kind, cut, make_optimizer=server), rounds=1)
+        assert_close(weights(outcome), dict(expected.state_dict()))
+
+
+def batches_of(federation, client, server_round):
+    task = federation.tasks[client]
+    order = client_generator(task.seed, client, server_round, "batches")
+    return [(task.train.inputs[b], task.train.labels[b]) for b in mini_batches(len(task.train), task.training, order)]
+
+
+def split_step(client_block, server_block, client_optimizer, server_optimizer, inputs, labels):
+    """One step of split training as autograd alone would make it."""
+    client_optimizer.zero_grad()
+    server_optimizer.zero_grad()
+    cross_entropy(server_block(client_block(inputs)), labels).backward()
+    client_optimizer.step()
+    server_optimizer.step()
+
+
+def reference(federation, kind, cut, *, rounds, orders=None):
+    """SL and SFL-V2 as plain loops over one model."""
+    model = tiny_model()
+    server_block = model[cut:]
+    server_optimizer = SGD(server_block.parameters(), momentum=0.5)
+    for t in range(1, rounds + 1):
+        starts = {k: v.clone() for k, v in model[:cut].state_dict().items()}
+        blocks, remaining = [], []
+        for i in range(len(federation.sizes)):
+            block = tiny_model()[:cut]
+            block.load_state_dict(starts)
+            block.train()
+            blocks.append(block)
+            remaining.append(batches_of(federation, i, t))
+        server_block.train()
+        optimizers = [SGD(block.parameters()) for block in blocks]
+        if kind == "sl":
+            carried = starts
+            for block, own in zip(blocks, remaining, strict=True):
+                block.load_state_dict(carried)
+                optimizer = SGD(block.parameters())
+                for inputs, labels in own:
+                    split_step(block, server_block, optimizer, server_optimizer, inputs, labels)
+                carried = block.state_dict()
+            model[:cut].load_state_dict(carried)
+            continue
+        for k in range(max(map(len, remaining))):
+            active = [i for i in range(len(blocks)) if k < len(remaining[i])]
+            for i in orders(t, k, active):
+                split_step(blocks[i], server_block, optimizers[i], server_optimizer, *remaining[i][k])
+        total = sum(federation.sizes)
+        model[:cut].load_state_dict(
+            {
+                name: sum(b.state_dict()[name] * (n / total) for b, n in zip(blocks, federation.sizes, strict=True)).to(
+                    starts[name].dtype
+                )
+                for name in starts
+            }
+        )
+    return dict(model.state_dict())
+
+
+def momentum_sgd(parameters):
+    return SGD(parameters, momentum=0.5)
+
+
+def test_sl_is_the_relay_written_as_loops():
+    federation = Federation()
+    split = federation.run(federation.split(Relay, 2, make_optimizer=momentum_sgd), rounds=2)
+    assert_close(weights(split[-1]), reference(federation, "sl", 2, rounds=2))
+
+
+def test_sfl_v2_is_algorithm_2_written_as_loops(monkeypatch):
+    drawn = {}
+
+    def spy(self, items, *purpose):
+        order = original(self, items, *purpose)
+        if purpose[0] == "order":
+            drawn[purpose[1:]] = order
+        return order
+
+    original = SplitFedV2.random_order
+    monkeypatch.setattr(SplitFedV2, "random_order", spy)
+    # BatchNorm's counter is an integer, which the average of clients with different numbers of steps would round.
+    federation = Federation(sizes=(20, 33, 14, 40))
+    split = federation.run(federation.split(SplitFedV2, 2, make_optimizer=momentum_sgd), rounds=2)
+
+    def orders(t, k, active):
+        return [active[i] for i in drawn[(t, k)]]
+
+    expected = reference(federation, "sfl-v2", 2, rounds=2, orders=orders)
+    got = weights(split[-1])
+    counter = "first.1.num_batches_tracked"
+    assert abs(int(got.pop(counter)) - int(expected.pop(counter))) <= 1
+    assert_close(got, expected)
+    assert len({tuple(order) for key, order in drawn.items() if len(order) == 4}) > 1
+
+
+def test_sfl_v2_one_by_one_shares_the_server_block_and_averages_the_clients():
+    federation = Federation()
+    interleaved = federation.run(federation.split(SplitFedV2, 1), rounds=1)
+    one_by_one = federation.run(federation.split(SplitFedV2, 1, one_by_one=True), rounds=1)
+    relay = federation.run(federation.split(Relay, 1), rounds=1)
+    found = [weights(run[-1]) for run in (interleaved, one_by_one, relay)]
+    assert not same(found[0], found[1])
+    assert not same(found[1], found[2])
+    assert [len(run[-1].edges["edge-0"].updates[0].participants) for run in (interleaved, one_by_one, relay)] == [4] * 3
+
+
+@pytest.mark.parametrize(("kind", "cut"), [(SplitFedV1, every(2)), (SplitFedV2, 2), (Relay, 2)])
+def test_sessions_in_the_contexts_state_give_the_same_bits_as_sessions_in_memory(kind, cut):
+    federation = Federation(optimizer="adam", learning_rate=0.01)
+    memory = federation.run(federation.split(kind, cut), rounds=2, num_edges=2)
+    kept = federation.run(federation.split(kind, cut), rounds=2, num_edges=2, grid=federation.grid(durable=True))
+    assert same(weights(memory[-1]), weights(kept[-1]))
+
+    # A process of its own for every message: nothing survives but the context.
+    def forgetful(message, context):
+        return federation.app(durable=True)(message, context)
+
+    restored = federation.run(federation.split(kind, cut), rounds=2, num_edges=2, grid=federation.grid(forgetful))
+    assert same(weights(memory[-1]), weights(restored[-1]))
+
+
+@pytest.mark.parametrize(("kind", "cut"), [(SplitFedV1, every(2)), (SplitFedV2, 2), (Relay, 2)])
+def test_node_ids_change_nothing_and_participation_follows_the_seed(kind, cut):
+    federation = Federation(sizes=(20, 33, 14, 40, 9, 25))
+
+    def run(grid_seed, seed):
+        make = federation.split(kind, cut, participation=0.5, seed=seed)
+        return weights(federation.run(make, rounds=2, num_edges=2, grid=federation.grid(seed=grid_seed))[-1])
+
+    assert same(run(1, 5), run(2, 5))
+    assert not same(run(1, 5), run(1, 6))
+
+
+@pytest.mark.parametrize(("kind", "cut"), [(SplitFedV1, every(1)), (SplitFedV2, 1), (Relay, 3)])
+def test_a_frozen_head_stays_out_of_training_to_the_bit(kind, cut):
+    federation = Federation()
+    start = tiny_model(seed=4)
+    head = ArrayRecord({n: a for n, a in ArrayRecord(start.state_dict()).items() if n.startswith("head.")})
+    make = federation.split(kind, cut, frozen=head)
+    outcomes = federation.run(make, rounds=2, num_edges=2, edge_rounds=2, start=start)
+    assert not any(name.startswith("head.") for name in outcomes[-1].arrays)
+    # The reference trains the whole model with a head that has no gradient.
+    if kind is SplitFedV1:
+        unsplit = Federation(model_with_frozen_head)
+        whole = weights(unsplit.run(rounds=2, num_edges=2, edge_rounds=2, start=start)[-1])
+        assert_close(weights(outcomes[-1]), {n: t for n, t in whole.items() if not n.startswith("head.")})
+    assert not same(weights(outcomes[-1]), {n: t for n, t in start.state_dict().items() if not n.startswith("head.")})
+
+
+def model_with_frozen_head():
+    model = tiny_model()
+    model[-1].requires_grad_(False)
+    return model
+
+
+def test_the_shared_optimizers_state_resumes_to_the_same_bits():
+    federation = Federation()
+
+    def build(grid):
+        make = federation.split(SplitFedV2, 2, make_optimizer=partial(torch.optim.Adam, lr=0.01))
+        return Hierarchical(FedAvg(**ANY), make, group_by_edge(ask_profiles(grid), 2))
+
+    start, grid = ArrayRecord(tiny_model().state_dict()), federation.grid()
+    whole = weights(list(build(grid).rounds(grid, start, 3))[-1])
+    first = build(grid)
+    half = list(first.rounds(grid, start, 1))[-1].arrays
+    second = build(grid)
+    second.load_state_dict(first.state_dict())
+    assert same(weights(list(second.rounds(grid, half, 3, first_round=2))[-1]), whole)
+    assert not same(weights(list(build(grid).rounds(grid, half, 3, first_round=2))[-1]), whole)
