@@ -58,8 +58,11 @@ def _config(given: dict[str, Any]) -> RunConfig:
         )
     values = {"engine": "in-process", **given}
     if values.get("resume"):
-        parse_config(values)
-        values = {**saved_config(Path(values["resume"]).expanduser().absolute()).as_dict(), **values, "output-dir": ""}
+        values = {
+            **saved_config(Path(str(values["resume"])).expanduser().absolute()).as_dict(),
+            **values,
+            "output-dir": "",
+        }
     return parse_config(values)
 
 

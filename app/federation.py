@@ -1,5 +1,7 @@
 """Who takes part: the clients that the config asks for, and the edge that each belongs to."""
 
+import time
+
 from flwr.serverapp import Grid
 
 from app.config import RunConfig
@@ -15,16 +17,26 @@ def gather_clients(grid: Grid, config: RunConfig) -> list[Profile]:
     UserError
         If too few nodes are there after `wait-for-nodes` seconds, or some do not answer with a profile.
     """
-    try:
-        node_ids = wait_for_nodes(grid, config.num_clients, timeout_seconds=config.wait_for_nodes)
-    except TimeoutError as error:
-        raise bad_value("num-clients", config.num_clients, f"as many SuperNodes as there are: {error}") from None
-    profiles = ask_profiles(grid, node_ids, timeout_seconds=config.reply_timeout or None)
-    profiles = [profile for profile in profiles if profile.partition_id < config.num_clients]
-    if len(profiles) < config.num_clients:
-        missing = sorted(set(range(config.num_clients)) - {profile.partition_id for profile in profiles})
-        raise UserError(f"no profile from clients {missing}: see the ClientApps' log for what they failed on")
-    return profiles
+    deadline = time.monotonic() + config.wait_for_nodes
+    profiles: dict[int, Profile] = {}
+    asked: set[int] = set()
+    while len(profiles) < config.num_clients:
+        left = max(deadline - time.monotonic(), 0)
+        try:
+            # At least one node more than those that turned out to be nobody's client.
+            node_ids = wait_for_nodes(grid, max(config.num_clients, len(asked) + 1), timeout_seconds=left)
+        except TimeoutError as error:
+            if len(asked) < config.num_clients:
+                allowed = f"as many SuperNodes as there are: {error}"
+                raise bad_value("num-clients", config.num_clients, allowed) from None
+            missing = sorted(set(range(config.num_clients)) - profiles.keys())
+            raise UserError(f"no profile from clients {missing}: the log says what they failed on") from None
+        new = [node_id for node_id in node_ids if node_id not in asked]
+        asked |= set(new)
+        for profile in ask_profiles(grid, new, timeout_seconds=config.reply_timeout or None):
+            if profile.partition_id < config.num_clients:
+                profiles.setdefault(profile.partition_id, profile)
+    return [profiles[i] for i in range(config.num_clients)]
 
 
 def assign_edges(profiles: list[Profile], config: RunConfig) -> dict[str, list[int]]:

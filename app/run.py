@@ -3,6 +3,7 @@
 import time
 from logging import getLogger
 from pathlib import Path
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord
@@ -11,13 +12,22 @@ from torch import nn
 
 from app.algorithms import ALGORITHMS
 from app.config import RunConfig
+from app.errors import UserError, bad_value
 from app.federation import assign_edges, gather_clients
 from app.reports.bytes import ByteMeter
 from app.reports.final import write_final_reports
 from app.reports.folder import ResultsFolder
 from app.reports.metrics import edge_lines, global_line
 from app.reports.progress import BarProgress, LogProgress
-from app.tasks.images import client_indices, compute_device, examples, load_data, new_model, normaliser
+from app.tasks.images import (
+    client_indices,
+    compute_device,
+    data_fingerprint,
+    examples,
+    load_data,
+    new_model,
+    normaliser,
+)
 from clients.evaluation import loss_and_accuracy
 from sim.in_process_grid import InProcessGrid
 from strategies import Hierarchical
@@ -50,21 +60,40 @@ def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent
     client_indices(config)
     model = new_model(config)
     folder = ResultsFolder.reopen(config) if config.resume else None
+    state = resumable_state(config, folder) if folder else None
     profiles = gather_clients(grid, config)
     client_of = {profile.node_id: profile.partition_id for profile in profiles}
     topology = assign_edges(profiles, config)
-    meter = ByteMeter(config.is_flat)
-    hierarchical = ALGORITHMS[config.algorithm](
-        config,
-        topology,
-        observers=(meter, progress),
-        node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",
-    )
-    folder = folder or ResultsFolder.create(config, results_parent)
+    meter = ByteMeter({"edge": "cloud"} if config.is_flat else {"edge": "edge", "cloud": "cloud"})
+    try:
+        hierarchical = ALGORITHMS[config.algorithm](
+            config,
+            topology,
+            observers=(meter, progress),
+            node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",
+        )
+    except ValueError as error:
+        raise UserError(f"{error} (see cloud-strategy, edge-strategy, num-clients and num-edges)") from None
+    if folder:
+        folder.go_on_after(state["round"] if state else 0, config)
+    else:
+        folder = ResultsFolder.create(config, results_parent)
     logger.info("results go to %s", folder.path)
-    final = train(config, grid, hierarchical, model, client_of, folder, meter, progress)
+    final = train(config, grid, hierarchical, model, client_of, folder, state, meter, progress)
     write_final_reports(config, folder, final, profiles, topology)
     return folder.path
+
+
+def resumable_state(config: RunConfig, folder: ResultsFolder) -> dict[str, Any] | None:
+    """Return the state to go on from, None if there is none yet; UserError if it is not one of this run's."""
+    state = folder.load_state()
+    if state is None:
+        return None
+    if state["data"] != data_fingerprint(config):
+        raise bad_value("data-dir", config.data_dir, f"the data of the run to resume, {folder.path}")
+    if state["round"] > config.global_rounds:
+        raise bad_value("global-rounds", config.global_rounds, f"at least {state['round']}, the rounds that are over")
+    return state
 
 
 def train(
@@ -74,6 +103,7 @@ def train(
     model: nn.Module,
     client_of: dict[int, int],
     folder: ResultsFolder,
+    state: dict[str, Any] | None,
     meter: ByteMeter,
     progress: ProgressDisplay,
 ) -> nn.Module:
@@ -82,7 +112,7 @@ def train(
     After every round its lines are in ``metrics.jsonl`` and its state is saved.
     """
     arrays, first_round, wall_seconds = ArrayRecord(model.state_dict()), 1, 0.0
-    if config.resume and (state := folder.load_state()):
+    if state:
         arrays, first_round, wall_seconds = state["arrays"], state["round"] + 1, state["wall_seconds"]
         hierarchical.load_state_dict(state["strategies"])
         if isinstance(grid, InProcessGrid):
@@ -108,6 +138,7 @@ def train(
             folder.save_state(
                 {
                     "round": outcome.number,
+                    "data": data_fingerprint(config),
                     "wall_seconds": wall_seconds,
                     "arrays": arrays,
                     "edge_arrays": {name: edge.arrays for name, edge in outcome.edges.items()},

@@ -28,6 +28,11 @@ STRATEGIES = (
     "QFedAvg",
 )
 
+# These must stay as the clients know them.
+FIXED = ("weighted_by_key", "arrayrecord_key", "configrecord_key")
+SHARES = ("fraction_train", "fraction_evaluate")
+POSITIVE = ("client_learning_rate",)
+
 
 @dataclass(frozen=True)
 class StrategySpec:
@@ -67,6 +72,10 @@ class StrategySpec:
             accepted = (int, float) if wanted is float else wanted
             if accepted and (isinstance(value, bool) or not isinstance(value, accepted)):
                 raise bad_value(self.key, self.text, f"a {wanted.__name__} for {name}")
+            if name in SHARES and not 0 < value <= 1:
+                raise bad_value(self.key, self.text, f"a number > 0 and <= 1 for {name}")
+            if name in POSITIVE and not value > 0:
+                raise bad_value(self.key, self.text, f"a number > 0 for {name}")
         self.build({})
 
 
@@ -100,5 +109,5 @@ def _parameters(name: str) -> dict[str, inspect.Parameter]:
     return {
         key: parameter
         for key, parameter in signature.parameters.items()
-        if key != "self" and "Callable" not in str(parameter.annotation)
+        if key not in ("self", *FIXED) and "Callable" not in str(parameter.annotation)
     }

@@ -6,13 +6,15 @@ from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp.strategy import FedAvgM, Strategy
+from flwr.serverapp.strategy import Bulyan, FedAvgM, Strategy
 
 from .exchange import Exchanges
 from .randomness import derived_seed, seeded_globals
-from .screening import Failure, screen, weight_of
+from .screening import Failure, all_finite, screen, weight_of
 from .state import restore_strategy_state, strategy_state
 from .views import MemberGrid
+
+EVERYBODY = 0  # the node id of a failure that is the edge's own
 
 
 @dataclass(frozen=True)
@@ -96,17 +98,16 @@ class StrategyEdge:
     def __init__(self, strategy: Strategy, seed: int = 0) -> None:
         self.strategy = strategy
         self.seed = seed
-        self.weight_key = str(getattr(strategy, "weighted_by_key", "num-examples"))
+        self.weight_key = weight_key(strategy)
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Update]:
         """Run one round of the strategy: configure, one exchange, aggregate."""
+        grid = grid.as_of_now()
         if too_few := self._too_few("train", grid):
             return Update(failures=too_few)
-        if isinstance(self.strategy, FedAvgM):
-            # FedAvgM takes its own last aggregate for the model it sent out. Here the model can come from above.
-            self.strategy.current_arrays = None
+        forget_sent_model(self.strategy)
         with self._seeded("configure_train", server_round):
             messages = self.strategy.configure_train(server_round, arrays.copy(), ConfigRecord({**config}), grid)
         messages = grid.in_client_order(messages)
@@ -117,14 +118,20 @@ class StrategyEdge:
             return Update(failures=failures)
         with self._seeded("aggregate_train", server_round):
             aggregate, metrics = self.strategy.aggregate_train(server_round, screened)
-        if aggregate is not None:
-            aggregate = with_dtypes_of(arrays, aggregate)
-        return Update(aggregate, metrics, weight, participants, failures)
+        name = type(self.strategy).__name__
+        if aggregate is None:
+            fault = f"{name} made no model of {len(participants)} replies"
+        elif not all_finite(aggregate, arrays):
+            fault = f"the model that {name} made holds NaN or Inf"
+        else:
+            return Update(with_dtypes_of(arrays, aggregate), metrics, weight, participants, failures)
+        return Update(metrics=metrics, failures=[*failures, Failure(EVERYBODY, fault)])
 
     def evaluate_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Evaluation]:
         """Run one evaluation of the strategy: configure, one exchange, aggregate."""
+        grid = grid.as_of_now()
         if too_few := self._too_few("evaluate", grid):
             return Evaluation(failures=too_few)
         with self._seeded("configure_evaluate", server_round):
@@ -159,15 +166,37 @@ class StrategyEdge:
 
     def _too_few(self, phase: str, grid: MemberGrid) -> list[Failure]:
         """Return failures where Flower's sampling would wait for nodes that are not there, maybe for ever."""
-        needed = minimum_nodes(self.strategy, phase)
-        connected = grid.get_node_ids()
-        if len(connected) >= needed:
+        connected = len(grid.get_node_ids())
+        needed = nodes_needed(self.strategy, phase, connected)
+        if connected >= needed:
             return []
-        return [Failure(0, f"{len(connected)} nodes connected, {type(self.strategy).__name__} needs {needed}")]
+        fault = f"{connected} nodes connected, {type(self.strategy).__name__} needs {needed}"
+        return [Failure(EVERYBODY, fault)]
 
 
-def minimum_nodes(strategy: Strategy, phase: str) -> int:
-    """Return how many nodes a strategy of Flower's FedAvg family waits for before it samples.
+def unwrapped(strategy: Strategy) -> Strategy:
+    """Return the strategy inside of wrappers, as Flower's differential privacy strategies are."""
+    while isinstance(inner := getattr(strategy, "strategy", None), Strategy):
+        strategy = inner
+    return strategy
+
+
+def weight_key(strategy: Strategy) -> str:
+    """Return the metric by which a strategy weights replies."""
+    return str(getattr(unwrapped(strategy), "weighted_by_key", "num-examples"))
+
+
+def forget_sent_model(strategy: Strategy) -> None:
+    """Let FedAvgM take the model of this round, not its own last aggregate, for the one that it sends out.
+
+    In a flat federation the two are the same. Here the model comes from the other tier.
+    """
+    if isinstance(inner := unwrapped(strategy), FedAvgM):
+        inner.current_arrays = None
+
+
+def nodes_needed(strategy: Strategy, phase: str, connected: int) -> int:
+    """Return how many nodes a strategy needs: those of Flower's FedAvg family wait for them before they sample.
 
     Parameters
     ----------
@@ -175,10 +204,18 @@ def minimum_nodes(strategy: Strategy, phase: str) -> int:
         The strategy; one without such limits needs no nodes.
     phase : str
         ``"train"`` or ``"evaluate"``.
+    connected : int
+        Number of nodes that are there.
     """
-    if getattr(strategy, f"fraction_{phase}", 1.0) == 0.0:
+    inner = unwrapped(strategy)
+    fraction = getattr(inner, f"fraction_{phase}", 0.0)
+    if fraction == 0.0:
         return 0
-    return max(getattr(strategy, "min_available_nodes", 0), getattr(strategy, f"min_{phase}_nodes", 0))
+    sampled = max(int(connected * fraction), getattr(inner, f"min_{phase}_nodes", 0))
+    needed = max(sampled, getattr(inner, "min_available_nodes", 0))
+    if isinstance(inner, Bulyan) and phase == "train":  # it gives no model for fewer
+        needed = max(needed, 4 * inner.num_malicious_nodes + 3)
+    return needed
 
 
 def with_dtypes_of(reference: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:

@@ -23,12 +23,13 @@ LATE = 1002
 REJECTED = 1003
 EDGE_FAILED = 1004
 
+MAX_POLL_SECONDS = 1.0
+
 
 class _Exchange:
     """The messages of one exchange and the replies that are in."""
 
     def __init__(self, grid: Grid, messages: list[Message], deadline: float) -> None:
-        self._grid = grid
         self._messages = messages
         self._deadline = deadline
         self._replies: dict[str, Message] = {}
@@ -38,17 +39,17 @@ class _Exchange:
             pushed = set(ids)
             ids = [m.metadata.message_id if m.metadata.message_id in pushed else "" for m in messages]
         self._ids = [message_id or "" for message_id in ids]
-        self._waiting = {message_id for message_id in self._ids if message_id}
+        self.waiting = {message_id for message_id in self._ids if message_id}
+
+    def take(self, reply: Message) -> None:
+        """Keep a reply to one of these messages."""
+        message_id = reply.metadata.reply_to_message_id
+        self.waiting.remove(message_id)
+        self._replies[message_id] = reply
 
     def is_over(self) -> bool:
-        """Pull what has come in; True once every reply is here or the deadline has passed."""
-        if self._waiting:
-            for reply in self._grid.pull_messages(sorted(self._waiting)):
-                message_id = reply.metadata.reply_to_message_id
-                if message_id in self._waiting:
-                    self._waiting.remove(message_id)
-                    self._replies[message_id] = reply
-        return not self._waiting or time.monotonic() >= self._deadline
+        """Return whether every reply is here or the deadline has passed."""
+        return not self.waiting or time.monotonic() >= self._deadline
 
     def replies(self) -> list[Message]:
         """Return one reply per message, in the order of the messages; error replies for the missing."""
@@ -82,7 +83,7 @@ def converse(
     timeout_seconds : float, optional (default: None)
         How long one exchange waits for its replies. None waits for ever.
     poll_seconds : float (default: 0.05)
-        Pause between two looks at the grid when nothing has come in.
+        Pause between two looks at the grid when nothing has come in; it doubles up to a second while that lasts.
     on_message : callable, optional (default: None)
         Called with (name, "downlink" | "uplink", message) for every message sent and every reply used.
 
@@ -101,8 +102,8 @@ def converse(
             results[name] = stop.value
             return
         deadline = float("inf") if timeout_seconds is None else time.monotonic() + timeout_seconds
-        report(name, "downlink", messages)
         running[name] = _Exchange(grid, messages, deadline)
+        report(name, "downlink", messages)
 
     def report(name: str, direction: Direction, messages: list[Message]) -> None:
         if on_message is not None:
@@ -111,12 +112,20 @@ def converse(
 
     for name in conversations:
         resume(name, None)
+    pause = poll_seconds
     while running:
-        over = [name for name, exchange in running.items() if exchange.is_over()]
-        for name in over:
-            replies = running.pop(name).replies()
-            report(name, "uplink", replies)
-            resume(name, replies)
-        if not over:
-            time.sleep(poll_seconds)
+        waiting = {message_id: exchange for exchange in running.values() for message_id in exchange.waiting}
+        replies = list(grid.pull_messages(sorted(waiting))) if waiting else []
+        for reply in replies:
+            # A reply that nobody waits for (any more) is nobody's.
+            if exchange := waiting.pop(reply.metadata.reply_to_message_id, None):
+                exchange.take(reply)
+        for name in [name for name, exchange in running.items() if exchange.is_over()]:
+            answers = running.pop(name).replies()
+            report(name, "uplink", answers)
+            resume(name, answers)
+            pause = poll_seconds
+        if not replies and running:
+            time.sleep(pause)
+            pause = min(2 * pause, MAX_POLL_SECONDS)
     return results

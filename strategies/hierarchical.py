@@ -9,12 +9,23 @@ from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvgM, Result, Strategy
+from flwr.serverapp.strategy import Result, Strategy
 
-from .edges import EdgeRounds, Evaluation, Failure, StrategyEdge, Update, minimum_nodes, with_dtypes_of
+from .edges import (
+    EVERYBODY,
+    EdgeRounds,
+    Evaluation,
+    Failure,
+    StrategyEdge,
+    Update,
+    forget_sent_model,
+    nodes_needed,
+    weight_key,
+    with_dtypes_of,
+)
 from .exchange import EDGE_FAILED, Direction, Exchanges, converse
 from .randomness import derived_seed, seeded_globals
-from .screening import screen
+from .screening import all_finite, screen
 from .state import restore_strategy_state, strategy_state
 from .topology import Topology
 from .views import EdgeGrid, MemberGrid
@@ -27,7 +38,7 @@ ARRAYS, METRICS = "arrays", "metrics"
 
 
 class Observer:
-    """Watches a run. Override what you need; nothing an observer does changes the run."""
+    """Watches a run. Override what you need, and leave the messages as they are."""
 
     def on_message(self, tier: Tier, edge: str, direction: Direction, message: Message) -> None:
         """Notice a message between a node and its edge (tier "edge") or an edge and the cloud ("cloud")."""
@@ -177,6 +188,8 @@ class Hierarchical(Strategy):
         self.edges: dict[str, EdgeRounds] = {}
         for name, members in self.topology.items():
             made = make_edge(name, len(members))
+            if isinstance(made, Hierarchical):
+                raise ValueError(f"edge {name!r} is itself hierarchical: there are two tiers")
             if isinstance(made, Strategy):
                 _check_minimum(f"edge {name!r}", made, len(members), "node")
                 made = StrategyEdge(made, derived_seed(seed, "edge", name))
@@ -186,7 +199,7 @@ class Hierarchical(Strategy):
         if len(set(map(id, [cloud, *strategies]))) <= len(strategies):
             raise ValueError("make_edge must return a new strategy for every edge: strategies hold state")
         self._edge_of_id = dict(enumerate(self.edges, start=1))
-        self._weight_key = str(getattr(cloud, "weighted_by_key", "num-examples"))
+        self._weight_key = weight_key(cloud)
 
     def summary(self) -> None:
         """Log both tiers."""
@@ -200,8 +213,7 @@ class Hierarchical(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return the cloud strategy's messages to the edges it chooses."""
-        if isinstance(self.cloud, FedAvgM):
-            self.cloud.current_arrays = None  # see StrategyEdge.train_round
+        forget_sent_model(self.cloud)
         with self._seeded("configure_train", server_round):
             return list(
                 self.cloud.configure_train(server_round, arrays.copy(), ConfigRecord({**config}), self._edge_grid(grid))
@@ -330,7 +342,7 @@ class Hierarchical(Strategy):
         messages = self.configure_train(number, arrays, config or ConfigRecord(), grid)
         instructions = self._by_edge(messages)
         conversations = {
-            name: self._train_edge(name, number, *_arrays_and_config(message, arrays), grid)
+            name: self._train_edge(name, number, *_arrays_and_config(message), grid)
             for name, message in instructions.items()
         }
         outcomes: dict[str, EdgeOutcome] = self._converse(grid, conversations, instructions, timeout)
@@ -342,8 +354,8 @@ class Hierarchical(Strategy):
         aggregate, metrics = None, None
         if replies := self._replies(instructions, contents, f"round {number}"):
             aggregate, metrics = self.aggregate_train(number, replies)
-        if aggregate is None:
-            logger.log(WARNING, "round %d: no edge had an update, the global model stays as it is", number)
+        if aggregate is None or not all_finite(aggregate, arrays):
+            logger.log(WARNING, "round %d: the cloud made no model, the global model stays as it is", number)
             return arrays, metrics, outcomes
         return with_dtypes_of(arrays, aggregate), metrics, outcomes
 
@@ -356,7 +368,7 @@ class Hierarchical(Strategy):
         conversations = {
             name: self.edges[name].evaluate_round(
                 number * self.edge_rounds,
-                *_arrays_and_config(message, arrays),
+                *_arrays_and_config(message),
                 MemberGrid(grid, self.topology[name]),
             )
             for name, message in instructions.items()
@@ -427,7 +439,7 @@ class Hierarchical(Strategy):
                 replies.append(Message(contents[name], reply_to=instruction))
                 self._notice("cloud", name, "uplink", replies[-1])
             else:
-                replies.append(Message(Error(EDGE_FAILED, "no node had a good reply"), reply_to=instruction))
+                replies.append(Message(Error(EDGE_FAILED, "no edge round gave a model"), reply_to=instruction))
         screened, failures = screen(list(instructions.values()), replies, self._weight_key)
         for failure in failures:
             logger.log(WARNING, "%s: %s left out: %s", when, self._edge_of_id[failure.node_id], failure.reason)
@@ -435,7 +447,7 @@ class Hierarchical(Strategy):
 
     def _log_failures(self, when: str, edge: str, failures: Sequence[Failure]) -> None:
         for failure in failures:
-            who = f"{self.node_name(failure.node_id)} of {edge}" if failure.node_id else f"all of {edge}"
+            who = edge if failure.node_id == EVERYBODY else f"{self.node_name(failure.node_id)} of {edge}"
             logger.log(WARNING, "%s: %s left out: %s", when, who, failure.reason)
 
     def _by_edge(self, messages: Iterable[Message]) -> dict[str, Message]:
@@ -450,11 +462,13 @@ class Hierarchical(Strategy):
         return seeded_globals(derived_seed(self.seed, "cloud", step, server_round))
 
 
-def _arrays_and_config(message: Message, arrays: ArrayRecord) -> tuple[ArrayRecord, ConfigRecord]:
-    """Return what a cloud strategy sent to an edge; the global model where it sent no arrays."""
+def _arrays_and_config(message: Message) -> tuple[ArrayRecord, ConfigRecord]:
+    """Return what a cloud strategy sent to an edge."""
     records = message.content
-    sent = next(iter(records.array_records.values()), arrays)
-    return sent, next(iter(records.config_records.values()), ConfigRecord())
+    if len(records.array_records) != 1:
+        raise ValueError(f"the cloud strategy sent {len(records.array_records)} array records to an edge, not 1")
+    (arrays,) = records.array_records.values()
+    return arrays, next(iter(records.config_records.values()), ConfigRecord())
 
 
 def _check_topology(topology: Topology) -> None:
@@ -472,8 +486,8 @@ def _check_topology(topology: Topology) -> None:
 
 def _check_minimum(who: str, strategy: Strategy, size: int, unit: str) -> None:
     for phase in ("train", "evaluate"):
-        if (needed := minimum_nodes(strategy, phase)) > size:
+        if (needed := nodes_needed(strategy, phase, size)) > size:
             raise ValueError(
-                f"{who} has {size} {unit}(s) but its {type(strategy).__name__} would wait for {needed}: "
-                f"lower its min_available_nodes and min_{phase}_nodes"
+                f"{who} has {size} {unit}(s) but its {type(strategy).__name__} needs {needed}: "
+                f"see its min_available_nodes, min_{phase}_nodes and fraction_{phase}"
             )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import ArrayRecord, Error, Message
+from flwr.app import ArrayRecord, Error, Message, MessageType
 
 from .exchange import REJECTED
 
@@ -47,15 +47,15 @@ def screen(
     Notes
     -----
     A reply is left out when it is an error; when its arrays have other names, shapes or kinds of numbers than the
-    ones sent, or hold NaN or Inf; when its weight is missing, negative or not finite; when the names of its
-    metrics differ from those of most others.
+    ones sent, or hold NaN or Inf; when its weight is missing, negative or not finite, or a training metric is not
+    finite; when its records and metrics are made otherwise than those of most others.
     """
     reasons = [_fault(*pair, weight_key) for pair in zip(instructions, replies, strict=True)]
-    metric_names = [None if reason else _metric_names(r) for r, reason in zip(replies, reasons, strict=True)]
-    usual = Counter(names for names in metric_names if names is not None).most_common(1)
-    for i, names in enumerate(metric_names):
-        if names is not None and names != usual[0][0]:
-            reasons[i] = f"metrics {sorted(names)} where the others have {sorted(usual[0][0])}"
+    forms = [None if reason else _form(reply) for reply, reason in zip(replies, reasons, strict=True)]
+    usual = Counter(form for form in forms if form is not None).most_common(1)
+    for i, form in enumerate(forms):
+        if form is not None and form != usual[0][0]:
+            reasons[i] = f"its reply has {', '.join(sorted(form))} where others have {', '.join(sorted(usual[0][0]))}"
 
     screened, failures = [], []
     for instruction, reply, reason in zip(instructions, replies, reasons, strict=True):
@@ -80,25 +80,40 @@ def array_fault(arrays: ArrayRecord, reference: ArrayRecord) -> str:
     if extra := sorted(set(arrays) - set(reference)):
         return f"array {extra[0]!r} is not in the model"
     for name, expected in reference.items():
+        dtype = np.dtype(expected.dtype)
         try:
             values = arrays[name].numpy()
         except (ValueError, TypeError, EOFError) as error:
             return f"array {name!r} can't be read ({error})"
         if values.shape != tuple(expected.shape):
             return f"array {name!r} has shape {values.shape}, expected {tuple(expected.shape)}"
-        if not np.can_cast(values.dtype, np.dtype(expected.dtype), "same_kind"):
-            return f"array {name!r} has dtype {values.dtype}, expected {expected.dtype}"
-        if not np.isfinite(values).all():
+        if not np.can_cast(values.dtype, dtype, "same_kind"):
+            return f"array {name!r} has dtype {values.dtype}, expected {dtype}"
+        if not is_finite(values, dtype):
             return f"array {name!r} holds NaN or Inf"
     return ""
+
+
+def is_finite(values: np.ndarray, dtype: np.dtype) -> bool:
+    """Return whether all values are finite numbers in `dtype`: 1e300 is none in float32."""
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(values.astype(dtype, copy=False)).all())
+
+
+def all_finite(arrays: ArrayRecord, reference: ArrayRecord) -> bool:
+    """Return whether a model is all finite numbers in the data types of `reference`."""
+    return all(is_finite(array.numpy(), np.dtype(reference[name].dtype)) for name, array in arrays.items())
 
 
 def _fault(instruction: Message, reply: Message, weight_key: str) -> str:
     """Return why a reply can't be averaged, judged on its own, or an empty string."""
     if reply.has_error():
         return " ".join((reply.error.reason or f"error {reply.error.code}").split())
+    is_training = instruction.metadata.message_type.split(".")[0] == MessageType.TRAIN
     sent, received = instruction.content.array_records, reply.content.array_records
-    if len(sent) == 1 and len(received) == 1:
+    if is_training and len(sent) == 1:
+        if len(received) != 1:
+            return f"{len(received)} array records, expected 1"
         (reference,), (arrays,) = sent.values(), received.values()
         if fault := array_fault(arrays, reference):
             return fault
@@ -108,11 +123,20 @@ def _fault(instruction: Message, reply: Message, weight_key: str) -> str:
                 return fault
     if len(reply.content.metric_records) != 1:
         return f"{len(reply.content.metric_records)} metric records, expected 1"
-    weight = next(iter(reply.content.metric_records.values())).get(weight_key)
+    (metrics,) = reply.content.metric_records.values()
+    weight = metrics.get(weight_key)
     if not isinstance(weight, int | float) or not math.isfinite(weight) or weight < 0:
         return f"metric {weight_key!r} is {weight!r}, expected a number >= 0"
+    for name, value in metrics.items() if is_training else ():
+        if not np.isfinite(value).all():
+            return f"metric {name!r} is {value!r}"
     return ""
 
 
-def _metric_names(reply: Message) -> frozenset[str]:
-    return frozenset(next(iter(reply.content.metric_records.values())))
+def _form(reply: Message) -> frozenset[str]:
+    """Return what Flower's averages need to be alike: the names of records and metrics, and lists' lengths."""
+    form = {f"record {name!r}" for name in reply.content}
+    for metrics in reply.content.metric_records.values():
+        for name, value in metrics.items():
+            form.add(f"metric {name!r}" + (f" of {len(value)}" if isinstance(value, list) else ""))
+    return frozenset(form)

@@ -119,8 +119,14 @@ def ask_profiles(
     def conversation():  # noqa: ANN202
         return (yield [Message(RecordDict(), node_id, QUERY_PROFILE) for node_id in ids])
 
+    if not ids:
+        return []
     replies = converse(grid, {"profiles": conversation()}, timeout_seconds=timeout_seconds)["profiles"]
     profiles = [_profile(node_id, reply) for node_id, reply in zip(ids, replies, strict=True) if not reply.has_error()]
+    errors = [(node_id, reply.error.reason) for node_id, reply in zip(ids, replies, strict=True) if reply.has_error()]
+    if errors:
+        node_id, reason = errors[0][0], " ".join((errors[0][1] or "").split())
+        logger.warning("%d of %d nodes gave no profile, node %d first: %s", len(errors), len(ids), node_id, reason)
     profiles.sort(key=lambda profile: profile.partition_id)
     for before, after in pairwise(profiles):
         if before.partition_id == after.partition_id:

@@ -27,6 +27,14 @@ class MemberGrid(Grid):
         connected = set(self._grid.get_node_ids())
         return [node_id for node_id in self._members if node_id in connected]
 
+    def as_of_now(self) -> "MemberGrid":
+        """Return a view whose members are those connected now.
+
+        Flower's strategies look several times while they configure a round, and wait, blocking all edges, if a node
+        is gone between two looks.
+        """
+        return _FixedGrid(self._grid, self.get_node_ids())
+
     def in_client_order(self, messages: Iterable[Message]) -> list[Message]:
         """Sort messages by their destination's place among the members."""
         place = {node_id: i for i, node_id in enumerate(self._members)}
@@ -65,15 +73,19 @@ class MemberGrid(Grid):
         return self._grid.send_and_receive(messages, timeout=timeout)
 
 
-class EdgeGrid(MemberGrid):
+class _FixedGrid(MemberGrid):
+    """A view whose members are all taken to be connected."""
+
+    def get_node_ids(self) -> list[int]:
+        """Return the members, in client order."""
+        return list(self._members)
+
+
+class EdgeGrid(_FixedGrid):
     """What a cloud strategy sees: one node per edge, always connected.
 
     A cloud strategy's messages never travel: `Hierarchical` hands them to the edges itself.
     """
-
-    def get_node_ids(self) -> list[int]:
-        """Return the ids that stand for the edges."""
-        return list(self._members)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Refuse: edges are reached through `configure_train` and `configure_evaluate` only."""

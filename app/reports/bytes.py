@@ -1,6 +1,7 @@
 """Bytes by edge, tier, direction and kind, counted by watching the messages."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -28,23 +29,22 @@ class ByteMeter(Observer):
 
     Parameters
     ----------
-    is_flat : bool
-        The clients talk to the cloud itself; there are no edges.
+    tier_names : Mapping[str, str]
+        The tiers to count, and the name that each is counted under. A flat algorithm's one group of clients is the
+        cloud's own: its tier "edge" is counted as "cloud", and there is no other.
     """
 
-    def __init__(self, is_flat: bool) -> None:
-        self._is_flat = is_flat
+    def __init__(self, tier_names: Mapping[str, str]) -> None:
+        self._tier_names = tier_names
         self.counts: Counter[Link] = Counter()
 
     def on_message(self, tier: str, edge: str, direction: str, message: Message) -> None:
         """Count the records of a message; error replies carry none."""
-        if self._is_flat:
-            if tier == "cloud":
-                return
-            tier = "cloud"
+        if tier not in self._tier_names:
+            return
         if message.has_content():
             for kind, count in payload_bytes(message.metadata.message_type, message.content).items():
-                self.counts[Link(edge, tier, direction, kind)] += count
+                self.counts[Link(edge, self._tier_names[tier], direction, kind)] += count
 
     def take(self) -> Counter[Link]:
         """Return what was counted since the last call and start again."""

@@ -11,7 +11,7 @@ from app.checkpoint import load_state, save_state
 from app.config import RunConfig, parse_config
 from app.errors import UserError, bad_value
 
-# A resumed run may differ in these: none of them changes what a finished round computed.
+# A resumed run may differ in these. The data are compared by what they hold, wherever they lie.
 FREE_TO_CHANGE = frozenset(
     {"resume", "output-dir", "cache-dir", "data-dir", "global-rounds", "engine", "reply-timeout", "wait-for-nodes"}
 )
@@ -45,12 +45,17 @@ class ResultsFolder:
         """
         name = f"{datetime.now():%Y%m%d-%H%M%S}-{config.algorithm}-{config.dataset}-seed{config.seed}"
         path = Path(config.output_dir).expanduser().absolute() if config.output_dir else default_parent / name
-        if (path / "config.json").exists():
-            raise bad_value("output-dir", str(path), "a folder without a run in it; to go on with that run, set resume")
         folder = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            folder.write_json("config.json", config.as_dict())
+            # Exclusively: of two runs that start at once in one folder, one is refused.
+            with (path / "config.json").open("x", encoding="utf-8") as file:
+                json.dump(config.as_dict(), file, indent=2)
+        except FileExistsError:
+            if not path.is_dir():
+                raise bad_value("output-dir", str(path), "a folder, not a file") from None
+            allowed = "a folder without a run in it; to go on with that run, set resume"
+            raise bad_value("output-dir", str(path), allowed) from None
         except OSError as error:
             raise bad_value("output-dir", str(path), f"a folder that can be written ({error.strerror})") from None
         return folder
@@ -72,17 +77,28 @@ class ResultsFolder:
         return cls(path)
 
     def load_state(self) -> dict[str, Any] | None:
-        """Return the state that the last whole round left, None if there was none; drop lines of a broken round."""
+        """Return the state that the last whole round left, None if the run was interrupted before there was one.
+
+        Raises
+        ------
+        UserError
+            If the state is damaged, or missing although rounds were over.
+        """
         if not self._state.exists():
-            self._metrics.unlink(missing_ok=True)
+            if any(line["round"] > 1 for line in self.read_metrics()):
+                raise UserError(f"{self._state}: is missing; allowed is a folder as the run left it")
             return None
         try:
-            state = load_state(self._state)
+            return load_state(self._state)
         except (OSError, ValueError, KeyError, BadZipFile) as error:
             raise UserError(f"{self._state}: is damaged ({error}); allowed is the file that the run wrote") from None
-        lines = [line for line in self.read_metrics() if line["round"] <= state["round"]]
-        self._metrics.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-        return state
+
+    def go_on_after(self, last_round: int, config: RunConfig) -> None:
+        """Drop the lines of rounds after `last_round`, whose state was not saved; write the config to go on with."""
+        lines = [line for line in self.read_metrics() if line["round"] <= last_round]
+        replace_text(self._metrics, "".join(json.dumps(line) + "\n" for line in lines))
+        values = {**config.as_dict(), "resume": "", "output-dir": str(self.path)}
+        replace_text(self.path / "config.json", json.dumps(values, indent=2) + "\n")
 
     def save_state(self, state: dict[str, Any]) -> None:
         """Save what a resumed run needs."""
@@ -107,7 +123,14 @@ class ResultsFolder:
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file."""
-        (self.path / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        replace_text(self.path / name, json.dumps(content, indent=2) + "\n")
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file as a whole: an interruption leaves the one that was there."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
 
 
 def saved_config(path: Path) -> RunConfig:

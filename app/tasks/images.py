@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +19,16 @@ from app.tasks.partition import ClientIndices, partition
 from clients.task import ClientTask, Examples, LocalTraining
 
 
-@lru_cache(maxsize=2)
 def load_data(config: RunConfig) -> ImageData:
     """Return the data set of a config."""
-    return load_dataset(
-        config.dataset,
-        data_dir=Path(config.data_dir) if config.data_dir else None,
-        image_size=config.image_size,
-        cache_dir=cache_folder(config),
-    )
+    folder = str(Path(config.data_dir).expanduser()) if config.data_dir else ""
+    return _load_data(config.dataset, folder, config.image_size, str(cache_folder(config)))
+
+
+@lru_cache(maxsize=1)
+def _load_data(dataset: str, data_dir: str, image_size: int, cache_dir: str) -> ImageData:
+    folder = Path(data_dir) if data_dir else None
+    return load_dataset(dataset, data_dir=folder, image_size=image_size, cache_dir=Path(cache_dir))
 
 
 def cache_folder(config: RunConfig) -> Path:
@@ -36,7 +38,14 @@ def cache_folder(config: RunConfig) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "espalier"
 
 
-@lru_cache(maxsize=2)
+def data_fingerprint(config: RunConfig) -> str:
+    """Return a hash of the data set: of its labels, and of its pixels' statistics."""
+    data = load_data(config)
+    content = repr((data.classes, data.mean, data.std)).encode()
+    return sha256(content + data.train.labels.tobytes() + data.test.labels.tobytes()).hexdigest()
+
+
+@lru_cache(maxsize=1)
 def client_indices(config: RunConfig) -> list[ClientIndices]:
     """Return every client's part of the data set."""
     data = load_data(config)
@@ -60,13 +69,6 @@ def new_model(config: RunConfig) -> nn.Sequential:
     return build_model(name, image_shape=(channels, height, width), num_classes=len(data.classes), seed=config.seed)
 
 
-@lru_cache(maxsize=2)
-def workspace_model(config: RunConfig) -> nn.Sequential:
-    """Return the model that all clients of this process load their weights into, on the config's device."""
-    torch.set_num_threads(config.torch_threads)
-    return new_model(config).to(compute_device(config))
-
-
 def compute_device(config: RunConfig) -> torch.device:
     """Return the device that `device` names; "auto" takes a GPU where there is one."""
     if config.device == "cuda" and not torch.cuda.is_available():
@@ -74,7 +76,6 @@ def compute_device(config: RunConfig) -> torch.device:
     return torch.device("cpu" if config.device == "cpu" or not torch.cuda.is_available() else "cuda")
 
 
-@lru_cache(maxsize=2)
 def normaliser(config: RunConfig) -> Callable[[Tensor], Tensor]:
     """Return the function from uint8 pixels (N, C, H, W) to the float32 input of the model.
 
@@ -101,38 +102,69 @@ def client_task(context: Context) -> ClientTask:
     partition_id = context.node_config.get("partition-id")
     if not isinstance(partition_id, int):
         raise UserError(f"partition-id = {partition_id!r} in the node's config: allowed is an integer")
-    config = _parsed(tuple(sorted(context.run_config.items())))
-    return _client_task(config, partition_id, str(context.node_config.get("edge-name", "")))
+    tasks = _tasks(tuple(sorted(context.run_config.items())))
+    return tasks.of(partition_id, str(context.node_config.get("edge-name", "")))
 
 
-@lru_cache(maxsize=8)
-def _parsed(items: tuple[tuple[str, object], ...]) -> RunConfig:
-    return parse_config(dict(items))
+@lru_cache(maxsize=1)
+def _tasks(run_config: tuple[tuple[str, object], ...]) -> "ClientTasks":
+    return ClientTasks(parse_config(dict(run_config)))
 
 
-@lru_cache(maxsize=1024)
-def _client_task(config: RunConfig, partition_id: int, edge_name: str) -> ClientTask:
-    if not 0 <= partition_id < config.num_clients:
-        raise UserError(f"partition-id = {partition_id}: allowed is 0 to num-clients - 1 = {config.num_clients - 1}")
-    data, indices = load_data(config), client_indices(config)[partition_id]
-    train = examples(data.train, indices.train)
-    return ClientTask(
-        model=workspace_model(config),
-        train=train,
-        test=examples(data.test, indices.test),
-        prepare=normaliser(config),
-        training=LocalTraining(
-            local_epochs=config.local_epochs,
-            batches_per_epoch=config.batches_per_epoch,
-            batch_size=config.batch_size,
-            optimizer=config.optimizer,
-            learning_rate=config.learning_rate,
-            momentum=config.momentum,
-            weight_decay=config.weight_decay,
-        ),
-        seed=config.seed,
-        partition_id=partition_id,
-        class_counts=tuple(np.bincount(train.labels.numpy(), minlength=len(data.classes)).tolist()),
-        device=compute_device(config),
-        edge_name=edge_name,
-    )
+class ClientTasks:
+    """The tasks of one run's clients that this process has met.
+
+    Clients of one process run one after another, so they share a model to work on.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The run.
+    """
+
+    def __init__(self, config: RunConfig) -> None:
+        torch.set_num_threads(config.torch_threads)
+        self._config = config
+        self._model = new_model(config).to(compute_device(config))
+        self._prepare = normaliser(config)
+        self._tasks: dict[int, ClientTask] = {}
+
+    def of(self, partition_id: int, edge_name: str) -> ClientTask:
+        """Return a client's task.
+
+        Raises
+        ------
+        UserError
+            If there is no such client.
+        """
+        if partition_id not in self._tasks:
+            self._tasks[partition_id] = self._new_task(partition_id, edge_name)
+        return self._tasks[partition_id]
+
+    def _new_task(self, partition_id: int, edge_name: str) -> ClientTask:
+        config = self._config
+        if not 0 <= partition_id < config.num_clients:
+            allowed = f"0 to num-clients - 1 = {config.num_clients - 1}"
+            raise UserError(f"partition-id = {partition_id}: allowed is {allowed}")
+        data, indices = load_data(config), client_indices(config)[partition_id]
+        train = examples(data.train, indices.train)
+        return ClientTask(
+            model=self._model,
+            train=train,
+            test=examples(data.test, indices.test),
+            prepare=self._prepare,
+            training=LocalTraining(
+                local_epochs=config.local_epochs,
+                batches_per_epoch=config.batches_per_epoch,
+                batch_size=config.batch_size,
+                optimizer=config.optimizer,
+                learning_rate=config.learning_rate,
+                momentum=config.momentum,
+                weight_decay=config.weight_decay,
+            ),
+            seed=config.seed,
+            partition_id=partition_id,
+            class_counts=tuple(np.bincount(train.labels.numpy(), minlength=len(data.classes)).tolist()),
+            device=compute_device(config),
+            edge_name=edge_name,
+        )

@@ -52,7 +52,7 @@ def build_model(name: str, *, image_shape: Shape, num_classes: int, seed: int) -
     build, least = _MODELS[name]
     _, height, width = image_shape
     if min(height, width) < least:
-        fitting = ", ".join(other for other, (_, side) in _MODELS.items() if min(height, width) >= side)
+        fitting = ", ".join(other for other, (_, side) in _MODELS.items() if min(height, width) >= side) or "none"
         raise bad_value("model", name, f"{fitting} for images of {width}x{height} ({name}: {least}x{least} or more)")
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed, which would seed the generators of all devices as well.
@@ -101,8 +101,8 @@ def _resnet(image_shape: Shape, num_classes: int, *, name: str) -> Blocks:
 _MODELS: dict[str, tuple[Callable[[Shape, int], Blocks], int]] = {
     "small-cnn": (partial(_cnn, channels=(16, 32), pool=2, hidden=64), 8),
     "cnn": (partial(_cnn, channels=(64, 128), pool=4, hidden=256), 16),
-    "resnet18": (partial(_resnet, name="resnet18"), 1),
-    "resnet50": (partial(_resnet, name="resnet50"), 1),
+    "resnet18": (partial(_resnet, name="resnet18"), 16),
+    "resnet50": (partial(_resnet, name="resnet50"), 16),
 }
 
 MODELS = tuple(_MODELS)

@@ -45,11 +45,10 @@ def partition(
     ``iid``
         Each class is spread evenly; what is left over goes to the clients that hold least.
     ``dirichlet``
-        Each class is cut at fractions drawn from the symmetric ``Dir(alpha)`` over the clients, the
-        usual way to have Dirichlet clients whose data add up to the pool. A client's class proportions
-        are then ``Dir(alpha)`` over the classes (where the pool holds the classes equally), but for
-        each class's normalisation over the clients, which fades as their number grows. The sizes of the
-        clients vary as well, the more so the smaller alpha is.
+        Each client draws class proportions from the symmetric ``Dir(alpha)`` over the classes, and each
+        class is cut in proportion to what the clients want of it, so that all data are used. This
+        normalisation pulls a client's proportions towards those of the pool; with many clients it fades
+        (as it must in any division of a whole pool). The sizes of the clients vary with it.
     ``shards``
         The training pool, sorted by label, is cut into ``num_clients * shards_per_client`` equal runs;
         each client gets ``shards_per_client`` of them at random.
@@ -103,7 +102,8 @@ def partition(
     if scheme == "shards":
         shares = _draw_shards(np.sort(train_labels), num_classes, num_clients, shards_per_client, rng)
     elif scheme == "dirichlet":
-        shares = rng.dirichlet(np.full(num_clients, alpha), size=num_classes).T
+        # The tiny addition stands in for a class that no client wants.
+        shares = rng.dirichlet(np.full(num_classes, alpha), size=num_clients) + 1e-12
     else:
         shares = np.ones((num_clients, num_classes))
     train_counts = _apportion(train_sizes, shares)

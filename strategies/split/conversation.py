@@ -43,7 +43,7 @@ class MiniBatch:
     node_id : int
         The client.
     activations : Tensor
-        Shape (N, *cut_shape), float32.
+        Shape (N, *cut_shape).
     labels : Tensor
         Shape (N,).
     """
@@ -142,6 +142,7 @@ def lock_step(
     cuts: Mapping[int, int],
     cut_shapes: Mapping[int, tuple[int, ...]],
     server_round: int,
+    dtype: torch.dtype,
     labels: Labels,
     num_classes: int,
     serve: Serve,
@@ -160,6 +161,8 @@ def lock_step(
         activations behind it.
     server_round : int
         The round.
+    dtype : torch.dtype
+        Of the activations, as the model computes.
     labels : Labels
         Finds the labels.
     num_classes : int
@@ -181,7 +184,11 @@ def lock_step(
                     outcome.blocks[node_id] = _client_block(reply.content, blocks[node_id])
                     outcome.num_examples[node_id] = _count(reply.content, NUM_EXAMPLES)
                 else:
-                    batches.append(_mini_batch(node_id, reply.content, step, cut_shapes[node_id], labels, num_classes))
+                    activations = _activations(reply.content, step, cut_shapes[node_id], dtype)
+                    own_labels = labels.find(node_id, reply.content, num_classes)
+                    if len(own_labels) != len(activations):
+                        raise ValueError(f"{len(own_labels)} labels for {len(activations)} activations")
+                    batches.append(MiniBatch(node_id, activations, torch.from_numpy(own_labels)))
                     num_steps.setdefault(node_id, max(1, _count(reply.content, NUM_STEPS)))
             except (ValueError, KeyError, TypeError) as error:
                 outcome.failures.append(Failure(node_id, one_line(error)))
@@ -216,23 +223,20 @@ def _gradient(node_id: int, gradient: Tensor, kind: str, server_round: int, step
     return Message(RecordDict({CUT_GRADIENT: record, CONFIG: config}), node_id, kind)
 
 
-def _mini_batch(
-    node_id: int, content: RecordDict, step: int, cut_shape: tuple[int, ...], labels: Labels, num_classes: int
-) -> MiniBatch:
-    """Return a step's mini-batch, or raise ValueError for what does not fit."""
+def _activations(content: RecordDict, step: int, cut_shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return a step's activations, or raise ValueError for what does not fit."""
     if (answered := _count(content, STEP)) != step:
         raise ValueError(f"it answered step {answered}, not step {step}")
-    values = _record(content, ACTIVATIONS)[ACTIVATIONS].numpy()
-    if values.dtype != np.float32:
-        raise ValueError(f"activations have dtype {values.dtype}, expected float32")
-    if values.shape[1:] != cut_shape or not len(values):
-        raise ValueError(f"activations have shape {values.shape}, expected (N, {', '.join(map(str, cut_shape))})")
-    if not np.isfinite(values).all():
+    values = torch.from_numpy(_record(content, ACTIVATIONS)[ACTIVATIONS].numpy())
+    if values.dtype != dtype:
+        raise ValueError(f"activations have dtype {values.dtype}, expected {dtype}")
+    if tuple(values.shape[1:]) != cut_shape or not len(values):
+        raise ValueError(
+            f"activations have shape {tuple(values.shape)}, expected (N, {', '.join(map(str, cut_shape))})"
+        )
+    if not torch.isfinite(values).all():
         raise ValueError("activations hold NaN or Inf")
-    own = labels.find(node_id, content, num_classes)
-    if len(own) != len(values):
-        raise ValueError(f"{len(own)} labels for {len(values)} activations")
-    return MiniBatch(node_id, torch.from_numpy(values), torch.from_numpy(own))
+    return values
 
 
 def _client_block(content: RecordDict, sent: ArrayRecord) -> Weights:

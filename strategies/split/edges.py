@@ -138,6 +138,7 @@ class SplitEdge(ABC):
             cuts,
             {node_id: self._cut_shapes[cut] for node_id, cut in cuts.items()},
             server_round,
+            next(self.model.parameters()).dtype,
             self.labels,
             self.num_classes,
             serve,
@@ -323,9 +324,9 @@ def _on_cpu(weights: Weights) -> Weights:
 @torch.no_grad()
 def _cut_shapes(model: nn.Sequential, input_shape: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
     """Return the shape of one sample's activations behind every legal cut."""
-    was_training, device = model.training, next(model.parameters()).device
+    was_training, first = model.training, next(model.parameters())
     model.eval()
-    sample, shapes = torch.zeros(1, *input_shape, device=device), {}
+    sample, shapes = first.new_zeros(1, *input_shape), {}
     for cut in legal_cuts(model):
         sample = model[cut - 1](sample)
         shapes[cut] = tuple(sample.shape[1:])

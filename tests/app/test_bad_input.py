@@ -6,20 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from PIL import Image
 
 from app.__main__ import main
+from tests.app.pictures import image_folder
 from tests.app.runs import run_app
-
-
-def image_folder(root, *, train=("cat", "dog"), test=("cat", "dog")):
-    for pool, classes in (("train", train), ("test", test)):
-        for name in classes:
-            folder = root / pool / name
-            folder.mkdir(parents=True)
-            for i in range(12):
-                Image.new("RGB", (16, 16), (20 * i, 9, 200)).save(folder / f"{i:02}.png")
-    return root
 
 
 def refused(arguments, capsys, tmp_path):
@@ -52,6 +42,13 @@ def refused(arguments, capsys, tmp_path):
         ("engine=flower", ["engine = 'flower'", "flwr run ."]),
         ("resume=/no/such/folder", ["resume = '/no/such/folder'", "config.json"]),
         ("nonsense", ["'nonsense'", "KEY=VALUE"]),
+        ("model=resnet18", ["model = 'resnet18'", "8x8", "small-cnn"]),
+        ("edge-strategy=FedAvg(min_available_nodes=5)", ["edge 'edge-0' has 4 node(s)", "needs 5", "edge-strategy"]),
+        ("cloud-strategy=FedAvg(min_train_nodes=3)", ["the cloud has 2 edge(s)", "needs 3", "cloud-strategy"]),
+        ("cloud-strategy=Bulyan", ["the cloud has 2 edge(s)", "needs 3"]),
+        ("edge-strategy=FedAvg(fraction_train=2.0)", ["fraction_train", "<= 1"]),
+        ("edge-strategy=QFedAvg(client_learning_rate=0)", ["client_learning_rate", "> 0"]),
+        ("edge-strategy=FedAvg(weighted_by_key='n')", ["a parameter of FedAvg"]),
     ],
 )
 def test_bad_values(argument, parts, capsys, tmp_path):

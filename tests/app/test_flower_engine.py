@@ -56,7 +56,7 @@ def test_too_few_supernodes_say_what_to_type(tmp_path):
     code, output = flwr_run("num-supernodes=2", output_dir=str(folder), wait_for_nodes=4)
     assert code == 1
     (line,) = [line for line in output.splitlines() if "num-clients = 8" in line]
-    assert 'flwr run . --federation-config "num-supernodes=8 client-resources-num-cpus=1"' in line
+    assert 'flwr run . --stream --federation-config "num-supernodes=8 client-resources-num-cpus=1"' in line
     assert "Traceback" not in output
     assert not folder.exists()
 

@@ -1,10 +1,14 @@
 """A run that was interrupted goes on to the same bits."""
 
+import json
 import subprocess
 import sys
 import time
 
+from PIL import Image
+
 from app.__main__ import main
+from tests.app.pictures import image_folder
 from tests.app.runs import lines, run_app, same_weights, summary
 
 # Both tiers hold state, and clients are sampled.
@@ -65,12 +69,47 @@ def test_lines_of_a_round_that_was_not_saved_are_dropped(tmp_path):
     assert_same_run(folder, whole)
 
 
-def test_a_run_killed_before_its_first_round_starts_again(tmp_path):
+def test_a_run_killed_before_its_first_round_was_saved_starts_again(tmp_path):
     whole = run_app(tmp_path / "whole")
     folder = run_app(tmp_path / "run")
     (folder / "state.npz").unlink()
+    first_round = [line for line in lines_so_far(folder) if '"round": 1,' in line]
+    (folder / "metrics.jsonl").write_text("\n".join(first_round) + "\n")
     assert main([f"resume={folder}"]) == 0
     assert_same_run(folder, whole)
+
+
+def test_a_run_that_lost_its_state_is_refused_and_keeps_its_metrics(tmp_path, capsys):
+    folder = run_app(tmp_path / "run", global_rounds=3)
+    (folder / "state.npz").unlink()
+    before = lines_so_far(folder)
+    capsys.readouterr()
+    assert main([f"resume={folder}"]) == 2
+    assert f"error: {folder / 'state.npz'}: is missing" in capsys.readouterr().err
+    assert lines_so_far(folder) == before
+
+
+def test_a_run_can_be_made_longer_which_is_remembered_and_not_shorter(tmp_path, capsys):
+    folder = run_app(tmp_path / "run", global_rounds=2)
+    assert main([f"resume={folder}", "global-rounds=3"]) == 0
+    assert_same_run(folder, run_app(tmp_path / "whole", global_rounds=3))
+    assert json.loads((folder / "config.json").read_text())["global-rounds"] == 3
+    capsys.readouterr()
+    assert main([f"resume={folder}", "global-rounds=1"]) == 2
+    assert "global-rounds = 1: allowed is at least 3" in capsys.readouterr().err
+    assert len(lines(folder, "global")) == 3
+
+
+def test_other_data_are_refused_and_the_same_data_elsewhere_are_not(tmp_path, capsys):
+    first, other = (image_folder(tmp_path / name) for name in ("first", "other"))
+    Image.new("RGB", (16, 16), (1, 2, 3)).save(other / "train/cat/00.png")
+    settings = {"dataset": "image-folder", "num_clients": 2, "global_rounds": 1, "min_samples": 2}
+    folder = run_app(tmp_path / "run", data_dir=str(first), **settings)
+    capsys.readouterr()
+    assert main([f"resume={folder}", f"data-dir={other}", "global-rounds=2"]) == 2
+    assert f"data-dir = '{other}': allowed is the data of the run to resume" in capsys.readouterr().err
+    first.rename(tmp_path / "moved")
+    assert main([f"resume={folder}", f"data-dir={tmp_path / 'moved'}", "global-rounds=2"]) == 0
 
 
 def test_a_finished_run_can_be_resumed_without_harm(tmp_path):

@@ -2,20 +2,25 @@
 
 import csv
 import json
+import random
 from statistics import fmean, pstdev
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord
+from flwr.serverapp.strategy import FedAvg
 from torch.nn.functional import cross_entropy
 
 from app.client import app as client_app
 from app.config import parse_config
+from app.engines import in_process_grid
+from app.federation import gather_clients
 from app.reports.progress import LogProgress
 from app.run import run
 from app.tasks.images import client_indices, load_data, new_model
 from sim.in_process_grid import InProcessGrid
+from strategies.views import MemberGrid
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 FILES = ["bytes.png", "clients.csv", "clients.png", "config.json", "metrics.jsonl", "model.pt", "rounds.png"]
@@ -78,11 +83,19 @@ def test_bytes_are_those_of_the_models_that_travel(tmp_path):
     assert flat["bytes_by_kind"]["cloud"]["uplink"]["model"] == 2 * 8 * one
 
 
-def test_one_edge_with_one_edge_round_is_flat_fedavg_to_the_bit(tmp_path):
+def test_flat_and_one_edge_are_flowers_own_fedavg_to_the_bit(tmp_path, monkeypatch):
     flat = run_app(tmp_path / "flat", algorithm="fedavg", global_rounds=3)
     nested = run_app(tmp_path / "nested", algorithm="h-fedavg", num_edges=1, edge_rounds=1, global_rounds=3)
     assert same_weights(flat, nested)
     assert summary(flat)["global"] == summary(nested)["global"]
+    # Flower averages in the order in which it happened to draw the nodes: let that be client order.
+    monkeypatch.setattr(random, "sample", lambda population, k: population[:k])
+    config = parse_config({"engine": "in-process", "global-rounds": 3, "algorithm": "fedavg"})
+    grid = in_process_grid(config)
+    clients = MemberGrid(grid, [profile.node_id for profile in gather_clients(grid, config)])
+    start = ArrayRecord(new_model(config).state_dict())
+    expected = FedAvg().start(clients, start, num_rounds=3).arrays.to_torch_state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(flat).items())
 
 
 def test_the_seed_decides_everything(tmp_path):

@@ -4,6 +4,7 @@ import logging
 
 import numpy as np
 import pytest
+from flwr.app import Array
 from flwr.serverapp.strategy import FedAvg, FedTrimmedAvg
 
 from sim.in_process_grid import InProcessGrid
@@ -56,6 +57,13 @@ def assert_is_average_of(arrays, *edges):
         ("no weight", "metric 'num-examples' is None"),
         ("negative weight", "metric 'num-examples' is -1"),
         ("metrics", "'boast'"),
+        ("list", "metric 'train_loss' of 2"),
+        ("nan loss", "metric 'train_loss' is nan"),
+        ("too large", "array 'w' holds NaN or Inf"),
+        ("no arrays", "0 array records, expected 1"),
+        ("two arrays", "2 array records, expected 1"),
+        ("renamed arrays", "record 'weights'"),
+        ("renamed metrics", "record 'm'"),
     ],
 )
 def test_a_bad_client_is_left_out_logged_with_its_name_and_counted(fault, reason, caplog):
@@ -83,7 +91,7 @@ def test_an_edge_that_loses_all_its_clients_is_left_out_by_the_cloud(caplog):
     assert_is_average_of(outcome.arrays, [0, 1, 2])
     assert outcome.edges["edge-1"].arrays is None
     assert outcome.edges["edge-1"].weight == 0
-    assert "edge-1 left out: no node had a good reply" in caplog.text
+    assert "edge-1 left out: no edge round gave a model" in caplog.text
 
 
 def test_an_edge_keeps_its_model_over_an_edge_round_without_replies():
@@ -168,6 +176,59 @@ def test_a_node_that_left_is_not_asked_and_one_that_leaves_later_is_left_out():
     outcome = next(strategy.rounds(grid, to_record(initial()), 1, timeout=5))
     assert [failure.reason for failure in outcome.edges["edge-0"].updates[0].failures] == ["the node is disconnected"]
     assert_is_average_of(outcome.arrays, [0, 2, 3])
+
+
+def test_a_node_that_goes_while_a_strategy_looks_does_not_stop_the_run(monkeypatch):
+    grid = toy_grid(4)
+    strategy = build(grid, num_edges=1, make_edge=lambda n, s: FedAvg(min_available_nodes=4))
+    everyone, looks = grid.get_node_ids(), []
+
+    def shrinking():
+        looks.append(1)
+        return everyone if len(looks) < 2 else everyone[:-1]
+
+    monkeypatch.setattr(grid, "get_node_ids", shrinking)
+    first, second = strategy.rounds(grid, to_record(initial()), 2)
+    assert len(first.edges["edge-0"].updates[0].participants) == 4
+    assert [f.reason for f in second.edges["edge-0"].updates[0].failures] == ["3 nodes connected, FedAvg needs 4"]
+
+
+@pytest.mark.parametrize("placeholder", [None, ""])
+def test_a_message_that_could_not_be_pushed_is_a_failure_at_once(placeholder):
+    class Refusing(InProcessGrid):
+        """Marks what it can't push as Flower's deployed Grid does."""
+
+        def push_messages(self, messages):
+            ids = list(super().push_messages(messages))
+            refused = [m.metadata.message_type == "train" and m.metadata.dst_node_id == bad for m in messages]
+            return [placeholder if r else i for i, r in zip(ids, refused, strict=True)]
+
+    grid = Refusing(toy_app(), 4)
+    strategy = build(grid)
+    bad = strategy.topology["edge-0"][1]
+    outcome = next(strategy.rounds(grid, to_record(initial()), 1))
+    assert [(f.node_id, f.reason) for f in outcome.edges["edge-0"].updates[0].failures] == [(bad, "unreachable")]
+    assert_is_average_of(outcome.arrays, [0], [2, 3])
+
+
+def test_a_strategy_that_makes_no_model_or_a_bad_one_leaves_its_edge_out(caplog):
+    class Silent(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            return None, None
+
+    class Exploding(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            arrays["w"] = Array(np.full(5, 1e200))
+            return arrays, metrics
+
+    for kind, reason in ((Silent, "Silent made no model of 2 replies"), (Exploding, "Exploding made holds NaN or Inf")):
+        kinds = {"edge-0": FedAvg, "edge-1": kind}
+        outcome = one_round(toy_grid(4), make_edge=lambda n, s, kinds=kinds: kinds[n](**ANY), edge_rounds=2)
+        assert outcome.edges["edge-1"].arrays is None
+        assert all(reason in update.failures[0].reason for update in outcome.edges["edge-1"].updates)
+        assert f"edge-1 left out: {outcome.edges['edge-1'].updates[0].failures[0].reason}" in caplog.text
+        np.testing.assert_array_equal(outcome.arrays["w"].numpy(), outcome.edges["edge-0"].arrays["w"].numpy())
 
 
 def test_too_few_connected_nodes_skip_the_edge_round_instead_of_waiting_for_ever():

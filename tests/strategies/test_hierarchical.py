@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, Krum, Strategy
+from flwr.serverapp.strategy import (
+    Bulyan,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMedian,
+    FedProx,
+    Krum,
+    Strategy,
+)
 
 from sim.in_process_grid import InProcessGrid
 from strategies import Hierarchical, ask_profiles
@@ -261,13 +271,62 @@ def test_start_returns_flowers_result_with_the_servers_own_evaluation():
         ({}, FedAvg, {}, "no edges"),
         ({"a": []}, FedAvg, {}, "edge 'a' has no nodes"),
         ({"a": [1, 2], "b": [2, 3]}, FedAvg, {}, "node 2 is in edge 'a' and in edge 'b'"),
-        ({"a": [1]}, FedAvg, {}, "edge 'a' has 1 node(s) but its FedAvg would wait for 2"),
+        ({"a": [1]}, FedAvg, {}, "edge 'a' has 1 node(s) but its FedAvg needs 2"),
         ({"a": [1, 2]}, FedAvg, {"edge_rounds": 0}, "edge_rounds is 0"),
     ],
 )
 def test_what_cannot_work_is_refused(topology, make_edge, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         Hierarchical(FedAvg(**ANY), lambda name, size: make_edge(), topology, **options)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "needed"),
+    [
+        (lambda: FedAvg(fraction_train=2.0, **ANY), 6),
+        (lambda: FedAvg(min_available_nodes=5), 5),
+        (lambda: Bulyan(num_malicious_nodes=0, **ANY), 3),
+        (lambda: Bulyan(num_malicious_nodes=1, **ANY), 7),
+        (lambda: private(FedAvg(min_train_nodes=4)), 4),
+    ],
+)
+def test_an_edge_too_small_for_its_strategy_is_refused(strategy, needed):
+    with pytest.raises(ValueError, match=f"edge 'a' has [23] node.s. but its .* needs {needed}"):
+        Hierarchical(FedAvg(**ANY), lambda name, size: strategy(), {"a": [1, 2, 3] if needed != 3 else [1, 2]})
+
+
+def test_there_are_two_tiers():
+    inner = Hierarchical(FedAvg(**ANY), lambda name, size: FedAvg(**ANY), {"a": [1]})
+    with pytest.raises(ValueError, match="edge 'b' is itself hierarchical"):
+        Hierarchical(FedAvg(**ANY), lambda name, size: inner, {"b": [1, 2]})
+
+
+def private(strategy, noise=0.0, clip=1e9, sampled=2):
+    return DifferentialPrivacyServerSideFixedClipping(strategy, noise, clip, sampled)
+
+
+def test_privacy_wrappers_work_at_either_tier():
+    # Without noise and clipping they change nothing, FedAvgM's base included.
+    def momentum(name, size):
+        return FedAvgM(server_learning_rate=0.9, server_momentum=0.4, **ANY)
+
+    plain = final(toy_grid(6), cloud=FedAdam(**ANY), make_edge=momentum, rounds=3, edge_rounds=2)
+    wrapped = final(
+        toy_grid(6),
+        cloud=private(FedAdam(**ANY)),
+        make_edge=lambda n, s: private(momentum(n, s)),
+        rounds=3,
+        edge_rounds=2,
+    )
+    assert_close(plain, wrapped, 1e-5)
+
+
+def test_privacy_noise_follows_the_seed():
+    def noisy(seed):
+        return final(toy_grid(6), make_edge=lambda n, s: private(FedAvg(**ANY), 0.5, 1.0, 3), seed=seed)
+
+    assert_same_bits(noisy(1), noisy(1))
+    assert not np.array_equal(noisy(1)["w"], noisy(2)["w"])
 
 
 def test_a_cloud_that_would_wait_for_more_edges_and_shared_strategies_are_refused():

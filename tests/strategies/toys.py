@@ -1,7 +1,7 @@
 """A toy federation whose clients are a line of NumPy, so that references can be written by hand."""
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients.profile import profile_reply
@@ -61,7 +61,22 @@ def toy_app(faults: dict[int, str] | None = None, first_bad_round: int = 1) -> C
             metrics["num-examples"] = -1
         if fault == "metrics":
             metrics["boast"] = 1.0
-        return Message(RecordDict({"arrays": to_record(new), "metrics": MetricRecord(metrics)}), reply_to=message)
+        if fault == "list":
+            metrics["train_loss"] = [1.0, 2.0]
+        if fault == "nan loss":
+            metrics["train_loss"] = float("nan")
+        if fault == "too large":
+            new["w"] = np.full(5, 1e300)
+        records = {"arrays": to_record(new), "metrics": MetricRecord(metrics)}
+        if fault == "no arrays":
+            del records["arrays"]
+        if fault == "two arrays":
+            records["more"] = to_record(new)
+        if fault == "renamed arrays":
+            records["weights"] = records.pop("arrays")
+        if fault == "renamed metrics":
+            records["m"] = records.pop("metrics")
+        return Message(RecordDict(records), reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -87,10 +102,6 @@ def to_record(weights: Weights) -> ArrayRecord:
 
 def to_numpy(arrays: ArrayRecord) -> Weights:
     return {name: array.numpy() for name, array in arrays.items()}
-
-
-def empty_config() -> ConfigRecord:
-    return ConfigRecord()
 
 
 # References: each takes the model that was sent out, the replies and their weights.

@@ -1,0 +1,51 @@
+"""Who takes part."""
+
+import time
+from typing import get_args
+
+import pytest
+
+from app.algorithms import ALGORITHMS
+from app.client import app as client_app
+from app.config import FLAT_ALGORITHMS, RunConfig, parse_config
+from app.errors import UserError
+from app.federation import gather_clients
+from app.tasks.data import DATASETS
+from app.tasks.models import MODELS
+from app.tasks.partition import PARTITIONS
+from sim.in_process_grid import InProcessGrid
+
+
+class Arriving(InProcessGrid):
+    """Nodes connect one by one: those of high partition ids first."""
+
+    def __init__(self, num_nodes, config, seconds):
+        super().__init__(client_app, num_nodes, run_config=config.as_dict())
+        self.started, self.seconds = time.monotonic(), seconds
+        self.order = sorted(self._nodes, key=lambda n: -self._nodes[n].partition_id)
+
+    def get_node_ids(self):
+        return self.order[: 1 + int((time.monotonic() - self.started) / self.seconds)]
+
+
+def test_clients_are_awaited_whoever_comes_first():
+    config = parse_config({"num-clients": 3, "wait-for-nodes": 20})
+    profiles = gather_clients(Arriving(5, config, 0.05), config)
+    assert [profile.partition_id for profile in profiles] == [0, 1, 2]
+
+
+def test_clients_that_never_come_are_named():
+    config = parse_config({"num-clients": 3, "wait-for-nodes": 1})
+    grid = Arriving(5, config, 0.01)
+    grid.order = grid.order[:4]  # partitions 4, 3, 2, 1
+    with pytest.raises(UserError, match=r"no profile from clients \[0\]"):
+        gather_clients(grid, config)
+
+
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [("algorithm", ALGORITHMS), ("dataset", DATASETS), ("partition", PARTITIONS), ("model", ("auto", *MODELS))],
+)
+def test_the_config_allows_what_there_is(key, names):
+    assert sorted(get_args(RunConfig.model_fields[key].annotation)) == sorted(names)
+    assert set(FLAT_ALGORITHMS) <= set(ALGORITHMS)
