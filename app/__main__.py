@@ -43,7 +43,10 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; the rounds that were over are saved: python -m app resume=FOLDER goes on", file=sys.stderr)
+        print(
+            "interrupted; to go on after the last whole round: python -m app resume=FOLDER, as named above",
+            file=sys.stderr,
+        )
         return 130
     print(result_table(json.loads((path / "summary.json").read_text(encoding="utf-8"))))
     print(f"results: {path}")

@@ -5,11 +5,11 @@
     python benchmarks/messages.py
 
 prints a table with round trips per second of a small and of a 1.6 MB message on both, and how many times faster
-InProcessGrid is. A round trip is one message to a node and its reply; the ClientApp returns the content it got. The
-same code sends one message to each of two nodes at a time and waits for both replies. The simulation runs the two side
-by side in two Ray actors of one CPU each, and looks for replies every 0.1 s, which is what bounds it; InProcessGrid
-runs them one after the other in one thread. A figure is the median of five repetitions of about a second, after a
-warm-up. It takes about half a minute.
+InProcessGrid is. A round trip is one message to a node and its reply; the ClientApp returns the content it got. There
+are 200 nodes, and the same code sends one message each to two, or to all of them, at a time and waits for the replies.
+The simulation has two Ray actors of one CPU each, and looks for messages every 0.1 s, which is what bounds it with few
+in flight; InProcessGrid runs one message after the other in one thread. A figure is the median of five repetitions of
+about a second, after a warm-up. It takes about a minute.
 """
 
 import logging
@@ -28,7 +28,9 @@ from flwr.simulation import run_simulation
 
 from sim.in_process_grid import InProcessGrid
 
-NUM_NODES = 2
+NUM_WORKERS = 2
+NUM_NODES = 200
+IN_FLIGHT = (2, NUM_NODES)
 REPETITIONS = 5
 SECONDS = 1.0
 
@@ -50,27 +52,28 @@ def echo(message: Message, context: Context) -> Message:
     return Message(message.content, reply_to=message)
 
 
-def rate(grid: Grid, content: RecordDict, seconds: float) -> float:
+def rate(grid: Grid, content: RecordDict, in_flight: int, seconds: float) -> float:
     """Return round trips per second, measured for `seconds` or one exchange, whichever is longer."""
-    node_ids = list(grid.get_node_ids())
+    node_ids = list(grid.get_node_ids())[:in_flight]
     round_trips = 0
     started = time.perf_counter()
     while (elapsed := time.perf_counter() - started) < seconds or not round_trips:
         replies = list(grid.send_and_receive([Message(content, node_id, "query") for node_id in node_ids]))
-        if len(replies) != NUM_NODES or any(reply.has_error() for reply in replies):
+        if len(replies) != in_flight or any(reply.has_error() for reply in replies):
             raise RuntimeError(f"a message failed: {replies}")
-        round_trips += NUM_NODES
+        round_trips += in_flight
     return round_trips / elapsed
 
 
 def rates(grid: Grid) -> list[float]:
-    """Return the median rate of each of `CONTENTS`."""
+    """Return the median rate for each of `CONTENTS` and each of `IN_FLIGHT`."""
     while len(list(grid.get_node_ids())) < NUM_NODES:
         time.sleep(0.1)  # the simulation starts the ServerApp before its nodes
     medians = []
     for content in CONTENTS.values():
-        rate(grid, content, 0.0)  # the first exchange also starts the actors
-        medians.append(statistics.median(rate(grid, content, SECONDS) for _ in range(REPETITIONS)))
+        for in_flight in IN_FLIGHT:
+            rate(grid, content, in_flight, 0.0)  # the first exchange also starts the actors
+            medians.append(statistics.median(rate(grid, content, in_flight, SECONDS) for _ in range(REPETITIONS)))
     return medians
 
 
@@ -83,7 +86,7 @@ def simulation_rates(client_app: ClientApp) -> list[float]:
     def main(grid: Grid, context: Context) -> None:
         medians.extend(rates(grid))
 
-    resources = {"num_cpus": NUM_NODES, "logging_level": "error", "log_to_driver": False}
+    resources = {"num_cpus": NUM_WORKERS, "logging_level": "error", "log_to_driver": False}
     backend_config = {"client_resources": {"num_cpus": 1}, "init_args": resources}
     run_simulation(server_app, client_app, NUM_NODES, backend_config=backend_config)
     return medians
@@ -96,10 +99,11 @@ def main() -> None:
     client_app = ClientApp()
     client_app.query()(echo)
     in_process, simulation = rates(InProcessGrid(client_app, NUM_NODES)), simulation_rates(client_app)
-    print(f"round trips/s, {NUM_NODES} messages in flight to {NUM_NODES} nodes, median of {REPETITIONS}")
-    print(f"{'':<16}{'InProcessGrid':>16}{'Flower (Ray)':>16}{'ratio':>10}")
-    for name, ours, flowers in zip(CONTENTS, in_process, simulation, strict=True):
-        print(f"{name:<16}{ours:>16,.0f}{flowers:>16,.1f}{ours / flowers:>10,.0f}")
+    print(f"round trips/s, median of {REPETITIONS}")
+    print(f"{'':<16}{'in flight':>10}{'InProcessGrid':>16}{'Flower (Ray)':>16}{'ratio':>8}")
+    cases = [(name, in_flight) for name in CONTENTS for in_flight in IN_FLIGHT]
+    for (name, in_flight), ours, flowers in zip(cases, in_process, simulation, strict=True):
+        print(f"{name:<16}{in_flight:>10}{ours:>16,.0f}{flowers:>16,.1f}{ours / flowers:>8,.0f}")
 
 
 if __name__ == "__main__":
