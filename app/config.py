@@ -13,7 +13,11 @@ from app.strategy_spec import StrategySpec, parse_strategy
 
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
-FLAT_ALGORITHMS = ("fedavg",)
+FLAT_ALGORITHMS = ("fedavg", "centralised")
+# These are flat unless they are given more than one edge.
+FLAT_BY_DEFAULT = ("sl", "sfl-v1", "sfl-v2")
+SPLIT_ALGORITHMS = (*FLAT_BY_DEFAULT, "hsfl", "phsfl")
+ONE_CUT_ALGORITHMS = ("sl", "sfl-v2")
 
 
 def _kebab(name: str) -> str:
@@ -31,7 +35,7 @@ class RunConfig(BaseModel):
     )
 
     # What is computed.
-    algorithm: Literal["fedavg", "h-fedavg"] = "h-fedavg"
+    algorithm: Literal["fedavg", "h-fedavg", "sl", "sfl-v1", "sfl-v2", "hsfl", "phsfl", "centralised"] = "h-fedavg"
     cloud_strategy: str = "FedAvg"
     edge_strategy: str = "FedAvg"
     global_rounds: Positive = 10
@@ -41,7 +45,7 @@ class RunConfig(BaseModel):
 
     # The federation.
     num_clients: Positive = 8
-    num_edges: Positive = 2
+    num_edges: NotNegative = 0
 
     # Data and model.
     dataset: Literal["digits", "cifar10", "cifar100", "fashion-mnist", "image-folder"] = "digits"
@@ -63,6 +67,17 @@ class RunConfig(BaseModel):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
 
+    # Split training.
+    cut_layer: int | str = 1
+    label_policy: Literal["indices", "labels"] = "indices"
+    server_optimizer: Literal["sgd", "adam"] = "sgd"
+    server_learning_rate: Annotated[float, Field(ge=0)] = 0.0
+    server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    server_weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    server_order: Literal["interleaved", "one-by-one"] = "interleaved"
+    fine_tune_steps: NotNegative = 10
+    fine_tune_rate: Annotated[float, Field(gt=0)] = 0.01
+
     # How it runs.
     engine: Literal["flower", "in-process"] = "flower"
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -74,9 +89,34 @@ class RunConfig(BaseModel):
     resume: str = ""
 
     @property
+    def edges(self) -> int:
+        """Number of edges; a flat algorithm has one group of clients, the cloud's own."""
+        if self.algorithm in FLAT_ALGORITHMS:
+            return 1
+        return self.num_edges or (1 if self.algorithm in FLAT_BY_DEFAULT else 2)
+
+    @property
     def is_flat(self) -> bool:
         """True for an algorithm without edges."""
-        return self.algorithm in FLAT_ALGORITHMS
+        return self.algorithm in FLAT_ALGORITHMS or (self.algorithm in FLAT_BY_DEFAULT and self.edges == 1)
+
+    @property
+    def is_split(self) -> bool:
+        """True for an algorithm that cuts the model."""
+        return self.algorithm in SPLIT_ALGORITHMS
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """The cuts of `cut-layer`: client i has the i-th, from the start again after the last."""
+        try:
+            cuts = tuple(int(part) for part in str(self.cut_layer).split(","))
+        except ValueError:
+            allowed = "a number of blocks, or a list of them for the clients in turn, like '1,2,4'"
+            raise bad_value("cut-layer", self.cut_layer, allowed) from None
+        if self.algorithm in ONE_CUT_ALGORITHMS and len(set(cuts)) > 1:
+            allowed = f"one cut for all clients where algorithm = {self.algorithm!r}: they share the server's block"
+            raise bad_value("cut-layer", self.cut_layer, allowed)
+        return cuts
 
     @property
     def cloud(self) -> StrategySpec:
@@ -128,8 +168,10 @@ def _check_together(config: RunConfig) -> None:
     """Refuse values that are fine alone and impossible together."""
     for spec in (config.cloud, config.edge):
         spec.check()
-    if not config.is_flat and config.num_edges > config.num_clients:
-        raise bad_value("num-edges", config.num_edges, f"at most num-clients = {config.num_clients}")
+    if config.is_split:
+        _ = config.cuts
+    if config.edges > config.num_clients:
+        raise bad_value("num-edges", config.edges, f"at most num-clients = {config.num_clients}")
     if config.dataset == "image-folder" and not config.data_dir:
         raise bad_value("data-dir", "", "a folder with train/<class>/* and test/<class>/* for dataset = 'image-folder'")
 

@@ -2,13 +2,15 @@
 
 from flwr.serverapp import Grid
 
-from app.client import app as client_app
 from app.config import RunConfig
+from app.tasks.images import client_task
+from clients.client_app import make_client_app
 from sim.in_process_grid import InProcessGrid
 
 
 def in_process_grid(config: RunConfig) -> InProcessGrid:
     """Return a Grid of `num-clients` nodes that run the ClientApp in this process."""
+    client_app = make_client_app(client_task, durable=False)
     return InProcessGrid(client_app, config.num_clients, run_config=config.as_dict(), seed=config.seed)
 
 

@@ -43,4 +43,4 @@ def assign_edges(profiles: list[Profile], config: RunConfig) -> dict[str, list[i
     """Return node ids by edge; a flat algorithm has the one group "cloud"."""
     if config.is_flat:
         return {"cloud": [profile.node_id for profile in profiles]}
-    return group_by_edge(profiles, config.num_edges)
+    return group_by_edge(profiles, config.edges)

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import nn
 
-from app.algorithms import ALGORITHMS
+from app.algorithms import build_algorithm, frozen_head
 from app.config import RunConfig
 from app.errors import UserError, bad_value
 from app.federation import assign_edges, gather_clients
@@ -66,9 +66,10 @@ def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent
     topology = assign_edges(profiles, config)
     meter = ByteMeter({"edge": "cloud"} if config.is_flat else {"edge": "edge", "cloud": "cloud"})
     try:
-        hierarchical = ALGORITHMS[config.algorithm](
+        hierarchical = build_algorithm(
             config,
             topology,
+            client_of,
             observers=(meter, progress),
             node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",
         )
@@ -111,7 +112,9 @@ def train(
 
     After every round its lines are in ``metrics.jsonl`` and its state is saved.
     """
-    arrays, first_round, wall_seconds = ArrayRecord(model.state_dict()), 1, 0.0
+    frozen = frozen_head(config)
+    arrays = ArrayRecord({n: array for n, array in ArrayRecord(model.state_dict()).items() if n not in frozen})
+    first_round, wall_seconds = 1, 0.0
     if state:
         arrays, first_round, wall_seconds = state["arrays"], state["round"] + 1, state["wall_seconds"]
         hierarchical.load_state_dict(state["strategies"])
@@ -129,7 +132,7 @@ def train(
         ):
             arrays, test = outcome.arrays, None
             if outcome.evaluations:
-                model.load_state_dict(arrays.to_torch_state_dict())
+                model.load_state_dict(ArrayRecord({**arrays, **frozen}).to_torch_state_dict())
                 test = loss_and_accuracy(model, test_pool, prepare, device)
             wall_seconds = time.monotonic() - started
             counts = meter.take()
@@ -149,5 +152,5 @@ def train(
             progress.round_over(outcome.number, config.global_rounds, line)
     finally:
         progress.end()
-    model.load_state_dict(arrays.to_torch_state_dict())
+    model.load_state_dict(ArrayRecord({**arrays, **frozen}).to_torch_state_dict())
     return model

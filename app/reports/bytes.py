@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from clients.messages import EVALUATE
+from clients.messages import EVALUATE, TRAIN
 from strategies import Observer
 
 EVALUATION = "evaluation"
@@ -24,8 +24,9 @@ class Link(NamedTuple):
 class ByteMeter(Observer):
     """Counts the payload bytes of all messages.
 
-    Kinds are ``model``, ``config`` and ``metrics`` for training, and ``evaluation`` for whatever an evaluation
-    sends. Tier ``edge`` is between clients and their edge, tier ``cloud`` between edges and the cloud.
+    Kinds are ``model``, ``config`` and ``metrics`` for training, in split training the names of the records
+    (``client-block``, ``activations``, ``cut-gradient``, ``indices`` or ``labels``), and ``evaluation`` for whatever an
+    evaluation sends. Tier ``edge`` is between clients and their edge, tier ``cloud`` between edges and the cloud.
 
     Parameters
     ----------
@@ -55,11 +56,11 @@ class ByteMeter(Observer):
 def payload_bytes(message_type: str, content: RecordDict) -> Counter[str]:
     """Return the bytes of a message's records by kind."""
     counts: Counter[str] = Counter()
-    for record in content.values():
+    for name, record in content.items():
         if message_type == EVALUATE:
             kind = EVALUATION
         elif isinstance(record, ArrayRecord):
-            kind = "model"
+            kind = "model" if message_type == TRAIN else name
         else:
             kind = "config" if isinstance(record, ConfigRecord) else "metrics"
         counts[kind] += record.count_bytes()

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -64,9 +65,14 @@ def client_indices(config: RunConfig) -> list[ClientIndices]:
 def new_model(config: RunConfig) -> nn.Sequential:
     """Return the config's model with the initial weights that its seed gives."""
     data = load_data(config)
-    height, width, channels = data.train.images.shape[1:]
     name = config.model if config.model != "auto" else "small-cnn" if config.dataset == "digits" else "cnn"
-    return build_model(name, image_shape=(channels, height, width), num_classes=len(data.classes), seed=config.seed)
+    return build_model(name, image_shape=input_shape(config), num_classes=len(data.classes), seed=config.seed)
+
+
+def input_shape(config: RunConfig) -> tuple[int, int, int]:
+    """Return channels, height and width of an image."""
+    height, width, channels = load_data(config).train.images.shape[1:]
+    return channels, height, width
 
 
 def compute_device(config: RunConfig) -> torch.device:
@@ -95,6 +101,36 @@ def examples(pool: LabelledImages, indices: np.ndarray | slice = slice(None)) ->
     """
     pixels = torch.from_numpy(np.array(pool.images[indices])).permute(0, 3, 1, 2)
     return Examples(pixels, torch.from_numpy(np.array(pool.labels[indices])))
+
+
+def local_training(config: RunConfig) -> LocalTraining:
+    """Return how a client trains."""
+    return LocalTraining(
+        local_epochs=config.local_epochs,
+        batches_per_epoch=config.batches_per_epoch,
+        batch_size=config.batch_size,
+        optimizer=config.optimizer,
+        learning_rate=config.learning_rate,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+    )
+
+
+def centralised_task(config: RunConfig) -> ClientTask:
+    """Return the task of one client that has all the data, with as many mini-batches as all clients together."""
+    data, training = load_data(config), local_training(config)
+    train = examples(data.train)
+    return ClientTask(
+        model=new_model(config).to(compute_device(config)),
+        train=train,
+        test=examples(data.test),
+        prepare=normaliser(config),
+        training=replace(training, batches_per_epoch=training.batches_per_epoch * config.num_clients),
+        seed=config.seed,
+        partition_id=0,
+        class_counts=tuple(np.bincount(data.train.labels, minlength=len(data.classes)).tolist()),
+        device=compute_device(config),
+    )
 
 
 def client_task(context: Context) -> ClientTask:
@@ -153,15 +189,7 @@ class ClientTasks:
             train=train,
             test=examples(data.test, indices.test),
             prepare=self._prepare,
-            training=LocalTraining(
-                local_epochs=config.local_epochs,
-                batches_per_epoch=config.batches_per_epoch,
-                batch_size=config.batch_size,
-                optimizer=config.optimizer,
-                learning_rate=config.learning_rate,
-                momentum=config.momentum,
-                weight_decay=config.weight_decay,
-            ),
+            training=local_training(config),
             seed=config.seed,
             partition_id=partition_id,
             class_counts=tuple(np.bincount(train.labels.numpy(), minlength=len(data.classes)).tolist()),
