@@ -14,6 +14,7 @@ from app.algorithms import build_algorithm, frozen_head
 from app.config import RunConfig
 from app.errors import UserError, bad_value
 from app.federation import assign_edges, gather_clients
+from app.personalisation import personalise
 from app.reports.bytes import ByteMeter
 from app.reports.final import write_final_reports
 from app.reports.folder import ResultsFolder
@@ -80,8 +81,9 @@ def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent
     else:
         folder = ResultsFolder.create(config, results_parent)
     logger.info("results go to %s", folder.path)
-    final = train(config, grid, hierarchical, model, client_of, folder, state, meter, progress)
-    write_final_reports(config, folder, final, profiles, topology)
+    arrays = train(config, grid, hierarchical, model, client_of, folder, state, meter, progress)
+    personalise(config, grid, hierarchical, arrays, client_of, folder, meter)
+    write_final_reports(config, folder, model, profiles, topology)
     return folder.path
 
 
@@ -107,8 +109,8 @@ def train(
     state: dict[str, Any] | None,
     meter: ByteMeter,
     progress: ProgressDisplay,
-) -> nn.Module:
-    """Run all global rounds, or those that a resumed run has left, and return the model as they leave it.
+) -> ArrayRecord:
+    """Run all global rounds, or those that a resumed run has left, and return the global model; `model` has it too.
 
     After every round its lines are in ``metrics.jsonl`` and its state is saved.
     """
@@ -153,4 +155,4 @@ def train(
     finally:
         progress.end()
     model.load_state_dict(ArrayRecord({**arrays, **frozen}).to_torch_state_dict())
-    return model
+    return arrays

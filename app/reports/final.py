@@ -42,11 +42,11 @@ def client_table(
 ) -> list[list[Any]]:
     """Return a header and a row per client: its data, the last evaluation and how often it was left out."""
     edge_of = {node_id: edge for edge, members in topology.items() for node_id in members}
-    metrics = next((line["clients"] for line in reversed(lines) if "clients" in line), {})
+    metrics = next((line["clients"] for line in reversed(lines) if line["scope"] == "global" and "clients" in line), {})
+    personalised = next((line["clients"] for line in lines if line["scope"] == "personalised"), {})
     failures = Counter(failure["client"] for line in lines if line["scope"] == "edge" for failure in line["failures"])
-    rows: list[list[Any]] = [
-        ["client", "edge", "train_examples", "test_examples", "classes", "accuracy", "loss", "times_left_out"]
-    ]
+    header = ["client", "edge", "train_examples", "test_examples", "classes", "accuracy", "loss", "times_left_out"]
+    rows: list[list[Any]] = [header + ["personalised_accuracy", "personalised_loss"] * bool(personalised)]
     for profile in profiles:
         own = metrics.get(str(profile.partition_id), {})
         rows.append(
@@ -61,6 +61,9 @@ def client_table(
                 failures[profile.partition_id],
             ]
         )
+        if personalised:
+            own = personalised.get(str(profile.partition_id), {})
+            rows[-1] += [own.get("accuracy"), own.get("loss")]
     return rows
 
 
@@ -73,6 +76,10 @@ def result_table(summary: Mapping[str, Any]) -> str:
         spread, test = summary["global"][key] or {}, summary["test"] or {}
         cells = [_figure(spread.get(part)) for part in ("mean", "std", "min", "max")]
         table.add_row(f"test {key}, over clients", *cells, _figure(test.get(key)))
+        if "personalised" in summary:
+            spread = summary["personalised"][key] or {}
+            cells = [_figure(spread.get(part)) for part in ("mean", "std", "min", "max")]
+            table.add_row("  with fine-tuned heads", *cells, "")
     console = Console(width=100, color_system=None)
     with console.capture() as capture:
         console.print(table)

@@ -95,7 +95,9 @@ class ResultsFolder:
 
     def go_on_after(self, last_round: int, config: RunConfig) -> None:
         """Drop the lines of rounds after `last_round`, whose state was not saved; write the config to go on with."""
-        lines = [line for line in self.read_metrics() if line["round"] <= last_round]
+        lines = [
+            line for line in self.read_metrics() if line["round"] <= last_round and line["scope"] != "personalised"
+        ]
         replace_text(self._metrics, "".join(json.dumps(line) + "\n" for line in lines))
         values = {**config.as_dict(), "resume": "", "output-dir": str(self.path)}
         replace_text(self.path / "config.json", json.dumps(values, indent=2) + "\n")

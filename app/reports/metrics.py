@@ -10,6 +10,7 @@ from app.config import RunConfig
 from app.reports.bytes import EVALUATION, Link, nested
 from clients.messages import ACCURACY, LOSS
 from strategies import Evaluation, Failure, Round
+from strategies.split import Personalised
 
 Line = dict[str, Any]
 
@@ -94,6 +95,30 @@ def global_line(
     return line
 
 
+def personalised_line(
+    number: int, results: Mapping[str, Personalised], counts: Counter[Link], client_of: Mapping[int, int]
+) -> Line:
+    """Return the line of the personalisation after the last round.
+
+    Parameters
+    ----------
+    number : int
+        The last round.
+    results : Mapping[str, Personalised]
+        By edge.
+    counts, client_of
+        As in `edge_lines`.
+    """
+    clients = {client_of[n]: dict(metrics) for result in results.values() for n, metrics in result.metrics.items()}
+    line: Line = {"round": number, "scope": "personalised"}
+    if clients:
+        for key in (ACCURACY, LOSS):
+            line[key] = spread([float(metrics[key]) for metrics in clients.values()])
+    line["clients"] = {str(i): finite(clients[i]) for i in sorted(clients)}
+    line["failures"] = [_failure(failure, client_of) for result in results.values() for failure in result.failures]
+    return line | {"bytes": nested(counts)}
+
+
 def summarise(config: RunConfig, lines: Sequence[Line]) -> Line:
     """Return the final figures of a run, the content of ``summary.json``.
 
@@ -112,7 +137,7 @@ def summarise(config: RunConfig, lines: Sequence[Line]) -> Line:
                 sums = by_kind.setdefault(tier, {}).setdefault(direction, {})
                 for kind, count in kinds.items():
                     sums[kind] = sums.get(kind, 0) + count
-    return {
+    summary = {
         "algorithm": config.algorithm,
         "dataset": config.dataset,
         "seed": config.seed,
@@ -124,6 +149,11 @@ def summarise(config: RunConfig, lines: Sequence[Line]) -> Line:
         "failures": sum(line["failures"] for line in rounds),
         "wall_seconds": rounds[-1]["wall_seconds"] if rounds else 0.0,
     }
+    for line in lines:
+        if line["scope"] == "personalised":
+            summary["personalised"] = {key: line.get(key) for key in (ACCURACY, LOSS)}
+            summary["personalisation_bytes_by_kind"] = line["bytes"]
+    return summary
 
 
 def spread(values: Sequence[float]) -> dict[str, float | None]:

@@ -27,7 +27,8 @@ def draw_plots(folder: Path, title: str, lines: Sequence[Line]) -> list[Path]:
     Returns
     -------
     list[Path]
-        ``rounds.png`` (accuracy and loss over rounds), ``clients.png`` (accuracy per client) and ``bytes.png``.
+        ``rounds.png`` (accuracy and loss over rounds), ``clients.png`` (accuracy per client), ``bytes.png``, and
+        ``personalised.png`` (each client with the global head and with its own) where heads were fine-tuned.
     """
     rounds = [line for line in lines if line["scope"] == "global"]
     evaluated = [line for line in rounds if "clients" in line]
@@ -35,6 +36,10 @@ def draw_plots(folder: Path, title: str, lines: Sequence[Line]) -> list[Path]:
     if evaluated:
         paths.append(_save(folder / "rounds.png", title, _draw_rounds, evaluated, width=9.0, columns=2))
         paths.append(_save(folder / "clients.png", title, _draw_clients, evaluated[-1]["clients"], width=9.0))
+    personalised = [line for line in lines if line["scope"] == "personalised" and line["clients"]]
+    if evaluated and personalised:
+        both = (evaluated[-1]["clients"], personalised[-1]["clients"])
+        paths.append(_save(folder / "personalised.png", title, _draw_personalised, both, width=9.0, columns=2))
     paths.append(_save(folder / "bytes.png", title, _draw_bytes, rounds, width=6.5))
     return paths
 
@@ -76,6 +81,20 @@ def _draw_clients(axes: Sequence[Axes], clients: dict[str, Line]) -> None:
     if len(values) > 30:
         ax.xaxis.set_major_locator(MaxNLocator(20, integer=True))
     ax.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1))
+
+
+def _draw_personalised(axes: Sequence[Axes], both: tuple[dict[str, Line], dict[str, Line]]) -> None:
+    clients = sorted(set(both[0]) & set(both[1]), key=int)
+    positions = range(len(clients))
+    for ax, key in zip(axes, ("accuracy", "loss"), strict=True):
+        for shift, metrics, color, name in ((-0.2, both[0], BLUE, "global"), (0.2, both[1], ORANGE, "fine-tuned head")):
+            values = [_number(metrics[i][key]) for i in clients]
+            label = f"{name}, mean {sum(values) / len(values):.3f}"
+            ax.bar([x + shift for x in positions], values, color=color, width=0.4, label=label)
+        ax.set(xlabel="client", ylabel=f"test {key}")
+        if len(clients) <= 30:
+            ax.set_xticks(positions, clients)
+        ax.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
 
 
 def _draw_bytes(axes: Sequence[Axes], rounds: Sequence[Line]) -> None:

@@ -1,7 +1,16 @@
 """Split training at an edge: the server half, the algorithms as edges, and head fine-tuning."""
 
-from .edges import Relay, SplitFedV1, SplitFedV2
+from .edges import Relay, SplitEdge, SplitFedV1, SplitFedV2
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads
 from .server_block import ServerBlock
 
-__all__ = ["FineTuning", "Personalised", "Relay", "ServerBlock", "SplitFedV1", "SplitFedV2", "fine_tune_heads"]
+__all__ = [
+    "FineTuning",
+    "Personalised",
+    "Relay",
+    "ServerBlock",
+    "SplitEdge",
+    "SplitFedV1",
+    "SplitFedV2",
+    "fine_tune_heads",
+]

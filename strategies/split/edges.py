@@ -17,6 +17,7 @@ from ..exchange import Exchanges
 from ..randomness import derived_seed
 from ..views import MemberGrid
 from .conversation import Labels, MiniBatch, Outcome, Weights, lock_step, to_record
+from .fine_tuning import FineTuning, Personalised, fine_tune_heads
 from .server_block import MakeOptimizer, ServerBlock, legal_cuts, names_before
 
 
@@ -100,6 +101,10 @@ class SplitEdge(ABC):
     ) -> Exchanges[Evaluation]:
         """Evaluate the whole model on the clients."""
         return self.evaluation.evaluate_round(server_round, self.whole(arrays), config, grid)
+
+    def personalise(self, arrays: ArrayRecord, fine_tuning: FineTuning, grid: MemberGrid) -> Exchanges[Personalised]:
+        """Fine-tune a head for every client, from a trained model, and evaluate it."""
+        return fine_tune_heads(self.model, self.whole(arrays), self.cut_of, self.labels, fine_tuning, grid)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption; labels are registered anew."""

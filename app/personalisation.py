@@ -1,0 +1,47 @@
+"""Personalisation after training: a head of its own for every client."""
+
+from collections.abc import Mapping
+
+import torch
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+
+from app.config import RunConfig
+from app.reports.bytes import ByteMeter
+from app.reports.folder import ResultsFolder
+from app.reports.metrics import personalised_line
+from strategies import Hierarchical
+from strategies.exchange import converse
+from strategies.split import FineTuning, Personalised, SplitEdge
+from strategies.views import MemberGrid
+
+
+def personalise(
+    config: RunConfig,
+    grid: Grid,
+    hierarchical: Hierarchical,
+    arrays: ArrayRecord,
+    client_of: Mapping[int, int],
+    folder: ResultsFolder,
+    meter: ByteMeter,
+) -> None:
+    """Fine-tune the clients' heads from the trained model `arrays` and save them in ``heads.pt``.
+
+    Does nothing for an algorithm that does not split the model, or with ``fine-tune-steps = 0``.
+    """
+    edges = {name: edge for name, edge in hierarchical.edges.items() if isinstance(edge, SplitEdge)}
+    if not edges or config.fine_tune_steps == 0:
+        return
+    fine_tuning = FineTuning(config.fine_tune_steps, config.fine_tune_rate)
+    results: dict[str, Personalised] = converse(
+        grid,
+        {
+            name: edge.personalise(arrays, fine_tuning, MemberGrid(grid, hierarchical.topology[name]))
+            for name, edge in edges.items()
+        },
+        timeout_seconds=config.reply_timeout or None,
+        on_message=lambda *what: meter.on_message("edge", *what),
+    )
+    heads = {client_of[n]: head for result in results.values() for n, head in result.heads.items()}
+    torch.save(dict(sorted(heads.items())), folder.path / "heads.pt")
+    folder.append_metrics([personalised_line(config.global_rounds, results, meter.take(), client_of)])
