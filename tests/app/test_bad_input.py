@@ -28,7 +28,7 @@ def refused(arguments, capsys, tmp_path):
     [
         ("edge-round=2", ["'edge-round'", "did you mean 'edge-rounds'"]),
         ("seed=one", ["seed = 'one'", "integer"]),
-        ("algorithm=fedsgd", ["algorithm = 'fedsgd'", "'fedavg' or 'h-fedavg'"]),
+        ("algorithm=fedsgd", ["algorithm = 'fedsgd'", "'fedavg', 'h-fedavg'"]),
         ("cloud-strategy=FedFoo", ["cloud-strategy = 'FedFoo'", "FedAdam"]),
         ("model=vgg", ["model = 'vgg'", "'resnet18'"]),
         ("model=cnn", ["model", "8x8", "small-cnn"]),
@@ -42,6 +42,12 @@ def refused(arguments, capsys, tmp_path):
         ("engine=flower", ["engine = 'flower'", "flwr run ."]),
         ("resume=/no/such/folder", ["resume = '/no/such/folder'", "config.json"]),
         ("nonsense", ["'nonsense'", "KEY=VALUE"]),
+        ("algorithm=sfl-v1 cut-layer=4", ["cut-layer = 4", "1 (after conv1), 2 (after conv2), 3 (after fc1)", "head"]),
+        ("algorithm=hsfl cut-layer=0", ["cut-layer = 0", "1 (after conv1)"]),
+        ("algorithm=hsfl cut-layer=1,x", ["cut-layer = '1,x'", "'1,2,4'"]),
+        ("algorithm=sfl-v2 cut-layer=1,2", ["cut-layer = '1,2'", "one cut for all clients", "sfl-v2"]),
+        ("algorithm=phsfl fine-tune-steps=-1", ["fine-tune-steps = -1", "greater than or equal to 0"]),
+        ("label-policy=hidden", ["label-policy = 'hidden'", "'indices' or 'labels'"]),
         ("model=resnet18", ["model = 'resnet18'", "8x8", "small-cnn"]),
         ("edge-strategy=FedAvg(min_available_nodes=5)", ["edge 'edge-0' has 4 node(s)", "needs 5", "edge-strategy"]),
         ("cloud-strategy=FedAvg(min_train_nodes=3)", ["the cloud has 2 edge(s)", "needs 3", "cloud-strategy"]),
@@ -52,7 +58,7 @@ def refused(arguments, capsys, tmp_path):
     ],
 )
 def test_bad_values(argument, parts, capsys, tmp_path):
-    line = refused([argument], capsys, tmp_path)
+    line = refused(argument.split(" "), capsys, tmp_path)
     assert [part for part in parts if part not in line] == []
 
 

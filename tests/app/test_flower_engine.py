@@ -51,6 +51,27 @@ def test_flowers_simulation_gives_the_weights_of_the_in_process_engine(workers, 
     ]
 
 
+@pytest.mark.parametrize("algorithm", ["phsfl", "sfl-v2"])
+def test_split_training_over_flowers_messages_gives_the_same_weights(algorithm, tmp_path):
+    settings = {
+        "algorithm": algorithm,
+        "num_clients": 4,
+        "num_edges": 2,
+        "global_rounds": 2,
+        "batches_per_epoch": 2,
+        "local_epochs": 1,
+        "momentum": 0.5,
+        "fine_tune_steps": 3,
+    }
+    expected = run_app(tmp_path / "in-process", **settings)
+    folder = tmp_path / "flower"
+    code, output = flwr_run("num-supernodes=4 client-resources-num-cpus=1", output_dir=str(folder), **settings)
+    assert code == 0, output
+    assert same_weights(folder, expected)
+    assert summary(folder)["personalised"] == summary(expected)["personalised"]
+    assert summary(folder)["bytes_by_kind"] == summary(expected)["bytes_by_kind"]
+
+
 def test_too_few_supernodes_say_what_to_type(tmp_path):
     folder = tmp_path / "run"
     code, output = flwr_run("num-supernodes=2", output_dir=str(folder), wait_for_nodes=4)

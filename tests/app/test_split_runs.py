@@ -1,0 +1,100 @@
+"""Split algorithms as whole runs of the app."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from app.__main__ import main
+from app.config import parse_config
+from app.tasks.images import new_model
+from tests.app.runs import lines, run_app, same_weights, summary, weights
+
+SHORT = {"batches_per_epoch": 3, "batch_size": 16, "local_epochs": 1}
+
+
+def assert_close(left, right):
+    a, b = weights(left), weights(right)
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("cut", [1, 3, "1,2,3"])
+def test_sfl_v1_is_fedavg_and_hsfl_is_h_fedavg(tmp_path, cut):
+    flat = run_app(tmp_path / "sfl", algorithm="sfl-v1", cut_layer=cut, **SHORT)
+    assert_close(flat, run_app(tmp_path / "fedavg", algorithm="fedavg", **SHORT))
+    nested = run_app(tmp_path / "hsfl", algorithm="hsfl", cut_layer=cut, **SHORT)
+    assert_close(nested, run_app(tmp_path / "h-fedavg", algorithm="h-fedavg", **SHORT))
+    assert list(summary(flat)["bytes"]["uplink"]) == ["cloud"]
+    assert sorted(summary(nested)["bytes"]["uplink"]) == ["cloud", "edge"]
+
+
+@pytest.mark.parametrize("algorithm", ["sl", "sfl-v1", "sfl-v2"])
+def test_flat_split_algorithms_can_be_nested(tmp_path, algorithm):
+    folder = run_app(tmp_path / "run", algorithm=algorithm, num_edges=2, **SHORT)
+    assert {line["edge"] for line in lines(folder, "edge")} == {"edge-0", "edge-1"}
+    assert summary(folder)["failures"] == 0
+    assert not same_weights(folder, run_app(tmp_path / "flat", algorithm=algorithm, **SHORT))
+
+
+def test_with_one_client_v1_v2_and_sl_are_local_training(tmp_path):
+    settings = {"num_clients": 1, "global_rounds": 2, "batches_per_epoch": 4}
+    local = run_app(tmp_path / "fedavg", algorithm="fedavg", **settings)
+    for algorithm in ("sl", "sfl-v1", "sfl-v2", "centralised"):
+        assert_close(run_app(tmp_path / algorithm, algorithm=algorithm, **settings), local)
+
+
+def test_phsfl_freezes_the_head_and_fine_tunes_nothing_else(tmp_path):
+    folder = run_app(tmp_path / "run", algorithm="phsfl", alpha=0.1, global_rounds=3)
+    start = new_model(parse_config(json.loads((folder / "config.json").read_text()))).state_dict()
+    trained, heads = weights(folder), torch.load(folder / "heads.pt", weights_only=True)
+    assert torch.equal(trained["head.weight"], start["head.weight"])
+    assert torch.equal(trained["head.bias"], start["head.bias"])
+    assert not torch.equal(trained["conv1.0.weight"], start["conv1.0.weight"])
+    assert list(heads) == list(range(8))
+    assert all(set(head) == {"head.weight", "head.bias"} for head in heads.values())
+    assert len({head["head.weight"].numpy().tobytes() for head in heads.values()} | {b""}) == 9
+    final = summary(folder)
+    assert final["personalised"]["accuracy"]["mean"] > final["global"]["accuracy"]["mean"]
+    assert final["personalised"]["loss"]["mean"] < final["global"]["loss"]["mean"]
+    (line,) = lines(folder, "personalised")
+    own = [client["accuracy"] for client in line["clients"].values()]
+    assert final["personalised"]["accuracy"]["mean"] == pytest.approx(np.mean(own))
+    assert (folder / "personalised.png").stat().st_size > 10_000
+
+
+def test_no_fine_tuning_steps_no_personalisation(tmp_path):
+    folder = run_app(tmp_path / "run", algorithm="hsfl", fine_tune_steps=0, **SHORT)
+    assert "personalised" not in summary(folder)
+    assert not (folder / "heads.pt").exists()
+
+
+@pytest.mark.parametrize("algorithm", ["phsfl", "sfl-v2"])
+def test_split_runs_resume_to_the_same_bits(tmp_path, algorithm):
+    settings = {"algorithm": algorithm, "server_momentum": 0.5, "num_edges": 2, "participation": 0.5, **SHORT}
+    whole = run_app(tmp_path / "whole", global_rounds=4, **settings)
+    folder = run_app(tmp_path / "run", global_rounds=2, **settings)
+    assert main([f"resume={folder}", "global-rounds=4"]) == 0
+    assert same_weights(folder, whole)
+    for scope in ("edge", "global", "personalised"):
+        # Clients register their labels again, so bytes differ.
+        found, expected = (
+            [{k: v for k, v in line.items() if k != "bytes" and "seconds" not in k} for line in lines(f, scope)]
+            for f in (folder, whole)
+        )
+        assert found == expected
+
+
+def test_bytes_by_kind_are_those_of_the_steps(tmp_path):
+    folder = run_app(tmp_path / "run", algorithm="hsfl", global_rounds=2, edge_rounds=1, **SHORT)
+    kinds = summary(folder)["bytes_by_kind"]["edge"]
+    # 2 rounds x 8 clients x 3 steps of 16 samples: activations of 16x4x4 float32 values and their gradients.
+    values = 2 * 8 * 3 * 16 * 16 * 4 * 4 * 4
+    assert values <= kinds["uplink"]["activations"] <= values + 2 * 8 * 3 * 200
+    assert values <= kinds["downlink"]["cut-gradient"] <= values + 2 * 8 * 3 * 200
+    assert kinds["uplink"]["client-block"] == kinds["downlink"]["client-block"]
+    assert 2 * 8 * 3 * 16 * 4 <= kinds["uplink"]["indices"] <= 2 * 8 * 3 * (16 * 4 + 200)
+    assert "model" not in kinds["uplink"]
+    # Labels are registered once: 4 bytes for each of the 1,437 training samples.
+    assert 1437 * 4 <= kinds["uplink"]["labels"] <= 1437 * 4 + 8 * 200

@@ -1,0 +1,180 @@
+"""A client that dies or lies in the middle of a split round leaves it; the others finish."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, MetricRecord
+
+from clients.messages import ACTIVATIONS, INDICES, LABELS, METRICS, NUM_STEPS, STEP
+from strategies import ask_profiles
+from strategies.split import Relay, SplitFedV1, SplitFedV2
+from tests.strategies.split.federation import Federation, assert_close, same, weights
+
+
+def replace_activations(reply, change):
+    values = reply.content[ACTIVATIONS][ACTIVATIONS].numpy()
+    reply.content[ACTIVATIONS] = ArrayRecord({ACTIVATIONS: Array(np.ascontiguousarray(change(values)))})
+
+
+def with_nan(values):
+    values[0] = np.nan
+    return values
+
+
+def dies(reply, task):
+    raise RuntimeError("the battery\nis empty")
+
+
+def answers_an_old_step(reply, task):
+    metrics = dict(reply.content[METRICS])
+    reply.content[METRICS] = MetricRecord({**metrics, STEP: metrics[STEP] - 1})
+
+
+def has_no_activations(reply, task):
+    del reply.content[ACTIVATIONS]
+
+
+def has_an_index_too_many(reply, task):
+    indices = reply.content[INDICES][INDICES].numpy()
+    indices[0] = len(task.train)
+    reply.content[INDICES] = ArrayRecord({INDICES: Array(indices)})
+
+
+def has_too_few_indices(reply, task):
+    reply.content[INDICES] = ArrayRecord({INDICES: Array(reply.content[INDICES][INDICES].numpy()[1:])})
+
+
+FAULTS = [
+    (dies, "the battery is empty"),
+    (answers_an_old_step, "it answered step 0, not step 1"),
+    (has_no_activations, "no record 'activations'"),
+    (has_an_index_too_many, "an index is out of range"),
+    (has_too_few_indices, "7 labels for 8 activations"),
+    (lambda reply, task: replace_activations(reply, lambda v: v[:, :-1]), "activations have shape"),
+    (lambda reply, task: replace_activations(reply, lambda v: v.astype(np.float16)), "dtype torch.float16"),
+    (lambda reply, task: replace_activations(reply, with_nan), "activations hold NaN or Inf"),
+]
+
+
+def faulty(federation, fault, client=1, kind="train.split_step", step=1):
+    """The federation's ClientApp, in which one client goes wrong at one step of its first round."""
+    app = federation.app()
+
+    def answer(message, context):
+        reply = app(message, context)
+        partition_id = context.node_config["partition-id"]
+        config = next(iter(message.content.config_records.values()), {})
+        at = config.get("step", -1) + 1
+        if (message.metadata.message_type, partition_id, at, config.get("server-round")) == (kind, client, step, 1):
+            fault(reply, federation.tasks[partition_id])
+        return reply
+
+    return answer
+
+
+@pytest.mark.parametrize(("fault", "reason"), FAULTS)
+def test_sfl_v1_goes_on_without_the_client_as_if_it_had_not_been_there(fault, reason):
+    federation = Federation(sizes=(20, 33, 14))
+    make_edge = federation.split(SplitFedV1, lambda node_id: 2)
+    (outcome,) = federation.run(make_edge, rounds=1, grid=federation.grid(faulty(federation, fault)))
+    update = outcome.edges["edge-0"].updates[0]
+    assert [reason in failure.reason for failure in update.failures] == [True]
+    assert "\n" not in update.failures[0].reason
+    assert update.weight == 20 + 14
+
+    # FedAvg in which that client's reply is lost is the same.
+    def losing(message, context):
+        if message.metadata.message_type == "train" and context.node_config["partition-id"] == 1:
+            raise RuntimeError("lost")
+        return federation.app()(message, context)
+
+    (whole,) = federation.run(rounds=1, grid=federation.grid(losing))
+    assert_close(weights(outcome), weights(whole))
+
+
+@pytest.mark.parametrize(("fault", "reason"), [FAULTS[0], FAULTS[7]])
+@pytest.mark.parametrize("kind", [SplitFedV2, Relay])
+def test_a_shared_server_keeps_the_steps_made_before(kind, fault, reason):
+    federation = Federation(sizes=(20, 33, 14))
+    make_edge = federation.split(kind, 2)
+    with_fault = federation.run(make_edge, rounds=2, grid=federation.grid(faulty(federation, fault)))
+    first, second = (outcome.edges["edge-0"].updates[0] for outcome in with_fault)
+    assert [reason in failure.reason for failure in first.failures] == [True]
+    assert (len(first.participants), len(second.participants)) == (2, 3)
+    assert not same(weights(with_fault[-1]), weights(federation.run(make_edge, rounds=2)[-1]))
+    assert all(torch.isfinite(tensor.double()).all() for tensor in weights(with_fault[-1]).values())
+
+
+def test_clients_without_registered_labels_are_left_out():
+    federation = Federation(sizes=(20, 33, 14))
+    app = federation.app()
+
+    def shy(message, context):
+        if message.metadata.message_type == "query.labels" and context.node_config["partition-id"] == 2:
+            raise RuntimeError("my labels are mine")
+        return app(message, context)
+
+    (outcome,) = federation.run(federation.split(SplitFedV1, lambda n: 1), rounds=1, grid=federation.grid(shy))
+    (failure,) = outcome.edges["edge-0"].updates[0].failures
+    assert "no labels registered: " in failure.reason
+    assert outcome.edges["edge-0"].updates[0].weight == 20 + 33
+
+
+def test_an_edge_whose_clients_all_leave_keeps_its_model():
+    federation = Federation(sizes=(20, 33))
+    app = federation.app()
+
+    def all_die(message, context):
+        if message.metadata.message_type == "train.split_step":
+            raise RuntimeError("gone")
+        return app(message, context)
+
+    for kind, cut in ((SplitFedV1, lambda n: 1), (SplitFedV2, 1), (Relay, 1)):
+        (outcome,) = federation.run(federation.split(kind, cut), rounds=1, grid=federation.grid(all_die))
+        assert same(weights(outcome), dict(federation.make_model().state_dict()))
+        assert len(outcome.edges["edge-0"].updates[0].failures) == 2
+
+
+def test_a_client_that_claims_another_number_of_steps_gains_nothing():
+    federation = Federation(sizes=(20, 33, 14))
+
+    def claims(reply, task):
+        reply.content[METRICS] = MetricRecord({**reply.content[METRICS], NUM_STEPS: 10**9})
+
+    app = faulty(federation, claims, kind="train.split_begin", step=0)
+    (outcome,) = federation.run(federation.split(SplitFedV1, lambda n: 1), rounds=1, grid=federation.grid(app))
+    update = outcome.edges["edge-0"].updates[0]
+    assert len(update.participants) == 2
+    assert len(update.failures) == 1
+
+
+def test_no_message_of_a_training_step_holds_labels_with_the_policy_indices():
+    federation = Federation(sizes=(20, 33), local_epochs=2)
+    seen = []
+
+    def watch(message, context):
+        reply = app(message, context)
+        seen.append((message.metadata.message_type, context.node_config["partition-id"], reply.content))
+        return reply
+
+    app = federation.app()
+    federation.run(federation.split(SplitFedV1, lambda n: 1), rounds=2, num_edges=2, grid=federation.grid(watch))
+    kinds = [kind for kind, _, _ in seen]
+    assert kinds.count("query.labels") == 2  # once per client, not once per round
+    steps = [(client, content) for kind, client, content in seen if kind.startswith("train.split")]
+    assert len(steps) > 20
+    for client, content in steps:
+        assert LABELS not in content
+        labels = set(federation.tasks[client].train.labels.tolist())
+        for record in content.array_records.values():
+            for array in record.values():
+                values = array.numpy()
+                # Nothing small and whole travels but the sample indices.
+                assert values.dtype.kind == "f" or set(record) == {INDICES} or values.ndim == 0
+        assert set(content.metric_records[METRICS]) <= {STEP, NUM_STEPS, "num-examples"}
+        assert labels == {0, 1, 2}
+
+
+def test_profiles_are_asked_of_the_same_clients():
+    federation = Federation()
+    assert [p.num_train_examples for p in ask_profiles(federation.grid())] == list(federation.sizes)
