@@ -9,7 +9,8 @@ INSTALLED := .venv/.installed
 
 demo: $(INSTALLED)
 	$(BIN)/python deploy/flwr_run.py . \
-	  --run-config 'output-dir="$(CURDIR)/results/demo-$(shell date +%Y%m%d-%H%M%S)"' \
+	  --run-config 'algorithm="phsfl" alpha=0.1 global-rounds=20 batches-per-epoch=4 batch-size=16 \
+	    output-dir="$(CURDIR)/results/demo-$(shell date +%Y%m%d-%H%M%S)"' \
 	  --federation-config "num-supernodes=8 client-resources-num-cpus=1 init-args-log-to-driver=false"
 
 test: lint

@@ -24,7 +24,7 @@ from rich.progress import track
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from app.algorithms import ALGORITHMS
+from app.algorithms import build_algorithm
 from app.config import RunConfig, parse_config
 from app.engines import in_process_grid
 from app.federation import assign_edges, gather_clients
@@ -66,26 +66,28 @@ def measure(config: RunConfig) -> None:
     torch.set_num_threads(1)
     start = new_model(config).state_dict()
     ours, bare = hierarchical_rounds(config, start), bare_rounds(config, start)
-    seconds: dict[str, list[float]] = {"hierarchical": [], "bare loop": []}
+    seconds: dict[str, list[float]] = {config.algorithm: [], "bare loop": []}
     for _ in track(range(ROUNDS + 1), "rounds"):
-        for name, rounds in (("hierarchical", ours), ("bare loop", bare)):
+        for name, rounds in ((config.algorithm, ours), ("bare loop", bare)):
             began = time.perf_counter()
             weights = next(rounds)
             seconds[name].append(time.perf_counter() - began)
-            if name == "hierarchical":
+            if name == config.algorithm:
                 ours_now = weights
     difference = max(float((ours_now[k] - weights[k]).abs().max()) for k in weights)
     medians = {name: median(times[1:]) for name, times in seconds.items()}
     for name, value in medians.items():
         print(f"{name:<14}{value:8.3f} s/round")
-    print(f"{'ratio':<14}{medians['hierarchical'] / medians['bare loop']:8.3f}")
+    print(f"{'ratio':<14}{medians[config.algorithm] / medians['bare loop']:8.3f}")
     print(f"largest difference between the weights: {difference:.1e}")
 
 
 def hierarchical_rounds(config: RunConfig, start: Weights) -> Iterator[Weights]:
-    """Yield the global weights after each round of `Hierarchical`."""
+    """Yield the global weights after each round of the config's algorithm."""
     grid = in_process_grid(config)
-    strategy = ALGORITHMS[config.algorithm](config, assign_edges(gather_clients(grid, config), config))
+    profiles = gather_clients(grid, config)
+    client_of = {profile.node_id: profile.partition_id for profile in profiles}
+    strategy = build_algorithm(config, assign_edges(profiles, config), client_of)
     for outcome in strategy.rounds(grid, ArrayRecord(start), config.global_rounds):
         yield outcome.arrays.to_torch_state_dict()
 
@@ -96,18 +98,19 @@ def bare_rounds(config: RunConfig, start: Weights) -> Iterator[Weights]:
     data, prepare, model = load_data(config).train, normaliser(config), new_model(config)
     clients = [examples(data, indices.train) for indices in client_indices(config)]
     inputs = [prepare(client.inputs) for client in clients]
-    per_edge = config.num_clients // config.num_edges
+    per_edge = config.num_clients // config.edges
+    edge_rounds = 1 if config.is_flat else config.edge_rounds
     weights = start
     for t in range(config.global_rounds):
         edges, sizes = [], []
-        for edge in range(config.num_edges):
+        for edge in range(config.edges):
             members = range(edge * per_edge, (edge + 1) * per_edge)
             counts = [len(clients[i]) for i in members]
             own = weights
-            for e in range(1, config.edge_rounds + 1):
+            for e in range(1, edge_rounds + 1):
                 models = []
                 for i in members:
-                    generator = client_generator(config.seed, i, t * config.edge_rounds + e, "batches")
+                    generator = client_generator(config.seed, i, t * edge_rounds + e, "batches")
                     batches = mini_batches(len(clients[i]), training, generator)
                     models.append(sgd(model, own, inputs[i], clients[i].labels, batches, config.learning_rate))
                 own = average(models, counts)

@@ -28,6 +28,10 @@ def client_generator(seed: int, partition_id: int, server_round: int, purpose: s
 @contextmanager
 def seeded_torch(generator: torch.Generator, device: torch.device) -> Iterator[None]:
     """Let torch's global generators, from which dropout draws, follow `generator` inside the block."""
+    seed = generator.initial_seed()
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(generator.initial_seed())
+        # Not torch.manual_seed: it takes a stack trace for every kind of device that might be there one day.
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed)
         yield

@@ -90,6 +90,9 @@ def backward(session: Session, gradient: Tensor) -> None:
     assert activations is not None
     if gradient.shape != activations.shape:
         raise ValueError(f"cut gradient of shape {tuple(gradient.shape)} for {tuple(activations.shape)}")
+    if activations.dim() == 4:
+        # As the activations are in memory: in another layout the convolution goes back slowly.
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
     session.optimizer.zero_grad()
     activations.backward(gradient.to(activations.device, activations.dtype))
     session.optimizer.step()
