@@ -27,8 +27,8 @@ def test_sfl_v1_is_fedavg_at_any_cut(cut, labels):
     split = federation.run(federation.split(SplitFedV1, every(cut), label_policy=labels), rounds=3)
     whole = federation.run(rounds=3)
     assert_close(weights(split[-1]), weights(whole[-1]))
-    assert split[-1].train_metrics["train_loss"] == pytest.approx(whole[-1].train_metrics["train_loss"], rel=1e-9)
-    assert dict(split[-1].evaluate_metrics) == pytest.approx(dict(whole[-1].evaluate_metrics), rel=1e-9)
+    assert split[-1].train_metrics["train_loss"] == pytest.approx(whole[-1].train_metrics["train_loss"], rel=1e-6)
+    assert dict(split[-1].evaluate_metrics) == pytest.approx(dict(whole[-1].evaluate_metrics), rel=1e-6)
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])
