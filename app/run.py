@@ -103,7 +103,7 @@ def train(
     config: RunConfig,
     grid: Grid,
     hierarchical: Hierarchical,
-    model: nn.Module,
+    model: nn.Sequential,
     client_of: dict[int, int],
     folder: ResultsFolder,
     state: dict[str, Any] | None,

@@ -3,6 +3,8 @@
 import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import ceil, prod
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -14,13 +16,16 @@ from app.config import RunConfig
 from app.reports.folder import ResultsFolder
 from app.reports.metrics import summarise
 from app.reports.plots import draw_plots
+from app.tasks.images import input_shape
 from strategies import Profile
+from strategies.split.edges import cut_shapes
+from strategies.split.theory import phi_hfl, phi_phsfl
 
 
 def write_final_reports(
     config: RunConfig,
     folder: ResultsFolder,
-    model: nn.Module,
+    model: nn.Sequential,
     profiles: Sequence[Profile],
     topology: Mapping[str, Sequence[int]],
 ) -> None:
@@ -30,11 +35,37 @@ def write_final_reports(
     """
     lines = folder.read_metrics()
     summary = summarise(config, lines)
+    if config.is_split:
+        summary["closed_form"] = closed_form(config, model, profiles)
     folder.write_json("summary.json", summary)
     torch.save({name: tensor.cpu() for name, tensor in model.state_dict().items()}, folder.path / "model.pt")
     with (folder.path / "clients.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(client_table(lines, profiles, topology))
     draw_plots(folder.path, f"{config.algorithm} on {config.dataset}, seed {config.seed}", lines)
+
+
+def closed_form(config: RunConfig, model: nn.Sequential, profiles: Sequence[Profile]) -> dict[str, float]:
+    """Return the payload of a client in an edge round, in bits and mean over clients, after the PHSFL paper's eq. 17.
+
+    The paper counts 33 bits a value and both directions; ``phi_phsfl`` is for the split model, ``phi_hfl`` for the
+    whole one.
+    """
+    shapes = cut_shapes(model, input_shape(config))
+    bits = []
+    for profile in profiles:
+        cut, samples = config.cuts[profile.partition_id % len(config.cuts)], profile.num_train_examples
+        n_batches = config.batches_per_epoch or ceil(samples / config.batch_size)
+        bits.append(
+            phi_phsfl(
+                kappa_0=config.local_epochs,
+                n_batches=n_batches,
+                N=config.batch_size,
+                Z_c=prod(shapes[cut]),
+                Z_0=sum(p.numel() for p in model[:cut].parameters()),
+                D_u=samples,
+            )
+        )
+    return {"phi_phsfl": fmean(bits), "phi_hfl": float(phi_hfl(Z=sum(p.numel() for p in model.parameters())))}
 
 
 def client_table(

@@ -69,7 +69,7 @@ class SplitEdge(ABC):
         self.participation = participation
         self.seed = seed
         self.num_classes = model[-1].out_features
-        self._cut_shapes = _cut_shapes(model, input_shape)
+        self._cut_shapes = cut_shapes(model, input_shape)
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -327,7 +327,7 @@ def _on_cpu(weights: Weights) -> Weights:
 
 
 @torch.no_grad()
-def _cut_shapes(model: nn.Sequential, input_shape: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+def cut_shapes(model: nn.Sequential, input_shape: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
     """Return the shape of one sample's activations behind every legal cut."""
     was_training, first = model.training, next(model.parameters())
     model.eval()

@@ -96,5 +96,10 @@ def test_bytes_by_kind_are_those_of_the_steps(tmp_path):
     assert kinds["uplink"]["client-block"] == kinds["downlink"]["client-block"]
     assert 2 * 8 * 3 * 16 * 4 <= kinds["uplink"]["indices"] <= 2 * 8 * 3 * (16 * 4 + 200)
     assert "model" not in kinds["uplink"]
+    # Beside it the closed form: 33 bits a value, 2 x 3 x 16 x 256 values and the block of 160 twice, and indices.
+    closed = summary(folder)["closed_form"]
+    floats = 33 * (2 * 3 * 16 * 256 + 2 * 160)
+    assert floats + 48 * 5 <= closed["phi_phsfl"] <= floats + 48 * 12
+    assert closed["phi_hfl"] == 2 * 33 * 13_706
     # Labels are registered once: 4 bytes for each of the 1,437 training samples.
     assert 1437 * 4 <= kinds["uplink"]["labels"] <= 1437 * 4 + 8 * 200
