@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from app.errors import UserError, bad_value
 from app.strategy_spec import StrategySpec, parse_strategy
 
+PATH_KEYS = ("data-dir", "cache-dir", "output-dir", "resume")
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 FLAT_ALGORITHMS = ("fedavg", "centralised")
@@ -41,19 +42,19 @@ class RunConfig(BaseModel):
     global_rounds: Positive = 10
     edge_rounds: Positive = 2
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
-    seed: NotNegative = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     # The federation.
-    num_clients: Positive = 8
+    num_clients: Annotated[int, Field(gt=0, le=1_000_000)] = 8
     num_edges: NotNegative = 0
 
     # Data and model.
     dataset: Literal["digits", "cifar10", "cifar100", "fashion-mnist", "image-folder"] = "digits"
     data_dir: str = ""
     cache_dir: str = ""
-    image_size: NotNegative = 0
+    image_size: Annotated[int, Field(ge=0, le=4096)] = 0
     partition: Literal["iid", "dirichlet", "shards"] = "dirichlet"
-    alpha: Annotated[float, Field(gt=0)] = 0.5
+    alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.5
     shards_per_client: Positive = 2
     min_samples: Positive = 10
     model: Literal["auto", "small-cnn", "cnn", "resnet18", "resnet50"] = "auto"
@@ -81,7 +82,7 @@ class RunConfig(BaseModel):
     # How it runs.
     engine: Literal["flower", "in-process"] = "flower"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    torch_threads: Positive = 1
+    torch_threads: Annotated[int, Field(gt=0, le=1024)] = 1
     evaluate_every: NotNegative = 1
     reply_timeout: NotNegative = 3600
     wait_for_nodes: NotNegative = 20
@@ -166,6 +167,11 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
 
 def _check_together(config: RunConfig) -> None:
     """Refuse values that are fine alone and impossible together."""
+    for key in PATH_KEYS:
+        try:
+            Path(config.as_dict()[key]).expanduser()
+        except RuntimeError:
+            raise bad_value(key, config.as_dict()[key], "a path; there is no home folder of that user") from None
     for spec in (config.cloud, config.edge):
         spec.check()
     if config.is_split:

@@ -81,9 +81,14 @@ def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent
     else:
         folder = ResultsFolder.create(config, results_parent)
     logger.info("results go to %s", folder.path)
-    arrays = train(config, grid, hierarchical, model, client_of, folder, state, meter, progress)
-    personalise(config, grid, hierarchical, arrays, client_of, folder, meter)
-    write_final_reports(config, folder, model, profiles, topology)
+    try:
+        arrays = train(config, grid, hierarchical, model, client_of, folder, state, meter, progress)
+        personalise(config, grid, hierarchical, arrays, client_of, folder, meter)
+        write_final_reports(config, folder, model, profiles, topology)
+    except OSError as error:
+        raise UserError(f"{folder.path}: can't be written ({error}); the rounds that are over are saved") from None
+    if not any(line.get("trained") for line in folder.read_metrics()):
+        raise UserError(f"{folder.path}: no client trained in any round; metrics.jsonl says why each was left out")
     return folder.path
 
 
@@ -133,7 +138,7 @@ def train(
             grid, arrays, config.global_rounds, first_round=first_round, timeout=config.reply_timeout or None
         ):
             arrays, test = outcome.arrays, None
-            if outcome.evaluations:
+            if hierarchical.evaluates_after(outcome.number, config.global_rounds):
                 model.load_state_dict(ArrayRecord({**arrays, **frozen}).to_torch_state_dict())
                 test = loss_and_accuracy(model, test_pool, prepare, device)
             wall_seconds = time.monotonic() - started

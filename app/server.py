@@ -7,7 +7,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from app.config import parse_config
+from app.config import PATH_KEYS, parse_config
 from app.engines import grid_for
 from app.errors import bad_value
 from app.logs import WithoutTraceback, quiet_flower, show_own_lines
@@ -16,7 +16,6 @@ from app.reports.progress import LogProgress
 from app.run import run
 
 app = ServerApp()
-PATH_KEYS = ("data-dir", "cache-dir", "output-dir", "resume")
 
 
 @app.main()

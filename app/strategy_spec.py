@@ -32,6 +32,7 @@ STRATEGIES = (
 FIXED = ("weighted_by_key", "arrayrecord_key", "configrecord_key")
 SHARES = ("fraction_train", "fraction_evaluate")
 POSITIVE = ("client_learning_rate",)
+KINDS = {float: "a number", int: "an integer", str: "a string"}
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,10 @@ class StrategySpec:
         for name, value in self.parameters:
             if name not in known:
                 raise bad_value(self.key, self.text, f"a parameter of {self.name}: {', '.join(known)}")
-            wanted = next((kind for kind in (float, int, str) if known[name].annotation is kind), None)
+            wanted = next((kind for kind in KINDS if known[name].annotation is kind), None)
             accepted = (int, float) if wanted is float else wanted
             if accepted and (isinstance(value, bool) or not isinstance(value, accepted)):
-                raise bad_value(self.key, self.text, f"a {wanted.__name__} for {name}")
+                raise bad_value(self.key, self.text, f"{KINDS[wanted]} for {name}")
             if name in SHARES and not 0 < value <= 1:
                 raise bad_value(self.key, self.text, f"a number > 0 and <= 1 for {name}")
             if name in POSITIVE and not value > 0:
@@ -95,7 +96,7 @@ def parse_strategy(key: str, text: str) -> StrategySpec:
         if not isinstance(call.func, ast.Name) or call.args:
             raise ValueError
         parameters = tuple((str(k.arg), ast.literal_eval(k.value)) for k in call.keywords)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise bad_value(key, text, form) from None
     if call.func.id not in STRATEGIES:
         raise bad_value(key, text, form)

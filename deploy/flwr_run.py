@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -17,24 +18,33 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 START_SECONDS = 60.0
 
 
 def flwr_run(app: str, options: Sequence[str] = ()) -> int:
-    """Run an app, stream its log to standard output and return 0 if it completed, else 1."""
+    """Run an app, stream its log to standard output and return 0 if it completed, 130 if interrupted, else 1."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with local_superlink() as environment:
         command = ["flwr", "run", app, "--stream", *options]
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        # In a session of its own: Ctrl-C is for this script, which then stops the run as well.
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
         assert process.stdout is not None
         run_id = ""
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            if started := re.search(r"Successfully started run (\d+)", line):
-                run_id = started[1]
-        return 1 if process.wait() != 0 or not run_id else int(not completed(run_id, environment))
+        try:
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                if started := re.search(r"Successfully started run (\d+)", line):
+                    run_id = started[1]
+            return 1 if process.wait() != 0 or not run_id else int(not completed(run_id, environment))
+        except KeyboardInterrupt:
+            print("interrupted; stopping the run", file=sys.stderr)
+            process.terminate()
+            if run_id:
+                subprocess.run(["flwr", "stop", run_id], env=environment, check=False, capture_output=True, timeout=60)
+            return 130
 
 
 def completed(run_id: str, environment: Mapping[str, str]) -> bool:
@@ -72,6 +82,7 @@ def local_superlink() -> Iterator[dict[str, str]]:
             env=environment,
             stdout=log,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         stack.callback(stop, process)
         deadline = time.monotonic() + START_SECONDS
@@ -84,12 +95,15 @@ def local_superlink() -> Iterator[dict[str, str]]:
 
 
 def stop(process: subprocess.Popen) -> None:
-    """End a process that this script started."""
+    """End a process that this script started in a session of its own, and what it started there."""
     process.terminate()
     try:
         process.wait(timeout=20)
     except subprocess.TimeoutExpired:
-        process.kill()
+        pass
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 

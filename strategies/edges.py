@@ -121,6 +121,8 @@ class StrategyEdge:
         name = type(self.strategy).__name__
         if aggregate is None:
             fault = f"{name} made no model of {len(participants)} replies"
+        elif set(aggregate) != set(arrays):
+            fault = f"the model that {name} made has other arrays"
         elif not all_finite(aggregate, arrays):
             fault = f"the model that {name} made holds NaN or Inf"
         else:

@@ -277,10 +277,14 @@ class Hierarchical(Strategy):
             started = time.monotonic()
             arrays, train_metrics, edges = self._train(number, arrays, train_config, grid, timeout)
             evaluate_metrics, evaluations = None, {}
-            if number == num_rounds or (self.evaluate_every and number % self.evaluate_every == 0):
+            if self.evaluates_after(number, num_rounds):
                 evaluate_metrics, evaluations = self._evaluate(number, arrays, evaluate_config, grid, timeout)
             seconds = time.monotonic() - started
             yield Round(number, arrays, train_metrics, evaluate_metrics, edges, evaluations, seconds)
+
+    def evaluates_after(self, number: int, num_rounds: int) -> bool:
+        """Return whether the global model is evaluated after a round."""
+        return number == num_rounds or (self.evaluate_every > 0 and number % self.evaluate_every == 0)
 
     def start(
         self,
@@ -354,7 +358,7 @@ class Hierarchical(Strategy):
         aggregate, metrics = None, None
         if replies := self._replies(instructions, contents, f"round {number}"):
             aggregate, metrics = self.aggregate_train(number, replies)
-        if aggregate is None or not all_finite(aggregate, arrays):
+        if aggregate is None or set(aggregate) != set(arrays) or not all_finite(aggregate, arrays):
             logger.log(WARNING, "round %d: the cloud made no model, the global model stays as it is", number)
             return arrays, metrics, outcomes
         return with_dtypes_of(arrays, aggregate), metrics, outcomes

@@ -43,22 +43,23 @@ class ResultsFolder:
         UserError
             If it can't be written or holds a run already.
         """
-        name = f"{datetime.now():%Y%m%d-%H%M%S}-{config.algorithm}-{config.dataset}-seed{config.seed}"
-        path = Path(config.output_dir).expanduser().absolute() if config.output_dir else default_parent / name
-        folder = cls(path)
+        if not config.output_dir:
+            name = f"{datetime.now():%Y%m%d-%H%M%S}-{config.algorithm}-{config.dataset}-seed{config.seed}"
+            path = default_parent / name
+            while path.exists():  # another run began in the same second
+                path = path.with_name(path.name + "+")
+        else:
+            path = Path(config.output_dir).expanduser().absolute()
         try:
             path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise bad_value("output-dir", str(path), "a new or empty folder; to go on with a run, set resume")
             # Exclusively: of two runs that start at once in one folder, one is refused.
             with (path / "config.json").open("x", encoding="utf-8") as file:
                 json.dump(config.as_dict(), file, indent=2)
-        except FileExistsError:
-            if not path.is_dir():
-                raise bad_value("output-dir", str(path), "a folder, not a file") from None
-            allowed = "a folder without a run in it; to go on with that run, set resume"
-            raise bad_value("output-dir", str(path), allowed) from None
         except OSError as error:
             raise bad_value("output-dir", str(path), f"a folder that can be written ({error.strerror})") from None
-        return folder
+        return cls(path)
 
     @classmethod
     def reopen(cls, config: RunConfig) -> "ResultsFolder":
@@ -84,14 +85,19 @@ class ResultsFolder:
         UserError
             If the state is damaged, or missing although rounds were over.
         """
+        rounds = [line["round"] for line in self.read_metrics() if line["scope"] == "global"]
         if not self._state.exists():
-            if any(line["round"] > 1 for line in self.read_metrics()):
+            if rounds and max(rounds) > 1:
                 raise UserError(f"{self._state}: is missing; allowed is a folder as the run left it")
             return None
         try:
-            return load_state(self._state)
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
-            raise UserError(f"{self._state}: is damaged ({error}); allowed is the file that the run wrote") from None
+            state = load_state(self._state)
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+            reason = error.strerror if isinstance(error, OSError) else "is damaged"
+            raise UserError(f"{self._state}: {reason}; allowed is the file that the run wrote") from None
+        if rounds[: state["round"]] != list(range(1, state["round"] + 1)):
+            raise UserError(f"{self._metrics}: lacks rounds; allowed is the file that the run wrote")
+        return state
 
     def go_on_after(self, last_round: int, config: RunConfig) -> None:
         """Drop the lines of rounds after `last_round`, whose state was not saved; write the config to go on with."""
@@ -113,14 +119,28 @@ class ResultsFolder:
                 file.write(json.dumps(line) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of ``metrics.jsonl``; a last line that was cut off is left out."""
-        lines = []
-        if self._metrics.exists():
-            for text in self._metrics.read_text(encoding="utf-8").splitlines():
-                try:
-                    lines.append(json.loads(text))
-                except json.JSONDecodeError:
+        """Return the lines of ``metrics.jsonl``; a last line that was cut off is left out.
+
+        Raises
+        ------
+        UserError
+            If another line is not one that a run writes.
+        """
+        if not self._metrics.exists():
+            return []
+        lines: list[dict[str, Any]] = []
+        texts = self._metrics.read_text(encoding="utf-8", errors="replace").splitlines()
+        for number, text in enumerate(texts, start=1):
+            try:
+                line = json.loads(text)
+                if not (isinstance(line["round"], int) and isinstance(line["scope"], str)):
+                    raise ValueError
+            except (ValueError, TypeError, KeyError):
+                if number == len(texts):
                     break
+                allowed = "allowed is the file that the run wrote"
+                raise UserError(f"{self._metrics}: line {number} is damaged; {allowed}") from None
+            lines.append(line)
         return lines
 
     def write_json(self, name: str, content: Any) -> None:
@@ -144,6 +164,9 @@ def saved_config(path: Path) -> RunConfig:
         If the folder holds no run.
     """
     try:
-        return parse_config(json.loads((path / "config.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
+        values = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        return parse_config(dict(values))
+    except (OSError, ValueError, TypeError):
         raise bad_value("resume", str(path), "the results folder of a run, with its config.json") from None
+    except UserError as error:
+        raise UserError(f"{path / 'config.json'}: {error}") from None

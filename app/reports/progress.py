@@ -31,9 +31,11 @@ class BarProgress(Observer):
             console=console,
         )
         self._task = self._bar.add_task("starting", total=None)
+        self._total = 0
 
     def begin(self, done: int, total: int) -> None:
         """Start; counts are in edge rounds."""
+        self._total = total
         self._bar.update(self._task, completed=done, total=total)
         self._bar.start()
 
@@ -43,7 +45,9 @@ class BarProgress(Observer):
 
     def round_over(self, number: int, rounds: int, line: dict[str, Any]) -> None:
         """Show a round's figures beside the bar."""
-        self._bar.update(self._task, description=f"round {number}/{rounds}{_figures(line)}")
+        # Edges that the cloud did not choose are over as well.
+        done = self._total * number / rounds
+        self._bar.update(self._task, completed=done, description=f"round {number}/{rounds}{_figures(line)}")
 
     def end(self) -> None:
         """Stop drawing."""

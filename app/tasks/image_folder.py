@@ -89,7 +89,11 @@ def _list_pool(pool: Path, names: list[str], classes: list[str]) -> tuple[list[P
     counts = []
     for name in names:
         folder = pool / name
-        images = sorted(entry.name for entry in _visible(folder) if entry.name.lower().endswith(SUFFIXES))
+        entries = [entry for entry in _visible(folder) if entry.name.lower().endswith(SUFFIXES)]
+        for entry in entries:
+            if not entry.is_file():
+                raise UserError(f"{entry.path!r}: is no file; allowed are images")
+        images = sorted(entry.name for entry in entries)
         if not images:
             raise UserError(f"{folder}: holds no images: allowed are files named *{', *'.join(SUFFIXES)}")
         files += [folder / image for image in images]

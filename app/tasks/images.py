@@ -29,7 +29,10 @@ def load_data(config: RunConfig) -> ImageData:
 @lru_cache(maxsize=1)
 def _load_data(dataset: str, data_dir: str, image_size: int, cache_dir: str) -> ImageData:
     folder = Path(data_dir) if data_dir else None
-    return load_dataset(dataset, data_dir=folder, image_size=image_size, cache_dir=Path(cache_dir))
+    try:
+        return load_dataset(dataset, data_dir=folder, image_size=image_size, cache_dir=Path(cache_dir))
+    except (OSError, MemoryError) as error:
+        raise UserError(f"data-dir = {data_dir!r}: can't be read ({error})") from None
 
 
 def cache_folder(config: RunConfig) -> Path:

@@ -110,13 +110,45 @@ def test_an_output_folder_that_cannot_be_written(capsys, tmp_path):
     assert f"output-dir = '{tmp_path}/file/run'" in line
 
 
-def test_a_folder_that_holds_a_run_is_not_overwritten(capsys, tmp_path):
+def test_a_folder_that_holds_anything_is_not_written_to(capsys, tmp_path):
     folder = run_app(tmp_path / "run", global_rounds=1)
-    before = {p.name: p.stat().st_mtime_ns for p in folder.iterdir()}
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "metrics.jsonl").write_text("x")
     capsys.readouterr()
-    assert main([f'output-dir="{folder}"']) == 2
-    assert "set resume" in capsys.readouterr().err
-    assert {p.name: p.stat().st_mtime_ns for p in folder.iterdir()} == before
+    for path in (folder, tmp_path / "other"):
+        before = {p.name: p.stat().st_mtime_ns for p in path.iterdir()}
+        assert main([f'output-dir="{path}"']) == 2
+        assert "a new or empty folder" in capsys.readouterr().err
+        assert {p.name: p.stat().st_mtime_ns for p in path.iterdir()} == before
+
+
+def test_a_run_in_which_nobody_trained_says_so(capsys, tmp_path):
+    assert main(["learning-rate=1e30", "global-rounds=2", f'output-dir="{tmp_path / "run"}"']) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert "no client trained in any round" in line
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "part"),
+    [
+        ("metrics.jsonl", "", "metrics.jsonl: lacks rounds"),
+        ("metrics.jsonl", '{"x": 1}\n{"round": 1, "scope": "edge"}\n', "metrics.jsonl: line 1 is damaged"),
+        ("metrics.jsonl", "[1]\n[2]\n", "metrics.jsonl: line 1 is damaged"),
+        ("state.npz", "", "state.npz: is damaged"),
+        ("config.json", "null", "resume = "),
+        ("config.json", '{"alpha": "x"}', "config.json: alpha = 'x'"),
+    ],
+)
+def test_damaged_folders_are_not_resumed(file, content, part, capsys, tmp_path):
+    folder = run_app(tmp_path / "run", global_rounds=2)
+    (folder / file).write_text(content)
+    capsys.readouterr()
+    assert main([f"resume={folder}", "global-rounds=3"]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert part in line
+    assert (folder / file).read_text() == content
 
 
 def test_resuming_a_run_of_another_config(capsys, tmp_path):
