@@ -95,16 +95,29 @@ def local_superlink() -> Iterator[dict[str, str]]:
 
 
 def stop(process: subprocess.Popen) -> None:
-    """End a process that this script started in a session of its own, and what it started there."""
+    """End a process that this script started, and all that it started in turn."""
+    # A SuperLink starts its simulations in sessions of their own, and they outlive it.
+    family = descendants(process.pid)
     process.terminate()
-    try:
+    with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=20)
-    except subprocess.TimeoutExpired:
-        pass
-    finally:
+    for pid in [process.pid, *family]:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that these have."""
+    listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], check=True, capture_output=True, text=True).stdout
+    children: dict[int, list[int]] = {}
+    for line in listing.splitlines():
+        child, parent = map(int, line.split())
+        children.setdefault(parent, []).append(child)
+    found = list(children.get(pid, []))
+    for child in found:  # grows while it is walked
+        found += children.get(child, [])
+    return found
 
 
 def answers(url: str) -> bool:
