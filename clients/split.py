@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from .messages import (
@@ -239,7 +240,7 @@ def fine_tuning_features(message: Message, task: ClientTask) -> Message:
     return Message(content, reply_to=message)
 
 
-def register_split_handlers(app, load_task: Callable[[Context], ClientTask], sessions: Sessions) -> None:  # noqa: ANN001
+def register_split_handlers(app: ClientApp, load_task: Callable[[Context], ClientTask], sessions: Sessions) -> None:
     """Register the handlers of split training with a ClientApp.
 
     Parameters
