@@ -55,12 +55,11 @@ def main() -> None:
         folder = Path(name).absolute()
         config = saved_config(folder)
         found[config.algorithm].append(accuracies(folder, config))
-    print(f"{'':<8}" + "".join(f"  K={s.num_steps:<2} {s.learning_rate:<7g}" for s in SETTINGS))
-    for algorithm, rows in sorted(found.items()):
-        columns = list(zip(*rows, strict=True))
-        print(
-            f"{algorithm:<8}" + "".join(f"  {fmean(c):.3f}+-{pstdev(c):.3f}" for c in columns) + f"  {len(rows)} runs"
-        )
+    print(f"{'':<12}" + "".join(f"{name:>16}" for name in found))
+    print(f"{'runs':<12}" + "".join(f"{len(rows):>16}" for rows in found.values()))
+    for i, label in enumerate(["global", *(f"K={s.num_steps} {s.learning_rate:g}" for s in SETTINGS)]):
+        columns = [[row[i] for row in rows] for rows in found.values()]
+        print(f"{label:<12}" + "".join(f"{f'{fmean(c):.3f} +- {pstdev(c):.3f}':>16}" for c in columns))
 
 
 if __name__ == "__main__":
