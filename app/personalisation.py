@@ -1,6 +1,7 @@
 """Personalisation after training: a head of its own for every client."""
 
 from collections.abc import Mapping
+from logging import getLogger
 
 import torch
 from flwr.app import ArrayRecord
@@ -14,6 +15,8 @@ from strategies import Hierarchical
 from strategies.exchange import converse
 from strategies.split import FineTuning, Personalised, SplitEdge
 from strategies.views import MemberGrid
+
+logger = getLogger("espalier")
 
 
 def personalise(
@@ -42,6 +45,10 @@ def personalise(
         timeout_seconds=config.reply_timeout or None,
         on_message=lambda *what: meter.on_message("edge", *what),
     )
+    for name, result in results.items():
+        for failure in result.failures:
+            client = client_of.get(failure.node_id, failure.node_id)
+            logger.warning("personalisation: client %d of %s left out: %s", client, name, failure.reason)
     heads = {client_of[n]: head for result in results.values() for n, head in result.heads.items()}
     torch.save(dict(sorted(heads.items())), folder.path / "heads.pt")
     folder.append_metrics([personalised_line(config.global_rounds, results, meter.take(), client_of)])

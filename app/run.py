@@ -128,6 +128,7 @@ def train(
         if isinstance(grid, InProcessGrid):
             grid.load_state_dict(state["clients"])
         logger.info("resumed after round %d", state["round"])
+    fingerprint = data_fingerprint(config)
     device, prepare, test_pool = compute_device(config), normaliser(config), examples(load_data(config).test)
     model.to(device)
     steps = hierarchical.edge_rounds * len(hierarchical.edges)
@@ -148,7 +149,7 @@ def train(
             folder.save_state(
                 {
                     "round": outcome.number,
-                    "data": data_fingerprint(config),
+                    "data": fingerprint,
                     "wall_seconds": wall_seconds,
                     "arrays": arrays,
                     "edge_arrays": {name: edge.arrays for name, edge in outcome.edges.items()},
