@@ -14,6 +14,7 @@ from app.algorithms import build_algorithm, frozen_head
 from app.config import RunConfig
 from app.errors import UserError, bad_value
 from app.federation import assign_edges, gather_clients
+from app.memory import keep_memory
 from app.personalisation import personalise
 from app.reports.bytes import ByteMeter
 from app.reports.final import write_final_reports
@@ -132,6 +133,7 @@ def train(
     device, prepare, test_pool = compute_device(config), normaliser(config), examples(load_data(config).test)
     model.to(device)
     steps = hierarchical.edge_rounds * len(hierarchical.edges)
+    keep_memory()
     progress.begin((first_round - 1) * steps, config.global_rounds * steps)
     started = time.monotonic() - wall_seconds
     try:

@@ -29,6 +29,7 @@ from app.config import RunConfig, parse_config
 from app.engines import in_process_grid
 from app.federation import assign_edges, gather_clients
 from app.logs import quiet_flower
+from app.memory import keep_memory
 from app.tasks.images import client_indices, examples, load_data, new_model, normaliser
 from clients.randomness import client_generator
 from clients.task import LocalTraining
@@ -66,6 +67,7 @@ def measure(config: RunConfig) -> None:
     torch.set_num_threads(1)
     start = new_model(config).state_dict()
     ours, bare = hierarchical_rounds(config, start), bare_rounds(config, start)
+    keep_memory()
     seconds: dict[str, list[float]] = {config.algorithm: [], "bare loop": []}
     for _ in track(range(ROUNDS + 1), "rounds"):
         for name, rounds in ((config.algorithm, ours), ("bare loop", bare)):

@@ -1,43 +1,131 @@
-"""What cutting a model costs over training it whole.
+"""What cutting a model costs over training it whole, and what the message pattern gives in Flower's simulation.
 
-``python benchmarks/split.py`` trains `cnn` on 32x32 colour images with 5 clients x 200 mini-batches of 32, in turns as
+``python -m benchmarks.split`` trains `cnn` on 32x32 colour images with 5 clients x 200 mini-batches of 32, in turns as
 SFL-V1 on the in-process engine and as a bare PyTorch loop with the same forward and backward passes on the unsplit
 model. It prints seconds per round of both (median of 3, after a warm-up), their ratio, and the largest difference
 between the weights they end with. Pixels are random; one thread; no evaluation.
+
+Then the same clients make 10 steps each over Flower's simulation runtime (Ray, two workers): with one message per
+step, which carries the cut gradient there and the next activations back, and with two, where another message goes to
+the client and back before each. It prints the steps per second of all clients together.
 """
 
+import logging
 import sys
 import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from app.config import parse_config
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+
+from app.algorithms import build_algorithm
+from app.client import app as client_app
+from app.config import RunConfig, parse_config
+from app.federation import assign_edges, gather_clients
 from app.logs import quiet_flower
+from app.tasks.images import new_model
 from benchmarks.hierarchical import measure, random_pixels
+from clients.messages import QUERY_PROFILE, SPLIT_BEGIN
+from strategies import EdgeRounds, Update
+from strategies.exchange import Exchanges
+from strategies.views import MemberGrid
+
+STEPS = 10
+WORKERS = 2
+
+
+class TwoMessages:
+    """An edge that sends a message more before every message of a split step.
+
+    Parameters
+    ----------
+    edge : EdgeRounds
+        The edge.
+    """
+
+    def __init__(self, edge: EdgeRounds) -> None:
+        self.edge = edge
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.edge, name)
+
+    def train_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Update]:
+        """Run the edge's round with twice the exchanges."""
+        conversation = self.edge.train_round(server_round, arrays, config, grid)
+        messages = next(conversation)
+        while True:
+            if messages and messages[0].metadata.message_type != SPLIT_BEGIN:
+                yield [Message(RecordDict(), m.metadata.dst_node_id, QUERY_PROFILE) for m in messages]
+            replies = yield messages
+            try:
+                messages = conversation.send(replies)
+            except StopIteration as stop:
+                return stop.value
+
+
+def simulated_steps_per_second(config: RunConfig, wrap: Callable[[EdgeRounds], EdgeRounds]) -> float:
+    """Return the steps per second of all clients over Flower's simulation, of the second of two rounds."""
+    seconds: list[float] = []
+    server_app, simulated_clients = ServerApp(), ClientApp()
+
+    @server_app.main()
+    def main(grid: Grid, context: Context) -> None:
+        profiles = gather_clients(grid, config)
+        client_of = {profile.node_id: profile.partition_id for profile in profiles}
+        strategy = build_algorithm(config, assign_edges(profiles, config), client_of)
+        strategy.edges = {name: wrap(edge) for name, edge in strategy.edges.items()}
+        for outcome in strategy.rounds(grid, ArrayRecord(new_model(config).state_dict()), 2):
+            seconds.extend(edge.seconds for edge in outcome.edges.values())
+
+    values = config.as_dict()
+
+    def with_config(message: Message, context: Context) -> Message:
+        return client_app(message, replace(context, run_config=values))
+
+    for register in (simulated_clients.train, simulated_clients.query, simulated_clients.evaluate):
+        for action in ("default", "split_begin", "split_step", "split_end", "labels", "profile"):
+            register(action)(with_config)
+    resources = {"num_cpus": WORKERS, "logging_level": "error", "log_to_driver": False}
+    backend_config = {"client_resources": {"num_cpus": 1}, "init_args": resources}
+    run_simulation(server_app, simulated_clients, config.num_clients, backend_config=backend_config)
+    return config.num_clients * STEPS / seconds[-1]
 
 
 def main() -> None:
     """Measure and print."""
     quiet_flower()
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    warnings.simplefilter("ignore")  # Ray announces coming changes
     with tempfile.TemporaryDirectory() as folder:
         data_dir = sys.argv[1] if len(sys.argv) > 1 else random_pixels(Path(folder))
-        measure(
-            parse_config(
-                {
-                    "algorithm": "sfl-v1",
-                    "dataset": "image-folder",
-                    "data-dir": str(Path(data_dir).absolute()),
-                    "cache-dir": f"{folder}/cache",
-                    "partition": "iid",
-                    "num-clients": 5,
-                    "global-rounds": 5,
-                    "local-epochs": 1,
-                    "batches-per-epoch": 200,
-                    "learning-rate": 0.01,
-                    "evaluate-every": 0,
-                    "engine": "in-process",
-                }
-            )
-        )
+        values = {
+            "algorithm": "sfl-v1",
+            "dataset": "image-folder",
+            "data-dir": str(Path(data_dir).absolute()),
+            "cache-dir": f"{folder}/cache",
+            "partition": "iid",
+            "num-clients": 5,
+            "global-rounds": 5,
+            "local-epochs": 1,
+            "batches-per-epoch": 200,
+            "learning-rate": 0.01,
+            "evaluate-every": 0,
+            "engine": "in-process",
+        }
+        measure(parse_config(values))
+        few_steps = parse_config(values | {"batches-per-epoch": STEPS, "engine": "flower"})
+        one = simulated_steps_per_second(few_steps, lambda edge: edge)
+        two = simulated_steps_per_second(few_steps, TwoMessages)
+    print(f"Flower's simulation, one message per step   {one:6.1f} steps/s")
+    print(f"Flower's simulation, two messages per step  {two:6.1f} steps/s")
 
 
 if __name__ == "__main__":

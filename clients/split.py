@@ -23,6 +23,8 @@ from .messages import (
     NUM_STEPS,
     SERVER_ROUND,
     STEP,
+    to_array,
+    to_tensor,
 )
 from .randomness import client_generator, seeded_torch
 from .task import ClientTask
@@ -91,9 +93,6 @@ def backward(session: Session, gradient: Tensor) -> None:
     assert activations is not None
     if gradient.shape != activations.shape:
         raise ValueError(f"cut gradient of shape {tuple(gradient.shape)} for {tuple(activations.shape)}")
-    if activations.dim() == 4:
-        # As the activations are in memory: in another layout the convolution goes back slowly.
-        gradient = gradient.contiguous(memory_format=torch.channels_last)
     session.optimizer.zero_grad()
     activations.backward(gradient.to(activations.device, activations.dtype))
     session.optimizer.step()
@@ -232,7 +231,7 @@ def fine_tuning_features(message: Message, task: ClientTask) -> Message:
     outputs = [block(task.prepare(task.train.inputs[batch].to(task.device))) for batch in batches]
     content = RecordDict(
         {
-            ACTIVATIONS: ArrayRecord({f"{i}": _array(output) for i, output in enumerate(outputs)}),
+            ACTIVATIONS: ArrayRecord({f"{i}": to_array(output) for i, output in enumerate(outputs)}),
             METRICS: MetricRecord({NUM_EXAMPLES: len(task.train)}),
         }
     )
@@ -271,8 +270,7 @@ def _apply_gradient(message: Message, context: Context, task: ClientTask, sessio
     config = message.content.config_records[CONFIG]
     round_and_step = int(config[SERVER_ROUND]), int(config[STEP])  # type: ignore[arg-type]
     session = sessions.take(context, task, *round_and_step, str(config[LABEL_POLICY]))
-    gradient = message.content.array_records[CUT_GRADIENT][CUT_GRADIENT].numpy()
-    backward(session, torch.from_numpy(gradient))
+    backward(session, to_tensor(message.content.array_records[CUT_GRADIENT][CUT_GRADIENT]))
     return session
 
 
@@ -281,7 +279,7 @@ def _activations(session: Session, task: ClientTask) -> RecordDict:
     assert session.activations is not None
     content = RecordDict(
         {
-            ACTIVATIONS: ArrayRecord({ACTIVATIONS: _array(session.activations.detach())}),
+            ACTIVATIONS: ArrayRecord({ACTIVATIONS: to_array(session.activations)}),
             METRICS: MetricRecord({STEP: session.step, NUM_STEPS: len(session.batches), NUM_EXAMPLES: len(task.train)}),
         }
     )

@@ -13,7 +13,11 @@ ALLOWED = {
     "clients": {"clients"},
     "sim": {"sim"},
 }
-LIBRARIES = {"clients": {"flwr", "torch"}, "sim": {"flwr", "numpy"}, "strategies": {"flwr", "numpy", "cvxpy", "torch"}}
+LIBRARIES = {
+    "clients": {"flwr", "numpy", "torch"},
+    "sim": {"flwr", "numpy"},
+    "strategies": {"flwr", "numpy", "cvxpy", "torch"},
+}
 PRIVATE = "sim/in_process_grid.py"
 STANDARD = __import__("sys").stdlib_module_names
 

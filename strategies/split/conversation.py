@@ -26,6 +26,8 @@ from clients.messages import (
     SPLIT_END,
     SPLIT_STEP,
     STEP,
+    to_array,
+    to_tensor,
 )
 
 from ..exchange import Exchanges
@@ -219,7 +221,7 @@ def _begin(node_id: int, block: ArrayRecord, cut: int, server_round: int, policy
 
 def _gradient(node_id: int, gradient: Tensor, kind: str, server_round: int, step: int, policy: str) -> Message:
     config = ConfigRecord({SERVER_ROUND: server_round, STEP: step, LABEL_POLICY: policy})
-    record = to_record({CUT_GRADIENT: gradient})
+    record = ArrayRecord({CUT_GRADIENT: to_array(gradient)})
     return Message(RecordDict({CUT_GRADIENT: record, CONFIG: config}), node_id, kind)
 
 
@@ -227,7 +229,7 @@ def _activations(content: RecordDict, step: int, cut_shape: tuple[int, ...], dty
     """Return a step's activations, or raise ValueError for what does not fit."""
     if (answered := _count(content, STEP)) != step:
         raise ValueError(f"it answered step {answered}, not step {step}")
-    values = torch.from_numpy(_record(content, ACTIVATIONS)[ACTIVATIONS].numpy())
+    values = to_tensor(_record(content, ACTIVATIONS)[ACTIVATIONS])
     if values.dtype != dtype:
         raise ValueError(f"activations have dtype {values.dtype}, expected {dtype}")
     if tuple(values.shape[1:]) != cut_shape or not len(values):

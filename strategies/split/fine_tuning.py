@@ -20,6 +20,7 @@ from clients.messages import (
     NUM_EXAMPLES,
     NUM_STEPS,
     SPLIT_FEATURES,
+    to_tensor,
 )
 
 from ..exchange import Exchanges
@@ -134,7 +135,7 @@ def _fine_tune(
     """Make K SGD steps on a copy of the head and return its weights under their names in the model."""
     device = next(model.parameters()).device
     body, head = model[cut:-1], copy.deepcopy(model[-1]).requires_grad_(True)
-    batches = [torch.from_numpy(array.numpy()) for array in content.array_records[ACTIVATIONS].values()]
+    batches = [to_tensor(array) for array in content.array_records[ACTIVATIONS].values()]
     targets = torch.from_numpy(labels.find(node_id, content, head.out_features)).to(device)
     if len(batches) != fine_tuning.num_steps or sum(map(len, batches)) != len(targets):
         raise ValueError(f"{len(batches)} mini-batches with {len(targets)} labels for {fine_tuning.num_steps} steps")
