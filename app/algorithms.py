@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import ceil, prod
 from typing import Any
 
 from flwr.app import ArrayRecord
@@ -9,12 +10,17 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from torch import nn
 
 from app.centralised import CentralisedEdge
-from app.config import RunConfig
+from app.config import BEST_CUT, RunConfig
 from app.errors import bad_value
-from app.tasks.images import centralised_task, compute_device, input_shape, new_model
+from app.tasks.caching import client_data, examples_available
+from app.tasks.common import compute_device
+from app.tasks.family import family
+from app.top_popular import TopPopularEdge
+from app.wireless import WirelessWorld, solver_for
+from app.work import split_work, whole_model_work
 from clients.task import LocalTraining
 from clients.training import make_optimizer
-from strategies import EdgeRounds, Hierarchical, StrategyEdge
+from strategies import AccumulatedGradients, EdgeRounds, Hierarchical, ResourceAware, StrategyEdge
 from strategies.randomness import derived_seed
 from strategies.split import Relay, SplitFedV1, SplitFedV2
 from strategies.split.server_block import legal_cuts
@@ -23,10 +29,16 @@ ONE_NODE = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes"
 
 # Makes the edge of a name and a number of nodes.
 MakeEdge = Callable[[str, int], Strategy | EdgeRounds]
+# The number of blocks on a client, by its node id.
+CutOf = Callable[[int], int]
 
 
 def build_algorithm(
-    config: RunConfig, topology: Mapping[str, Sequence[int]], client_of: Mapping[int, int], **options: Any
+    config: RunConfig,
+    topology: Mapping[str, Sequence[int]],
+    client_of: Mapping[int, int],
+    world: WirelessWorld | None = None,
+    **options: Any,
 ) -> Hierarchical:
     """Return the config's algorithm, ready to run.
 
@@ -38,13 +50,16 @@ def build_algorithm(
         Node ids by edge; a flat algorithm's one group of clients.
     client_of : Mapping[int, int]
         Client number by node id.
+    world : WirelessWorld, optional (default: None)
+        For a config whose rounds are planned: what the plans are made for, see `make_world`.
     **options
         Go to `Hierarchical` as they are.
     """
+    make_edge = ALGORITHMS[config.algorithm](config, client_of, cut_rule(config, client_of, world))
     return Hierarchical(
         # Over its one group a flat algorithm has nothing to aggregate.
         FedAvg(**ONE_NODE) if config.is_flat else config.cloud.build(ONE_NODE),
-        ALGORITHMS[config.algorithm](config, client_of),
+        make_edge if world is None else planned(make_edge, config, world),
         topology,
         edge_rounds=1 if config.is_flat else config.edge_rounds,
         seed=config.seed,
@@ -53,45 +68,106 @@ def build_algorithm(
     )
 
 
-def fedavg(config: RunConfig, client_of: Mapping[int, int]) -> MakeEdge:
+def make_world(
+    config: RunConfig,
+    topology: Mapping[str, Sequence[int]],
+    client_of: Mapping[int, int],
+    num_examples: Sequence[int],
+) -> WirelessWorld:
+    """Return the simulated radio world of a config whose rounds are planned.
+
+    Parameters
+    ----------
+    config, topology, client_of
+        As for `build_algorithm`.
+    num_examples : Sequence[int]
+        Training examples by client.
+    """
+    model, shape = family(config).new_model(config), family(config).input_shape(config)
+    if config.cut_layer == BEST_CUT:
+        work = split_work(model, shape, legal_cuts(model))
+    elif config.is_split:
+        (cut,) = set(checked_cuts(config)) or {1}
+        work = split_work(model, shape, [cut])
+    else:
+        work = whole_model_work(model)
+    mini_batches = [config.batches_per_epoch or ceil(n / config.batch_size) for n in num_examples]
+    return WirelessWorld(config, topology, client_of, work, prod(shape), mini_batches)
+
+
+def planned(make_edge: MakeEdge, config: RunConfig, world: WirelessWorld) -> MakeEdge:
+    """Put the selection in front of every edge."""
+
+    def make(name: str, size: int) -> EdgeRounds:
+        edge = make_edge(name, size)
+        if isinstance(edge, Strategy):
+            edge = StrategyEdge(edge, derived_seed(config.seed, "edge", name))
+        return ResourceAware(edge, world.edges[name], solver_for(config, world.edges[name]))
+
+    return make
+
+
+def cut_rule(config: RunConfig, client_of: Mapping[int, int], world: WirelessWorld | None) -> CutOf:
+    """Return the number of blocks on a client, by its node id: by `cut-layer`, or as its plan says."""
+    if not config.is_split:
+        return lambda node_id: 0
+    cuts = checked_cuts(config)
+    if config.cut_layer != BEST_CUT:
+        return lambda node_id: cuts[client_of[node_id] % len(cuts)]
+    assert world is not None
+    return lambda node_id: cuts[world.option_of(client_of[node_id])]
+
+
+def fedavg(config: RunConfig, client_of: Mapping[int, int], cut_of: CutOf) -> MakeEdge:
     """Flat federated learning: the one group of clients runs `cloud-strategy`."""
     return lambda name, size: config.cloud.build({**ONE_NODE, "fraction_train": config.participation})
 
 
-def h_fedavg(config: RunConfig, client_of: Mapping[int, int]) -> MakeEdge:
+def h_fedavg(config: RunConfig, client_of: Mapping[int, int], cut_of: CutOf) -> MakeEdge:
     """Hierarchical federated learning: `edge-strategy` at every edge."""
     return lambda name, size: config.edge.build({**ONE_NODE, "fraction_train": config.participation})
 
 
-def centralised(config: RunConfig, client_of: Mapping[int, int]) -> MakeEdge:
+def rawhfl(config: RunConfig, client_of: Mapping[int, int], cut_of: CutOf) -> MakeEdge:
+    """RawHFL: each edge steps along the accumulated gradients of those whom its plan selects.
+
+    The variants of H-FedAvg, and FedAvg-UB, that it is compared with differ in the rule of the plan alone.
+    """
+    return lambda name, size: AccumulatedGradients(config.learning_rate, StrategyEdge(FedAvg(**ONE_NODE)))
+
+
+def centralised(config: RunConfig, client_of: Mapping[int, int], cut_of: CutOf) -> MakeEdge:
     """Centralised SGD: all data in one place, as many epochs."""
-    return lambda name, size: CentralisedEdge(centralised_task(config), StrategyEdge(FedAvg(**ONE_NODE)))
+    task = family(config).centralised_task(config)
+    return lambda name, size: CentralisedEdge(task, StrategyEdge(FedAvg(**ONE_NODE)))
 
 
-def sfl_v1(config: RunConfig, client_of: Mapping[int, int]) -> MakeEdge:
+def top_popular(config: RunConfig, client_of: Mapping[int, int], cut_of: CutOf) -> MakeEdge:
+    """Top-Popular: no training."""
+    clients = client_data(config)
+    available = [examples_available(config, data.train_slots, config.edge_rounds) for data in clients]
+    return lambda name, size: TopPopularEdge(clients, lambda t: [at(t) for at in available], client_of)
+
+
+def sfl_v1(config: RunConfig, client_of: Mapping[int, int], cut_of: CutOf) -> MakeEdge:
     """SFL-V1: a server block per client. HSFL is the same under a cloud, PHSFL has a frozen head besides."""
-    cuts = checked_cuts(config)
-
-    def cut_of(node_id: int) -> int:
-        return cuts[client_of[node_id] % len(cuts)]
-
     return lambda name, size: SplitFedV1(edge_model(config), cut_of, **split_options(config, name))
 
 
-def sfl_v2(config: RunConfig, client_of: Mapping[int, int]) -> MakeEdge:
+def sfl_v2(config: RunConfig, client_of: Mapping[int, int], cut_of: CutOf) -> MakeEdge:
     """SFL-V2: one server block per edge, for all of its clients."""
     (cut,) = set(checked_cuts(config))
     one_by_one = config.server_order == "one-by-one"
     return lambda name, size: SplitFedV2(edge_model(config), cut, one_by_one=one_by_one, **split_options(config, name))
 
 
-def sl(config: RunConfig, client_of: Mapping[int, int]) -> MakeEdge:
+def sl(config: RunConfig, client_of: Mapping[int, int], cut_of: CutOf) -> MakeEdge:
     """SL: the clients of an edge train one after the other."""
     (cut,) = set(checked_cuts(config))
     return lambda name, size: Relay(edge_model(config), cut, **split_options(config, name))
 
 
-ALGORITHMS: dict[str, Callable[[RunConfig, Mapping[int, int]], MakeEdge]] = {
+ALGORITHMS: dict[str, Callable[[RunConfig, Mapping[int, int], CutOf], MakeEdge]] = {
     "fedavg": fedavg,
     "h-fedavg": h_fedavg,
     "sl": sl,
@@ -99,7 +175,13 @@ ALGORITHMS: dict[str, Callable[[RunConfig, Mapping[int, int]], MakeEdge]] = {
     "sfl-v2": sfl_v2,
     "hsfl": sfl_v1,
     "phsfl": sfl_v1,
+    "rawhfl": rawhfl,
+    "h-fedavg-m1": rawhfl,
+    "h-fedavg-m2": rawhfl,
+    "h-fedavg-ub": rawhfl,
+    "fedavg-ub": rawhfl,
     "centralised": centralised,
+    "top-popular": top_popular,
 }
 
 
@@ -107,24 +189,24 @@ def frozen_head(config: RunConfig) -> ArrayRecord:
     """Return the head's initial weights for an algorithm that freezes them, else nothing."""
     if config.algorithm != "phsfl":
         return ArrayRecord()
-    head = ArrayRecord(new_model(config)[-1].state_dict())
+    head = ArrayRecord(family(config).new_model(config)[-1].state_dict())
     return ArrayRecord({f"head.{name}": array for name, array in head.items()})
 
 
 def checked_cuts(config: RunConfig) -> tuple[int, ...]:
-    """Return the clients' cuts; UserError for one that the model does not have."""
-    model = new_model(config)
+    """Return the clients' cuts, all there are for ``cut-layer = "best"``; UserError for one that the model has not."""
+    model = family(config).new_model(config)
     names = [name for name, _ in model.named_children()]
     for cut in config.cuts:
         if cut not in legal_cuts(model):
             allowed = ", ".join(f"{i} (after {names[i - 1]})" for i in legal_cuts(model))
             raise bad_value("cut-layer", config.cut_layer, f"{allowed}: the head, {names[-1]}, stays at the server")
-    return config.cuts
+    return config.cuts or tuple(legal_cuts(model))
 
 
 def edge_model(config: RunConfig) -> nn.Sequential:
     """Return a model of an edge's own, on the device that it computes on."""
-    return new_model(config).to(compute_device(config))
+    return family(config).new_model(config).to(compute_device(config))
 
 
 def split_options(config: RunConfig, edge: str) -> dict[str, Any]:
@@ -137,7 +219,7 @@ def split_options(config: RunConfig, edge: str) -> dict[str, Any]:
     )
     return {
         "make_optimizer": partial(make_optimizer, training=server),
-        "input_shape": input_shape(config),
+        "input_shape": family(config).input_shape(config),
         "evaluation": StrategyEdge(FedAvg(**ONE_NODE)),
         "label_policy": config.label_policy,
         "frozen": frozen_head(config) or None,

@@ -14,11 +14,15 @@ from app.strategy_spec import StrategySpec, parse_strategy
 PATH_KEYS = ("data-dir", "cache-dir", "output-dir", "resume")
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
-FLAT_ALGORITHMS = ("fedavg", "centralised")
+VIDEO_CACHING = "video-caching"
+# RawHFL and the algorithms it is compared with: each edge round follows a plan over the simulated radio world.
+PLANNED_ALGORITHMS = ("rawhfl", "h-fedavg-m1", "h-fedavg-m2", "h-fedavg-ub", "fedavg-ub")
+FLAT_ALGORITHMS = ("fedavg", "centralised", "fedavg-ub", "top-popular")
 # These are flat unless they are given more than one edge.
 FLAT_BY_DEFAULT = ("sl", "sfl-v1", "sfl-v2")
 SPLIT_ALGORITHMS = (*FLAT_BY_DEFAULT, "hsfl", "phsfl")
 ONE_CUT_ALGORITHMS = ("sl", "sfl-v2")
+BEST_CUT = "best"
 
 
 def _kebab(name: str) -> str:
@@ -36,7 +40,22 @@ class RunConfig(BaseModel):
     )
 
     # What is computed.
-    algorithm: Literal["fedavg", "h-fedavg", "sl", "sfl-v1", "sfl-v2", "hsfl", "phsfl", "centralised"] = "h-fedavg"
+    algorithm: Literal[
+        "fedavg",
+        "h-fedavg",
+        "sl",
+        "sfl-v1",
+        "sfl-v2",
+        "hsfl",
+        "phsfl",
+        "rawhfl",
+        "h-fedavg-m1",
+        "h-fedavg-m2",
+        "h-fedavg-ub",
+        "fedavg-ub",
+        "centralised",
+        "top-popular",
+    ] = "h-fedavg"
     cloud_strategy: str = "FedAvg"
     edge_strategy: str = "FedAvg"
     global_rounds: Positive = 10
@@ -49,7 +68,7 @@ class RunConfig(BaseModel):
     num_edges: NotNegative = 0
 
     # Data and model.
-    dataset: Literal["digits", "cifar10", "cifar100", "fashion-mnist", "image-folder"] = "digits"
+    dataset: Literal["digits", "cifar10", "cifar100", "fashion-mnist", "image-folder", "video-caching"] = "digits"
     data_dir: str = ""
     cache_dir: str = ""
     image_size: Annotated[int, Field(ge=0, le=4096)] = 0
@@ -79,6 +98,29 @@ class RunConfig(BaseModel):
     fine_tune_steps: NotNegative = 10
     fine_tune_rate: Annotated[float, Field(gt=0)] = 0.01
 
+    # Resource awareness: whom a plan selects, and the limits that it keeps.
+    selection: Literal["everybody", "resource-aware"] = "everybody"
+    solver: Literal["exact", "sca", "random"] = "exact"
+    selected_per_edge: Positive = 4
+    max_overlap: Annotated[int, Field(ge=-1)] = -1
+    max_local_rounds: Annotated[int, Field(gt=0, le=100_000)] = 50
+    deadline_seconds: Annotated[float, Field(gt=0)] = 150.0
+    theta: Annotated[float, Field(ge=0, le=1)] = 0.4
+    min_frequency_hz: Annotated[float, Field(ge=0, le=1.2e9)] = 0.0
+    downlink_bits_per_second: Annotated[float, Field(ge=0)] = 0.0
+
+    # The simulated radio world.
+    cell_radius_metres: Annotated[float, Field(gt=10, le=5000)] = 400.0
+    fading: Literal["redrawn", "static"] = "redrawn"
+    noise_figure_db: Annotated[float, Field(ge=0, le=60)] = 0.0
+    planning_error_db: Annotated[float, Field(ge=0, le=60)] = 0.0
+
+    # Video caching.
+    exploitation: float | str = "0.1-0.8"
+    similar: Literal["most-similar", "most-similar-not-back"] = "most-similar"
+    initial_slots: NotNegative = 100
+    slots_per_edge_round: NotNegative = 4
+
     # How it runs.
     engine: Literal["flower", "in-process"] = "flower"
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -102,6 +144,33 @@ class RunConfig(BaseModel):
         return self.algorithm in FLAT_ALGORITHMS or (self.algorithm in FLAT_BY_DEFAULT and self.edges == 1)
 
     @property
+    def has_model(self) -> bool:
+        """True for an algorithm that trains a model."""
+        return self.algorithm != "top-popular"
+
+    @property
+    def is_planned(self) -> bool:
+        """True where each edge round follows a plan that says who trains, and how hard."""
+        return self.algorithm in PLANNED_ALGORITHMS or self.selection == "resource-aware"
+
+    @property
+    def cells(self) -> int:
+        """Number of radio cells: one per edge; a flat algorithm's clients are in `num-edges` cells as well."""
+        return self.num_edges or self.edges
+
+    @property
+    def exploitation_range(self) -> tuple[float, float]:
+        """The range that clients' v_u are drawn from; both ends are equal for one number."""
+        try:
+            ends = [float(part) for part in str(self.exploitation).split("-")]
+        except ValueError:
+            ends = []
+        if len(ends) not in (1, 2) or not 0 <= ends[0] <= ends[-1] <= 1:
+            allowed = "a probability, or a range of them like '0.1-0.8'"
+            raise bad_value("exploitation", self.exploitation, allowed)
+        return ends[0], ends[-1]
+
+    @property
     def is_split(self) -> bool:
         """True for an algorithm that cuts the model."""
         return self.algorithm in SPLIT_ALGORITHMS
@@ -109,10 +178,12 @@ class RunConfig(BaseModel):
     @property
     def cuts(self) -> tuple[int, ...]:
         """The cuts of `cut-layer`: client i has the i-th, from the start again after the last."""
+        if self.cut_layer == BEST_CUT:
+            return ()
         try:
             cuts = tuple(int(part) for part in str(self.cut_layer).split(","))
         except ValueError:
-            allowed = "a number of blocks, or a list of them for the clients in turn, like '1,2,4'"
+            allowed = "a number of blocks, a list of them for the clients in turn, like '1,2,4', or 'best'"
             raise bad_value("cut-layer", self.cut_layer, allowed) from None
         if self.algorithm in ONE_CUT_ALGORITHMS and len(set(cuts)) > 1:
             allowed = f"one cut for all clients where algorithm = {self.algorithm!r}: they share the server's block"
@@ -176,10 +247,45 @@ def _check_together(config: RunConfig) -> None:
         spec.check()
     if config.is_split:
         _ = config.cuts
+        if config.cut_layer == BEST_CUT and (config.selection == "everybody" or config.algorithm in ONE_CUT_ALGORITHMS):
+            allowed = (
+                "numbers; 'best' is for sfl-v1, hsfl and phsfl with selection = 'resource-aware', whose plans choose"
+            )
+            raise bad_value("cut-layer", BEST_CUT, allowed)
+        if config.is_planned and config.solver == "sca":
+            raise bad_value("solver", "sca", "'exact' or 'random' for split training: its uploads grow with rounds")
+        if config.is_planned and len(set(config.cuts)) > 1:
+            raise bad_value("cut-layer", config.cut_layer, "one cut, or 'best', with selection = 'resource-aware'")
+    if config.dataset == VIDEO_CACHING:
+        _ = config.exploitation_range
+        if config.model != "auto":
+            raise bad_value(
+                "model", config.model, "'auto' for dataset = 'video-caching', which has a network of its own"
+            )
+    elif config.algorithm == "top-popular":
+        raise bad_value("algorithm", config.algorithm, "another one, or dataset = 'video-caching'")
+    if config.algorithm in ("centralised", "top-popular") and config.selection != "everybody":
+        raise bad_value("selection", config.selection, f"'everybody': {config.algorithm} trains no clients")
+    if config.is_planned:
+        _check_selection(config)
     if config.edges > config.num_clients:
         raise bad_value("num-edges", config.edges, f"at most num-clients = {config.num_clients}")
     if config.dataset == "image-folder" and not config.data_dir:
         raise bad_value("data-dir", "", "a folder with train/<class>/* and test/<class>/* for dataset = 'image-folder'")
+
+
+def _check_selection(config: RunConfig) -> None:
+    """Refuse a number of clients per edge, or an overlap, that cells of this size can't have."""
+    if config.cells > config.num_clients:
+        raise bad_value("num-edges", config.cells, f"at most num-clients = {config.num_clients}")
+    smallest, z = config.num_clients // config.cells, config.selected_per_edge
+    if config.selection == "resource-aware" or config.algorithm == "rawhfl":
+        if z > smallest:
+            raise bad_value("selected-per-edge", z, f"1 to {smallest}, the clients of the smallest cell")
+        least = max(0, 2 * z - smallest)
+        if 0 <= config.max_overlap < least:
+            why = f"with {z} of {smallest} clients selected in every round"
+            raise bad_value("max-overlap", config.max_overlap, f"at least {least} {why}, or -1 for half of them")
 
 
 def read_arguments(arguments: Sequence[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from flwr.serverapp import Grid
 
 from app.config import RunConfig
-from app.tasks.images import client_task
+from app.tasks.clients import client_task
 from clients.client_app import make_client_app
 from sim.in_process_grid import InProcessGrid
 

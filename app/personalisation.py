@@ -32,7 +32,8 @@ def personalise(
 
     Does nothing for an algorithm that does not split the model, or with ``fine-tune-steps = 0``.
     """
-    edges = {name: edge for name, edge in hierarchical.edges.items() if isinstance(edge, SplitEdge)}
+    inner = {name: getattr(edge, "edge", edge) for name, edge in hierarchical.edges.items()}
+    edges = {name: edge for name, edge in inner.items() if isinstance(edge, SplitEdge)}
     if not edges or config.fine_tune_steps == 0:
         return
     fine_tuning = FineTuning(config.fine_tune_steps, config.fine_tune_rate)

@@ -1,6 +1,8 @@
 """One run: from a validated config and a Grid to a results folder."""
 
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -10,32 +12,55 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import nn
 
-from app.algorithms import build_algorithm, frozen_head
+from app.algorithms import build_algorithm, frozen_head, make_world
 from app.config import RunConfig
 from app.errors import UserError, bad_value
 from app.federation import assign_edges, gather_clients
 from app.memory import keep_memory
 from app.personalisation import personalise
 from app.reports.bytes import ByteMeter
+from app.reports.closed_form import closed_form_bits
 from app.reports.final import write_final_reports
 from app.reports.folder import ResultsFolder
 from app.reports.metrics import edge_lines, global_line
 from app.reports.progress import BarProgress, LogProgress
-from app.tasks.images import (
-    client_indices,
-    compute_device,
-    data_fingerprint,
-    examples,
-    load_data,
-    new_model,
-    normaliser,
-)
+from app.tasks.common import compute_device
+from app.tasks.family import family
+from app.wireless import WirelessWorld, check_deadline
 from clients.evaluation import loss_and_accuracy
 from sim.in_process_grid import InProcessGrid
-from strategies import Hierarchical
+from strategies import Hierarchical, Profile
 
 logger = getLogger("espalier")
 ProgressDisplay = BarProgress | LogProgress
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Who takes part in a run, how they train, and what measures it.
+
+    Parameters
+    ----------
+    profiles : Sequence[Profile]
+        The clients, in client order.
+    client_of : Mapping[int, int]
+        Client number by node id.
+    hierarchical : Hierarchical
+        The algorithm; it knows the topology.
+    meter : ByteMeter
+        Counts bytes.
+    world : WirelessWorld, optional
+        Counts simulated seconds and joules where rounds are planned.
+    closed_form : Mapping[str, float], optional
+        The payload that a formula gives where models are split.
+    """
+
+    profiles: Sequence[Profile]
+    client_of: Mapping[int, int]
+    hierarchical: Hierarchical
+    meter: ByteMeter
+    world: WirelessWorld | None
+    closed_form: Mapping[str, float] | None
 
 
 def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent: Path) -> Path:
@@ -59,33 +84,24 @@ def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent
     """
     torch.set_num_threads(config.torch_threads)
     compute_device(config)
-    client_indices(config)
-    model = new_model(config)
+    family(config).check_data(config)
+    model = family(config).new_model(config)
     folder = ResultsFolder.reopen(config) if config.resume else None
     state = resumable_state(config, folder) if folder else None
-    profiles = gather_clients(grid, config)
-    client_of = {profile.node_id: profile.partition_id for profile in profiles}
-    topology = assign_edges(profiles, config)
-    meter = ByteMeter({"edge": "cloud"} if config.is_flat else {"edge": "edge", "cloud": "cloud"})
-    try:
-        hierarchical = build_algorithm(
-            config,
-            topology,
-            client_of,
-            observers=(meter, progress),
-            node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",
-        )
-    except ValueError as error:
-        raise UserError(f"{error} (see cloud-strategy, edge-strategy, num-clients and num-edges)") from None
+    federation = assemble(config, grid, model, progress)
     if folder:
         folder.go_on_after(state["round"] if state else 0, config)
     else:
         folder = ResultsFolder.create(config, results_parent)
     logger.info("results go to %s", folder.path)
     try:
-        arrays = train(config, grid, hierarchical, model, client_of, folder, state, meter, progress)
-        personalise(config, grid, hierarchical, arrays, client_of, folder, meter)
-        write_final_reports(config, folder, model, profiles, topology)
+        if federation.world:
+            folder.write_json("world.json", federation.world.describe())
+        arrays = train(config, grid, model, federation, folder, state, progress)
+        personalise(config, grid, federation.hierarchical, arrays, federation.client_of, folder, federation.meter)
+        write_final_reports(
+            config, folder, model, federation.profiles, federation.hierarchical.topology, federation.closed_form
+        )
     except OSError as error:
         raise UserError(f"{folder.path}: can't be written ({error}); the rounds that are over are saved") from None
     if not any(line.get("trained") for line in folder.read_metrics()):
@@ -93,12 +109,38 @@ def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent
     return folder.path
 
 
+def assemble(config: RunConfig, grid: Grid, model: nn.Sequential, progress: ProgressDisplay) -> Federation:
+    """Wait for the clients, group them and build the algorithm; UserError for whatever the user has to change."""
+    profiles = gather_clients(grid, config)
+    client_of = {profile.node_id: profile.partition_id for profile in profiles}
+    topology = assign_edges(profiles, config)
+    meter = ByteMeter({"edge": "cloud"} if config.is_flat else {"edge": "edge", "cloud": "cloud"})
+    world = None
+    try:
+        if config.is_planned:
+            world = make_world(config, topology, client_of, [profile.num_train_examples for profile in profiles])
+            check_deadline(config, world)
+        hierarchical = build_algorithm(
+            config,
+            topology,
+            client_of,
+            world,
+            observers=(meter, progress),
+            node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",
+        )
+    except ValueError as error:
+        raise UserError(f"{error} (see cloud-strategy, edge-strategy, num-clients and num-edges)") from None
+    # The formula is for a fixed cut and fixed local epochs, not for plans.
+    closed_form = closed_form_bits(config, model, profiles) if config.is_split and world is None else None
+    return Federation(profiles, client_of, hierarchical, meter, world, closed_form)
+
+
 def resumable_state(config: RunConfig, folder: ResultsFolder) -> dict[str, Any] | None:
     """Return the state to go on from, None if there is none yet; UserError if it is not one of this run's."""
     state = folder.load_state()
     if state is None:
         return None
-    if state["data"] != data_fingerprint(config):
+    if state["data"] != family(config).data_fingerprint(config):
         raise bad_value("data-dir", config.data_dir, f"the data of the run to resume, {folder.path}")
     if state["round"] > config.global_rounds:
         raise bad_value("global-rounds", config.global_rounds, f"at least {state['round']}, the rounds that are over")
@@ -108,19 +150,17 @@ def resumable_state(config: RunConfig, folder: ResultsFolder) -> dict[str, Any] 
 def train(
     config: RunConfig,
     grid: Grid,
-    hierarchical: Hierarchical,
     model: nn.Sequential,
-    client_of: dict[int, int],
+    federation: Federation,
     folder: ResultsFolder,
     state: dict[str, Any] | None,
-    meter: ByteMeter,
     progress: ProgressDisplay,
 ) -> ArrayRecord:
     """Run all global rounds, or those that a resumed run has left, and return the global model; `model` has it too.
 
     After every round its lines are in ``metrics.jsonl`` and its state is saved.
     """
-    frozen = frozen_head(config)
+    frozen, hierarchical, world = frozen_head(config), federation.hierarchical, federation.world
     arrays = ArrayRecord({n: array for n, array in ArrayRecord(model.state_dict()).items() if n not in frozen})
     first_round, wall_seconds = 1, 0.0
     if state:
@@ -128,9 +168,12 @@ def train(
         hierarchical.load_state_dict(state["strategies"])
         if isinstance(grid, InProcessGrid):
             grid.load_state_dict(state["clients"])
+        if world:
+            world.load_state_dict(state["world"])
         logger.info("resumed after round %d", state["round"])
-    fingerprint = data_fingerprint(config)
-    device, prepare, test_pool = compute_device(config), normaliser(config), examples(load_data(config).test)
+    tasks = family(config)
+    fingerprint, device = tasks.data_fingerprint(config), compute_device(config)
+    prepare, test_pool = tasks.normaliser(config), tasks.test_examples(config)
     model.to(device)
     steps = hierarchical.edge_rounds * len(hierarchical.edges)
     keep_memory()
@@ -141,13 +184,17 @@ def train(
             grid, arrays, config.global_rounds, first_round=first_round, timeout=config.reply_timeout or None
         ):
             arrays, test = outcome.arrays, None
-            if hierarchical.evaluates_after(outcome.number, config.global_rounds):
+            if config.has_model and hierarchical.evaluates_after(outcome.number, config.global_rounds):
                 model.load_state_dict(ArrayRecord({**arrays, **frozen}).to_torch_state_dict())
                 test = loss_and_accuracy(model, test_pool, prepare, device)
             wall_seconds = time.monotonic() - started
-            counts = meter.take()
-            line = global_line(outcome, counts, client_of, test, wall_seconds)
-            folder.append_metrics([*edge_lines(outcome, counts, client_of), line])
+            counts = federation.meter.take()
+            lines = edge_lines(outcome, counts, federation.client_of)
+            line = global_line(outcome, counts, federation.client_of, test, federation.closed_form, wall_seconds)
+            if world:
+                lines = [edge | {"plans": world.edges[edge["edge"]].take_reports()} for edge in lines]
+                line |= world.end_round()
+            folder.append_metrics([*lines, line])
             folder.save_state(
                 {
                     "round": outcome.number,
@@ -157,6 +204,7 @@ def train(
                     "edge_arrays": {name: edge.arrays for name, edge in outcome.edges.items()},
                     "strategies": hierarchical.state_dict(),
                     "clients": grid.state_dict() if isinstance(grid, InProcessGrid) else {},
+                    "world": world.state_dict() if world else {},
                 }
             )
             progress.round_over(outcome.number, config.global_rounds, line)

@@ -9,7 +9,7 @@ from .evaluation import evaluate
 from .profile import profile_reply
 from .split import Sessions, register_split_handlers
 from .task import ClientTask
-from .training import train
+from .training import train, train_accumulated
 
 
 def make_client_app(load_task: Callable[[Context], ClientTask], *, durable: bool = True) -> ClientApp:
@@ -28,6 +28,10 @@ def make_client_app(load_task: Callable[[Context], ClientTask], *, durable: bool
     @app.train()
     def handle_train(message: Message, context: Context) -> Message:
         return train(message, load_task(context))
+
+    @app.train("accumulated")
+    def handle_train_accumulated(message: Message, context: Context) -> Message:
+        return train_accumulated(message, load_task(context))
 
     @app.evaluate()
     def handle_evaluate(message: Message, context: Context) -> Message:

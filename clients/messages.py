@@ -17,22 +17,30 @@ from torch import Tensor
 TRAIN: Final = "train"
 EVALUATE: Final = "evaluate"
 QUERY_PROFILE: Final = "query.profile"
+TRAIN_ACCUMULATED: Final = "train.accumulated"
 
 # Records of a message.
 ARRAYS: Final = "arrays"
 CONFIG: Final = "config"
 METRICS: Final = "metrics"
 PROFILE: Final = "profile"
+ACCUMULATED_GRADIENT: Final = "accumulated-gradient"
 
 # Keys of the config record of an instruction; the names are those of Flower's strategies.
 SERVER_ROUND: Final = "server-round"
 PROXIMAL_MU: Final = "proximal-mu"
+
+# Keys of the config record by which an edge tells a client its plan.
+LOCAL_ROUNDS: Final = "local-rounds"
+CPU_FREQUENCY_HZ: Final = "cpu-frequency-hz"
+TRANSMIT_POWER_WATTS: Final = "transmit-power-watts"
 
 # Keys of the metric record of a reply. "train_loss" is the name that Flower's QFedAvg looks for.
 NUM_EXAMPLES: Final = "num-examples"
 TRAIN_LOSS: Final = "train_loss"
 LOSS: Final = "loss"
 ACCURACY: Final = "accuracy"
+TOP: Final = "top-"  # and M: the share of examples whose label is among the M likeliest
 
 # Keys of the profile that a device reports.
 PARTITION_ID: Final = "partition-id"

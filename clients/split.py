@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -18,6 +18,7 @@ from .messages import (
     INDICES,
     LABEL_POLICY,
     LABELS,
+    LOCAL_ROUNDS,
     METRICS,
     NUM_EXAMPLES,
     NUM_STEPS,
@@ -28,7 +29,7 @@ from .messages import (
 )
 from .randomness import client_generator, seeded_torch
 from .task import ClientTask
-from .training import make_optimizer, mini_batches
+from .training import make_optimizer, mini_batches, planned
 
 STATE = "split"
 
@@ -49,6 +50,8 @@ class Session:
         The round.
     label_policy : str
         ``"indices"`` or ``"labels"``: what goes with the activations.
+    local_epochs : int
+        Local epochs that the mini-batches are of.
     step : int (default: 0)
         The mini-batch whose activations are out.
     activations : Tensor, optional
@@ -60,16 +63,19 @@ class Session:
     batches: list[Tensor]
     server_round: int
     label_policy: str
+    local_epochs: int
     step: int = 0
     activations: Tensor | None = None
 
 
-def open_session(task: ClientTask, cut: int, server_round: int, label_policy: str) -> Session:
+def open_session(task: ClientTask, local_epochs: int, cut: int, server_round: int, label_policy: str) -> Session:
     """Return a session of the round with a fresh optimizer; the weights of its block are to be loaded."""
+    training = replace(task.training, local_epochs=local_epochs)
     block = copy.deepcopy(task.model[:cut])  # type: ignore[index]
     order = client_generator(task.seed, task.partition_id, server_round, "batches")
-    batches = list(mini_batches(len(task.train), task.training, order))
-    return Session(block, make_optimizer(list(block.parameters()), task.training), batches, server_round, label_policy)
+    batches = list(mini_batches(task.num_train(server_round), training, order))
+    optimizer = make_optimizer(list(block.parameters()), training)
+    return Session(block, optimizer, batches, server_round, label_policy, local_epochs)
 
 
 def forward(session: Session, task: ClientTask) -> None:
@@ -118,7 +124,12 @@ class Sessions:
         if self._durable:
             context.state[STATE] = snapshot(session)
             context.state[STATE + "-at"] = MetricRecord(
-                {SERVER_ROUND: session.server_round, STEP: session.step, CUT: len(session.block)}
+                {
+                    SERVER_ROUND: session.server_round,
+                    STEP: session.step,
+                    CUT: len(session.block),
+                    LOCAL_ROUNDS: session.local_epochs,
+                }
             )
         forward(session, task)
         self._alive[context.node_id] = session
@@ -136,7 +147,14 @@ class Sessions:
             at = context.state.metric_records.get(STATE + "-at", MetricRecord())
             if (at.get(SERVER_ROUND), at.get(STEP)) == (server_round, step):
                 if session is None or (session.server_round, session.step) != (server_round, step):
-                    session = restore(context, task, int(at[CUT]), server_round, step, label_policy)  # type: ignore[arg-type]
+                    session = open_session(
+                        task,
+                        int(at[LOCAL_ROUNDS]),  # type: ignore[arg-type]
+                        int(at[CUT]),  # type: ignore[arg-type]
+                        server_round,
+                        label_policy,
+                    )
+                    restore(session, context.state.array_records[STATE], step, task)
                 return session
         elif session is not None and (session.server_round, session.step) == (server_round, step):
             return session
@@ -157,11 +175,10 @@ def snapshot(session: Session) -> ArrayRecord:
     return ArrayRecord(arrays)
 
 
-def restore(context: Context, task: ClientTask, cut: int, server_round: int, step: int, label_policy: str) -> Session:
-    """Return the session that `snapshot` stands for, its forward pass made again."""
-    session = open_session(task, cut, server_round, label_policy)
+def restore(session: Session, arrays: ArrayRecord, step: int, task: ClientTask) -> None:
+    """Bring a session to where `snapshot` was taken, and make the forward pass of its step again."""
     block, states = {}, {}
-    for name, array in context.state.array_records[STATE].items():
+    for name, array in arrays.items():
         kind, rest = name.split("/", 1)
         tensor = torch.from_numpy(array.numpy())
         if kind == "block":
@@ -174,14 +191,14 @@ def restore(context: Context, task: ClientTask, cut: int, server_round: int, ste
     session.optimizer.load_state_dict({"state": states, "param_groups": groups})
     session.step = step
     forward(session, task)
-    return session
 
 
 def split_begin(message: Message, context: Context, task: ClientTask, sessions: Sessions) -> Message:
     """Answer ``train.split_begin``: take the client block and send the first mini-batch's activations."""
     config = message.content.config_records[CONFIG]
     sessions.drop(context)
-    session = open_session(task, int(config[CUT]), int(config[SERVER_ROUND]), str(config[LABEL_POLICY]))  # type: ignore[arg-type]
+    local_epochs = planned(task.training, config).local_epochs
+    session = open_session(task, local_epochs, int(config[CUT]), int(config[SERVER_ROUND]), str(config[LABEL_POLICY]))  # type: ignore[arg-type]
     session.block.load_state_dict(message.content.array_records[CLIENT_BLOCK].to_torch_state_dict())
     sessions.put(context, session, task)
     return Message(_activations(session, task), reply_to=message)
@@ -202,7 +219,7 @@ def split_end(message: Message, context: Context, task: ClientTask, sessions: Se
     content = RecordDict(
         {
             CLIENT_BLOCK: ArrayRecord({name: _array(tensor) for name, tensor in session.block.state_dict().items()}),
-            METRICS: MetricRecord({NUM_EXAMPLES: len(task.train), STEP: session.step}),
+            METRICS: MetricRecord({NUM_EXAMPLES: task.num_train(session.server_round), STEP: session.step}),
         }
     )
     return Message(content, reply_to=message)
@@ -280,7 +297,13 @@ def _activations(session: Session, task: ClientTask) -> RecordDict:
     content = RecordDict(
         {
             ACTIVATIONS: ArrayRecord({ACTIVATIONS: to_array(session.activations)}),
-            METRICS: MetricRecord({STEP: session.step, NUM_STEPS: len(session.batches), NUM_EXAMPLES: len(task.train)}),
+            METRICS: MetricRecord(
+                {
+                    STEP: session.step,
+                    NUM_STEPS: len(session.batches),
+                    NUM_EXAMPLES: task.num_train(session.server_round),
+                }
+            ),
         }
     )
     _add_labels(content, session.batches[session.step], task, session.label_policy)

@@ -1,6 +1,6 @@
 """What a device trains: handed in from outside, so that the handlers know no data set and no model by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,6 +78,15 @@ class ClientTask:
         Where the model lives.
     edge_name : str (default: "")
         The edge it asks to belong to; empty leaves that to the server.
+    available : Callable[[int], int], optional (default: None)
+        Number of training examples, from the first on, that are there in a round, for data that grow while they are
+        trained on. None: all of them.
+    top_m : tuple[int, ...] (default: ())
+        An evaluation reports the top-M accuracy for these M too.
+    sgd : Callable, optional (default: None)
+        Does the work of plain SGD faster, for models that it suits: called with the model, the training examples, the
+        indices of every mini-batch and the learning rate, it trains the model in place and returns the mean loss over
+        the examples seen. None: PyTorch's automatic differentiation.
     """
 
     model: nn.Module
@@ -90,3 +99,10 @@ class ClientTask:
     class_counts: tuple[int, ...]
     device: torch.device
     edge_name: str = ""
+    available: Callable[[int], int] | None = None
+    top_m: tuple[int, ...] = ()
+    sgd: Callable[[nn.Module, Examples, Iterable[Tensor], float], float] | None = None
+
+    def num_train(self, server_round: int) -> int:
+        """Return the number of training examples in a round."""
+        return len(self.train) if self.available is None else self.available(server_round)

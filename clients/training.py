@@ -1,13 +1,23 @@
 """Local training of the whole model: FedAvg's client."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .messages import ARRAYS, METRICS, NUM_EXAMPLES, PROXIMAL_MU, SERVER_ROUND, TRAIN_LOSS
+from .messages import (
+    ACCUMULATED_GRADIENT,
+    ARRAYS,
+    LOCAL_ROUNDS,
+    METRICS,
+    NUM_EXAMPLES,
+    PROXIMAL_MU,
+    SERVER_ROUND,
+    TRAIN_LOSS,
+)
 from .randomness import client_generator, seeded_torch
 from .task import ClientTask, LocalTraining
 
@@ -15,15 +25,44 @@ from .task import ClientTask, LocalTraining
 def train(message: Message, task: ClientTask) -> Message:
     """Answer an instruction to train: local SGD from the weights in the message.
 
-    The config record may hold ``server-round``, which selects the mini-batches, and ``proximal-mu``, the weight of
-    FedProx's proximal term.
+    The config record may hold ``server-round``, which selects the mini-batches, ``proximal-mu``, the weight of
+    FedProx's proximal term, and ``local-rounds``, see `planned`.
     """
+    metrics = _train(message, task)
+    return Message(RecordDict({ARRAYS: ArrayRecord(task.model.state_dict()), METRICS: metrics}), reply_to=message)
+
+
+def train_accumulated(message: Message, task: ClientTask) -> Message:
+    """Answer ``train.accumulated``: train, and send the sum of all steps' gradients (RawHFL, eq. 14).
+
+    With plain SGD this sum is the difference of the weights over the learning rate, and so it is computed. Integers,
+    such as BatchNorm's counters, are sent as the plain difference.
+    """
+    metrics = _train(message, task)
+    (before,) = message.content.array_records.values()
+    gradient = ArrayRecord()
+    for name, after in task.model.state_dict().items():
+        difference = torch.from_numpy(before[name].numpy()) - after.cpu()
+        rate = task.training.learning_rate if after.is_floating_point() else 1
+        gradient[name] = Array((difference / rate).to(after.dtype).numpy())
+    return Message(RecordDict({ACCUMULATED_GRADIENT: gradient, METRICS: metrics}), reply_to=message)
+
+
+def _train(message: Message, task: ClientTask) -> MetricRecord:
+    """Train `task.model` as a message says and return the metrics of the reply."""
     config = next(iter(message.content.config_records.values()), ConfigRecord())
     server_round = int(config.get(SERVER_ROUND, 0))  # type: ignore[arg-type]
     load_weights(task.model, message.content)
-    loss = local_sgd(task, server_round, proximal_mu=float(config.get(PROXIMAL_MU, 0.0)))  # type: ignore[arg-type]
-    metrics = MetricRecord({TRAIN_LOSS: loss, NUM_EXAMPLES: len(task.train)})
-    return Message(RecordDict({ARRAYS: ArrayRecord(task.model.state_dict()), METRICS: metrics}), reply_to=message)
+    proximal_mu = float(config.get(PROXIMAL_MU, 0.0))  # type: ignore[arg-type]
+    loss = local_sgd(task, server_round, planned(task.training, config), proximal_mu)
+    return MetricRecord({TRAIN_LOSS: loss, NUM_EXAMPLES: task.num_train(server_round)})
+
+
+def planned(training: LocalTraining, config: ConfigRecord) -> LocalTraining:
+    """Return how to train by the plan in an instruction: with ``local-rounds`` local epochs where it is given."""
+    if LOCAL_ROUNDS not in config:
+        return training
+    return replace(training, local_epochs=int(config[LOCAL_ROUNDS]))  # type: ignore[arg-type]
 
 
 def load_weights(model: nn.Module, content: RecordDict) -> None:
@@ -32,7 +71,9 @@ def load_weights(model: nn.Module, content: RecordDict) -> None:
     model.load_state_dict(arrays.to_torch_state_dict())
 
 
-def local_sgd(task: ClientTask, server_round: int, proximal_mu: float = 0.0) -> float:
+def local_sgd(
+    task: ClientTask, server_round: int, training: LocalTraining | None = None, proximal_mu: float = 0.0
+) -> float:
     """Train `task.model` in place on the client's mini-batches of this round.
 
     Parameters
@@ -41,6 +82,8 @@ def local_sgd(task: ClientTask, server_round: int, proximal_mu: float = 0.0) -> 
         Model, data and settings.
     server_round : int
         Selects the mini-batches, and what dropout drops.
+    training : LocalTraining, optional (default: None)
+        How to train; None: as the task says.
     proximal_mu : float (default: 0.0)
         Adds ``mu/2 * ||w - w_start||^2`` to the loss (FedProx, arXiv:1812.06127, eq. 2).
 
@@ -48,17 +91,29 @@ def local_sgd(task: ClientTask, server_round: int, proximal_mu: float = 0.0) -> 
     -------
     float
         Mean cross-entropy over the examples seen, without the proximal term.
+
+    Raises
+    ------
+    ValueError
+        If there is nothing to train on in this round.
     """
     model, device = task.model, task.device
+    training, num_examples = training or task.training, task.num_train(server_round)
+    if num_examples == 0:
+        raise ValueError("it has no training examples yet")
+    batch_order = client_generator(task.seed, task.partition_id, server_round, "batches")
+    batches = mini_batches(num_examples, training, batch_order)
+    is_plain_sgd = training.optimizer == "sgd" and not (training.momentum or training.weight_decay or proximal_mu)
+    if task.sgd is not None and is_plain_sgd:
+        return task.sgd(model, task.train, batches, training.learning_rate)
     parameters = [p for p in model.parameters() if p.requires_grad]
     start = [p.detach().clone() for p in parameters] if proximal_mu else []
-    optimizer = make_optimizer(parameters, task.training)
-    batch_order = client_generator(task.seed, task.partition_id, server_round, "batches")
+    optimizer = make_optimizer(parameters, training)
     dropout = client_generator(task.seed, task.partition_id, server_round, "dropout")
     total_loss, seen = torch.zeros((), device=device), 0
     model.train()
     with seeded_torch(dropout, device):
-        for batch in mini_batches(len(task.train), task.training, batch_order):
+        for batch in batches:
             inputs = task.prepare(task.train.inputs[batch].to(device))
             labels = task.train.labels[batch].to(device)
             loss = cross_entropy(model(inputs), labels)

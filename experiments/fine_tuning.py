@@ -1,15 +1,20 @@
 """How the number of steps and the rate of fine-tuning decide what personalisation gives.
 
-``python experiments/fine_tuning.py FOLDER ...`` takes the results folders of finished split runs, fine-tunes the heads
-of each with several numbers of steps K and learning rates, and prints, by algorithm, the mean over clients of
-the test accuracy, with its mean and standard deviation over the runs (seeds). The first row is the global model.
+``python experiments/fine_tuning.py FOLDER ...`` takes the results folders of finished split runs and fine-tunes the
+heads of each with several numbers of steps K and learning rates. It prints, by algorithm, test accuracy and loss, mean
+over clients, with its mean and standard deviation over the runs (seeds), and draws them as ``fine-tuning.png``;
+``--figure PATH`` puts the figure elsewhere. The first row, and the dashed lines, are the global model.
 """
 
-import sys
+from argparse import ArgumentParser
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 from rich.progress import track
 
 from app.algorithms import build_algorithm
@@ -18,15 +23,20 @@ from app.engines import in_process_grid
 from app.federation import assign_edges, gather_clients
 from app.logs import quiet_flower
 from app.reports.folder import ResultsFolder, saved_config
+from app.reports.plots import BLUE, GREY, ORANGE
+from clients.messages import ACCURACY, LOSS
 from strategies.exchange import converse
 from strategies.split import FineTuning, SplitEdge
 from strategies.views import MemberGrid
 
-SETTINGS = [FineTuning(k, rate) for k in (10, 50) for rate in (0.003, 0.01, 0.03, 0.1)]
+STEPS, RATES = (10, 50), (0.001, 0.003, 0.01, 0.03, 0.1)
+SETTINGS: list[FineTuning | None] = [None, *(FineTuning(k, rate) for k in STEPS for rate in RATES)]
+COLORS = (BLUE, ORANGE, GREY, "#6d597a", "#b4c5a1")  # one for each split algorithm
+Result = dict[str, float]
 
 
-def accuracies(folder: Path, config: RunConfig) -> list[float]:
-    """Return the mean accuracy over clients of the global model and for each of `SETTINGS`."""
+def measure(folder: Path, config: RunConfig) -> list[Result]:
+    """Return accuracy and loss, mean over clients, for each of `SETTINGS`; None stands for the global model."""
     grid = in_process_grid(config)
     profiles = gather_clients(grid, config)
     client_of = {profile.node_id: profile.partition_id for profile in profiles}
@@ -34,32 +44,85 @@ def accuracies(folder: Path, config: RunConfig) -> list[float]:
     results_folder = ResultsFolder(folder)
     state = results_folder.load_state()
     assert state is not None
-    evaluated = [line for line in results_folder.read_metrics() if line["scope"] == "global" and "accuracy" in line]
-    means = [evaluated[-1]["accuracy"]["mean"]]
+    evaluated = [line for line in results_folder.read_metrics() if line["scope"] == "global" and ACCURACY in line]
+    means = []
     for setting in SETTINGS:
+        if setting is None:
+            means.append({key: evaluated[-1][key]["mean"] for key in (ACCURACY, LOSS)})
+            continue
         conversations = {
             name: edge.personalise(state["arrays"], setting, MemberGrid(grid, hierarchical.topology[name]))
             for name, edge in hierarchical.edges.items()
             if isinstance(edge, SplitEdge)
         }
-        results = converse(grid, conversations)
-        means.append(fmean(float(m["accuracy"]) for r in results.values() for m in r.metrics.values()))
+        clients = [metrics for r in converse(grid, conversations).values() for metrics in r.metrics.values()]
+        means.append({key: fmean(float(metrics[key]) for metrics in clients) for key in (ACCURACY, LOSS)})
     return means
 
 
+def print_table(found: Mapping[str, Sequence[Sequence[Result]]]) -> None:
+    """Print a row per setting, with accuracy and loss of every algorithm."""
+    columns = [(name, key) for name in found for key in (ACCURACY, LOSS)]
+    print(f"{'':<12}" + "".join(f"{f'{name} {key}':>18}" for name, key in columns))
+    print(f"{'runs':<12}" + "".join(f"{len(found[name]):>18}" for name, _ in columns))
+    for i, setting in enumerate(SETTINGS):
+        label = f"K={setting.num_steps} {setting.learning_rate:g}" if setting else "global"
+        values = [[run[i][key] for run in found[name]] for name, key in columns]
+        print(f"{label:<12}" + "".join(f"{f'{fmean(v):.3f} +- {pstdev(v):.3f}':>18}" for v in values))
+
+
+def draw(found: Mapping[str, Sequence[Sequence[Result]]], path: Path) -> None:
+    """Draw accuracy and loss against the rate, a line per algorithm and K; error bars are one standard deviation."""
+    figure = Figure(figsize=(10.0, 3.6), layout="constrained")
+    for ax, key in zip(figure.subplots(1, 2), (ACCURACY, LOSS), strict=True):
+        for (name, runs), color in zip(found.items(), COLORS, strict=False):
+            draw_algorithm(ax, name, [[result[key] for result in run] for run in runs], color)
+        ax.set(xscale="log", xlabel="fine-tuning rate", ylabel=f"test {key}, mean over clients")
+        ax.set_xticks(RATES, [f"{rate:g}" for rate in RATES])
+        ax.xaxis.set_minor_locator(NullLocator())
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(axis="y", alpha=0.3)
+    figure.axes[1].set(yscale="log")  # large steps on a head can make the loss many times the global model's
+    figure.axes[1].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    figure.axes[1].yaxis.set_minor_locator(NullLocator())
+    figure.axes[1].yaxis.set_major_formatter("{x:g}")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), frameon=False, fontsize=8, loc="outside right center")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def draw_algorithm(ax: Axes, name: str, runs: Sequence[Sequence[float]], color: str) -> None:
+    """Draw one algorithm's lines; `runs` has one value for each of `SETTINGS`."""
+    by_setting = {setting: [run[i] for run in runs] for i, setting in enumerate(SETTINGS)}
+    for k, marker, style in zip(STEPS, ("o", "s"), ("-", ":"), strict=True):
+        values = [by_setting[FineTuning(k, rate)] for rate in RATES]
+        ax.errorbar(
+            RATES,
+            [fmean(v) for v in values],
+            yerr=[pstdev(v) for v in values],
+            color=color,
+            marker=marker,
+            ls=style,
+            ms=4,
+            capsize=3,
+            label=f"{name}, K = {k}",
+        )
+    ax.axhline(fmean(by_setting[None]), color=color, ls="--", lw=1, label=f"{name}, global model")
+
+
 def main() -> None:
-    """Measure and print."""
+    """Measure, print and draw."""
+    parser = ArgumentParser(description="Fine-tune the heads of finished split runs with several steps and rates.")
+    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="results folder of a finished run")
+    parser.add_argument("--figure", type=Path, default=Path("fine-tuning.png"), help="default: %(default)s")
+    arguments = parser.parse_args()
     quiet_flower()
     found = defaultdict(list)
-    for name in track(sys.argv[1:], "runs"):
-        folder = Path(name).absolute()
-        config = saved_config(folder)
-        found[config.algorithm].append(accuracies(folder, config))
-    print(f"{'':<12}" + "".join(f"{name:>16}" for name in found))
-    print(f"{'runs':<12}" + "".join(f"{len(rows):>16}" for rows in found.values()))
-    for i, label in enumerate(["global", *(f"K={s.num_steps} {s.learning_rate:g}" for s in SETTINGS)]):
-        columns = [[row[i] for row in rows] for rows in found.values()]
-        print(f"{label:<12}" + "".join(f"{f'{fmean(c):.3f} +- {pstdev(c):.3f}':>16}" for c in columns))
+    for folder in track(arguments.folders, "runs"):
+        config = saved_config(folder.absolute())
+        found[config.algorithm].append(measure(folder.absolute(), config))
+    print_table(found)
+    draw(found, arguments.figure)
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""The simulated world: the in-process runtime."""
+"""The simulated world: the in-process runtime, cells and radio channel, devices, content requests."""

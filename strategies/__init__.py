@@ -1,10 +1,13 @@
 """Flower strategies for two tiers, usable in any Flower project."""
 
+from .accumulated import AccumulatedGradients
 from .edges import EdgeRounds, Evaluation, Failure, StrategyEdge, Update
 from .hierarchical import EdgeOutcome, Hierarchical, Observer, Round
+from .resource_aware import ResourceAware, Resources
 from .topology import Profile, ask_profiles, group_by_edge, wait_for_nodes
 
 __all__ = [
+    "AccumulatedGradients",
     "EdgeOutcome",
     "EdgeRounds",
     "Evaluation",
@@ -12,6 +15,8 @@ __all__ = [
     "Hierarchical",
     "Observer",
     "Profile",
+    "ResourceAware",
+    "Resources",
     "Round",
     "StrategyEdge",
     "Update",

@@ -3,8 +3,8 @@
 import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import ceil, prod
-from statistics import fmean
+from dataclasses import astuple, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,13 +13,12 @@ from rich.table import Table
 from torch import nn
 
 from app.config import RunConfig
-from app.reports.folder import ResultsFolder
+from app.reports.folder import ResultsFolder, saved_config
 from app.reports.metrics import summarise
 from app.reports.plots import draw_plots
-from app.tasks.images import input_shape
+from app.reports.resource_plots import draw_resource_plots
+from app.reports.resources import ClientTotals, client_totals
 from strategies import Profile
-from strategies.split.edges import cut_shapes
-from strategies.split.theory import phi_hfl, phi_phsfl
 
 
 def write_final_reports(
@@ -28,56 +27,68 @@ def write_final_reports(
     model: nn.Sequential,
     profiles: Sequence[Profile],
     topology: Mapping[str, Sequence[int]],
+    closed_form: Mapping[str, float] | None,
 ) -> None:
     """Write ``summary.json``, ``clients.csv``, ``model.pt`` and the plots.
 
     All figures come from ``metrics.jsonl``, so that a resumed run reports on all of its rounds.
     """
     lines = folder.read_metrics()
-    summary = summarise(config, lines)
-    if config.is_split:
-        summary["closed_form"] = closed_form(config, model, profiles)
-    folder.write_json("summary.json", summary)
     torch.save({name: tensor.cpu() for name, tensor in model.state_dict().items()}, folder.path / "model.pt")
     with (folder.path / "clients.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(client_table(lines, profiles, topology))
-    draw_plots(folder.path, f"{config.algorithm} on {config.dataset}, seed {config.seed}", lines)
+    _write_figures(config, folder, lines, closed_form)
 
 
-def closed_form(config: RunConfig, model: nn.Sequential, profiles: Sequence[Profile]) -> dict[str, float]:
-    """Return the payload of a client in an edge round, in bits and mean over clients, after the PHSFL paper's eq. 17.
+def report_again(path: Path) -> None:
+    """Write ``summary.json`` and the plots of a results folder anew, whether its run is over or not.
 
-    The paper counts 33 bits a value and both directions; ``phi_phsfl`` is for the split model, ``phi_hfl`` for the
-    whole one.
+    They come from ``config.json``, ``metrics.jsonl`` and, for the plots of planned rounds, ``world.json``.
+
+    Parameters
+    ----------
+    path : Path
+        The folder.
+
+    Raises
+    ------
+    UserError
+        If it holds no run, or a file is damaged.
     """
-    shapes = cut_shapes(model, input_shape(config))
-    bits = []
-    for profile in profiles:
-        cut, samples = config.cuts[profile.partition_id % len(config.cuts)], profile.num_train_examples
-        n_batches = config.batches_per_epoch or ceil(samples / config.batch_size)
-        bits.append(
-            phi_phsfl(
-                kappa_0=config.local_epochs,
-                n_batches=n_batches,
-                N=config.batch_size,
-                Z_c=prod(shapes[cut]),
-                Z_0=sum(p.numel() for p in model[:cut].parameters()),
-                D_u=samples,
-            )
-        )
-    return {"phi_phsfl": fmean(bits), "phi_hfl": float(phi_hfl(Z=sum(p.numel() for p in model.parameters())))}
+    folder = ResultsFolder(path)
+    config, lines = saved_config(path), folder.read_metrics()
+    closed_forms = [line["closed_form_bits"] for line in lines if "closed_form_bits" in line]
+    _write_figures(config, folder, lines, closed_forms[-1] if closed_forms else None)
+
+
+def _write_figures(
+    config: RunConfig, folder: ResultsFolder, lines: Sequence[dict[str, Any]], closed_form: Mapping[str, float] | None
+) -> None:
+    summary = summarise(config, lines)
+    if closed_form:
+        summary["closed_form"] = closed_form
+    folder.write_json("summary.json", summary)
+    title = f"{config.algorithm} on {config.dataset}, seed {config.seed}"
+    draw_plots(folder.path, title, lines)
+    draw_resource_plots(folder.path, title, lines, folder.read_world())
 
 
 def client_table(
     lines: Sequence[dict[str, Any]], profiles: Sequence[Profile], topology: Mapping[str, Sequence[int]]
 ) -> list[list[Any]]:
-    """Return a header and a row per client: its data, the last evaluation and how often it was left out."""
+    """Return a header and a row per client: its data, the last evaluation and how often it was left out.
+
+    Where rounds were planned, also how often it could take part, was selected and was late, and its joules.
+    """
     edge_of = {node_id: edge for edge, members in topology.items() for node_id in members}
     metrics = next((line["clients"] for line in reversed(lines) if line["scope"] == "global" and "clients" in line), {})
     personalised = next((line["clients"] for line in lines if line["scope"] == "personalised"), {})
     failures = Counter(failure["client"] for line in lines if line["scope"] == "edge" for failure in line["failures"])
+    planned = any("plans" in line for line in lines)
+    totals = client_totals(lines, (profile.partition_id for profile in profiles))
     header = ["client", "edge", "train_examples", "test_examples", "classes", "accuracy", "loss", "times_left_out"]
-    rows: list[list[Any]] = [header + ["personalised_accuracy", "personalised_loss"] * bool(personalised)]
+    header += ["personalised_accuracy", "personalised_loss"] * bool(personalised)
+    rows: list[list[Any]] = [header + [field.name for field in fields(ClientTotals)] * planned]
     for profile in profiles:
         own = metrics.get(str(profile.partition_id), {})
         rows.append(
@@ -95,6 +106,8 @@ def client_table(
         if personalised:
             own = personalised.get(str(profile.partition_id), {})
             rows[-1] += [own.get("accuracy"), own.get("loss")]
+        if planned:
+            rows[-1] += astuple(totals[profile.partition_id])
     return rows
 
 
@@ -117,8 +130,26 @@ def result_table(summary: Mapping[str, Any]) -> str:
         for direction, tiers in summary["bytes"].items():
             parts = ", ".join(f"{tier} {count / 1e6:.2f} MB" for tier, count in tiers.items())
             console.print(f"{direction}: {parts or 'nothing'}")
+        for line in _resource_lines(summary):
+            console.print(line)
         console.print(f"left out: {summary['failures']} replies; wall time {summary['wall_seconds']:.1f} s")
     return capture.get().rstrip("\n")
+
+
+def _resource_lines(summary: Mapping[str, Any]) -> list[str]:
+    result = []
+    if tops := summary.get("top_m"):
+        shown = [f"M = {m}: {_figure(tops[m]['mean'])}" for m in ("1", "2", "5", "10") if m in tops]
+        result.append(f"top-M accuracy, mean over clients: {', '.join(shown)}")
+    if joules := summary.get("energy_joules"):
+        each = joules["per_client_round"]
+        share = "nobody was ever selected" if each is None else f"{each:.4g} J per selected client and edge round"
+        result.append(f"energy: {joules['total']:.4g} J, {share}")
+        late, nobody = summary["late"], summary["edge_rounds_without_anybody"]
+        result.append(
+            f"simulated time: {summary['simulated_seconds']:.1f} s; {late} late, {nobody} edge rounds without anybody"
+        )
+    return result
 
 
 def _figure(value: float | None) -> str:

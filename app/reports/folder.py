@@ -20,8 +20,9 @@ FREE_TO_CHANGE = frozenset(
 class ResultsFolder:
     """Where a run writes.
 
-    ``config.json``, ``metrics.jsonl`` (a line per edge and global round, and a global line), ``state.npz`` (to
-    resume from), and at the end ``summary.json``, ``clients.csv``, ``model.pt`` and the plots.
+    ``config.json``, ``world.json`` (where rounds are planned), ``metrics.jsonl`` (a line per edge and global round, and
+    a global line), ``state.npz`` (to resume from), and at the end ``summary.json``, ``clients.csv``, ``model.pt`` and
+    the plots.
 
     Parameters
     ----------
@@ -142,6 +143,22 @@ class ResultsFolder:
                 raise UserError(f"{self._metrics}: line {number} is damaged; {allowed}") from None
             lines.append(line)
         return lines
+
+    def read_world(self) -> dict[str, Any] | None:
+        """Return the content of ``world.json``, None for a run without one.
+
+        Raises
+        ------
+        UserError
+            If it can't be read.
+        """
+        path = self.path / "world.json"
+        if not path.exists():
+            return None
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise UserError(f"{path}: is damaged; allowed is the file that the run wrote") from None
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file."""

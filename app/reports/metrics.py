@@ -8,7 +8,8 @@ from typing import Any
 
 from app.config import RunConfig
 from app.reports.bytes import EVALUATION, Link, nested
-from clients.messages import ACCURACY, LOSS
+from app.reports.resources import resource_summary
+from clients.messages import ACCURACY, LOSS, TOP
 from strategies import Evaluation, Failure, Round
 from strategies.split import Personalised
 
@@ -58,6 +59,7 @@ def global_line(
     counts: Counter[Link],
     client_of: Mapping[int, int],
     test: tuple[float, float] | None,
+    closed_form_bits: Mapping[str, float] | None,
     wall_seconds: float,
 ) -> Line:
     """Return the global line of a round.
@@ -68,6 +70,8 @@ def global_line(
         As in `edge_lines`.
     test : tuple[float, float], optional
         Loss and accuracy on the whole test pool; None in a round without evaluation.
+    closed_form_bits : Mapping[str, float], optional
+        What the formula gives for a client and edge round, see `app.reports.closed_form`; None if nothing is split.
     wall_seconds : float
         Wall time of the run so far.
     """
@@ -89,6 +93,7 @@ def global_line(
         "failures": failures,
         "edges_left_out": [name for name, edge in outcome.edges.items() if edge.arrays is None],
         "bytes": nested(counts),
+        **({"closed_form_bits": dict(closed_form_bits)} if closed_form_bits else {}),
         "seconds": round(outcome.seconds, 4),
         "wall_seconds": round(wall_seconds, 4),
     }
@@ -148,12 +153,28 @@ def summarise(config: RunConfig, lines: Sequence[Line]) -> Line:
         "bytes_by_kind": by_kind,
         "failures": sum(line["failures"] for line in rounds),
         "wall_seconds": rounds[-1]["wall_seconds"] if rounds else 0.0,
+        **resource_summary(lines),
     }
+    if tops := top_m(evaluated.get("clients", {})):
+        summary["top_m"] = tops
     for line in lines:
         if line["scope"] == "personalised":
             summary["personalised"] = {key: line.get(key) for key in (ACCURACY, LOSS)}
             summary["personalisation_bytes_by_kind"] = line["bytes"]
     return summary
+
+
+def top_m(clients: Mapping[str, Line]) -> dict[str, dict[str, float | None]]:
+    """Return the spread over clients of their top-M accuracies, by M; nothing where a task has none.
+
+    Parameters
+    ----------
+    clients : Mapping[str, dict]
+        The clients' metrics of one evaluation.
+    """
+    numbers = sorted({int(k.removeprefix(TOP)) for own in clients.values() for k in own if k.startswith(TOP)})
+    shares = {m: [own.get(f"{TOP}{m}") for own in clients.values()] for m in numbers}
+    return {str(m): spread([math.nan if v is None else v for v in values]) for m, values in shares.items()}
 
 
 def spread(values: Sequence[float]) -> dict[str, float | None]:

@@ -4,12 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from app.reports.closed_form import closed_form_bytes
+from app.reports.metrics import top_m
+
 Line = dict[str, Any]
 BLUE, ORANGE, GREY = "#1f6f8b", "#e07a3f", "#8a8a8a"
+PALETTE = (BLUE, ORANGE, GREY, "#b4c5a1", "#6d597a", "#e5c185", "#2b2d42", "#d62839", "#8fd3e8")
 
 
 def draw_plots(folder: Path, title: str, lines: Sequence[Line]) -> list[Path]:
@@ -27,26 +32,34 @@ def draw_plots(folder: Path, title: str, lines: Sequence[Line]) -> list[Path]:
     Returns
     -------
     list[Path]
-        ``rounds.png`` (accuracy and loss over rounds), ``clients.png`` (accuracy per client), ``bytes.png``, and
-        ``personalised.png`` (each client with the global head and with its own) where heads were fine-tuned.
+        ``rounds.png`` (accuracy and loss over rounds), ``clients.png`` (accuracy per client), ``bytes.png`` (in split
+        training beside what the closed form gives), and where there are such figures ``top-m.png`` (top-M accuracy over
+        M) and ``personalised.png`` (each client with the global head and with its own).
     """
     rounds = [line for line in lines if line["scope"] == "global"]
     evaluated = [line for line in rounds if "clients" in line]
     paths = []
     if evaluated:
-        paths.append(_save(folder / "rounds.png", title, _draw_rounds, evaluated, width=9.0, columns=2))
-        paths.append(_save(folder / "clients.png", title, _draw_clients, evaluated[-1]["clients"], width=9.0))
+        panels = 2 if any(line["loss"]["mean"] is not None for line in evaluated) else 1  # a ranking has no loss
+        width = 4.5 * panels
+        paths.append(save_plot(folder / "rounds.png", title, _draw_rounds, evaluated, width=width, columns=panels))
+        paths.append(save_plot(folder / "clients.png", title, _draw_clients, evaluated[-1]["clients"], width=9.0))
+        if tops := top_m(evaluated[-1]["clients"]):
+            paths.append(save_plot(folder / "top-m.png", title, _draw_top_m, tops, width=4.8))
     personalised = [line for line in lines if line["scope"] == "personalised" and line["clients"]]
     if evaluated and personalised:
         both = (evaluated[-1]["clients"], personalised[-1]["clients"])
-        paths.append(_save(folder / "personalised.png", title, _draw_personalised, both, width=9.0, columns=2))
-    paths.append(_save(folder / "bytes.png", title, _draw_bytes, rounds, width=6.5))
+        paths.append(save_plot(folder / "personalised.png", title, _draw_personalised, both, width=9.0, columns=2))
+    paths.append(save_plot(folder / "bytes.png", title, _draw_bytes, lines, width=6.5))
     return paths
 
 
-def _save(path: Path, title: str, draw: Any, data: Any, *, width: float, columns: int = 1) -> Path:
-    figure = Figure(figsize=(width, 3.6), layout="constrained")
-    axes = figure.subplots(1, columns, squeeze=False)[0]
+def save_plot(
+    path: Path, title: str, draw: Any, data: Any, *, width: float, height: float = 3.6, rows: int = 1, columns: int = 1
+) -> Path:
+    """Let `draw` fill a figure's axes, row by row, with `data` and write it; return where to."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
     draw(axes, data)
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
@@ -59,21 +72,22 @@ def _save(path: Path, title: str, draw: Any, data: Any, *, width: float, columns
 
 def _draw_rounds(axes: Sequence[Axes], evaluated: Sequence[Line]) -> None:
     numbers = [line["round"] for line in evaluated]
-    for ax, key in zip(axes, ("accuracy", "loss"), strict=True):
-        mean, low, high = ([_number(line[key][part]) for line in evaluated] for part in ("mean", "min", "max"))
+    for ax, key in zip(axes, ("accuracy", "loss"), strict=False):
+        mean, low, high = ([number(line[key][part]) for line in evaluated] for part in ("mean", "min", "max"))
         ax.fill_between(numbers, low, high, color=BLUE, alpha=0.15, lw=0, label="clients, min to max")
         ax.plot(numbers, mean, color=BLUE, marker="o", ms=3, label="clients, mean")
-        ax.plot(numbers, [_number(line["test"][key]) for line in evaluated], color=ORANGE, label="whole test pool")
+        if "test" in evaluated[-1]:
+            pool = [number(line["test"][key]) for line in evaluated]
+            ax.plot(numbers, pool, color=ORANGE, label="whole test pool")
         ax.set(xlabel="global round", ylabel=f"test {key}")
+        ax.set_ylim(0, 1 if key == "accuracy" else None)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[0].set_ylim(0, 1)
-    axes[1].set_ylim(bottom=0)
     axes[0].legend(frameon=False, fontsize=8)
 
 
 def _draw_clients(axes: Sequence[Axes], clients: dict[str, Line]) -> None:
     (ax,) = axes
-    values = [_number(metrics["accuracy"]) for metrics in clients.values()]
+    values = [number(metrics["accuracy"]) for metrics in clients.values()]
     ax.bar(list(clients), values, color=BLUE, width=0.7)
     mean = sum(values) / len(values)
     ax.axhline(mean, color=ORANGE, lw=1.2, label=f"mean {mean:.3f}")
@@ -83,12 +97,22 @@ def _draw_clients(axes: Sequence[Axes], clients: dict[str, Line]) -> None:
     ax.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1))
 
 
+def _draw_top_m(axes: Sequence[Axes], tops: dict[str, Line]) -> None:
+    (ax,) = axes
+    numbers = [int(m) for m in tops]
+    mean, std = (np.array([number(own[part]) for own in tops.values()]) for part in ("mean", "std"))
+    ax.fill_between(numbers, mean - std, mean + std, color=BLUE, alpha=0.15, lw=0, label="clients, standard deviation")
+    ax.plot(numbers, mean, color=BLUE, marker="o", ms=3, label="clients, mean")
+    ax.set(xlabel="M", ylabel="top-M test accuracy", ylim=(0, 1), xticks=numbers)
+    ax.legend(frameon=False, fontsize=8, loc="lower right")
+
+
 def _draw_personalised(axes: Sequence[Axes], both: tuple[dict[str, Line], dict[str, Line]]) -> None:
     clients = sorted(set(both[0]) & set(both[1]), key=int)
     positions = range(len(clients))
     for ax, key in zip(axes, ("accuracy", "loss"), strict=True):
         for shift, metrics, color, name in ((-0.2, both[0], BLUE, "global"), (0.2, both[1], ORANGE, "fine-tuned head")):
-            values = [_number(metrics[i][key]) for i in clients]
+            values = [number(metrics[i][key]) for i in clients]
             label = f"{name}, mean {sum(values) / len(values):.3f}"
             ax.bar([x + shift for x in positions], values, color=color, width=0.4, label=label)
         ax.set(xlabel="client", ylabel=f"test {key}")
@@ -97,10 +121,10 @@ def _draw_personalised(axes: Sequence[Axes], both: tuple[dict[str, Line], dict[s
         ax.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
 
 
-def _draw_bytes(axes: Sequence[Axes], rounds: Sequence[Line]) -> None:
+def _draw_bytes(axes: Sequence[Axes], lines: Sequence[Line]) -> None:
     (ax,) = axes
     totals: dict[tuple[str, str], dict[str, float]] = {}
-    for line in rounds:
+    for line in (line for line in lines if line["scope"] == "global"):
         for tier, directions in line["bytes"].items():
             for direction, kinds in directions.items():
                 bar = totals.setdefault((tier, direction), {})
@@ -109,14 +133,19 @@ def _draw_bytes(axes: Sequence[Axes], rounds: Sequence[Line]) -> None:
     kinds = sorted({kind for bar in totals.values() for kind in bar}, key=lambda kind: (kind != "model", kind))
     labels = [f"{tier}\n{direction}" for tier, direction in totals]
     below = [0.0] * len(totals)
-    palette = [BLUE, ORANGE, GREY, "#b4c5a1", "#6d597a", "#e5c185"]
     for i, kind in enumerate(kinds):
         heights = [bar.get(kind, 0.0) for bar in totals.values()]
-        ax.bar(labels, heights, bottom=below, color=palette[i % len(palette)], width=0.6, label=kind)
+        ax.bar(labels, heights, bottom=below, color=PALETTE[i % len(PALETTE)], width=0.6, label=kind)
         below = [a + b for a, b in zip(below, heights, strict=True)]
+    formula = closed_form_bytes(lines)
+    if formula is not None:
+        # White: it is a formula's, not one of the kinds that were measured.
+        ax.bar(["eq. 17\nboth directions"], formula / 1e6, color="white", edgecolor=GREY, hatch="//", width=0.6)
     ax.set(ylabel="megabytes (10^6), all rounds")
-    ax.legend(frameon=False, fontsize=8)
+    if kinds:
+        ax.legend(frameon=False, fontsize=8)
 
 
-def _number(value: float | None) -> float:
+def number(value: float | None) -> float:
+    """Return a figure of ``metrics.jsonl`` as it is drawn; one that was not finite leaves a gap."""
     return float("nan") if value is None else value

@@ -1,4 +1,4 @@
-"""The image tasks: model, data and client tasks for a run config, each built once per process."""
+"""The image tasks: model, data and client tasks for a run config."""
 
 import os
 from collections.abc import Callable
@@ -9,15 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from flwr.app import Context
 from torch import Tensor, nn
 
-from app.config import RunConfig, parse_config
-from app.errors import UserError, bad_value
+from app.config import RunConfig
+from app.errors import UserError
+from app.tasks.common import compute_device, local_training
 from app.tasks.data import ImageData, LabelledImages, load_dataset
 from app.tasks.models import build_model
 from app.tasks.partition import ClientIndices, partition
-from clients.task import ClientTask, Examples, LocalTraining
+from clients.task import ClientTask, Examples
 
 
 def load_data(config: RunConfig) -> ImageData:
@@ -78,13 +78,6 @@ def input_shape(config: RunConfig) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def compute_device(config: RunConfig) -> torch.device:
-    """Return the device that `device` names; "auto" takes a GPU where there is one."""
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise bad_value("device", "cuda", "'cpu' or 'auto': torch finds no GPU here")
-    return torch.device("cpu" if config.device == "cpu" or not torch.cuda.is_available() else "cuda")
-
-
 def normaliser(config: RunConfig) -> Callable[[Tensor], Tensor]:
     """Return the function from uint8 pixels (N, C, H, W) to the float32 input of the model.
 
@@ -106,19 +99,6 @@ def examples(pool: LabelledImages, indices: np.ndarray | slice = slice(None)) ->
     return Examples(pixels, torch.from_numpy(np.array(pool.labels[indices])))
 
 
-def local_training(config: RunConfig) -> LocalTraining:
-    """Return how a client trains."""
-    return LocalTraining(
-        local_epochs=config.local_epochs,
-        batches_per_epoch=config.batches_per_epoch,
-        batch_size=config.batch_size,
-        optimizer=config.optimizer,
-        learning_rate=config.learning_rate,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-    )
-
-
 def centralised_task(config: RunConfig) -> ClientTask:
     """Return the task of one client that has all the data, with as many mini-batches as all clients together."""
     data, training = load_data(config), local_training(config)
@@ -136,66 +116,29 @@ def centralised_task(config: RunConfig) -> ClientTask:
     )
 
 
-def client_task(context: Context) -> ClientTask:
-    """Return the task of the node that a context belongs to; a ClientApp calls it for every message."""
-    partition_id = context.node_config.get("partition-id")
-    if not isinstance(partition_id, int):
-        raise UserError(f"partition-id = {partition_id!r} in the node's config: allowed is an integer")
-    tasks = _tasks(tuple(sorted(context.run_config.items())))
-    return tasks.of(partition_id, str(context.node_config.get("edge-name", "")))
+def check_data(config: RunConfig) -> None:
+    """Load the data and share them out; UserError if they can't be."""
+    client_indices(config)
 
 
-@lru_cache(maxsize=1)
-def _tasks(run_config: tuple[tuple[str, object], ...]) -> "ClientTasks":
-    return ClientTasks(parse_config(dict(run_config)))
+def test_examples(config: RunConfig) -> Examples:
+    """Return the whole test pool."""
+    return examples(load_data(config).test)
 
 
-class ClientTasks:
-    """The tasks of one run's clients that this process has met.
-
-    Clients of one process run one after another, so they share a model to work on.
-
-    Parameters
-    ----------
-    config : RunConfig
-        The run.
-    """
-
-    def __init__(self, config: RunConfig) -> None:
-        torch.set_num_threads(config.torch_threads)
-        self._config = config
-        self._model = new_model(config).to(compute_device(config))
-        self._prepare = normaliser(config)
-        self._tasks: dict[int, ClientTask] = {}
-
-    def of(self, partition_id: int, edge_name: str) -> ClientTask:
-        """Return a client's task.
-
-        Raises
-        ------
-        UserError
-            If there is no such client.
-        """
-        if partition_id not in self._tasks:
-            self._tasks[partition_id] = self._new_task(partition_id, edge_name)
-        return self._tasks[partition_id]
-
-    def _new_task(self, partition_id: int, edge_name: str) -> ClientTask:
-        config = self._config
-        if not 0 <= partition_id < config.num_clients:
-            allowed = f"0 to num-clients - 1 = {config.num_clients - 1}"
-            raise UserError(f"partition-id = {partition_id}: allowed is {allowed}")
-        data, indices = load_data(config), client_indices(config)[partition_id]
-        train = examples(data.train, indices.train)
-        return ClientTask(
-            model=self._model,
-            train=train,
-            test=examples(data.test, indices.test),
-            prepare=self._prepare,
-            training=local_training(config),
-            seed=config.seed,
-            partition_id=partition_id,
-            class_counts=tuple(np.bincount(train.labels.numpy(), minlength=len(data.classes)).tolist()),
-            device=compute_device(config),
-            edge_name=edge_name,
-        )
+def new_client_task(config: RunConfig, model: nn.Module, partition_id: int, edge_name: str) -> ClientTask:
+    """Return the task of one client, which works on `model`."""
+    data, indices = load_data(config), client_indices(config)[partition_id]
+    train = examples(data.train, indices.train)
+    return ClientTask(
+        model=model,
+        train=train,
+        test=examples(data.test, indices.test),
+        prepare=normaliser(config),
+        training=local_training(config),
+        seed=config.seed,
+        partition_id=partition_id,
+        class_counts=tuple(np.bincount(train.labels.numpy(), minlength=len(data.classes)).tolist()),
+        device=compute_device(config),
+        edge_name=edge_name,
+    )

@@ -7,7 +7,7 @@ import pytest
 
 from app.algorithms import ALGORITHMS
 from app.client import app as client_app
-from app.config import FLAT_ALGORITHMS, RunConfig, parse_config
+from app.config import FLAT_ALGORITHMS, VIDEO_CACHING, RunConfig, parse_config
 from app.errors import UserError
 from app.federation import gather_clients
 from app.tasks.data import DATASETS
@@ -44,7 +44,12 @@ def test_clients_that_never_come_are_named():
 
 @pytest.mark.parametrize(
     ("key", "names"),
-    [("algorithm", ALGORITHMS), ("dataset", DATASETS), ("partition", PARTITIONS), ("model", ("auto", *MODELS))],
+    [
+        ("algorithm", ALGORITHMS),
+        ("dataset", (*DATASETS, VIDEO_CACHING)),
+        ("partition", PARTITIONS),
+        ("model", ("auto", *MODELS)),
+    ],
 )
 def test_the_config_allows_what_there_is(key, names):
     assert sorted(get_args(RunConfig.model_fields[key].annotation)) == sorted(names)

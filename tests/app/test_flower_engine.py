@@ -72,6 +72,30 @@ def test_split_training_over_flowers_messages_gives_the_same_weights(algorithm, 
     assert summary(folder)["bytes_by_kind"] == summary(expected)["bytes_by_kind"]
 
 
+def test_planned_training_over_flowers_messages_gives_the_same_weights_and_joules(tmp_path):
+    settings = {
+        "algorithm": "rawhfl",
+        "dataset": "video-caching",
+        "exploitation": 0.3,
+        "num_clients": 4,
+        "num_edges": 2,
+        "selected_per_edge": 1,
+        "global_rounds": 2,
+        "batches_per_epoch": 4,
+        "max_local_rounds": 5,
+        "deadline_seconds": 20.0,
+        "planning_error_db": 3.0,
+    }
+    expected = run_app(tmp_path / "in-process", **settings)
+    folder = tmp_path / "flower"
+    code, output = flwr_run("num-supernodes=4 client-resources-num-cpus=1", output_dir=str(folder), **settings)
+    assert code == 0, output
+    assert same_weights(folder, expected)
+    assert [line["plans"] for line in lines(folder, "edge")] == [line["plans"] for line in lines(expected, "edge")]
+    for key in ("energy_joules", "simulated_seconds"):
+        assert [line[key] for line in lines(folder, "global")] == [line[key] for line in lines(expected, "global")]
+
+
 def test_too_few_supernodes_say_what_to_type(tmp_path):
     folder = tmp_path / "run"
     code, output = flwr_run("num-supernodes=2", output_dir=str(folder), wait_for_nodes=4)

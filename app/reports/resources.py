@@ -1,0 +1,140 @@
+"""Whom plans chose and what they cost, from the lines of ``metrics.jsonl`` and the world of a run."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ClientTotals:
+    """A client's part in all edge rounds of a run.
+
+    Parameters
+    ----------
+    times_eligible, times_selected, times_late : int
+        Edge rounds in which it could take part, was selected, and delivered after the deadline.
+    compute_joules, upload_joules : float
+        What it spent; late results cost as well.
+    """
+
+    times_eligible: int
+    times_selected: int
+    times_late: int
+    compute_joules: float
+    upload_joules: float
+
+    @property
+    def joules(self) -> float:
+        """What it spent in all."""
+        return self.compute_joules + self.upload_joules
+
+
+def planned_rounds(lines: Iterable[Line]) -> Iterator[tuple[str, Line]]:
+    """Yield the edge and the plan of every edge round that was planned."""
+    for line in lines:
+        if line["scope"] == "edge":
+            for plan in line.get("plans", []):
+                yield line["edge"], plan
+
+
+def client_totals(lines: Iterable[Line], clients: Iterable[int]) -> dict[int, ClientTotals]:
+    """Return the part that each of some clients had in all edge rounds."""
+    counts: dict[str, Counter[int]] = {key: Counter() for key in ("eligible", "selected", "late")}
+    joules: dict[str, Counter[int]] = {key: Counter() for key in ("compute_joules", "upload_joules")}
+    for _, plan in planned_rounds(lines):
+        for key, count in counts.items():
+            count.update(plan[key])
+        for key, spent in joules.items():
+            spent.update(dict(zip(plan["selected"], plan[key], strict=True)))
+    return {
+        client: ClientTotals(
+            *(count[client] for count in counts.values()), *(float(spent[client]) for spent in joules.values())
+        )
+        for client in clients
+    }
+
+
+def resource_summary(lines: Sequence[Line]) -> Line:
+    """Return what ``summary.json`` says of plans; nothing for a run without any.
+
+    Returns
+    -------
+    dict
+        ``energy_joules`` (``total``, ``compute``, ``upload``, and ``per_client_round``: per selected client and edge
+        round, None if nobody ever was selected), ``simulated_seconds``, ``late`` (results after the deadline) and
+        ``edge_rounds_without_anybody`` (in which nobody was selected, as too few could take part).
+    """
+    plans = [plan for _, plan in planned_rounds(lines)]
+    if not plans:
+        return {}
+    compute, upload = (float(sum(sum(plan[key]) for plan in plans)) for key in ("compute_joules", "upload_joules"))
+    selected = sum(len(plan["selected"]) for plan in plans)
+    times = [line["simulated_seconds"] for line in lines if "simulated_seconds" in line]
+    return {
+        "energy_joules": {
+            "total": compute + upload,
+            "compute": compute,
+            "upload": upload,
+            "per_client_round": (compute + upload) / selected if selected else None,
+        },
+        "simulated_seconds": times[-1] if times else 0.0,
+        "late": sum(len(plan["late"]) for plan in plans),
+        "edge_rounds_without_anybody": sum(not plan["selected"] for plan in plans),
+    }
+
+
+def joules_of_clients(lines: Iterable[Line], world: Mapping[str, Any]) -> dict[int, list[float]]:
+    """Return, by cell, what each of its clients spent in all rounds; 0 for one that never was selected."""
+    totals = client_totals(lines, (client["client"] for client in world["clients"]))
+    cells: dict[int, list[float]] = {}
+    for client in world["clients"]:
+        cells.setdefault(client["cell"], []).append(totals[client["client"]].joules)
+    return dict(sorted(cells.items()))
+
+
+def joules_of_client_rounds(lines: Iterable[Line], world: Mapping[str, Any]) -> dict[int, list[float]]:
+    """Return, by cell, what each selected client spent in each edge round (RawHFL paper, Fig. 8)."""
+    cell_of = {client["client"]: client["cell"] for client in world["clients"]}
+    cells: dict[int, list[float]] = {cell: [] for cell in sorted(set(cell_of.values()))}
+    for _, plan in planned_rounds(lines):
+        for client, joules in _joules(plan).items():
+            cells[cell_of[client]].append(joules)
+    return cells
+
+
+def joules_of_cell_rounds(lines: Iterable[Line], world: Mapping[str, Any]) -> dict[int, list[float]]:
+    """Return, by cell, what its clients together spent in each edge round (RawHFL paper, Fig. 7)."""
+    cell_of = {client["client"]: client["cell"] for client in world["clients"]}
+    cells: dict[int, list[float]] = {cell: [] for cell in sorted(set(cell_of.values()))}
+    cells_of_edge: dict[str, set[int]] = {}
+    for client in world["clients"]:
+        cells_of_edge.setdefault(client["edge"], set()).add(client["cell"])
+    for edge, plan in planned_rounds(lines):
+        spent = dict.fromkeys(cells_of_edge[edge], 0.0)
+        for client, joules in _joules(plan).items():
+            spent[cell_of[client]] += joules
+        for cell, joules in spent.items():
+            cells[cell].append(joules)
+    return cells
+
+
+def cdf(values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps of an empirical distribution function.
+
+    Returns
+    -------
+    tuple[np.ndarray, np.ndarray]
+        The values in ascending order, and the share of them that is not above each.
+    """
+    ordered = np.sort(np.asarray(values, dtype=float))
+    return ordered, np.searchsorted(ordered, ordered, side="right") / len(ordered)
+
+
+def _joules(plan: Line) -> dict[int, float]:
+    spent = zip(plan["selected"], plan["compute_joules"], plan["upload_joules"], strict=True)
+    return {client: compute + upload for client, compute, upload in spent}

@@ -1,0 +1,313 @@
+"""The simulated radio world of a run, as its edges see it: problems to solve, and what becomes of the plans."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from app.config import RunConfig
+from app.errors import bad_value
+from app.work import Work
+from sim.meters import Clock, EnergyMeter
+from sim.world import make_world, realise
+from strategies.allocation import Plan, Problem, Solver, get_solver
+from strategies.allocation.costs import compute_seconds, upload_seconds
+from strategies.randomness import derived_seed
+from strategies.resource_aware import Outcome
+
+BITS_PER_INPUT = 32  # D_u = 43 features x 32 bit in the RawHFL paper
+
+# These have rules of their own; all others take the config's `solver`.
+RULES = {
+    "h-fedavg-m1": "h-fedavg-m1",
+    "h-fedavg-m2": "h-fedavg-m2",
+    "h-fedavg-ub": "h-fedavg-ub",
+    "fedavg-ub": "h-fedavg-ub",
+}
+# All clients of all cells make as many local rounds as the weakest of them can.
+JOINT_RULES = ("h-fedavg-m1", "h-fedavg-m2")
+WITHOUT_LIMITS = ("h-fedavg-ub", "fedavg-ub")
+
+
+class WirelessWorld:
+    """Cells with their clients' channels and devices, the simulated clock, and the energy spent.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The run.
+    topology : Mapping[str, Sequence[int]]
+        Node ids by edge.
+    client_of : Mapping[int, int]
+        Client number by node id.
+    work : Work
+        What training takes.
+    values_per_example : int
+        Numbers that an example consists of.
+    mini_batches : Sequence[int]
+        By client: the mini-batches of a local round.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        topology: Mapping[str, Sequence[int]],
+        client_of: Mapping[int, int],
+        work: Work,
+        values_per_example: int,
+        mini_batches: Sequence[int],
+    ) -> None:
+        # Clients are in the cell of their edge; where all share one group, in cells of equal size.
+        cell_of = {client_of[n]: cell for cell, members in enumerate(topology.values()) for n in members}
+        if len(topology) == 1 < config.cells:
+            cell_of = {client: client * config.cells // len(cell_of) for client in sorted(cell_of)}
+        cells = np.array([cell_of[client] for client in sorted(cell_of)])
+        self._place = np.argsort(np.argsort(cells, kind="stable"), kind="stable")  # of each client in the world
+        self._cell = cells
+        self.world = make_world(
+            np.bincount(cells).tolist(),
+            config.seed,
+            radius_metres=config.cell_radius_metres,
+            redraw=config.fading == "redrawn",
+            planning_error_db=config.planning_error_db,
+            noise_figure_db=config.noise_figure_db,
+        )
+        self.clock = Clock(topology)
+        self.energy = EnergyMeter(cells)
+        self._config = config
+        self._client_of = client_of
+        examples = config.batch_size * np.array(mini_batches, dtype=np.float64)[:, np.newaxis]
+        rate = config.downlink_bits_per_second or inf
+        self._cycles = examples * BITS_PER_INPUT * values_per_example * self._cycles_per_bit[:, np.newaxis] * work.share
+        self._once_bits = np.broadcast_to(work.once_bits, self._cycles.shape)
+        self._round_bits = examples * work.example_bits
+        self._once_idle = self._once_bits / rate
+        self._round_idle = self._round_bits / rate
+        self.options: dict[int, int] = {}
+        self.edges = {name: EdgeResources(self, name) for name in topology}
+
+    @property
+    def _cycles_per_bit(self) -> np.ndarray:
+        return self.world.devices.cycles_per_bit[self._place]
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients in all cells."""
+        return len(self._cell)
+
+    def clients(self, node_ids: Sequence[int]) -> np.ndarray:
+        """Return the numbers of clients."""
+        return np.array([self._client_of[node_id] for node_id in node_ids])
+
+    def problem(self, server_round: int, clients: np.ndarray, previous: np.ndarray | None, seed: int) -> Problem:
+        """Return the problem of some clients in an edge round, by the channel that the planner sees."""
+        config, place = self._config, self._place[clients]
+        devices, cell = self.world.devices, self._cell[clients]
+        smallest = int(np.unique(cell, return_counts=True)[1].min())
+        to_select = min(config.selected_per_edge, smallest)
+        overlap = config.max_overlap if config.max_overlap >= 0 else config.selected_per_edge // 2
+        return Problem(
+            gain=self.world.observed_gains(server_round)[place],
+            max_frequency_hz=devices.max_frequency_hz[place],
+            max_power_watts=devices.max_power_watts[place],
+            energy_budget_joules=devices.energy_budget_joules[place],
+            capacitance=float(devices.capacitance[0]),
+            cycles_per_local_round=self._cycles[clients],
+            payload_bits=self._once_bits[clients],
+            payload_bits_per_local_round=self._round_bits[clients],
+            idle_seconds=self._once_idle[clients],
+            idle_seconds_per_local_round=self._round_idle[clients],
+            cell=cell,
+            clients_per_cell=to_select,
+            previous=previous,
+            # With clients missing, others may have to come twice.
+            max_overlap=max(overlap, 2 * to_select - smallest),
+            deadline_seconds=config.deadline_seconds,
+            max_local_rounds=config.max_local_rounds,
+            bandwidth_hz=self.world.radio.bandwidth_hz,
+            noise_watts=self.world.radio.noise_watts,
+            theta=config.theta,
+            min_frequency_hz=config.min_frequency_hz,
+            seed=seed,
+        )
+
+    def option_of(self, client: int) -> int:
+        """Return the option that a client's last plan chose; the first for one that never had a plan."""
+        return self.options.get(client, 0)
+
+    def carry_out(self, edge: str, server_round: int, clients: np.ndarray, plan: Plan) -> dict[str, Any]:
+        """Let the selected clients carry out their plans over the true channel; return what came of it, to report."""
+        who = np.flatnonzero(plan.selected)
+        chosen, option, rounds = clients[who], plan.option[who], plan.local_rounds[who]
+        place = self._place[chosen]
+        deadline = inf if self._config.algorithm in WITHOUT_LIMITS else self._config.deadline_seconds
+        done = realise(
+            cycles=rounds * self._cycles[chosen, option],
+            upload_bits=self._once_bits[chosen, option] + rounds * self._round_bits[chosen, option],
+            idle_seconds=self._once_idle[chosen, option] + rounds * self._round_idle[chosen, option],
+            frequency_hz=plan.frequency_hz[who],
+            power_watts=plan.power_watts[who],
+            gains=self.world.gains(server_round)[place],
+            capacitance=self.world.devices.capacitance[place],
+            deadline_seconds=deadline,
+            bandwidth_hz=self.world.radio.bandwidth_hz,
+            noise_watts=self.world.radio.noise_watts,
+        )
+        seconds = deadline if done.late.any() else done.finish_seconds.max(initial=0.0)
+        self.clock.advance(edge, seconds)
+        self.energy.add(chosen, done.compute_joules, done.upload_joules)
+        self.options |= dict(zip(chosen.tolist(), option.tolist(), strict=True))
+        return {
+            "eligible": clients[plan.eligible].tolist(),
+            "selected": chosen.tolist(),
+            "late": chosen[done.late].tolist(),
+            "local_rounds": rounds.tolist(),
+            "option": option.tolist(),
+            "frequency_hz": plan.frequency_hz[who].tolist(),
+            "power_watts": plan.power_watts[who].tolist(),
+            "compute_joules": done.compute_joules.tolist(),
+            "upload_joules": done.upload_joules.tolist(),
+            "seconds": float(seconds),
+        }
+
+    def end_round(self) -> dict[str, Any]:
+        """Close a global round and return its figures: its joules, and the simulated time at its end."""
+        self.clock.end_round()
+        joules = {
+            "compute": float(self.energy.round_compute_joules.sum()),
+            "upload": float(self.energy.round_upload_joules.sum()),
+        }
+        self.energy.end_round()
+        total = float(self.energy.total_joules.sum())
+        return {"energy_joules": joules | {"so_far": total}, "simulated_seconds": self.clock.now}
+
+    def describe(self) -> dict[str, Any]:
+        """Return where base stations and clients are, and what the clients' devices are capable of, as plain data.
+
+        Returns
+        -------
+        dict
+            ``radius_metres`` of the cells, ``base_stations`` in the order of their cells and ``clients`` in that of
+            their numbers.
+        """
+        cells, devices, place = self.world.cells, self.world.devices, self._place
+        edges = list(self.edges)
+        names = edges if len(edges) > 1 else edges * len(cells.station_x_metres)
+        stations = {"x_metres": cells.station_x_metres, "y_metres": cells.station_y_metres}
+        clients = {
+            "cell": self._cell,
+            "x_metres": cells.x_metres[place],
+            "y_metres": cells.y_metres[place],
+            "distance_metres": cells.distance_metres[place],
+            "cycles_per_bit": devices.cycles_per_bit[place],
+            "max_frequency_hz": devices.max_frequency_hz[place],
+            "max_power_watts": devices.max_power_watts[place],
+            "energy_budget_joules": devices.energy_budget_joules[place],
+        }
+        return {
+            "radius_metres": cells.radius_metres,
+            "base_stations": [{"cell": cell, **row} for cell, row in enumerate(_rows(stations))],
+            "clients": [
+                {"client": client, "edge": names[row["cell"]], **row} for client, row in enumerate(_rows(clients))
+            ],
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+        return {"clock": self.clock.state_dict(), "energy": self.energy.state_dict(), "options": dict(self.options)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.clock.load_state_dict(state["clock"])
+        self.energy.load_state_dict(state["energy"])
+        self.options = dict(state["options"])
+
+
+class EdgeResources:
+    """An edge's part of the world (`strategies.resource_aware.Resources`).
+
+    Parameters
+    ----------
+    world : WirelessWorld
+        The whole.
+    edge : str
+        Name of the edge.
+    """
+
+    def __init__(self, world: WirelessWorld, edge: str) -> None:
+        self._world = world
+        self._edge = edge
+        self._previous: list[int] | None = None
+        self._asked: tuple[int, np.ndarray] = (0, np.array([], dtype=int))
+        self._reports: list[dict[str, Any]] = []
+
+    def problem(self, server_round: int, clients: Sequence[int]) -> Problem:
+        """Return the problem of an edge round."""
+        numbers = self._world.clients(clients)
+        self._asked = (server_round, numbers)
+        previous = None if self._previous is None else np.isin(numbers, self._previous)
+        seed = derived_seed(self._world.world.seed, "plan", self._edge, server_round)
+        return self._world.problem(server_round, numbers, previous, seed)
+
+    def plan_of_all_cells(self, rule: Solver) -> Plan:
+        """Return this edge's part of a plan for the clients of all cells, in the round last asked for."""
+        server_round, numbers = self._asked
+        whole = rule(self._world.problem(server_round, np.arange(self._world.num_clients), None, 0))
+        per_client = {name: value[numbers] for name, value in vars(whole).items() if isinstance(value, np.ndarray)}
+        return replace(whole, **per_client)
+
+    def carry_out(self, server_round: int, clients: Sequence[int], plan: Plan) -> Outcome:
+        """Carry a plan out and keep what is to be reported of it."""
+        numbers = self._world.clients(clients)
+        report = self._world.carry_out(self._edge, server_round, numbers, plan)
+        self._reports.append(report)
+        self._previous = report["selected"]
+        return Outcome(np.isin(numbers, report["late"]))
+
+    def take_reports(self) -> list[dict[str, Any]]:
+        """Return the reports of the edge rounds since the last call."""
+        reports, self._reports = self._reports, []
+        return reports
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+        return {"previous": self._previous}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self._previous = state["previous"]
+
+
+def _rows(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Return equally long arrays as a row per entry."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)]
+
+
+def solver_for(config: RunConfig, resources: EdgeResources) -> Solver:
+    """Return the rule of the config's algorithm, or its `solver`, for an edge."""
+    solve = get_solver(RULES.get(config.algorithm, config.solver))
+    if config.algorithm in JOINT_RULES:
+        return lambda problem: resources.plan_of_all_cells(solve)
+    return solve
+
+
+def check_deadline(config: RunConfig, world: WirelessWorld) -> None:
+    """Raise UserError where no client could make one local round before the deadline in the first edge round."""
+    if config.algorithm in WITHOUT_LIMITS:
+        return
+    problem = world.problem(1, np.arange(config.num_clients), None, 0)
+    cycles = problem.cycles_per_local_round
+    compute = compute_seconds(cycles=cycles, frequency_hz=problem.max_frequency_hz[:, np.newaxis])
+    upload = upload_seconds(
+        bits=problem.payload_bits + problem.payload_bits_per_local_round,
+        power_watts=problem.max_power_watts[:, np.newaxis],
+        gain=problem.gain[:, np.newaxis],
+        noise_watts=problem.noise_watts,
+        bandwidth_hz=problem.bandwidth_hz,
+    )
+    fastest = float((compute + upload + problem.idle_seconds + problem.idle_seconds_per_local_round).min())
+    if fastest > config.deadline_seconds:
+        allowed = f"more: the fastest client needs {fastest:.3g} s for one local round"
+        raise bad_value("deadline-seconds", config.deadline_seconds, allowed)

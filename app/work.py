@@ -1,0 +1,66 @@
+"""What a client's part of the training takes: CPU cycles, and bits to and from its edge."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from strategies.split.edges import cut_shapes
+from strategies.split.server_block import channels_last
+
+BITS_PER_VALUE = 33  # phi = 32 and a sign bit, as the RawHFL and PHSFL papers count
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one example, one local round and one edge round take, for each of the ways (cuts) to share the work.
+
+    Parameters
+    ----------
+    share : np.ndarray
+        Shape (K,): the part of the model's arithmetic that the client does.
+    once_bits : np.ndarray
+        Shape (K,): what goes up in every edge round, and down as much: the client's part of the model.
+    example_bits : np.ndarray
+        Shape (K,): what goes up for every training example, and down as much: activations and their gradient.
+    """
+
+    share: np.ndarray
+    once_bits: np.ndarray
+    example_bits: np.ndarray
+
+
+def whole_model_work(model: nn.Module) -> Work:
+    """Return the work of a client that trains the whole model."""
+    bits = BITS_PER_VALUE * sum(p.numel() for p in model.parameters())
+    return Work(np.ones(1), np.array([float(bits)]), np.zeros(1))
+
+
+def split_work(model: nn.Sequential, input_shape: tuple[int, ...], cuts: Sequence[int]) -> Work:
+    """Return the work of a client that has the first blocks of a model, for each of the cuts.
+
+    The arithmetic of the forward pass is counted, since that of the backward pass is in proportion.
+    """
+    flops = [forward_flops(model[:cut], input_shape) for cut in (*cuts, len(model))]
+    shapes = cut_shapes(model, input_shape)
+    return Work(
+        share=np.array(flops[:-1]) / flops[-1],
+        once_bits=np.array([BITS_PER_VALUE * float(sum(p.numel() for p in model[:cut].parameters())) for cut in cuts]),
+        example_bits=np.array([BITS_PER_VALUE * float(prod(shapes[cut])) for cut in cuts]),
+    )
+
+
+@torch.no_grad()
+def forward_flops(model: nn.Module, input_shape: tuple[int, ...]) -> int:
+    """Return the floating-point operations of the products and convolutions for one example."""
+    was_training = model.training
+    model.eval()
+    example = channels_last(next(model.parameters()).new_zeros(1, *input_shape))
+    with FlopCounterMode(display=False) as counter:
+        model(example)
+    model.train(was_training)
+    return counter.get_total_flops()

@@ -1,0 +1,84 @@
+"""An edge that moves its model along its clients' accumulated gradients (RawHFL, eq. 15)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from clients.messages import ARRAYS, CONFIG, NUM_EXAMPLES, SERVER_ROUND, TRAIN_ACCUMULATED, TRAIN_LOSS
+
+from .edges import Evaluation, StrategyEdge, Update
+from .exchange import Exchanges
+from .screening import screen
+from .views import MemberGrid
+
+
+class AccumulatedGradients:
+    """``w <- w - eta * sum_u alpha_u g_u`` with alpha_u = 1/Z over the Z clients that were asked.
+
+    With plain SGD and the clients' learning rate this is the plain average of the clients' models. The gradient of a
+    client that fails or is late counts as zero: Z is not made smaller by it. All edges weigh the same at the cloud.
+
+    Parameters
+    ----------
+    learning_rate : float
+        eta, the clients' own.
+    evaluation : StrategyEdge
+        Evaluates the model on the clients.
+    """
+
+    def __init__(self, learning_rate: float, evaluation: StrategyEdge) -> None:
+        self.learning_rate = learning_rate
+        self.evaluation = evaluation
+
+    def train_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Update]:
+        """Ask all nodes for their accumulated gradients and step."""
+        clients = grid.get_node_ids()
+        instruction = ConfigRecord({**config, SERVER_ROUND: server_round})
+        messages = [
+            Message(RecordDict({ARRAYS: arrays.copy(), CONFIG: ConfigRecord({**instruction})}), n, TRAIN_ACCUMULATED)
+            for n in clients
+        ]
+        screened, failures = screen(messages, (yield messages), NUM_EXAMPLES)
+        replies = {n: reply for n, reply in zip(clients, screened, strict=True) if not reply.has_error()}
+        if not replies:
+            return Update(failures=failures)
+        gradients = [next(iter(reply.content.array_records.values())) for reply in replies.values()]
+        losses = [float(next(iter(r.content.metric_records.values()))[TRAIN_LOSS]) for r in replies.values()]  # type: ignore[arg-type]
+        return Update(
+            step(arrays, gradients, self.learning_rate, len(clients)),
+            MetricRecord({TRAIN_LOSS: sum(losses) / len(losses)}),
+            1.0,
+            list(replies),
+            failures,
+        )
+
+    def evaluate_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Evaluation]:
+        """Evaluate the model on the clients."""
+        return self.evaluation.evaluate_round(server_round, arrays, config, grid)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+        return {"evaluation": self.evaluation.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.evaluation.load_state_dict(state["evaluation"])
+
+
+def step(arrays: ArrayRecord, gradients: list[ArrayRecord], learning_rate: float, num_clients: int) -> ArrayRecord:
+    """Return the model after eq. 15, summed in the order of `gradients`; integers move by their mean difference."""
+    result = ArrayRecord()
+    for name, array in arrays.items():
+        weights = torch.from_numpy(array.numpy())
+        rate = learning_rate if weights.is_floating_point() else 1.0
+        exact = weights if weights.is_floating_point() else weights.double()
+        total = sum(torch.from_numpy(gradient[name].numpy()).to(exact.dtype) for gradient in gradients)
+        moved = exact - rate / num_clients * total
+        result[name] = Array((moved if weights.is_floating_point() else moved.round().to(weights.dtype)).numpy())
+    return result

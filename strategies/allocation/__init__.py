@@ -1,0 +1,36 @@
+"""Which clients train in an edge round, and how hard: the resource-aware part of RawHFL, with NumPy and CVXPY alone.
+
+A `Problem` holds channels, limits and costs; a solver makes a `Plan` of it::
+
+    plan = get_solver("exact")(problem)
+"""
+
+from .exact import exact
+from .feasibility import report, violations
+from .operating_point import OperatingPoint, best_operating_point
+from .plan import Plan, make_plan, objective
+from .problem import Problem
+from .rules import eligible_at_full_power, h_fedavg_m1, h_fedavg_m2, h_fedavg_ub, random
+from .sca import SCA
+from .solvers import SOLVERS, Solver, get_solver
+
+__all__ = [
+    "SCA",
+    "SOLVERS",
+    "OperatingPoint",
+    "Plan",
+    "Problem",
+    "Solver",
+    "best_operating_point",
+    "eligible_at_full_power",
+    "exact",
+    "get_solver",
+    "h_fedavg_m1",
+    "h_fedavg_m2",
+    "h_fedavg_ub",
+    "make_plan",
+    "objective",
+    "random",
+    "report",
+    "violations",
+]

@@ -1,0 +1,192 @@
+"""The problem of one edge round: which clients of every cell train, and how hard (RawHFL, eq. 28 and 29)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+PER_CLIENT = ("gain", "max_frequency_hz", "max_power_watts", "energy_budget_joules")
+PER_OPTION = (
+    "cycles_per_local_round",
+    "payload_bits",
+    "payload_bits_per_local_round",
+    "idle_seconds",
+    "idle_seconds_per_local_round",
+)
+MAY_BE_ZERO = PER_OPTION[2:]
+MAY_BE_INFINITE = ("energy_budget_joules", "cycles_per_local_round")
+SCALARS = ("deadline_seconds", "bandwidth_hz", "noise_watts", "capacitance")
+
+
+def _bad(name: str, value: object, allowed: str) -> ValueError:
+    return ValueError(f"{name} = {value}: allowed is {allowed}")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Problem:
+    """Channels, limits and costs of the U clients of all cells in one edge round.
+
+    Per-client values are arrays of shape ``(U,)``; a single number stands for U equal ones. In split training a client
+    may have K *options* to choose from, one per cut layer: what depends on the cut then has the shape ``(U, K)``, or
+    ``(1, K)`` if all clients have the same. After construction all arrays are read-only float64 and those that depend
+    on the option have the shape ``(U, K)``, K = 1 if there are no options.
+
+    Attributes
+    ----------
+    gain : np.ndarray
+        Channel power gain to the base station, linear. Its length is U.
+    max_frequency_hz : np.ndarray
+        Highest CPU frequency.
+    max_power_watts : np.ndarray
+        Highest transmit power.
+    energy_budget_joules : np.ndarray
+        Most energy to spend in the round; infinite is no limit.
+    cycles_per_local_round : np.ndarray
+        CPU cycles of one local round, W_u. May depend on the option; infinite where a client lacks the option.
+    payload_bits : np.ndarray
+        What is uploaded once a round. May depend on the option.
+    clients_per_cell : int
+        Clients to select in each cell, Z.
+    deadline_seconds : float
+        Time for computing, uploading and idling, t_th.
+    max_local_rounds : int
+        Most local rounds, L.
+    bandwidth_hz : float
+        Bandwidth of a client's resource block.
+    noise_watts : float
+        Noise power in this bandwidth.
+    capacitance : float
+        zeta: computing takes ``capacitance / 2 * frequency_hz**2`` joules a cycle.
+    theta : float
+        Weight of local rounds against energy, from 0 (only energy counts) to 1 (only rounds count; ties are broken by
+        energy).
+    cell : np.ndarray (default: 0)
+        Index of the client's cell, integers of shape ``(U,)``.
+    previous : np.ndarray, optional (default: None)
+        Whether the client was selected in its cell's previous round, booleans. None is the first round: no limit on the
+        overlap.
+    max_overlap : int, optional (default: None)
+        Clients of a cell's previous round that may be selected again, Psi. None is no limit.
+    min_frequency_hz : float (default: 0.0)
+        Lowest CPU frequency.
+    payload_bits_per_local_round : np.ndarray (default: 0.0)
+        What is uploaded in every local round on top, such as activations. May depend on the option.
+    idle_seconds : np.ndarray (default: 0.0)
+        Time of the deadline in which a client neither computes nor uploads. May depend on the option.
+    idle_seconds_per_local_round : np.ndarray (default: 0.0)
+        The same, for every local round. May depend on the option.
+    seed : int (default: 0)
+        What a solver that draws at random follows: hand in another one in every round.
+
+    Raises
+    ------
+    ValueError
+        If a value is not allowed or an array does not have one entry per client; one line that names the value.
+    """
+
+    gain: np.ndarray
+    max_frequency_hz: np.ndarray
+    max_power_watts: np.ndarray
+    energy_budget_joules: np.ndarray
+    cycles_per_local_round: np.ndarray
+    payload_bits: np.ndarray
+    clients_per_cell: int
+    deadline_seconds: float
+    max_local_rounds: int
+    bandwidth_hz: float
+    noise_watts: float
+    capacitance: float
+    theta: float
+    cell: np.ndarray = 0  # type: ignore[assignment]
+    previous: np.ndarray | None = None
+    max_overlap: int | None = None
+    min_frequency_hz: float = 0.0
+    payload_bits_per_local_round: np.ndarray = 0.0  # type: ignore[assignment]
+    idle_seconds: np.ndarray = 0.0  # type: ignore[assignment]
+    idle_seconds_per_local_round: np.ndarray = 0.0  # type: ignore[assignment]
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        clients = np.size(self.gain)
+        if np.ndim(self.gain) != 1 or clients == 0:
+            raise _bad("shape of gain", np.shape(self.gain), "(U,), one number per client, U at least 1")
+        for name in PER_CLIENT:
+            self._set_array(name, (clients,))
+        widths = {np.shape(getattr(self, name))[1] for name in PER_OPTION if np.ndim(getattr(self, name)) == 2}
+        if len(widths - {1}) > 1:
+            raise _bad("number of options", sorted(widths), f"the same for all of {', '.join(PER_OPTION)}")
+        for name in PER_OPTION:
+            self._set_array(name, (clients, max(widths, default=1)))
+        for name in SCALARS:
+            self._check_number(name, low=0, inclusive=False)
+        self._check_number("theta", low=0, high=1)
+        self._check_number("min_frequency_hz", low=0, high=float(self.max_frequency_hz.min()))
+        self._check_integer("clients_per_cell", low=1)
+        self._check_integer("max_local_rounds", low=1)
+        self._check_integer("seed", low=0)
+        self._set_cells()
+
+    @property
+    def clients(self) -> int:
+        """Number of clients, U."""
+        return self.gain.size
+
+    @property
+    def options(self) -> int:
+        """Number of options of a client, K; 1 if there is nothing to choose."""
+        return self.payload_bits.shape[1]
+
+    def _set_array(self, name: str, shape: tuple[int, ...]) -> None:
+        try:
+            given = np.asarray(getattr(self, name), dtype=np.float64)
+        except (TypeError, ValueError):
+            raise _bad(name, getattr(self, name), "numbers") from None
+        # A value per client stands in front of the options, not at their place.
+        lined_up = given[:, np.newaxis] if given.ndim == 1 < len(shape) else given
+        try:
+            array = np.array(np.broadcast_to(lined_up, shape))
+        except ValueError:
+            allowed = f"a number or {shape[:1]}" if len(shape) == 1 else f"a number, {shape[:1]} or {shape}"
+            raise _bad(f"shape of {name}", given.shape, allowed) from None
+        good = (array >= 0 if name in MAY_BE_ZERO else array > 0) & (np.isfinite(array) | (name in MAY_BE_INFINITE))
+        if not good.all():
+            at = tuple(int(i) for i in np.argwhere(~good)[0])
+            where = ", ".join(map(str, at[: 1 if len(shape) == 2 and shape[1] == 1 else None]))
+            bound = "of 0 or more" if name in MAY_BE_ZERO else "above 0"
+            finite = "" if name in MAY_BE_INFINITE else "finite "
+            raise _bad(f"{name}[{where}]", array[at], f"a {finite}number {bound}")
+        array.flags.writeable = False
+        object.__setattr__(self, name, array)
+
+    def _check_number(self, name: str, *, low: float, high: float = np.inf, inclusive: bool = True) -> None:
+        value = getattr(self, name)
+        number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+        if not (number and np.isfinite(value) and low <= value <= high) or (value == low and not inclusive):
+            allowed = f"a number from {low:g} to {high:g}" if np.isfinite(high) else f"a finite number above {low:g}"
+            raise _bad(name, value, allowed)
+
+    def _check_integer(self, name: str, *, low: int, why: str = "") -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < low:
+            raise _bad(name, value, f"an integer of {low} or more{why}")
+
+    def _set_cells(self) -> None:
+        cell = np.asarray(self.cell)
+        if cell.dtype.kind not in "iu" or cell.shape not in ((), (self.clients,)) or cell.min() < 0:
+            raise _bad("cell", self.cell, f"{self.clients} indices of 0 or more, one per client")
+        object.__setattr__(self, "cell", np.array(np.broadcast_to(cell, self.clients), dtype=np.int64))
+        self.cell.flags.writeable = False
+        if self.previous is not None:
+            previous = np.array(self.previous)
+            if previous.dtype != np.bool_ or previous.shape != (self.clients,):
+                raise _bad("previous", self.previous, f"None or {self.clients} booleans, one per client")
+            previous.flags.writeable = False
+            object.__setattr__(self, "previous", previous)
+        cells, sizes = np.unique(self.cell, return_counts=True)
+        smallest = int(sizes.min())
+        named = f"cell {cells[sizes.argmin()]} has {smallest} clients"
+        if self.clients_per_cell > smallest:
+            raise _bad("clients_per_cell", self.clients_per_cell, f"an integer from 1 to {smallest}: {named}")
+        if self.max_overlap is not None:
+            least = max(0, 2 * self.clients_per_cell - smallest)
+            why = f": {named}, of whom {self.clients_per_cell} are selected in every round" if least else ""
+            self._check_integer("max_overlap", low=least, why=why)

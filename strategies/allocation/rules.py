@@ -1,0 +1,111 @@
+"""Rules to compare with: random selection and the three variants of H-FedAvg (RawHFL, Sec. V-C).
+
+H-FedAvg has everybody train, at the highest CPU frequency and transmit power; with options, each client takes the one
+with the least energy that allows the rounds. Its plans select more than Z clients in a cell.
+"""
+
+import numpy as np
+
+from . import costs
+from .exact import with_best_choices
+from .plan import Plan, make_plan
+from .problem import Problem
+from .selection import choose, why_not
+from .single_client import USED, best_choice
+
+
+def random(problem: Problem) -> Plan:
+    """Select Z eligible clients of each cell at random, with the local rounds and operating points of `exact`.
+
+    The limit on the overlap holds. The draw depends on `problem.seed` and the number of clients only.
+    """
+    best = best_choice(problem)
+    lots = np.random.default_rng(problem.seed).random(problem.clients)
+    selected, skipped = choose(problem, best.eligible, lots)
+    reason = np.where(best.eligible & ~skipped, "not drawn", why_not(best.eligible, best.reason, skipped))
+    return with_best_choices(problem, best, selected, reason)
+
+
+def h_fedavg_m1(problem: Problem) -> Plan:
+    """Return the plan of H-FedAvg-M1: all clients make the most local rounds that all of them can.
+
+    If one client of any cell cannot make a single one, nobody trains in the round.
+    """
+    most = _most_rounds(problem)
+    everybody = np.full(problem.clients, bool(most.max(axis=1).min() >= 1))
+    return _together(problem, everybody, most)
+
+
+def h_fedavg_m2(problem: Problem) -> Plan:
+    """Return the plan of H-FedAvg-M2: who cannot make a single local round is dropped.
+
+    The others, of all cells, make the most local rounds that all of them can.
+    """
+    most = _most_rounds(problem)
+    return _together(problem, most.max(axis=1) >= 1, most)
+
+
+def h_fedavg_ub(problem: Problem) -> Plan:
+    """Return the plan of H-FedAvg-UB: all clients make `max_local_rounds`, whatever deadline and energy budgets say."""
+    unlimited = np.full((problem.clients, problem.options), problem.max_local_rounds)
+    return _together(problem, np.ones(problem.clients, dtype=bool), unlimited)
+
+
+def eligible_at_full_power(problem: Problem) -> np.ndarray:
+    """Return who can make a local round at the highest frequency and power within deadline and budget (Fig. 5a).
+
+    Returns
+    -------
+    np.ndarray
+        Booleans of shape ``(U,)``. `exact` may find more clients eligible: lower frequency and power take less energy.
+    """
+    return _most_rounds(problem).max(axis=1) >= 1
+
+
+def _at_full_power(problem: Problem) -> tuple[np.ndarray, ...]:
+    """Return a, b, c and d of shape ``(U, K)``: L local rounds take ``a + L b`` seconds and ``c + L d`` joules."""
+    power, frequency = problem.max_power_watts[:, np.newaxis], problem.max_frequency_hz[:, np.newaxis]
+    rate = costs.rate_bits_per_second(
+        power_watts=power,
+        gain=problem.gain[:, np.newaxis],
+        noise_watts=problem.noise_watts,
+        bandwidth_hz=problem.bandwidth_hz,
+    )
+    once, again = problem.payload_bits / rate, problem.payload_bits_per_local_round / rate
+    cycles = problem.cycles_per_local_round
+    computing = costs.compute_seconds(cycles=cycles, frequency_hz=frequency)
+    return (
+        problem.idle_seconds + once,
+        problem.idle_seconds_per_local_round + computing + again,
+        costs.upload_joules(power_watts=power, upload_seconds=once),
+        costs.compute_joules(cycles=cycles, frequency_hz=frequency, capacitance=problem.capacitance)
+        + costs.upload_joules(power_watts=power, upload_seconds=again),
+    )
+
+
+def _most_rounds(problem: Problem) -> np.ndarray:
+    """Return the most local rounds of each client and option, shape ``(U, K)``; 0 if not even one is possible."""
+    a, b, c, d = _at_full_power(problem)
+    in_time = (problem.deadline_seconds * USED - a) / b
+    with np.errstate(invalid="ignore"):  # Infinite cycles in an infinite budget: the time decides.
+        in_budget = (problem.energy_budget_joules[:, np.newaxis] * USED - c) / d
+    return np.floor(np.clip(np.fmin(in_time, in_budget), 0, problem.max_local_rounds)).astype(np.int64)
+
+
+def _together(problem: Problem, who: np.ndarray, most: np.ndarray) -> Plan:
+    """Return the plan in which all of `who` make the most local rounds that all of them can."""
+    able = most.max(axis=1)
+    rounds = able[who].min(initial=problem.max_local_rounds)
+    a, b, c, d = _at_full_power(problem)
+    late = (a + b > problem.deadline_seconds * USED).all(axis=1)
+    limit = np.where(late, "deadline", "energy at full power")
+    return make_plan(
+        problem,
+        selected=who,
+        local_rounds=np.full(problem.clients, rounds),
+        frequency_hz=problem.max_frequency_hz,
+        power_watts=problem.max_power_watts,
+        option=np.where(most >= rounds, c + rounds * d, np.inf).argmin(axis=1),
+        eligible=able >= 1,
+        reason=np.where(able >= 1, "another client cannot take part", limit),
+    )

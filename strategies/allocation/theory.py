@@ -1,0 +1,168 @@
+"""RawHFL's convergence bound as plain functions, with the paper's symbols."""
+
+from math import sqrt
+
+import numpy as np
+
+
+def rawhfl_learning_rate_limit(*, beta: float, E: int, L: int) -> float:
+    """Return the learning rate below which Theorem 1 is stated: ``min(1 / (2 sqrt(5) beta L), 1 / (beta E L))``.
+
+    The proof's Lemma 2 divides by ``1 - 20 (beta eta E L)^2``, which takes ``eta < 1 / (2 sqrt(5) beta E L)`` to be
+    positive, and then leaves the divisor out. So read the bound as an approximation for learning rates well below.
+    """
+    return min(1 / (2 * sqrt(5) * beta * L), 1 / (beta * E * L))
+
+
+def rawhfl_bound(
+    *,
+    f: np.ndarray,
+    eta: float,
+    beta: float,
+    sigma2: float,
+    epsilon2_0: float,
+    epsilon2_1: float,
+    L: int,
+    alpha_b: np.ndarray,
+    cell: np.ndarray,
+    alpha_u: np.ndarray,
+    L_u: np.ndarray,
+    p_sc: np.ndarray | float = 1.0,
+    g2: np.ndarray | float = 0.0,
+) -> dict[str, float]:
+    """Return RawHFL's bound on the average squared norm of the global gradient (Theorem 1, eq. 21), by its terms.
+
+    Parameters
+    ----------
+    f : np.ndarray
+        Expected global loss before each of the K global rounds and after the last, shape ``(K + 1,)``.
+    eta : float
+        Learning rate.
+    beta : float
+        Smoothness of the losses.
+    sigma2 : float
+        Bound on the variance of the stochastic gradients.
+    epsilon2_0, epsilon2_1 : float
+        Bounds on the divergence between client and edge, and between edge and global, losses.
+    L : int
+        Most local rounds.
+    alpha_b : np.ndarray
+        Weights of the B cells.
+    cell : np.ndarray
+        Index of each of the U clients' cell, shape ``(U,)``.
+    alpha_u : np.ndarray
+        Weights of the clients within their cells in each global and edge round, shape ``(K, E, U)``; 0 for who is not
+        selected.
+    L_u : np.ndarray
+        Local rounds of the clients. This and the next two broadcast to the shape ``(K, E, U)``.
+    p_sc : np.ndarray (default: 1.0)
+        Probabilities that the clients' gradients arrive in time, above 0.
+    g2 : np.ndarray (default: 0.0)
+        ``sum_l E ||g_u(w_u^l)||^2`` over the client's local rounds. Where `p_sc` is 1 it plays no part.
+
+    Returns
+    -------
+    dict[str, float]
+        ``loss``, ``variance``, ``client_edge``, ``edge_global``, ``wireless`` and their sum ``bound``.
+
+    Raises
+    ------
+    ValueError
+        If `eta` is not below the theorem's limit, a selected client's `L_u` is not from 1 to `L`, or its `p_sc` not
+        above 0 and up to 1.
+    """
+    f, alpha_u = np.asarray(f, dtype=float), np.asarray(alpha_u, dtype=float)
+    K, E, _ = alpha_u.shape
+    selected = alpha_u > 0
+    # Ones are harmless where the weight is 0; the probability there may be 0.
+    L_u, p_sc, g2 = (np.where(selected, values, 1.0) for values in (L_u, p_sc, g2))
+    _check(eta=eta, beta=beta, E=E, L=L, p_sc=p_sc[selected])
+    least, most = L_u[selected].min(), L_u[selected].max()
+    if not 1 <= least <= most <= L:
+        raise ValueError(f"L_u from {least:g} to {most:g}: the theorem holds for 1 <= L_u <= L = {L}")
+    of_cell = np.asarray(alpha_b, dtype=float)[np.asarray(cell)]
+    Omega = (of_cell * alpha_u * L_u).sum(axis=(1, 2))
+    N_1 = _N_1(eta=eta, beta=beta, E=E, L=L, of_cell=of_cell, alpha_u=alpha_u)
+    N_2 = 1 + 20 * (beta * eta * E * L) ** 2
+    lost = (of_cell * alpha_u * _N_u(eta=eta, beta=beta, E=E, L=L, alpha_u=alpha_u) * (1 / p_sc - 1) * g2).sum((1, 2))
+    terms = {
+        "loss": 2 / (eta * K) * (-np.diff(f) / Omega).sum(),
+        "variance": 2 * beta * eta * L * sigma2 / K * (N_1 / Omega).sum(),
+        "client_edge": 18 * E * beta**2 * epsilon2_0 * eta**2 * L**3 / K * (N_2 / Omega).sum(),
+        "edge_global": 20 * L * beta**2 * epsilon2_1 * eta**2 * E**3 / K * (1 / Omega).sum(),
+        "wireless": 2 * beta * eta * L / K * (lost / Omega).sum(),
+    }
+    return _with_sum(terms)
+
+
+def rawhfl_corollary_bound(
+    *,
+    f_0: float,
+    f_K: float,
+    eta: float,
+    beta: float,
+    sigma2: float,
+    epsilon2_0: float,
+    epsilon2_1: float,
+    L: int,
+    alpha_b: np.ndarray,
+    cell: np.ndarray,
+    alpha_u: np.ndarray,
+    p_sc: np.ndarray | float = 1.0,
+    g2: np.ndarray | float = 0.0,
+) -> dict[str, float]:
+    """Return RawHFL's bound when all clients make L local rounds (Corollary 1; eq. 26 where `p_sc` is 1), by its terms.
+
+    The weights of each cell's selected clients, and of the cells, must sum to 1. Parameters and terms as in
+    `rawhfl_bound`, but for
+
+    Parameters
+    ----------
+    f_0, f_K : float
+        Expected global loss at the start and at the end.
+
+    Raises
+    ------
+    ValueError
+        As `rawhfl_bound`.
+    """
+    alpha_u = np.asarray(alpha_u, dtype=float)
+    K, E, _ = alpha_u.shape
+    p_sc, g2 = (np.where(alpha_u > 0, values, 1.0) for values in (p_sc, g2))
+    _check(eta=eta, beta=beta, E=E, L=L, p_sc=p_sc[alpha_u > 0])
+    of_cell = np.asarray(alpha_b, dtype=float)[np.asarray(cell)]
+    N_1 = _N_1(eta=eta, beta=beta, E=E, L=L, of_cell=of_cell, alpha_u=alpha_u)
+    N_u = _N_u(eta=eta, beta=beta, E=E, L=L, alpha_u=alpha_u)
+    terms = {
+        "loss": 2 * (f_0 - f_K) / (eta * E * K * L),
+        "variance": 2 * beta * eta * sigma2 / (E * K) * N_1.sum(),
+        "client_edge": 18 * beta**2 * epsilon2_0 * eta**2 * L**2 * (1 + 20 * (beta * eta * E * L) ** 2),
+        "edge_global": 20 * beta**2 * epsilon2_1 * eta**2 * E**2,
+        "wireless": 2 * beta * eta / (E * K) * (of_cell * alpha_u * N_u * (1 / p_sc - 1) * g2).sum(),
+    }
+    return _with_sum(terms)
+
+
+def _N_1(*, eta: float, beta: float, E: int, L: int, of_cell: np.ndarray, alpha_u: np.ndarray) -> np.ndarray:
+    be = beta * eta
+    return (
+        60 * (be * E * L) ** 3 + 3 * be * E * L + (of_cell * (of_cell + 4 * E * L * be) * alpha_u**2).sum(axis=(1, 2))
+    )
+
+
+def _N_u(*, eta: float, beta: float, E: int, L: int, alpha_u: np.ndarray) -> np.ndarray:
+    be = beta * eta
+    return E + 3 * be * L + 4 * be * E * (alpha_u + 15 * E * be**2 * L**3)
+
+
+def _check(*, eta: float, beta: float, E: int, L: int, p_sc: np.ndarray) -> None:
+    limit = rawhfl_learning_rate_limit(beta=beta, E=E, L=L)
+    if not 0 < eta < limit:
+        raise ValueError(f"eta = {eta}: the theorem holds for 0 < eta < {limit:.6g}")
+    if not 0 < p_sc.min() <= p_sc.max() <= 1:
+        raise ValueError(f"p_sc from {p_sc.min():g} to {p_sc.max():g}: the theorem holds for 0 < p_sc <= 1")
+
+
+def _with_sum(terms: dict[str, float]) -> dict[str, float]:
+    terms = {name: float(value) for name, value in terms.items()}
+    return {**terms, "bound": sum(terms.values())}

@@ -1,0 +1,157 @@
+"""Resource awareness: in every edge round the optimizer says who trains, and how hard (RawHFL)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+
+from clients.messages import (
+    CONFIG,
+    CPU_FREQUENCY_HZ,
+    LOCAL_ROUNDS,
+    SPLIT_BEGIN,
+    SPLIT_END,
+    TRAIN,
+    TRAIN_ACCUMULATED,
+    TRANSMIT_POWER_WATTS,
+)
+
+from .allocation import Plan, Problem, Solver
+from .edges import EVERYBODY, EdgeRounds, Evaluation, Update
+from .exchange import LATE, Exchanges
+from .screening import Failure
+from .views import MemberGrid
+
+INSTRUCTIONS = (TRAIN, TRAIN_ACCUMULATED, SPLIT_BEGIN)  # these tell a client its plan
+RESULTS = (TRAIN, TRAIN_ACCUMULATED, SPLIT_END)  # the replies to these bring what a client has learned
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a plan.
+
+    Parameters
+    ----------
+    late : np.ndarray
+        Booleans of shape (U,): who did not deliver within the deadline.
+    """
+
+    late: np.ndarray
+
+
+class Resources(Protocol):
+    """What an edge knows of its clients' channels and devices: simulated, or measured."""
+
+    def problem(self, server_round: int, clients: Sequence[int]) -> Problem:
+        """Return the round's problem; its U clients are `clients`, node ids in client order."""
+
+    def carry_out(self, server_round: int, clients: Sequence[int], plan: Plan) -> Outcome:
+        """Take note of the plan that the clients carry out, and return what becomes of it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+
+
+class ResourceAware:
+    """Selection in front of an edge: any edge, split ones too, trains with those whom the plan selects.
+
+    Every selected client is told its plan in the config record of its instruction: ``local-rounds``, which the clients
+    of this project train for, ``cpu-frequency-hz`` and ``transmit-power-watts``.
+
+    Parameters
+    ----------
+    edge : EdgeRounds
+        Trains with the selected clients, and evaluates on all.
+    resources : Resources
+        States the problem of every edge round.
+    solve : Callable[[Problem], Plan]
+        Solves it, see `strategies.allocation`.
+
+    Notes
+    -----
+    A round in which nobody can take part keeps the edge's model; that is a failure in the round's metrics, not an
+    error. A client whose result arrives after the deadline is left out and counted in the same way.
+    """
+
+    def __init__(self, edge: EdgeRounds, resources: Resources, solve: Solver) -> None:
+        self.edge = edge
+        self.resources = resources
+        self.solve = solve
+
+    def train_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Update]:
+        """Plan the round, then run it with the selected clients."""
+        clients = grid.get_node_ids()
+        if not clients:
+            return Update(failures=[Failure(EVERYBODY, "no node is connected")])
+        plan = self.solve(self.resources.problem(server_round, clients))
+        outcome = self.resources.carry_out(server_round, clients, plan)
+        selected = [node_id for node_id, taken in zip(clients, plan.selected, strict=True) if taken]
+        if not selected:
+            return Update(failures=[Failure(EVERYBODY, f"nobody can take part: {_reasons(plan)}")])
+        plans = {clients[i]: _as_config(plan, i) for i in np.flatnonzero(plan.selected)}
+        late = {clients[i] for i in np.flatnonzero(outcome.late & plan.selected)}
+        rounds = self.edge.train_round(server_round, arrays, config, MemberGrid(grid, selected))
+        return (yield from _with_plans(rounds, plans, late))
+
+    def evaluate_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Evaluation]:
+        """Let the edge evaluate on all of its nodes."""
+        return self.edge.evaluate_round(server_round, arrays, config, grid)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+        return {"edge": self.edge.state_dict(), "resources": self.resources.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.edge.load_state_dict(state["edge"])
+        self.resources.load_state_dict(state["resources"])
+
+
+def _with_plans(rounds: Exchanges[Update], plans: Mapping[int, dict[str, Any]], late: set[int]) -> Exchanges[Update]:
+    """Pass an edge round's exchanges on, plans added to the instructions and late results taken away."""
+    replies: list[Message] | None = None
+    while True:
+        try:
+            messages = list(rounds.send(replies))  # type: ignore[arg-type]
+        except StopIteration as stop:
+            return stop.value
+        for message in messages:
+            if message.metadata.message_type in INSTRUCTIONS:
+                message.content = _with_config(message.content, plans[message.metadata.dst_node_id])
+        replies = yield messages
+        replies = [_late_or_not(*pair, late) for pair in zip(messages, replies, strict=True)]
+
+
+def _with_config(content: RecordDict, plan: dict[str, Any]) -> RecordDict:
+    """Return the content with a config record of its own: a strategy may send one content to all."""
+    name, config = next(iter(content.config_records.items()), (CONFIG, ConfigRecord()))
+    return RecordDict({**content, name: ConfigRecord({**config, **plan})})
+
+
+def _late_or_not(message: Message, reply: Message, late: set[int]) -> Message:
+    is_result = message.metadata.message_type in RESULTS
+    if is_result and message.metadata.dst_node_id in late and not reply.has_error():
+        return Message(Error(LATE, "its result arrived after the deadline"), reply_to=message)
+    return reply
+
+
+def _as_config(plan: Plan, client: int) -> dict[str, Any]:
+    return {
+        LOCAL_ROUNDS: int(plan.local_rounds[client]),
+        CPU_FREQUENCY_HZ: float(plan.frequency_hz[client]),
+        TRANSMIT_POWER_WATTS: float(plan.power_watts[client]),
+    }
+
+
+def _reasons(plan: Plan) -> str:
+    reasons, counts = np.unique(plan.reason, return_counts=True)
+    return ", ".join(f"{count} for {reason}" for reason, count in zip(reasons, counts, strict=True))

@@ -1,0 +1,87 @@
+"""The PHSFL paper's eq. 17 beside the bytes that were measured."""
+
+import json
+
+import pytest
+
+from app.__main__ import main
+from app.reports import plots
+from app.reports.closed_form import closed_form_bytes
+from tests.app.runs import lines, run_app, summary
+
+# digits: 16x16 values of a sample pass the cut, the client block has 160 parameters, the model 13,706.
+SHORT = {"algorithm": "hsfl", "batches_per_epoch": 3, "batch_size": 16, "local_epochs": 2, "edge_rounds": 2}
+FLOATS = 33 * (2 * 3 * 2 * 16 * 256 + 2 * 160)
+INDICES = 2 * 3 * 16
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are drawn, by file name."""
+    drawn = {}
+    save = plots.Figure.savefig
+
+    def savefig(figure, path, **options):
+        drawn[path.name] = figure
+        save(figure, path, **options)
+
+    monkeypatch.setattr(plots.Figure, "savefig", savefig)
+    return drawn
+
+
+def bars(figure):
+    """Return the height of the bars by their label, in megabytes."""
+    (ax,) = figure.axes
+    labels = [label.get_text().replace("\n", " ") for label in ax.get_xticklabels()]
+    heights = dict.fromkeys(labels, 0.0)
+    for patch in ax.patches:
+        heights[labels[round(patch.get_x() + patch.get_width() / 2)]] += patch.get_height()
+    return heights
+
+
+def every_line(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_every_round_and_the_plot_have_what_the_formula_gives(tmp_path, figures):
+    folder = run_app(tmp_path / "run", participation=0.5, **SHORT)
+    for line in lines(folder, "global"):
+        bits = line["closed_form_bits"]
+        assert FLOATS + INDICES * 5 <= bits["phi_phsfl"] <= FLOATS + INDICES * 12
+        assert bits["phi_hfl"] == 2 * 33 * 13_706
+    assert bits == summary(folder)["closed_form"]
+    # 2 global rounds of 2 edge rounds, in each 2 of the 4 clients of each of the 2 edges.
+    expected = bits["phi_phsfl"] / 8 * 2 * 2 * 2 * 2
+    assert closed_form_bytes(every_line(folder)) == pytest.approx(expected)
+    heights = bars(figures["bytes.png"])
+    assert list(heights)[-1] == "eq. 17 both directions"
+    assert heights["eq. 17 both directions"] == pytest.approx(expected / 1e6)
+    kinds = summary(folder)["bytes_by_kind"]["edge"]
+    for direction in ("uplink", "downlink"):
+        assert heights[f"edge {direction}"] == pytest.approx(sum(kinds[direction].values()) / 1e6)
+
+
+def test_a_client_that_was_left_out_is_not_counted():
+    bits = {"phi_phsfl": 80.0, "phi_hfl": 1.0}
+    edge, cloud = {"scope": "edge", "participants": [[0, 1], [1]]}, {"scope": "global", "closed_form_bits": bits}
+    assert closed_form_bytes([edge, {**edge, "participants": [[], [3]]}, cloud]) == 40.0
+
+
+def test_nothing_split_no_formula(tmp_path, figures):
+    folder = run_app(tmp_path / "run", algorithm="h-fedavg", batches_per_epoch=1)
+    assert all("closed_form_bits" not in line for line in lines(folder, "global"))
+    assert "closed_form" not in summary(folder)
+    assert closed_form_bytes(every_line(folder)) is None
+    assert list(bars(figures["bytes.png"])) == ["cloud downlink", "cloud uplink", "edge downlink", "edge uplink"]
+
+
+def test_rounds_from_before_the_figure_was_kept_are_counted_in_a_resumed_run(tmp_path, figures):
+    folder = run_app(tmp_path / "run", **SHORT)
+    old = [{key: value for key, value in line.items() if key != "closed_form_bits"} for line in every_line(folder)]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in old))
+    assert main([f"resume={folder}"]) == 0  # nothing left to do: reports without the figure
+    assert "eq. 17 both directions" not in bars(figures["bytes.png"])
+    assert main([f"resume={folder}", "global-rounds=3"]) == 0
+    assert ["closed_form_bits" in line for line in lines(folder, "global")] == [False, False, True]
+    expected = summary(folder)["closed_form"]["phi_phsfl"] / 8 * 3 * 2 * 8
+    assert bars(figures["bytes.png"])["eq. 17 both directions"] == pytest.approx(expected / 1e6)

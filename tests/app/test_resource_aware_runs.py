@@ -1,0 +1,267 @@
+"""Resource-aware algorithms as whole runs of the app, and the world they run in."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from app.__main__ import main
+from app.algorithms import make_world
+from app.config import parse_config
+from app.tasks.caching import client_data
+from app.tasks.caching_data import top_m_accuracies, top_popular
+from app.tasks.family import family
+from app.wireless import solver_for
+from app.work import split_work, whole_model_work
+from strategies.allocation import exact, get_solver, violations
+from tests.app.runs import lines, run_app, same_weights, summary, weights
+
+CACHING = {
+    "dataset": "video-caching",
+    "num_clients": 6,
+    "num_edges": 2,
+    "edge_rounds": 2,
+    "selected_per_edge": 2,
+    "max_local_rounds": 3,
+    "batches_per_epoch": 4,
+    "learning_rate": 0.05,
+}
+
+
+def config_of(**settings):
+    return parse_config({key.replace("_", "-"): value for key, value in settings.items()})
+
+
+def world_of(config):
+    topology = {f"edge-{e}": list(range(e * 3, e * 3 + 3)) for e in range(config.cells)}
+    return make_world(config, topology, {n: n for n in range(config.num_clients)}, [100] * config.num_clients)
+
+
+# The cost model's inputs.
+
+
+def test_the_papers_payload_and_cycles():
+    world = world_of(config_of(**CACHING | {"batches_per_epoch": 10}))
+    problem = world.problem(1, np.arange(6), None, 0)
+    np.testing.assert_array_equal(problem.payload_bits, 7_248_384)
+    np.testing.assert_allclose(
+        problem.cycles_per_local_round[:, 0], 10 * 32 * 1376 * world.world.devices.cycles_per_bit, rtol=1e-12
+    )
+    assert problem.payload_bits_per_local_round.max() == 0
+    assert problem.noise_watts == pytest.approx(10 ** ((-174 - 30) / 10) * 540e3)
+
+
+def test_the_work_of_a_cut_is_counted_by_hand():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(32, 4))
+    work = split_work(model, (1, 4, 4), [1, 2])
+    convolution, linear = 2 * 16 * 2 * 9, 2 * 32 * 4  # two operations for each product
+    np.testing.assert_allclose(work.share, convolution / (convolution + linear))
+    np.testing.assert_array_equal(work.once_bits, 33 * 20)
+    np.testing.assert_array_equal(work.example_bits, 33 * 32)
+    np.testing.assert_array_equal(whole_model_work(model).once_bits, 33 * (20 + 132))
+
+
+def test_clients_are_in_the_cell_of_their_edge_whatever_their_order():
+    config = config_of(**CACHING)
+    ids = {10: 0, 11: 1, 12: 2, 13: 3, 14: 4, 15: 5}
+    mixed = make_world(config, {"a": [10, 12, 14], "b": [11, 13, 15]}, ids, [100] * 6)
+    sizes = mixed.problem(1, np.arange(6), None, 0).cell
+    assert sizes.tolist() == [0, 1, 0, 1, 0, 1]
+    straight = world_of(config)
+    # The world's first three clients are those of the first cell.
+    gains = mixed.problem(1, np.array([0, 2, 4]), None, 0).gain
+    np.testing.assert_array_equal(gains, straight.problem(1, np.array([0, 1, 2]), None, 0).gain)
+
+
+# What becomes of plans.
+
+
+@pytest.mark.parametrize("algorithm", ["rawhfl", "h-fedavg-m1", "h-fedavg-m2", "h-fedavg-ub"])
+def test_plans_cost_what_was_planned_when_the_channel_is_as_seen(algorithm):
+    config = config_of(**CACHING, algorithm=algorithm, deadline_seconds=4.0)
+    world, clients = world_of(config), np.arange(3)
+    resources = world.edges["edge-0"]
+    solve = solver_for(config, resources)
+    for server_round in range(1, 9):
+        problem = resources.problem(server_round, clients)
+        plan = solve(problem)
+        assert algorithm != "rawhfl" or not violations(problem, plan)
+        before = world.clock.edge_now("edge-0")
+        report = world.carry_out("edge-0", server_round, clients, plan)
+        who = plan.selected
+        assert report["late"] == []
+        np.testing.assert_allclose(report["compute_joules"], plan.compute_joules[who], rtol=1e-9)
+        np.testing.assert_allclose(report["upload_joules"], plan.upload_joules[who], rtol=1e-9)
+        assert world.clock.edge_now("edge-0") - before == pytest.approx(plan.seconds.max(), abs=1e-6)
+    joules = world.energy.total_joules
+    assert joules[:3].sum() > 0
+    assert joules[3:].sum() == 0
+
+
+def test_a_channel_worse_than_planned_makes_late_clients_who_are_left_out_and_counted(tmp_path):
+    settings = CACHING | {"algorithm": "rawhfl", "deadline_seconds": 20.0}
+    sure = run_app(tmp_path / "sure", **settings)
+    unsure = run_app(tmp_path / "unsure", planning_error_db=6.0, **settings)
+
+    def late(folder):
+        return [client for line in lines(folder, "edge") for plan in line["plans"] for client in plan["late"]]
+
+    failures = [f for line in lines(unsure, "edge") for f in line["failures"]]
+    assert late(sure) == []
+    assert summary(sure)["failures"] == 0
+    assert 0 < len(late(unsure)) < 2 * 2 * 2 * 2
+    assert sorted(f["client"] for f in failures if f["reason"] == "its result arrived after the deadline") == sorted(
+        late(unsure)
+    )
+
+
+def test_the_weakest_client_of_all_cells_sets_the_rounds_of_h_fedavg_m1_and_m2():
+    for algorithm, everybody in (("h-fedavg-m1", True), ("h-fedavg-m2", False)):
+        config = config_of(**CACHING | {"max_local_rounds": 50}, algorithm=algorithm, deadline_seconds=4.0)
+        world, idle = world_of(config), 0
+        for server_round in range(1, 30):
+            plans = []
+            for name, members in (("edge-0", [0, 1, 2]), ("edge-1", [3, 4, 5])):
+                resources = world.edges[name]
+                resources.problem(server_round, members)
+                plans.append(solver_for(config, resources)(None))
+            rounds = np.concatenate([plan.local_rounds for plan in plans])
+            whole = get_solver(algorithm)(world.problem(server_round, np.arange(6), None, 0))
+            np.testing.assert_array_equal(rounds, whole.local_rounds)
+            assert len(set(rounds[rounds > 0].tolist())) <= 1
+            idle += not rounds.all()
+            assert not everybody or rounds.all() or not rounds.any()
+        assert 0 < idle < 29
+
+
+def test_the_clock_waits_for_the_slowest_edge_and_energy_adds_up(tmp_path):
+    folder = run_app(tmp_path / "run", algorithm="h-fedavg-ub", **CACHING)
+    so_far = clock = 0.0
+    for number, line in enumerate(lines(folder, "global"), start=1):
+        edges = [edge for edge in lines(folder, "edge") if edge["round"] == number]
+        clock += max(sum(plan["seconds"] for plan in edge["plans"]) for edge in edges)
+        so_far += sum(
+            sum(plan["compute_joules"]) + sum(plan["upload_joules"]) for edge in edges for plan in edge["plans"]
+        )
+        assert line["simulated_seconds"] == pytest.approx(clock)
+        assert line["energy_joules"]["so_far"] == pytest.approx(so_far)
+        assert [len(plan["selected"]) for edge in edges for plan in edge["plans"]] == [3] * 4
+
+
+# Equations between algorithms.
+
+
+def test_with_everybody_and_no_limits_rawhfl_is_h_fedavg_ub(tmp_path):
+    loose = CACHING | {"selected_per_edge": 3, "deadline_seconds": 1e6}
+    rawhfl = run_app(tmp_path / "rawhfl", algorithm="rawhfl", **loose)
+    assert same_weights(rawhfl, run_app(tmp_path / "ub", algorithm="h-fedavg-ub", **loose))
+
+
+def test_one_cell_and_one_edge_round_is_fedavg_ub(tmp_path):
+    settings = CACHING | {"num_edges": 1, "edge_rounds": 1}
+    ub = run_app(tmp_path / "h-fedavg-ub", algorithm="h-fedavg-ub", **settings)
+    assert same_weights(ub, run_app(tmp_path / "fedavg-ub", algorithm="fedavg-ub", **settings))
+
+
+def test_selection_in_front_of_split_training_is_the_same_as_in_front_of_the_whole_model(tmp_path):
+    settings = {"selection": "resource-aware", "selected_per_edge": 2, "solver": "random", "max_local_rounds": 2}
+    short = {"batches_per_epoch": 2, "batch_size": 16, "deadline_seconds": 1e6, "theta": 1.0}
+    split = run_app(tmp_path / "hsfl", algorithm="hsfl", fine_tune_steps=0, **settings, **short)
+    whole = run_app(tmp_path / "h-fedavg", algorithm="h-fedavg", **settings, **short)
+    chosen = [
+        [(p["selected"], p["local_rounds"]) for line in lines(f, "edge") for p in line["plans"]] for f in (split, whole)
+    ]
+    assert chosen[0] == chosen[1]
+    a, b = weights(split), weights(whole)
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-5)
+
+
+def test_the_best_cut_never_takes_more_energy_than_any_fixed_one(tmp_path):
+    settings = {"algorithm": "hsfl", "selection": "resource-aware", "deadline_seconds": 60.0, "theta": 0.0}
+    settings |= {"num_clients": 6, "max_local_rounds": 2, "selected_per_edge": 3, "max_overlap": 3}
+    values = {}
+    for cut in (1, 2, 3, "best"):
+        config = config_of(**settings, cut_layer=cut)
+        world, clients = world_of(config), np.arange(6)
+        plans = [exact(world.problem(t, clients, None, 0)) for t in range(1, 6)]
+        assert all(plan.selected.all() for plan in plans)
+        values[cut] = sum(plan.joules.sum() for plan in plans)
+        if cut == "best":
+            assert len({option for plan in plans for option in plan.option.tolist()}) >= 1
+    assert values["best"] <= min(values[1], values[2], values[3]) * (1 + 1e-9)
+    folder = run_app(
+        tmp_path / "run", **settings, cut_layer="best", batches_per_epoch=2, batch_size=16, global_rounds=1
+    )
+    assert summary(folder)["failures"] == 0
+
+
+def test_top_popular_counts_requests(tmp_path):
+    folder = run_app(tmp_path / "run", algorithm="top-popular", **CACHING)
+    config = config_of(**CACHING, algorithm="top-popular", global_rounds=2)
+    clients = client_data(config)
+    seen = [int((data.train_slots < 100 + 4 * 4).sum()) for data in clients]
+    scores = top_popular([data.train.labels[:n] for data, n in zip(clients, seen, strict=True)])
+    expected = [float(top_m_accuracies(scores, data.test.labels)[0]) for data in clients]
+    assert summary(folder)["global"]["accuracy"]["mean"] == pytest.approx(np.mean(expected))
+    assert summary(folder)["test"] is None
+
+
+# Runs that are stopped, or can't start.
+
+
+@pytest.mark.parametrize("settings", [{"algorithm": "rawhfl"}, {"algorithm": "hsfl", "selection": "resource-aware"}])
+def test_runs_resume_to_the_same_bits_and_the_same_figures(tmp_path, settings):
+    settings = CACHING | settings | {"deadline_seconds": 20.0, "planning_error_db": 3.0}
+    whole = run_app(tmp_path / "whole", **settings)
+    first = run_app(tmp_path / "first", **settings | {"global_rounds": 1})
+    # A longer run tests on later requests, so only what training does can be compared.
+    assert main([f"resume={first}", "global-rounds=2"]) == 0
+    assert same_weights(whole, first)
+    a, b = (lines(folder, "global")[-1] for folder in (whole, first))
+    assert (a["energy_joules"], a["simulated_seconds"]) == (b["energy_joules"], b["simulated_seconds"])
+    assert [line["plans"] for line in lines(whole, "edge")] == [line["plans"] for line in lines(first, "edge")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"selected_per_edge": 4}, "selected-per-edge = 4: allowed is 1 to 3, the clients of the smallest cell"),
+        ({"max_overlap": 0}, "max-overlap = 0: allowed is at least 1 with 2 of 3 clients selected in every round"),
+        ({"deadline_seconds": 1e-3}, "deadline-seconds = 0.001: allowed is more: the fastest client needs"),
+        ({"deadline_seconds": 0.0}, "deadline-seconds = 0.0: allowed is greater than 0"),
+        ({"theta": 1.5}, "theta = 1.5: allowed is less than or equal to 1"),
+        ({"solver": "best"}, "solver = 'best': allowed is 'exact', 'sca' or 'random'"),
+        (
+            {"algorithm": "hsfl", "selection": "resource-aware", "solver": "sca"},
+            "solver = 'sca': allowed is 'exact' or",
+        ),
+        ({"exploitation": "lots"}, "exploitation = 'lots': allowed is a probability"),
+        ({"model": "cnn"}, "model = 'cnn': allowed is 'auto' for dataset = 'video-caching'"),
+        ({"num_edges": 7}, "num-edges = 7: allowed is at most num-clients = 6"),
+    ],
+)
+def test_bad_settings_stop_in_one_line(capsys, tmp_path, settings, message):
+    values = CACHING | {"algorithm": "rawhfl", "output_dir": str(tmp_path / "run")} | settings
+    assert main([f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in values.items()]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_cut_chosen_by_plans_needs_plans(capsys):
+    assert main(["algorithm=hsfl", "cut-layer=best"]) == 2
+    assert "cut-layer = 'best': allowed is numbers" in capsys.readouterr().err
+
+
+def test_the_pooled_test_examples_are_the_clients_own():
+    config = config_of(**CACHING)
+    tasks, clients = family(config), client_data(config)
+    pool = tasks.test_examples(config)
+    features = tasks.normaliser(config)(pool.inputs)
+    own = torch.cat([data.table[data.test.inputs] for data in clients])
+    assert torch.equal(features, own)
+    assert torch.equal(pool.labels, torch.cat([data.test.labels for data in clients]))

@@ -1,0 +1,73 @@
+"""The study of cut layers plans what real runs plan, and its guarantee is one that could be broken."""
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+
+from app.config import parse_config
+from app.wireless import WirelessWorld
+from experiments.best_cut import BEST, CLIENTS_PER_CELL, IMAGE, Case, check, draw_worlds, problem_of, solve, work_of
+from strategies.allocation import exact
+
+CASE = Case("cnn", 10, 20e6, 3.0, 100e6)
+
+
+def test_the_problem_is_the_one_of_a_split_run():
+    clients = np.arange(sum(CLIENTS_PER_CELL))
+    cells = np.split(clients, np.cumsum(CLIENTS_PER_CELL)[:-1])
+    config = {
+        "algorithm": "hsfl",
+        "dataset": "cifar10",
+        "cut-layer": "best",
+        "selection": "resource-aware",
+        "num-clients": clients.size,
+        "num-edges": len(cells),
+        "max-local-rounds": 5,
+        "downlink-bits-per-second": 1e7,
+        "deadline-seconds": 10.0,
+        "seed": 3,
+    }
+    topology = {f"edge-{i}": members.tolist() for i, members in enumerate(cells)}
+    same = {n: n for n in clients.tolist()}
+    run = WirelessWorld(parse_config(config), topology, same, work_of("cnn"), prod(IMAGE), [10] * clients.size)
+    expected = vars(run.problem(7, clients, None, 0))
+    found = vars(problem_of(Case("cnn", 10, 540e3, 10.0, 1e7), work_of("cnn"), draw_worlds(540e3, [3]), 7))
+    for name in expected.keys() - {"previous", "max_overlap", "seed"}:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-12, err_msg=name)
+
+
+def test_the_best_cut_is_never_worse_and_at_times_better():
+    plans = solve(CASE, draw_worlds(CASE.bandwidth_hz, range(2)), rounds=3)
+    assert {BEST, 1, 2, 3} == plans.keys()
+    assert {1, 3} <= {int(cut) + 1 for plan in plans[BEST] for cut in plan.option[plan.selected]}
+    fixed = min(np.mean([plan.objective for plan in plans[cut]]) for cut in (1, 2, 3))
+    assert np.mean([plan.objective for plan in plans[BEST]]) < fixed - 0.02
+
+
+@pytest.fixture(scope="module")
+def solved():
+    problem = problem_of(CASE, work_of("cnn"), draw_worlds(CASE.bandwidth_hz, [0]), 1)
+    return problem, exact(problem)
+
+
+def fewer_eligible(plan):
+    return {"eligible": plan.eligible & (np.arange(plan.eligible.size) > 0)}
+
+
+def fewer_selected(plan):
+    return {"selected": plan.selected & (np.arange(plan.selected.size) > np.flatnonzero(plan.selected)[0])}
+
+
+def more_joules(plan):
+    return {"compute_joules": 1.01 * plan.compute_joules}
+
+
+@pytest.mark.parametrize("change", [fewer_eligible, fewer_selected, more_joules])
+def test_the_check_notices_what_is_worse(solved, change):
+    problem, plan = solved
+    worse = replace(plan, **change(plan))
+    check(problem, plan, worse)
+    with pytest.raises(AssertionError):
+        check(problem, worse, plan)

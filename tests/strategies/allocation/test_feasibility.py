@@ -1,0 +1,142 @@
+"""Every broken limit is found in a plan that is tampered with, and the report says what happens."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.allocation import paper_problem
+from strategies.allocation import Plan, Problem, exact, make_plan, report, violations
+
+FIRST = 0
+
+
+@pytest.fixture
+def problem() -> Problem:
+    return paper_problem(
+        seed=1, cells=2, clients_in_cell=6, clients_per_cell=2, deadline_seconds=2.0, min_frequency_hz=1e8,
+        max_overlap=0, previous=np.arange(12) % 6 == 5,
+    )  # fmt: skip
+
+
+def changed(problem: Problem, plan: Plan, **decisions: object) -> Plan:
+    """Return the plan with other decisions of its first selected client, and the costs that these mean."""
+    client = int(np.flatnonzero(plan.selected)[FIRST])
+    names = ("selected", "local_rounds", "frequency_hz", "power_watts", "eligible", "reason", "option")
+    arrays = {name: getattr(plan, name).copy() for name in names}
+    for name, value in decisions.items():
+        arrays[name][client] = value
+    return make_plan(problem, **arrays)
+
+
+def found(problem: Problem, plan: Plan) -> set[str]:
+    return {line.split(":")[0] for line in violations(problem, plan)}
+
+
+def test_the_optimum_breaks_nothing(problem):
+    assert violations(problem, exact(problem)) == []
+
+
+@pytest.mark.parametrize(
+    ("decisions", "constraints"),
+    [
+        ({"selected": False}, {"C2"}),
+        ({"local_rounds": 51}, {"C4", "C7"}),
+        ({"local_rounds": 0}, {"C4"}),
+        ({"frequency_hz": 2.1e9}, {"C5"}),
+        ({"frequency_hz": 9e7}, {"C5", "C7"}),
+        ({"power_watts": 1.01}, {"C6", "C8"}),
+        ({"power_watts": 1e-6}, {"C7"}),
+    ],
+)
+def test_a_broken_limit_is_found(problem, decisions, constraints):
+    assert found(problem, changed(problem, exact(problem), **decisions)) == constraints
+
+
+def test_too_much_energy_is_found(problem):
+    plan = exact(problem)
+    tight = Problem(**vars(problem) | {"energy_budget_joules": np.where(plan.selected, plan.joules * 0.999, 1.0)})
+    lines = violations(tight, plan)
+    assert [line[:3] for line in lines] == ["C8:"] * 4
+    assert "joules = " in lines[0]
+    assert violations(Problem(**vars(problem) | {"energy_budget_joules": plan.joules + 1e-9}), plan) == []
+
+
+def test_too_many_of_the_previous_round_are_found(problem):
+    plan = exact(Problem(**vars(problem) | {"previous": None}))
+    lines = violations(Problem(**vars(problem) | {"previous": plan.selected}), plan)
+    assert [line for line in lines if line.startswith("C3")] == [
+        f"C3: cell {cell}: 2 clients selected again, at most 0" for cell in (0, 1)
+    ]
+
+
+def test_nonsense_is_found_and_named(problem):
+    plan = exact(problem)
+    client = np.flatnonzero(plan.selected)[FIRST]
+
+    def with_(name, value, kind=np.float64):
+        array = getattr(plan, name).astype(kind)
+        array[client] = value
+        return replace(plan, **{name: array})
+
+    assert violations(problem, with_("local_rounds", 2.5))[0] == (
+        f"C4: client {client}: local_rounds = 2.5, must be an integer"
+    )
+    for name in ("frequency_hz", "power_watts"):
+        for value in (np.nan, 0.0, -1.0):
+            assert {"C7"} <= found(problem, with_(name, value))
+    assert found(problem, with_("upload_joules", 0.0)) == {"costs"}
+    assert violations(problem, with_("option", 3, np.int64)) == [f"option: client {client}: 3, must be from 0 to 0"]
+    assert violations(problem, replace(plan, option=plan.option[:5])) == ["shape of option = (5,): must be (12,)"]
+    assert violations(problem, with_("selected", 1)) == ["C1: selected has the type float64: must be bool"]
+
+
+def test_a_short_cell_is_no_violation_but_leaving_a_seat_empty_is(problem):
+    short = Problem(**vars(problem) | {"energy_budget_joules": np.where(np.arange(12) == 2, 1.0, 1e-9)})
+    plan = exact(short)
+    assert plan.selected.sum() == 1
+    assert violations(short, plan) == []
+    assert violations(short, changed(short, plan, selected=False)) == ["C2: cell 0: 0 clients selected, must be 1"]
+
+
+def test_the_report_has_a_line_per_client_and_its_reason(problem):
+    budget = np.where(np.arange(12) >= 9, 1e-6, 1.0)
+    problem = Problem(**vars(problem) | {"energy_budget_joules": budget, "deadline_seconds": 1.2})
+    plan = exact(problem)
+    lines = report(problem, plan).splitlines()
+    assert lines[0].split() == [
+        "client",
+        "cell",
+        "rounds",
+        "MHz",
+        "mW",
+        "compute",
+        "s",
+        "upload",
+        "s",
+        "joules",
+        "budget",
+    ]
+    for client, line in enumerate(lines[1:13]):
+        assert line.split()[:2] == [str(client), str(problem.cell[client])]
+        assert plan.reason[client] in line
+    client = np.flatnonzero(plan.selected)[FIRST]
+    shown = lines[1 + client].split()
+    assert shown[2] == str(plan.local_rounds[client])
+    assert float(shown[3]) == pytest.approx(plan.frequency_hz[client] / 1e6, rel=1e-3)
+    assert float(shown[4]) == pytest.approx(plan.power_watts[client] * 1e3, rel=1e-3)
+    assert float(shown[5]) + float(shown[6]) == pytest.approx(1.2, rel=1e-3)
+    assert float(shown[7]) == pytest.approx(plan.joules[client], rel=1e-3)
+    late = int(np.flatnonzero(plan.reason == "deadline")[0])
+    assert "deadline: one round takes " in lines[1 + late]
+    assert float(lines[1 + late].split(" takes ")[1].split()[0]) > 1.2
+    assert any("energy: one round in time takes " in line for line in lines)
+    assert lines[13] == f"{plan.selected.sum()} of 12 clients selected, objective {plan.objective:.6g}"
+    assert plan.short_cells
+    assert lines[14].startswith(f"cell {plan.short_cells[0]} is short: ")
+    assert lines[14].endswith(" selected, 2 asked for")
+
+
+def test_the_report_shows_options_where_there_are_some():
+    problem = paper_problem(seed=0, cells=1, payload_bits=[[7e6, 1e6]])
+    assert "option" in report(problem, exact(problem)).splitlines()[0]

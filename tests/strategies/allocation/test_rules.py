@@ -1,0 +1,122 @@
+"""The baselines: worked out client by client, and the properties that set them apart."""
+
+import numpy as np
+import pytest
+
+from benchmarks.allocation import paper_problem
+from strategies.allocation import (
+    Problem,
+    eligible_at_full_power,
+    exact,
+    h_fedavg_m1,
+    h_fedavg_m2,
+    h_fedavg_ub,
+    random,
+    violations,
+)
+
+
+def rounds_at_full_power(problem: Problem, client: int) -> int:
+    """Return the most local rounds of a client by trying one after the other."""
+    cycles, bits = problem.cycles_per_local_round[client, 0], problem.payload_bits[client, 0]
+    frequency, power = problem.max_frequency_hz[client], problem.max_power_watts[client]
+    upload = bits / (problem.bandwidth_hz * np.log2(1 + problem.gain[client] * power / problem.noise_watts))
+    rounds = 0
+    while rounds < problem.max_local_rounds:
+        seconds = (rounds + 1) * cycles / frequency + upload
+        joules = problem.capacitance / 2 * (rounds + 1) * cycles * frequency**2 + power * upload
+        if seconds > problem.deadline_seconds or joules > problem.energy_budget_joules[client]:
+            break
+        rounds += 1
+    return rounds
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("deadline_seconds", [2.0, 150.0])
+def test_m1_and_m2_do_what_all_can_do(seed, deadline_seconds):
+    problem = paper_problem(seed=seed, cells=2, deadline_seconds=deadline_seconds)
+    most = np.array([rounds_at_full_power(problem, client) for client in range(24)])
+    assert eligible_at_full_power(problem).tolist() == (most >= 1).tolist()
+    assert 0 < (most >= 1).sum() < 24
+    m1, m2 = h_fedavg_m1(problem), h_fedavg_m2(problem)
+    assert not m1.selected.any()
+    assert m1.objective == 0
+    assert set(m1.reason[most >= 1]) == {"another client cannot take part"}
+    assert m2.selected.tolist() == (most >= 1).tolist()
+    assert set(m2.local_rounds[m2.selected]) == {most[most >= 1].min()}
+    assert set(m2.reason[most == 0]) <= {"deadline", "energy at full power"}
+    np.testing.assert_array_equal(m2.frequency_hz[m2.selected], problem.max_frequency_hz[m2.selected])
+    np.testing.assert_array_equal(m2.power_watts[m2.selected], problem.max_power_watts[m2.selected])
+    assert {line.split(":")[0] for line in violations(problem, m2)} <= {"C2"}
+    assert (m2.seconds <= deadline_seconds).all()
+
+
+def test_m1_trains_where_all_can_and_is_then_m2():
+    problem = paper_problem(seed=1, energy_budget_joules=5.0)
+    most = [rounds_at_full_power(problem, client) for client in range(48)]
+    m1, m2 = h_fedavg_m1(problem), h_fedavg_m2(problem)
+    assert m1.selected.all()
+    assert set(m1.local_rounds) == {min(most)}
+    assert m1.objective == m2.objective
+    assert m1.short_cells == ()
+
+
+def test_ub_has_no_limits():
+    problem = paper_problem(seed=0, deadline_seconds=1.0)
+    plan = h_fedavg_ub(problem)
+    assert plan.selected.all()
+    assert set(plan.local_rounds) == {50}
+    assert plan.seconds.max() > 1
+    assert {line.split(":")[0] for line in violations(problem, plan)} == {"C2", "C7", "C8"}
+
+
+def test_without_limits_and_with_all_clients_the_optimum_is_ubs_selection_and_rounds():
+    problem = paper_problem(seed=0, clients_per_cell=12, energy_budget_joules=np.inf, deadline_seconds=1e4)
+    plan, ub = exact(problem), h_fedavg_ub(problem)
+    assert plan.selected.tolist() == ub.selected.tolist()
+    assert plan.local_rounds.tolist() == ub.local_rounds.tolist()
+    assert plan.joules.sum() < ub.joules.sum()
+
+
+def test_with_options_each_client_takes_the_cheapest_that_allows_the_rounds():
+    problem = paper_problem(
+        seed=0, cells=1, clients_in_cell=4, deadline_seconds=10.0, gain=[1e-10] * 4, energy_budget_joules=np.inf,
+        max_frequency_hz=1e9, max_power_watts=1.0, clients_per_cell=1, max_local_rounds=9,
+        payload_bits=[[1e6, 9e6, 1e6]], payload_bits_per_local_round=[[1e7, 0, 0]],
+        cycles_per_local_round=[[1e8, 2e8, np.inf]] * 3 + [[2e9, 2e9, 3e9]],
+    )  # fmt: skip
+    m1, ub = h_fedavg_m1(problem), h_fedavg_ub(problem)
+    # At 8.4 Mbit/s the last client can make 3, 4 and 3 rounds in 10 s, so all make 4. That takes it 0.8 + 1.07 J with
+    # the second option; the third would be cheaper, but takes 12 s. The others upload 41 Mbit or 9 Mbit.
+    assert m1.local_rounds.tolist() == [4] * 4
+    assert m1.option.tolist() == [1, 1, 1, 1]
+    assert m1.joules[3] == pytest.approx(0.8 + 9e6 / (540e3 * np.log2(1 + 1e-10 / problem.noise_watts)))
+    assert ub.local_rounds.tolist() == [9] * 4
+    assert ub.option.tolist() == [1, 1, 1, 2]
+    assert np.isfinite(ub.joules).all()
+    assert violations(problem, m1) == ["C2: cell 0: 4 clients selected, must be 1"]
+
+
+def test_random_keeps_all_limits_and_follows_the_seed():
+    base = vars(paper_problem(seed=3, deadline_seconds=2.0, max_overlap=2, previous=np.arange(48) % 2 == 0))
+    problems = [Problem(**base | {"seed": seed}) for seed in range(30)]
+    plans = [random(problem) for problem in problems]
+    assert all(violations(problem, plan) == [] for problem, plan in zip(problems, plans, strict=True))
+    assert len({tuple(plan.selected) for plan in plans}) == 30
+    assert random(problems[4]).selected.tolist() == plans[4].selected.tolist()
+    optimum = exact(problems[0])
+    for plan in plans:
+        assert plan.objective > optimum.objective
+        both = plan.selected & optimum.selected
+        np.testing.assert_array_equal(plan.frequency_hz[both], optimum.frequency_hz[both])
+        assert set(plan.reason) <= {"selected", "not drawn", "overlap", "deadline", "energy"}
+
+
+def test_random_takes_every_eligible_client_equally_often():
+    base = vars(paper_problem(seed=3, cells=1, deadline_seconds=2.0))
+    plans = [random(Problem(**base | {"seed": seed})) for seed in range(400)]
+    eligible = plans[0].eligible
+    counts = np.sum([plan.selected for plan in plans], axis=0)
+    share = 4 / eligible.sum()
+    assert not counts[~eligible].any()
+    assert (np.abs(counts[eligible] - 400 * share) < 4 * np.sqrt(400 * share * (1 - share))).all()

@@ -1,0 +1,125 @@
+"""`sca` never beats the optimum, never breaks a limit, and comes close."""
+
+import numpy as np
+import pytest
+
+from benchmarks.allocation import paper_problem
+from strategies.allocation import SCA, exact, violations
+
+
+@pytest.fixture(scope="module")
+def solver() -> SCA:
+    return SCA()
+
+
+def gap(solver: SCA, **changes: object) -> float:
+    """Return how far the solver's objective is above the optimum, relative to it."""
+    problem = paper_problem(**changes)
+    plan, optimum = solver(problem), exact(problem).objective
+    assert violations(problem, plan) == []
+    return (plan.objective - optimum) / abs(optimum)
+
+
+def test_never_beats_exact_and_never_breaks_a_limit():
+    # Few iterations are enough for a plan that keeps the limits.
+    quick, feasible, gaps = SCA(max_iterations=6), 0, []
+    for seed in range(220):
+        rng = np.random.default_rng(seed)
+        problem = paper_problem(
+            seed=seed, cells=2, clients_in_cell=4, clients_per_cell=int(rng.integers(1, 4)),
+            deadline_seconds=(1.0, 2.0, 5.0, 150.0)[seed % 4], min_frequency_hz=(0.0, 3e8)[seed // 4 % 2],
+            theta=float(rng.choice([0.0, 0.01, 0.4, 1.0])), max_overlap=int(rng.integers(2, 4)),
+            previous=rng.random(8) < 0.4, energy_budget_joules=rng.uniform(0.02, 1.0, 8),
+        )  # fmt: skip
+        optimum, plan = exact(problem), quick(problem)
+        assert violations(problem, plan) == []
+        assert (plan.seconds <= problem.deadline_seconds).all()
+        assert plan.selected.sum() == optimum.selected.sum()
+        assert optimum.objective <= plan.objective + 1e-12
+        feasible += bool(optimum.selected.any())
+        gaps.append(plan.objective - optimum.objective)
+    assert feasible >= 200
+    assert np.median(gaps) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("changes", "largest"),
+    [
+        ({"deadline_seconds": 150.0}, 1e-9),
+        ({"deadline_seconds": 5.0}, 1e-6),
+        ({"deadline_seconds": 2.0}, 1e-3),
+        ({"deadline_seconds": 1.0}, 1e-2),
+        ({"deadline_seconds": 2.0, "theta": 0.0}, 1e-5),
+        ({"deadline_seconds": 5.0, "theta": 0.0}, 1e-8),
+        ({"deadline_seconds": 2.0, "theta": 1.0}, 1e-9),
+        ({"deadline_seconds": 2.0, "energy_budget_joules": 0.02}, 1e-3),
+        ({"deadline_seconds": 2.0, "previous": np.arange(48) % 2 == 0, "max_overlap": 1}, 1e-3),
+        ({"min_frequency_hz": 5e8}, 1e-9),
+        ({"idle_seconds": 148.0}, 1e-3),
+    ],
+)
+def test_comes_close_to_the_optimum(solver, changes, largest):
+    assert -1e-12 <= gap(solver, seed=8, **changes) <= largest
+    assert 5 < solver.iterations <= 50
+
+
+def test_the_relaxed_selection_ends_whole_and_within_its_limits(solver):
+    problem = paper_problem(seed=7, deadline_seconds=2.0, previous=np.arange(48) % 2 == 0, max_overlap=1)
+    who = np.flatnonzero(exact(problem).eligible)
+    x, _ = solver._relaxed(problem, who)
+    inside = problem.cell[who] == np.arange(4)[:, np.newaxis]
+    assert set(x) == {0.0, 1.0}
+    np.testing.assert_allclose(inside @ x, 4)
+    assert ((inside * problem.previous[who]) @ x <= 1).all()
+
+
+def test_one_program_serves_all_rounds_of_a_shape(solver):
+    for seed in range(2):
+        solver(paper_problem(seed=seed, cells=3, clients_in_cell=5, deadline_seconds=2.0 + seed))
+    solver(paper_problem(seed=0, cells=5, clients_in_cell=3, clients_per_cell=1))
+    programs = solver._programs
+    assert {48, 15} >= {len(key) // 8 for key in programs}
+    assert len([key for key in programs if len(key) == 15 * 8]) == 2
+    assert all(program._program.is_dcp(dpp=True) for program in programs.values())
+
+
+def test_what_was_solved_before_leaves_no_trace():
+    first, second = paper_problem(seed=0, deadline_seconds=2.0), paper_problem(seed=1, deadline_seconds=1.0)
+    used, fresh = SCA(max_iterations=10), SCA(max_iterations=10)
+    used(first)
+    again, alone = used(second), fresh(second)
+    assert again.selected.tolist() == alone.selected.tolist()
+    np.testing.assert_allclose(again.frequency_hz, alone.frequency_hz, rtol=1e-9)
+
+
+def test_nobody_eligible_is_an_empty_plan(solver):
+    plan = solver(paper_problem(seed=0, deadline_seconds=1e-3))
+    assert not plan.selected.any()
+    assert plan.short_cells == (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"payload_bits": np.ones((48, 3))}, "options = 3: allowed for the solver sca is 1"),
+        (
+            {"payload_bits_per_local_round": 1.0},
+            "payload_bits_per_local_round = 1.0: allowed for the solver sca is 0",
+        ),
+        (
+            {"idle_seconds_per_local_round": 0.5},
+            "idle_seconds_per_local_round = 0.5: allowed for the solver sca is 0",
+        ),
+    ],
+)
+def test_what_the_papers_model_does_not_have_is_refused(solver, changes, line):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        solver(paper_problem(seed=0, **changes))
+    assert str(error.value) == line
+
+
+@pytest.mark.parametrize("given", [{"max_iterations": 0}, {"rho": -1.0}, {"move_factor": 1.0}])
+def test_a_bad_argument_is_named(given):
+    (name, value), = given.items()  # fmt: skip
+    with pytest.raises(ValueError, match=f"^{name} = {value}: allowed is a number "):
+        SCA(**given)

@@ -1,0 +1,74 @@
+"""RawHFL's bound against values worked out by hand, and its special case."""
+
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from strategies.allocation.theory import rawhfl_bound, rawhfl_corollary_bound, rawhfl_learning_rate_limit
+
+COMMON = {"eta": 0.01, "beta": 2.0, "sigma2": 0.7, "epsilon2_0": 0.2, "epsilon2_1": 0.3, "L": 3}
+# Two global rounds of two edge rounds; cell 0 has clients 0 and 1, cell 1 has clients 2 and 3.
+WEIGHTS = {"alpha_b": [0.25, 0.75], "cell": [0, 0, 1, 1]}
+ALPHA_U = np.array([[[0.5, 0.5, 1, 0], [1, 0, 0.2, 0.8]], [[0.5, 0.5, 0.5, 0.5], [0, 1, 0, 1]]])
+
+
+def test_the_limit_on_the_learning_rate():
+    assert rawhfl_learning_rate_limit(beta=2.0, E=2, L=3) == pytest.approx(1 / (12 * sqrt(5)))
+    assert rawhfl_learning_rate_limit(beta=2.0, E=10, L=3) == pytest.approx(1 / 60)
+
+
+def test_theorem_1_by_hand():
+    L_u = [[[1, 3, 2, 0], [2, 0, 1, 3]], [[3, 3, 1, 1], [0, 2, 0, 2]]]
+    p_sc = [[[1, 0.5, 1, 0], [1, 0, 1, 0.8]], [[1, 1, 1, 1], [0, 1, 0, 1]]]
+    g2 = [[[9, 4, 9, 9], [9, 9, 9, 5]], [[9] * 4] * 2]
+    terms = rawhfl_bound(f=[2.5, 1.5, 1.0], alpha_u=ALPHA_U, L_u=L_u, p_sc=p_sc, g2=g2, **COMMON, **WEIGHTS)
+    # Omega^0: edge round 0: 0.25 * (0.5 + 1.5) + 0.75 * 2 = 2; edge round 1: 0.25 * 2 + 0.75 * (0.2 + 2.4) = 2.45
+    # Omega^1: 0.25 * 3 + 0.75 * 1 = 1.5; 0.25 * 2 + 0.75 * 2 = 2
+    inverse = 1 / 4.45, 1 / 3.5
+    assert terms["loss"] == pytest.approx(2 / (0.01 * 2) * (1.0 * inverse[0] + 0.5 * inverse[1]))
+    # beta eta = 0.02, E L = 6, so 4 E L beta eta = 0.48: sum_b alpha_b (alpha_b + 0.48) sum_u alpha_u^2
+    first = 0.25 * 0.73 * (0.5 + 1.0) + 0.75 * 1.23 * (1.0 + 0.68)
+    second = 0.25 * 0.73 * (0.5 + 1.0) + 0.75 * 1.23 * (0.5 + 1.0)
+    constant = 60 * 0.12**3 + 3 * 0.12
+    variance = 2 * 0.02 * 3 * 0.7 / 2 * ((constant + first) * inverse[0] + (constant + second) * inverse[1])
+    assert terms["variance"] == pytest.approx(variance)
+    n_2 = 1 + 20 * 0.12**2
+    assert terms["client_edge"] == pytest.approx(18 * 2 * 4e-4 * 0.2 * 27 / 2 * n_2 * sum(inverse))
+    assert terms["edge_global"] == pytest.approx(20 * 3 * 4e-4 * 0.3 * 8 / 2 * sum(inverse))
+    # N_u = E + 3 * 0.06 + 0.16 * (alpha_u + 15 * 2 * 4e-4 * 27); lost are client 1 (1/0.5 - 1) and client 3 (1/0.8 - 1)
+    n_u = [2 + 0.18 + 0.16 * (alpha + 0.324) for alpha in (0.5, 0.8)]
+    lost = 0.25 * 0.5 * n_u[0] * 1 * 4 + 0.75 * 0.8 * n_u[1] * 0.25 * 5
+    assert terms["wireless"] == pytest.approx(2 * 0.02 * 3 / 2 * lost * inverse[0])
+    assert terms["bound"] == pytest.approx(sum(v for k, v in terms.items() if k != "bound"))
+
+
+def test_corollary_1_is_the_theorem_with_equal_rounds():
+    rng = np.random.default_rng(0)
+    received = {"p_sc": rng.uniform(0.2, 1, ALPHA_U.shape), "g2": rng.uniform(0, 9, ALPHA_U.shape)}
+    for arrival in ({}, received):
+        theorem = rawhfl_bound(f=[2.5, 1.7, 1.0], alpha_u=ALPHA_U, L_u=3, **COMMON, **WEIGHTS, **arrival)
+        corollary = rawhfl_corollary_bound(f_0=2.5, f_K=1.0, alpha_u=ALPHA_U, **COMMON, **WEIGHTS, **arrival)
+        assert corollary == pytest.approx(theorem, rel=1e-12)
+        assert (corollary["wireless"] > 0) == bool(arrival)
+
+
+def test_equation_26_by_hand():
+    terms = rawhfl_corollary_bound(f_0=2.5, f_K=1.0, alpha_u=ALPHA_U, **COMMON, **WEIGHTS)
+    assert terms["loss"] == pytest.approx(2 * 1.5 / (0.01 * 2 * 2 * 3))
+    first = 0.25 * 0.73 * 1.5 + 0.75 * 1.23 * 1.68
+    second = 0.25 * 0.73 * 1.5 + 0.75 * 1.23 * 1.5
+    assert terms["variance"] == pytest.approx(2 * 0.02 * 0.7 / 4 * (2 * (60 * 0.12**3 + 0.36) + first + second))
+    assert terms["client_edge"] == pytest.approx(18 * 4e-4 * 0.2 * 9 * (1 + 20 * 0.0144))
+    assert terms["edge_global"] == pytest.approx(20 * 4e-4 * 0.3 * 4)
+    assert terms["wireless"] == 0
+
+
+def test_outside_of_its_assumptions_there_is_no_bound():
+    given = COMMON | WEIGHTS | {"alpha_u": ALPHA_U}
+    with pytest.raises(ValueError, match=r"^eta = 0\.1: the theorem holds for 0 < eta < 0\.0372"):
+        rawhfl_bound(f=[1, 0, 0], L_u=1, **given | {"eta": 0.1})
+    with pytest.raises(ValueError, match=r"^L_u from 4 to 4: the theorem holds for 1 <= L_u <= L = 3$"):
+        rawhfl_bound(f=[1, 0, 0], L_u=4, **given)
+    with pytest.raises(ValueError, match=r"^p_sc from 0 to 0: the theorem holds for 0 < p_sc <= 1$"):
+        rawhfl_corollary_bound(f_0=1, f_K=0, p_sc=0.0, **given)

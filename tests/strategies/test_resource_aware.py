@@ -1,0 +1,175 @@
+"""Selection in front of an edge, and the edge that adds up gradients."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, MessageType
+from flwr.serverapp.strategy import FedAvg
+
+from clients.messages import CPU_FREQUENCY_HZ, LOCAL_ROUNDS, TRAIN_ACCUMULATED, TRANSMIT_POWER_WATTS
+from strategies import AccumulatedGradients, Hierarchical, Observer, ResourceAware, StrategyEdge, ask_profiles
+from strategies.allocation import Problem, exact
+from strategies.edges import EVERYBODY
+from strategies.resource_aware import Outcome
+from strategies.split import SplitFedV1
+from tests.strategies.split.federation import ANY, SGD, SHAPE, Federation, assert_close, same, weights
+
+SIZES = (24, 24, 24, 24)
+
+
+class Fixed:
+    """Resources that never change: far and near clients, and those who are late."""
+
+    def __init__(self, *, z=2, deadline_seconds=10.0, late=(), max_local_rounds=3, options=1, theta=0.5):
+        self.z, self.deadline_seconds, self.late, self.max_local_rounds = z, deadline_seconds, late, max_local_rounds
+        self.options, self.theta, self.plans = options, theta, []
+
+    def problem(self, server_round, clients):
+        return Problem(
+            gain=np.array([1e-9, 1e-13, 1e-10, 1e-12])[: len(clients)],
+            max_frequency_hz=1e9,
+            max_power_watts=0.2,
+            energy_budget_joules=1.0,
+            cycles_per_local_round=1e9,
+            payload_bits=1e6,
+            clients_per_cell=self.z,
+            deadline_seconds=self.deadline_seconds,
+            max_local_rounds=self.max_local_rounds,
+            bandwidth_hz=540e3,
+            noise_watts=2e-15,
+            capacitance=2e-28,
+            theta=self.theta,
+        )
+
+    def carry_out(self, server_round, clients, plan):
+        self.plans.append(plan)
+        return Outcome(np.isin(np.arange(len(clients)), self.late))
+
+    def state_dict(self):
+        return {"plans": len(self.plans)}
+
+    def load_state_dict(self, state):
+        self.restored = state
+
+
+class Watch(Observer):
+    def __init__(self):
+        self.sent = []
+
+    def on_message(self, tier, edge, direction, message):
+        if tier == "edge" and direction == "downlink" and message.metadata.message_type != MessageType.EVALUATE:
+            self.sent.append(message)
+
+
+def run(federation, make_edge, observers=(), rounds=2):
+    """Return the outcomes of a one-edge run, and the weights at its end and its start."""
+    outcomes = federation.run(lambda name, size: make_edge(), observers=observers, rounds=rounds)
+    return outcomes, weights(outcomes[-1]), federation.make_model().state_dict()
+
+
+def members_of(federation):
+    return [profile.node_id for profile in ask_profiles(federation.grid())]
+
+
+def evaluation():
+    return StrategyEdge(FedAvg(**ANY))
+
+
+def test_a_step_along_accumulated_gradients_is_the_average_of_the_models():
+    federation = Federation(sizes=SIZES)
+    _, accumulated, start = run(federation, lambda: AccumulatedGradients(0.05, evaluation()))
+    _, averaged, _ = run(federation, lambda: FedAvg(**ANY))
+    assert_close(accumulated, averaged, 1e-12)
+    assert float((accumulated["head.weight"] - start["head.weight"]).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("inner", ["accumulated", "fedavg", "split"])
+def test_only_the_selected_train_and_each_by_its_own_plan(inner):
+    federation, resources, watch = Federation(sizes=SIZES), Fixed(theta=0.9, deadline_seconds=2.5), Watch()
+    make_inner = {
+        "accumulated": lambda: AccumulatedGradients(0.05, evaluation()),
+        "fedavg": evaluation,
+        "split": lambda: SplitFedV1(
+            federation.make_model(), lambda n: 1, SGD, input_shape=SHAPE, evaluation=evaluation()
+        ),
+    }[inner]
+    outcomes, after, _ = run(federation, lambda: ResourceAware(make_inner(), resources, exact), [watch], rounds=1)
+    (update,), (plan,) = outcomes[0].edges["edge-0"].updates, resources.plans
+    members = members_of(federation)
+    assert plan.selected.tolist() == [True, False, True, False]
+    assert list(update.participants) == [members[0], members[2]]
+    assert not update.failures
+    told = {
+        m.metadata.dst_node_id: next(iter(m.content.config_records.values()))
+        for m in watch.sent
+        if LOCAL_ROUNDS in next(iter(m.content.config_records.values()), ConfigRecord())
+    }
+    assert set(told) == {members[0], members[2]}
+    for i in (0, 2):
+        assert told[members[i]][LOCAL_ROUNDS] == plan.local_rounds[i]
+        assert told[members[i]][CPU_FREQUENCY_HZ] == plan.frequency_hz[i]
+        assert told[members[i]][TRANSMIT_POWER_WATTS] == plan.power_watts[i]
+
+    # The same as a federation of these two alone whose clients have so many local epochs.
+    (rounds,) = set(plan.local_rounds[[0, 2]].tolist())
+    assert rounds > 1
+    alone = Federation(sizes=SIZES, local_epochs=rounds)
+    grid = alone.grid()
+    start = ArrayRecord(alone.make_model().state_dict())
+    few = Hierarchical(FedAvg(**ANY), lambda name, size: FedAvg(**ANY), {"edge-0": [members[0], members[2]]})
+    assert_close(after, weights(next(few.rounds(grid, start, 1))))
+
+
+def test_a_late_client_is_left_out_and_its_share_of_the_step_missing():
+    federation, watch = Federation(sizes=SIZES), Watch()
+    gradients = {}
+
+    class Keep(Watch):
+        def on_message(self, tier, edge, direction, message):
+            if tier == "edge" and direction == "uplink" and message.metadata.message_type == TRAIN_ACCUMULATED:
+                gradients[message.metadata.src_node_id] = message.content["accumulated-gradient"].to_torch_state_dict()
+
+    resources = Fixed(late=(2,))
+    make = lambda: ResourceAware(AccumulatedGradients(0.05, evaluation()), resources, exact)  # noqa: E731
+    outcomes, after, start = run(federation, make, [watch, Keep()], rounds=1)
+    (update,) = outcomes[0].edges["edge-0"].updates
+    members = members_of(federation)
+    assert list(update.participants) == [members[0]]
+    assert [(f.node_id, f.reason) for f in update.failures] == [(members[2], "its result arrived after the deadline")]
+    expected = start["head.weight"] - 0.05 / 2 * gradients[members[0]]["head.weight"]
+    torch.testing.assert_close(after["head.weight"], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_late_client_of_a_split_edge_is_left_out():
+    federation = Federation(sizes=SIZES)
+    resources = Fixed(late=(0,))
+    make = lambda: ResourceAware(  # noqa: E731
+        SplitFedV1(federation.make_model(), lambda n: 2, SGD, input_shape=SHAPE, evaluation=evaluation()),
+        resources,
+        exact,
+    )
+    outcomes, _, _ = run(federation, make, rounds=1)
+    (update,) = outcomes[0].edges["edge-0"].updates
+    members = members_of(federation)
+    assert list(update.participants) == [members[2]]
+    assert [failure.node_id for failure in update.failures] == [members[0]]
+
+
+def test_where_nobody_can_take_part_the_model_is_kept_and_the_round_counted():
+    federation = Federation(sizes=SIZES)
+    make = lambda: ResourceAware(evaluation(), Fixed(deadline_seconds=1e-3), exact)  # noqa: E731
+    outcomes, after, start = run(federation, make)
+    assert same(after, start)
+    for outcome in outcomes:
+        (update,) = outcome.edges["edge-0"].updates
+        assert [(f.node_id, f.reason) for f in update.failures] == [(EVERYBODY, "nobody can take part: 4 for deadline")]
+
+
+def test_its_state_is_the_edges_and_the_resources():
+    federation, resources = Federation(sizes=SIZES), Fixed()
+    edges = []
+    run(federation, lambda: edges.append(ResourceAware(evaluation(), resources, exact)) or edges[0])
+    state = edges[0].state_dict()
+    assert state["resources"] == {"plans": 2}
+    edges[0].load_state_dict(state)
+    assert resources.restored == {"plans": 2}
