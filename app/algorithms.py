@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import ceil, prod
+from math import prod
 from typing import Any
 
 from flwr.app import ArrayRecord
@@ -21,6 +21,7 @@ from app.work import split_work, whole_model_work
 from clients.task import LocalTraining
 from clients.training import make_optimizer
 from strategies import AccumulatedGradients, EdgeRounds, Hierarchical, ResourceAware, StrategyEdge
+from strategies.edges import nodes_needed
 from strategies.randomness import derived_seed
 from strategies.split import Relay, SplitFedV1, SplitFedV2
 from strategies.split.server_block import legal_cuts
@@ -84,25 +85,25 @@ def make_world(
         Training examples by client.
     """
     model, shape = family(config).new_model(config), family(config).input_shape(config)
-    if config.cut_layer == BEST_CUT:
-        work = split_work(model, shape, legal_cuts(model))
-    elif config.is_split:
-        (cut,) = set(checked_cuts(config)) or {1}
-        work = split_work(model, shape, [cut])
-    else:
-        work = whole_model_work(model)
-    mini_batches = [config.batches_per_epoch or ceil(n / config.batch_size) for n in num_examples]
-    return WirelessWorld(config, topology, client_of, work, prod(shape), mini_batches)
+    work = split_work(model, shape, sorted(set(checked_cuts(config)))) if config.is_split else whole_model_work(model)
+    if config.batches_per_epoch:
+        num_examples = [config.batches_per_epoch * config.batch_size] * len(num_examples)
+    return WirelessWorld(config, topology, client_of, work, prod(shape), num_examples)
 
 
 def planned(make_edge: MakeEdge, config: RunConfig, world: WirelessWorld) -> MakeEdge:
     """Put the selection in front of every edge."""
 
     def make(name: str, size: int) -> EdgeRounds:
-        edge = make_edge(name, size)
+        edge, solve = make_edge(name, size), solver_for(config, world.edges[name])
+        if isinstance(edge, AccumulatedGradients):
+            return ResourceAware(edge, world.edges[name], solve, idle_weight=edge.WEIGHT)
         if isinstance(edge, Strategy):
+            if (needed := nodes_needed(edge, "train", config.selected_per_edge)) > config.selected_per_edge:
+                allowed = f"at least {needed}, which its {type(edge).__name__} needs"
+                raise bad_value("selected-per-edge", config.selected_per_edge, allowed)
             edge = StrategyEdge(edge, derived_seed(config.seed, "edge", name))
-        return ResourceAware(edge, world.edges[name], solver_for(config, world.edges[name]))
+        return ResourceAware(edge, world.edges[name], solve)
 
     return make
 

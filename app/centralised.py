@@ -8,7 +8,8 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from clients.messages import TRAIN_LOSS
 from clients.task import ClientTask
 from clients.training import local_sgd
-from strategies import Evaluation, StrategyEdge, Update
+from strategies import Evaluation, Failure, StrategyEdge, Update
+from strategies.edges import EVERYBODY
 from strategies.exchange import Exchanges
 from strategies.views import MemberGrid
 
@@ -33,6 +34,8 @@ class CentralisedEdge:
     ) -> Exchanges[Update]:
         """Train on the pool, without an exchange."""
         yield from ()
+        if self._task.num_train(server_round) == 0:
+            return Update(failures=[Failure(EVERYBODY, "there are no training examples yet")])
         model = self._task.model
         model.load_state_dict(arrays.to_torch_state_dict())
         loss = local_sgd(self._task, server_round)

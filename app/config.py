@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.errors import UserError, bad_value
 from app.strategy_spec import StrategySpec, parse_strategy
+from strategies.allocation import SOLVERS
 
 PATH_KEYS = ("data-dir", "cache-dir", "output-dir", "resume")
 Positive = Annotated[int, Field(gt=0)]
@@ -100,7 +101,7 @@ class RunConfig(BaseModel):
 
     # Resource awareness: whom a plan selects, and the limits that it keeps.
     selection: Literal["everybody", "resource-aware"] = "everybody"
-    solver: Literal["exact", "sca", "random"] = "exact"
+    solver: str = "exact"
     selected_per_edge: Positive = 4
     max_overlap: Annotated[int, Field(ge=-1)] = -1
     max_local_rounds: Annotated[int, Field(gt=0, le=100_000)] = 50
@@ -118,7 +119,7 @@ class RunConfig(BaseModel):
     # Video caching.
     exploitation: float | str = "0.1-0.8"
     similar: Literal["most-similar", "most-similar-not-back"] = "most-similar"
-    initial_slots: NotNegative = 100
+    initial_slots: Positive = 100
     slots_per_edge_round: NotNegative = 4
 
     # How it runs.
@@ -155,8 +156,8 @@ class RunConfig(BaseModel):
 
     @property
     def cells(self) -> int:
-        """Number of radio cells: one per edge; a flat algorithm's clients are in `num-edges` cells as well."""
-        return self.num_edges or self.edges
+        """Number of radio cells: one per edge; a flat algorithm's clients are in as many as two tiers would have."""
+        return self.num_edges or (1 if self.algorithm in FLAT_BY_DEFAULT else 2)
 
     @property
     def exploitation_range(self) -> tuple[float, float]:
@@ -247,15 +248,13 @@ def _check_together(config: RunConfig) -> None:
         spec.check()
     if config.is_split:
         _ = config.cuts
-        if config.cut_layer == BEST_CUT and (config.selection == "everybody" or config.algorithm in ONE_CUT_ALGORITHMS):
-            allowed = (
-                "numbers; 'best' is for sfl-v1, hsfl and phsfl with selection = 'resource-aware', whose plans choose"
-            )
-            raise bad_value("cut-layer", BEST_CUT, allowed)
-        if config.is_planned and config.solver == "sca":
-            raise bad_value("solver", "sca", "'exact' or 'random' for split training: its uploads grow with rounds")
-        if config.is_planned and len(set(config.cuts)) > 1:
-            raise bad_value("cut-layer", config.cut_layer, "one cut, or 'best', with selection = 'resource-aware'")
+        if config.dataset == VIDEO_CACHING and config.label_policy == "indices":
+            allowed = "'labels' for dataset = 'video-caching': labels that are not there yet can't be registered"
+            raise bad_value("label-policy", "indices", allowed)
+    chooses = config.is_split and config.algorithm not in ONE_CUT_ALGORITHMS and config.is_planned
+    if config.cut_layer == BEST_CUT and not chooses:
+        allowed = "numbers; with selection = 'resource-aware' the plans of sfl-v1, hsfl and phsfl choose"
+        raise bad_value("cut-layer", BEST_CUT, allowed)
     if config.dataset == VIDEO_CACHING:
         _ = config.exploitation_range
         if config.model != "auto":
@@ -275,17 +274,38 @@ def _check_together(config: RunConfig) -> None:
 
 
 def _check_selection(config: RunConfig) -> None:
-    """Refuse a number of clients per edge, or an overlap, that cells of this size can't have."""
+    """Refuse what does not go together with plans, or with cells of this size."""
+    if config.solver not in SOLVERS or config.solver in PLANNED_ALGORITHMS:
+        names = [name for name in SOLVERS if name not in PLANNED_ALGORITHMS]
+        raise bad_value("solver", config.solver, ", ".join(names))
+    if config.participation != 1.0:
+        raise bad_value("participation", config.participation, "1.0: plans select the clients (selected-per-edge)")
+    if config.algorithm in PLANNED_ALGORITHMS and config.edge_strategy != "FedAvg":
+        allowed = f"'FedAvg': the edges of {config.algorithm} add up gradients; other strategies go with h-fedavg"
+        raise bad_value("edge-strategy", config.edge_strategy, allowed)
+    if config.algorithm == "sl" or (config.algorithm == "sfl-v2" and config.server_order == "one-by-one"):
+        raise bad_value("selection", config.selection, "'everybody' where clients train one after the other")
+    if config.is_split and config.solver == "sca":
+        raise bad_value("solver", "sca", "'exact' or 'random' for split training: its uploads grow with rounds")
+    if config.is_split and len(set(config.cuts)) > 1:
+        raise bad_value("cut-layer", config.cut_layer, "one cut, or 'best', with selection = 'resource-aware'")
+    if config.dataset == VIDEO_CACHING and not config.batches_per_epoch:
+        raise bad_value("batches-per-epoch", 0, "1 or more for plans on dataset = 'video-caching', whose data grow")
     if config.cells > config.num_clients:
         raise bad_value("num-edges", config.cells, f"at most num-clients = {config.num_clients}")
-    smallest, z = config.num_clients // config.cells, config.selected_per_edge
-    if config.selection == "resource-aware" or config.algorithm == "rawhfl":
-        if z > smallest:
-            raise bad_value("selected-per-edge", z, f"1 to {smallest}, the clients of the smallest cell")
-        least = max(0, 2 * z - smallest)
-        if 0 <= config.max_overlap < least:
-            why = f"with {z} of {smallest} clients selected in every round"
-            raise bad_value("max-overlap", config.max_overlap, f"at least {least} {why}, or -1 for half of them")
+    if config.algorithm not in PLANNED_ALGORITHMS or config.algorithm == "rawhfl":
+        _check_cell_size(config, config.num_clients // config.cells)
+
+
+def _check_cell_size(config: RunConfig, smallest: int) -> None:
+    """Refuse a number of clients to select, or an overlap, that a cell of this size can't have."""
+    z = config.selected_per_edge
+    if z > smallest:
+        raise bad_value("selected-per-edge", z, f"1 to {smallest}, the clients of the smallest cell")
+    least = max(0, 2 * z - smallest)
+    if 0 <= config.max_overlap < least:
+        why = f"with {z} of {smallest} clients selected in every round"
+        raise bad_value("max-overlap", config.max_overlap, f"at least {least} {why}, or -1 for half of them")
 
 
 def read_arguments(arguments: Sequence[str]) -> dict[str, Any]:

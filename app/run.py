@@ -105,7 +105,10 @@ def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent
     except OSError as error:
         raise UserError(f"{folder.path}: can't be written ({error}); the rounds that are over are saved") from None
     if not any(line.get("trained") for line in folder.read_metrics()):
-        raise UserError(f"{folder.path}: no client trained in any round; metrics.jsonl says why each was left out")
+        message = f"{folder.path}: no client trained in any round; metrics.jsonl says why each was left out"
+        if federation.world is None:
+            raise UserError(message)
+        logger.warning(message)  # that nobody can take part is what such a run may have to say
     return folder.path
 
 

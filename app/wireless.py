@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from logging import getLogger
 from math import inf
 from typing import Any
 
@@ -12,10 +13,12 @@ from app.errors import bad_value
 from app.work import Work
 from sim.meters import Clock, EnergyMeter
 from sim.world import make_world, realise
-from strategies.allocation import Plan, Problem, Solver, get_solver
+from strategies.allocation import Plan, Problem, Solver, eligible_at_full_power, get_solver
 from strategies.allocation.costs import compute_seconds, upload_seconds
 from strategies.randomness import derived_seed
 from strategies.resource_aware import Outcome
+
+logger = getLogger("espalier")
 
 BITS_PER_INPUT = 32  # D_u = 43 features x 32 bit in the RawHFL paper
 
@@ -46,8 +49,8 @@ class WirelessWorld:
         What training takes.
     values_per_example : int
         Numbers that an example consists of.
-    mini_batches : Sequence[int]
-        By client: the mini-batches of a local round.
+    num_examples : Sequence[int]
+        By client: the examples of a local round.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class WirelessWorld:
         client_of: Mapping[int, int],
         work: Work,
         values_per_example: int,
-        mini_batches: Sequence[int],
+        num_examples: Sequence[int],
     ) -> None:
         # Clients are in the cell of their edge; where all share one group, in cells of equal size.
         cell_of = {client_of[n]: cell for cell, members in enumerate(topology.values()) for n in members}
@@ -78,7 +81,7 @@ class WirelessWorld:
         self.energy = EnergyMeter(cells)
         self._config = config
         self._client_of = client_of
-        examples = config.batch_size * np.array(mini_batches, dtype=np.float64)[:, np.newaxis]
+        examples = np.array(num_examples, dtype=np.float64)[:, np.newaxis]
         rate = config.downlink_bits_per_second or inf
         self._cycles = examples * BITS_PER_INPUT * values_per_example * self._cycles_per_bit[:, np.newaxis] * work.share
         self._once_bits = np.broadcast_to(work.once_bits, self._cycles.shape)
@@ -159,6 +162,12 @@ class WirelessWorld:
         self.clock.advance(edge, seconds)
         self.energy.add(chosen, done.compute_joules, done.upload_joules)
         self.options |= dict(zip(chosen.tolist(), option.tolist(), strict=True))
+        wanted = min(self._config.selected_per_edge, len(clients))
+        is_short = 0 < len(chosen) < wanted
+        if is_short:
+            logger.info(
+                "edge round %d: %s: only %d of %d clients can take part", server_round, edge, len(chosen), wanted
+            )
         return {
             "eligible": clients[plan.eligible].tolist(),
             "selected": chosen.tolist(),
@@ -170,6 +179,7 @@ class WirelessWorld:
             "compute_joules": done.compute_joules.tolist(),
             "upload_joules": done.upload_joules.tolist(),
             "seconds": float(seconds),
+            "short": is_short,
         }
 
     def end_round(self) -> dict[str, Any]:
@@ -241,6 +251,7 @@ class EdgeResources:
         self._edge = edge
         self._previous: list[int] | None = None
         self._asked: tuple[int, np.ndarray] = (0, np.array([], dtype=int))
+        self._at_full_power = np.array([], dtype=bool)
         self._reports: list[dict[str, Any]] = []
 
     def problem(self, server_round: int, clients: Sequence[int]) -> Problem:
@@ -249,7 +260,9 @@ class EdgeResources:
         self._asked = (server_round, numbers)
         previous = None if self._previous is None else np.isin(numbers, self._previous)
         seed = derived_seed(self._world.world.seed, "plan", self._edge, server_round)
-        return self._world.problem(server_round, numbers, previous, seed)
+        problem = self._world.problem(server_round, numbers, previous, seed)
+        self._at_full_power = eligible_at_full_power(problem)
+        return problem
 
     def plan_of_all_cells(self, rule: Solver) -> Plan:
         """Return this edge's part of a plan for the clients of all cells, in the round last asked for."""
@@ -262,6 +275,7 @@ class EdgeResources:
         """Carry a plan out and keep what is to be reported of it."""
         numbers = self._world.clients(clients)
         report = self._world.carry_out(self._edge, server_round, numbers, plan)
+        report["eligible_at_full_power"] = numbers[self._at_full_power].tolist()
         self._reports.append(report)
         self._previous = report["selected"]
         return Outcome(np.isin(numbers, report["late"]))

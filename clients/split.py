@@ -71,6 +71,8 @@ class Session:
 def open_session(task: ClientTask, local_epochs: int, cut: int, server_round: int, label_policy: str) -> Session:
     """Return a session of the round with a fresh optimizer; the weights of its block are to be loaded."""
     training = replace(task.training, local_epochs=local_epochs)
+    if task.num_train(server_round) == 0:
+        raise ValueError("it has no training examples yet")
     block = copy.deepcopy(task.model[:cut])  # type: ignore[index]
     order = client_generator(task.seed, task.partition_id, server_round, "batches")
     batches = list(mini_batches(task.num_train(server_round), training, order))

@@ -2,8 +2,9 @@
 
 ``python experiments/rawhfl_tables.py FOLDER [--tables 2 3 4] [--seeds 0 1 2] [--rows NAME ...] [--only-print]`` makes
 every run that FOLDER does not have yet, one after the other, goes on with those that were interrupted, and prints the
-tables of what is finished: mean and standard deviation over seeds, beside the paper's figures. Several processes can
-share the work: give them other tables, seeds or rows.
+tables of what is finished: mean and standard deviation over seeds, beside the paper's figures. For each table it draws
+FOLDER/table2.png and so on, like the paper's Figs. 9 and 10, from the first of the seeds. Several processes can share
+the work: give them other tables, seeds or rows.
 """
 
 import argparse
@@ -12,8 +13,12 @@ import subprocess
 import sys
 from pathlib import Path
 from statistics import fmean, pstdev
+from typing import Any
 
+from matplotlib.axes import Axes
 from rich.progress import track
+
+from app.reports.plots import PALETTE, save_plot
 
 HERE = Path(__file__).parent
 
@@ -50,7 +55,8 @@ def run(folder: Path, table: int, row: str, seed: int) -> None:
     values = [f"{key}={value}" for key, value in (ROWS[row] | {"seed": seed}).items()]
     fresh = [str(HERE / f"rawhfl-table{table}.toml"), *values, f"output-dir={folder}"]
     arguments = [f"resume={folder}"] if (folder / "config.json").exists() else fresh
-    subprocess.run([sys.executable, "-m", "app", *arguments], check=True, stdout=subprocess.DEVNULL)
+    if subprocess.run([sys.executable, "-m", "app", *arguments], check=False, stdout=subprocess.DEVNULL).returncode:
+        print(f"{folder}: the run failed, see above", file=sys.stderr)
 
 
 def folder_of(parent: Path, table: int, row: str, seed: int) -> Path:
@@ -76,6 +82,41 @@ def print_table(parent: Path, table: int, seeds: list[int]) -> None:
         )
 
 
+def evaluated_lines(folder: Path) -> list[dict[str, Any]]:
+    """Return the global lines of a run that have an evaluation."""
+    every = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [line for line in every if line["scope"] == "global" and "clients" in line]
+
+
+def draw_table(parent: Path, table: int, seed: int) -> None:
+    """Draw accuracy over rounds and joules, and top-M accuracy, of the runs that are finished."""
+    runs = {}
+    for row in PAPER:
+        folder = folder_of(parent, table, row, seed)
+        if (folder / "summary.json").exists():
+            runs[row] = evaluated_lines(folder)
+    if runs:
+        name = parent / f"table{table}.png"
+        save_plot(name, f"Table {table}, seed {seed}", _draw_runs, runs, width=12.0, height=4.2, columns=3)
+        print(name)
+
+
+def _draw_runs(axes: list[Axes], runs: dict[str, list[dict[str, Any]]]) -> None:
+    for color, (row, lines) in zip(PALETTE, runs.items(), strict=False):
+        accuracy = [line["accuracy"]["mean"] for line in lines]
+        if len(lines) > 1:
+            axes[0].plot([line["round"] for line in lines], accuracy, color=color, label=row)
+        if all("energy_joules" in line and line["energy_joules"]["so_far"] > 0 for line in lines):
+            axes[1].plot([line["energy_joules"]["so_far"] for line in lines], accuracy, color=color, label=row)
+        clients = lines[-1]["clients"].values()
+        top = [fmean(client[f"top-{m}"] for client in clients) for m in range(1, 11)]
+        axes[2].plot(range(1, 11), top, color=color, marker="o", ms=3, label=row)
+    axes[0].set(xlabel="global round", ylabel="mean test accuracy of the clients")
+    axes[1].set(xlabel="joules so far, all clients", xscale="log")
+    axes[2].set(xlabel="M", ylabel="top-M accuracy")
+    axes[2].legend(frameon=False, fontsize=8)
+
+
 def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -92,6 +133,7 @@ def main() -> None:
             run(folder_of(parent, table, row, seed), table, row, seed)
     for table in given.tables:
         print_table(parent, table, given.seeds)
+        draw_table(parent, table, given.seeds[0])
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ class AccumulatedGradients:
     """``w <- w - eta * sum_u alpha_u g_u`` with alpha_u = 1/Z over the Z clients that were asked.
 
     With plain SGD and the clients' learning rate this is the plain average of the clients' models. The gradient of a
-    client that fails or is late counts as zero: Z is not made smaller by it. All edges weigh the same at the cloud.
+    client that fails or is late counts as zero: Z is not made smaller by it, and an edge without any gradient keeps its
+    model. All edges weigh the same at the cloud (alpha_b = 1/B), that one too.
 
     Parameters
     ----------
@@ -27,6 +28,8 @@ class AccumulatedGradients:
     evaluation : StrategyEdge
         Evaluates the model on the clients.
     """
+
+    WEIGHT = 1.0
 
     def __init__(self, learning_rate: float, evaluation: StrategyEdge) -> None:
         self.learning_rate = learning_rate
@@ -45,13 +48,13 @@ class AccumulatedGradients:
         screened, failures = screen(messages, (yield messages), NUM_EXAMPLES)
         replies = {n: reply for n, reply in zip(clients, screened, strict=True) if not reply.has_error()}
         if not replies:
-            return Update(failures=failures)
+            return Update(arrays, weight=self.WEIGHT, failures=failures)
         gradients = [next(iter(reply.content.array_records.values())) for reply in replies.values()]
         losses = [float(next(iter(r.content.metric_records.values()))[TRAIN_LOSS]) for r in replies.values()]  # type: ignore[arg-type]
         return Update(
             step(arrays, gradients, self.learning_rate, len(clients)),
             MetricRecord({TRAIN_LOSS: sum(losses) / len(losses)}),
-            1.0,
+            self.WEIGHT,
             list(replies),
             failures,
         )

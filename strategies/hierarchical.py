@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from logging import INFO, WARNING, getLogger
 from typing import Any, Literal
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -350,10 +351,10 @@ class Hierarchical(Strategy):
             for name, message in instructions.items()
         }
         outcomes: dict[str, EdgeOutcome] = self._converse(grid, conversations, instructions, timeout)
+        with_model = {name: outcome for name, outcome in outcomes.items() if outcome.arrays is not None}
         contents = {
-            name: RecordDict({ARRAYS: outcome.arrays.copy(), METRICS: self._metrics(outcome.metrics, outcome.weight)})
-            for name, outcome in outcomes.items()
-            if outcome.arrays is not None
+            name: RecordDict({ARRAYS: outcome.arrays.copy(), METRICS: self._metrics(metrics, outcome.weight)})  # type: ignore[union-attr]
+            for (name, outcome), metrics in zip(with_model.items(), _metrics_of_all(with_model.values()), strict=True)
         }
         aggregate, metrics = None, None
         if replies := self._replies(instructions, contents, f"round {number}"):
@@ -473,6 +474,20 @@ def _arrays_and_config(message: Message) -> tuple[ArrayRecord, ConfigRecord]:
         raise ValueError(f"the cloud strategy sent {len(records.array_records)} array records to an edge, not 1")
     (arrays,) = records.array_records.values()
     return arrays, next(iter(records.config_records.values()), ConfigRecord())
+
+
+def _metrics_of_all(outcomes: Iterable[EdgeOutcome]) -> list[dict[str, Any]]:
+    """Return the edges' metrics; for one that kept its model and has none the mean of the others', which leaves it."""
+    outcomes = list(outcomes)
+    trained = [outcome for outcome in outcomes if outcome.metrics]
+    if not trained or any(outcome.metrics.keys() != trained[0].metrics.keys() for outcome in trained):
+        return [outcome.metrics for outcome in outcomes]
+    weights = [outcome.weight for outcome in trained]
+    mean = {
+        key: np.average([outcome.metrics[key] for outcome in trained], axis=0, weights=weights).tolist()
+        for key in trained[0].metrics
+    }
+    return [outcome.metrics or mean for outcome in outcomes]
 
 
 def _check_topology(topology: Topology) -> None:

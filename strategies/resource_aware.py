@@ -72,16 +72,21 @@ class ResourceAware:
     solve : Callable[[Problem], Plan]
         Solves it, see `strategies.allocation`.
 
+    idle_weight : float (default: 0.0)
+        Weight at the cloud of an edge whose round nobody can take part in: it keeps its model. With 0 the cloud leaves
+        an edge out that had no other round, as it does with one whose clients all fail.
+
     Notes
     -----
-    A round in which nobody can take part keeps the edge's model; that is a failure in the round's metrics, not an
-    error. A client whose result arrives after the deadline is left out and counted in the same way.
+    A round in which nobody can take part is a failure in the round's metrics, not an error. A client whose result
+    arrives after the deadline is left out and counted in the same way.
     """
 
-    def __init__(self, edge: EdgeRounds, resources: Resources, solve: Solver) -> None:
+    def __init__(self, edge: EdgeRounds, resources: Resources, solve: Solver, *, idle_weight: float = 0.0) -> None:
         self.edge = edge
         self.resources = resources
         self.solve = solve
+        self.idle_weight = idle_weight
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -94,7 +99,9 @@ class ResourceAware:
         outcome = self.resources.carry_out(server_round, clients, plan)
         selected = [node_id for node_id, taken in zip(clients, plan.selected, strict=True) if taken]
         if not selected:
-            return Update(failures=[Failure(EVERYBODY, f"nobody can take part: {_reasons(plan)}")])
+            kept = arrays if self.idle_weight else None
+            failure = Failure(EVERYBODY, f"nobody can take part: {_reasons(plan)}")
+            return Update(kept, weight=self.idle_weight, failures=[failure])
         plans = {clients[i]: _as_config(plan, i) for i in np.flatnonzero(plan.selected)}
         late = {clients[i] for i in np.flatnonzero(outcome.late & plan.selected)}
         rounds = self.edge.train_round(server_round, arrays, config, MemberGrid(grid, selected))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from clients.messages import EVALUATE, TRAIN
+from clients.messages import ARRAYS, EVALUATE, TRAIN, TRAIN_ACCUMULATED
 from strategies import Observer
 
 EVALUATION = "evaluation"
@@ -24,9 +24,10 @@ class Link(NamedTuple):
 class ByteMeter(Observer):
     """Counts the payload bytes of all messages.
 
-    Kinds are ``model``, ``config`` and ``metrics`` for training, in split training the names of the records
-    (``client-block``, ``activations``, ``cut-gradient``, ``indices`` or ``labels``), and ``evaluation`` for whatever an
-    evaluation sends. Tier ``edge`` is between clients and their edge, tier ``cloud`` between edges and the cloud.
+    Kinds are ``model``, ``config`` and ``metrics`` for training, ``accumulated-gradient`` with RawHFL, in split
+    training the names of the records (``client-block``, ``activations``, ``cut-gradient``, ``indices`` or ``labels``),
+    and ``evaluation`` for whatever an evaluation sends. Tier ``edge`` is between clients and their edge, tier ``cloud``
+    between edges and the cloud.
 
     Parameters
     ----------
@@ -60,7 +61,8 @@ def payload_bytes(message_type: str, content: RecordDict) -> Counter[str]:
         if message_type == EVALUATE:
             kind = EVALUATION
         elif isinstance(record, ArrayRecord):
-            kind = "model" if message_type == TRAIN else name
+            is_model = message_type == TRAIN or (message_type == TRAIN_ACCUMULATED and name == ARRAYS)
+            kind = "model" if is_model else name
         else:
             kind = "config" if isinstance(record, ConfigRecord) else "metrics"
         counts[kind] += record.count_bytes()

@@ -42,7 +42,7 @@ def edge_lines(outcome: Round, counts: Counter[Link], client_of: Mapping[int, in
                 "round": outcome.number,
                 "scope": "edge",
                 "edge": name,
-                "trained": edge.arrays is not None,
+                "trained": any(u.arrays is not None and (u.participants or not u.failures) for u in edge.updates),
                 "participants": [[client_of[node_id] for node_id in update.participants] for update in edge.updates],
                 "failures": failures,
                 **finite(edge.metrics),

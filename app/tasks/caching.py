@@ -130,7 +130,11 @@ def new_client_task(config: RunConfig, model: nn.Module, partition_id: int, edge
 
 
 def centralised_task(config: RunConfig) -> ClientTask:
-    """Return the task of one client that has all the data, with as many mini-batches as all clients together."""
+    """Return the task of one client that has all the data.
+
+    In a global round it makes as many mini-batches as all clients together would by `local-epochs`, over all edge
+    rounds.
+    """
     clients, training = client_data(config), local_training(config)
     slots = torch.cat([data.train_slots for data in clients])
     in_time = slots.argsort(stable=True)

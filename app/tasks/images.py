@@ -100,7 +100,7 @@ def examples(pool: LabelledImages, indices: np.ndarray | slice = slice(None)) ->
 
 
 def centralised_task(config: RunConfig) -> ClientTask:
-    """Return the task of one client that has all the data, with as many mini-batches as all clients together."""
+    """Return the task of one client that has all the data, with as many mini-batches as all clients of a flat round."""
     data, training = load_data(config), local_training(config)
     train = examples(data.train)
     return ClientTask(

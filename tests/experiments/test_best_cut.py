@@ -31,7 +31,7 @@ def test_the_problem_is_the_one_of_a_split_run():
     }
     topology = {f"edge-{i}": members.tolist() for i, members in enumerate(cells)}
     same = {n: n for n in clients.tolist()}
-    run = WirelessWorld(parse_config(config), topology, same, work_of("cnn"), prod(IMAGE), [10] * clients.size)
+    run = WirelessWorld(parse_config(config), topology, same, work_of("cnn"), prod(IMAGE), [10 * 32] * clients.size)
     expected = vars(run.problem(7, clients, None, 0))
     found = vars(problem_of(Case("cnn", 10, 540e3, 10.0, 1e7), work_of("cnn"), draw_worlds(540e3, [3]), 7))
     for name in expected.keys() - {"previous", "max_overlap", "seed"}:

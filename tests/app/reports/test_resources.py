@@ -285,7 +285,15 @@ def test_a_run_in_which_nobody_took_part_and_one_of_many_cells_can_be_drawn(tmp_
 
 
 def test_the_description_of_the_world_is_in_the_clients_order():
-    config = parse_config({"dataset": "video-caching", "algorithm": "rawhfl", "num-clients": 6, "selected-per-edge": 2})
+    config = parse_config(
+        {
+            "dataset": "video-caching",
+            "algorithm": "rawhfl",
+            "num-clients": 6,
+            "selected-per-edge": 2,
+            "batches-per-epoch": 1,
+        }
+    )
     ids = {10: 0, 11: 1, 12: 2, 13: 3, 14: 4, 15: 5}
     mixed = make_world(config, {"a": [10, 12, 14], "b": [11, 13, 15]}, ids, [100] * 6)
     told = json.loads(json.dumps(mixed.describe()))
