@@ -162,12 +162,11 @@ class WirelessWorld:
         self.clock.advance(edge, seconds)
         self.energy.add(chosen, done.compute_joules, done.upload_joules)
         self.options |= dict(zip(chosen.tolist(), option.tolist(), strict=True))
-        wanted = min(self._config.selected_per_edge, len(clients))
-        is_short = 0 < len(chosen) < wanted
+        # The rules that take everybody have no number to fall short of.
+        is_short = len(chosen) > 0 and bool(plan.short_cells) and self._config.algorithm not in RULES
         if is_short:
-            logger.info(
-                "edge round %d: %s: only %d of %d clients can take part", server_round, edge, len(chosen), wanted
-            )
+            wanted = self._config.selected_per_edge
+            logger.info("edge round %d: %s: %d clients, not %d in each cell", server_round, edge, len(chosen), wanted)
         return {
             "eligible": clients[plan.eligible].tolist(),
             "selected": chosen.tolist(),

@@ -67,7 +67,8 @@ def resource_summary(lines: Sequence[Line]) -> Line:
     dict
         ``energy_joules`` (``total``, ``compute``, ``upload``, and ``per_client_round``: per selected client and edge
         round, None if nobody ever was selected), ``simulated_seconds``, ``late`` (results after the deadline) and
-        ``edge_rounds_without_anybody`` (in which nobody was selected, as too few could take part).
+        ``edge_rounds_without_anybody`` and ``edge_rounds_short`` (in which nobody, or fewer clients than asked for, were
+        selected, as too few could take part).
     """
     plans = [plan for _, plan in planned_rounds(lines)]
     if not plans:
@@ -85,6 +86,7 @@ def resource_summary(lines: Sequence[Line]) -> Line:
         "simulated_seconds": times[-1] if times else 0.0,
         "late": sum(len(plan["late"]) for plan in plans),
         "edge_rounds_without_anybody": sum(not plan["selected"] for plan in plans),
+        "edge_rounds_short": sum(plan.get("short", False) for plan in plans),
     }
 
 

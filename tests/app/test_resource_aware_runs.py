@@ -176,7 +176,8 @@ def test_a_cell_with_too_few_clients_is_reported(tmp_path, caplog):
     short = [plan for plan in plans if len(plan["selected"]) == 1]
     assert short
     assert [plan["short"] for plan in plans] == [len(plan["selected"]) == 1 for plan in plans]
-    assert sum("only 1 of 2 clients can take part" in message for message in caplog.messages) == len(short)
+    assert sum("1 clients, not 2 in each cell" in message for message in caplog.messages) == len(short)
+    assert summary(folder)["edge_rounds_short"] == len(short)
     assert all(set(plan["eligible_at_full_power"]) <= set(plan["eligible"]) for plan in plans)
 
 

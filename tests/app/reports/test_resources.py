@@ -140,6 +140,7 @@ def test_the_summary_by_hand(lines):
         "simulated_seconds": 50.0,
         "late": 2,
         "edge_rounds_without_anybody": 3,
+        "edge_rounds_short": 0,
     }
 
 
@@ -168,7 +169,7 @@ def test_a_client_without_requests_leaves_no_top_m_figures(lines):
 
 def test_other_runs_are_summed_up_as_before(lines):
     final = summarise(parse_config({}), without_tops(without_plans(lines)))
-    new = {"energy_joules", "simulated_seconds", "late", "edge_rounds_without_anybody", "top_m"}
+    new = {"energy_joules", "simulated_seconds", "late", "edge_rounds_without_anybody", "edge_rounds_short", "top_m"}
     assert new & set(final) == set()
     assert set(summarise(parse_config({}), lines)) - set(final) == new
 
