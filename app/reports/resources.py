@@ -67,8 +67,8 @@ def resource_summary(lines: Sequence[Line]) -> Line:
     dict
         ``energy_joules`` (``total``, ``compute``, ``upload``, and ``per_client_round``: per selected client and edge
         round, None if nobody ever was selected), ``simulated_seconds``, ``late`` (results after the deadline) and
-        ``edge_rounds_without_anybody`` and ``edge_rounds_short`` (in which nobody, or fewer clients than asked for, were
-        selected, as too few could take part).
+        ``edge_rounds_without_anybody`` and ``edge_rounds_short`` (in which nobody, or fewer clients than asked for,
+        were selected, as too few could take part).
     """
     plans = [plan for _, plan in planned_rounds(lines)]
     if not plans:
