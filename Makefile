@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test lint install clean
+.PHONY: demo test test-deploy lint install clean
 
 demo: $(INSTALLED)
 	$(BIN)/python deploy/flwr_run.py . \
@@ -15,6 +15,10 @@ demo: $(INSTALLED)
 
 test: lint
 	$(BIN)/python -m pytest
+
+# Real SuperLinks and SuperNodes on this machine; some minutes.
+test-deploy: $(INSTALLED)
+	$(BIN)/python -m pytest -m deploy
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,0 +1,176 @@
+"""A deployment on this machine: the results of the in-process engine, and nothing left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from deploy.certificates import make_device_key
+from deploy.flwr_run import free_ports
+from tests.app.runs import run_app, same_weights, summary
+
+ROOT = Path(__file__).parent.parent.parent
+pytestmark = [pytest.mark.slow, pytest.mark.deploy]
+
+
+class Deployment:
+    """``deploy/local.py`` in a process, in folders of its own."""
+
+    def __init__(self, path, **settings):
+        self.folder, self.path = path / "deployment", path
+        for name in ("home", "tmp", "cache", "cwd"):
+            (path / name).mkdir()
+        config = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in settings.items())
+        self.environment = {
+            **os.environ,
+            # A SuperNode starts programs of Flower by their names.
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "HOME": str(path / "home"),
+            "TMPDIR": str(path / "tmp"),
+            "XDG_CACHE_HOME": str(path / "cache"),
+            "MPLCONFIGDIR": str(path / "cache"),
+        }
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, str(ROOT / "deploy/local.py"), str(ROOT), "--supernodes", "4"),
+                *("--folder", str(self.folder), "--run-config", config),
+            ],
+            cwd=path / "cwd",
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.output = ""
+
+    def read_until(self, text):
+        """Read its output up to a line that has `text`."""
+        for line in self.process.stdout:
+            self.output += line
+            if text in line:
+                return
+        pytest.fail(f"no {text!r} in:\n{self.output}")
+
+    def end(self):
+        """Read the rest and return the exit status."""
+        self.output += self.process.stdout.read()
+        return self.process.wait(timeout=60)
+
+    def processes(self):
+        """Return the processes alive that have the deployment's folder in their environment."""
+        found = []
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if str(self.folder).encode() in environ.read_bytes():
+                    found.append(environ.parent.name)
+            except OSError:  # another user's, or gone
+                continue
+        return found
+
+    def files_outside(self):
+        return [*(self.path / "home").iterdir(), *(self.path / "tmp").iterdir(), *(self.path / "cwd").iterdir()]
+
+
+@pytest.fixture
+def deploy(tmp_path, monkeypatch):
+    """Return a function that starts a deployment; its process is ended with the test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own-cache"))
+    started = []
+
+    def start(**settings):
+        started.append(Deployment(tmp_path, output_dir=str(tmp_path / "deployment/results"), **settings))
+        return started[0]
+
+    yield start
+    for deployment in started:
+        deployment.process.terminate()
+        deployment.process.wait()
+        deployment.process.stdout.close()
+
+
+def test_the_weights_of_the_in_process_engine_and_an_unregistered_node_is_refused(deploy, tmp_path):
+    settings = {
+        "num_clients": 4,
+        "global_rounds": 2,
+        "edge_rounds": 1,
+        "local_epochs": 1,
+        "batches_per_epoch": 2,
+        "evaluate_every": 2,
+    }
+    deployment = deploy(**settings)
+    deployment.read_until("SuperNodes online: 4")
+    make_device_key(tmp_path / "stranger")
+    connection = tomllib.loads((deployment.folder / "flower/config.toml").read_text())["superlink"]["local"]
+    # Into a file: its child would keep a pipe open, and ends only once it is seen to be gone.
+    with (tmp_path / "stranger.log").open("w") as log:
+        stranger = subprocess.run(
+            [
+                *("flower-supernode", "--superlink", connection["address"], "--port", str(free_ports(1)[0])),
+                *("--root-certificates", connection["root-certificates"]),
+                *("--auth-supernode-private-key", str(tmp_path / "stranger"), "--node-config", "partition-id=0"),
+            ],
+            env={**deployment.environment, "FLWR_HOME": str(tmp_path / "flower")},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            check=False,
+            timeout=120,
+        )
+    assert stranger.returncode == 1
+    assert "Failed to activate SuperNode" in (tmp_path / "stranger.log").read_text()
+    assert deployment.end() == 0, deployment.output
+    assert same_weights(deployment.folder / "results", run_app(tmp_path / "in-process", **settings))
+    assert deployment.processes() == []
+    assert deployment.files_outside() == []
+
+
+def test_split_training_gives_the_same_weights(deploy, tmp_path):
+    settings = {
+        "algorithm": "phsfl",
+        "num_clients": 4,
+        "global_rounds": 1,
+        "edge_rounds": 1,
+        "local_epochs": 1,
+        "batches_per_epoch": 1,
+        "fine_tune_steps": 1,
+    }
+    deployment = deploy(**settings)
+    assert deployment.end() == 0, deployment.output
+    expected = run_app(tmp_path / "in-process", **settings)
+    assert same_weights(deployment.folder / "results", expected)
+    assert summary(deployment.folder / "results")["personalised"] == summary(expected)["personalised"]
+
+
+def test_an_interrupted_deployment_leaves_nothing(deploy):
+    deployment = deploy(num_clients=4)
+    deployment.read_until("results go to")
+    assert len(deployment.processes()) > 5
+    deployment.process.send_signal(signal.SIGINT)
+    assert deployment.end() == 130
+    assert deployment.output.splitlines()[-1] == "interrupted; stopping the run"
+    assert deployment.processes() == []
+    assert deployment.files_outside() == []
+
+
+def test_a_run_that_fails_is_no_success(deploy):
+    deployment = deploy(num_clients=5, wait_for_nodes=1)
+    assert deployment.end() == 1
+    assert "num-clients = 5" in deployment.output
+    assert deployment.processes() == []
+
+
+def test_what_does_not_start_is_named(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "deploy"))
+    import local
+
+    script = tmp_path / "flower-superlink"
+    script.write_text("#!/bin/sh\necho no such certificate\nexit 3\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    message = r"^the SuperLink ended with status 3:\nno such certificate$"
+    with pytest.raises(local.StartError, match=message), local.deployment(1, tmp_path / "deployment"):
+        pytest.fail("started")
