@@ -7,7 +7,8 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from torch import Tensor
 
-from app.tasks.caching_data import CachingData, top_m_accuracies, top_popular
+from app.tasks.caching_data import CachingData, top_popular
+from clients.evaluation import top_m_accuracies
 from clients.messages import ACCURACY, LOSS, NUM_EXAMPLES, TOP, TRAIN_LOSS
 from strategies import Evaluation, Update
 from strategies.exchange import Exchanges

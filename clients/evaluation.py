@@ -48,14 +48,35 @@ def loss_and_accuracy(
 
 @torch.inference_mode()
 def top_accuracies(task: ClientTask) -> list[float]:
-    """Return, for each M of `task.top_m`, the share of test examples whose label is among the M likeliest classes.
-
-    All are 0 for an empty test set.
-    """
-    if not task.top_m or not len(task.test):
-        return [0.0] * len(task.top_m)
+    """Return the top-M accuracy of `task.model` on its test examples for each M of `task.top_m`."""
+    if not task.top_m:
+        return []
     task.model.eval()
     outputs = task.model(task.prepare(task.test.inputs.to(task.device)))
-    found = outputs.topk(max(task.top_m), dim=1).indices == task.test.labels.to(task.device)[:, None]
-    shares = found.to(torch.float64).mean(0).cumsum(0)
-    return [float(shares[m - 1]) for m in task.top_m]
+    shares = top_m_accuracies(outputs, task.test.labels.to(task.device), max(task.top_m)).tolist()
+    return [shares[m - 1] for m in task.top_m]
+
+
+def top_m_accuracies(scores: Tensor, labels: Tensor, largest_m: int = 10) -> Tensor:
+    """Return how often the label is among the M contents with the highest scores, for M from 1 to `largest_m`.
+
+    Parameters
+    ----------
+    scores : Tensor
+        Shape (N, C), e.g. logits; or (C,), the same for all examples.
+    labels : Tensor
+        Shape (N,), int64.
+    largest_m : int (default: 10)
+        At least 1.
+
+    Returns
+    -------
+    Tensor
+        Shape (largest_m,), float64, never decreasing; zeros for no examples. A score that is as high as the label's
+        counts as higher, and so does one that is not a number.
+    """
+    scores = scores.expand(len(labels), -1)
+    lower = (scores < scores.gather(1, labels[:, None])).sum(1)
+    place = scores.shape[1] - 1 - lower
+    hits = torch.bincount(place, minlength=largest_m)[:largest_m].cumsum(0)
+    return hits.double() / max(len(labels), 1)

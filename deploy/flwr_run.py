@@ -28,23 +28,28 @@ def flwr_run(app: str, options: Sequence[str] = ()) -> int:
     """Run an app, stream its log to standard output and return 0 if it completed, 130 if interrupted, else 1."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with local_superlink() as environment:
-        command = ["flwr", "run", app, "--stream", *options]
-        # In a session of its own: Ctrl-C is for this script, which then stops the run as well.
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
-        assert process.stdout is not None
-        run_id = ""
-        try:
-            for line in process.stdout:
-                print(line, end="", flush=True)
-                if started := re.search(r"Successfully started run (\d+)", line):
-                    run_id = started[1]
-            return 1 if process.wait() != 0 or not run_id else int(not completed(run_id, environment))
-        except KeyboardInterrupt:
-            print("interrupted; stopping the run", file=sys.stderr)
-            process.terminate()
-            if run_id:
-                subprocess.run(["flwr", "stop", run_id], env=environment, check=False, capture_output=True, timeout=60)
-            return 130
+        return run_app(app, options, environment)
+
+
+def run_app(app: str, options: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Do the same on the SuperLink that `flwr` finds in an environment."""
+    command = ["flwr", "run", app, "--stream", *options]
+    # In a session of its own: Ctrl-C is for this script, which then stops the run as well.
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    run_id = ""
+    try:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if started := re.search(r"Successfully started run (\d+)", line):
+                run_id = started[1]
+        return 1 if process.wait() != 0 or not run_id else int(not completed(run_id, environment))
+    except KeyboardInterrupt:
+        print("interrupted; stopping the run", file=sys.stderr)
+        process.terminate()
+        if run_id:
+            subprocess.run(["flwr", "stop", run_id], env=environment, check=False, capture_output=True, timeout=60)
+        return 130
 
 
 def completed(run_id: str, environment: Mapping[str, str]) -> bool:

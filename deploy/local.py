@@ -9,7 +9,6 @@ files are in FOLDER, by default a temporary one that is deleted in the end.
 import argparse
 import json
 import os
-import re
 import shutil
 import signal
 import ssl
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from certificates import make_certificates, make_device_key
-from flwr_run import completed, descendants, free_ports
+from flwr_run import descendants, free_ports, run_app
 
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
@@ -88,7 +87,7 @@ def run_locally(app: Path, supernodes: int, folder: Path, options: Sequence[str]
             print("interrupted", file=sys.stderr)
             return 130
         print(f"SuperNodes online: {supernodes}; keys and logs are in {folder}", flush=True)
-        return run_app(app, options, environment)
+        return run_app(str(app), options, environment)
 
 
 @contextmanager
@@ -227,34 +226,6 @@ def flwr(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
     if done.returncode:
         raise StartError(f"flwr {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
     return done.stdout
-
-
-def run_app(app: Path, options: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run an app, stream its log to standard output and return 0 if it completed, 130 if interrupted, else 1."""
-    process = subprocess.Popen(
-        ["flwr", "run", str(app), "--stream", *options],
-        env=dict(environment),
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    run_id = ""
-    try:
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            if started := re.search(r"Successfully started run (\d+)", line):
-                run_id = started[1]
-        return 1 if process.wait() != 0 or not run_id else int(not completed(run_id, environment))
-    except KeyboardInterrupt:
-        print("interrupted; stopping the run", file=sys.stderr)
-        if run_id:
-            subprocess.run(
-                ["flwr", "stop", run_id], env=dict(environment), check=False, capture_output=True, timeout=60
-            )
-        return 130
-    finally:
-        stop_all([process])
 
 
 def stop_all(processes: Sequence[subprocess.Popen]) -> None:

@@ -168,31 +168,6 @@ def top_popular(labels: Sequence[Tensor], num_contents: int = 256) -> Tensor:
     return scores
 
 
-def top_m_accuracies(scores: Tensor, labels: Tensor, largest_m: int = 10) -> Tensor:
-    """Return how often the label is among the M contents with the highest scores, for M from 1 to `largest_m`.
-
-    Parameters
-    ----------
-    scores : Tensor
-        Shape (N, C), e.g. logits; or (C,), the same for all examples.
-    labels : Tensor
-        Shape (N,), int64.
-    largest_m : int (default: 10)
-        At least 1.
-
-    Returns
-    -------
-    Tensor
-        Shape (largest_m,), float64, never decreasing; zeros for no examples. A score that is as high as the label's
-        counts as higher, and so does one that is not a number.
-    """
-    scores = scores.expand(len(labels), -1)
-    lower = (scores < scores.gather(1, labels[:, None])).sum(1)
-    place = scores.shape[1] - 1 - lower
-    hits = torch.bincount(place, minlength=largest_m)[:largest_m].cumsum(0)
-    return hits.double() / max(len(labels), 1)
-
-
 def caching_mlp(seed: int, *, num_features: int = 43, num_contents: int = 256) -> nn.Sequential:
     """Return the paper's network, 43-512-256-256 with ReLU, initialised: 219,648 parameters.
 

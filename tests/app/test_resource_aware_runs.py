@@ -12,10 +12,11 @@ from app.algorithms import make_world
 from app.checkpoint import load_state
 from app.config import parse_config
 from app.tasks.caching import client_data
-from app.tasks.caching_data import top_m_accuracies, top_popular
+from app.tasks.caching_data import top_popular
 from app.tasks.family import family
 from app.wireless import solver_for
 from app.work import split_work, whole_model_work
+from clients.evaluation import top_m_accuracies
 from strategies.allocation import exact, get_solver, violations
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 

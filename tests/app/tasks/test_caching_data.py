@@ -12,9 +12,9 @@ from app.tasks.caching_data import (
     caching_mlp,
     num_slots,
     request_features,
-    top_m_accuracies,
     top_popular,
 )
+from clients.evaluation import top_m_accuracies
 from clients.task import LocalTraining
 from clients.training import mini_batches
 from clients.unique_rows import unique_row_sgd
