@@ -12,19 +12,21 @@ from torch import nn
 from app.centralised import CentralisedEdge
 from app.config import BEST_CUT, RunConfig
 from app.errors import bad_value
+from app.measured import MeasuredWorld
 from app.tasks.caching import client_data, examples_available
 from app.tasks.common import compute_device
 from app.tasks.family import family
 from app.top_popular import TopPopularEdge
-from app.wireless import WirelessWorld, solver_for
-from app.work import split_work, whole_model_work
+from app.wireless import WirelessWorld, World, solver_for
+from app.work import Work, split_work, whole_model_work
 from clients.task import LocalTraining
 from clients.training import make_optimizer
-from strategies import AccumulatedGradients, EdgeRounds, Hierarchical, ResourceAware, StrategyEdge
+from strategies import AccumulatedGradients, EdgeRounds, Hierarchical, Profile, ResourceAware, StrategyEdge
 from strategies.edges import nodes_needed
 from strategies.randomness import derived_seed
-from strategies.split import Relay, SplitFedV1, SplitFedV2
+from strategies.split import Relay, SplitEdge, SplitFedV1, SplitFedV2
 from strategies.split.server_block import legal_cuts
+from strategies.split.transports import Transport
 
 ONE_NODE = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 
@@ -38,7 +40,8 @@ def build_algorithm(
     config: RunConfig,
     topology: Mapping[str, Sequence[int]],
     client_of: Mapping[int, int],
-    world: WirelessWorld | None = None,
+    world: World | None = None,
+    transport_of: Callable[[str], Transport] | None = None,
     **options: Any,
 ) -> Hierarchical:
     """Return the config's algorithm, ready to run.
@@ -51,21 +54,67 @@ def build_algorithm(
         Node ids by edge; a flat algorithm's one group of clients.
     client_of : Mapping[int, int]
         Client number by node id.
-    world : WirelessWorld, optional (default: None)
-        For a config whose rounds are planned: what the plans are made for, see `make_world`.
+    world : World, optional (default: None)
+        For a config whose rounds are planned: what the plans are made for, see `world_of`.
+    transport_of : Callable[[str], Transport], optional (default: None)
+        For split training: how the mini-batches of an edge's clients travel, by its name. None: by messages.
     **options
         Go to `Hierarchical` as they are.
     """
     make_edge = ALGORITHMS[config.algorithm](config, client_of, cut_rule(config, client_of, world))
+    if transport_of is not None:
+        make_edge = over(transport_of, make_edge)
+    return under_cloud(config, make_edge if world is None else planned(make_edge, config, world), topology, **options)
+
+
+def under_cloud(
+    config: RunConfig, make_edge: MakeEdge, topology: Mapping[str, Sequence[int]], **options: Any
+) -> Hierarchical:
+    """Return edges, wherever they run, under the config's cloud strategy; parameters as for `build_algorithm`."""
     return Hierarchical(
         # Over its one group a flat algorithm has nothing to aggregate.
         FedAvg(**ONE_NODE) if config.is_flat else config.cloud.build(ONE_NODE),
-        make_edge if world is None else planned(make_edge, config, world),
+        make_edge,
         topology,
         edge_rounds=1 if config.is_flat else config.edge_rounds,
         seed=config.seed,
         evaluate_every=config.evaluate_every,
         **options,
+    )
+
+
+def over(transport_of: Callable[[str], Transport], make_edge: MakeEdge) -> MakeEdge:
+    """Give every split edge a transport of its own."""
+
+    def make(name: str, size: int) -> Strategy | EdgeRounds:
+        edge = make_edge(name, size)
+        if isinstance(edge, SplitEdge):
+            edge.transport = transport_of(name)
+        return edge
+
+    return make
+
+
+def world_of(
+    config: RunConfig,
+    topology: Mapping[str, Sequence[int]],
+    client_of: Mapping[int, int],
+    profiles: Sequence[Profile],
+) -> World:
+    """Return what the plans of a config are made for: its clients' measurements, or the simulated radio world.
+
+    Parameters
+    ----------
+    config, topology, client_of
+        As for `build_algorithm`.
+    profiles : Sequence[Profile]
+        The clients, in client order.
+    """
+    num_examples = [profile.num_train_examples for profile in profiles]
+    if config.resources == "simulated":
+        return make_world(config, topology, client_of, num_examples)
+    return MeasuredWorld(
+        config, topology, client_of, work_of(config), profiles, examples_of_local_rounds(config, num_examples)
     )
 
 
@@ -84,14 +133,26 @@ def make_world(
     num_examples : Sequence[int]
         Training examples by client.
     """
-    model, shape = family(config).new_model(config), family(config).input_shape(config)
-    work = split_work(model, shape, sorted(set(checked_cuts(config)))) if config.is_split else whole_model_work(model)
+    values, examples = prod(family(config).input_shape(config)), examples_of_local_rounds(config, num_examples)
+    return WirelessWorld(config, topology, client_of, work_of(config), values, examples)
+
+
+def work_of(config: RunConfig) -> Work:
+    """Return what a client's part of the training takes, for each cut that a plan may choose from."""
+    model = family(config).new_model(config)
+    if not config.is_split:
+        return whole_model_work(model)
+    return split_work(model, family(config).input_shape(config), sorted(set(checked_cuts(config))))
+
+
+def examples_of_local_rounds(config: RunConfig, num_examples: Sequence[int]) -> list[int]:
+    """Return the examples of a local round by client, from those that each has."""
     if config.batches_per_epoch:
-        num_examples = [config.batches_per_epoch * config.batch_size] * len(num_examples)
-    return WirelessWorld(config, topology, client_of, work, prod(shape), num_examples)
+        return [config.batches_per_epoch * config.batch_size] * len(num_examples)
+    return list(num_examples)
 
 
-def planned(make_edge: MakeEdge, config: RunConfig, world: WirelessWorld) -> MakeEdge:
+def planned(make_edge: MakeEdge, config: RunConfig, world: World) -> MakeEdge:
     """Put the selection in front of every edge."""
 
     def make(name: str, size: int) -> EdgeRounds:
@@ -108,7 +169,7 @@ def planned(make_edge: MakeEdge, config: RunConfig, world: WirelessWorld) -> Mak
     return make
 
 
-def cut_rule(config: RunConfig, client_of: Mapping[int, int], world: WirelessWorld | None) -> CutOf:
+def cut_rule(config: RunConfig, client_of: Mapping[int, int], world: World | None) -> CutOf:
     """Return the number of blocks on a client, by its node id: by `cut-layer`, or as its plan says."""
     if not config.is_split:
         return lambda node_id: 0

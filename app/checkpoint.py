@@ -1,14 +1,27 @@
-"""The state of a run in one file: nested plain data with arrays, written atomically."""
+"""Nested plain data with arrays as bytes, without pickle: the state of a run in a file, or what two runs exchange."""
 
 import json
 import os
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+from zipfile import BadZipFile
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
 _RECORDS = {"arrays": ArrayRecord, "config": ConfigRecord, "metrics": MetricRecord}
+_UNREADABLE = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    OSError,
+    RecursionError,
+    MemoryError,
+    BadZipFile,
+)
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
@@ -21,11 +34,9 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
     state : dict[str, Any]
         Numbers, strings, bytes, arrays, Flower records, and lists, tuples and dicts of these.
     """
-    arrays: list[np.ndarray] = []
-    tree = json.dumps(_pack(state, arrays)).encode()
     temporary = path.with_suffix(".part")
     with temporary.open("wb") as file:
-        np.savez(file, tree=np.frombuffer(tree, np.uint8), **{str(i): array for i, array in enumerate(arrays)})
+        _write(file, state)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
@@ -40,7 +51,45 @@ def load_state(path: Path) -> dict[str, Any]:
         If the file can't be read or is not such a file.
     """
     # The file is opened here, since np.load leaves it open where it turns out not to be an archive.
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+    with path.open("rb") as file:
+        return _read(file)
+
+
+def to_bytes(state: dict[str, Any]) -> bytes:
+    """Return `state`, anything that `save_state` takes, as the bytes of such a file."""
+    buffer = BytesIO()
+    _write(buffer, state)
+    return buffer.getvalue()
+
+
+def from_bytes(data: bytes) -> dict[str, Any]:
+    """Return what `to_bytes` packed; nothing in it is executed, and no more memory is taken than it has bytes.
+
+    Raises
+    ------
+    ValueError
+        If `data` are not such bytes.
+    """
+    try:
+        state = _read(BytesIO(data), most_bytes=len(data))
+    except _UNREADABLE as error:
+        raise ValueError(f"it is not packed data ({type(error).__name__})") from None
+    if not isinstance(state, dict):
+        raise ValueError(f"it holds a {type(state).__name__}, not named values")
+    return state
+
+
+def _write(file: BinaryIO, state: dict[str, Any]) -> None:
+    arrays: list[np.ndarray] = []
+    tree = json.dumps(_pack(state, arrays)).encode()
+    np.savez(file, tree=np.frombuffer(tree, np.uint8), **{str(i): array for i, array in enumerate(arrays)})
+
+
+def _read(file: BinaryIO, most_bytes: int | None = None) -> dict[str, Any]:
+    with np.load(file, allow_pickle=False) as stored:
+        # `_write` compresses nothing, so that nothing in it can be larger than the whole.
+        if most_bytes is not None and any(entry.file_size > most_bytes for entry in stored.zip.infolist()):
+            raise ValueError("compressed data")
         return _unpack(json.loads(stored["tree"].tobytes()), stored)
 
 

@@ -12,10 +12,11 @@ from app.errors import UserError, bad_value
 from app.strategy_spec import StrategySpec, parse_strategy
 from strategies.allocation import SOLVERS
 
-PATH_KEYS = ("data-dir", "cache-dir", "output-dir", "resume")
+PATH_KEYS = ("data-dir", "cache-dir", "output-dir", "resume", "edge-folder", "stream-certificate", "stream-key")
 Positive = Annotated[int, Field(gt=0)]
 NotNegative = Annotated[int, Field(ge=0)]
 VIDEO_CACHING = "video-caching"
+OWN = "own"  # the partition where every client has a folder of its own
 # RawHFL and the algorithms it is compared with: each edge round follows a plan over the simulated radio world.
 PLANNED_ALGORITHMS = ("rawhfl", "h-fedavg-m1", "h-fedavg-m2", "h-fedavg-ub", "fedavg-ub")
 FLAT_ALGORITHMS = ("fedavg", "centralised", "fedavg-ub", "top-popular")
@@ -67,13 +68,20 @@ class RunConfig(BaseModel):
     # The federation.
     num_clients: Annotated[int, Field(gt=0, le=1_000_000)] = 8
     num_edges: NotNegative = 0
+    role: Literal["server", "cloud", "edge"] = "server"
+    edge_name: str = ""
+    edge_folder: str = ""
+    edge_clients: NotNegative = 0
 
     # Data and model.
     dataset: Literal["digits", "cifar10", "cifar100", "fashion-mnist", "image-folder", "video-caching"] = "digits"
     data_dir: str = ""
     cache_dir: str = ""
     image_size: Annotated[int, Field(ge=0, le=4096)] = 0
-    partition: Literal["iid", "dirichlet", "shards"] = "dirichlet"
+    classes: str = ""
+    pixel_mean: str = ""
+    pixel_std: str = ""
+    partition: Literal["iid", "dirichlet", "shards", "own"] = "dirichlet"
     alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.5
     shards_per_client: Positive = 2
     min_samples: Positive = 10
@@ -96,11 +104,19 @@ class RunConfig(BaseModel):
     server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     server_weight_decay: Annotated[float, Field(ge=0)] = 0.0
     server_order: Literal["interleaved", "one-by-one"] = "interleaved"
+    split_transport: Literal["messages", "stream"] = "messages"
+    stream_payload: Literal["float32", "float16", "int8"] = "float32"
+    stream_address: str = "127.0.0.1"
+    stream_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    stream_certificate: str = ""
+    stream_key: str = ""
+    stream_timeout: Annotated[float, Field(gt=0)] = 60.0
     fine_tune_steps: NotNegative = 10
     fine_tune_rate: Annotated[float, Field(gt=0)] = 0.01
 
     # Resource awareness: whom a plan selects, and the limits that it keeps.
     selection: Literal["everybody", "resource-aware"] = "everybody"
+    resources: Literal["simulated", "measured"] = "simulated"
     solver: str = "exact"
     selected_per_edge: Positive = 4
     max_overlap: Annotated[int, Field(ge=-1)] = -1
@@ -172,6 +188,21 @@ class RunConfig(BaseModel):
         return ends[0], ends[-1]
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names in `classes`, by label."""
+        names = tuple(name.strip() for name in self.classes.split(","))
+        # Folders with other names are nobody's classes: hidden ones are passed over.
+        if len(set(names)) < len(names) or any(not name or name.startswith(".") or "/" in name for name in names):
+            allowed = f"the names of the class folders, each once, like 'cat,dog', for partition = {OWN!r}"
+            raise bad_value("classes", self.classes, allowed)
+        return names
+
+    @property
+    def pixel_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The numbers in `pixel-mean` and in `pixel-std`, by channel."""
+        return _three_numbers("pixel-mean", self.pixel_mean, 0.0), _three_numbers("pixel-std", self.pixel_std, 1e-6)
+
+    @property
     def is_split(self) -> bool:
         """True for an algorithm that cuts the model."""
         return self.algorithm in SPLIT_ALGORITHMS
@@ -204,6 +235,18 @@ class RunConfig(BaseModel):
     def as_dict(self) -> dict[str, Any]:
         """Return the settings by key, as a user types them."""
         return self.model_dump(by_alias=True)
+
+
+def _three_numbers(key: str, text: str, least: float) -> tuple[float, ...]:
+    """Return three numbers that are written like ``"0.5,0.5,0.5"``."""
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if len(numbers) != 3 or not all(least <= number <= 1 for number in numbers):
+        allowed = f"red, green and blue, each {least:g} to 1, like '0.5,0.5,0.5', for partition = {OWN!r}"
+        raise bad_value(key, text, allowed)
+    return numbers
 
 
 KEYS = tuple(_kebab(name) for name in RunConfig.model_fields)
@@ -267,10 +310,56 @@ def _check_together(config: RunConfig) -> None:
         raise bad_value("selection", config.selection, f"'everybody': {config.algorithm} trains no clients")
     if config.is_planned:
         _check_selection(config)
+    if config.resources == "measured" and not config.is_planned:
+        allowed = "'simulated', or selection = 'resource-aware', or an algorithm that plans, such as 'rawhfl'"
+        raise bad_value("resources", config.resources, allowed)
     if config.edges > config.num_clients:
         raise bad_value("num-edges", config.edges, f"at most num-clients = {config.num_clients}")
+    _check_role(config)
+    if bool(config.stream_certificate) != bool(config.stream_key):
+        given = "stream-key" if config.stream_key else "stream-certificate"
+        raise bad_value(given, config.as_dict()[given], "both stream-certificate and stream-key, or neither")
+    _check_own_folders(config)
     if config.dataset == "image-folder" and not config.data_dir:
         raise bad_value("data-dir", "", "a folder with train/<class>/* and test/<class>/* for dataset = 'image-folder'")
+
+
+def _check_own_folders(config: RunConfig) -> None:
+    """Refuse what does not go together with folders of the clients' own, or is for them only."""
+    if config.partition != OWN:
+        for key in ("classes", "pixel-mean", "pixel-std"):
+            if value := config.as_dict()[key]:
+                raise bad_value(key, value, f"'' for partition = {config.partition!r}, whose data set says it itself")
+        return
+    if config.dataset != "image-folder":
+        allowed = f"another one for dataset = {config.dataset!r}: clients' own folders are for 'image-folder'"
+        raise bad_value("partition", OWN, allowed)
+    if config.algorithm == "centralised":
+        allowed = f"one that trains clients for partition = {OWN!r}: nobody has all the data"
+        raise bad_value("algorithm", config.algorithm, allowed)
+    if not config.image_size:
+        raise bad_value("image-size", 0, f"1 or more for partition = {OWN!r}: all clients' images get one size")
+    _ = config.class_names, config.pixel_statistics
+
+
+def _check_role(config: RunConfig) -> None:
+    """Refuse a role that its other settings do not suit."""
+    if config.role == "server":
+        return
+    if config.is_flat or config.algorithm in FLAT_ALGORITHMS:
+        raise bad_value("algorithm", config.algorithm, f"one with two tiers for role = {config.role!r}")
+    if config.engine != "flower":
+        raise bad_value("engine", config.engine, f"'flower' for role = {config.role!r}")
+    if config.role == "edge":
+        for key, allowed in (
+            ("edge-name", "the name of this edge"),
+            ("edge-folder", "a private folder that this run shares with the gateway"),
+            ("edge-clients", "the number of this edge's clients"),
+        ):
+            if not config.as_dict()[key]:
+                raise bad_value(key, config.as_dict()[key], f"{allowed} for role = 'edge'")
+        if config.resume:
+            raise bad_value("resume", config.resume, "'' for role = 'edge': the cloud's run is resumed")
 
 
 def _check_selection(config: RunConfig) -> None:

@@ -1,7 +1,6 @@
 """Personalisation after training: a head of its own for every client."""
 
 from collections.abc import Mapping
-from logging import getLogger
 
 import torch
 from flwr.app import ArrayRecord
@@ -11,12 +10,11 @@ from app.config import RunConfig
 from app.reports.bytes import ByteMeter
 from app.reports.folder import ResultsFolder
 from app.reports.metrics import personalised_line
+from app.tiers.remote_edge import RemoteEdge
 from strategies import Hierarchical
 from strategies.exchange import converse
 from strategies.split import FineTuning, Personalised, SplitEdge
 from strategies.views import MemberGrid
-
-logger = getLogger("espalier")
 
 
 def personalise(
@@ -32,10 +30,10 @@ def personalise(
 
     Does nothing for an algorithm that does not split the model, or with ``fine-tune-steps = 0``.
     """
-    inner = {name: getattr(edge, "edge", edge) for name, edge in hierarchical.edges.items()}
-    edges = {name: edge for name, edge in inner.items() if isinstance(edge, SplitEdge)}
-    if not edges or config.fine_tune_steps == 0:
+    if not config.is_split or config.fine_tune_steps == 0:
         return
+    # A plan may stand in front of an edge.
+    edges: dict[str, SplitEdge | RemoteEdge] = {n: getattr(e, "edge", e) for n, e in hierarchical.edges.items()}
     fine_tuning = FineTuning(config.fine_tune_steps, config.fine_tune_rate)
     results: dict[str, Personalised] = converse(
         grid,
@@ -47,9 +45,7 @@ def personalise(
         on_message=lambda *what: meter.on_message("edge", *what),
     )
     for name, result in results.items():
-        for failure in result.failures:
-            client = client_of.get(failure.node_id, failure.node_id)
-            logger.warning("personalisation: client %d of %s left out: %s", client, name, failure.reason)
+        hierarchical.log_failures("personalisation", name, result.failures)
     heads = {client_of[n]: head for result in results.values() for n, head in result.heads.items()}
     torch.save(dict(sorted(heads.items())), folder.path / "heads.pt")
     folder.append_metrics([personalised_line(config.global_rounds, results, meter.take(), client_of)])

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import nn
 
-from app.algorithms import build_algorithm, frozen_head, make_world
+from app.algorithms import build_algorithm, frozen_head, under_cloud, world_of
 from app.config import RunConfig
 from app.errors import UserError, bad_value
 from app.federation import assign_edges, gather_clients
@@ -24,9 +26,11 @@ from app.reports.final import write_final_reports
 from app.reports.folder import ResultsFolder
 from app.reports.metrics import edge_lines, global_line
 from app.reports.progress import BarProgress, LogProgress
+from app.streams import Streams, measures, streams_of, trains_by_stream
 from app.tasks.common import compute_device
 from app.tasks.family import family
-from app.wireless import WirelessWorld, check_deadline
+from app.tiers.cloud import gather_edges, remote_edges
+from app.wireless import World, check_deadline
 from clients.evaluation import loss_and_accuracy
 from sim.in_process_grid import InProcessGrid
 from strategies import Hierarchical, Profile
@@ -49,8 +53,8 @@ class Federation:
         The algorithm; it knows the topology.
     meter : ByteMeter
         Counts bytes.
-    world : WirelessWorld, optional
-        Counts simulated seconds and joules where rounds are planned.
+    world : World, optional
+        Counts joules, and simulated seconds, where rounds are planned.
     closed_form : Mapping[str, float], optional
         The payload that a formula gives where models are split.
     """
@@ -59,7 +63,7 @@ class Federation:
     client_of: Mapping[int, int]
     hierarchical: Hierarchical
     meter: ByteMeter
-    world: WirelessWorld | None
+    world: World | None
     closed_form: Mapping[str, float] | None
 
 
@@ -88,7 +92,22 @@ def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent
     model = family(config).new_model(config)
     folder = ResultsFolder.reopen(config) if config.resume else None
     state = resumable_state(config, folder) if folder else None
-    federation = assemble(config, grid, model, progress)
+    with streams_of(config) as streams:
+        federation = assemble(config, grid, model, progress, streams)
+        return run_with(config, grid, federation, model, folder, state, progress, results_parent)
+
+
+def run_with(
+    config: RunConfig,
+    grid: Grid,
+    federation: Federation,
+    model: nn.Sequential,
+    folder: ResultsFolder | None,
+    state: dict[str, Any] | None,
+    progress: ProgressDisplay,
+    results_parent: Path,
+) -> Path:
+    """Train with a federation, report, and return the results folder, a new one unless a run is resumed."""
     if folder:
         folder.go_on_after(state["round"] if state else 0, config)
     else:
@@ -106,28 +125,34 @@ def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent
         raise UserError(f"{folder.path}: can't be written ({error}); the rounds that are over are saved") from None
     if not any(line.get("trained") for line in folder.read_metrics()):
         message = f"{folder.path}: no client trained in any round; metrics.jsonl says why each was left out"
-        if federation.world is None:
+        if not config.is_planned:
             raise UserError(message)
         logger.warning(message)  # that nobody can take part is what such a run may have to say
     return folder.path
 
 
-def assemble(config: RunConfig, grid: Grid, model: nn.Sequential, progress: ProgressDisplay) -> Federation:
+def assemble(
+    config: RunConfig, grid: Grid, model: nn.Sequential, progress: ProgressDisplay, streams: Streams | None = None
+) -> Federation:
     """Wait for the clients, group them and build the algorithm; UserError for whatever the user has to change."""
-    profiles = gather_clients(grid, config)
+    if config.role == "cloud":
+        return assemble_cloud(config, grid, model, progress)
+    with streams.probes() if streams and measures(config) else nullcontext() as measure:
+        profiles = gather_clients(grid, config, measure)
     client_of = {profile.node_id: profile.partition_id for profile in profiles}
     topology = assign_edges(profiles, config)
     meter = ByteMeter({"edge": "cloud"} if config.is_flat else {"edge": "edge", "cloud": "cloud"})
     world = None
     try:
         if config.is_planned:
-            world = make_world(config, topology, client_of, [profile.num_train_examples for profile in profiles])
+            world = world_of(config, topology, client_of, profiles)
             check_deadline(config, world)
         hierarchical = build_algorithm(
             config,
             topology,
             client_of,
             world,
+            partial(streams.transport, meter) if streams and trains_by_stream(config) else None,
             observers=(meter, progress),
             node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",
         )
@@ -136,6 +161,26 @@ def assemble(config: RunConfig, grid: Grid, model: nn.Sequential, progress: Prog
     # The formula is for a fixed cut and fixed local epochs, not for plans.
     closed_form = closed_form_bits(config, model, profiles) if config.is_split and world is None else None
     return Federation(profiles, client_of, hierarchical, meter, world, closed_form)
+
+
+def assemble_cloud(config: RunConfig, grid: Grid, model: nn.Sequential, progress: ProgressDisplay) -> Federation:
+    """Wait for edges that have hosts of their own; the rest as in `assemble`, plans and their costs being theirs."""
+    edges = gather_edges(grid, config)
+    profiles = sorted((client for edge in edges for client in edge.clients), key=lambda p: p.partition_id)
+    client_of = {profile.node_id: profile.partition_id for profile in profiles}
+    meter = ByteMeter({"cloud": "cloud"})
+    try:
+        hierarchical = under_cloud(
+            config,
+            remote_edges(config, edges),
+            assign_edges(profiles, config),
+            observers=(meter, progress),
+            node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",
+        )
+    except ValueError as error:
+        raise UserError(f"{error} (see cloud-strategy and num-edges)") from None
+    closed_form = closed_form_bits(config, model, profiles) if config.is_split and not config.is_planned else None
+    return Federation(profiles, client_of, hierarchical, meter, None, closed_form)
 
 
 def resumable_state(config: RunConfig, folder: ResultsFolder) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from app.logs import WithoutTraceback, quiet_flower, show_own_lines
 from app.reports.final import result_table
 from app.reports.progress import LogProgress
 from app.run import run
+from app.tiers.edge_host import run_edge
 
 app = ServerApp()
 
@@ -29,6 +30,10 @@ def main(grid: Grid, context: Context) -> None:
         value = config.as_dict()[key]
         if value and not Path(value).expanduser().is_absolute():
             raise bad_value(key, value, "an absolute path (a relative one would start at the SuperLink's folder)")
-    path = run(config, grid_for(config, grid), LogProgress(), Path.home() / "espalier-results")
+    results = Path.home() / "espalier-results"
+    if config.role == "edge":
+        run_edge(config, grid, results)
+        return
+    path = run(config, grid_for(config, grid), LogProgress(), results)
     print(result_table(json.loads((path / "summary.json").read_text(encoding="utf-8"))))
     print(f"results: {path}", flush=True)

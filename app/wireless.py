@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -62,10 +62,7 @@ class WirelessWorld:
         values_per_example: int,
         num_examples: Sequence[int],
     ) -> None:
-        # Clients are in the cell of their edge; where all share one group, in cells of equal size.
-        cell_of = {client_of[n]: cell for cell, members in enumerate(topology.values()) for n in members}
-        if len(topology) == 1 < config.cells:
-            cell_of = {client: client * config.cells // len(cell_of) for client in sorted(cell_of)}
+        cell_of = cells_of_clients(config, topology, client_of)
         cells = np.array([cell_of[client] for client in sorted(cell_of)])
         self._place = np.argsort(np.argsort(cells, kind="stable"), kind="stable")  # of each client in the world
         self._cell = cells
@@ -79,6 +76,7 @@ class WirelessWorld:
         )
         self.clock = Clock(topology)
         self.energy = EnergyMeter(cells)
+        self.seed = config.seed
         self._config = config
         self._client_of = client_of
         examples = np.array(num_examples, dtype=np.float64)[:, np.newaxis]
@@ -96,9 +94,9 @@ class WirelessWorld:
         return self.world.devices.cycles_per_bit[self._place]
 
     @property
-    def num_clients(self) -> int:
-        """Number of clients in all cells."""
-        return len(self._cell)
+    def everybody(self) -> np.ndarray:
+        """Numbers of the clients in all cells."""
+        return np.arange(len(self._cell))
 
     def clients(self, node_ids: Sequence[int]) -> np.ndarray:
         """Return the numbers of clients."""
@@ -108,10 +106,8 @@ class WirelessWorld:
         """Return the problem of some clients in an edge round, by the channel that the planner sees."""
         config, place = self._config, self._place[clients]
         devices, cell = self.world.devices, self._cell[clients]
-        smallest = int(np.unique(cell, return_counts=True)[1].min())
-        to_select = min(config.selected_per_edge, smallest)
-        overlap = config.max_overlap if config.max_overlap >= 0 else config.selected_per_edge // 2
         return Problem(
+            **limits_of(config, cell),
             gain=self.world.observed_gains(server_round)[place],
             max_frequency_hz=devices.max_frequency_hz[place],
             max_power_watts=devices.max_power_watts[place],
@@ -123,15 +119,9 @@ class WirelessWorld:
             idle_seconds=self._once_idle[clients],
             idle_seconds_per_local_round=self._round_idle[clients],
             cell=cell,
-            clients_per_cell=to_select,
             previous=previous,
-            # With clients missing, others may have to come twice.
-            max_overlap=max(overlap, 2 * to_select - smallest),
-            deadline_seconds=config.deadline_seconds,
-            max_local_rounds=config.max_local_rounds,
             bandwidth_hz=self.world.radio.bandwidth_hz,
             noise_watts=self.world.radio.noise_watts,
-            theta=config.theta,
             min_frequency_hz=config.min_frequency_hz,
             seed=seed,
         )
@@ -162,35 +152,19 @@ class WirelessWorld:
         self.clock.advance(edge, seconds)
         self.energy.add(chosen, done.compute_joules, done.upload_joules)
         self.options |= dict(zip(chosen.tolist(), option.tolist(), strict=True))
-        # The rules that take everybody have no number to fall short of.
-        is_short = len(chosen) > 0 and bool(plan.short_cells) and self._config.algorithm not in RULES
-        if is_short:
-            wanted = self._config.selected_per_edge
-            logger.info("edge round %d: %s: %d clients, not %d in each cell", server_round, edge, len(chosen), wanted)
         return {
-            "eligible": clients[plan.eligible].tolist(),
-            "selected": chosen.tolist(),
+            **report_of(clients, plan),
             "late": chosen[done.late].tolist(),
-            "local_rounds": rounds.tolist(),
-            "option": option.tolist(),
-            "frequency_hz": plan.frequency_hz[who].tolist(),
-            "power_watts": plan.power_watts[who].tolist(),
             "compute_joules": done.compute_joules.tolist(),
             "upload_joules": done.upload_joules.tolist(),
             "seconds": float(seconds),
-            "short": is_short,
+            "short": falls_short(self._config, edge, server_round, plan),
         }
 
     def end_round(self) -> dict[str, Any]:
         """Close a global round and return its figures: its joules, and the simulated time at its end."""
         self.clock.end_round()
-        joules = {
-            "compute": float(self.energy.round_compute_joules.sum()),
-            "upload": float(self.energy.round_upload_joules.sum()),
-        }
-        self.energy.end_round()
-        total = float(self.energy.total_joules.sum())
-        return {"energy_joules": joules | {"so_far": total}, "simulated_seconds": self.clock.now}
+        return {"energy_joules": end_energy_round(self.energy), "simulated_seconds": self.clock.now}
 
     def describe(self) -> dict[str, Any]:
         """Return where base stations and clients are, and what the clients' devices are capable of, as plain data.
@@ -217,9 +191,9 @@ class WirelessWorld:
         }
         return {
             "radius_metres": cells.radius_metres,
-            "base_stations": [{"cell": cell, **row} for cell, row in enumerate(_rows(stations))],
+            "base_stations": [{"cell": cell, **row} for cell, row in enumerate(rows_of(stations))],
             "clients": [
-                {"client": client, "edge": names[row["cell"]], **row} for client, row in enumerate(_rows(clients))
+                {"client": client, "edge": names[row["cell"]], **row} for client, row in enumerate(rows_of(clients))
             ],
         }
 
@@ -234,18 +208,53 @@ class WirelessWorld:
         self.options = dict(state["options"])
 
 
+class World(Protocol):
+    """What plans are made for: all clients of all edges, `WirelessWorld` or `app.measured.MeasuredWorld`."""
+
+    seed: int
+    edges: dict[str, "EdgeResources"]
+
+    @property
+    def everybody(self) -> np.ndarray:
+        """Numbers of the clients in all cells."""
+
+    def clients(self, node_ids: Sequence[int]) -> np.ndarray:
+        """Return the numbers of clients."""
+
+    def problem(self, server_round: int, clients: np.ndarray, previous: np.ndarray | None, seed: int) -> Problem:
+        """Return the problem of some clients, by their numbers, in an edge round."""
+
+    def option_of(self, client: int) -> int:
+        """Return the option that a client's last plan chose; the first for one that never had a plan."""
+
+    def carry_out(self, edge: str, server_round: int, clients: np.ndarray, plan: Plan) -> dict[str, Any]:
+        """Let the selected clients carry out their plans and return what is to be reported of it."""
+
+    def end_round(self) -> dict[str, Any]:
+        """Close a global round and return its figures."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what there is to know of it, as plain data."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+
+
 class EdgeResources:
     """An edge's part of the world (`strategies.resource_aware.Resources`).
 
     Parameters
     ----------
-    world : WirelessWorld
+    world : World
         The whole.
     edge : str
         Name of the edge.
     """
 
-    def __init__(self, world: WirelessWorld, edge: str) -> None:
+    def __init__(self, world: World, edge: str) -> None:
         self._world = world
         self._edge = edge
         self._previous: list[int] | None = None
@@ -258,7 +267,7 @@ class EdgeResources:
         numbers = self._world.clients(clients)
         self._asked = (server_round, numbers)
         previous = None if self._previous is None else np.isin(numbers, self._previous)
-        seed = derived_seed(self._world.world.seed, "plan", self._edge, server_round)
+        seed = derived_seed(self._world.seed, "plan", self._edge, server_round)
         problem = self._world.problem(server_round, numbers, previous, seed)
         self._at_full_power = eligible_at_full_power(problem)
         return problem
@@ -266,7 +275,7 @@ class EdgeResources:
     def plan_of_all_cells(self, rule: Solver) -> Plan:
         """Return this edge's part of a plan for the clients of all cells, in the round last asked for."""
         server_round, numbers = self._asked
-        whole = rule(self._world.problem(server_round, np.arange(self._world.num_clients), None, 0))
+        whole = rule(self._world.problem(server_round, self._world.everybody, None, 0))
         per_client = {name: value[numbers] for name, value in vars(whole).items() if isinstance(value, np.ndarray)}
         return replace(whole, **per_client)
 
@@ -293,7 +302,67 @@ class EdgeResources:
         self._previous = state["previous"]
 
 
-def _rows(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+def cells_of_clients(
+    config: RunConfig, topology: Mapping[str, Sequence[int]], client_of: Mapping[int, int]
+) -> dict[int, int]:
+    """Return each client's cell: that of its edge; the one group of a flat algorithm is in cells of equal size."""
+    cell_of = {client_of[n]: cell for cell, members in enumerate(topology.values()) for n in members}
+    if config.is_flat:
+        return {client: client * config.cells // len(cell_of) for client in sorted(cell_of)}
+    return cell_of
+
+
+def limits_of(config: RunConfig, cell: np.ndarray) -> dict[str, Any]:
+    """Return the part of a `Problem` that the config decides, for clients of these cells."""
+    smallest = int(np.unique(cell, return_counts=True)[1].min())
+    to_select = min(config.selected_per_edge, smallest)
+    overlap = config.max_overlap if config.max_overlap >= 0 else config.selected_per_edge // 2
+    return {
+        "clients_per_cell": to_select,
+        # With clients missing, others may have to come twice.
+        "max_overlap": max(overlap, 2 * to_select - smallest),
+        "deadline_seconds": config.deadline_seconds,
+        "max_local_rounds": config.max_local_rounds,
+        "theta": config.theta,
+    }
+
+
+def report_of(clients: np.ndarray, plan: Plan) -> dict[str, Any]:
+    """Return what is reported of a plan for clients of these numbers, whatever comes of it."""
+    who = np.flatnonzero(plan.selected)
+    return {
+        "eligible": clients[plan.eligible].tolist(),
+        "selected": clients[who].tolist(),
+        "local_rounds": plan.local_rounds[who].tolist(),
+        "option": plan.option[who].tolist(),
+        "frequency_hz": plan.frequency_hz[who].tolist(),
+        "power_watts": plan.power_watts[who].tolist(),
+    }
+
+
+def falls_short(config: RunConfig, edge: str, server_round: int, plan: Plan) -> bool:
+    """Tell, and log, whether a plan has somebody but fewer clients in a cell than asked for."""
+    selected = int(plan.selected.sum())
+    # The rules that take everybody have no number to fall short of.
+    is_short = selected > 0 and bool(plan.short_cells) and config.algorithm not in RULES
+    if is_short:
+        wanted = config.selected_per_edge
+        logger.info("edge round %d: %s: %d clients, not %d in each cell", server_round, edge, selected, wanted)
+    return is_short
+
+
+def end_energy_round(energy: EnergyMeter) -> dict[str, float]:
+    """Close the round of a meter and return its joules, and those of all rounds so far."""
+    compute, upload = energy.round_compute_joules, energy.round_upload_joules
+    energy.end_round()
+    return {
+        "compute": float(compute.sum()),
+        "upload": float(upload.sum()),
+        "so_far": float(energy.total_joules.sum()),
+    }
+
+
+def rows_of(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """Return equally long arrays as a row per entry."""
     return [dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)]
 
@@ -306,11 +375,11 @@ def solver_for(config: RunConfig, resources: EdgeResources) -> Solver:
     return solve
 
 
-def check_deadline(config: RunConfig, world: WirelessWorld) -> None:
+def check_deadline(config: RunConfig, world: World) -> None:
     """Raise UserError where no client could make one local round before the deadline in the first edge round."""
     if config.algorithm in WITHOUT_LIMITS:
         return
-    problem = world.problem(1, np.arange(config.num_clients), None, 0)
+    problem = world.problem(1, world.everybody, None, 0)
     cycles = problem.cycles_per_local_round
     compute = compute_seconds(cycles=cycles, frequency_hz=problem.max_frequency_hz[:, np.newaxis])
     upload = upload_seconds(

@@ -6,14 +6,19 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from .evaluation import evaluate
+from .gateway import register_gateway_handlers
+from .measuring import measured_profile, wants_measurements
 from .profile import profile_reply
 from .split import Sessions, register_split_handlers
+from .stream import split_stream
 from .task import ClientTask
 from .training import train, train_accumulated
 
 
 def make_client_app(load_task: Callable[[Context], ClientTask], *, durable: bool = True) -> ClientApp:
     """Return a ClientApp that trains, whole or split, and evaluates the tasks that `load_task` gives.
+
+    On a node whose config has an ``edge-folder`` it is the gateway of an edge, see `clients.gateway`.
 
     Parameters
     ----------
@@ -23,7 +28,14 @@ def make_client_app(load_task: Callable[[Context], ClientTask], *, durable: bool
         Messages of one node may reach different processes, see `Sessions`.
     """
     app = ClientApp()
-    register_split_handlers(app, load_task, Sessions(durable))
+    sessions = Sessions(durable)
+    register_split_handlers(app, load_task, sessions)
+
+    @app.train("split_stream")
+    def handle_split_stream(message: Message, context: Context) -> Message:
+        return split_stream(message, context, load_task(context), sessions)
+
+    register_gateway_handlers(app)
 
     @app.train()
     def handle_train(message: Message, context: Context) -> Message:
@@ -47,6 +59,7 @@ def make_client_app(load_task: Callable[[Context], ClientTask], *, durable: bool
             num_test_examples=len(task.test),
             class_counts=task.class_counts,
             edge_name=task.edge_name,
+            device=measured_profile(message, context, task) if wants_measurements(message) else None,
         )
 
     return app

@@ -1,6 +1,6 @@
 """What a node says of itself, so that a server can group nodes without knowing their random ids."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
@@ -15,6 +15,7 @@ def profile_reply(
     num_test_examples: int = 0,
     class_counts: Sequence[int] = (),
     edge_name: str = "",
+    device: Mapping[str, int | float] | None = None,
 ) -> Message:
     """Return the answer to a ``query.profile`` message.
 
@@ -30,6 +31,8 @@ def profile_reply(
         Training examples per class.
     edge_name : str (default: "")
         The edge it asks to belong to; empty leaves that to the server.
+    device : Mapping[str, int | float], optional (default: None)
+        What the device measured of itself, see `clients.measuring.measured_profile`.
     """
     record = ConfigRecord(
         {
@@ -38,6 +41,7 @@ def profile_reply(
             NUM_TRAIN_EXAMPLES: num_train_examples,
             NUM_TEST_EXAMPLES: num_test_examples,
             CLASS_COUNTS: list(class_counts),
+            **(device or {}),
         }
     )
     return Message(RecordDict({PROFILE: record}), reply_to=message)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
@@ -78,6 +78,14 @@ def open_session(task: ClientTask, local_epochs: int, cut: int, server_round: in
     batches = list(mini_batches(task.num_train(server_round), training, order))
     optimizer = make_optimizer(list(block.parameters()), training)
     return Session(block, optimizer, batches, server_round, label_policy, local_epochs)
+
+
+def begin_session(task: ClientTask, config: ConfigRecord, block: ArrayRecord) -> Session:
+    """Return the session that an instruction begins, with the client block that it brings."""
+    local_epochs = planned(task.training, config).local_epochs
+    session = open_session(task, local_epochs, int(config[CUT]), int(config[SERVER_ROUND]), str(config[LABEL_POLICY]))  # type: ignore[arg-type]
+    session.block.load_state_dict(block.to_torch_state_dict())
+    return session
 
 
 def forward(session: Session, task: ClientTask) -> None:
@@ -197,11 +205,8 @@ def restore(session: Session, arrays: ArrayRecord, step: int, task: ClientTask) 
 
 def split_begin(message: Message, context: Context, task: ClientTask, sessions: Sessions) -> Message:
     """Answer ``train.split_begin``: take the client block and send the first mini-batch's activations."""
-    config = message.content.config_records[CONFIG]
     sessions.drop(context)
-    local_epochs = planned(task.training, config).local_epochs
-    session = open_session(task, local_epochs, int(config[CUT]), int(config[SERVER_ROUND]), str(config[LABEL_POLICY]))  # type: ignore[arg-type]
-    session.block.load_state_dict(message.content.array_records[CLIENT_BLOCK].to_torch_state_dict())
+    session = begin_session(task, message.content.config_records[CONFIG], message.content.array_records[CLIENT_BLOCK])
     sessions.put(context, session, task)
     return Message(_activations(session, task), reply_to=message)
 
@@ -218,13 +223,17 @@ def split_end(message: Message, context: Context, task: ClientTask, sessions: Se
     """Answer ``train.split_end``: apply the last cut gradient and send the client block back."""
     session = _apply_gradient(message, context, task, sessions)
     sessions.drop(context)
-    content = RecordDict(
+    return Message(result(session, task), reply_to=message)
+
+
+def result(session: Session, task: ClientTask) -> RecordDict:
+    """Return the records of a client that has finished its round."""
+    return RecordDict(
         {
             CLIENT_BLOCK: ArrayRecord({name: _array(tensor) for name, tensor in session.block.state_dict().items()}),
             METRICS: MetricRecord({NUM_EXAMPLES: task.num_train(session.server_round), STEP: session.step}),
         }
     )
-    return Message(content, reply_to=message)
 
 
 def register_labels(message: Message, task: ClientTask) -> Message:
@@ -254,7 +263,8 @@ def fine_tuning_features(message: Message, task: ClientTask) -> Message:
             METRICS: MetricRecord({NUM_EXAMPLES: len(task.train)}),
         }
     )
-    _add_labels(content, torch.cat(batches), task, str(config[LABEL_POLICY]))
+    policy = str(config[LABEL_POLICY])
+    content[policy] = ArrayRecord({policy: _array(_labels(torch.cat(batches), task, policy))})
     return Message(content, reply_to=message)
 
 
@@ -308,15 +318,18 @@ def _activations(session: Session, task: ClientTask) -> RecordDict:
             ),
         }
     )
-    _add_labels(content, session.batches[session.step], task, session.label_policy)
+    policy = session.label_policy
+    content[policy] = ArrayRecord({policy: _array(batch_labels(session, task))})
     return content
 
 
-def _add_labels(content: RecordDict, batch: Tensor, task: ClientTask, label_policy: str) -> None:
-    if label_policy == INDICES:
-        content[INDICES] = ArrayRecord({INDICES: _array(batch.to(torch.int32))})
-    else:
-        content[LABELS] = ArrayRecord({LABELS: _array(task.train.labels[batch].to(torch.int32))})
+def batch_labels(session: Session, task: ClientTask) -> Tensor:
+    """Return what goes with the activations of the session's mini-batch, int32: its labels, or sample indices alone."""
+    return _labels(session.batches[session.step], task, session.label_policy)
+
+
+def _labels(batch: Tensor, task: ClientTask, label_policy: str) -> Tensor:
+    return (batch if label_policy == INDICES else task.train.labels[batch]).to(torch.int32)
 
 
 def _array(tensor: Tensor) -> Array:

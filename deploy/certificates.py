@@ -4,8 +4,6 @@
 ``server.crt`` and ``server.key`` for the host names and IP addresses under which devices reach the SuperLink.
 """
 
-import datetime
-import ipaddress
 import os
 import sys
 from collections.abc import Sequence
@@ -14,7 +12,9 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from app.certificates import certificate_builder, common_name, general_name
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 825
@@ -66,7 +66,7 @@ def make_device_key(file: Path) -> Path:
 
 def _make_authority(certificate_file: Path, key_file: Path) -> None:
     key = ec.generate_private_key(ec.SECP384R1())
-    name = _name("Espalier deployment")
+    name = common_name("Espalier deployment")
     builder = (
         _certificate(name, name, key.public_key(), key, AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -82,11 +82,11 @@ def _make_server(folder: Path, hosts: Sequence[str]) -> None:
     assert isinstance(authority_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP384R1())
     builder = (
-        _certificate(_name("SuperLink"), authority.subject, key.public_key(), authority_key, SERVER_DAYS)
+        _certificate(common_name("SuperLink"), authority.subject, key.public_key(), authority_key, SERVER_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(authority=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([general_name(host) for host in hosts]), critical=False)
     )
     _write_key(folder / "server.key", key, serialization.PrivateFormat.PKCS8)
     certificate = builder.sign(authority_key, hashes.SHA384())
@@ -101,16 +101,8 @@ def _certificate(
     days: int,
 ) -> x509.CertificateBuilder:
     """Return what the authority's and the server's certificate have in common."""
-    now = datetime.datetime.now(datetime.UTC)
     return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())
-        # A device's clock may be a little behind.
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=days))
+        certificate_builder(subject, issuer, public_key, days)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
     )
@@ -128,17 +120,6 @@ def _key_usage(authority: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
-def _general_name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
 
 
 def _write_key(file: Path, key: ec.EllipticCurvePrivateKey, key_format: serialization.PrivateFormat) -> None:

@@ -4,6 +4,9 @@
 SuperNode, starts a SuperLink and the SuperNodes, registers their keys, waits until all are online, runs the app and
 streams its log. It exits with 0 only if the run completed, and leaves no process behind. Keys, logs and Flower's own
 files are in FOLDER, by default a temporary one that is deleted in the end.
+
+With ``--edges 2`` the SuperNodes are divided among two edge hosts, each with a SuperLink and a run of its own, below a
+cloud's SuperLink.
 """
 
 import argparse
@@ -17,9 +20,10 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 
 from certificates import make_certificates, make_device_key
@@ -77,45 +81,175 @@ def run_locally(app: Path, supernodes: int, folder: Path, options: Sequence[str]
     int
         0 if the run completed, 130 if interrupted, else 1.
     """
+    return _run_on(lambda: federation(folder, device_configs(range(supernodes), supernodes)), app, folder, options)
+
+
+def run_two_tiers(app: Path, supernodes: int, edges: int, folder: Path, options: Sequence[str] = ()) -> int:
+    """Do the same with hosts for the edges: a SuperLink of its own for each, and one for the cloud.
+
+    Parameters
+    ----------
+    app : Path
+        The folder of this project's app.
+    supernodes : int
+        Number of SuperNodes, divided among the edges in blocks.
+    edges : int
+        Number of edges.
+    folder : Path
+        Gets a folder for the cloud and one for each edge.
+    options : Sequence[str]
+        More options of ``flwr run``, for the run of the cloud and for those of the edges.
+    """
+    sizes = f"num-clients={supernodes} num-edges={edges}"
+    cloud = [*options, "--run-config", f'{sizes} role="cloud"']
+    return _run_on(
+        lambda: two_tiers(app, supernodes, edges, folder, [*options, "--run-config", sizes]), app, folder, cloud
+    )
+
+
+def _run_on(
+    make: Callable[[], AbstractContextManager["Federation"]], app: Path, folder: Path, options: Sequence[str]
+) -> int:
     with ExitStack() as stack:
         try:
-            environment = stack.enter_context(deployment(supernodes, folder))
+            made = stack.enter_context(make())
         except (StartError, OSError, ValueError) as error:
             print(error, file=sys.stderr)
             return 1
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             return 130
-        print(f"SuperNodes online: {supernodes}; keys and logs are in {folder}", flush=True)
-        return run_app(str(app), options, environment)
+        print(f"SuperNodes online: {len(made.supernodes)}; keys and logs are in {folder}", flush=True)
+        return run_app(str(app), options, made.environment)
+
+
+def device_configs(clients: Iterable[int], num_clients: int) -> list[str]:
+    """Return the node configs of clients."""
+    return [f"partition-id={i} num-partitions={num_clients}" for i in clients]
 
 
 @contextmanager
-def deployment(supernodes: int, folder: Path) -> Iterator[dict[str, str]]:
-    """Run a SuperLink and its SuperNodes; yield the environment in which `flwr` finds them.
+def two_tiers(
+    app: Path, supernodes: int, edges: int, folder: Path, options: Sequence[str] = ()
+) -> Iterator["Federation"]:
+    """Run the edges' federations with a run of the app on each, and the cloud's, whose SuperNodes are their gateways.
+
+    Yields
+    ------
+    Federation
+        The cloud's.
 
     Raises
     ------
     StartError
         Something ends at once, or is not ready in time.
     """
-    port, *node_ports = free_ports(1 + supernodes)
+    with ExitStack() as stack:
+        below, gateways = [], []
+        for e in range(edges):
+            # Blocks as the app makes them where one server has all clients.
+            clients = [i for i in range(supernodes) if i * edges // supernodes == e]
+            edge = stack.enter_context(federation(folder / f"edge-{e}", device_configs(clients, supernodes)))
+            meeting = folder / f"edge-{e}" / "gateway"
+            start_edge_run(edge, app, f"edge-{e}", meeting, options)
+            below.append(edge)
+            gateways.append(f"partition-id={e} num-partitions={edges} edge-folder={json.dumps(str(meeting))}")
+        cloud = stack.enter_context(federation(folder / "cloud", gateways))
+        yield replace(cloud, edges=below)
+
+
+def start_edge_run(edge: "Federation", app: Path, name: str, meeting: Path, options: Sequence[str]) -> None:
+    """Start the long run of an edge and wait until it has its devices and serves the gateway."""
+    results = next(
+        folder for i in count(1) if not (folder := edge.folder / ("results" if i == 1 else f"results-{i}")).exists()
+    )
+    settings = {
+        "role": "edge",
+        "edge-name": name,
+        "edge-clients": len(edge.supernodes),
+        "edge-folder": str(meeting),
+        "output-dir": str(results),
+    }
+    run_id = start_run(app, [*options, *run_config(settings)], edge.environment)
+    deadline = time.monotonic() + START_SECONDS
+    while not (results / "config.json").exists():
+        edge.superlink.check()
+        if status_of(run_id, edge.environment).startswith("finished") or time.monotonic() > deadline:
+            log = subprocess.run(
+                ["flwr", "log", run_id, "--show"], env=edge.environment, capture_output=True, text=True
+            )
+            raise StartError(f"the run of {name} does not serve:\n{log.stdout}")
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A SuperLink and its SuperNodes.
+
+    Attributes
+    ----------
+    folder : Path
+        Its keys, logs and Flower's own files.
+    address : str
+        Of the SuperLink.
+    environment : dict[str, str]
+        In it, `flwr` finds the SuperLink.
+    superlink : Program
+        The SuperLink.
+    node_configs : Sequence[str]
+        Of the SuperNodes.
+    supernodes : list[Program]
+        The SuperNodes.
+    edges : Sequence[Federation]
+        Those whose gateways its SuperNodes are.
+    """
+
+    folder: Path
+    address: str
+    environment: dict[str, str]
+    superlink: Program
+    node_configs: Sequence[str]
+    supernodes: list[Program] = field(default_factory=list)
+    edges: Sequence["Federation"] = ()
+
+    def start_supernode(self, i: int) -> Program:
+        """Start the SuperNode of device `i`, whose key is registered."""
+        home = {"FLWR_HOME": str(self.folder / f"flower-{i}")}
+        command = [
+            *("flower-supernode", "--superlink", self.address),
+            *("--host", "127.0.0.1", "--port", str(free_ports(1)[0])),
+            *("--root-certificates", str(self.folder / "certificates" / "ca.crt")),
+            *("--auth-supernode-private-key", str(self.folder / "keys" / f"device-{i}")),
+            *("--node-config", self.node_configs[i]),
+        ]
+        log = self.folder / "logs" / f"supernode-{i}.log"
+        return start(f"SuperNode {i}", command, log, {**self.environment, **home})
+
+
+@contextmanager
+def federation(folder: Path, node_configs: Sequence[str]) -> Iterator[Federation]:
+    """Run a SuperLink and SuperNodes with these configs, all in a folder of their own.
+
+    Raises
+    ------
+    StartError
+        Something ends at once, or is not ready in time.
+    """
+    port = free_ports(1)[0]
     address = f"127.0.0.1:{port}"
     make_certificates(folder / "certificates", ["localhost", "127.0.0.1"])
     environment = flower_environment(folder, address)
-    programs: list[Program] = []
+    superlink = start_superlink(folder, port, environment)
+    made = Federation(folder, address, environment, superlink, node_configs)
     try:
-        programs.append(start_superlink(folder, port, environment))
-        wait_for_superlink(programs[0], address, folder / "certificates" / "ca.crt")
-        for i, node_port in enumerate(node_ports):
+        wait_for_superlink(superlink, address, folder / "certificates" / "ca.crt")
+        for i in range(len(node_configs)):
             public_key = make_device_key(folder / "keys" / f"device-{i}")
             flwr(["supernode", "register", str(public_key)], environment)
-            node_config = f"partition-id={i} num-partitions={supernodes}"
-            programs.append(start_supernode(folder, i, address, node_port, node_config, environment))
-        wait_until_online(programs, supernodes, environment)
-        yield environment
+            made.supernodes.append(made.start_supernode(i))
+        wait_until_online([superlink, *made.supernodes], len(node_configs), environment)
+        yield made
     finally:
-        stop_all([program.process for program in programs])
+        stop_all([program.process for program in (superlink, *made.supernodes)])
 
 
 def flower_environment(folder: Path, address: str) -> dict[str, str]:
@@ -153,26 +287,12 @@ def start_superlink(folder: Path, port: int, environment: Mapping[str, str]) -> 
     return start("the SuperLink", command, folder / "logs" / "superlink.log", environment)
 
 
-def start_supernode(
-    folder: Path, i: int, address: str, port: int, node_config: str, environment: Mapping[str, str]
-) -> Program:
-    """Start the SuperNode of device `i`, which talks to its ClientApp on `port`."""
-    command = [
-        *("flower-supernode", "--superlink", address, "--host", "127.0.0.1", "--port", str(port)),
-        *("--root-certificates", str(folder / "certificates" / "ca.crt")),
-        *("--auth-supernode-private-key", str(folder / "keys" / f"device-{i}")),
-        *("--node-config", node_config),
-    ]
-    home = {"FLWR_HOME": str(folder / f"flower-{i}")}
-    return start(f"SuperNode {i}", command, folder / "logs" / f"supernode-{i}.log", {**environment, **home})
-
-
 def start(name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Program:
     """Start a program of Flower, with its output in a log file."""
     executable = shutil.which(command[0], path=environment["PATH"])
     if executable is None:
         raise StartError(f"{command[0]} is not installed beside this Python; type: make install")
-    with log.open("w") as output:
+    with log.open("a") as output:
         process = subprocess.Popen(
             [executable, *command[1:]],
             env=dict(environment),
@@ -228,6 +348,31 @@ def flwr(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
     return done.stdout
 
 
+def start_run(app: Path, options: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Start a run of an app, without waiting for its end, and return its id."""
+    return str(json.loads(flwr(["run", str(app), *options, "--format", "json"], environment))["run-id"])
+
+
+def status_of(run_id: str, environment: Mapping[str, str]) -> str:
+    """Return the status of a run, "finished:completed" for one that succeeded."""
+    return json.loads(flwr(["list", "--run-id", run_id, "--format", "json"], environment))["runs"][0]["status"]
+
+
+def wait_for_end(run_id: str, environment: Mapping[str, str], seconds: float) -> str:
+    """Return the status of a run at its end; StartError if it is not over in time."""
+    deadline = time.monotonic() + seconds
+    while not (status := status_of(run_id, environment)).startswith("finished"):
+        if time.monotonic() > deadline:
+            raise StartError(f"run {run_id} is not over after {seconds:.0f} s")
+        time.sleep(0.5)
+    return status
+
+
+def run_config(settings: Mapping[str, object]) -> list[str]:
+    """Return the options of `flwr run` for settings, whose names may have underscores."""
+    return ["--run-config", " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in settings.items())]
+
+
 def stop_all(processes: Sequence[subprocess.Popen]) -> None:
     """End processes that this script started, and all that they started in turn."""
     # A second Ctrl-C must not keep it from ending the rest.
@@ -262,9 +407,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--folder", type=Path, help="folder for keys, logs and Flower's files (default: a temporary one)"
     )
+    parser.add_argument("--edges", type=int, default=0, help="number of edge hosts (default: none, one tier)")
     known, options = parser.parse_known_args(arguments)
     if known.supernodes < 1:
         parser.error(f"--supernodes = {known.supernodes}: allowed is 1 or more")
+    if not 0 <= known.edges <= known.supernodes:
+        parser.error(f"--edges = {known.edges}: allowed is 0 to --supernodes = {known.supernodes}")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     with ExitStack() as stack:
@@ -272,6 +420,8 @@ def main(arguments: Sequence[str]) -> int:
             folder = known.folder.expanduser().resolve()
         else:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flwr-", ignore_cleanup_errors=True)))
+        if known.edges:
+            return run_two_tiers(known.app.resolve(), known.supernodes, known.edges, folder, options)
         return run_locally(known.app.resolve(), known.supernodes, folder, options)
 
 

@@ -4,10 +4,11 @@ from .accumulated import AccumulatedGradients
 from .edges import EdgeRounds, Evaluation, Failure, StrategyEdge, Update
 from .hierarchical import EdgeOutcome, Hierarchical, Observer, Round
 from .resource_aware import ResourceAware, Resources
-from .topology import Profile, ask_profiles, group_by_edge, wait_for_nodes
+from .topology import DeviceProfile, Profile, ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
 
 __all__ = [
     "AccumulatedGradients",
+    "DeviceProfile",
     "EdgeOutcome",
     "EdgeRounds",
     "Evaluation",
@@ -21,6 +22,7 @@ __all__ = [
     "StrategyEdge",
     "Update",
     "ask_profiles",
+    "ask_to_measure",
     "group_by_edge",
     "wait_for_nodes",
 ]

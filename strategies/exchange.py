@@ -5,7 +5,7 @@ its result. An ordinary Flower round is a conversation of one exchange, a split 
 """
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 from flwr.app import Error, Message
@@ -26,11 +26,28 @@ EDGE_FAILED = 1004
 MAX_POLL_SECONDS = 1.0
 
 
+class Losable(list[Message]):
+    """Messages to yield where it may turn out that a reply is not worth waiting for.
+
+    Parameters
+    ----------
+    messages : Iterable[Message]
+        The messages.
+    is_lost : Callable[[int], bool]
+        Called with a node id, again and again: whether to go on without that node's reply.
+    """
+
+    def __init__(self, messages: Iterable[Message], is_lost: Callable[[int], bool]) -> None:
+        super().__init__(messages)
+        self.is_lost = is_lost
+
+
 class _Exchange:
     """The messages of one exchange and the replies that are in."""
 
     def __init__(self, grid: Grid, messages: list[Message], deadline: float) -> None:
         self._messages = messages
+        self._is_lost = messages.is_lost if isinstance(messages, Losable) else lambda node_id: False
         self._deadline = deadline
         self._replies: dict[str, Message] = {}
         ids = list(grid.push_messages(messages)) if messages else []
@@ -48,8 +65,13 @@ class _Exchange:
         self._replies[message_id] = reply
 
     def is_over(self) -> bool:
-        """Return whether every reply is here or the deadline has passed."""
-        return not self.waiting or time.monotonic() >= self._deadline
+        """Return whether every reply is here or lost, or the deadline has passed."""
+        if not self.waiting or time.monotonic() >= self._deadline:
+            return True
+        return all(
+            message_id not in self.waiting or self._is_lost(message.metadata.dst_node_id)
+            for message, message_id in zip(self._messages, self._ids, strict=True)
+        )
 
     def replies(self) -> list[Message]:
         """Return one reply per message, in the order of the messages; error replies for the missing."""

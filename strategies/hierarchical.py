@@ -4,6 +4,7 @@ import io
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from logging import INFO, WARNING, getLogger
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from .attendance import Attendance
 from .edges import (
     EVERYBODY,
     EdgeRounds,
@@ -200,6 +202,7 @@ class Hierarchical(Strategy):
         if len(set(map(id, [cloud, *strategies]))) <= len(strategies):
             raise ValueError("make_edge must return a new strategy for every edge: strategies hold state")
         self._edge_of_id = dict(enumerate(self.edges, start=1))
+        self._attendance = Attendance(self.topology, node_name)
         self._weight_key = weight_key(cloud)
 
     def summary(self) -> None:
@@ -340,6 +343,61 @@ class Hierarchical(Strategy):
         for name, edge in self.edges.items():
             edge.load_state_dict(state["edges"][name])
 
+    # One edge, for whoever runs it by itself.
+
+    def members(self, name: str, grid: Grid) -> MemberGrid:
+        """Return the view of an edge's nodes; who has left, and who is back, is logged when somebody looks through it.
+
+        An edge looks when a round of its begins; a look of its own for the log would be dear with many nodes.
+        """
+        return MemberGrid(grid, self.topology[name], on_look=partial(self._attendance.note, name))
+
+    def train_edge(
+        self, name: str, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Exchanges[EdgeOutcome]:
+        """Run an edge's rounds of one global round; a conversation for `strategies.exchange.converse`.
+
+        Parameters
+        ----------
+        name : str
+            The edge.
+        number : int
+            The global round, from 1.
+        arrays : ArrayRecord
+            The model that the cloud sent.
+        config : ConfigRecord
+            What the cloud sent along.
+        grid : Grid
+            Carries messages to the nodes.
+        """
+        started = time.monotonic()
+        members = self.members(name, grid)
+        updates: list[Update] = []
+        trained = False
+        for e in range(1, self.edge_rounds + 1):
+            server_round = (number - 1) * self.edge_rounds + e
+            update = yield from self.edges[name].train_round(server_round, arrays, config, members)
+            updates.append(update)
+            if update.arrays is not None:
+                arrays, trained = update.arrays, True
+            self.log_failures(f"round {number}, edge round {e}", name, update.failures)
+            for observer in self.observers:
+                observer.on_edge_round(server_round, name, update)
+        return EdgeOutcome(arrays if trained else None, updates, time.monotonic() - started)
+
+    def evaluate_edge(
+        self, name: str, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Exchanges[Evaluation]:
+        """Evaluate `arrays` on an edge's nodes after a global round; parameters as for `train_edge`."""
+        members = MemberGrid(grid, self.topology[name])
+        return self.edges[name].evaluate_round(number * self.edge_rounds, arrays, config, members)
+
+    def log_failures(self, when: str, edge: str, failures: Sequence[Failure]) -> None:
+        """Log a line for every node of an edge that was left out, and for the edge itself."""
+        for failure in failures:
+            who = edge if failure.node_id == EVERYBODY else f"{self.node_name(failure.node_id)} of {edge}"
+            logger.log(WARNING, "%s: %s left out: %s", when, who, failure.reason)
+
     def _train(
         self, number: int, arrays: ArrayRecord, config: ConfigRecord | None, grid: Grid, timeout: float | None
     ) -> tuple[ArrayRecord, MetricRecord | None, dict[str, EdgeOutcome]]:
@@ -347,7 +405,7 @@ class Hierarchical(Strategy):
         messages = self.configure_train(number, arrays, config or ConfigRecord(), grid)
         instructions = self._by_edge(messages)
         conversations = {
-            name: self._train_edge(name, number, *_arrays_and_config(message), grid)
+            name: self.train_edge(name, number, *_arrays_and_config(message), grid)
             for name, message in instructions.items()
         }
         outcomes: dict[str, EdgeOutcome] = self._converse(grid, conversations, instructions, timeout)
@@ -371,17 +429,13 @@ class Hierarchical(Strategy):
         messages = self.configure_evaluate(number, arrays, config or ConfigRecord(), grid)
         instructions = self._by_edge(messages)
         conversations = {
-            name: self.edges[name].evaluate_round(
-                number * self.edge_rounds,
-                *_arrays_and_config(message),
-                MemberGrid(grid, self.topology[name]),
-            )
+            name: self.evaluate_edge(name, number, *_arrays_and_config(message), grid)
             for name, message in instructions.items()
         }
         evaluations: dict[str, Evaluation] = self._converse(grid, conversations, instructions, timeout)
         contents = {}
         for name, evaluation in evaluations.items():
-            self._log_failures(f"round {number}, evaluation", name, evaluation.failures)
+            self.log_failures(f"round {number}, evaluation", name, evaluation.failures)
             if evaluation.weight > 0:
                 contents[name] = RecordDict({METRICS: self._metrics(evaluation.metrics or {}, evaluation.weight)})
             elif not evaluation.failures:  # its strategy asked nobody
@@ -389,25 +443,6 @@ class Hierarchical(Strategy):
         if not (replies := self._replies(instructions, contents, f"round {number}, evaluation")):
             return None, evaluations
         return self.aggregate_evaluate(number, replies), evaluations
-
-    def _train_edge(
-        self, name: str, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Exchanges[EdgeOutcome]:
-        """Run an edge's rounds of one global round; the conversation of `converse`."""
-        started = time.monotonic()
-        members = MemberGrid(grid, self.topology[name])
-        updates: list[Update] = []
-        trained = False
-        for e in range(1, self.edge_rounds + 1):
-            server_round = (number - 1) * self.edge_rounds + e
-            update = yield from self.edges[name].train_round(server_round, arrays, config, members)
-            updates.append(update)
-            if update.arrays is not None:
-                arrays, trained = update.arrays, True
-            self._log_failures(f"round {number}, edge round {e}", name, update.failures)
-            for observer in self.observers:
-                observer.on_edge_round(server_round, name, update)
-        return EdgeOutcome(arrays if trained else None, updates, time.monotonic() - started)
 
     def _converse(
         self,
@@ -449,11 +484,6 @@ class Hierarchical(Strategy):
         for failure in failures:
             logger.log(WARNING, "%s: %s left out: %s", when, self._edge_of_id[failure.node_id], failure.reason)
         return screened if len(failures) < len(screened) else []
-
-    def _log_failures(self, when: str, edge: str, failures: Sequence[Failure]) -> None:
-        for failure in failures:
-            who = edge if failure.node_id == EVERYBODY else f"{self.node_name(failure.node_id)} of {edge}"
-            logger.log(WARNING, "%s: %s left out: %s", when, who, failure.reason)
 
     def _by_edge(self, messages: Iterable[Message]) -> dict[str, Message]:
         """Return the cloud's messages by edge, in the order of the edges."""

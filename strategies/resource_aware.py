@@ -13,6 +13,7 @@ from clients.messages import (
     LOCAL_ROUNDS,
     SPLIT_BEGIN,
     SPLIT_END,
+    SPLIT_STREAM,
     TRAIN,
     TRAIN_ACCUMULATED,
     TRANSMIT_POWER_WATTS,
@@ -24,8 +25,8 @@ from .exchange import LATE, Exchanges
 from .screening import Failure
 from .views import MemberGrid
 
-INSTRUCTIONS = (TRAIN, TRAIN_ACCUMULATED, SPLIT_BEGIN)  # these tell a client its plan
-RESULTS = (TRAIN, TRAIN_ACCUMULATED, SPLIT_END)  # the replies to these bring what a client has learned
+INSTRUCTIONS = (TRAIN, TRAIN_ACCUMULATED, SPLIT_BEGIN, SPLIT_STREAM)  # these tell a client its plan
+RESULTS = (TRAIN, TRAIN_ACCUMULATED, SPLIT_END, SPLIT_STREAM)  # the replies to these bring what a client has learned
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def _with_plans(rounds: Exchanges[Update], plans: Mapping[int, dict[str, Any]], 
     replies: list[Message] | None = None
     while True:
         try:
-            messages = list(rounds.send(replies))  # type: ignore[arg-type]
+            messages = rounds.send(replies)  # type: ignore[arg-type]
         except StopIteration as stop:
             return stop.value
         for message in messages:

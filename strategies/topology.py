@@ -4,17 +4,28 @@ Node ids are random in every simulation run, so a topology is never made by slic
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from logging import getLogger
 
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from clients.messages import (
+    CAPACITANCE,
     CLASS_COUNTS,
+    CONFIG,
+    CPU_COUNT,
+    CYCLES_PER_EXAMPLE,
     EDGE_NAME,
+    ENERGY_BUDGET_JOULES,
+    LINK_BITS_PER_SECOND,
+    MAX_FREQUENCY_HZ,
+    MAX_POWER_WATTS,
+    MEASURE,
+    MEMORY_BYTES,
+    MIN_FREQUENCY_HZ,
     NUM_TEST_EXAMPLES,
     NUM_TRAIN_EXAMPLES,
     PARTITION_ID,
@@ -27,6 +38,41 @@ from .exchange import converse
 logger = getLogger("espalier")
 LOG_EVERY_SECONDS = 5.0
 Topology = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """What a device measured of itself, and the limits that its node's config sets. 0 is unknown.
+
+    Parameters
+    ----------
+    cpu_count : int
+        Processors that it may use.
+    min_frequency_hz, max_frequency_hz : float
+        Limits of the processors' frequency.
+    memory_bytes : int
+        Size of its memory.
+    cycles_per_example : float
+        CPU cycles to train the whole model on one example.
+    link_bits_per_second : float
+        Rate of its uplink.
+    energy_budget_joules : float
+        What it may spend in an edge round; infinite is no limit.
+    max_power_watts : float
+        What it may transmit with.
+    capacitance : float
+        zeta: computing takes ``capacitance / 2 * frequency_hz**2`` joules a cycle.
+    """
+
+    cpu_count: int
+    min_frequency_hz: float
+    max_frequency_hz: float
+    memory_bytes: int
+    cycles_per_example: float
+    link_bits_per_second: float
+    energy_budget_joules: float
+    max_power_watts: float
+    capacitance: float
 
 
 @dataclass(frozen=True)
@@ -45,6 +91,8 @@ class Profile:
         Sizes of its data sets.
     class_counts : tuple[int, ...]
         Training examples per class.
+    device : DeviceProfile, optional (default: None)
+        What it measured of itself, where it was asked to.
     """
 
     node_id: int
@@ -53,6 +101,7 @@ class Profile:
     num_train_examples: int
     num_test_examples: int
     class_counts: tuple[int, ...]
+    device: DeviceProfile | None = None
 
 
 def wait_for_nodes(grid: Grid, count: int, *, timeout_seconds: float = 60.0) -> list[int]:
@@ -90,8 +139,17 @@ def wait_for_nodes(grid: Grid, count: int, *, timeout_seconds: float = 60.0) -> 
     return node_ids
 
 
+def ask_to_measure(node_id: int) -> ConfigRecord:
+    """Return the config record by which any node is asked to measure its device."""
+    return ConfigRecord({MEASURE: True})
+
+
 def ask_profiles(
-    grid: Grid, node_ids: Iterable[int] | None = None, *, timeout_seconds: float | None = 600.0
+    grid: Grid,
+    node_ids: Iterable[int] | None = None,
+    *,
+    timeout_seconds: float | None = 600.0,
+    measure: Callable[[int], ConfigRecord] | None = None,
 ) -> list[Profile]:
     """Ask nodes for their profile by the message type ``query.profile``.
 
@@ -103,6 +161,9 @@ def ask_profiles(
         Whom to ask; None asks all that are connected.
     timeout_seconds : float, optional (default: 600)
         How long to wait for the answers.
+    measure : Callable[[int], ConfigRecord], optional (default: None)
+        Returns the config record that asks a node to measure its device as well, e.g. `ask_to_measure`, by node id.
+        None: nothing is measured.
 
     Returns
     -------
@@ -116,8 +177,11 @@ def ask_profiles(
     """
     ids = sorted(grid.get_node_ids() if node_ids is None else node_ids)
 
+    def query(node_id: int) -> Message:
+        return Message(RecordDict({CONFIG: measure(node_id)} if measure else {}), node_id, QUERY_PROFILE)
+
     def conversation():  # noqa: ANN202
-        return (yield [Message(RecordDict(), node_id, QUERY_PROFILE) for node_id in ids])
+        return (yield [query(node_id) for node_id in ids])
 
     if not ids:
         return []
@@ -175,4 +239,19 @@ def _profile(node_id: int, reply: Message) -> Profile:
         num_train_examples=int(record[NUM_TRAIN_EXAMPLES]),  # type: ignore[arg-type]
         num_test_examples=int(record[NUM_TEST_EXAMPLES]),  # type: ignore[arg-type]
         class_counts=tuple(record[CLASS_COUNTS]),  # type: ignore[arg-type]
+        device=_device(record) if CYCLES_PER_EXAMPLE in record else None,
+    )
+
+
+def _device(record: ConfigRecord) -> DeviceProfile:
+    return DeviceProfile(
+        cpu_count=int(record[CPU_COUNT]),  # type: ignore[arg-type]
+        min_frequency_hz=float(record[MIN_FREQUENCY_HZ]),  # type: ignore[arg-type]
+        max_frequency_hz=float(record[MAX_FREQUENCY_HZ]),  # type: ignore[arg-type]
+        memory_bytes=int(record[MEMORY_BYTES]),  # type: ignore[arg-type]
+        cycles_per_example=float(record[CYCLES_PER_EXAMPLE]),  # type: ignore[arg-type]
+        link_bits_per_second=float(record[LINK_BITS_PER_SECOND]),  # type: ignore[arg-type]
+        energy_budget_joules=float(record[ENERGY_BUDGET_JOULES]),  # type: ignore[arg-type]
+        max_power_watts=float(record[MAX_POWER_WATTS]),  # type: ignore[arg-type]
+        capacitance=float(record[CAPACITANCE]),  # type: ignore[arg-type]
     )

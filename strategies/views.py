@@ -1,6 +1,6 @@
 """Views of a Grid: what one edge, or the cloud, gets to see of the nodes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from flwr.app import Message, RecordDict
@@ -16,16 +16,24 @@ class MemberGrid(Grid):
         The Grid of all nodes; messages go through it.
     members : Sequence[int]
         Node ids of the edge, in client order.
+    on_look : Callable[[Sequence[int]], None], optional (default: None)
+        Told which members are connected, whenever somebody asks.
     """
 
-    def __init__(self, grid: Grid, members: Sequence[int]) -> None:
+    def __init__(
+        self, grid: Grid, members: Sequence[int], on_look: Callable[[Sequence[int]], None] | None = None
+    ) -> None:
         self._grid = grid
         self._members = tuple(members)
+        self._on_look = on_look
 
     def get_node_ids(self) -> list[int]:
         """Return the members that are connected, in client order."""
         connected = set(self._grid.get_node_ids())
-        return [node_id for node_id in self._members if node_id in connected]
+        present = [node_id for node_id in self._members if node_id in connected]
+        if self._on_look is not None:
+            self._on_look(present)
+        return present
 
     def as_of_now(self) -> "MemberGrid":
         """Return a view whose members are those connected now.

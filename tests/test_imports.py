@@ -14,9 +14,9 @@ ALLOWED = {
     "sim": {"sim"},
 }
 LIBRARIES = {
-    "clients": {"flwr", "numpy", "torch"},
+    "clients": {"flwr", "grpc", "numpy", "torch"},
     "sim": {"flwr", "numpy"},
-    "strategies": {"flwr", "numpy", "cvxpy", "torch"},
+    "strategies": {"flwr", "grpc", "numpy", "cvxpy", "torch"},
 }
 PRIVATE = "sim/in_process_grid.py"
 STANDARD = __import__("sys").stdlib_module_names

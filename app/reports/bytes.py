@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from threading import Lock
 from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -22,12 +23,15 @@ class Link(NamedTuple):
 
 
 class ByteMeter(Observer):
-    """Counts the payload bytes of all messages.
+    """Counts the payload bytes of all messages and streams.
 
     Kinds are ``model``, ``config`` and ``metrics`` for training, ``accumulated-gradient`` with RawHFL, in split
     training the names of the records (``client-block``, ``activations``, ``cut-gradient``, ``indices`` or ``labels``),
     and ``evaluation`` for whatever an evaluation sends. Tier ``edge`` is between clients and their edge, tier ``cloud``
     between edges and the cloud.
+
+    Of the frames of a stream the values of the tensor, with the scales of int8, and the labels or indices are counted,
+    under the names that they have in messages. NumPy's headers, which records add, and the frames' own are not in them.
 
     Parameters
     ----------
@@ -39,6 +43,7 @@ class ByteMeter(Observer):
     def __init__(self, tier_names: Mapping[str, str]) -> None:
         self._tier_names = tier_names
         self.counts: Counter[Link] = Counter()
+        self._lock = Lock()
 
     def on_message(self, tier: str, edge: str, direction: str, message: Message) -> None:
         """Count the records of a message; error replies carry none."""
@@ -46,12 +51,22 @@ class ByteMeter(Observer):
             return
         if message.has_content():
             for kind, count in payload_bytes(message.metadata.message_type, message.content).items():
-                self.counts[Link(edge, self._tier_names[tier], direction, kind)] += count
+                self._add(tier, edge, direction, kind, count)
+
+    def on_bytes(self, edge: str, direction: str, kind: str, count: int) -> None:
+        """Count what a frame of a stream between clients and their edge holds; may be called from any thread."""
+        if "edge" in self._tier_names:
+            self._add("edge", edge, direction, kind, count)
 
     def take(self) -> Counter[Link]:
         """Return what was counted since the last call and start again."""
-        counts, self.counts = self.counts, Counter()
+        with self._lock:
+            counts, self.counts = self.counts, Counter()
         return counts
+
+    def _add(self, tier: str, edge: str, direction: str, kind: str, count: int) -> None:
+        with self._lock:
+            self.counts[Link(edge, self._tier_names[tier], direction, kind)] += count
 
 
 def payload_bytes(message_type: str, content: RecordDict) -> Counter[str]:

@@ -144,11 +144,12 @@ def _resource_lines(summary: Mapping[str, Any]) -> list[str]:
     if joules := summary.get("energy_joules"):
         each = joules["per_client_round"]
         share = "nobody was ever selected" if each is None else f"{each:.4g} J per selected client and edge round"
-        result.append(f"energy: {joules['total']:.4g} J, {share}")
-        late, nobody = summary["late"], summary["edge_rounds_without_anybody"]
-        result.append(
-            f"simulated time: {summary['simulated_seconds']:.1f} s; {late} late, {nobody} edge rounds without anybody"
-        )
+        late, nobody = summary["late"], f"{summary['edge_rounds_without_anybody']} edge rounds without anybody"
+        if "simulated_seconds" in summary:
+            result.append(f"energy: {joules['total']:.4g} J, {share}")
+            result.append(f"simulated time: {summary['simulated_seconds']:.1f} s; {late} late, {nobody}")
+        else:
+            result.append(f"energy as planned: {joules['total']:.4g} J, {share}; {nobody}")
     return result
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from app.config import RunConfig
 from app.reports.bytes import EVALUATION, Link, nested
 from app.reports.resources import resource_summary
-from clients.messages import ACCURACY, LOSS, TOP
+from clients.messages import ACCURACY, LOSS, NUM_EXAMPLES, TOP
 from strategies import Evaluation, Failure, Round
 from strategies.split import Personalised
 
@@ -80,6 +80,7 @@ def global_line(
         client_of[node_id]: metrics
         for evaluation in outcome.evaluations.values()
         for node_id, metrics in evaluation.replies.items()
+        if was_tested(metrics)
     }
     if clients:
         for key in (ACCURACY, LOSS):
@@ -114,7 +115,12 @@ def personalised_line(
     counts, client_of
         As in `edge_lines`.
     """
-    clients = {client_of[n]: dict(metrics) for result in results.values() for n, metrics in result.metrics.items()}
+    clients = {
+        client_of[node_id]: dict(metrics)
+        for result in results.values()
+        for node_id, metrics in result.metrics.items()
+        if was_tested(metrics)
+    }
     line: Line = {"round": number, "scope": "personalised"}
     if clients:
         for key in (ACCURACY, LOSS):
@@ -130,7 +136,7 @@ def summarise(config: RunConfig, lines: Sequence[Line]) -> Line:
     ``bytes`` counts what training sends; what evaluations send besides is in ``bytes_by_kind``.
     """
     rounds = [line for line in lines if line["scope"] == "global"]
-    evaluated = next((line for line in reversed(rounds) if "clients" in line), {})
+    evaluated = next((line for key in ("clients", "test") for line in reversed(rounds) if key in line), {})
     totals: dict[str, Any] = {"uplink": {}, "downlink": {}}
     by_kind: dict[str, Any] = {}
     for line in rounds:
@@ -175,6 +181,11 @@ def top_m(clients: Mapping[str, Line]) -> dict[str, dict[str, float | None]]:
     numbers = sorted({int(k.removeprefix(TOP)) for own in clients.values() for k in own if k.startswith(TOP)})
     shares = {m: [own.get(f"{TOP}{m}") for own in clients.values()] for m in numbers}
     return {str(m): spread([math.nan if v is None else v for v in values]) for m, values in shares.items()}
+
+
+def was_tested(metrics: Mapping[str, Any]) -> bool:
+    """Return whether a client had anything to evaluate on; one that had not would count as always wrong."""
+    return metrics.get(NUM_EXAMPLES) != 0
 
 
 def spread(values: Sequence[float]) -> dict[str, float | None]:

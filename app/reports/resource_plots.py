@@ -45,19 +45,22 @@ def draw_resource_plots(folder: Path, title: str, lines: Sequence[Line], world: 
     -------
     list[Path]
         ``costs.png`` (accuracy over rounds, simulated seconds and joules) and, for a known world, ``positions.png``
-        (the clients' places and how often they were selected), ``selections.png`` (how often they could take part and
-        were selected) and ``energy.png`` (distributions of the joules, and the joules so far over rounds). None for a
-        run without plans.
+        (the clients' places, where they have any, and how often they were selected), ``selections.png`` (how often they
+        could take part and were selected) and ``energy.png`` (distributions of the joules, and the joules so far over
+        rounds). None for a run without plans.
     """
     rounds = [line for line in lines if line["scope"] == "global" and "energy_joules" in line]
     evaluated = [line for line in rounds if "clients" in line]
     paths = []
     if evaluated:
-        paths.append(save_plot(folder / "costs.png", title, _draw_costs, evaluated, width=11.0, columns=3))
+        columns = _costs_of(evaluated)
+        width, what = 11.0 / 3 * len(columns), (evaluated, columns)
+        paths.append(save_plot(folder / "costs.png", title, _draw_costs, what, width=width, columns=len(columns)))
     if rounds and world:
         totals = client_totals(lines, (client["client"] for client in world["clients"]))
-        map_, height = (world, totals), _map_height(world["base_stations"], world["radius_metres"])
-        paths.append(save_plot(folder / "positions.png", title, _draw_positions, map_, width=7.0, height=height))
+        if "base_stations" in world:
+            map_, height = (world, totals), _map_height(world["base_stations"], world["radius_metres"])
+            paths.append(save_plot(folder / "positions.png", title, _draw_positions, map_, width=7.0, height=height))
         paths.append(save_plot(folder / "selections.png", title, _draw_selections, totals, width=9.0))
         data = (lines, rounds, world)
         paths.append(
@@ -66,12 +69,17 @@ def draw_resource_plots(folder: Path, title: str, lines: Sequence[Line], world: 
     return paths
 
 
-def _draw_costs(axes: Sequence[Axes], evaluated: Sequence[Line]) -> None:
-    along = {
-        "global round": [line["round"] for line in evaluated],
-        "simulated seconds": [line["simulated_seconds"] for line in evaluated],
-        "joules of all clients": [line["energy_joules"]["so_far"] for line in evaluated],
-    }
+def _costs_of(evaluated: Sequence[Line]) -> dict[str, list[float]]:
+    """Return what accuracy is drawn over: without a simulated clock the joules are not metered, but planned."""
+    rounds, joules = ([line["round"] for line in evaluated], [line["energy_joules"]["so_far"] for line in evaluated])
+    if any("simulated_seconds" not in line for line in evaluated):
+        return {"global round": rounds, "planned joules of all clients": joules}
+    seconds = [line["simulated_seconds"] for line in evaluated]
+    return {"global round": rounds, "simulated seconds": seconds, "joules of all clients": joules}
+
+
+def _draw_costs(axes: Sequence[Axes], costs: tuple[Sequence[Line], Mapping[str, Sequence[float]]]) -> None:
+    evaluated, along = costs
     mean, low, high = ([number(line["accuracy"][part]) for line in evaluated] for part in ("mean", "min", "max"))
     for ax, (name, values) in zip(axes, along.items(), strict=True):
         ax.fill_between(values, low, high, color=BLUE, alpha=0.15, lw=0, label="clients, min to max")

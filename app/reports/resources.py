@@ -66,7 +66,8 @@ def resource_summary(lines: Sequence[Line]) -> Line:
     -------
     dict
         ``energy_joules`` (``total``, ``compute``, ``upload``, and ``per_client_round``: per selected client and edge
-        round, None if nobody ever was selected), ``simulated_seconds``, ``late`` (results after the deadline) and
+        round, None if nobody ever was selected), ``simulated_seconds`` (where a clock is simulated; the joules are
+        those of the plans elsewhere), ``late`` (results after the simulated deadline) and
         ``edge_rounds_without_anybody`` and ``edge_rounds_short`` (in which nobody, or fewer clients than asked for,
         were selected, as too few could take part).
     """
@@ -83,7 +84,7 @@ def resource_summary(lines: Sequence[Line]) -> Line:
             "upload": upload,
             "per_client_round": (compute + upload) / selected if selected else None,
         },
-        "simulated_seconds": times[-1] if times else 0.0,
+        **({"simulated_seconds": times[-1]} if times else {}),
         "late": sum(len(plan["late"]) for plan in plans),
         "edge_rounds_without_anybody": sum(not plan["selected"] for plan in plans),
         "edge_rounds_short": sum(plan.get("short", False) for plan in plans),

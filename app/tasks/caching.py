@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from app.config import RunConfig
 from app.tasks.caching_data import CachingData, caching_clients, caching_mlp, num_slots
 from app.tasks.common import compute_device, local_training
+from app.tasks.node import Node
 from clients.task import ClientTask, Examples
 from clients.unique_rows import unique_row_sgd
 
@@ -108,9 +109,9 @@ def examples_available(config: RunConfig, slots: Tensor, edge_rounds_per_round: 
     return available
 
 
-def new_client_task(config: RunConfig, model: nn.Module, partition_id: int, edge_name: str) -> ClientTask:
+def new_client_task(config: RunConfig, model: nn.Module, node: Node) -> ClientTask:
     """Return the task of one client, which works on `model`."""
-    data = client_data(config)[partition_id]
+    data = client_data(config)[node.partition_id]
     table = data.table.to(compute_device(config))
     return ClientTask(
         model=model,
@@ -119,10 +120,10 @@ def new_client_task(config: RunConfig, model: nn.Module, partition_id: int, edge
         prepare=_rows_of(table),
         training=local_training(config),
         seed=config.seed,
-        partition_id=partition_id,
+        partition_id=node.partition_id,
         class_counts=tuple(torch.bincount(data.train.labels, minlength=NUM_CONTENTS).tolist()),
         device=compute_device(config),
-        edge_name=edge_name,
+        edge_name=node.edge_name,
         available=examples_available(config, data.train_slots, config.edge_rounds if config.is_flat else 1),
         top_m=TOP_M,
         sgd=_sgd_on(table),

@@ -9,16 +9,14 @@ from app.config import RunConfig, parse_config
 from app.errors import UserError
 from app.tasks.common import compute_device
 from app.tasks.family import family
+from app.tasks.node import Node, parse_node
 from clients.task import ClientTask
 
 
 def client_task(context: Context) -> ClientTask:
     """Return the task of the node that a context belongs to; a ClientApp calls it for every message."""
-    partition_id = context.node_config.get("partition-id")
-    if not isinstance(partition_id, int):
-        raise UserError(f"partition-id = {partition_id!r} in the node's config: allowed is an integer")
-    tasks = _tasks(tuple(sorted(context.run_config.items())))
-    return tasks.of(partition_id, str(context.node_config.get("edge-name", "")))
+    node = parse_node(context.node_config)
+    return _tasks(tuple(sorted(context.run_config.items()))).of(node)
 
 
 @lru_cache(maxsize=1)
@@ -41,21 +39,20 @@ class ClientTasks:
         torch.set_num_threads(config.torch_threads)
         self._config = config
         self._model = family(config).new_model(config).to(compute_device(config))
-        self._tasks: dict[int, ClientTask] = {}
+        self._tasks: dict[Node, ClientTask] = {}
 
-    def of(self, partition_id: int, edge_name: str) -> ClientTask:
+    def of(self, node: Node) -> ClientTask:
         """Return a client's task.
 
         Raises
         ------
         UserError
-            If there is no such client.
+            If there is no such client, or its data can't be had.
         """
-        if partition_id not in self._tasks:
+        if node not in self._tasks:
             num_clients = self._config.num_clients
-            if not 0 <= partition_id < num_clients:
-                raise UserError(f"partition-id = {partition_id}: allowed is 0 to num-clients - 1 = {num_clients - 1}")
-            self._tasks[partition_id] = family(self._config).new_client_task(
-                self._config, self._model, partition_id, edge_name
-            )
-        return self._tasks[partition_id]
+            if not 0 <= node.partition_id < num_clients:
+                allowed = f"0 to num-clients - 1 = {num_clients - 1}"
+                raise UserError(f"partition-id = {node.partition_id}: allowed is {allowed}")
+            self._tasks[node] = family(self._config).new_client_task(self._config, self._model, node)
+        return self._tasks[node]

@@ -1,5 +1,6 @@
 """The data sets by name: where each comes from and how it becomes `ImageData`."""
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -15,7 +16,7 @@ from app.tasks.image_data import FORMAT_VERSION, ImageData, LabelledImages, chan
 if TYPE_CHECKING:
     from torchvision.datasets import VisionDataset
 
-__all__ = ["DATASETS", "ImageData", "LabelledImages", "load_dataset"]
+__all__ = ["DATASETS", "ImageData", "LabelledImages", "load_dataset", "load_pool"]
 
 DATASETS = ("digits", "cifar10", "cifar100", "fashion-mnist", "image-folder")
 
@@ -67,6 +68,44 @@ def load_dataset(name: str, *, data_dir: Path | None, cache_dir: Path, image_siz
     if name == "image-folder":
         return _load_folder(data_dir, cache_dir, image_size)
     return _load_torchvision(name, data_dir or cache_dir / "downloads", cache_dir)
+
+
+def load_pool(pool: Path, *, classes: Sequence[str], image_size: int, cache_dir: Path) -> LabelledImages:
+    """Return the images of one pool, ``<root>/train`` or ``<root>/test``, whose classes are known beforehand.
+
+    They are kept in `cache_dir` as those of `load_dataset` are, each folder's by themselves.
+
+    Parameters
+    ----------
+    pool : Path
+        The folder that holds the class folders, absolute. It may lack classes; where it is missing or holds no images
+        the pool is empty.
+    classes : Sequence[str]
+        The names of the classes, by label.
+    image_size : int
+        Every image is resized to a square of so many pixels a side, more than 0.
+    cache_dir : Path
+        The folder for decoded data, created where missing.
+
+    Raises
+    ------
+    UserError
+        There is a class that is not in `classes`, an image is damaged, or `cache_dir` cannot be written.
+    """
+    files, labels = image_folder.list_pool(pool, classes)
+    shape = (len(files), image_size, image_size, 3)
+    if not files:
+        return LabelledImages(_frozen(np.zeros(shape, dtype=np.uint8)), _frozen(labels))
+
+    def build(folder: Path) -> None:
+        image_data.save_pool(folder, pool.name, image_folder.decode_images(files, image_size), labels)
+
+    def load(folder: Path) -> LabelledImages:
+        return image_data.load_pool(folder, pool.name, shape, len(classes))
+
+    # Many devices name their files alike, so that only the folder's own path tells two of them apart for sure.
+    key = fingerprint(pool, files, str(pool), tuple(classes), image_size, FORMAT_VERSION)
+    return load_or_build(cache_dir.expanduser().absolute() / f"image-pool-{key}", build=build, load=load)
 
 
 def _load_digits() -> ImageData:

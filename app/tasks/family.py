@@ -5,13 +5,14 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from app.config import VIDEO_CACHING, RunConfig
-from app.tasks import caching, images
+from app.config import OWN, VIDEO_CACHING, RunConfig
+from app.tasks import caching, images, own_images
+from app.tasks.node import Node
 from clients.task import ClientTask, Examples
 
 
 class Family(Protocol):
-    """What the rest of the app asks of a family; the modules `images` and `caching` are two."""
+    """What the rest of the app asks of a family; the modules `images`, `own_images` and `caching` are some."""
 
     def check_data(self, config: RunConfig) -> None:
         """Raise UserError if the data can't be had."""
@@ -31,7 +32,7 @@ class Family(Protocol):
     def normaliser(self, config: RunConfig) -> Callable[[Tensor], Tensor]:
         """Return the function from inputs of `test_examples` to those of the model."""
 
-    def new_client_task(self, config: RunConfig, model: nn.Module, partition_id: int, edge_name: str) -> ClientTask:
+    def new_client_task(self, config: RunConfig, model: nn.Module, node: Node) -> ClientTask:
         """Return the task of one client, which works on `model`."""
 
     def centralised_task(self, config: RunConfig) -> ClientTask:
@@ -40,4 +41,6 @@ class Family(Protocol):
 
 def family(config: RunConfig) -> Family:
     """Return the family that a config's data set belongs to."""
-    return caching if config.dataset == VIDEO_CACHING else images
+    if config.dataset == VIDEO_CACHING:
+        return caching
+    return own_images if config.partition == OWN else images

@@ -107,17 +107,35 @@ def save(
     images = iter(images)
     meta: dict[str, object] = {"classes": list(classes)}
     for pool, labels in zip(_POOLS, (train_labels, test_labels), strict=True):
-        first = next(images)
-        shape = (len(labels), *first.shape)
-        with open(folder / f"{pool}-images.npy", "wb") as file:
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-            for image in chain([first], islice(images, len(labels) - 1)):
-                file.write(image.tobytes())
-        np.save(folder / f"{pool}-labels.npy", np.asarray(labels, dtype=np.int64))
-        meta[pool] = shape
+        meta[pool] = save_pool(folder, pool, images, labels)
     meta["mean"], meta["std"] = channel_statistics(np.load(folder / "train-images.npy", mmap_mode="r"))
     (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+
+
+def save_pool(folder: Path, pool: str, images: Iterable[np.ndarray], labels: np.ndarray) -> tuple[int, ...]:
+    """Write one pool into a folder, holding no more than one image in memory at a time, and return its shape.
+
+    Parameters
+    ----------
+    folder : Path
+        An existing folder.
+    pool : str
+        The name of the pool; its two files are named after it.
+    images : Iterable[np.ndarray]
+        As for `save`. Of an iterator, as many are taken as there are labels.
+    labels : np.ndarray
+        The label of each image; at least one.
+    """
+    images = iter(images)
+    first = next(images)
+    shape = (len(labels), *first.shape)
+    with open(folder / f"{pool}-images.npy", "wb") as file:
+        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for image in chain([first], islice(images, len(labels) - 1)):
+            file.write(image.tobytes())
+    np.save(folder / f"{pool}-labels.npy", np.asarray(labels, dtype=np.int64))
+    return shape
 
 
 def load(folder: Path) -> ImageData:
@@ -137,14 +155,39 @@ def load(folder: Path) -> ImageData:
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         classes, mean, std = (tuple(meta[key]) for key in ("classes", "mean", "std"))
-        pools = [_load_pool(folder, pool, tuple(meta[pool]), len(classes)) for pool in _POOLS]
+        pools = [_map_pool(folder, pool, tuple(meta[pool]), len(classes)) for pool in _POOLS]
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{folder}: not a saved data set ({error})") from error
     return ImageData(*pools, classes, mean, std)
 
 
-def _load_pool(folder: Path, pool: str, shape: tuple[int, ...], num_classes: int) -> LabelledImages:
-    """Return one pool as memory maps after checking them against the shape in ``meta.json``."""
+def load_pool(folder: Path, pool: str, shape: tuple[int, ...], num_classes: int) -> LabelledImages:
+    """Return one pool as read-only memory maps.
+
+    Parameters
+    ----------
+    folder : Path
+        A folder that `save_pool` has written the pool into.
+    pool : str
+        The name of the pool.
+    shape : tuple[int, ...]
+        The shape that its images must have.
+    num_classes : int
+        Labels must be below it.
+
+    Raises
+    ------
+    ValueError
+        A file is missing or is not what `save_pool` wrote, as far as `load` checks it too.
+    """
+    try:
+        return _map_pool(folder, pool, shape, num_classes)
+    except (OSError, EOFError, ValueError) as error:
+        raise ValueError(f"{folder}: not a saved pool ({error})") from error
+
+
+def _map_pool(folder: Path, pool: str, shape: tuple[int, ...], num_classes: int) -> LabelledImages:
+    """Return one pool as memory maps after checking them against the shape they must have."""
     images = np.load(folder / f"{pool}-images.npy", mmap_mode="r")
     labels = np.load(folder / f"{pool}-labels.npy", mmap_mode="r")
     if images.shape != shape or images.dtype != np.uint8:

@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -15,10 +15,11 @@ from PIL import Image
 from app.errors import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+LAYOUT = "allowed is a folder with train/<class>/* and test/<class>/*"
+FILES = f"allowed are files named *{', *'.join(SUFFIXES)}"
 
 _log = logging.getLogger("espalier")
 
-_LAYOUT = "allowed is a folder with train/<class>/* and test/<class>/*"
 _WINDOW = 256  # images decoded ahead of the reader, which bounds the memory
 _RUN = 16  # images per task of a thread: small ones cost less than the hand-over between threads
 _PROGRESS_SECONDS = 10.0
@@ -64,7 +65,7 @@ def list_images(root: Path) -> Listing:
     """
     for folder in (root, root / "train", root / "test"):
         if not folder.is_dir():
-            raise UserError(f"{folder}: no such folder: {_LAYOUT}")
+            raise UserError(f"{folder}: no such folder: {LAYOUT}")
     classes = _class_folders(root / "train")
     test_classes = _class_folders(root / "test")
     for name in test_classes:
@@ -75,11 +76,44 @@ def list_images(root: Path) -> Listing:
     return Listing(tuple(classes), train, test, train_labels, test_labels)
 
 
+def list_pool(pool: Path, classes: Sequence[str]) -> tuple[list[Path], np.ndarray]:
+    """List the images of one pool whose classes are known beforehand; it may lack some of them, or all.
+
+    Parameters
+    ----------
+    pool : Path
+        The folder that holds the class folders; where it is missing there are no images.
+    classes : Sequence[str]
+        The names of the classes, by label.
+
+    Returns
+    -------
+    tuple[list[Path], np.ndarray]
+        The image files, in the order of `classes` and then by name, and their labels, ``int64``.
+
+    Raises
+    ------
+    UserError
+        There is a folder of another name.
+    """
+    names = _folders(pool) if pool.is_dir() else []
+    for name in names:
+        if name not in classes:
+            raise UserError(f"{pool / name}: class {name!r} is not one of the run's: allowed are {', '.join(classes)}")
+    found = [(label, file) for label, name in enumerate(classes) if name in names for file in _images(pool / name)]
+    return [file for _, file in found], np.array([label for label, _ in found], dtype=np.int64)
+
+
+def _folders(pool: Path) -> list[str]:
+    """Return the sorted names of the folders in ``train`` or ``test``."""
+    return sorted(entry.name for entry in _visible(pool) if entry.is_dir())
+
+
 def _class_folders(pool: Path) -> list[str]:
-    """Return the sorted names of the class folders in ``train`` or ``test``."""
-    names = sorted(entry.name for entry in _visible(pool) if entry.is_dir())
+    """Return the sorted names of the class folders in ``train`` or ``test``, of which there must be some."""
+    names = _folders(pool)
     if not names:
-        raise UserError(f"{pool}: holds no class folders: {_LAYOUT}")
+        raise UserError(f"{pool}: holds no class folders: {LAYOUT}")
     return names
 
 
@@ -88,18 +122,22 @@ def _list_pool(pool: Path, names: list[str], classes: list[str]) -> tuple[list[P
     files: list[Path] = []
     counts = []
     for name in names:
-        folder = pool / name
-        entries = [entry for entry in _visible(folder) if entry.name.lower().endswith(SUFFIXES)]
-        for entry in entries:
-            if not entry.is_file():
-                raise UserError(f"{entry.path!r}: is no file; allowed are images")
-        images = sorted(entry.name for entry in entries)
+        images = _images(pool / name)
         if not images:
-            raise UserError(f"{folder}: holds no images: allowed are files named *{', *'.join(SUFFIXES)}")
-        files += [folder / image for image in images]
+            raise UserError(f"{pool / name}: holds no images: {FILES}")
+        files += images
         counts.append(len(images))
     labels = np.array([classes.index(name) for name in names], dtype=np.int64)
     return files, np.repeat(labels, counts)
+
+
+def _images(folder: Path) -> list[Path]:
+    """Return the image files in a class folder, sorted by name."""
+    entries = [entry for entry in _visible(folder) if entry.name.lower().endswith(SUFFIXES)]
+    for entry in entries:
+        if not entry.is_file():
+            raise UserError(f"{entry.path!r}: is no file; allowed are images")
+    return [folder / name for name in sorted(entry.name for entry in entries)]
 
 
 def _visible(folder: Path) -> list[os.DirEntry[str]]:

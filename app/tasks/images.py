@@ -1,7 +1,7 @@
 """The image tasks: model, data and client tasks for a run config."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
@@ -16,6 +16,7 @@ from app.errors import UserError
 from app.tasks.common import compute_device, local_training
 from app.tasks.data import ImageData, LabelledImages, load_dataset
 from app.tasks.models import build_model
+from app.tasks.node import Node
 from app.tasks.partition import ClientIndices, partition
 from clients.task import ClientTask, Examples
 
@@ -67,9 +68,13 @@ def client_indices(config: RunConfig) -> list[ClientIndices]:
 
 def new_model(config: RunConfig) -> nn.Sequential:
     """Return the config's model with the initial weights that its seed gives."""
-    data = load_data(config)
+    return model_for(config, input_shape(config), len(load_data(config).classes))
+
+
+def model_for(config: RunConfig, image_shape: tuple[int, int, int], num_classes: int) -> nn.Sequential:
+    """Return the config's model for images of a shape (C, H, W), with the initial weights that its seed gives."""
     name = config.model if config.model != "auto" else "small-cnn" if config.dataset == "digits" else "cnn"
-    return build_model(name, image_shape=input_shape(config), num_classes=len(data.classes), seed=config.seed)
+    return build_model(name, image_shape=image_shape, num_classes=num_classes, seed=config.seed)
 
 
 def input_shape(config: RunConfig) -> tuple[int, int, int]:
@@ -83,10 +88,15 @@ def normaliser(config: RunConfig) -> Callable[[Tensor], Tensor]:
 
     Channels get mean 0 and variance 1 over the training pool.
     """
-    data, device = load_data(config), compute_device(config)
-    std = torch.tensor(data.std, device=device).clamp_min(1e-6)
+    data = load_data(config)
+    return normalise_by(data.mean, data.std, compute_device(config))
+
+
+def normalise_by(mean: Sequence[float], deviation: Sequence[float], device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Return the function from uint8 pixels (N, C, H, W) to float32, by statistics of pixels in [0, 1] per channel."""
+    std = torch.tensor(deviation, device=device).clamp_min(1e-6)
     scale = (1 / (255 * std)).view(1, -1, 1, 1)
-    shift = (-torch.tensor(data.mean, device=device) / std).view(1, -1, 1, 1)
+    shift = (-torch.tensor(mean, device=device) / std).view(1, -1, 1, 1)
     return lambda pixels: pixels.to(torch.float32).mul_(scale).add_(shift)
 
 
@@ -126,19 +136,32 @@ def test_examples(config: RunConfig) -> Examples:
     return examples(load_data(config).test)
 
 
-def new_client_task(config: RunConfig, model: nn.Module, partition_id: int, edge_name: str) -> ClientTask:
+def new_client_task(config: RunConfig, model: nn.Module, node: Node) -> ClientTask:
     """Return the task of one client, which works on `model`."""
-    data, indices = load_data(config), client_indices(config)[partition_id]
-    train = examples(data.train, indices.train)
+    data, indices = load_data(config), client_indices(config)[node.partition_id]
+    train, test = examples(data.train, indices.train), examples(data.test, indices.test)
+    return task_of(config, model, node, train, test, normaliser(config), len(data.classes))
+
+
+def task_of(
+    config: RunConfig,
+    model: nn.Module,
+    node: Node,
+    train: Examples,
+    test: Examples,
+    prepare: Callable[[Tensor], Tensor],
+    num_classes: int,
+) -> ClientTask:
+    """Return the task of a client that has these examples."""
     return ClientTask(
         model=model,
         train=train,
-        test=examples(data.test, indices.test),
-        prepare=normaliser(config),
+        test=test,
+        prepare=prepare,
         training=local_training(config),
         seed=config.seed,
-        partition_id=partition_id,
-        class_counts=tuple(np.bincount(train.labels.numpy(), minlength=len(data.classes)).tolist()),
+        partition_id=node.partition_id,
+        class_counts=tuple(np.bincount(train.labels.numpy(), minlength=num_classes).tolist()),
         device=compute_device(config),
-        edge_name=edge_name,
+        edge_name=node.edge_name,
     )

@@ -3,14 +3,20 @@
 from .edges import Relay, SplitEdge, SplitFedV1, SplitFedV2
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads
 from .server_block import ServerBlock
+from .stream import StreamServer
+from .transports import MessageTransport, StreamTransport, Transport
 
 __all__ = [
     "FineTuning",
+    "MessageTransport",
     "Personalised",
     "Relay",
     "ServerBlock",
     "SplitEdge",
     "SplitFedV1",
     "SplitFedV2",
+    "StreamServer",
+    "StreamTransport",
+    "Transport",
     "fine_tune_heads",
 ]

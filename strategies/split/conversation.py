@@ -55,13 +55,71 @@ class MiniBatch:
     labels: Tensor
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What holds for a round of split training, however its mini-batches travel.
+
+    Parameters
+    ----------
+    server_round : int
+        The round.
+    blocks, cuts, cut_shapes : Mapping[int, ...]
+        By node id: the client block to start from, the number of blocks in it, and the shape of one sample's
+        activations behind it.
+    dtype : torch.dtype
+        Of the activations, as the model computes.
+    labels : Labels
+        Finds the labels.
+    num_classes : int
+        Labels are below it.
+    """
+
+    server_round: int
+    blocks: Mapping[int, ArrayRecord]
+    cuts: Mapping[int, int]
+    cut_shapes: Mapping[int, tuple[int, ...]]
+    dtype: torch.dtype
+    labels: "Labels"
+    num_classes: int
+
+    def mini_batch(self, node_id: int, activations: Tensor, numbers: np.ndarray) -> MiniBatch:
+        """Return a client's mini-batch from its activations and the labels, or indices, that came with them.
+
+        Raises
+        ------
+        ValueError
+            For what does not fit.
+        """
+        labels = self.labels.find(node_id, numbers, self.num_classes)
+        cut_shape = self.cut_shapes[node_id]
+        if activations.dtype != self.dtype:
+            raise ValueError(f"activations have dtype {activations.dtype}, expected {self.dtype}")
+        if tuple(activations.shape[1:]) != cut_shape or not len(activations):
+            raise ValueError(
+                f"activations have shape {tuple(activations.shape)}, expected (N, {', '.join(map(str, cut_shape))})"
+            )
+        # The sum is finite nearly always, and much faster to have.
+        if not torch.isfinite(activations.sum()) and not torch.isfinite(activations).all():
+            raise ValueError("activations hold NaN or Inf")
+        if len(labels) != len(activations):
+            raise ValueError(f"{len(labels)} labels for {len(activations)} activations")
+        return MiniBatch(node_id, activations, torch.from_numpy(labels))
+
+    def instruction(self, node_id: int, kind: str, **config: str | bytes | float) -> Message:
+        """Return the message that starts a client's round; `config` is added to what all such messages hold."""
+        record = ConfigRecord(
+            {SERVER_ROUND: self.server_round, CUT: self.cuts[node_id], LABEL_POLICY: self.labels.policy, **config}
+        )
+        return Message(RecordDict({CLIENT_BLOCK: self.blocks[node_id].copy(), CONFIG: record}), node_id, kind)
+
+
 # Serves one mini-batch of each client given and returns the cut gradients, by client.
 Serve = Callable[[list[MiniBatch]], Mapping[int, Tensor]]
 
 
 @dataclass
 class Outcome:
-    """How a lock step ended.
+    """How a round of some clients ended.
 
     Parameters
     ----------
@@ -82,6 +140,19 @@ class Outcome:
         self.blocks |= other.blocks
         self.num_examples |= other.num_examples
         self.failures += other.failures
+
+    def conclude(self, node_id: int, reply: Message, terms: Terms) -> None:
+        """Take in a client's last reply.
+
+        Raises
+        ------
+        ValueError, KeyError, TypeError
+            If it is an error, or does not hold the block that was trained.
+        """
+        raise_error(reply)
+        block = _client_block(reply.content, terms.blocks[node_id])
+        self.num_examples[node_id] = _count(reply.content, NUM_EXAMPLES)
+        self.blocks[node_id] = block
 
     def sort(self, clients: Sequence[int]) -> None:
         """Put the blocks in the order of the clients."""
@@ -111,44 +182,45 @@ class Labels:
         replies = yield [Message(RecordDict(), node_id, QUERY_LABELS) for node_id in unknown]
         for node_id, reply in zip(unknown, replies, strict=True):
             try:
-                _raise_error(reply)
+                raise_error(reply)
                 self._registered[node_id] = _vector(reply.content.array_records[LABELS], LABELS)
             except (ValueError, KeyError, TypeError) as error:
                 failures.append(Failure(node_id, f"no labels registered: {one_line(error)}"))
         return failures
 
-    def find(self, node_id: int, content: RecordDict, num_classes: int) -> np.ndarray:
+    def read(self, content: RecordDict) -> np.ndarray:
+        """Return the labels, or indices, that came in a message; ValueError if there are none."""
+        return _vector(_record(content, self.policy), self.policy)
+
+    def find(self, node_id: int, numbers: np.ndarray, num_classes: int) -> np.ndarray:
         """Return the labels of a client's mini-batch.
+
+        Parameters
+        ----------
+        node_id : int
+            The client.
+        numbers : np.ndarray
+            What it sent, int64, of shape (N,): labels or indices, by the policy.
+        num_classes : int
+            Labels are below it.
 
         Raises
         ------
         ValueError
-            If they, or the indices, are missing or out of range.
+            If a label or an index is out of range.
         """
+        labels = numbers
         if self.policy == INDICES:
-            indices = _vector(_record(content, INDICES), INDICES)
             known = self._registered[node_id]
-            if indices.size and not (indices.min() >= 0 and indices.max() < len(known)):
+            if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(known)):
                 raise ValueError(f"an index is out of range, {len(known)} labels are registered")
-            labels = known[indices]
-        else:
-            labels = _vector(_record(content, LABELS), LABELS)
+            labels = known[numbers]
         if labels.size and not (labels.min() >= 0 and labels.max() < num_classes):
             raise ValueError(f"a label is out of range, there are {num_classes} classes")
         return labels
 
 
-def lock_step(
-    clients: Sequence[int],
-    blocks: Mapping[int, ArrayRecord],
-    cuts: Mapping[int, int],
-    cut_shapes: Mapping[int, tuple[int, ...]],
-    server_round: int,
-    dtype: torch.dtype,
-    labels: Labels,
-    num_classes: int,
-    serve: Serve,
-) -> Exchanges[Outcome]:
+def lock_step(clients: Sequence[int], terms: Terms, serve: Serve) -> Exchanges[Outcome]:
     """Train clients for one round, one mini-batch of each per exchange: S mini-batches are S + 1 exchanges.
 
     A client that fails, or sends what does not fit, leaves the round; the others go on. One with fewer mini-batches
@@ -158,45 +230,32 @@ def lock_step(
     ----------
     clients : Sequence[int]
         Node ids, in client order.
-    blocks, cuts, cut_shapes : Mapping[int, ...]
-        By node id: the client block to start from, the number of blocks in it, and the shape of one sample's
-        activations behind it.
-    server_round : int
-        The round.
-    dtype : torch.dtype
-        Of the activations, as the model computes.
-    labels : Labels
-        Finds the labels.
-    num_classes : int
-        Labels are below it.
+    terms : Terms
+        What the clients start from, and what they may send.
     serve : Callable
         Makes the server's steps for one mini-batch of each client in the list, which is in client order.
     """
     outcome = Outcome()
     num_steps: dict[int, int] = {}
-    messages = {n: _begin(n, blocks[n], cuts[n], server_round, labels.policy) for n in clients}
+    messages = {n: terms.instruction(n, SPLIT_BEGIN) for n in clients}
     step = 0
     while messages:
         replies = yield list(messages.values())
         batches = []
         for node_id, message, reply in zip(messages, messages.values(), replies, strict=True):
             try:
-                _raise_error(reply)
                 if message.metadata.message_type == SPLIT_END:
-                    outcome.blocks[node_id] = _client_block(reply.content, blocks[node_id])
-                    outcome.num_examples[node_id] = _count(reply.content, NUM_EXAMPLES)
+                    outcome.conclude(node_id, reply, terms)
                 else:
-                    activations = _activations(reply.content, step, cut_shapes[node_id], dtype)
-                    own_labels = labels.find(node_id, reply.content, num_classes)
-                    if len(own_labels) != len(activations):
-                        raise ValueError(f"{len(own_labels)} labels for {len(activations)} activations")
-                    batches.append(MiniBatch(node_id, activations, torch.from_numpy(own_labels)))
+                    raise_error(reply)
+                    activations = _activations(reply.content, step)
+                    batches.append(terms.mini_batch(node_id, activations, terms.labels.read(reply.content)))
                     num_steps.setdefault(node_id, max(1, _count(reply.content, NUM_STEPS)))
             except (ValueError, KeyError, TypeError) as error:
                 outcome.failures.append(Failure(node_id, one_line(error)))
         gradients = serve(batches) if batches else {}
         messages = {
-            n: _gradient(n, g, SPLIT_END if step + 1 == num_steps[n] else SPLIT_STEP, server_round, step, labels.policy)
+            n: _gradient(n, g, SPLIT_END if step + 1 == num_steps[n] else SPLIT_STEP, terms, step)
             for n, g in gradients.items()
         }
         step += 1
@@ -214,32 +273,23 @@ def to_record(weights: Mapping[str, Tensor]) -> ArrayRecord:
     return ArrayRecord({name: Array(tensor.detach().cpu().contiguous().numpy()) for name, tensor in weights.items()})
 
 
-def _begin(node_id: int, block: ArrayRecord, cut: int, server_round: int, policy: str) -> Message:
-    config = ConfigRecord({SERVER_ROUND: server_round, CUT: cut, LABEL_POLICY: policy})
-    return Message(RecordDict({CLIENT_BLOCK: block.copy(), CONFIG: config}), node_id, SPLIT_BEGIN)
+def raise_error(reply: Message) -> None:
+    """Raise ValueError for an error reply."""
+    if reply.has_error():
+        raise ValueError(reply.error.reason or f"error {reply.error.code}")
 
 
-def _gradient(node_id: int, gradient: Tensor, kind: str, server_round: int, step: int, policy: str) -> Message:
-    config = ConfigRecord({SERVER_ROUND: server_round, STEP: step, LABEL_POLICY: policy})
+def _gradient(node_id: int, gradient: Tensor, kind: str, terms: Terms, step: int) -> Message:
+    config = ConfigRecord({SERVER_ROUND: terms.server_round, STEP: step, LABEL_POLICY: terms.labels.policy})
     record = ArrayRecord({CUT_GRADIENT: to_array(gradient)})
     return Message(RecordDict({CUT_GRADIENT: record, CONFIG: config}), node_id, kind)
 
 
-def _activations(content: RecordDict, step: int, cut_shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return a step's activations, or raise ValueError for what does not fit."""
+def _activations(content: RecordDict, step: int) -> Tensor:
+    """Return a step's activations as they came; ValueError if there are none, or they are another step's."""
     if (answered := _count(content, STEP)) != step:
         raise ValueError(f"it answered step {answered}, not step {step}")
-    values = to_tensor(_record(content, ACTIVATIONS)[ACTIVATIONS])
-    if values.dtype != dtype:
-        raise ValueError(f"activations have dtype {values.dtype}, expected {dtype}")
-    if tuple(values.shape[1:]) != cut_shape or not len(values):
-        raise ValueError(
-            f"activations have shape {tuple(values.shape)}, expected (N, {', '.join(map(str, cut_shape))})"
-        )
-    # The sum is finite nearly always, and much faster to have.
-    if not torch.isfinite(values.sum()) and not torch.isfinite(values).all():
-        raise ValueError("activations hold NaN or Inf")
-    return values
+    return to_tensor(_record(content, ACTIVATIONS)[ACTIVATIONS])
 
 
 def _client_block(content: RecordDict, sent: ArrayRecord) -> Weights:
@@ -267,8 +317,3 @@ def _count(content: RecordDict, key: str) -> int:
     if not isinstance(value, int) or value < 0:
         raise ValueError(f"{key} is {value!r}, expected a whole number")
     return value
-
-
-def _raise_error(reply: Message) -> None:
-    if reply.has_error():
-        raise ValueError(reply.error.reason or f"error {reply.error.code}")

@@ -16,9 +16,10 @@ from ..edges import Evaluation, StrategyEdge, Update
 from ..exchange import Exchanges
 from ..randomness import derived_seed
 from ..views import MemberGrid
-from .conversation import Labels, MiniBatch, Outcome, Weights, lock_step, to_record
+from .conversation import Labels, MiniBatch, Outcome, Serve, Terms, Weights, to_record
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads
 from .server_block import MakeOptimizer, ServerBlock, legal_cuts, names_before
+from .transports import MessageTransport, Transport
 
 
 class SplitEdge(ABC):
@@ -45,6 +46,11 @@ class SplitEdge(ABC):
         Share of the clients that train in an edge round; at least one.
     seed : int (default: 0)
         Decides samples of clients and random orders.
+
+    Attributes
+    ----------
+    transport : Transport
+        How mini-batches travel: by messages, unless it is given another.
     """
 
     def __init__(
@@ -65,6 +71,7 @@ class SplitEdge(ABC):
         self.make_optimizer = make_optimizer
         self.evaluation = evaluation
         self.labels = Labels(label_policy)
+        self.transport: Transport = MessageTransport()
         self.frozen = frozen
         self.participation = participation
         self.seed = seed
@@ -128,26 +135,34 @@ class SplitEdge(ABC):
         return ServerBlock(self.model, cut, self.make_optimizer, frozen_head=self.frozen is not None)
 
     def converse(
-        self,
-        clients: Sequence[int],
-        weights: Weights,
-        server_round: int,
-        serve: Callable[[list[MiniBatch]], Mapping[int, Tensor]],
+        self, groups: Sequence[Sequence[int]], weights: Weights, server_round: int, serve: Serve
     ) -> Exchanges[Outcome]:
-        """Run the lock step of some clients, all from the client blocks of `weights`."""
-        cuts = {node_id: self.cut_of(node_id) for node_id in clients}
+        """Train groups of clients, all from the client blocks of `weights`.
+
+        Parameters
+        ----------
+        groups : Sequence[Sequence[int]]
+            Clients of one group advance together, one mini-batch of each at a time; groups need not.
+        weights : Weights
+            The model to start from.
+        server_round : int
+            The round.
+        serve : Callable
+            Serves one mini-batch of each client given. For clients of different groups it may be called at the same
+            time, from threads.
+        """
+        cuts = {node_id: self.cut_of(node_id) for group in groups for node_id in group}
         by_cut = {cut: to_record(self.client_block(weights, cut)) for cut in set(cuts.values())}
-        return lock_step(
-            clients,
-            {node_id: by_cut[cut] for node_id, cut in cuts.items()},
-            cuts,
-            {node_id: self._cut_shapes[cut] for node_id, cut in cuts.items()},
-            server_round,
-            next(self.model.parameters()).dtype,
-            self.labels,
-            self.num_classes,
-            serve,
+        terms = Terms(
+            server_round=server_round,
+            blocks={node_id: by_cut[cut] for node_id, cut in cuts.items()},
+            cuts=cuts,
+            cut_shapes={node_id: self._cut_shapes[cut] for node_id, cut in cuts.items()},
+            dtype=next(self.model.parameters()).dtype,
+            labels=self.labels,
+            num_classes=self.num_classes,
         )
+        return self.transport.train(groups, terms, serve)
 
     def random_order(self, items: Sequence[int], *purpose: int | str) -> list[int]:
         """Return the items in a random order that depends on the seed and the purpose."""
@@ -181,7 +196,7 @@ class SplitFedV1(SplitEdge):
                 losses.add(batch, loss)
             return gradients
 
-        outcome = yield from self.converse(clients, weights, server_round, serve)
+        outcome = yield from self.converse([[n] for n in clients], weights, server_round, serve)
         models = {n: {**block, **_on_cpu(servers[n].state_dict())} for n, block in outcome.blocks.items()}
         return outcome, average(models, outcome.num_examples) if models else weights
 
@@ -268,7 +283,7 @@ class SplitFedV2(SharedServerEdge):
         turns = [[clients[i]] for i in self.random_order(range(len(clients)), "turns", server_round)]
         outcome = Outcome()
         for turn in turns if self.one_by_one else [list(clients)]:
-            outcome.add((yield from self.converse(turn, weights, server_round, serve)))
+            outcome.add((yield from self.converse([turn], weights, server_round, serve)))
         outcome.sort(clients)
         blocks = average(outcome.blocks, outcome.num_examples) if outcome.blocks else {}
         return outcome, {**weights, **_on_cpu(self.server.state_dict()), **blocks}
@@ -285,7 +300,7 @@ class Relay(SharedServerEdge):
         serve = self.serve_in_order(losses, lambda batches: batches)
         outcome = Outcome()
         for node_id in clients:
-            turn = yield from self.converse([node_id], weights, server_round, serve)
+            turn = yield from self.converse([[node_id]], weights, server_round, serve)
             weights = {**weights, **turn.blocks.get(node_id, {})}
             outcome.add(turn)
         return outcome, {**weights, **_on_cpu(self.server.state_dict())}

@@ -136,7 +136,7 @@ def _fine_tune(
     device = next(model.parameters()).device
     body, head = model[cut:-1], copy.deepcopy(model[-1]).requires_grad_(True)
     batches = [to_tensor(array) for array in content.array_records[ACTIVATIONS].values()]
-    targets = torch.from_numpy(labels.find(node_id, content, head.out_features)).to(device)
+    targets = torch.from_numpy(labels.find(node_id, labels.read(content), head.out_features)).to(device)
     if len(batches) != fine_tuning.num_steps or sum(map(len, batches)) != len(targets):
         raise ValueError(f"{len(batches)} mini-batches with {len(targets)} labels for {fine_tuning.num_steps} steps")
     optimizer = torch.optim.SGD(head.parameters(), lr=fine_tuning.learning_rate)

@@ -1,10 +1,13 @@
 """The state file."""
 
+import pickle
+from io import BytesIO
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
-from app.checkpoint import load_state, save_state
+from app.checkpoint import from_bytes, load_state, save_state, to_bytes
 
 STATE = {
     "none": None,
@@ -48,3 +51,70 @@ def test_a_file_with_pickles_is_refused(tmp_path):
     np.savez(tmp_path / "state.npz", tree=np.array([{"a": 1}], dtype=object))
     with pytest.raises(ValueError, match="allow_pickle"):
         load_state(tmp_path / "state.npz")
+
+
+def test_bytes_are_those_of_the_file_and_come_back(tmp_path):
+    save_state(tmp_path / "state.npz", STATE)
+    data = to_bytes(STATE)
+    assert len(data) == (tmp_path / "state.npz").stat().st_size
+    loaded = from_bytes(data)
+    assert loaded.keys() == STATE.keys()
+    np.testing.assert_array_equal(loaded["array"], STATE["array"])
+    assert loaded["arrays"]["w"].dtype == "float16"
+    assert loaded["keys"] == STATE["keys"]
+
+
+def npz(**arrays):
+    buffer = BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def tree(text):
+    return np.frombuffer(text, np.uint8)
+
+
+class Evil:
+    """Something that would run code where it is unpickled."""
+
+    def __reduce__(self):
+        return (pytest.fail, ("it was unpickled",))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"PK\x03\x04",
+        pickle.dumps(Evil()),
+        b"\x93NUMPY\x01\x00",
+        to_bytes(STATE)[:-40],
+        npz(a=np.zeros(3)),
+        npz(tree=tree(b"no json")),
+        npz(tree=tree(b"[1]")),
+        npz(tree=tree(b'{"dict": [["a", {"array": 7}]]}')),
+        npz(tree=tree(b'{"strange": 1}')),
+        npz(tree=tree(b'{"dict": 3}')),
+        npz(tree=tree(b'{"dict": [["a", {"metrics": {"dict": [["b", "text"]]}}]]}')),
+        npz(tree=tree(b"[" * 100_000)),
+        npz(**{"tree": tree(b'{"dict": [["a", {"array": 0}]]}'), "0": np.array([Evil()], dtype=object)}),
+    ],
+)
+def test_other_bytes_are_refused_in_one_way(data):
+    with pytest.raises(ValueError, match=r"packed data|named values"):
+        from_bytes(data)
+
+
+def test_bytes_that_would_grow_are_refused():
+    buffer = BytesIO()
+    np.savez_compressed(buffer, tree=tree(b'{"dict": [["a", {"array": 0}]]}'), **{"0": np.zeros(10**7, np.uint8)})
+    assert len(buffer.getvalue()) < 100_000
+    with pytest.raises(ValueError, match="packed data"):
+        from_bytes(buffer.getvalue())
+    # An array that says it is larger than what is there.
+    data = to_bytes({"a": np.zeros(1000, np.uint8)})
+    huge = data.replace(b"(1000,), }" + b" " * 9, b"(1000000000000,), }")
+    assert len(huge) == len(data)
+    assert huge != data
+    with pytest.raises(ValueError, match="packed data"):
+        from_bytes(huge)

@@ -1,5 +1,6 @@
 """Who takes part."""
 
+import logging
 import time
 from typing import get_args
 
@@ -7,9 +8,9 @@ import pytest
 
 from app.algorithms import ALGORITHMS
 from app.client import app as client_app
-from app.config import FLAT_ALGORITHMS, VIDEO_CACHING, RunConfig, parse_config
+from app.config import FLAT_ALGORITHMS, OWN, VIDEO_CACHING, RunConfig, parse_config
 from app.errors import UserError
-from app.federation import gather_clients
+from app.federation import assign_edges, gather_clients
 from app.tasks.data import DATASETS
 from app.tasks.models import MODELS
 from app.tasks.partition import PARTITIONS
@@ -47,10 +48,35 @@ def test_clients_that_never_come_are_named():
     [
         ("algorithm", ALGORITHMS),
         ("dataset", (*DATASETS, VIDEO_CACHING)),
-        ("partition", PARTITIONS),
+        ("partition", (*PARTITIONS, OWN)),
         ("model", ("auto", *MODELS)),
     ],
 )
 def test_the_config_allows_what_there_is(key, names):
     assert sorted(get_args(RunConfig.model_fields[key].annotation)) == sorted(names)
     assert set(FLAT_ALGORITHMS) <= set(ALGORITHMS)
+
+
+def joined(caplog, num_clients, node_configs=None, **settings):
+    caplog.set_level(logging.INFO, "espalier")
+    config = parse_config({"num-clients": num_clients} | {k.replace("_", "-"): v for k, v in settings.items()})
+    grid = InProcessGrid(client_app, num_clients, run_config=config.as_dict(), node_configs=node_configs)
+    caplog.clear()
+    assign_edges(gather_clients(grid, config), config)
+    return [record.getMessage() for record in caplog.records if record.name == "espalier"]
+
+
+def test_every_client_that_joined_has_a_line_with_its_edge(caplog):
+    node_configs = [{"edge-name": name} for name in ("west", "east", "west")]
+    assert joined(caplog, 3, node_configs) == [
+        "client 0 joined (edge west)",
+        "client 1 joined (edge east)",
+        "client 2 joined (edge west)",
+    ]
+    assert joined(caplog, 2, algorithm="fedavg") == ["client 0 joined", "client 1 joined"]
+
+
+def test_many_clients_that_joined_have_one_line(caplog):
+    assert len(joined(caplog, 20)) == 20
+    assert joined(caplog, 21, num_edges=3) == ["21 clients joined (3 edges)"]
+    assert joined(caplog, 21, algorithm="fedavg") == ["21 clients joined"]

@@ -4,10 +4,9 @@ import ssl
 import stat
 
 import pytest
+from certificates import make_certificates, make_device_key
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
-
-from deploy.certificates import make_certificates, make_device_key
 
 
 def handshake(certificates, authority, host):

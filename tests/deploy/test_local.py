@@ -8,13 +8,15 @@ import sys
 import tomllib
 from pathlib import Path
 
+import local
 import pytest
+from certificates import make_device_key
+from flwr_run import free_ports
 
-from deploy.certificates import make_device_key
-from deploy.flwr_run import free_ports
 from tests.app.runs import run_app, same_weights, summary
 
-ROOT = Path(__file__).parent.parent.parent
+from .faults import ROOT, finish, start
+
 pytestmark = [pytest.mark.slow, pytest.mark.deploy]
 
 
@@ -128,7 +130,8 @@ def test_the_weights_of_the_in_process_engine_and_an_unregistered_node_is_refuse
     assert deployment.files_outside() == []
 
 
-def test_split_training_gives_the_same_weights(deploy, tmp_path):
+def test_split_training_gives_the_same_weights_by_messages_and_by_stream(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     settings = {
         "algorithm": "phsfl",
         "num_clients": 4,
@@ -138,11 +141,13 @@ def test_split_training_gives_the_same_weights(deploy, tmp_path):
         "batches_per_epoch": 1,
         "fine_tune_steps": 1,
     }
-    deployment = deploy(**settings)
-    assert deployment.end() == 0, deployment.output
     expected = run_app(tmp_path / "in-process", **settings)
-    assert same_weights(deployment.folder / "results", expected)
-    assert summary(deployment.folder / "results")["personalised"] == summary(expected)["personalised"]
+    with local.federation(tmp_path / "deployment", local.device_configs(range(4), 4)) as made:
+        for transport in ("messages", "stream"):
+            results = tmp_path / transport
+            finish(start(made.environment, results, settings | {"split_transport": transport}), made.environment)
+            assert same_weights(results, expected)
+            assert summary(results)["personalised"] == summary(expected)["personalised"]
 
 
 def test_an_interrupted_deployment_leaves_nothing(deploy):
@@ -164,13 +169,10 @@ def test_a_run_that_fails_is_no_success(deploy):
 
 
 def test_what_does_not_start_is_named(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "deploy"))
-    import local
-
     script = tmp_path / "flower-superlink"
     script.write_text("#!/bin/sh\necho no such certificate\nexit 3\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     message = r"^the SuperLink ended with status 3:\nno such certificate$"
-    with pytest.raises(local.StartError, match=message), local.deployment(1, tmp_path / "deployment"):
+    with pytest.raises(local.StartError, match=message), local.federation(tmp_path / "deployment", ["partition-id=0"]):
         pytest.fail("started")

@@ -1,13 +1,15 @@
 """Who belongs to which edge."""
 
+from dataclasses import asdict
 from itertools import chain, repeat
 
 import pytest
+from flwr.app import ConfigRecord
 from flwr.clientapp import ClientApp
 
 from clients.profile import profile_reply
 from sim.in_process_grid import InProcessGrid
-from strategies import Profile, ask_profiles, group_by_edge, wait_for_nodes
+from strategies import DeviceProfile, Profile, ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
 from tests.strategies.toys import toy_grid
 
 
@@ -80,3 +82,35 @@ def test_waiting_for_nodes(monkeypatch):
     monkeypatch.setattr(grid, "get_node_ids", lambda: everyone[:2])
     with pytest.raises(TimeoutError, match=r'2 of 4 SuperNodes .* "num-supernodes=4 client-resources-num-cpus=1"'):
         wait_for_nodes(grid, 4, timeout_seconds=0)
+
+
+# Devices.
+
+DEVICE = DeviceProfile(4, 6e8, 1.5e9, 2**30, 1e6, 2e7, 3.0, 0.2, 2e-28)
+
+
+def measuring_grid(num_nodes):
+    app = ClientApp()
+
+    @app.query("profile")
+    def profile(message, context):
+        asked = dict(message.content.config_records.get("config", {}))
+        device = {key.replace("_", "-"): value for key, value in asdict(DEVICE).items()}
+        device["cpu-count"] = asked.get("ticket", 4)
+        return profile_reply(
+            message, partition_id=context.node_config["partition-id"], device=device if asked.get("measure") else None
+        )
+
+    return InProcessGrid(app, num_nodes)
+
+
+def test_devices_measure_only_when_they_are_asked_to():
+    grid = measuring_grid(2)
+    assert [profile.device for profile in ask_profiles(grid)] == [None, None]
+    assert [profile.device for profile in ask_profiles(grid, measure=ask_to_measure)] == [DEVICE, DEVICE]
+
+
+def test_every_node_can_be_asked_with_a_ticket_of_its_own():
+    grid = measuring_grid(3)
+    profiles = ask_profiles(grid, measure=lambda node_id: ConfigRecord({"measure": True, "ticket": node_id % 1000}))
+    assert [profile.device.cpu_count for profile in profiles] == [profile.node_id % 1000 for profile in profiles]

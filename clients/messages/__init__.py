@@ -49,12 +49,31 @@ NUM_TRAIN_EXAMPLES: Final = "num-train-examples"
 NUM_TEST_EXAMPLES: Final = "num-test-examples"
 CLASS_COUNTS: Final = "class-counts"
 
+# Key of the query that asks for measurements, and keys of the profile with them. Those from `LINK_BITS_PER_SECOND` on,
+# and `MAX_FREQUENCY_HZ`, are keys of a node's config, too.
+MEASURE: Final = "measure"
+CPU_COUNT: Final = "cpu-count"
+MIN_FREQUENCY_HZ: Final = "min-frequency-hz"
+MAX_FREQUENCY_HZ: Final = "max-frequency-hz"
+MEMORY_BYTES: Final = "memory-bytes"
+CYCLES_PER_EXAMPLE: Final = "cycles-per-example"
+LINK_BITS_PER_SECOND: Final = "link-bits-per-second"
+ENERGY_BUDGET_JOULES: Final = "energy-budget-joules"
+MAX_POWER_WATTS: Final = "max-power-watts"
+CAPACITANCE: Final = "capacitance"
+
+# Record of a node's state: what it knows of its link, under `LINK_BITS_PER_SECOND`.
+LINK: Final = "link"
+
 # Split training. A round of S steps is S + 1 exchanges: begin, S - 1 steps, end.
 SPLIT_BEGIN: Final = "train.split_begin"
 SPLIT_STEP: Final = "train.split_step"
 SPLIT_END: Final = "train.split_end"
 SPLIT_FEATURES: Final = "train.split_features"
 QUERY_LABELS: Final = "query.labels"
+
+# One message for the whole round, whose mini-batches go through a stream (`clients.messages.frames`).
+SPLIT_STREAM: Final = "train.split_stream"
 
 # Records of split training.
 CLIENT_BLOCK: Final = "client-block"
@@ -69,6 +88,28 @@ STEP: Final = "step"
 NUM_STEPS: Final = "num-steps"
 LABEL_POLICY: Final = "label-policy"
 
+# Keys of the config record that tell a client where its stream goes, and on what terms.
+STREAM_ADDRESS: Final = "stream-address"
+STREAM_CERTIFICATE: Final = "stream-certificate"
+STREAM_TOKEN: Final = "stream-token"
+STREAM_PAYLOAD: Final = "stream-payload"
+STREAM_TIMEOUT: Final = "stream-timeout"
+STREAM_MAX_BYTES: Final = "stream-max-bytes"
+
+# Code of the error reply of a client whose stream the edge called off; other codes of this project are in
+# `strategies.exchange`.
+STREAM_WITHDRAWN: Final = 1101
+
+# Between the cloud and the gateway of an edge that has a host of its own.
+QUERY_EDGE: Final = "query.edge"
+TRAIN_EDGE: Final = "train.edge"
+TRAIN_EDGE_HEADS: Final = "train.edge_heads"
+EVALUATE_EDGE: Final = "evaluate.edge"
+PAYLOAD: Final = "payload"
+WAIT_SECONDS: Final = "wait-seconds"
+REPLY_SECONDS: Final = "reply-seconds"
+EDGE_FOLDER: Final = "edge-folder"  # the key of a node's config that makes it a gateway
+
 
 def to_array(tensor: Tensor) -> Array:
     """Return activations or a cut gradient as they travel: in NumPy's format, images channels last.
@@ -78,8 +119,7 @@ def to_array(tensor: Tensor) -> Array:
     tensor : Tensor
         Of any shape; images (N, C, H, W) travel as (N, H, W, C), as convolutions like them in memory.
     """
-    tensor = tensor.detach()
-    values = (tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor).cpu().contiguous().numpy()
+    values = as_travels(tensor).numpy()
     data = b"".join((_header(values.dtype.str, values.shape), memoryview(values.reshape(-1)).cast("B")))
     return Array(str(values.dtype), values.shape, "numpy.ndarray", data)
 
@@ -97,7 +137,17 @@ def to_tensor(array: Array) -> Tensor:
         raise ValueError(f"the data are not those of an array of {array.dtype} of shape {tuple(array.shape)}")
     # A copy, since torch shares no memory that can't be written to.
     values = np.frombuffer(bytearray(memoryview(array.data)[len(header) :]), array.dtype).reshape(array.shape)
-    tensor = torch.from_numpy(values)
+    return as_computed(torch.from_numpy(values))
+
+
+def as_travels(tensor: Tensor) -> Tensor:
+    """Return a tensor on the CPU, without its graph, images (N, C, H, W) channels last."""
+    tensor = tensor.detach()
+    return (tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor).cpu().contiguous()
+
+
+def as_computed(tensor: Tensor) -> Tensor:
+    """Return what travelled channels last as the images (N, C, H, W) that it was."""
     return tensor.permute(0, 3, 1, 2) if tensor.dim() == 4 else tensor
 
 

@@ -1,0 +1,69 @@
+"""TLS certificates: what all of this project's have in common, and the one that a run makes for its streams."""
+
+import datetime
+import ipaddress
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+
+def self_signed(host: str, days: int) -> tuple[bytes, bytes]:
+    """Return a new private key and a server's certificate signed with it, both as PEM.
+
+    Parameters
+    ----------
+    host : str
+        Name or IP address of the server; clients accept the certificate under no other.
+    days : int
+        How long it is good.
+
+    Raises
+    ------
+    ValueError
+        If that can't be the name of a host.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = common_name("Espalier stream")
+    builder = (
+        certificate_builder(name, name, key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([general_name(host)]), critical=False)
+    )
+    certificate = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return private, certificate
+
+
+def certificate_builder(
+    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    """Return a certificate to which only its purpose has to be added."""
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        # A device's clock may be a little behind.
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def common_name(text: str) -> x509.Name:
+    """Return the name of a certificate's subject or issuer."""
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def general_name(host: str) -> x509.GeneralName:
+    """Return a host's name or IP address as certificates hold it."""
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

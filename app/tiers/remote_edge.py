@@ -1,0 +1,170 @@
+"""An edge that has a host of its own, as the cloud's run sees it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from logging import getLogger
+from typing import Any, TypeVar
+
+from flwr.app import ArrayRecord, ConfigRecord, Message
+
+from app.checkpoint import from_bytes, to_bytes
+from app.tiers.wire import Wire, evaluation_from_wire, heads_from_wire, updates_from_wire
+from clients.gateway import from_payload, request_to
+from clients.messages import EVALUATE_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
+from strategies import Evaluation, Failure, Update
+from strategies.edges import EVERYBODY
+from strategies.exchange import Exchanges
+from strategies.split import FineTuning, Personalised
+from strategies.views import MemberGrid
+
+logger = getLogger("espalier")
+Result = TypeVar("Result")
+
+
+class EdgeError(Exception):
+    """An edge did not answer, or not as it should; the text says why, in one line."""
+
+
+class RemoteEdge:
+    """An edge's rounds, run by a host of its own (`strategies.EdgeRounds`).
+
+    All edge rounds of a global round are one exchange with the edge's gateway, made when the first is due; the others
+    give what came back then. The edge's run keeps no state: each request brings it, each answer returns it.
+
+    Parameters
+    ----------
+    name : str
+        The edge.
+    gateway : int
+        Node id of its gateway.
+    clients : Sequence[int]
+        Numbers of its clients.
+    edge_rounds : int
+        Edge rounds in a global round.
+    state : dict
+        The edge's state at the start.
+    wait_seconds : float
+        How long the gateway waits where the edge's run is not there.
+    reply_seconds : float
+        How long it waits for an answer; 0 waits for ever.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        gateway: int,
+        clients: Sequence[int],
+        edge_rounds: int,
+        state: dict[str, Any],
+        *,
+        wait_seconds: float,
+        reply_seconds: float,
+    ) -> None:
+        self.name = name
+        self.gateway = gateway
+        self.clients = tuple(clients)
+        self.edge_rounds = edge_rounds
+        self.wait_seconds = wait_seconds
+        self.reply_seconds = reply_seconds
+        self._state = state
+        self._updates: list[Update] = []
+        self._is_there = True
+
+    def train_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Update]:
+        """Return an edge round; the first of a global round asks the edge for all of them."""
+        before, edge_round = divmod(server_round - 1, self.edge_rounds)
+        if edge_round == 0:
+            self._updates = yield from self._train(before + 1, arrays, config)
+        return self._updates[edge_round]
+
+    def evaluate_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Evaluation]:
+        """Let the edge evaluate `arrays` on its clients."""
+        request = {"round": server_round // self.edge_rounds, "arrays": arrays, "config": config}
+        try:
+            return (yield from self._ask(EVALUATE_EDGE, request, lambda r: evaluation_from_wire(r, self.clients)))
+        except EdgeError as error:
+            return Evaluation(failures=[Failure(EVERYBODY, str(error))])
+
+    def personalise(self, arrays: ArrayRecord, fine_tuning: FineTuning, grid: MemberGrid) -> Exchanges[Personalised]:
+        """Let the edge fine-tune a head for every client, from a trained model."""
+        request = {"arrays": arrays, "num_steps": fine_tuning.num_steps, "learning_rate": fine_tuning.learning_rate}
+        try:
+            return (yield from self._ask(TRAIN_EDGE_HEADS, request, lambda r: heads_from_wire(r, self.clients)))
+        except EdgeError as error:
+            return Personalised({}, {}, [Failure(EVERYBODY, str(error))])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the edge's state as it last came back."""
+        return self._state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self._state = dict(state)
+
+    def _train(self, number: int, arrays: ArrayRecord, config: ConfigRecord) -> Exchanges[list[Update]]:
+        def read(reply: Wire) -> list[Update]:
+            return updates_from_wire(reply, arrays, self.edge_rounds, self.clients)
+
+        try:
+            request = {"round": number, "arrays": arrays, "config": config}
+            return (yield from self._ask(TRAIN_EDGE, request, read))
+        except EdgeError as error:
+            # Said once; the other edge rounds did not take place either.
+            return [Update(failures=[Failure(EVERYBODY, str(error))]), *[Update()] * (self.edge_rounds - 1)]
+
+    def _ask(self, message_type: str, request: Wire, read: Callable[[Wire], Result]) -> Exchanges[Result]:
+        """Hand a request to the edge; return what `read` makes of the answer, and keep the state that came with it."""
+        data = to_bytes({**request, "state": self._state})
+        try:
+            reply = yield from exchange_with(
+                self.gateway, message_type, data, wait_seconds=self.wait_seconds, reply_seconds=self.reply_seconds
+            )
+            result, state = _read_reply(reply, read)
+        except EdgeError:
+            self._is_there = False
+            raise
+        if not self._is_there:
+            logger.info("edge %r is back", self.name)
+        self._is_there, self._state = True, state
+        return result
+
+
+def exchange_with(
+    gateway: int, message_type: str, request: bytes, *, wait_seconds: float, reply_seconds: float
+) -> Exchanges[Wire]:
+    """Hand a request to an edge by its gateway, and return the answer.
+
+    Raises
+    ------
+    EdgeError
+        If there is none, or the edge says that it failed.
+    """
+    message = request_to(gateway, message_type, request, wait_seconds=wait_seconds, reply_seconds=reply_seconds)
+    (reply,) = yield [message]
+    return reply_of(reply)
+
+
+def reply_of(reply: Message) -> Wire:
+    """Return what an edge answered; raises as `exchange_with`."""
+    if reply.has_error():
+        raise EdgeError(" ".join((reply.error.reason or f"error {reply.error.code}").split()))
+    try:
+        answer = from_bytes(from_payload(reply.content))
+    except (ValueError, KeyError, TypeError) as error:
+        raise EdgeError(f"its answer can't be read: {error}") from None
+    if "error" in answer:
+        raise EdgeError(" ".join(str(answer["error"]).split()))
+    return answer
+
+
+def _read_reply(reply: Wire, read: Callable[[Wire], Result]) -> tuple[Result, dict[str, Any]]:
+    try:
+        result, state = read(reply), reply["state"]
+        if not isinstance(state, dict):
+            raise TypeError(f"its state is a {type(state).__name__}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise EdgeError(f"its answer does not fit: {type(error).__name__}: {error}") from None
+    return result, state

@@ -1,0 +1,165 @@
+"""What a split step costs between processes: over the TLS stream, and as messages of a deployment on this machine.
+
+``python -m benchmarks.deployment`` first has a client process exchange frames of 1.6 MB each way with a stream server
+(median of 300, TLS, reading and checking included). Then it deploys on loopback (SuperLink with TLS, a SuperNode) and
+trains the same step, `small-cnn` on 100 images of 32x32 cut after its first block, by messages and by stream. Last,
+PHSFL on the digits, 4 devices under 2 edge hosts: wall time of an edge round by messages and by stream, as the edge
+hosts saw it.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "deploy"))  # its scripts import each other by their names
+
+from local import Federation, device_configs, federation, run_config, start_run, two_tiers, wait_for_end  # noqa: E402
+
+from app.certificates import self_signed  # noqa: E402
+from clients.messages import STREAM_CERTIFICATE  # noqa: E402
+from clients.messages.frames import Format, pack, unpack_activations, unpack_gradient  # noqa: E402
+from clients.stream import open_stream  # noqa: E402
+from strategies.split.stream import Connection, StreamServer  # noqa: E402
+
+SHAPE = (100, 16, 16, 16)  # float32: 1.6 MB
+EXCHANGES = 300
+FORM = Format()
+
+
+def serve(connection: Connection) -> None:
+    """Answer every frame with a gradient as large."""
+    gradient = torch.randn(SHAPE)
+    for step in range(EXCHANGES):
+        frame, _ = connection.receive(time.monotonic() + 60)
+        unpack_activations(FORM, frame, step=step, sample_shape=SHAPE[1:])
+        connection.send(pack(FORM, gradient, step=step))
+
+
+def exchange(config: Mapping[str, Any]) -> float:
+    """Send activations over a stream, step by step, and return the median of the seconds to the gradient."""
+    config = {**config, STREAM_CERTIFICATE: str(config[STREAM_CERTIFICATE]).encode()}
+    activations, labels, seconds = torch.randn(SHAPE), torch.zeros(SHAPE[0], dtype=torch.int32), []
+    with open_stream(config, 60.0) as stream:
+        for step in range(EXCHANGES):
+            started = time.perf_counter()
+            answer = stream.exchange(pack(FORM, activations, step=step, num_steps=EXCHANGES, labels=labels))
+            unpack_gradient(FORM, answer, step=step, shape=SHAPE)
+            seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds)
+
+
+def stream_seconds() -> float:
+    """Return the median seconds of an exchange over the stream with another process."""
+    key, certificate = self_signed("127.0.0.1", days=1)
+    largest = FORM.frame_bytes(SHAPE[0], SHAPE[1:])
+    with StreamServer(key, certificate, address="127.0.0.1", max_frame_bytes=largest, max_streams=1) as server:
+        ticket = server.expect(lambda connection: Thread(target=serve, args=(connection,), daemon=True).start())
+        config = {**ticket.config, STREAM_CERTIFICATE: certificate.decode()}
+        command = [sys.executable, "-m", "benchmarks.deployment", "--client", json.dumps(config)]
+        return float(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
+
+
+def make_images(folder: Path) -> None:
+    """Write 100 random images to train on and two to test on."""
+    generator = np.random.default_rng(0)
+    for pool, count in (("train", 50), ("test", 1)):
+        for name in ("a", "b"):
+            (folder / pool / name).mkdir(parents=True)
+            for i in range(count):
+                pixels = generator.integers(0, 256, (32, 32, 3), np.uint8)
+                Image.fromarray(pixels).save(folder / pool / name / f"{i}.png")
+
+
+def run(made: Federation, results: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Run the app on a deployment and return the lines of its edges."""
+    run_id = start_run(ROOT, run_config({"output_dir": str(results), **settings}), made.environment)
+    if (status := wait_for_end(run_id, made.environment, 600)) != "finished:completed":
+        sys.exit(f"the run ended as {status}")
+    return edge_lines(results)
+
+
+def edge_lines(results: Path) -> list[dict[str, Any]]:
+    """Return the lines of edges in a results folder."""
+    every = map(json.loads, (results / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    return [line for line in every if line["scope"] == "edge"]
+
+
+def step_seconds(folder: Path) -> dict[str, float]:
+    """Return the seconds of a split step in a deployment with one device, by transport."""
+    make_images(folder / "images")
+    seconds = {}
+    settings = {
+        "algorithm": "sfl-v1",
+        "dataset": "image-folder",
+        "data_dir": str(folder / "images"),
+        "model": "small-cnn",
+        "num_clients": 1,
+        "global_rounds": 2,
+        "local_epochs": 1,
+        "batch_size": SHAPE[0],
+        "evaluate_every": 0,
+        "fine_tune_steps": 0,
+    }
+    with federation(folder / "deployment", device_configs(range(1), 1)) as made:
+        for transport, steps in (("messages", 4), ("stream", EXCHANGES)):
+            how = {"split_transport": transport, "batches_per_epoch": steps}
+            lines = run(made, folder / transport, settings | how)
+            seconds[transport] = lines[-1]["seconds"] / steps
+    return seconds
+
+
+def edge_round_seconds(folder: Path, transport: str) -> float:
+    """Return the mean seconds of an edge round of PHSFL on two edge hosts with two devices each."""
+    settings = {
+        "algorithm": "phsfl",
+        "num_clients": 4,
+        "num_edges": 2,
+        "global_rounds": 2,
+        "edge_rounds": 1,
+        "local_epochs": 1,
+        "batches_per_epoch": 4,
+        "batch_size": 16,
+        "evaluate_every": 0,
+        "fine_tune_steps": 0,
+        "split_transport": transport,
+    }
+    with two_tiers(ROOT, 4, 2, folder, run_config(settings)) as cloud:
+        run(cloud, folder / "results", settings | {"role": "cloud"})
+    lines = [line for edge in cloud.edges for line in edge_lines(edge.folder / "results")]
+    return statistics.fmean(line["seconds"] for line in lines)
+
+
+def main() -> None:
+    """Measure and print."""
+    exchanged = stream_seconds()
+    with tempfile.TemporaryDirectory(prefix="flwr-") as temporary:
+        folder = Path(temporary)
+        steps = step_seconds(folder)
+        rounds = {transport: edge_round_seconds(folder / transport, transport) for transport in ("messages", "stream")}
+    print(f"1.6 MB each way over the TLS stream, median    {1000 * exchanged:8.1f} ms")
+    print(f"the same step by messages                      {1000 * steps['messages']:8.1f} ms")
+    print(f"ratio                                          {steps['messages'] / exchanged:8.0f}")
+    print(f"training step by stream, all of the round      {1000 * steps['stream']:8.1f} ms")
+    print(f"ratio                                          {steps['messages'] / steps['stream']:8.0f}")
+    print(f"PHSFL, 2 x 2 devices, edge round by messages   {rounds['messages']:8.1f} s")
+    print(f"                                 by stream     {rounds['stream']:8.1f} s")
+    print(f"ratio                                          {rounds['messages'] / rounds['stream']:8.1f}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--client"]:
+        print(exchange(json.loads(sys.argv[2])))
+    else:
+        main()

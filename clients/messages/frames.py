@@ -1,0 +1,251 @@
+"""Frames: what travels in a stream between a client and its edge, one per mini-batch and direction.
+
+A frame is a fixed header, the dimensions of a tensor, int32 labels or sample indices, and the tensor's values: nothing
+in it can be anything but numbers, and its length follows from its first bytes. Images travel channels last, as in
+messages.
+"""
+
+import math
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from . import as_computed, as_travels
+
+# The RPC that carries frames, and the key of its metadata that holds the client's ticket.
+METHOD: Final = "/espalier.CutLayer/Stream"
+TOKEN_KEY: Final = "espalier-token"
+
+PAYLOADS: Final = ("float32", "float16", "int8")
+PROBE_BYTES: Final = 2**20
+
+_HEADER = struct.Struct("<IIBBfI")  # step, number of steps, kind of numbers, dimensions, seconds held, labels
+_MOST_DIMENSIONS = 8
+_CODES = {torch.float32: 0, torch.float64: 1, "float16": 2, "int8": 3}
+
+
+@dataclass(frozen=True)
+class Format:
+    """How the two ends of a stream agreed to write tensors.
+
+    Parameters
+    ----------
+    payload : "float32", "float16" or "int8" (default: "float32")
+        ``"float32"``: as the model computes. ``"float16"``: numbers beyond its range become the nearest in it.
+        ``"int8"``: with a float32 scale per sample; a value is off by no more than 1/254 of the sample's largest.
+    dtype : torch.dtype (default: torch.float32)
+        What the model computes in: float32 or float64.
+
+    Raises
+    ------
+    ValueError
+        For another payload or dtype.
+    """
+
+    payload: str = "float32"
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        if self.payload not in PAYLOADS:
+            raise ValueError(f"payload = {self.payload!r}: allowed are {', '.join(PAYLOADS)}")
+        if self.dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"a model of {self.dtype} can't be streamed: allowed are float32 and float64")
+
+    @property
+    def code(self) -> int:
+        """What stands for this format in a frame."""
+        return _CODES.get(self.payload, _CODES[self.dtype])
+
+    def tensor_bytes(self, num_samples: int, values_per_sample: int) -> int:
+        """Return the bytes of a tensor's values, and scales where they have any."""
+        if self.payload == "int8":
+            return num_samples * (4 + values_per_sample)
+        return num_samples * values_per_sample * (2 if self.payload == "float16" else self.dtype.itemsize)
+
+    def frame_bytes(self, num_samples: int, sample_shape: tuple[int, ...]) -> int:
+        """Return the bytes of the frame that carries the activations of so many samples and their labels."""
+        head = _HEADER.size + 4 * (1 + len(sample_shape)) + 4 * num_samples
+        return head + self.tensor_bytes(num_samples, math.prod(sample_shape))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame, read and checked.
+
+    Parameters
+    ----------
+    values : Tensor
+        Activations or a cut gradient, in the dtype that the model computes in.
+    labels : np.ndarray
+        Labels or sample indices, int64, of shape (N,); of shape (0,) in a frame with a gradient.
+    num_steps : int
+        The sender's number of mini-batches, 0 in a frame with a gradient.
+    seconds_held : float
+        How long the sender had the frame that this one answers.
+    tensor_bytes : int
+        What the values took.
+    """
+
+    values: Tensor
+    labels: np.ndarray
+    num_steps: int
+    seconds_held: float
+    tensor_bytes: int
+
+
+def pack(
+    form: Format,
+    values: Tensor,
+    *,
+    step: int,
+    num_steps: int = 0,
+    labels: Tensor | None = None,
+    seconds_held: float = 0.0,
+) -> bytes:
+    """Return the frame that carries activations with their labels, or a cut gradient.
+
+    Parameters
+    ----------
+    form : Format
+        How to write the values.
+    values : Tensor
+        Shape (N, ...).
+    step : int
+        Number of the mini-batch, from 0.
+    num_steps : int (default: 0)
+        Mini-batches of the round.
+    labels : Tensor, optional (default: None)
+        Labels or sample indices, int32, of shape (N,).
+    seconds_held : float (default: 0.0)
+        How long the frame that this one answers was held.
+
+    Raises
+    ------
+    ValueError
+        If float16 or int8 would hide that a value is NaN or Inf.
+    """
+    values = as_travels(values)
+    labels = torch.empty(0, dtype=torch.int32) if labels is None else labels
+    header = _HEADER.pack(step, num_steps, form.code, values.dim(), seconds_held, len(labels))
+    dimensions = struct.pack(f"<{values.dim()}I", *values.shape)
+    return b"".join((header, dimensions, _bytes(labels), *map(_bytes, _written(form, values))))
+
+
+def unpack_activations(form: Format, frame: bytes, *, step: int, sample_shape: tuple[int, ...]) -> Frame:
+    """Read the frame that carries the activations of a step.
+
+    Nothing is allocated before the whole header is known to fit the frame's length.
+
+    Parameters
+    ----------
+    form : Format
+        As agreed.
+    frame : bytes
+        What came in.
+    step : int
+        The mini-batch expected.
+    sample_shape : tuple[int, ...]
+        Shape of one sample's activations.
+
+    Raises
+    ------
+    ValueError
+        For any other frame, in one line.
+    """
+    head = _read_header(form, frame, step)
+    expected = _travelling_shape(sample_shape)
+    if head.shape[1:] != expected or head.shape[0] < 1:
+        raise ValueError(f"activations have shape {head.shape}, expected (N, {', '.join(map(str, expected))})")
+    if head.num_labels != head.shape[0]:
+        raise ValueError(f"{head.num_labels} labels for {head.shape[0]} activations")
+    return _read(form, frame, head)
+
+
+def unpack_gradient(form: Format, frame: bytes, *, step: int, shape: tuple[int, ...]) -> Frame:
+    """Read the frame that carries the cut gradient of a step; `shape` is that of its activations.
+
+    Raises
+    ------
+    ValueError
+        For any other frame, in one line.
+    """
+    head = _read_header(form, frame, step)
+    expected = (shape[0], *_travelling_shape(shape[1:]))
+    if head.shape != expected or head.num_labels:
+        raise ValueError(f"cut gradient of shape {head.shape} with {head.num_labels} labels, expected {expected}")
+    return _read(form, frame, head)
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What a frame says of itself; `end` is where its labels begin."""
+
+    shape: tuple[int, ...]
+    num_steps: int
+    num_labels: int
+    seconds_held: float
+    end: int
+
+
+def _read_header(form: Format, frame: bytes, step: int) -> _Head:
+    if len(frame) < _HEADER.size:
+        raise ValueError(f"a frame of {len(frame)} bytes has no header")
+    answered, num_steps, code, num_dimensions, seconds_held, num_labels = _HEADER.unpack_from(frame)
+    if code != form.code:
+        raise ValueError(f"a frame with numbers of kind {code}, expected {form.code} ({form.payload})")
+    if answered != step:
+        raise ValueError(f"it answered step {answered}, not step {step}")
+    end = _HEADER.size + 4 * num_dimensions
+    if not 1 <= num_dimensions <= _MOST_DIMENSIONS or len(frame) < end:
+        raise ValueError(f"a frame of {len(frame)} bytes for {num_dimensions} dimensions")
+    shape = struct.unpack_from(f"<{num_dimensions}I", frame, _HEADER.size)
+    return _Head(shape, num_steps, num_labels, seconds_held, end)
+
+
+def _read(form: Format, frame: bytes, head: _Head) -> Frame:
+    num_samples, per_sample = head.shape[0], math.prod(head.shape[1:])
+    tensor_bytes = form.tensor_bytes(num_samples, per_sample)
+    start = head.end + 4 * head.num_labels
+    if len(frame) != start + tensor_bytes:
+        raise ValueError(f"a frame of {len(frame)} bytes, expected {start + tensor_bytes} for shape {head.shape}")
+    if not 0 <= head.seconds_held < math.inf:
+        raise ValueError(f"a frame held for {head.seconds_held} s")
+    labels = np.frombuffer(frame, "<i4", head.num_labels, head.end).astype(np.int64)
+    # A copy, since torch shares no memory that can't be written to.
+    data = np.frombuffer(bytearray(memoryview(frame)[start:]), np.uint8)
+    if form.payload == "int8":
+        scales, data = torch.from_numpy(data[: 4 * num_samples].view("<f4")), data[4 * num_samples :]
+        whole = torch.from_numpy(data.view(np.int8)).view(num_samples, per_sample)
+        values = whole.to(form.dtype) * scales.to(form.dtype)[:, None]
+    else:
+        kind = torch.float16 if form.payload == "float16" else form.dtype
+        values = torch.from_numpy(data).view(kind).to(form.dtype)
+    return Frame(as_computed(values.view(head.shape)), labels, head.num_steps, head.seconds_held, tensor_bytes)
+
+
+def _written(form: Format, values: Tensor) -> tuple[Tensor, ...]:
+    """Return what a frame holds of some values."""
+    if form.payload == "float32":
+        return (values,)
+    if not torch.isfinite(values.sum()) and not torch.isfinite(values).all():
+        raise ValueError(f"there is NaN or Inf in what is to travel as {form.payload}")
+    if form.payload == "float16":
+        limit = torch.finfo(torch.float16).max
+        return (values.clamp(-limit, limit).to(torch.float16),)
+    rows = values.reshape(len(values), -1)
+    scales = (rows.abs().amax(1) / 127).to(torch.float32)
+    # A scale of 0 stands for a sample of zeros, or of values too small for float32.
+    divisors = torch.where(scales > 0, scales, 1.0).to(rows.dtype)[:, None]
+    return scales, (rows / divisors).round().clamp(-127, 127).to(torch.int8)
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return memoryview(tensor.contiguous().numpy().reshape(-1)).cast("B")
+
+
+def _travelling_shape(sample_shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*sample_shape[1:], sample_shape[0]) if len(sample_shape) == 3 else tuple(sample_shape)

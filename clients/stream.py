@@ -1,0 +1,200 @@
+"""The client's end of a stream: a whole split round inside of one message, and the speed of the link."""
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+import grpc
+from flwr.app import Context, Error, Message, MetricRecord
+
+from .messages import (
+    CLIENT_BLOCK,
+    CONFIG,
+    LINK,
+    LINK_BITS_PER_SECOND,
+    STREAM_ADDRESS,
+    STREAM_CERTIFICATE,
+    STREAM_MAX_BYTES,
+    STREAM_PAYLOAD,
+    STREAM_TIMEOUT,
+    STREAM_TOKEN,
+    STREAM_WITHDRAWN,
+)
+from .messages.frames import METHOD, PROBE_BYTES, TOKEN_KEY, Format, pack, unpack_gradient
+from .split import Session, Sessions, backward, batch_labels, begin_session, forward, result
+from .task import ClientTask
+
+KEEPALIVE_SECONDS = 10
+SHORTEST_SECONDS = 1e-6
+PROBE_TIMEOUT_SECONDS = 30.0
+
+
+class Withdrawn(Exception):
+    """The edge called the stream off: the round goes on without it."""
+
+
+class Stream:
+    """A stream to an edge; every frame sent is answered by one.
+
+    Parameters
+    ----------
+    channel : grpc.Channel
+        Leads to the edge.
+    address : str
+        Of the edge, for error messages.
+    token : str
+        The ticket.
+    timeout_seconds : float
+        Longest wait for an answer.
+    """
+
+    def __init__(self, channel: grpc.Channel, address: str, token: str, timeout_seconds: float) -> None:
+        self._address = address
+        self._timeout_seconds = timeout_seconds
+        self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
+        self._incoming: SimpleQueue[bytes | Exception] = SimpleQueue()
+        self._call = channel.stream_stream(METHOD)(iter(self._outgoing.get, None), metadata=((TOKEN_KEY, token),))
+        self._reader = Thread(target=self._read, name="stream-reader", daemon=True)
+        self._reader.start()
+
+    def exchange(self, frame: bytes) -> bytes:
+        """Send a frame and return its answer.
+
+        Raises
+        ------
+        Withdrawn
+            If the edge called the stream off.
+        ConnectionError
+            If the stream is over, or the edge can't be reached or refuses.
+        TimeoutError
+            If there is no answer in time.
+        """
+        self._outgoing.put(frame)
+        try:
+            answer = self._incoming.get(timeout=self._timeout_seconds)
+        except Empty:
+            raise TimeoutError(f"no answer from {self._address} for {self._timeout_seconds:g} s") from None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """End the stream."""
+        self._outgoing.put(None)
+        self._call.cancel()
+        self._reader.join()
+
+    def _read(self) -> None:
+        try:
+            for answer in self._call:
+                self._incoming.put(answer)
+            self._incoming.put(ConnectionError(f"{self._address} ended the stream"))
+        except grpc.RpcError as error:
+            reason = f"{error.code().name}: {error.details()}"
+            is_withdrawn = error.code() is grpc.StatusCode.ABORTED
+            self._incoming.put(
+                Withdrawn(reason) if is_withdrawn else ConnectionError(f"stream to {self._address}: {reason}")
+            )
+
+
+@contextmanager
+def open_stream(config: Mapping[str, Any], timeout_seconds: float) -> Iterator[Stream]:
+    """Open the stream that a config record tells of, over TLS, and close it in the end.
+
+    Parameters
+    ----------
+    config : Mapping[str, Any]
+        Holds ``stream-address``, ``stream-certificate``, ``stream-token`` and ``stream-max-bytes``.
+    timeout_seconds : float
+        Longest wait for an answer.
+    """
+    address = str(config[STREAM_ADDRESS])
+    options = (
+        ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, also beside others in this process
+        ("grpc.keepalive_time_ms", 1000 * KEEPALIVE_SECONDS),
+        ("grpc.keepalive_timeout_ms", 1000 * KEEPALIVE_SECONDS),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.max_receive_message_length", int(config[STREAM_MAX_BYTES])),
+        ("grpc.max_send_message_length", -1),
+    )
+    credentials = grpc.ssl_channel_credentials(bytes(config[STREAM_CERTIFICATE]))
+    with grpc.secure_channel(address, credentials, options) as channel:
+        stream = Stream(channel, address, str(config[STREAM_TOKEN]), timeout_seconds)
+        try:
+            yield stream
+        finally:
+            stream.close()
+
+
+def split_stream(message: Message, context: Context, task: ClientTask, sessions: Sessions) -> Message:
+    """Answer ``train.split_stream``: train the client block over a stream to the edge, and send it back.
+
+    How fast the link was, both ways together, stays in the node's state: the median over the round's mini-batches.
+
+    Raises
+    ------
+    ConnectionError, TimeoutError
+        If the stream breaks.
+    ValueError
+        If the edge sends what does not fit.
+    """
+    config = message.content.config_records[CONFIG]
+    sessions.drop(context)  # of a round by messages that was broken off
+    session = begin_session(task, config, message.content.array_records[CLIENT_BLOCK])
+    try:
+        with open_stream(config, float(config[STREAM_TIMEOUT])) as stream:  # type: ignore[arg-type]
+            rates = [_step(session, task, stream, step, str(config[STREAM_PAYLOAD])) for step in _steps(session)]
+    except Withdrawn as withdrawn:
+        return Message(Error(STREAM_WITHDRAWN, str(withdrawn)), reply_to=message)
+    context.state[LINK] = MetricRecord({LINK_BITS_PER_SECOND: statistics.median(rates)})
+    return Message(result(session, task), reply_to=message)
+
+
+def measure_link(config: Mapping[str, Any], num_frames: int = 4) -> float:
+    """Return the bits per second of a link, those of both directions together, by frames that the edge gives back.
+
+    Parameters
+    ----------
+    config : Mapping[str, Any]
+        As for `open_stream`, with the ticket of a probe.
+    num_frames : int (default: 4)
+        Frames of 1 MiB to send.
+
+    Raises
+    ------
+    ConnectionError, TimeoutError
+        If the edge can't be reached, refuses, or is silent for 30 s.
+    """
+    frame = bytes(PROBE_BYTES)
+    with open_stream(config, PROBE_TIMEOUT_SECONDS) as stream:
+        stream.exchange(b"\0")  # the connection takes longer to make than a frame
+        started = time.perf_counter()
+        for _ in range(num_frames):
+            stream.exchange(frame)
+        seconds = time.perf_counter() - started
+    return 2 * 8 * num_frames * len(frame) / max(seconds, SHORTEST_SECONDS)
+
+
+def _steps(session: Session) -> range:
+    return range(len(session.batches))
+
+
+def _step(session: Session, task: ClientTask, stream: Stream, step: int, payload: str) -> float:
+    """Make a split step and return the bits per second of its frames."""
+    session.step = step
+    forward(session, task)
+    activations = session.activations
+    assert activations is not None
+    form = Format(payload, activations.dtype)
+    labels = batch_labels(session, task)
+    sent = pack(form, activations, step=step, num_steps=len(session.batches), labels=labels)
+    started = time.perf_counter()
+    received = stream.exchange(sent)
+    seconds = time.perf_counter() - started
+    gradient = unpack_gradient(form, received, step=step, shape=tuple(activations.shape))
+    backward(session, gradient.values)
+    return 8 * (len(sent) + len(received)) / max(seconds - gradient.seconds_held, SHORTEST_SECONDS)

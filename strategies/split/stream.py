@@ -1,0 +1,260 @@
+"""The edge's end of the streams that carry mini-batches: who may open one, and what goes in and out.
+
+It knows nothing of models. A thread of the caller's talks to each stream through a `Connection`.
+"""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import sha256
+from logging import getLogger
+from queue import Empty, SimpleQueue
+from threading import Lock
+from typing import NoReturn
+
+import grpc
+
+from clients.messages import STREAM_ADDRESS, STREAM_CERTIFICATE, STREAM_MAX_BYTES, STREAM_TOKEN
+from clients.messages.frames import METHOD, PROBE_BYTES, TOKEN_KEY
+
+logger = getLogger("espalier")
+
+SPARE_STREAMS = 8  # for those that are refused, and for probes
+PROBE_FRAMES = 64
+# How a stream ends that the edge called off; to the client it is no failure.
+WITHDRAWN = (grpc.StatusCode.ABORTED, "the edge no longer waits for this stream")
+KEEPALIVE_SECONDS = 10
+# A dead peer is noticed after two of these; one without a stream is not kept.
+OPTIONS = (
+    ("grpc.so_reuseport", 0),  # a port that is taken is an error
+    ("grpc.keepalive_time_ms", 1000 * KEEPALIVE_SECONDS),
+    ("grpc.keepalive_timeout_ms", 1000 * KEEPALIVE_SECONDS),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 500 * KEEPALIVE_SECONDS),
+    # No more than this comes in from a peer before its token is known; a smaller window costs distant ones round trips.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 2**19),
+    ("grpc.max_connection_idle_ms", 3000 * KEEPALIVE_SECONDS),
+)
+
+
+class StreamEnded(Exception):
+    """A stream that has no more frames, or none in time; its text says which, in one line."""
+
+
+@dataclass(frozen=True)
+class _End:
+    """The end of a stream, as the edge decides it."""
+
+    code: grpc.StatusCode
+    reason: str
+
+
+class Connection:
+    """A client's open stream: frames come in, answers go out, in strict alternation.
+
+    Parameters
+    ----------
+    cancel : Callable[[], None]
+        Breaks the stream off.
+    """
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self.cancel = cancel
+        self._frames: SimpleQueue[tuple[bytes, float] | None] = SimpleQueue()
+        self._answers: SimpleQueue[bytes | _End] = SimpleQueue()
+
+    def receive(self, deadline: float) -> tuple[bytes, float]:
+        """Return the client's next frame and when it arrived, on the monotonic clock, as `deadline` is.
+
+        Raises
+        ------
+        StreamEnded
+            If the stream is over or nothing has come by the deadline.
+        """
+        try:
+            received = self._frames.get(timeout=max(deadline - time.monotonic(), 0))
+        except Empty:
+            raise StreamEnded("nothing came in time") from None
+        if received is None:
+            self._frames.put(None)
+            raise StreamEnded("its stream broke, or it sent too large a frame")
+        return received
+
+    def send(self, frame: bytes) -> None:
+        """Answer the frame received last; does not wait until the client has read it."""
+        self._answers.put(frame)
+
+    def end(self, code: grpc.StatusCode, reason: str) -> None:
+        """End the stream with a status, instead of the next answer."""
+        self._answers.put(_End(code, reason))
+
+    def exchange(self, frame: bytes) -> "bytes | _End":
+        """Hand a frame in and return what answers it; for the thread that reads from the network."""
+        self._frames.put((frame, time.monotonic()))
+        return self._answers.get()
+
+    def closed(self) -> None:
+        """Wake up both sides: the stream is over."""
+        self._frames.put(None)
+        self._answers.put(_End(grpc.StatusCode.CANCELLED, "the stream is over"))
+
+
+class Ticket:
+    """The right to open one stream, once.
+
+    Attributes
+    ----------
+    config : dict[str, str | bytes | int]
+        What the client needs to know, by the keys of a config record.
+    came_late : bool
+        Whether somebody presented it after it was withdrawn.
+    """
+
+    def __init__(self, config: dict[str, str | bytes | int], serve: Callable | None, forget: Callable) -> None:
+        self.config = config
+        self.came_late = False
+        self.serve = serve
+        self._forget = forget
+
+    def withdraw(self) -> None:
+        """Refuse who presents it from now on."""
+        self.serve = None
+
+    def forget(self) -> None:
+        """Know it no more."""
+        self._forget()
+
+
+class StreamServer:
+    """Accepts the streams of clients that hold a ticket; the others are refused before a byte of theirs is read.
+
+    One serves all edges of a process. A context manager: streams are accepted inside.
+
+    Parameters
+    ----------
+    private_key, certificate : bytes
+        PEM; the certificate, or the chain, that clients are told to trust, good for `address`.
+    address : str
+        Name or address under which clients reach this server.
+    listen_on : str (default: "127.0.0.1")
+        Address of the network interface, ``"[::]"`` for all.
+    port : int (default: 0)
+        Port; 0 takes a free one.
+    max_frame_bytes : int
+        The largest frame of any client; larger ones, if they are larger than the probe's 1 MiB too, end the stream.
+    max_streams : int
+        Clients that may have a stream at the same time.
+
+    Raises
+    ------
+    RuntimeError
+        If it can't listen there, or key and certificate are no pair.
+    """
+
+    def __init__(
+        self,
+        private_key: bytes,
+        certificate: bytes,
+        *,
+        address: str,
+        listen_on: str = "127.0.0.1",
+        port: int = 0,
+        max_frame_bytes: int,
+        max_streams: int,
+    ) -> None:
+        self._certificate = certificate
+        self._max_bytes = max(max_frame_bytes, PROBE_BYTES)
+        self._tickets: dict[bytes, Ticket] = {}
+        self._lock = Lock()
+        most = max_streams + SPARE_STREAMS
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix="stream")
+        handler = grpc.stream_stream_rpc_method_handler(self._handle)
+        service, method = METHOD.strip("/").split("/")
+        self._server = grpc.server(
+            self._pool,
+            handlers=[grpc.method_handlers_generic_handler(service, {method: handler})],
+            maximum_concurrent_rpcs=most,
+            options=[
+                *OPTIONS,
+                ("grpc.max_receive_message_length", self._max_bytes),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_concurrent_streams", most),
+            ],
+        )
+        credentials = grpc.ssl_server_credentials([(private_key, certificate)])
+        self.port = self._server.add_secure_port(f"{listen_on}:{port}", credentials)
+        self.address = f"[{address}]:{self.port}" if ":" in address else f"{address}:{self.port}"
+
+    def __enter__(self) -> "StreamServer":
+        self._server.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._server.stop(grace=None).wait()
+        self._pool.shutdown()
+
+    def expect(self, opened: Callable[[Connection], None]) -> Ticket:
+        """Return a ticket for one stream of mini-batches; `opened` is told, in a thread of the stream's own."""
+
+        def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+            connection = Connection(context.cancel)
+            if not context.add_callback(connection.closed):
+                return
+            opened(connection)
+            for frame in requests:
+                answer = connection.exchange(frame)
+                if isinstance(answer, _End):
+                    context.abort(answer.code, answer.reason)
+                yield answer
+
+        return self._ticket(serve)
+
+    def expect_probe(self) -> Ticket:
+        """Return a ticket for one stream that gives back what it gets, by which a client measures its link."""
+
+        def echo(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+            for frame, _ in zip(requests, range(PROBE_FRAMES), strict=False):
+                yield frame
+
+        return self._ticket(echo)
+
+    def _ticket(self, serve: Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]) -> Ticket:
+        token = secrets.token_urlsafe(32)
+        digest = _digest(token)
+        config: dict[str, str | bytes | int] = {
+            STREAM_ADDRESS: self.address,
+            STREAM_CERTIFICATE: self._certificate,
+            STREAM_TOKEN: token,
+            STREAM_MAX_BYTES: self._max_bytes,
+        }
+        ticket = Ticket(config, serve, lambda: self._take(digest))
+        with self._lock:
+            self._tickets[digest] = ticket
+        return ticket
+
+    def _take(self, digest: bytes) -> Ticket | None:
+        with self._lock:
+            return self._tickets.pop(digest, None)
+
+    def _handle(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        token = dict(context.invocation_metadata()).get(TOKEN_KEY, "")
+        # Looked up by its digest, whose time says nothing about tokens that are known; used up by that.
+        ticket = self._take(_digest(token))
+        if ticket is None:
+            self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, "unknown token")
+        if (serve := ticket.serve) is None:
+            ticket.came_late = True
+            context.abort(*WITHDRAWN)
+        return serve(requests, context)
+
+    def _refuse(self, context: grpc.ServicerContext, code: grpc.StatusCode, reason: str) -> NoReturn:
+        logger.warning("stream from %s refused: %s", context.peer(), reason)
+        context.abort(code, reason)
+        raise AssertionError  # abort raises
+
+
+def _digest(token: str | bytes) -> bytes:
+    return sha256(token if isinstance(token, bytes) else token.encode()).digest()

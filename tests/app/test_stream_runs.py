@@ -1,0 +1,152 @@
+"""Split runs of the app whose mini-batches go through streams."""
+
+import logging
+
+import pytest
+from certificates import make_certificates
+
+from app.__main__ import main
+from app.config import parse_config
+from app.streams import checked_address, largest_frame_bytes, listen_on, streams_of
+from tests.app.runs import lines, run_app, same_weights, summary
+
+SHORT = {"batches_per_epoch": 2, "batch_size": 16, "local_epochs": 1, "edge_rounds": 1, "fine_tune_steps": 0}
+STREAM = {"split_transport": "stream"}
+
+
+def test_a_run_over_streams_is_the_run_over_messages(tmp_path):
+    settings = {"algorithm": "phsfl", "cut_layer": "1,2,3", "num_clients": 4, "global_rounds": 1, **SHORT}
+    by_messages = run_app(tmp_path / "messages", **settings)
+    by_stream = run_app(tmp_path / "stream", **settings, **STREAM)
+    assert same_weights(by_messages, by_stream)
+    kinds, expected = (summary(folder)["bytes_by_kind"]["edge"] for folder in (by_stream, by_messages))
+    frames = 4 * 2
+    for direction, kind in (("uplink", "activations"), ("uplink", "indices"), ("downlink", "cut-gradient")):
+        # Records have NumPy's header, of no more than 128 bytes, and some text besides.
+        assert 0 < expected[direction][kind] - kinds[direction][kind] <= 200 * frames
+    assert kinds["uplink"]["indices"] == frames * 16 * 4
+    assert kinds["uplink"]["client-block"] == expected["uplink"]["client-block"]
+
+
+def test_sfl_v2_gives_way_to_messages_where_clients_run_one_after_the_other(tmp_path, caplog):
+    settings = {"algorithm": "sfl-v2", "num_clients": 3, "global_rounds": 2, **SHORT}
+    by_messages = run_app(tmp_path / "messages", **settings)
+    with caplog.at_level(logging.WARNING, "espalier"):
+        by_stream = run_app(tmp_path / "stream", **settings, **STREAM)
+    assert same_weights(by_messages, by_stream)
+    assert summary(by_stream)["failures"] == 0
+    assert len([m for m in caplog.messages if "this edge goes on by messages" in m]) == 1
+
+
+def test_shorter_payloads_take_fewer_bytes(tmp_path):
+    settings = {"algorithm": "sfl-v1", "num_clients": 1, "global_rounds": 1, **SHORT, **STREAM}
+    exact, half, quarter = (
+        run_app(tmp_path / kind, stream_payload=kind, **settings) for kind in ("float32", "float16", "int8")
+    )
+    assert not same_weights(exact, half)
+    assert not same_weights(exact, quarter)
+    full, *found = (
+        summary(folder)["bytes_by_kind"]["cloud"]["uplink"]["activations"] for folder in (exact, half, quarter)
+    )
+    samples = 2 * 16
+    assert found == [full // 2, full // 4 + 4 * samples]
+
+
+def test_runs_over_streams_resume_to_the_same_bits(tmp_path):
+    settings = {"algorithm": "sl", "server_momentum": 0.5, "num_clients": 2, **SHORT, **STREAM}
+    whole = run_app(tmp_path / "whole", global_rounds=2, **settings)
+    folder = run_app(tmp_path / "run", global_rounds=1, **settings)
+    assert main([f"resume={folder}", "global-rounds=2"]) == 0
+    assert same_weights(folder, whole)
+
+
+def test_plans_reach_clients_over_streams(tmp_path):
+    settings = {
+        "algorithm": "hsfl",
+        "selection": "resource-aware",
+        "num_clients": 4,
+        "selected_per_edge": 1,
+        "cut_layer": "best",
+        "max_local_rounds": 3,
+        "planning_error_db": 3.0,
+        "noise_figure_db": 20.0,
+        "global_rounds": 2,
+        **SHORT,
+    }
+    by_messages = run_app(tmp_path / "messages", **settings)
+    by_stream = run_app(tmp_path / "stream", **settings, **STREAM)
+    assert same_weights(by_messages, by_stream)
+    failures = [[line["failures"] for line in lines(folder, "edge")] for folder in (by_messages, by_stream)]
+    assert failures[0] == failures[1]
+
+
+def test_a_given_certificate_is_used(tmp_path):
+    make_certificates(tmp_path / "certificates", ["localhost"])
+    settings = {"algorithm": "sfl-v1", "num_clients": 2, "global_rounds": 1, **SHORT}
+    folder = run_app(
+        tmp_path / "run",
+        stream_address="localhost",
+        stream_certificate=str(tmp_path / "certificates/server.crt"),
+        stream_key=str(tmp_path / "certificates/server.key"),
+        **settings,
+        **STREAM,
+    )
+    assert same_weights(folder, run_app(tmp_path / "messages", **settings))
+
+
+def test_other_algorithms_and_the_cloud_have_no_streams():
+    for values in ({"algorithm": "fedavg"}, {"algorithm": "hsfl", "role": "cloud"}):
+        with streams_of(parse_config({"split-transport": "stream", **values})) as streams:
+            assert streams is None
+    with streams_of(parse_config({"algorithm": "hsfl"})) as streams:
+        assert streams is None
+
+
+def test_the_largest_frame_is_that_of_the_largest_cut():
+    config = {"algorithm": "sfl-v1", "batch-size": 16}
+    one, two, both = (largest_frame_bytes(parse_config({**config, "cut-layer": cut})) for cut in (1, 2, "1,2"))
+    assert one == 18 + 16 + 16 * 4 + 16 * 16 * 4 * 4 * 4
+    assert two < one == both
+
+
+def test_a_server_listens_no_wider_than_it_must():
+    for address in ("127.0.0.1", "localhost"):
+        assert listen_on(address) == address
+    assert listen_on("::1") == "[::1]"
+    for address in ("edge.example.org", "10.0.0.7"):
+        assert listen_on(address) in ("[::]", "0.0.0.0")
+        assert checked_address(parse_config({"stream-address": address})) == address
+
+
+BAD = [
+    ("stream-address=''", ["stream-address = ''", "name or IP address"]),
+    ("stream-address='host:99'", ["stream-address = 'host:99'", "without a port"]),
+    ("stream-timeout=0", ["stream-timeout = 0", "greater than 0"]),
+    ("stream-payload=int4", ["stream-payload = 'int4'", "'int8'"]),
+    ("stream-certificate='{folder}/server.crt'", ["stream-certificate", "both"]),
+    ("stream-certificate='{folder}/none' stream-key='{folder}/server.key'", ["{folder}/none", "No such file"]),
+    ("stream-certificate='{folder}/server.key' stream-key='{folder}/server.key'", ["stream-certificate", "PEM"]),
+    ("stream-certificate='{folder}/server.crt' stream-key='{folder}/server.crt'", ["stream-key", "PEM"]),
+    ("stream-certificate='{folder}/server.crt' stream-key='{folder}/ca.key'", ["stream-key", "private key of"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "parts"), BAD)
+def test_bad_settings_end_the_run_in_one_line(arguments, parts, tmp_path, capsys):
+    folder = tmp_path / "certificates"
+    make_certificates(folder, ["127.0.0.1"])
+    output = tmp_path / "output"
+    given = arguments.format(folder=folder).split()
+    code = main(["algorithm=sfl-v1", "split-transport=stream", f"output-dir='{output}'", *given])
+    line = capsys.readouterr().err
+    assert code == 2
+    assert line.count("\n") == 1
+    assert all(part.format(folder=folder) in line for part in parts), line
+    assert not output.exists()
+
+
+def test_a_port_that_is_taken(tmp_path, capsys):
+    with streams_of(parse_config({"algorithm": "sfl-v1", "split-transport": "stream"})) as streams:
+        port = streams.server.port
+        assert main(["algorithm=sfl-v1", "split-transport=stream", f"stream-port={port}"]) == 2
+    assert f"stream-port = {port}: allowed is a free port of 127.0.0.1" in capsys.readouterr().err

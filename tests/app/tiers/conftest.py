@@ -1,0 +1,28 @@
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from app.reports import final
+
+
+@pytest.fixture
+def short_path():
+    """Make a folder whose path leaves room for a Unix socket."""
+    path = Path(tempfile.mkdtemp(prefix="e"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(autouse=True)
+def few_plots(request, monkeypatch):
+    """Leave out the plots, which take most of the time of a small run, unless a test asks for them."""
+    if "with_plots" not in request.fixturenames:
+        for name in ("draw_plots", "draw_resource_plots"):
+            monkeypatch.setattr(final, name, lambda *arguments: None)
+
+
+@pytest.fixture
+def with_plots():
+    """Ask for plots."""

@@ -1,0 +1,74 @@
+"""The cloud finds its edges, or says in one line why not."""
+
+import re
+
+import pytest
+
+from app.errors import UserError
+from app.tiers.cloud import check_same_config, gather_edges
+from sim.in_process_grid import InProcessGrid
+from tests.app.tiers.hosts import SMALL, cloud_grid, config_of, edge_hosts
+
+TWO = {"edge-0": [0, 1], "edge-1": [2, 3]}
+
+
+def refused(hosts, match, **settings):
+    config = config_of(role="cloud", **SMALL | settings)
+    with pytest.raises(UserError, match=match) as error:
+        gather_edges(cloud_grid(hosts, config, devices=1), config)
+    assert "\n" not in str(error.value)
+
+
+def test_edges_and_their_clients_are_found(short_path):
+    config = config_of(role="cloud", **SMALL)
+    with edge_hosts(short_path, TWO, **SMALL) as hosts:
+        edges = gather_edges(cloud_grid(hosts, config, devices=2), config)
+    assert {edge.name: [profile.partition_id for profile in edge.clients] for edge in edges} == TWO
+    assert all(len(profile.class_counts) == 10 for edge in edges for profile in edge.clients)
+
+
+def test_too_few_and_too_many_edges_are_counted_and_named(short_path):
+    with edge_hosts(short_path, TWO, **SMALL) as hosts:
+        refused(hosts[:1], "num-edges = 2: allowed is as many edges as answer: 'edge-0'; a gateway is")
+        refused([], "num-edges = 2: allowed is as many edges as answer: none")
+        refused(hosts, "num-edges = 1: allowed is 2, the edges that answer", num_edges=1)
+
+
+def test_two_gateways_of_one_edge_are_named(short_path):
+    with edge_hosts(short_path, TWO, **SMALL) as hosts:
+        refused([hosts[0], hosts[0]], r"nodes \d+ and \d+ are both gateways of edge 'edge-0'")
+
+
+def test_missing_and_double_clients_are_named(short_path):
+    with edge_hosts(short_path, {"west": [0, 1], "east": [1, 2]}, **SMALL) as hosts:
+        refused(hosts, "partition-id = 1 at edge 'west' and at 'east'|partition-id = 1 at edge 'east' and at 'west'")
+    with edge_hosts(short_path, {"north": [0], "south": [3]}, **SMALL) as hosts:
+        refused(hosts, r"num-clients = 4: allowed is as many as the edges have: clients \[1, 2\] are missing")
+
+
+def test_an_edge_that_trains_otherwise_is_named_with_key_and_both_values(short_path):
+    with edge_hosts(short_path, TWO, **SMALL) as hosts:
+        for settings, line in (
+            ({"seed": 7}, "seed = 7, but 0 at edge 'edge-"),
+            ({"learning_rate": 0.2}, "learning-rate = 0.2, but 0.1 at edge"),
+            ({"edge_rounds": 5}, "edge-rounds = 5, but 2 at edge"),
+            ({"edge_strategy": "FedAdam"}, "edge-strategy = 'FedAdam', but 'FedAvg' at edge"),
+        ):
+            refused(hosts, re.escape(line), **settings)
+
+
+def test_what_is_the_hosts_own_may_differ(short_path):
+    own = {"global_rounds": 9, "cloud_strategy": "FedAdam", "torch_threads": 2, "evaluate_every": 3}
+    config = config_of(role="cloud", **SMALL | own)
+    with edge_hosts(short_path, TWO, **SMALL | {"reply_timeout": 9, "stream_port": 1234}) as hosts:
+        edges = gather_edges(cloud_grid(hosts, config), config)
+    for edge in edges:
+        check_same_config(config, edge)
+
+
+@pytest.mark.parametrize("algorithm", ["h-fedavg-m1", "h-fedavg-m2"])
+def test_rules_over_all_cells_are_refused(algorithm):
+    config = config_of(role="cloud", algorithm=algorithm, batches_per_epoch=2, dataset="video-caching")
+    grid = InProcessGrid(lambda message, context: message, 1)
+    with pytest.raises(UserError, match=f"algorithm = '{algorithm}': allowed is another one for role = 'cloud'"):
+        gather_edges(grid, config)

@@ -1,0 +1,117 @@
+"""The run of an edge, asked directly."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord
+
+from app.checkpoint import from_bytes, to_bytes
+from app.errors import UserError
+from app.federation import gather_devices
+from app.tiers.edge_host import EdgeRun, world_of_edge
+from clients.messages import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE
+from strategies import Profile
+from tests.app.tiers.hosts import SMALL, EdgeHost, config_of, edge_hosts
+
+PLANNED = SMALL | {
+    "algorithm": "rawhfl",
+    "dataset": "video-caching",
+    "num_clients": 6,
+    "num_edges": 3,
+    "selected_per_edge": 1,
+}
+
+
+def edge_run(short_path, clients=(0, 1), **settings):
+    host = EdgeHost(short_path, "edge-0", list(clients), **SMALL | settings)
+    host.start()
+    host.stop()
+    return EdgeRun(host.config, host.grid, gather_devices(host.grid, host.config))
+
+
+def test_a_request_that_fails_is_answered_and_the_next_one_is_served(short_path, caplog):
+    edge = edge_run(short_path)
+    state = from_bytes(edge.answer(QUERY_EDGE, to_bytes({})))["state"]
+    bad = {"round": 1, "arrays": ArrayRecord({"w": Array(np.zeros(3))}), "config": ConfigRecord(), "state": {}}
+    for message_type, request in (
+        (TRAIN_EDGE, b"\x80\x04\x95 a pickle"),
+        (TRAIN_EDGE, to_bytes({})),
+        (TRAIN_EDGE, to_bytes(bad)),
+        ("query.profile", to_bytes({})),
+    ):
+        answer = from_bytes(edge.answer(message_type, request))
+        assert list(answer) == ["error"]
+        assert "\n" not in answer["error"]
+    assert sum(record.levelname == "WARNING" for record in caplog.records) == 4
+    # Clients that can't use a model are failures, not an error.
+    outcome = from_bytes(edge.answer(TRAIN_EDGE, to_bytes(bad | {"state": state})))
+    assert outcome["arrays"] is None
+    assert [len(one["failures"]) for one in outcome["rounds"]] == [2, 2]
+    evaluation = from_bytes(edge.answer(EVALUATE_EDGE, to_bytes(bad | {"state": state})))
+    assert [client for client, _ in evaluation["failures"]] == [0, 1]
+
+
+def test_devices_of_another_edge_are_named(short_path):
+    host = EdgeHost(short_path, "west", [0, 1], node_settings={"edge-name": "east"}, **SMALL)
+    with pytest.raises(UserError, match="edge-name = 'east' in the config of client 0's node: allowed is 'west'"):
+        host.start()
+    assert not host.socket.exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "match"),
+    [
+        (3, "edge-clients = 3: allowed is as many SuperNodes as there are with a profile, 0 so far: 2 of 3"),
+        (1, "edge-clients = 1: allowed is 2, the clients that are there"),
+        (9, "edge-clients = 9: allowed is at most num-clients = 4"),
+    ],
+)
+def test_the_number_of_devices_must_be_right(short_path, number, match):
+    host = EdgeHost(short_path, "west", [0, 1], **SMALL | {"edge_clients": number})
+    with pytest.raises(UserError, match=match):
+        host.start()
+
+
+def test_two_devices_that_are_the_same_client_are_named(short_path):
+    host = EdgeHost(short_path, "west", [1, 1], **SMALL)
+    with pytest.raises(UserError, match="both have partition-id 1"):
+        host.start()
+
+
+def test_a_second_run_for_the_same_folder_is_refused_and_the_first_goes_on(short_path):
+    with edge_hosts(short_path, {"west": [0, 1]}, **SMALL) as (first,):
+        second = EdgeHost(short_path, "west", [0, 1], **SMALL | {"seed": 1})
+        next(second._starts)
+        with pytest.raises(UserError, match="allowed is another folder: a run serves an edge there"):
+            second.start()
+        assert first._thread.is_alive()
+        assert first.socket.exists()
+
+
+def profiles_of(clients):
+    return [Profile(100 + client, client, "", 50, 10, (1,)) for client in clients]
+
+
+def test_an_edge_with_plans_must_have_a_whole_cell():
+    def world(name, clients):
+        config = config_of(role="edge", edge_name=name, edge_folder="/x", edge_clients=len(clients), **PLANNED)
+        return world_of_edge(config, profiles_of(clients))
+
+    assert list(world("west", [2, 3]).edges) == ["edge-0", "west", "edge-2"]
+    assert list(world("edge-2", [4, 5]).edges) == ["edge-0", "edge-1", "edge-2"]
+    with pytest.raises(UserError, match="edge 'west' has clients 1, 2: allowed are whole radio cells, 0 to 1, 2 to 3"):
+        world("west", [1, 2])
+    with pytest.raises(UserError, match="edge-name = 'edge-0': allowed is 'edge-1', or a name of another kind"):
+        world("edge-0", [2, 3])
+
+
+def test_devices_that_leave_and_come_back_are_logged(short_path, caplog):
+    caplog.set_level("INFO", "espalier")
+    edge = edge_run(short_path)
+    edge.look_who_is_connected()
+    node_id = next(node_id for node_id, client in edge._client_of.items() if client == 1)
+    for action in (edge._grid.disconnect, edge._grid.connect):
+        action(node_id)
+        edge.look_who_is_connected()
+        edge.look_who_is_connected()
+    texts = [record.getMessage() for record in caplog.records]
+    assert texts.count("client 1 of edge-0 left") == texts.count("client 1 of edge-0 is back") == 1

@@ -1,0 +1,181 @@
+"""What the cloud makes of an edge's answers, honest or not."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from app.checkpoint import from_bytes, to_bytes
+from app.tiers.remote_edge import RemoteEdge
+from app.tiers.wire import evaluation_to_wire, heads_to_wire, outcome_to_wire
+from clients.gateway import from_payload, to_payload
+from clients.messages import PAYLOAD
+from sim.in_process_grid import InProcessGrid
+from strategies import EdgeOutcome, Evaluation, Failure, Update
+from strategies.edges import EVERYBODY
+from strategies.split import FineTuning, Personalised
+from strategies.views import MemberGrid
+
+CLIENTS = (2, 5)
+NODES = {71: 2, 72: 5}  # at the edge's host
+CONFIG = ConfigRecord({"server-round": 2, "lr": 0.5})
+
+
+def model(*values):
+    return ArrayRecord({"w": Array(np.array(values, np.float32)), "n": Array(np.array(7, np.int64))})
+
+
+GOOD = EdgeOutcome(
+    model(3.0, 4.0),
+    [
+        Update(model(1.0, 2.0), MetricRecord({"train_loss": 0.1}), 11.0, [71, 72], []),
+        Update(failures=[Failure(EVERYBODY, "nobody"), Failure(72, "late")]),
+        Update(model(3.0, 4.0), MetricRecord({"train_loss": 0.3}), 5, [72], [Failure(71, "gone")]),
+    ],
+    1.0,
+)
+
+
+@pytest.fixture
+def remote():
+    InProcessGrid(lambda message, context: message, 1)  # messages need a run
+    return RemoteEdge("west", 99, CLIENTS, 3, {"edge": {"round": 0}}, wait_seconds=4.0, reply_seconds=8.0)
+
+
+def members():
+    return MemberGrid(InProcessGrid(lambda message, context: message, 1), [])
+
+
+def answered(conversation, wire):
+    """Return the one message of a conversation, and its result after the answer."""
+    (message,) = next(conversation)
+    content = wire if isinstance(wire, RecordDict) else RecordDict({PAYLOAD: to_payload(to_bytes(wire))})
+    with pytest.raises(StopIteration) as stop:
+        conversation.send([Message(content, reply_to=message)])
+    return message, stop.value.value
+
+
+def train(remote, wire, server_round=4):
+    return answered(remote.train_round(server_round, model(0.0, 0.0), CONFIG, members()), wire)
+
+
+def wire_of(outcome=GOOD, **changes):
+    return outcome_to_wire(outcome, NODES) | {"state": {"edge": {"round": 3}}} | changes
+
+
+def test_one_exchange_gives_all_edge_rounds_of_a_global_round(remote):
+    message, first = train(remote, wire_of())
+    assert (message.metadata.dst_node_id, message.metadata.message_type) == (99, "train.edge")
+    assert dict(message.content["config"]) == {"wait-seconds": 4.0, "reply-seconds": 8.0}
+    request = from_bytes(from_payload(message.content))
+    assert (request["round"], request["config"], request["state"]) == (2, CONFIG, {"edge": {"round": 0}})
+    updates = [first]
+    for server_round in (5, 6):
+        with pytest.raises(StopIteration) as stop:
+            next(remote.train_round(server_round, model(0.0, 0.0), CONFIG, members()))
+        updates.append(stop.value.value)
+    there = EdgeOutcome(GOOD.arrays, GOOD.updates, 0.0)
+    here = EdgeOutcome(updates[-1].arrays, updates, 0.0)
+    assert (here.weight, here.metrics) == (there.weight, there.metrics) == (8.0, {"train_loss": 0.3})
+    assert [update.arrays is not None for update in updates] == [True, False, True]
+    assert updates[2].arrays["w"].numpy().tolist() == [3.0, 4.0]
+    assert [list(update.participants) for update in updates] == [[3, 6], [], [6]]
+    assert updates[1].failures == [Failure(EVERYBODY, "nobody"), Failure(6, "late")]
+    assert remote.state_dict() == {"edge": {"round": 3}}
+
+
+def round_of(**changes):
+    wire = outcome_to_wire(GOOD, NODES)
+    return {"rounds": [wire["rounds"][0] | changes, *wire["rounds"][1:]]}
+
+
+BAD = {
+    "NaN": ({"arrays": model(math.nan, 0.0)}, "array 'w' holds NaN or Inf"),
+    "shape": ({"arrays": model(1.0)}, r"array 'w' has shape \(1,\), expected \(2,\)"),
+    "missing": ({"arrays": ArrayRecord({"w": Array(np.zeros(2, np.float32))})}, "array 'n' is missing"),
+    "no arrays": ({"arrays": 3}, "TypeError"),
+    "no model": ({"arrays": None}, "edge rounds that do not fit its model"),
+    "fewer rounds": ({"rounds": []}, "0 edge rounds that do not fit"),
+    "no rounds": ({"rounds": None}, "TypeError"),
+    "weight": (round_of(weight=-1.0), "a weight is -1.0"),
+    "weight inf": (round_of(weight=math.inf), "a weight is inf"),
+    "weight text": (round_of(weight="much"), "a weight is 'much'"),
+    "foreign": (round_of(participants=[3]), "client 3 is not one of the edge's"),
+    "metrics": (round_of(metrics=MetricRecord({"train_loss": math.nan})), "metric 'train_loss' is nan"),
+    "no metrics": (round_of(metrics=[1]), "metrics are a list"),
+    "failures": (round_of(failures=[3]), "TypeError"),
+    "state": ({"state": "none"}, "its state is a str"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_an_answer_that_does_not_fit_is_one_failure_and_the_state_stays(remote, name):
+    changes, reason = BAD[name]
+    _, update = train(remote, wire_of(**changes))
+    (failure,) = update.failures
+    assert (update.arrays, failure.node_id) == (None, EVERYBODY)
+    assert "\n" not in failure.reason
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(failure.reason)
+    assert remote.state_dict() == {"edge": {"round": 0}}
+    with pytest.raises(StopIteration) as stop:
+        next(remote.train_round(5, model(0.0, 0.0), CONFIG, members()))
+    assert stop.value.value == Update()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (RecordDict(), "its answer can't be read"),
+        (RecordDict({PAYLOAD: to_payload(b"garbage")}), "its answer can't be read: it is not packed data"),
+        (RecordDict({PAYLOAD: ArrayRecord({PAYLOAD: Array(np.zeros(3))})}), "a payload is float64"),
+        ({"error": "KeyError:\n'state'"}, "KeyError: 'state'"),
+    ],
+)
+def test_an_answer_that_is_none_is_a_failure(remote, content, reason):
+    _, update = train(remote, content)
+    assert reason in update.failures[0].reason
+
+
+def test_an_edge_that_is_not_there_is_a_failure_and_its_return_is_logged_once(remote, caplog):
+    caplog.set_level("INFO", "espalier")
+    conversation = remote.train_round(1, model(0.0, 0.0), CONFIG, members())
+    (message,) = next(conversation)
+    with pytest.raises(StopIteration) as stop:
+        conversation.send([Message(Error(2, "<class 'NoEdgeError'>:<'the edge's\nrun'>"), reply_to=message)])
+    assert stop.value.value.failures == [Failure(EVERYBODY, "<class 'NoEdgeError'>:<'the edge's run'>")]
+    for server_round in (4, 7):
+        train(remote, wire_of(), server_round)
+    assert [record.getMessage() for record in caplog.records] == ["edge 'west' is back"]
+
+
+def test_evaluation_and_heads_come_back_by_client(remote):
+    evaluation = Evaluation(MetricRecord({"loss": 1.0}), 9.0, {72: MetricRecord({"loss": 2.0})}, [Failure(71, "x")])
+    wire = evaluation_to_wire(evaluation, NODES) | {"state": {"a": 1}}
+    message, result = answered(remote.evaluate_round(6, model(1.0, 1.0), CONFIG, members()), wire)
+    assert message.metadata.message_type == "evaluate.edge"
+    assert from_bytes(from_payload(message.content))["round"] == 2
+    assert result == Evaluation(evaluation.metrics, 9.0, {6: MetricRecord({"loss": 2.0})}, [Failure(3, "x")])
+
+    heads = Personalised({71: {"head.bias": torch.tensor([0.1, 0.2])}}, {71: MetricRecord({"loss": 3.0})}, [])
+    wire = heads_to_wire(heads, NODES) | {"state": {"a": 2}}
+    message, result = answered(remote.personalise(model(1.0, 1.0), FineTuning(3, 0.5), members()), wire)
+    request = from_bytes(from_payload(message.content))
+    assert (message.metadata.message_type, request["num_steps"], request["learning_rate"]) == (
+        "train.edge_heads",
+        3,
+        0.5,
+    )
+    assert torch.equal(result.heads[3]["head.bias"], torch.tensor([0.1, 0.2]))
+    assert result.metrics == {3: MetricRecord({"loss": 3.0})}
+    assert remote.state_dict() == {"a": 2}
+
+
+def test_heads_that_are_no_numbers_are_a_failure(remote):
+    heads = Personalised({71: {"head.bias": torch.tensor([math.nan])}}, {}, [])
+    conversation = remote.personalise(model(1.0, 1.0), FineTuning(3, 0.5), members())
+    _, result = answered(conversation, heads_to_wire(heads, NODES) | {"state": {}})
+    assert result.heads == {}
+    assert "holds NaN or Inf" in result.failures[0].reason

@@ -1,0 +1,219 @@
+"""Edges on hosts of their own give what the same edges give in one run."""
+
+import csv
+
+import pytest
+import torch
+
+from app.checkpoint import load_state
+from app.client import app as client_app
+from app.engines import in_process_grid
+from app.run import run
+from sim.in_process_grid import InProcessGrid
+from tests.app.runs import lines, run_app, same_weights, summary
+from tests.app.tiers.hosts import SMALL, Watching, config_of, edge_hosts, run_cloud
+
+TWO = {"edge-0": [0, 1], "edge-1": [2, 3]}
+CASES = {
+    # Both tiers hold state.
+    "h-fedavg": {
+        "edge_strategy": "FedAdam(eta=0.05)",
+        "cloud_strategy": "FedAvgM(server_momentum=0.5, server_learning_rate=0.9)",
+    },
+    "phsfl": {"algorithm": "phsfl", "fine_tune_steps": 3, "cut_layer": "1,2"},
+    "sfl-v2": {"algorithm": "sfl-v2", "server_optimizer": "adam", "server_learning_rate": 0.01},
+    "rawhfl": {
+        "algorithm": "rawhfl",
+        "dataset": "video-caching",
+        "num_clients": 6,
+        "selected_per_edge": 2,
+        "max_local_rounds": 3,
+        "learning_rate": 0.05,
+    },
+    "best-cut": {
+        "algorithm": "hsfl",
+        "selection": "resource-aware",
+        "cut_layer": "best",
+        "selected_per_edge": 1,
+        "max_local_rounds": 3,
+        "fine_tune_steps": 2,
+    },
+}
+
+
+def same_figures(left, right):
+    """Compare all that a cloud's report has in common with that of a run with both tiers."""
+    times = {"seconds", "wall_seconds"}
+    without = times | {"bytes", "plans", "energy_joules", "simulated_seconds"}
+    for scope in ("edge", "global", "personalised"):
+        assert [{k: v for k, v in line.items() if k not in without} for line in lines(left, scope)] == [
+            {k: v for k, v in line.items() if k not in without} for line in lines(right, scope)
+        ]
+    keys = ("global", "test", "failures", "personalised", "top_m", "closed_form")
+    assert [summary(left).get(key) for key in keys] == [summary(right).get(key) for key in keys]
+    return True
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cloud_and_edges_give_the_bits_of_one_run(tmp_path, short_path, name):
+    settings = SMALL | CASES[name]
+    half = settings["num_clients"] // 2
+    clients_of = {"edge-0": list(range(half)), "edge-1": list(range(half, 2 * half))}
+    server = run_app(tmp_path / "server", **settings)
+    with edge_hosts(short_path, clients_of, **settings) as hosts:
+        cloud = run_cloud(tmp_path / "cloud", hosts, devices=1, **settings)
+    assert same_weights(cloud, server)
+    assert same_figures(cloud, server)
+    assert summary(cloud)["bytes"] == {d: {"cloud": n["cloud"]} for d, n in summary(server)["bytes"].items()}
+    tables = [list(csv.reader((folder / "clients.csv").read_text().splitlines())) for folder in (cloud, server)]
+    assert [row[:8] for row in tables[0]] == [row[:8] for row in tables[1]]
+    assert same_heads(cloud, server)
+    joules = [sum(sum(plan["upload_joules"]) for line in edge for plan in line["plans"]) for edge in plans_of(hosts)]
+    if joules:  # known to the edges alone
+        assert sum(joules) == pytest.approx(summary(server)["energy_joules"]["upload"], rel=1e-12)
+    assert "energy_joules" not in summary(cloud)
+    states = [load_state(folder / "state.npz")["strategies"]["edges"]["edge-0"] for folder in (cloud, server)]
+    if name == "h-fedavg":
+        assert states[0]["edge"]["m_t"].keys() == states[1]["m_t"].keys() != set()
+
+
+@pytest.mark.parametrize("algorithm", ["phsfl", "sfl-v2"])
+def test_edges_whose_clients_stream_give_the_same_bits(tmp_path, short_path, algorithm):
+    # Clients of this process run one after the other: one at each edge, as those of sfl-v2 need theirs at once.
+    settings = SMALL | {"algorithm": algorithm, "fine_tune_steps": 2, "num_edges": 4}
+    clients_of = {f"edge-{client}": [client] for client in range(4)}
+    server = run_app(tmp_path / "server", **settings)
+    with edge_hosts(short_path, clients_of, split_transport="stream", **settings) as hosts:
+        cloud = run_cloud(tmp_path / "cloud", hosts, **settings)
+    assert same_weights(cloud, server)
+    assert same_figures(cloud, server)
+    assert same_heads(cloud, server)
+
+
+def same_heads(left, right):
+    files = [folder / "heads.pt" for folder in (left, right)]
+    if not files[0].exists() and not files[1].exists():
+        return True
+    a, b = (torch.load(file, weights_only=True) for file in files)
+    return a.keys() == b.keys() and all(torch.equal(a[c][name], b[c][name]) for c in a for name in a[c])
+
+
+def plans_of(hosts):
+    """Return the lines with plans of each edge's own results folder."""
+    folders = [host.results for host in hosts]
+    planned = [[line for line in lines(folder, "edge") if "plans" in line] for folder in folders]
+    return [edge for edge in planned if edge]
+
+
+def test_an_edges_own_folder_has_its_lines(tmp_path, short_path):
+    settings = SMALL
+    server = run_app(tmp_path / "server", **settings)
+    with edge_hosts(short_path, TWO, **settings) as hosts:
+        run_cloud(tmp_path / "cloud", hosts, **settings)
+    for host in hosts:
+        own = lines(host.results, "edge")
+        same = [line for line in lines(server, "edge") if line["edge"] == host.name]
+        assert [line["participants"] for line in own] == [line["participants"] for line in same]
+        sent = [line["bytes"]["edge"]["uplink"]["model"] for line in own]
+        assert sent == [line["bytes"]["edge"]["uplink"]["model"] for line in same]
+        assert [line["round"] for line in lines(host.results, "evaluation")] == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["h-fedavg", "rawhfl", "sfl-v2"])
+def test_an_edge_killed_and_started_again_between_rounds_gives_the_same_bits(tmp_path, short_path, name):
+    settings = SMALL | CASES[name]
+    half = settings["num_clients"] // 2
+    clients_of = {"edge-0": list(range(half)), "edge-1": list(range(half, 2 * half))}
+    server = run_app(tmp_path / "server", **settings)
+    with edge_hosts(short_path, clients_of, **settings) as hosts:
+
+        def start_again(number):
+            if number == 1:
+                for host in hosts:
+                    host.stop()
+                    host.start()
+
+        cloud = run_cloud(tmp_path / "cloud", hosts, after_round=start_again, **settings)
+    assert same_weights(cloud, server)
+    assert same_figures(cloud, server)
+    if name == "rawhfl":  # what was spent before is in the state, too
+        spent = [lines(host.results, "edge")[-1]["energy_joules"]["so_far"] for host in hosts]
+        assert sum(spent) == pytest.approx(lines(server, "global")[-1]["energy_joules"]["so_far"], rel=1e-12)
+
+
+def test_an_edge_serves_one_run_of_the_cloud_after_the_other(tmp_path, short_path):
+    settings = SMALL | CASES["h-fedavg"]
+    with edge_hosts(short_path, TWO, **settings) as hosts:
+        first, second = (run_cloud(tmp_path / name, hosts, **settings) for name in ("first", "second"))
+    assert same_weights(first, second)
+
+
+def test_an_edge_that_is_gone_for_a_round_is_left_out_of_it_alone(tmp_path, short_path, caplog):
+    caplog.set_level("INFO", "espalier")
+    settings = SMALL | CASES["h-fedavg"] | {"global_rounds": 3}
+    with edge_hosts(short_path, TWO, **settings) as hosts:
+        gone = hosts[1]
+        cloud = run_cloud(
+            tmp_path / "cloud",
+            hosts,
+            after_round=lambda number: {1: gone.stop, 2: gone.start, 3: lambda: None}[number](),
+            **settings,
+        )
+    texts = [record.getMessage() for record in caplog.records]
+    # In one run with both tiers: the edge's clients are gone.
+    config = config_of(**settings, engine="in-process", output_dir=str(tmp_path / "server"))
+    grid = in_process_grid(config)
+    ids = [node_id for node_id, node in grid._nodes.items() if node.partition_id in TWO["edge-1"]]
+    actions = {1: grid.disconnect, 2: grid.connect, 3: lambda node_id: None}
+    server = run(config, grid, Watching(lambda number: [actions[number](n) for n in ids]), tmp_path)
+    assert same_weights(cloud, server)
+    assert [line["edges_left_out"] for line in lines(cloud, "global")] == [[], ["edge-1"], []]
+    (edge_0, edge_1) = (line for line in lines(cloud, "edge") if line["round"] == 2)
+    assert edge_0["trained"]
+    assert not edge_1["trained"]
+    first, evaluation = edge_1["failures"]
+    assert (first["edge_round"], first["client"], evaluation["evaluation"]) == (1, None, True)
+    assert "is not there" in first["reason"]
+    assert str(gone.config.edge_folder) in first["reason"]
+    assert sum(text.startswith("round 2, edge round 1: edge-1 left out: NoEdgeError") for text in texts) == 1
+    assert texts.count("edge 'edge-1' is back") == 1
+    assert summary(cloud)["failures"] == 2
+
+
+def test_an_interrupted_cloud_goes_on_from_its_last_round_while_the_edges_run(tmp_path, short_path):
+    settings = SMALL | CASES["h-fedavg"] | {"global_rounds": 3}
+    server = run_app(tmp_path / "server", **settings)
+
+    def interrupt(number):
+        if number == 2:
+            raise KeyboardInterrupt
+
+    with edge_hosts(short_path, TWO, **settings) as hosts:
+        with pytest.raises(KeyboardInterrupt):
+            run_cloud(tmp_path / "cloud", hosts, after_round=interrupt, **settings)
+        cloud = run_cloud(tmp_path / "cloud", hosts, output_dir="", resume=str(tmp_path / "cloud"), **settings)
+    assert [line["round"] for line in lines(cloud, "global")] == [1, 2, 3]
+    assert same_weights(cloud, server)
+    assert same_figures(cloud, server)
+
+
+def test_edges_go_by_any_name_and_clients_need_not_be_blocks(tmp_path, short_path):
+    settings = SMALL | {"global_rounds": 1, "participation": 0.5}
+    clients_of = {"west": [1, 3], "east": [0, 2]}
+    config = config_of(**settings, engine="in-process", output_dir=str(tmp_path / "server"))
+    edge_of = {client: name for name, clients in clients_of.items() for client in clients}
+    node_configs = [{"edge-name": edge_of[client]} for client in range(4)]
+    grid = InProcessGrid(client_app, 4, run_config=config.as_dict(), node_configs=node_configs)
+    server = run(config, grid, Watching(lambda number: None), tmp_path)
+    with edge_hosts(short_path, clients_of, **settings) as hosts:
+        cloud = run_cloud(tmp_path / "cloud", hosts, **settings)
+    assert same_weights(cloud, server)
+    assert [line["edge"] for line in lines(cloud, "edge")] == ["east", "west"]
+    assert same_figures(cloud, server)
+
+
+def test_the_clouds_folder_has_plots(tmp_path, short_path, with_plots):
+    settings = SMALL | CASES["phsfl"] | {"global_rounds": 1}
+    with edge_hosts(short_path, TWO, **settings) as hosts:
+        cloud = run_cloud(tmp_path / "cloud", hosts, **settings)
+    assert {"rounds.png", "personalised.png", "bytes.png"} <= {file.name for file in cloud.iterdir()}

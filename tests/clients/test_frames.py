@@ -1,0 +1,159 @@
+"""Frames: what goes in comes out, and whatever else comes in is refused before anything is made of it."""
+
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from clients.messages.frames import PAYLOADS, Format, pack, unpack_activations, unpack_gradient
+
+HEADER_BYTES = 18
+EXACT = Format()
+
+
+def values(*shape, seed=0, scale=1.0, dtype=torch.float32):
+    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def sent(form=EXACT, shape=(4, 3, 5, 2), **changes):
+    own = {"values": values(*shape), "step": 3, "num_steps": 9, "labels": torch.arange(shape[0], dtype=torch.int32)}
+    return pack(form, **(own | changes))
+
+
+def received(frame, form=EXACT, shape=(3, 5, 2), step=3):
+    return unpack_activations(form, frame, step=step, sample_shape=shape)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(4, 3, 5, 2), (1, 7), (2, 3, 4)])
+def test_what_the_model_computes_arrives_to_the_bit(shape, dtype):
+    form = Format("float32", dtype)
+    tensor = values(*shape, dtype=dtype)
+    frame = received(sent(form, shape, values=tensor), form, shape[1:])
+    assert torch.equal(frame.values, tensor)
+    assert frame.values.dtype == dtype
+    assert frame.labels.tolist() == list(range(shape[0]))
+    assert (frame.num_steps, frame.seconds_held) == (9, 0.0)
+    assert frame.tensor_bytes == tensor.numel() * tensor.itemsize
+
+
+def test_images_travel_channels_last():
+    tensor = values(2, 3, 4, 5)
+    frame = sent(values=tensor, labels=torch.zeros(2, dtype=torch.int32))
+    assert struct.unpack_from("<4I", frame, HEADER_BYTES) == (2, 4, 5, 3)
+    assert np.frombuffer(frame[-2 * 60 * 4 :], "<f4").tolist() == tensor.permute(0, 2, 3, 1).flatten().tolist()
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("seed", range(5))
+def test_float16_is_off_by_its_rounding(scale, seed):
+    tensor = values(8, 50, seed=seed, scale=scale)
+    form = Format("float16")
+    found = unpack_gradient(form, pack(form, tensor, step=0), step=0, shape=(8, 50)).values
+    assert found.dtype == torch.float32
+    assert ((found - tensor).abs() <= tensor.abs() * 2**-11 + 2**-25).all()
+    assert not torch.equal(found, tensor)
+
+
+def test_float16_ends_where_its_range_ends():
+    form, tensor = Format("float16"), torch.tensor([[1e6, -1e30, 65504.0]])
+    found = unpack_gradient(form, pack(form, tensor, step=0), step=0, shape=(1, 3)).values
+    assert found.tolist() == [[65504.0, -65504.0, 65504.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e30])
+@pytest.mark.parametrize("seed", range(5))
+def test_int8_is_off_by_half_a_step_of_the_samples_scale(scale, seed, dtype):
+    tensor = values(8, 3, 5, 2, seed=seed, scale=scale, dtype=dtype)
+    tensor[3] *= 1e-6  # a sample of its own size
+    form = Format("int8", dtype)
+    found = unpack_gradient(form, pack(form, tensor, step=0), step=0, shape=(8, 3, 5, 2)).values
+    largest = tensor.abs().flatten(1).amax(1)[:, None, None, None]
+    assert ((found - tensor).abs() <= largest / 254 * (1 + 1e-5)).all()
+    assert found.dtype == dtype
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_zeros_stay_zeros(payload):
+    form = Format(payload)
+    frame = pack(form, torch.zeros(2, 3), step=0)
+    assert torch.equal(unpack_gradient(form, frame, step=0, shape=(2, 3)).values, torch.zeros(2, 3))
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_the_size_of_a_frame_is_known_before(payload):
+    form = Format(payload)
+    assert len(sent(form)) == form.frame_bytes(4, (3, 5, 2))
+    assert received(sent(form), form).tensor_bytes == form.tensor_bytes(4, 30)
+
+
+@pytest.mark.parametrize("payload", ["float16", "int8"])
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_shorter_payloads_hide_no_bad_number(payload, bad):
+    with pytest.raises(ValueError, match="NaN or Inf"):
+        pack(Format(payload), torch.tensor([[1.0, bad]]), step=0)
+
+
+def test_the_time_a_frame_was_held_comes_back():
+    frame = pack(Format(), torch.ones(1, 2), step=0, seconds_held=0.25)
+    assert unpack_gradient(Format(), frame, step=0, shape=(1, 2)).seconds_held == 0.25
+
+
+def with_header(frame=None, **changes):
+    names = ("step", "num_steps", "code", "dimensions", "held", "labels")
+    frame = frame or sent()
+    fields = dict(zip(names, struct.unpack_from("<IIBBfI", frame), strict=True))
+    return struct.pack("<IIBBfI", *(fields | changes).values()) + frame[HEADER_BYTES:]
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (b"", "no header"),
+        (sent()[:10], "no header"),
+        (sent()[:25], "4 dimensions"),
+        (with_header(step=2), "answered step 2, not step 3"),
+        (with_header(code=2), "numbers of kind 2, expected 0"),
+        (with_header(code=77), "numbers of kind 77"),
+        (with_header(dimensions=0), "0 dimensions"),
+        (with_header(dimensions=255), "255 dimensions"),
+        (with_header(labels=3), "3 labels for 4 activations"),
+        (with_header(labels=2**32 - 1), "4294967295 labels for 4"),
+        (with_header(held=float("nan")), "held for nan s"),
+        (with_header(held=-1.0), "held for -1.0 s"),
+        (sent(shape=(4, 3, 5)), r"shape \(4, 3, 5\)"),
+        (sent(shape=(4, 5, 5, 2)), r"expected \(N, 5, 2, 3\)"),
+        (sent(shape=(0, 3, 5, 2)), r"shape \(0, 5, 2, 3\)"),
+        (sent()[:-1], "expected"),
+        (sent() + b"\0", "expected"),
+    ],
+)
+def test_frames_that_do_not_fit_are_refused_in_one_line(frame, reason):
+    with pytest.raises(ValueError, match=reason) as error:
+        received(frame)
+    assert "\n" not in str(error.value)
+
+
+def test_no_claim_of_a_header_makes_anything_of_its_size():
+    huge = 2**32 - 1
+    frame = bytearray(with_header(labels=huge))
+    struct.pack_into("<I", frame, HEADER_BYTES, huge)  # so many samples, and as many labels
+    with pytest.raises(ValueError, match=r"a frame of .* bytes, expected"):
+        received(bytes(frame))
+
+
+def test_gradients_must_be_those_of_the_activations():
+    frame = pack(Format(), torch.ones(2, 3), step=0)
+    with pytest.raises(ValueError, match=r"cut gradient of shape \(2, 3\)"):
+        unpack_gradient(Format(), frame, step=0, shape=(1, 3))
+    with pytest.raises(ValueError, match="with 4 labels"):
+        unpack_gradient(Format(), sent(), step=3, shape=(4, 3, 5, 2))
+
+
+def test_formats_that_there_are_not():
+    with pytest.raises(ValueError, match="float32, float16, int8"):
+        Format("float8")
+    with pytest.raises(ValueError, match="float32 and float64"):
+        Format("float32", torch.bfloat16)

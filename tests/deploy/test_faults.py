@@ -1,0 +1,168 @@
+"""Faults on real processes: those that are left end the run with the right answer."""
+
+import os
+import signal
+import ssl
+
+import pytest
+from flwr_run import free_ports
+from local import Federation, count_online, device_configs, federation, run_config, start_edge_run, two_tiers
+
+from clients.messages import STREAM_ADDRESS, STREAM_CERTIFICATE, STREAM_MAX_BYTES, STREAM_TOKEN
+from clients.stream import open_stream
+from tests.app.runs import lines, run_app, same_weights, summary
+
+from .faults import (
+    ROOT,
+    client_app,
+    edge_lines,
+    finish,
+    kill,
+    kill_server_app,
+    log_of,
+    replay,
+    rounds,
+    start,
+    wait_for,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.deploy]
+
+SHORT_ROUNDS = {
+    "num_clients": 4,
+    "edge_rounds": 1,
+    "local_epochs": 1,
+    "batches_per_epoch": 2,
+    "evaluate_every": 0,
+}
+
+
+@pytest.fixture(autouse=True)
+def cache_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def left_out(folder, client):
+    return any(failure["client"] == client for line in edge_lines(folder) for failure in line["failures"])
+
+
+def takes_part_again(folder, client):
+    """Return whether a client took part in the last round after it was left out of one before."""
+    own = [line for line in edge_lines(folder) if any(client in each for each in line["participants"])]
+    return left_out(folder, client) and own and own[-1]["round"] == rounds(folder)
+
+
+def come_back(made: Federation, i: int) -> None:
+    """Start a SuperNode again, as a supervisor does, until the SuperLink takes it back."""
+
+    def is_back():
+        if made.supernodes[i].process.poll() is not None:
+            made.supernodes[i] = made.start_supernode(i)
+        return count_online(made.environment) == len(made.supernodes)
+
+    wait_for(is_back, 180, f"SuperNode {i}")
+
+
+def test_a_device_dies_and_comes_back_then_the_run_is_killed_and_resumed(tmp_path):
+    results = tmp_path / "results"
+    with federation(tmp_path / "deployment", device_configs(range(4), 4)) as made:
+        start(made.environment, results, SHORT_ROUNDS | {"global_rounds": 100})
+        wait_for(lambda: rounds(results) >= 1, 120, "first round")
+        kill(made.supernodes[3].process.pid)
+        made.supernodes[3].process.wait()
+        wait_for(lambda: left_out(results, 3), 180, "round without client 3")
+        come_back(made, 3)
+        wait_for(lambda: takes_part_again(results, 3), 120, "round with client 3 again")
+        kill_server_app(made.superlink)
+        settings = SHORT_ROUNDS | {"global_rounds": rounds(results) + 2}
+        resumed = start(made.environment, results, settings | {"resume": str(results)})
+        finish(resumed, made.environment)
+    assert [line["round"] for line in edge_lines(results)] == [
+        r for r in range(1, settings["global_rounds"] + 1) for _ in range(2)
+    ]
+    assert same_weights(results, replay(results, tmp_path / "replayed", settings))
+
+
+def test_streams_that_break_or_freeze_or_have_no_ticket(tmp_path):
+    results, port = tmp_path / "results", free_ports(1)[0]
+    settings = {
+        "algorithm": "sfl-v1",
+        "num_clients": 3,
+        "global_rounds": 3,
+        "local_epochs": 1,
+        "batches_per_epoch": 1500,
+        "batch_size": 8,
+        "evaluate_every": 0,
+        "fine_tune_steps": 0,
+        "split_transport": "stream",
+        "stream_timeout": 5.0,
+        "reply_timeout": 60,
+    }
+    with federation(tmp_path / "deployment", device_configs(range(3), 3)) as made:
+        run_id = start(made.environment, results, settings | {"stream_port": port})
+        kill(wait_for(lambda: client_app(made.supernodes[0], port), 120, "stream of client 0"))
+        wait_for(lambda: rounds(results) >= 1, 120, "first round")
+        frozen = wait_for(lambda: client_app(made.supernodes[1], port), 120, "stream of client 1")
+        os.kill(frozen, signal.SIGSTOP)
+        with pytest.raises(ConnectionError, match="UNAUTHENTICATED"):
+            knock(port)
+        wait_for(lambda: rounds(results) >= 2, 120, "second round")
+        os.kill(frozen, signal.SIGCONT)
+        finish(run_id, made.environment)
+        log = log_of(run_id, made.environment)
+    participants = [line["participants"] for line in edge_lines(results)]
+    assert participants[:2] == [[[1, 2]], [[0, 2]]]
+    assert log.count("refused: unknown token") == 1
+    assert log.count("client 0 of cloud left out") == 1
+    assert same_weights(results, replay(results, tmp_path / "replayed", settings | {"split_transport": "messages"}))
+
+
+def knock(port: int) -> None:
+    """Ask for a stream with a ticket that nobody gave out."""
+    certificate = ssl.get_server_certificate(("127.0.0.1", port)).encode()  # as anybody can see it
+    config = {
+        STREAM_ADDRESS: f"127.0.0.1:{port}",
+        STREAM_CERTIFICATE: certificate,
+        STREAM_TOKEN: "guessed",
+        STREAM_MAX_BYTES: 2**20,
+    }
+    with open_stream(config, 30.0) as stream:
+        stream.exchange(b"x")
+
+
+def test_an_edge_host_is_killed_and_restarted_then_the_cloud(tmp_path):
+    results = tmp_path / "results"
+    settings = {
+        "algorithm": "phsfl",
+        "num_clients": 4,
+        "num_edges": 2,
+        "edge_rounds": 1,
+        "local_epochs": 1,
+        "batches_per_epoch": 2,
+        "fine_tune_steps": 1,
+        "evaluate_every": 0,
+        "split_transport": "stream",
+    }
+    options, cloud_role = run_config(settings), {"role": "cloud"}
+    with two_tiers(ROOT, 4, 2, tmp_path / "t", options) as cloud:
+        run_id = start(cloud.environment, tmp_path / "undisturbed", settings | cloud_role | {"global_rounds": 1})
+        finish(run_id, cloud.environment)
+        run_id = start(cloud.environment, results, settings | cloud_role | {"global_rounds": 100})
+        wait_for(lambda: rounds(results) >= 1, 120, "first round")
+        kill_server_app(cloud.edges[1].superlink)
+        wait_for(lambda: edges_left_out(results) == ["edge-1"], 120, "round without edge-1")
+        start_edge_run(cloud.edges[1], ROOT, "edge-1", tmp_path / "t" / "edge-1" / "gateway", options)
+        wait_for(lambda: edges_left_out(results) == [], 120, "round with edge-1 again")
+        kill_server_app(cloud.superlink)
+        settings["global_rounds"] = rounds(results) + 1
+        finish(start(cloud.environment, results, settings | cloud_role | {"resume": str(results)}), cloud.environment)
+    settings["split_transport"] = "messages"
+    undisturbed = run_app(tmp_path / "in-process", **settings | {"global_rounds": 1})
+    assert same_weights(tmp_path / "undisturbed", undisturbed)
+    assert summary(tmp_path / "undisturbed")["personalised"] == summary(undisturbed)["personalised"]
+    assert same_weights(results, replay(results, tmp_path / "replayed", settings))
+
+
+def edges_left_out(folder):
+    """Return the edges that the last global round left out."""
+    return lines(folder, "global")[-1]["edges_left_out"]

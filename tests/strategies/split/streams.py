@@ -1,0 +1,85 @@
+"""What the tests of the streams share: a server, edges that use it, clients side by side, and clients that lie."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Lock
+
+from flwr.app import Message
+
+from app.certificates import self_signed
+from clients.messages import CLIENT_BLOCK, SERVER_ROUND, SPLIT_STREAM, STREAM_PAYLOAD
+from clients.messages.frames import Format, pack, unpack_gradient
+from clients.split import backward, batch_labels, begin_session, forward, result
+from clients.stream import open_stream
+from sim.in_process_grid import InProcessGrid
+from strategies.split import StreamServer, StreamTransport
+
+HOST = "127.0.0.1"
+
+
+@contextmanager
+def serving(max_frame_bytes=2**20, max_streams=8):
+    with StreamServer(
+        *self_signed(HOST, 1), address=HOST, max_frame_bytes=max_frame_bytes, max_streams=max_streams
+    ) as server:
+        yield server
+
+
+def streamed(make_edge, server, **options):
+    """Let the edges that `make_edge` makes use streams."""
+
+    def make(name, size):
+        edge = make_edge(name, size)
+        edge.transport = StreamTransport(server, **{"timeout_seconds": 10.0, "patience_seconds": 0.2} | options)
+        return edge
+
+    return make
+
+
+class ThreadedGrid(InProcessGrid):
+    """Runs up to `workers` clients at the same time."""
+
+    def __init__(self, app, num_nodes, *, workers=8, seed=0):
+        lock = Lock()
+
+        def answer(message, context):
+            if message.metadata.message_type == SPLIT_STREAM:
+                return app(message, context)
+            with lock:  # these share a model
+                return app(message, context)
+
+        super().__init__(answer, num_nodes, seed=seed)
+        self.workers = workers
+
+    def pull_messages(self, message_ids):
+        with ThreadPoolExecutor(self.workers) as pool:
+            pulled = pool.map(lambda message_id: super(ThreadedGrid, self).pull_messages([message_id]), message_ids)
+            return [reply for replies in pulled for reply in replies]
+
+
+def lying(federation, lie, client=1, server_round=1):
+    """The federation's ClientApp; one client sends, in one round, what `lie` makes of what `honest` takes."""
+    app = federation.app()
+
+    def answer(message, context):
+        config = next(iter(message.content.config_records.values()), {})
+        who = (message.metadata.message_type, context.node_config["partition-id"], config.get(SERVER_ROUND))
+        if who != (SPLIT_STREAM, client, server_round):
+            return app(message, context)
+        task = federation.load(context)
+        session = begin_session(task, config, message.content.array_records[CLIENT_BLOCK])
+        form = Format(config[STREAM_PAYLOAD], next(task.model.parameters()).dtype)
+        with open_stream(config, 10.0) as stream:
+            for step in range(len(session.batches)):
+                session.step = step
+                forward(session, task)
+                frame = lie(form, session.activations, step, len(session.batches), batch_labels(session, task))
+                shape = tuple(session.activations.shape)
+                backward(session, unpack_gradient(form, stream.exchange(frame), step=step, shape=shape).values)
+        return Message(result(session, task), reply_to=message)
+
+    return answer
+
+
+def honest(form, values, step, num_steps, labels):
+    return pack(form, values, step=step, num_steps=num_steps, labels=labels)
