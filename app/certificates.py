@@ -39,6 +39,22 @@ def self_signed(host: str, days: int) -> tuple[bytes, bytes]:
     return private, certificate
 
 
+def is_valid_for(certificate: x509.Certificate, host: str) -> bool:
+    """Return whether clients that reach a server under `host` today accept its certificate."""
+    now = datetime.datetime.now(datetime.UTC)
+    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+        return False
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return False
+    wanted = general_name(host)
+    if isinstance(wanted, x509.IPAddress):
+        return wanted in names
+    any_below = "*." + host.lower().partition(".")[2]
+    return any(name.lower() in (host.lower(), any_below) for name in names.get_values_for_type(x509.DNSName))
+
+
 def certificate_builder(
     subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:

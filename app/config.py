@@ -110,7 +110,7 @@ class RunConfig(BaseModel):
     stream_port: Annotated[int, Field(ge=0, le=65535)] = 0
     stream_certificate: str = ""
     stream_key: str = ""
-    stream_timeout: Annotated[float, Field(gt=0)] = 60.0
+    stream_timeout: Annotated[float, Field(gt=0, le=86_400)] = 60.0
     fine_tune_steps: NotNegative = 10
     fine_tune_rate: Annotated[float, Field(gt=0)] = 0.01
 
@@ -344,6 +344,10 @@ def _check_own_folders(config: RunConfig) -> None:
 
 def _check_role(config: RunConfig) -> None:
     """Refuse a role that its other settings do not suit."""
+    if config.role != "edge":
+        for key in ("edge-name", "edge-folder", "edge-clients"):
+            if value := config.as_dict()[key]:
+                raise bad_value(key, value, f"nothing for role = {config.role!r}: it is for role = 'edge'")
     if config.role == "server":
         return
     if config.is_flat or config.algorithm in FLAT_ALGORITHMS:

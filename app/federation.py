@@ -78,7 +78,12 @@ def gather_devices(grid: Grid, config: RunConfig, measure: Measure | None = None
                         f"edge-name = {profile.edge!r} in the config of client {profile.partition_id}'s node: allowed "
                         f"is {config.edge_name!r}, the edge that this run serves"
                     )
-                profiles.setdefault(profile.partition_id, profile)
+                first = profiles.setdefault(profile.partition_id, profile)
+                if first is not profile:
+                    raise UserError(
+                        f"nodes {first.node_id} and {profile.node_id} both have partition-id {profile.partition_id}: "
+                        "give every node one of its own"
+                    )
             if len(profiles) >= config.edge_clients:
                 break
     except TimeoutError as error:

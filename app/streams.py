@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from flwr.app import ConfigRecord
 
 from app.algorithms import checked_cuts
-from app.certificates import self_signed
+from app.certificates import is_valid_for, self_signed
 from app.config import RunConfig
 from app.errors import UserError, bad_value
 from app.reports.bytes import ByteMeter
@@ -28,7 +28,6 @@ from strategies.split.transports import StreamTransport
 
 CERTIFICATE_DAYS = 30
 MOST_FRAME_BYTES = 2**31 - 1
-PATIENCE_SECONDS = 30.0
 # There clients run one after the other: those that are not there yet will not come.
 IN_PROCESS_PATIENCE_SECONDS = 1.0
 
@@ -54,14 +53,11 @@ class Streams:
     def transport(self, meter: ByteMeter, edge: str) -> StreamTransport:
         """Return an edge's transport, whose bytes are counted by `meter`."""
         config = self.config
-        in_process = config.engine == "in-process"
         return StreamTransport(
             self.server,
             payload=config.stream_payload,
             timeout_seconds=config.stream_timeout,
-            patience_seconds=IN_PROCESS_PATIENCE_SECONDS
-            if in_process
-            else min(PATIENCE_SECONDS, config.stream_timeout),
+            patience_seconds=IN_PROCESS_PATIENCE_SECONDS if config.engine == "in-process" else config.stream_timeout,
             on_bytes=partial(meter.on_bytes, edge),
         )
 
@@ -115,7 +111,7 @@ def streams_of(config: RunConfig) -> Iterator[Streams | None]:
             listen_on=listen_on(address),
             port=config.stream_port,
             max_frame_bytes=largest_frame_bytes(config) if trains_by_stream(config) else 0,
-            max_streams=config.edge_clients or config.num_clients,
+            max_streams=config.edge_clients if config.role == "edge" else config.num_clients,
         )
     except RuntimeError:
         raise bad_value("stream-port", config.stream_port, f"a free port of {listen_on(address)}, or 0") from None
@@ -160,9 +156,13 @@ def given_certificate(config: RunConfig) -> tuple[bytes, bytes]:
         _read("stream-certificate", config.stream_certificate),
     )
     try:
-        own = x509.load_pem_x509_certificate(certificate).public_key()
+        parsed = x509.load_pem_x509_certificate(certificate)
+        own = parsed.public_key()
     except ValueError:
         raise bad_value("stream-certificate", config.stream_certificate, "a PEM file with a certificate") from None
+    if not is_valid_for(parsed, config.stream_address):
+        allowed = f"a certificate that is valid today, for stream-address = {config.stream_address!r}"
+        raise bad_value("stream-certificate", config.stream_certificate, allowed)
     try:
         given = serialization.load_pem_private_key(key, password=None).public_key()
     except (ValueError, TypeError):

@@ -126,7 +126,7 @@ def edge_round_seconds(folder: Path, transport: str) -> float:
         "algorithm": "phsfl",
         "num_clients": 4,
         "num_edges": 2,
-        "global_rounds": 2,
+        "global_rounds": 1,
         "edge_rounds": 1,
         "local_epochs": 1,
         "batches_per_epoch": 4,

@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 
 from .edge_socket import ask_edge
-from .messages import CONFIG, EDGE_FOLDER, PAYLOAD, REPLY_SECONDS, WAIT_SECONDS
+from .messages import CONFIG, EDGE_FOLDER, PAYLOAD, REPLY_SECONDS, WAIT_SECONDS, to_tensor
 
 
 def register_gateway_handlers(app: ClientApp) -> None:
@@ -66,7 +66,8 @@ def from_payload(content: RecordDict) -> bytes:
     ValueError, KeyError
         If there are none.
     """
-    values = content.array_records[PAYLOAD][PAYLOAD].numpy()
-    if values.dtype != np.uint8 or values.ndim != 1:
-        raise ValueError(f"a payload is {values.dtype} of shape {values.shape}, expected a vector of bytes")
-    return values.tobytes()
+    array = content.array_records[PAYLOAD][PAYLOAD]
+    if array.dtype != "uint8" or len(array.shape) != 1:
+        raise ValueError(f"a payload is {array.dtype} of shape {tuple(array.shape)}, expected a vector of bytes")
+    # Not `array.numpy()`, which allocates what the data say that they are.
+    return to_tensor(array).numpy().tobytes()

@@ -31,30 +31,33 @@ def flwr_run(app: str, options: Sequence[str] = ()) -> int:
         return run_app(app, options, environment)
 
 
-def run_app(app: str, options: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Do the same on the SuperLink that `flwr` finds in an environment."""
-    command = ["flwr", "run", app, "--stream", *options]
+def run_app(app: str, options: Sequence[str], environment: Mapping[str, str], superlink: str = "") -> int:
+    """Do the same on a SuperLink that `flwr` finds in an environment, by its name or as its default."""
+    name = [superlink] if superlink else []
+    command = ["flwr", "run", app, *name, "--stream", *options]
     # In a session of its own: Ctrl-C is for this script, which then stops the run as well.
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     run_id = ""
     try:
         for line in process.stdout:
-            print(line, end="", flush=True)
             if started := re.search(r"Successfully started run (\d+)", line):
                 run_id = started[1]
-        return 1 if process.wait() != 0 or not run_id else int(not completed(run_id, environment))
+            print(line, end="", flush=True)
+        return 1 if process.wait() != 0 or not run_id else int(not completed(run_id, environment, name))
     except KeyboardInterrupt:
         print("interrupted; stopping the run", file=sys.stderr)
         process.terminate()
         if run_id:
-            subprocess.run(["flwr", "stop", run_id], env=environment, check=False, capture_output=True, timeout=60)
+            subprocess.run(
+                ["flwr", "stop", run_id, *name], env=environment, check=False, capture_output=True, timeout=60
+            )
         return 130
 
 
-def completed(run_id: str, environment: Mapping[str, str]) -> bool:
+def completed(run_id: str, environment: Mapping[str, str], name: Sequence[str] = ()) -> bool:
     """Return whether a run that is over completed; `flwr run --stream` exits with 0 either way."""
-    command = ["flwr", "list", "--run-id", run_id, "--format", "json"]
+    command = ["flwr", "list", *name, "--run-id", run_id, "--format", "json"]
     listing = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
     return listing["runs"][0]["status"] == "finished:completed"
 

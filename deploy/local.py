@@ -32,6 +32,7 @@ from flwr_run import descendants, free_ports, run_app
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 LOG_TAIL_LINES = 15
+COMMAND_PAUSE_SECONDS = 3.0  # a command of flwr keeps a core busy for more than a second
 
 
 class StartError(Exception):
@@ -171,14 +172,15 @@ def start_edge_run(edge: "Federation", app: Path, name: str, meeting: Path, opti
         "output-dir": str(results),
     }
     run_id = start_run(app, [*options, *run_config(settings)], edge.environment)
-    deadline = time.monotonic() + START_SECONDS
+    deadline, asked = time.monotonic() + START_SECONDS, time.monotonic()
     while not (results / "config.json").exists():
         edge.superlink.check()
-        if status_of(run_id, edge.environment).startswith("finished") or time.monotonic() > deadline:
-            log = subprocess.run(
-                ["flwr", "log", run_id, "--show"], env=edge.environment, capture_output=True, text=True
-            )
-            raise StartError(f"the run of {name} does not serve:\n{log.stdout}")
+        time.sleep(0.1)
+        if (now := time.monotonic()) < asked + COMMAND_PAUSE_SECONDS:
+            continue
+        if status_of(run_id, edge.environment).startswith("finished") or now > deadline:
+            raise StartError(f"the run of {name} does not serve:\n{log_of(run_id, edge.environment)}")
+        asked = time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -329,7 +331,7 @@ def wait_until_online(programs: Sequence[Program], supernodes: int, environment:
         if time.monotonic() > deadline:
             logs = "\n".join(tail(program.log) for program in programs)
             raise StartError(f"{online} of {supernodes} SuperNodes are online after {START_SECONDS:.0f} s:\n{logs}")
-        time.sleep(0.2)
+        time.sleep(1.0)
 
 
 def count_online(environment: Mapping[str, str]) -> int:
@@ -364,8 +366,13 @@ def wait_for_end(run_id: str, environment: Mapping[str, str], seconds: float) ->
     while not (status := status_of(run_id, environment)).startswith("finished"):
         if time.monotonic() > deadline:
             raise StartError(f"run {run_id} is not over after {seconds:.0f} s")
-        time.sleep(0.5)
+        time.sleep(COMMAND_PAUSE_SECONDS)
     return status
+
+
+def log_of(run_id: str, environment: Mapping[str, str]) -> str:
+    """Return the log of a run so far."""
+    return flwr(["log", run_id, "--show"], environment)
 
 
 def run_config(settings: Mapping[str, object]) -> list[str]:

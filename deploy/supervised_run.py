@@ -17,8 +17,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run as the command line says and return the exit status."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    app, *options = arguments
-    return run_app(app, options, {**os.environ, "PATH": path})
+    app, superlink, *options = arguments
+    return run_app(app, options, {**os.environ, "PATH": path}, superlink)
 
 
 if __name__ == "__main__":

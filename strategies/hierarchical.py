@@ -415,7 +415,8 @@ class Hierarchical(Strategy):
             for (name, outcome), metrics in zip(with_model.items(), _metrics_of_all(with_model.values()), strict=True)
         }
         aggregate, metrics = None, None
-        if replies := self._replies(instructions, contents, f"round {number}"):
+        failures = {name: [f for u in outcome.updates for f in u.failures] for name, outcome in outcomes.items()}
+        if replies := self._replies(instructions, contents, failures, f"round {number}"):
             aggregate, metrics = self.aggregate_train(number, replies)
         if aggregate is None or set(aggregate) != set(arrays) or not all_finite(aggregate, arrays):
             logger.log(WARNING, "round %d: the cloud made no model, the global model stays as it is", number)
@@ -440,7 +441,8 @@ class Hierarchical(Strategy):
                 contents[name] = RecordDict({METRICS: self._metrics(evaluation.metrics or {}, evaluation.weight)})
             elif not evaluation.failures:  # its strategy asked nobody
                 del instructions[name]
-        if not (replies := self._replies(instructions, contents, f"round {number}, evaluation")):
+        failures = {name: evaluation.failures for name, evaluation in evaluations.items()}
+        if not (replies := self._replies(instructions, contents, failures, f"round {number}, evaluation")):
             return None, evaluations
         return self.aggregate_evaluate(number, replies), evaluations
 
@@ -470,9 +472,16 @@ class Hierarchical(Strategy):
         return MetricRecord({**metrics, self._weight_key: weight})
 
     def _replies(
-        self, instructions: Mapping[str, Message], contents: Mapping[str, RecordDict], when: str
+        self,
+        instructions: Mapping[str, Message],
+        contents: Mapping[str, RecordDict],
+        logged: Mapping[str, Sequence[Failure]],
+        when: str,
     ) -> list[Message]:
-        """Return the edges' replies to the cloud, error replies for the bad ones; nothing if none is good."""
+        """Return the edges' replies to the cloud, error replies for the bad ones; nothing if none is good.
+
+        An edge without a reply is logged, unless a failure of its own in `logged` has said why already.
+        """
         replies = []
         for name, instruction in instructions.items():
             if name in contents:
@@ -482,7 +491,9 @@ class Hierarchical(Strategy):
                 replies.append(Message(Error(EDGE_FAILED, "no edge round gave a model"), reply_to=instruction))
         screened, failures = screen(list(instructions.values()), replies, self._weight_key)
         for failure in failures:
-            logger.log(WARNING, "%s: %s left out: %s", when, self._edge_of_id[failure.node_id], failure.reason)
+            name = self._edge_of_id[failure.node_id]
+            if name in contents or all(f.node_id != EVERYBODY for f in logged[name]):
+                logger.log(WARNING, "%s: %s left out: %s", when, name, failure.reason)
         return screened if len(failures) < len(screened) else []
 
     def _by_edge(self, messages: Iterable[Message]) -> dict[str, Message]:

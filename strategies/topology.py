@@ -186,10 +186,17 @@ def ask_profiles(
     if not ids:
         return []
     replies = converse(grid, {"profiles": conversation()}, timeout_seconds=timeout_seconds)["profiles"]
-    profiles = [_profile(node_id, reply) for node_id, reply in zip(ids, replies, strict=True) if not reply.has_error()]
-    errors = [(node_id, reply.error.reason) for node_id, reply in zip(ids, replies, strict=True) if reply.has_error()]
+    profiles, errors = [], []
+    for node_id, reply in zip(ids, replies, strict=True):
+        if reply.has_error():
+            errors.append((node_id, reply.error.reason or ""))
+            continue
+        try:
+            profiles.append(_profile(node_id, reply))
+        except Exception as error:  # all of this only reads foreign data, which can fail in any way
+            errors.append((node_id, f"it can't be read ({type(error).__name__}: {error})"))
     if errors:
-        node_id, reason = errors[0][0], " ".join((errors[0][1] or "").split())
+        node_id, reason = errors[0][0], " ".join(errors[0][1].split())
         logger.warning("%d of %d nodes gave no profile, node %d first: %s", len(errors), len(ids), node_id, reason)
     profiles.sort(key=lambda profile: profile.partition_id)
     for before, after in pairwise(profiles):
@@ -232,13 +239,16 @@ def group_by_edge(profiles: Sequence[Profile], num_edges: int) -> dict[str, list
 
 def _profile(node_id: int, reply: Message) -> Profile:
     record = reply.content.config_records[PROFILE]
+    partition_id = int(record[PARTITION_ID])  # type: ignore[arg-type]
+    if partition_id < 0:
+        raise ValueError(f"{PARTITION_ID} is {partition_id}, expected a number >= 0")
     return Profile(
         node_id=node_id,
-        partition_id=int(record[PARTITION_ID]),  # type: ignore[arg-type]
+        partition_id=partition_id,
         edge=str(record[EDGE_NAME]),
         num_train_examples=int(record[NUM_TRAIN_EXAMPLES]),  # type: ignore[arg-type]
         num_test_examples=int(record[NUM_TEST_EXAMPLES]),  # type: ignore[arg-type]
-        class_counts=tuple(record[CLASS_COUNTS]),  # type: ignore[arg-type]
+        class_counts=tuple(map(int, record[CLASS_COUNTS])),  # type: ignore[arg-type]
         device=_device(record) if CYCLES_PER_EXAMPLE in record else None,
     )
 

@@ -13,12 +13,13 @@ from app.config import RunConfig
 from app.errors import UserError, bad_value
 from app.federation import arriving_nodes
 from app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
-from app.tiers.wire import profile_from_wire
+from app.tiers.wire import Wire, profile_from_wire
 from app.wireless import JOINT_RULES
 from clients.gateway import request_to
 from clients.messages import QUERY_EDGE
 from strategies import Profile
 from strategies.exchange import converse
+from strategies.split.conversation import one_line
 
 logger = getLogger("espalier")
 
@@ -31,7 +32,6 @@ OWN_KEYS = frozenset(
         "data-dir",
         "cache-dir",
         "device",
-        "torch-threads",
         "reply-timeout",
         "wait-for-nodes",
         "split-transport",
@@ -42,7 +42,7 @@ OWN_KEYS = frozenset(
     }
 )
 OWN_PREFIXES = ("stream-", "edge-")
-NOT_OWN = ("edge-rounds", "edge-strategy")
+NOT_OWN = ("edge-rounds", "edge-strategy", "stream-payload")
 
 
 @dataclass(frozen=True)
@@ -110,20 +110,31 @@ def ask_edges(grid: Grid, node_ids: Iterable[int], config: RunConfig) -> list[Ed
     nothing = to_bytes({})
 
     def conversation():  # noqa: ANN202
-        wait, reply = config.wait_for_nodes, config.reply_timeout
+        # An edge's run is there before its devices are; it may be asked again.
+        wait = reply = max(config.wait_for_nodes, 1)
         return (yield [request_to(n, QUERY_EDGE, nothing, wait_seconds=wait, reply_seconds=reply) for n in ids])
 
     replies = converse(grid, {"edges": conversation()}, timeout_seconds=config.reply_timeout or None)["edges"]
     edges = []
     for node_id, reply in zip(ids, replies, strict=True):
         try:
-            answer = reply_of(reply)
-            name = str(answer["name"])
-            clients = [profile_from_wire(client, name) for client in answer["clients"]]
-            edges.append(EdgeHost(name, node_id, clients, dict(answer["config"]), dict(answer["state"])))
-        except (EdgeError, ValueError, KeyError, TypeError) as error:
+            edges.append(_edge_host(node_id, reply_of(reply)))
+        except EdgeError as error:
             logger.warning("node %d is left out: %s", node_id, error)
+        except Exception as error:  # all of this only reads foreign data, which can fail in any way
+            reason = f"{type(error).__name__}: {one_line(error)}"
+            logger.warning("node %d is left out: its answer does not fit: %s", node_id, reason)
     return edges
+
+
+def _edge_host(gateway: int, answer: Wire) -> EdgeHost:
+    name, config = answer["name"], answer["config"]
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise ValueError(f"an edge's name is {name!r}, expected a text")
+    if not all(isinstance(k, str) and isinstance(v, str | int | float) for k, v in config.items()):
+        raise ValueError("its config holds more than texts and numbers")
+    clients = [profile_from_wire(client, name) for client in answer["clients"]]
+    return EdgeHost(name, gateway, clients, config, dict(answer["state"]))
 
 
 def check_same_config(config: RunConfig, edge: EdgeHost) -> None:

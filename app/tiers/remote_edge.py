@@ -14,6 +14,7 @@ from strategies import Evaluation, Failure, Update
 from strategies.edges import EVERYBODY
 from strategies.exchange import Exchanges
 from strategies.split import FineTuning, Personalised
+from strategies.split.conversation import one_line
 from strategies.views import MemberGrid
 
 logger = getLogger("espalier")
@@ -153,10 +154,11 @@ def reply_of(reply: Message) -> Wire:
         raise EdgeError(" ".join((reply.error.reason or f"error {reply.error.code}").split()))
     try:
         answer = from_bytes(from_payload(reply.content))
-    except (ValueError, KeyError, TypeError) as error:
-        raise EdgeError(f"its answer can't be read: {error}") from None
-    if "error" in answer:
-        raise EdgeError(" ".join(str(answer["error"]).split()))
+        failure = " ".join(str(answer["error"]).split()) if "error" in answer else None
+    except Exception as error:  # all of this only reads foreign data, which can fail in any way
+        raise EdgeError(f"its answer can't be read: {one_line(error)}") from None
+    if failure is not None:
+        raise EdgeError(failure)
     return answer
 
 
@@ -165,6 +167,6 @@ def _read_reply(reply: Wire, read: Callable[[Wire], Result]) -> tuple[Result, di
         result, state = read(reply), reply["state"]
         if not isinstance(state, dict):
             raise TypeError(f"its state is a {type(state).__name__}")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise EdgeError(f"its answer does not fit: {type(error).__name__}: {error}") from None
+    except Exception as error:  # all of this only reads foreign data, which can fail in any way
+        raise EdgeError(f"its answer does not fit: {type(error).__name__}: {one_line(error)}") from None
     return result, state

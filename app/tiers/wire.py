@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
+from clients.messages import ACCURACY, LOSS, TOP
 from strategies import EdgeOutcome, Evaluation, Failure, Profile, Update
 from strategies.edges import EVERYBODY, with_dtypes_of
 from strategies.screening import array_fault
@@ -89,6 +89,7 @@ def updates_from_wire(wire: Wire, sent: ArrayRecord, edge_rounds: int, clients: 
     ------
     ValueError, KeyError, TypeError
         If it is not such a thing, the model does not fit the one sent, or a number is not finite.
+        Anything else too, since all of it is foreign: whoever calls catches every Exception.
     """
     arrays = wire["arrays"]
     if arrays is not None:
@@ -122,11 +123,10 @@ def evaluation_to_wire(evaluation: Evaluation, client_of: Mapping[int, int]) -> 
 
 def evaluation_from_wire(wire: Wire, clients: Sequence[int]) -> Evaluation:
     """Return what `evaluation_to_wire` made, somewhere else; raises what `updates_from_wire` does."""
-    nodes = _nodes(wire["replies"], clients)
     return Evaluation(
         metrics=_metrics(wire["metrics"]),
         weight=_weight(wire["weight"]),
-        replies=dict(zip(nodes, map(MetricRecord, wire["replies"].values()), strict=True)),
+        replies=_by_node(wire["replies"], clients),
         failures=_failures_from_wire(wire["failures"], clients),
     )
 
@@ -148,7 +148,7 @@ def heads_from_wire(wire: Wire, clients: Sequence[int]) -> Personalised:
             raise ValueError(fault)
     return Personalised(
         heads={n: head.to_torch_state_dict() for n, head in heads.items()},
-        metrics=dict(zip(_nodes(wire["metrics"], clients), map(MetricRecord, wire["metrics"].values()), strict=True)),
+        metrics=_by_node(wire["metrics"], clients),
         failures=_failures_from_wire(wire["failures"], clients),
     )
 
@@ -166,7 +166,7 @@ def _failures_from_wire(failures: Sequence[Any], clients: Sequence[int]) -> list
 
 def _nodes(numbers: Any, clients: Sequence[int]) -> list[int]:
     numbers = list(numbers)
-    if foreign := [number for number in numbers if number not in clients]:
+    if foreign := [number for number in numbers if not isinstance(number, int) or number not in clients]:
         raise ValueError(f"client {foreign[0]!r} is not one of the edge's")
     return [node_of(number) for number in numbers]
 
@@ -180,12 +180,27 @@ def _weight(value: Any) -> float:
 def _metrics(value: Any) -> MetricRecord | None:
     if value is not None and not isinstance(value, MetricRecord):
         raise ValueError(f"metrics are a {type(value).__name__}")
+    for name, number in (value or {}).items():
+        if not isinstance(number, int | float):
+            raise ValueError(f"metric {name!r} is {number!r}, expected a number")
     return value
 
 
 def _finite_metrics(value: Any) -> MetricRecord | None:
     metrics = _metrics(value)
     for name, number in (metrics or {}).items():
-        if not np.isfinite(number).all():
+        if not math.isfinite(number):
             raise ValueError(f"metric {name!r} is {number!r}")
     return metrics
+
+
+def _by_node(metrics: Mapping[Any, Any], clients: Sequence[int]) -> dict[int, MetricRecord]:
+    """Return each client's metrics of an evaluation, as the reports need them; NaN is a figure too."""
+    for own in metrics.values():
+        _metrics(own)
+        for name in (ACCURACY, LOSS):
+            float(own[name])
+        for name in own:
+            if name.startswith(TOP):
+                int(name.removeprefix(TOP))
+    return dict(zip(_nodes(metrics, clients), metrics.values(), strict=True))

@@ -31,7 +31,7 @@ from clients.messages import (
 )
 
 from ..exchange import Exchanges
-from ..screening import Failure, array_fault
+from ..screening import Failure, array_fault, values_of
 
 Weights = dict[str, Tensor]
 
@@ -113,8 +113,8 @@ class Terms:
         return Message(RecordDict({CLIENT_BLOCK: self.blocks[node_id].copy(), CONFIG: record}), node_id, kind)
 
 
-# Serves one mini-batch of each client given and returns the cut gradients, by client.
-Serve = Callable[[list[MiniBatch]], Mapping[int, Tensor]]
+# Serves one mini-batch of each client given and returns the cut gradients, or why there is none, by client.
+Serve = Callable[[list[MiniBatch]], Mapping[int, Tensor | ValueError]]
 
 
 @dataclass
@@ -254,9 +254,11 @@ def lock_step(clients: Sequence[int], terms: Terms, serve: Serve) -> Exchanges[O
             except (ValueError, KeyError, TypeError) as error:
                 outcome.failures.append(Failure(node_id, one_line(error)))
         gradients = serve(batches) if batches else {}
+        outcome.failures += [Failure(n, one_line(g)) for n, g in gradients.items() if isinstance(g, ValueError)]
         messages = {
             n: _gradient(n, g, SPLIT_END if step + 1 == num_steps[n] else SPLIT_STEP, terms, step)
             for n, g in gradients.items()
+            if not isinstance(g, ValueError)
         }
         step += 1
     outcome.sort(clients)
@@ -306,7 +308,10 @@ def _record(content: RecordDict, name: str) -> ArrayRecord:
 
 
 def _vector(record: ArrayRecord, name: str) -> np.ndarray:
-    values = record[name].numpy()
+    try:
+        values = values_of(record[name])
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from None
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise ValueError(f"{name} are {values.dtype} of shape {values.shape}, expected a vector of integers")
     return values.astype(np.int64)

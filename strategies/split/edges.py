@@ -189,12 +189,8 @@ class SplitFedV1(SplitEdge):
         for server in servers.values():
             server.load(weights)
 
-        def serve(batches: list[MiniBatch]) -> dict[int, Tensor]:
-            gradients = {}
-            for batch in batches:
-                gradients[batch.node_id], loss = servers[batch.node_id].step(batch.activations, batch.labels)
-                losses.add(batch, loss)
-            return gradients
+        def serve(batches: list[MiniBatch]) -> dict[int, Tensor | ValueError]:
+            return {batch.node_id: _step(servers[batch.node_id], batch, losses) for batch in batches}
 
         outcome = yield from self.converse([[n] for n in clients], weights, server_round, serve)
         models = {n: {**block, **_on_cpu(servers[n].state_dict())} for n, block in outcome.blocks.items()}
@@ -218,16 +214,11 @@ class SharedServerEdge(SplitEdge):
         super().__init__(model, lambda node_id: cut, make_optimizer, **options)
         self.server = self.server_block(cut)
 
-    def serve_in_order(
-        self, losses: "Losses", order: Callable[[list[MiniBatch]], list[MiniBatch]]
-    ) -> Callable[[list[MiniBatch]], dict[int, Tensor]]:
+    def serve_in_order(self, losses: "Losses", order: Callable[[list[MiniBatch]], list[MiniBatch]]) -> Serve:
         """Return a `serve` that makes the shared block's steps one after the other."""
 
-        def serve(batches: list[MiniBatch]) -> dict[int, Tensor]:
-            gradients = {}
-            for batch in order(batches):
-                gradients[batch.node_id], loss = self.server.step(batch.activations, batch.labels)
-                losses.add(batch, loss)
+        def serve(batches: list[MiniBatch]) -> dict[int, Tensor | ValueError]:
+            gradients = {batch.node_id: _step(self.server, batch, losses) for batch in order(batches)}
             return {batch.node_id: gradients[batch.node_id] for batch in batches}
 
         return serve
@@ -323,6 +314,16 @@ class Losses:
         """Return the mean over clients, each with its mean over examples and its weight."""
         total = sum(weights.values())
         return sum(self._sums[n] / self._counts[n] * (weight / total) for n, weight in weights.items())
+
+
+def _step(server: ServerBlock, batch: MiniBatch, losses: Losses) -> Tensor | ValueError:
+    """Return the cut gradient of a mini-batch, or why there is none: then the step was not made."""
+    try:
+        gradient, loss = server.step(batch.activations, batch.labels)
+    except ValueError as error:
+        return error
+    losses.add(batch, loss)
+    return gradient
 
 
 def average(models: Mapping[int, Weights], num_examples: Mapping[int, int]) -> Weights:

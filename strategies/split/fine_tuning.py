@@ -105,7 +105,7 @@ def fine_tune_heads(
             if reply.has_error():
                 raise ValueError(reply.error.reason)
             heads[node_id] = _fine_tune(model, node_id, reply.content, cut_of(node_id), labels, fine_tuning)
-        except (ValueError, KeyError, RuntimeError) as error:
+        except (ValueError, KeyError, TypeError, RuntimeError) as error:
             failures.append(Failure(node_id, one_line(error)))
 
     messages = [

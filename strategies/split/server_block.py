@@ -58,16 +58,29 @@ class ServerBlock:
         -------
         tuple[Tensor, float]
             The gradient of the mean cross-entropy with respect to the activations, and that loss.
+
+        Raises
+        ------
+        ValueError
+            If the loss, a gradient or a statistic of BatchNorm is not finite; the blocks stay as they were.
         """
         self.blocks.train()
+        before = [buffer.clone() for buffer in self.blocks.buffers()]
         inputs = channels_last(activations.to(self.device)).requires_grad_(True)
         loss = cross_entropy(self.blocks(inputs), labels.to(self.device, torch.int64))
         if self._optimizer is not None:
             self._optimizer.zero_grad()
         loss.backward()
+        assert inputs.grad is not None
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        statistics = [buffer for buffer in self.blocks.buffers() if buffer.is_floating_point()]
+        # One sum of all is quick to make, and not finite if one of them is not.
+        if not torch.isfinite(sum((values.sum() for values in (inputs.grad, *gradients, *statistics)), loss.detach())):
+            for buffer, values in zip(self.blocks.buffers(), before, strict=True):
+                buffer.copy_(values)
+            raise ValueError("its activations make the loss, or a gradient, NaN or too large")
         if self._optimizer is not None:
             self._optimizer.step()
-        assert inputs.grad is not None
         return inputs.grad, float(loss.detach())
 
     def optimizer_arrays(self) -> dict[str, np.ndarray]:

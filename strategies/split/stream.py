@@ -22,7 +22,9 @@ from clients.messages.frames import METHOD, PROBE_BYTES, TOKEN_KEY
 logger = getLogger("espalier")
 
 SPARE_STREAMS = 8  # for those that are refused, and for probes
+CONNECTIONS_PER_STREAM = 4  # strangers may hold some, until they have to show who they are
 PROBE_FRAMES = 64
+SECONDS_BETWEEN_LINES = 10.0
 # How a stream ends that the edge called off; to the client it is no failure.
 WITHDRAWN = (grpc.StatusCode.ABORTED, "the edge no longer waits for this stream")
 KEEPALIVE_SECONDS = 10
@@ -37,6 +39,7 @@ OPTIONS = (
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 2**19),
     ("grpc.max_connection_idle_ms", 3000 * KEEPALIVE_SECONDS),
+    ("grpc.server_handshake_timeout_ms", 1000 * KEEPALIVE_SECONDS),
 )
 
 
@@ -118,14 +121,28 @@ class Ticket:
         self.came_late = False
         self.serve = serve
         self._forget = forget
+        self._cancel: Callable[[], None] | None = None
+        self._is_forgotten = False
+        self._lock = Lock()
+
+    def begin(self, cancel: Callable[[], None]) -> bool:
+        """Note how to break off the stream that it opened; False if it is forgotten already."""
+        with self._lock:
+            self._cancel = cancel
+            return not self._is_forgotten
 
     def withdraw(self) -> None:
         """Refuse who presents it from now on."""
         self.serve = None
 
     def forget(self) -> None:
-        """Know it no more."""
+        """Know it no more, and break off its stream: a client may keep one open that has nothing to do any more."""
         self._forget()
+        with self._lock:
+            self._is_forgotten = True
+            cancel = self._cancel
+        if cancel is not None:
+            cancel()
 
 
 class StreamServer:
@@ -169,6 +186,7 @@ class StreamServer:
         self._max_bytes = max(max_frame_bytes, PROBE_BYTES)
         self._tickets: dict[bytes, Ticket] = {}
         self._lock = Lock()
+        self._refused, self._quiet_until = 0, 0.0
         most = max_streams + SPARE_STREAMS
         self._pool = ThreadPoolExecutor(most, thread_name_prefix="stream")
         handler = grpc.stream_stream_rpc_method_handler(self._handle)
@@ -182,6 +200,7 @@ class StreamServer:
                 ("grpc.max_receive_message_length", self._max_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_concurrent_streams", most),
+                ("grpc.max_allowed_incoming_connections", CONNECTIONS_PER_STREAM * most),
             ],
         )
         credentials = grpc.ssl_server_credentials([(private_key, certificate)])
@@ -247,11 +266,19 @@ class StreamServer:
             self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, "unknown token")
         if (serve := ticket.serve) is None:
             ticket.came_late = True
+        if serve is None or not ticket.begin(context.cancel):
             context.abort(*WITHDRAWN)
         return serve(requests, context)
 
     def _refuse(self, context: grpc.ServicerContext, code: grpc.StatusCode, reason: str) -> NoReturn:
-        logger.warning("stream from %s refused: %s", context.peer(), reason)
+        with self._lock:
+            self._refused += 1
+            count, is_quiet = self._refused, time.monotonic() < self._quiet_until
+            if not is_quiet:
+                self._refused, self._quiet_until = 0, time.monotonic() + SECONDS_BETWEEN_LINES
+        if not is_quiet:  # a stranger must not fill the log
+            others = f" ({count - 1} others since the last such line)" if count > 1 else ""
+            logger.warning("stream from %s refused: %s%s", context.peer(), reason, others)
         context.abort(code, reason)
         raise AssertionError  # abort raises
 

@@ -18,6 +18,7 @@ from clients.messages import (
     SPLIT_STREAM,
     STREAM_PAYLOAD,
     STREAM_TIMEOUT,
+    STREAM_WITHDRAWN,
 )
 from clients.messages.frames import Format, pack, unpack_activations
 
@@ -90,8 +91,10 @@ class StreamTransport:
         """Train all groups in one exchange, each served by a thread of its own."""
         outcome = Outcome()
         by_messages = [list(group) for group in groups if len(group) > 1 and self._one_at_a_time]
-        by_stream = [group for group in groups if list(group) not in by_messages]
-        by_messages += yield from self._stream(by_stream, terms, serve, outcome)
+        by_stream = [list(group) for group in groups if list(group) not in by_messages]
+        while by_stream:
+            crowded, by_stream = yield from self._stream(by_stream, terms, serve, outcome)
+            by_messages += crowded
         for group in by_messages:
             outcome.add((yield from lock_step(group, terms, serve)))
         outcome.sort([node_id for group in groups for node_id in group])
@@ -99,25 +102,32 @@ class StreamTransport:
 
     def _stream(
         self, groups: Sequence[Sequence[int]], terms: Terms, serve: Serve, outcome: Outcome
-    ) -> Exchanges[list[list[int]]]:
-        """Train groups through streams; return those that could not be, of which nothing was served."""
+    ) -> Exchanges[tuple[list[list[int]], list[list[int]]]]:
+        """Train groups through streams; return those that could not be, of which nothing was served.
+
+        The first have too few workers for all of their clients, the others lack somebody who has failed by now, and are
+        returned without.
+        """
         form = Format(self.payload, terms.dtype)
         lanes = [_Lane(group, terms, serve, form, self) for group in groups]
         messages = [message for lane in lanes for message in lane.messages()]
-        if not messages:
-            return []
         try:
             losable = Losable(messages, lambda node_id: any(lane.is_lost(node_id) for lane in lanes))
             replies = dict(zip((m.metadata.dst_node_id for m in messages), (yield losable), strict=True))
         finally:
             for lane in lanes:
                 lane.close()
-        stranded = []
+        crowded, again = [], []
         for lane in lanes:
             lane.raise_fault()
             if lane.gave_way:
-                stranded.append(lane.clients)
-                self._note_shortage(lane)
+                failed = {n: replies[n].error for n in lane.clients if _has_failed(replies[n])}
+                outcome.failures += [Failure(n, one_line(ValueError(error.reason))) for n, error in failed.items()]
+                if failed:
+                    again += [rest] if (rest := [n for n in lane.clients if n not in failed]) else []
+                else:
+                    crowded.append(lane.clients)
+                    self._note_shortage(lane)
                 continue
             for node_id in lane.clients:
                 try:
@@ -129,7 +139,7 @@ class StreamTransport:
                     if isinstance(error, _BrokenOff) and answer.has_error() and answer.error.code != LATE:
                         reason += f" ({one_line(ValueError(answer.error.reason))})"
                     outcome.failures.append(Failure(node_id, reason))
-        return stranded
+        return crowded, again
 
     def _note_shortage(self, lane: "_Lane") -> None:
         """Train by messages from now on if the missing clients came when others had gone, and are not dead."""
@@ -142,6 +152,11 @@ class StreamTransport:
                 self.patience_seconds,
             )
             self._one_at_a_time = True
+
+
+def _has_failed(reply: Message) -> bool:
+    """Return whether a client failed, other than by a stream that the edge called off."""
+    return reply.has_error() and reply.error.code != STREAM_WITHDRAWN
 
 
 class _BrokenOff(ValueError):
@@ -198,9 +213,6 @@ class _Lane:
             self._changed.notify_all()
         for ticket in self._tickets.values():
             ticket.forget()
-        for node_id, connection in list(self._connections.items()):
-            if node_id not in self._finished:
-                connection.cancel()
         if self._thread is not None:
             self._thread.join()
 
@@ -284,6 +296,8 @@ class _Lane:
 
             for node_id, gradient in gradients.items():
                 try:
+                    if isinstance(gradient, ValueError):
+                        raise gradient
                     self._answer(node_id, gradient, step, arrived[node_id], is_last=step + 1 == num_steps[node_id])
                 except ValueError as error:
                     self._leave(node_id, error)

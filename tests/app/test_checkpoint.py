@@ -1,6 +1,7 @@
 """The state file."""
 
 import pickle
+import zipfile
 from io import BytesIO
 
 import numpy as np
@@ -74,6 +75,14 @@ def tree(text):
     return np.frombuffer(text, np.uint8)
 
 
+def encrypted(data):
+    """Say of the first entry that it is encrypted."""
+    flagged = bytearray(data)
+    flagged[6] |= 1
+    flagged[data.index(b"PK\x01\x02") + 8] |= 1
+    return bytes(flagged)
+
+
 class Evil:
     """Something that would run code where it is unpickled."""
 
@@ -97,7 +106,10 @@ class Evil:
         npz(tree=tree(b'{"dict": 3}')),
         npz(tree=tree(b'{"dict": [["a", {"metrics": {"dict": [["b", "text"]]}}]]}')),
         npz(tree=tree(b"[" * 100_000)),
-        npz(**{"tree": tree(b'{"dict": [["a", {"array": 0}]]}'), "0": np.array([Evil()], dtype=object)}),
+        # It would be as many copies.
+        npz(**{"tree": tree(b'{"dict": [["a", {"array": 0}], ["b", {"array": 0}]]}'), "0": np.zeros(3)}),
+        encrypted(to_bytes({})),
+        to_bytes({}).replace(b"(12,), }", b"(-2,), }"),
     ],
 )
 def test_other_bytes_are_refused_in_one_way(data):
@@ -109,6 +121,18 @@ def test_bytes_that_would_grow_are_refused():
     buffer = BytesIO()
     np.savez_compressed(buffer, tree=tree(b'{"dict": [["a", {"array": 0}]]}'), **{"0": np.zeros(10**7, np.uint8)})
     assert len(buffer.getvalue()) < 100_000
+    with pytest.raises(ValueError, match="packed data"):
+        from_bytes(buffer.getvalue())
+    # Too small a thing to be larger than the whole.
+    buffer = BytesIO()
+    np.savez_compressed(buffer, tree=tree(b'{"dict": []}'))
+    with pytest.raises(ValueError, match="packed data"):
+        from_bytes(buffer.getvalue())
+    # Entries that are one and the same.
+    buffer = BytesIO(to_bytes({"a": np.zeros(1000, np.uint8)}))
+    with zipfile.ZipFile(buffer, "a") as archive:
+        archive.filelist += archive.filelist * 3
+        archive._didModify = True
     with pytest.raises(ValueError, match="packed data"):
         from_bytes(buffer.getvalue())
     # An array that says it is larger than what is there.

@@ -10,7 +10,7 @@ from app.algorithms import ALGORITHMS
 from app.client import app as client_app
 from app.config import FLAT_ALGORITHMS, OWN, VIDEO_CACHING, RunConfig, parse_config
 from app.errors import UserError
-from app.federation import assign_edges, gather_clients
+from app.federation import assign_edges, gather_clients, gather_devices
 from app.tasks.data import DATASETS
 from app.tasks.models import MODELS
 from app.tasks.partition import PARTITIONS
@@ -41,6 +41,26 @@ def test_clients_that_never_come_are_named():
     grid.order = grid.order[:4]  # partitions 4, 3, 2, 1
     with pytest.raises(UserError, match=r"no profile from clients \[0\]"):
         gather_clients(grid, config)
+
+
+def test_a_device_that_comes_later_as_a_client_that_is_there_is_named_with_it():
+    config = parse_config(
+        {"role": "edge", "edge-name": "west", "edge-folder": "/x", "edge-clients": 2, "num-clients": 2}
+        | {"wait-for-nodes": 20}
+    )
+
+    def no_profile_of_one(message, context):
+        if context.node_id != silent:
+            return client_app(message, context)
+        grid.connect(second)
+        raise RuntimeError("no data")
+
+    node_configs = [{"partition-id": 1}] * 3
+    grid = InProcessGrid(no_profile_of_one, 3, run_config=config.as_dict(), node_configs=node_configs)
+    first, silent, second = grid.get_node_ids()
+    grid.disconnect(second)
+    with pytest.raises(UserError, match=f"nodes {first} and {second} both have partition-id 1: give every node one"):
+        gather_devices(grid, config)
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,12 @@ BAD = [
     ("stream-certificate='{folder}/server.key' stream-key='{folder}/server.key'", ["stream-certificate", "PEM"]),
     ("stream-certificate='{folder}/server.crt' stream-key='{folder}/server.crt'", ["stream-key", "PEM"]),
     ("stream-certificate='{folder}/server.crt' stream-key='{folder}/ca.key'", ["stream-key", "private key of"]),
+    (
+        "stream-address=edge.example.org stream-certificate='{folder}/server.crt' stream-key='{folder}/server.key'",
+        ["stream-certificate", "valid today, for stream-address = 'edge.example.org'"],
+    ),
+    ("stream-timeout=1e12", ["stream-timeout = 1000000000000.0", "86400"]),
+    ("edge-clients=1", ["edge-clients = 1", "role = 'edge'"]),
 ]
 
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,12 +22,12 @@ from tests.app.runs import lines
 ROOT = Path(__file__).parent.parent.parent
 
 
-def wait_for(condition, seconds, what):
+def wait_for(condition, seconds, what, pause=0.2):
     """Poll until `condition()` gives something true, and return that."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"no {what} after {seconds} s"
-        time.sleep(0.2)
+        time.sleep(pause)
     return found
 
 
@@ -80,16 +79,10 @@ def start(environment: Mapping[str, str], folder: Path, settings: Mapping[str, o
     return local.start_run(ROOT, local.run_config({"output_dir": str(folder)} | settings), environment)
 
 
-def log_of(run_id, environment):
-    """Return the log of a run so far."""
-    command = ["flwr", "log", run_id, "--show"]
-    return subprocess.run(command, env=dict(environment), check=False, capture_output=True, text=True).stdout
-
-
 def finish(run_id, environment, seconds=300):
     """Wait for the end of a run, which must have completed."""
     status = local.wait_for_end(run_id, environment, seconds)
-    assert status == "finished:completed", log_of(run_id, environment)
+    assert status == "finished:completed", local.log_of(run_id, environment)
 
 
 def edge_lines(folder):

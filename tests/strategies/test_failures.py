@@ -94,6 +94,18 @@ def test_an_edge_that_loses_all_its_clients_is_left_out_by_the_cloud(caplog):
     assert "edge-1 left out: no edge round gave a model" in caplog.text
 
 
+def test_an_edge_that_says_itself_why_it_failed_is_logged_once_a_phase(caplog):
+    grid = toy_grid(4)
+    strategy = build(
+        grid, make_edge=lambda n, s: FedAvg(min_available_nodes=2, min_train_nodes=2, min_evaluate_nodes=2)
+    )
+    grid.disconnect(strategy.topology["edge-1"][0])
+    next(strategy.rounds(grid, to_record(initial()), 1))
+    lines = [r.getMessage() for r in caplog.records if r.name == "espalier" and "edge-1 left out" in r.getMessage()]
+    reason = "edge-1 left out: 1 nodes connected, FedAvg needs 2"
+    assert lines == [f"round 1, edge round 1: {reason}", f"round 1, evaluation: {reason}"]
+
+
 def test_an_edge_keeps_its_model_over_an_edge_round_without_replies():
     # Edge 1 works in edge round 1 and loses everybody in edge round 2.
     grid = toy_grid(4, faults={2: "raise", 3: "raise"}, first_bad_round=2)

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from itertools import chain, repeat
 
 import pytest
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients.profile import profile_reply
@@ -66,6 +66,33 @@ def test_profiles_come_in_client_order_whatever_the_node_ids():
 
 def test_nodes_without_a_profile_are_left_out():
     assert [p.partition_id for p in ask_profiles(profiled_grid(4, silent=(2,)))] == [0, 1, 3]
+
+
+GOOD = {"partition-id": 1, "edge-name": "", "num-train-examples": 1, "num-test-examples": 1, "class-counts": [1]}
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        {},
+        GOOD | {"partition-id": -1},
+        GOOD | {"num-train-examples": float("inf")},
+        GOOD | {"class-counts": 3},
+        GOOD | {"class-counts": ["x"]},
+        GOOD | {"cycles-per-example": 1.0},
+    ],
+)
+def test_a_node_with_a_bad_profile_gave_none(profile, caplog):
+    def answer(message, context):
+        is_bad = context.node_config["partition-id"] == 1
+        record = ConfigRecord(profile if is_bad else GOOD | {"partition-id": 0})
+        return Message(RecordDict({"profile": record}), reply_to=message)
+
+    grid = InProcessGrid(answer, 2)
+    assert [p.partition_id for p in ask_profiles(grid)] == [0]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("1 of 2 nodes gave no profile, node ")
+    assert "first: it can't be read (" in line
 
 
 def test_two_nodes_with_one_partition_id_are_refused():

@@ -2,10 +2,15 @@
 
 import re
 
+import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 
+from app.checkpoint import to_bytes
 from app.errors import UserError
-from app.tiers.cloud import check_same_config, gather_edges
+from app.tiers.cloud import ask_edges, check_same_config, gather_edges
+from clients.gateway import to_payload
+from clients.messages import PAYLOAD
 from sim.in_process_grid import InProcessGrid
 from tests.app.tiers.hosts import SMALL, cloud_grid, config_of, edge_hosts
 
@@ -53,17 +58,53 @@ def test_an_edge_that_trains_otherwise_is_named_with_key_and_both_values(short_p
             ({"learning_rate": 0.2}, "learning-rate = 0.2, but 0.1 at edge"),
             ({"edge_rounds": 5}, "edge-rounds = 5, but 2 at edge"),
             ({"edge_strategy": "FedAdam"}, "edge-strategy = 'FedAdam', but 'FedAvg' at edge"),
+            ({"torch_threads": 2}, "torch-threads = 2, but 1 at edge"),
+            ({"stream_payload": "int8"}, "stream-payload = 'int8', but 'float32' at edge"),
         ):
             refused(hosts, re.escape(line), **settings)
 
 
 def test_what_is_the_hosts_own_may_differ(short_path):
-    own = {"global_rounds": 9, "cloud_strategy": "FedAdam", "torch_threads": 2, "evaluate_every": 3}
+    own = {"global_rounds": 9, "cloud_strategy": "FedAdam", "evaluate_every": 3}
     config = config_of(role="cloud", **SMALL | own)
     with edge_hosts(short_path, TWO, **SMALL | {"reply_timeout": 9, "stream_port": 1234}) as hosts:
         edges = gather_edges(cloud_grid(hosts, config), config)
     for edge in edges:
         check_same_config(config, edge)
+
+
+CLIENT = {"client": 0, "num_train_examples": 1, "num_test_examples": 1, "class_counts": [1]}
+INTRODUCTION = {"name": "west", "clients": [CLIENT], "config": {"seed": 0}, "state": {}}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ArrayRecord({PAYLOAD: Array("uint8", (3,), "numpy.ndarray", b"")}),
+        ArrayRecord({PAYLOAD: Array("uint8", (3,), "numpy.ndarray", b"PK\x03\x04")}),
+        INTRODUCTION | {"name": ""},
+        INTRODUCTION | {"name": "two\nlines"},
+        INTRODUCTION | {"name": None},
+        INTRODUCTION | {"clients": [CLIENT | {"client": float("inf")}]},
+        INTRODUCTION | {"clients": [np.zeros(3)]},
+        INTRODUCTION | {"config": {1: 2, "seed": 0}},
+        INTRODUCTION | {"config": {"seed": np.zeros(2)}},
+        INTRODUCTION | {"config": None},
+        {},
+    ],
+)
+def test_a_node_whose_introduction_can_not_be_used_is_left_out_in_one_line(answer, caplog):
+    def respond(message, context):
+        wire = answer if context.node_config["partition-id"] else INTRODUCTION
+        record = wire if isinstance(wire, ArrayRecord) else to_payload(to_bytes(wire))
+        return Message(RecordDict({PAYLOAD: record}), reply_to=message)
+
+    grid = InProcessGrid(respond, 2)
+    edges = ask_edges(grid, grid.get_node_ids(), config_of(role="cloud", **SMALL))
+    assert [(edge.name, len(edge.clients)) for edge in edges] == [("west", 1)]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "is left out: its answer " in line
+    assert "\n" not in line
 
 
 @pytest.mark.parametrize("algorithm", ["h-fedavg-m1", "h-fedavg-m2"])

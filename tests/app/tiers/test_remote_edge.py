@@ -11,7 +11,7 @@ from app.checkpoint import from_bytes, to_bytes
 from app.tiers.remote_edge import RemoteEdge
 from app.tiers.wire import evaluation_to_wire, heads_to_wire, outcome_to_wire
 from clients.gateway import from_payload, to_payload
-from clients.messages import PAYLOAD
+from clients.messages import PAYLOAD, to_array
 from sim.in_process_grid import InProcessGrid
 from strategies import EdgeOutcome, Evaluation, Failure, Update
 from strategies.edges import EVERYBODY
@@ -86,6 +86,13 @@ def test_one_exchange_gives_all_edge_rounds_of_a_global_round(remote):
     assert remote.state_dict() == {"edge": {"round": 3}}
 
 
+def claimed(data, size=3):
+    return ArrayRecord({PAYLOAD: Array("uint8", (size,), "numpy.ndarray", data)})
+
+
+HUGE = to_array(torch.zeros(1, dtype=torch.uint8)).data[:-1].replace(b"(1,), }" + b" " * 14, b"(100000000000000,), }")
+
+
 def round_of(**changes):
     wire = outcome_to_wire(GOOD, NODES)
     return {"rounds": [wire["rounds"][0] | changes, *wire["rounds"][1:]]}
@@ -107,6 +114,10 @@ BAD = {
     "no metrics": (round_of(metrics=[1]), "metrics are a list"),
     "failures": (round_of(failures=[3]), "TypeError"),
     "state": ({"state": "none"}, "its state is a str"),
+    "weight too large": (round_of(weight=10**400), "OverflowError"),
+    "two losses": (round_of(metrics=MetricRecord({"train_loss": [0.1, 0.2]})), r"metric 'train_loss' is \[0.1, 0.2\]"),
+    "round is an array": ({"rounds": [np.zeros(2)] * 3}, "IndexError"),
+    "participant is an array": (round_of(participants=[np.array([2])]), r"client array\(\[2\]\) is not one"),
 }
 
 
@@ -132,6 +143,10 @@ def test_an_answer_that_does_not_fit_is_one_failure_and_the_state_stays(remote, 
         (RecordDict({PAYLOAD: to_payload(b"garbage")}), "its answer can't be read: it is not packed data"),
         (RecordDict({PAYLOAD: ArrayRecord({PAYLOAD: Array(np.zeros(3))})}), "a payload is float64"),
         ({"error": "KeyError:\n'state'"}, "KeyError: 'state'"),
+        ({"error": np.array([0xFFFFFFF], np.uint32).view("<U1")}, "its answer can't be read"),
+        (RecordDict({PAYLOAD: claimed(b"")}), "its answer can't be read: the data are not those"),
+        (RecordDict({PAYLOAD: claimed(b"PK\x03\x04")}), "its answer can't be read: the data are not those"),
+        (RecordDict({PAYLOAD: claimed(HUGE, 10**14)}), "its answer can't be read: cannot reshape array of size 0"),
     ],
 )
 def test_an_answer_that_is_none_is_a_failure(remote, content, reason):
@@ -152,14 +167,15 @@ def test_an_edge_that_is_not_there_is_a_failure_and_its_return_is_logged_once(re
 
 
 def test_evaluation_and_heads_come_back_by_client(remote):
-    evaluation = Evaluation(MetricRecord({"loss": 1.0}), 9.0, {72: MetricRecord({"loss": 2.0})}, [Failure(71, "x")])
+    own = MetricRecord({"loss": math.inf, "accuracy": 0.5, "top-2": 0.75, "num-examples": 9})
+    evaluation = Evaluation(MetricRecord({"loss": 1.0}), 9.0, {72: own}, [Failure(71, "x")])
     wire = evaluation_to_wire(evaluation, NODES) | {"state": {"a": 1}}
     message, result = answered(remote.evaluate_round(6, model(1.0, 1.0), CONFIG, members()), wire)
     assert message.metadata.message_type == "evaluate.edge"
     assert from_bytes(from_payload(message.content))["round"] == 2
-    assert result == Evaluation(evaluation.metrics, 9.0, {6: MetricRecord({"loss": 2.0})}, [Failure(3, "x")])
+    assert result == Evaluation(evaluation.metrics, 9.0, {6: own}, [Failure(3, "x")])
 
-    heads = Personalised({71: {"head.bias": torch.tensor([0.1, 0.2])}}, {71: MetricRecord({"loss": 3.0})}, [])
+    heads = Personalised({71: {"head.bias": torch.tensor([0.1, 0.2])}}, {71: own}, [])
     wire = heads_to_wire(heads, NODES) | {"state": {"a": 2}}
     message, result = answered(remote.personalise(model(1.0, 1.0), FineTuning(3, 0.5), members()), wire)
     request = from_bytes(from_payload(message.content))
@@ -169,8 +185,29 @@ def test_evaluation_and_heads_come_back_by_client(remote):
         0.5,
     )
     assert torch.equal(result.heads[3]["head.bias"], torch.tensor([0.1, 0.2]))
-    assert result.metrics == {3: MetricRecord({"loss": 3.0})}
+    assert result.metrics == {3: own}
     assert remote.state_dict() == {"a": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"accuracy": None}, "accuracy"),
+        ({"loss": None}, "loss"),
+        ({"accuracy": [0.1, 0.2]}, "metric 'accuracy' is [0.1, 0.2], expected a number"),
+        ({"loss": 10**400}, "int too large"),
+        ({"top-x": 0.5}, "invalid literal"),
+    ],
+)
+def test_clients_figures_that_can_not_be_reported_are_a_failure(remote, changes, reason):
+    figures = {"loss": 1.0, "accuracy": 0.5, "num-examples": 3} | changes
+    own = MetricRecord({name: value for name, value in figures.items() if value is not None})
+    wire = evaluation_to_wire(Evaluation(own, 3.0, {72: own}), NODES) | {"state": {}}
+    _, result = answered(remote.evaluate_round(6, model(1.0, 1.0), CONFIG, members()), wire)
+    assert (result.replies, [reason in failure.reason for failure in result.failures]) == ({}, [True])
+    wire = heads_to_wire(Personalised({}, {72: own}), NODES) | {"state": {}}
+    _, result = answered(remote.personalise(model(1.0, 1.0), FineTuning(3, 0.5), members()), wire)
+    assert (result.metrics, [reason in failure.reason for failure in result.failures]) == ({}, [True])
 
 
 def test_heads_that_are_no_numbers_are_a_failure(remote):

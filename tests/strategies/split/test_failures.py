@@ -1,14 +1,23 @@
 """A client that dies or lies in the middle of a split round leaves it; the others finish."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, MetricRecord
+from torch import nn
 
-from clients.messages import ACTIVATIONS, INDICES, LABELS, METRICS, NUM_STEPS, STEP
+from clients.messages import ACTIVATIONS, INDICES, LABELS, METRICS, NUM_STEPS, SPLIT_BEGIN, STEP, to_array
 from strategies import ask_profiles
+from strategies.screening import values_of
 from strategies.split import Relay, SplitFedV1, SplitFedV2
-from tests.strategies.split.federation import Federation, assert_close, same, weights
+from strategies.split.server_block import ServerBlock
+from tests.strategies.split.federation import SGD, Federation, assert_close, same, tiny_model, weights
+from tests.strategies.split.streams import ThreadedGrid, honest, lying, serving, streamed
+
+# Says that it holds 10**14 numbers.
+HUGE = to_array(torch.zeros(1)).data.replace(b"(1,), }" + b" " * 14, b"(100000000000000,), }")
 
 
 def replace_activations(reply, change):
@@ -72,6 +81,16 @@ def faulty(federation, fault, client=1, kind="train.split_step", step=1):
     return answer
 
 
+class Huge:
+    """Replaces the activations by finite ones with which the server block can't compute."""
+
+    def __call__(self, reply, task):
+        replace_activations(reply, lambda values: np.full_like(values, 1e308))
+
+
+FAULTS.append((Huge(), "its activations make the loss, or a gradient, NaN or too large"))
+
+
 @pytest.mark.parametrize(("fault", "reason"), FAULTS)
 def test_sfl_v1_goes_on_without_the_client_as_if_it_had_not_been_there(fault, reason):
     federation = Federation(sizes=(20, 33, 14))
@@ -90,6 +109,108 @@ def test_sfl_v1_goes_on_without_the_client_as_if_it_had_not_been_there(fault, re
 
     (whole,) = federation.run(rounds=1, grid=federation.grid(losing))
     assert_close(weights(outcome), weights(whole))
+
+
+@pytest.mark.parametrize(("kind", "options"), [(SplitFedV2, {"one_by_one": True}), (Relay, {})])
+def test_a_shared_server_makes_no_step_with_activations_too_large(kind, options):
+    federation = Federation(sizes=(20, 33, 14))
+    make_edge = federation.split(kind, 1, **options)
+    poisoned, without = (
+        federation.run(make_edge, rounds=2, grid=federation.grid(faulty(federation, fault, 1, SPLIT_BEGIN, step=0)))
+        for fault in (Huge(), dies)
+    )
+    (failure,) = poisoned[0].edges["edge-0"].updates[0].failures
+    assert "its activations make the loss" in failure.reason
+    assert same(weights(poisoned[-1]), weights(without[-1]))
+
+
+@pytest.mark.parametrize(("kind", "cut"), [(SplitFedV1, lambda n: 2), (Relay, 2)])
+def test_activations_too_large_for_the_server_block_are_their_clients_failure_through_streams_too(kind, cut):
+    federation = Federation(sizes=(20, 33, 14))
+    make_edge = federation.split(kind, cut)
+    (expected,) = federation.run(
+        make_edge, rounds=1, grid=federation.grid(faulty(federation, dies, 1, SPLIT_BEGIN, step=0))
+    )
+    app = lying(federation, lambda form, values, *rest: honest(form, torch.full_like(values, 1e308), *rest))
+    with serving() as server:
+        (found,) = federation.run(streamed(make_edge, server), rounds=1, grid=ThreadedGrid(app, 3))
+    (failure,) = found.edges["edge-0"].updates[0].failures
+    assert failure.reason == "its activations make the loss, or a gradient, NaN or too large"
+    assert same(weights(found), weights(expected))
+
+
+def test_a_step_that_is_not_made_leaves_the_server_block_as_it_was():
+    server = ServerBlock(tiny_model(), 1, partial(torch.optim.Adam, lr=0.1))
+    norm = nn.Sequential(nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1))
+    norm_server = ServerBlock(nn.Sequential(nn.Identity(), norm, nn.Flatten(), nn.Linear(256, 3)), 1, SGD)
+    labels = torch.zeros(2, dtype=torch.int64)
+    for block in (server, norm_server):
+        block.step(torch.ones(2, 4, 8, 8), labels)
+        weights_before = {name: tensor.clone() for name, tensor in block.state_dict().items()}
+        optimizer_before = block.optimizer_arrays()
+        # The second makes only the statistics of BatchNorm infinite: what it gives then is zero.
+        for values in (torch.full((2, 4, 8, 8), 3e38), 1e30 * torch.randn(2, 4, 8, 8)):
+            if block is norm_server or values[0, 0, 0, 0] > 1e38:
+                with pytest.raises(ValueError, match="its activations make"):
+                    block.step(values, labels)
+                assert same(block.state_dict(), weights_before)
+        assert optimizer_before.keys() == block.optimizer_arrays().keys()
+        for name, values in block.optimizer_arrays().items():
+            np.testing.assert_array_equal(values, optimizer_before[name])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "not a dtype", "<U9"])
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04x", HUGE])
+def test_a_client_block_that_can_not_be_read_is_its_failure(data, dtype):
+    federation = Federation(sizes=(20, 33, 14))
+
+    def lies(reply, task):
+        block = reply.content["client-block"]
+        name = next(iter(block))
+        array = Array(dtype, tuple(block[name].shape), "numpy.ndarray", data)
+        reply.content["client-block"] = ArrayRecord({**block, name: array})
+
+    app = faulty(federation, lies, kind="train.split_end", step=5)
+    (outcome,) = federation.run(federation.split(SplitFedV1, lambda n: 1), rounds=1, grid=federation.grid(app))
+    (failure,) = outcome.edges["edge-0"].updates[0].failures
+    assert "can't be read (" in failure.reason
+    assert "\n" not in failure.reason
+    assert outcome.edges["edge-0"].updates[0].weight == 20 + 14
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"PK\x03\x04x", HUGE, np.lib.format.magic(1, 0) + b"\x00", HUGE.replace(b"<f4", b"|O ") + b"\x01" * 64],
+)
+def test_labels_that_can_not_be_read_are_their_clients_failure(data):
+    federation = Federation(sizes=(20, 33, 14))
+    app = federation.app()
+
+    def lies(message, context):
+        reply = app(message, context)
+        if message.metadata.message_type == "query.labels" and context.node_config["partition-id"] == 2:
+            reply.content[LABELS] = ArrayRecord({LABELS: Array("int32", (14,), "numpy.ndarray", data)})
+        return reply
+
+    (outcome,) = federation.run(federation.split(SplitFedV1, lambda n: 1), rounds=1, grid=federation.grid(lies))
+    (failure,) = outcome.edges["edge-0"].updates[0].failures
+    assert "no labels registered: labels can't be read (" in failure.reason
+    assert outcome.edges["edge-0"].updates[0].weight == 20 + 33
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((0, 3), np.float32),
+        np.array(7, np.int64),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.ones(2, bool),
+    ],
+)
+def test_an_array_is_read_as_it_was_written(array):
+    values = values_of(Array(array))
+    assert (values.dtype, values.shape) == (array.dtype, array.shape)
+    np.testing.assert_array_equal(values, array)
 
 
 @pytest.mark.parametrize(("fault", "reason"), [FAULTS[0], FAULTS[7]])

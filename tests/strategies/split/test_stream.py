@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from queue import SimpleQueue
 
 import grpc
 import pytest
@@ -15,15 +16,19 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from app.certificates import self_signed
 from clients.messages import (
+    CLIENT_BLOCK,
+    CONFIG,
     LINK,
     LINK_BITS_PER_SECOND,
     SPLIT_BEGIN,
     SPLIT_STREAM,
     STREAM_ADDRESS,
     STREAM_CERTIFICATE,
+    STREAM_PAYLOAD,
     STREAM_TOKEN,
 )
-from clients.messages.frames import METHOD, TOKEN_KEY, Format, pack
+from clients.messages.frames import METHOD, TOKEN_KEY, Format, pack, unpack_gradient
+from clients.split import backward, batch_labels, begin_session, forward, result
 from clients.stream import Withdrawn, measure_link, open_stream
 from sim.in_process_grid import InProcessGrid
 from strategies.split import Relay, SplitFedV1, SplitFedV2, StreamServer
@@ -130,7 +135,7 @@ def test_sfl_v1_needs_no_more_than_one_worker(server):
     assert SPLIT_BEGIN not in seen
 
 
-def test_a_missing_client_that_is_dead_does_not_end_the_streams_of_later_rounds(server):
+def test_a_client_that_fails_before_its_stream_costs_the_others_no_more_than_a_new_stream(server):
     federation, seen = Federation(), []
     app = federation.app()
 
@@ -142,10 +147,12 @@ def test_a_missing_client_that_is_dead_does_not_end_the_streams_of_later_rounds(
 
     grid = ThreadedGrid(answer, 4)
     found = federation.run(streamed(federation.split(SplitFedV2, 2), server), rounds=2, grid=grid)
+    assert seen.count((SPLIT_STREAM, 0)) == 4  # in each round with the one that fails, then without
+    assert seen.count((SPLIT_STREAM, 3)) == 2
+    assert SPLIT_BEGIN not in {kind for kind, _ in seen}
     without = federation.run(federation.split(SplitFedV2, 2), rounds=2, grid=federation.grid(answer))
     assert same(weights(found[-1]), weights(without[-1]))
     assert [[f.reason for f in update(outcome).failures] for outcome in found] == [["RuntimeError: dead"]] * 2
-    assert seen.count((SPLIT_STREAM, 0)) == 2
 
 
 def test_a_frozen_head_stays_out_of_streams_too(server):
@@ -464,6 +471,68 @@ def test_a_wrong_token_is_refused_before_its_64_mb_are_read(server, caplog):
     (line,) = own_lines(caplog)
     assert line.startswith(f"stream from ipv4:{HOST}:")
     assert line.endswith("refused: unknown token")
+
+
+def test_strangers_do_not_fill_the_log(server, caplog):
+    with caplog.at_level(logging.WARNING, "espalier"):
+        for _ in range(20):
+            channel, stream = call({**server.expect_probe().config, STREAM_TOKEN: "guessed"}, [b"frame"])
+            with channel, pytest.raises(grpc.RpcError):
+                next(stream)
+    assert len(own_lines(caplog)) == 1
+
+
+def never_ending(*first):
+    """Frames to send, and the function that adds one; the stream stays open behind them."""
+    frames = SimpleQueue()
+    for frame in first:
+        frames.put(frame)
+    return iter(frames.get, None), frames.put
+
+
+def test_streams_that_clients_leave_open_are_ended():
+    federation, left_open = Federation(), []
+    app = federation.app()
+
+    def answer(message, context):
+        if message.metadata.message_type != SPLIT_STREAM:
+            return app(message, context)
+        config, task = message.content.config_records[CONFIG], federation.load(context)
+        session = begin_session(task, config, message.content.array_records[CLIENT_BLOCK])
+        form = Format(config[STREAM_PAYLOAD], next(task.model.parameters()).dtype)
+        frames, send = never_ending()
+        channel, answers = call(config, frames)
+        left_open.append(channel)
+        for step in range(len(session.batches)):
+            session.step = step
+            forward(session, task)
+            shape = tuple(session.activations.shape)
+            send(honest(form, session.activations, step, len(session.batches), batch_labels(session, task)))
+            backward(session, unpack_gradient(form, next(answers), step=step, shape=shape).values)
+        return Message(result(session, task), reply_to=message)
+
+    rounds = SPARE_STREAMS // 4 + 3
+    with serving(max_streams=4) as server:
+        make_edge = streamed(federation.split(SplitFedV1, lambda n: 2), server)
+        found = federation.run(make_edge, rounds=rounds, grid=federation.grid(answer))
+        for channel in left_open:
+            channel.close()
+    assert [update(outcome).failures for outcome in found] == [[]] * rounds
+    assert len(left_open) == 4 * rounds
+
+
+def test_a_probe_that_is_over_holds_no_thread():
+    with serving(max_streams=0) as server:
+        tickets = [server.expect_probe() for _ in range(SPARE_STREAMS)]
+        calls = [call(ticket.config, never_ending(b"frame")[0]) for ticket in tickets]
+        for _, stream in calls:
+            next(stream)
+        for ticket in tickets:
+            ticket.forget()
+        until(lambda: not any(stream.is_active() for _, stream in calls))
+        assert measure_link(server.expect_probe().config) > 0
+        for channel, _ in calls:
+            channel.close()
 
 
 def test_a_token_opens_one_stream_once(server):

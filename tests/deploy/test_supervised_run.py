@@ -1,0 +1,45 @@
+"""A run that a supervisor keeps going, on the SuperLink of a name."""
+
+import os
+import signal
+import subprocess
+import sys
+
+from .faults import ROOT
+
+FLWR = """#!/bin/sh
+echo "$@" >> {record}
+if [ "$1" = run ]; then
+    echo "Successfully started run 77"
+    exec sleep 60
+fi
+"""
+
+
+def test_ended_it_stops_its_run_on_the_superlink_of_that_name(tmp_path):
+    record, flwr = tmp_path / "record", tmp_path / "flwr"
+    flwr.write_text(FLWR.format(record=record))
+    flwr.chmod(0o755)
+    # The script looks for programs beside its own Python first.
+    (tmp_path / "python").symlink_to(sys.executable)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.format(deploy=str(ROOT / "deploy"), executable=str(tmp_path / "python"))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=os.environ,
+        text=True,
+    )
+    assert process.stdout.readline() == "Successfully started run 77\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 130
+    process.stdout.close()
+    assert record.read_text().splitlines() == ["run /app edge --stream --run-config x=1", "stop 77 edge"]
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {deploy!r})
+sys.executable = {executable!r}
+import supervised_run
+sys.exit(supervised_run.main(["/app", "edge", "--run-config", "x=1"]))
+"""
