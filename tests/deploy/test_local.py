@@ -39,7 +39,7 @@ class Deployment:
         }
         self.process = subprocess.Popen(
             [
-                *(sys.executable, str(ROOT / "deploy/local.py"), str(ROOT), "--supernodes", "4"),
+                *(sys.executable, str(ROOT / "deploy/local.py"), str(ROOT), "--supernodes", "2"),
                 *("--folder", str(self.folder), "--run-config", config),
             ],
             cwd=path / "cwd",
@@ -97,7 +97,7 @@ def deploy(tmp_path, monkeypatch):
 
 def test_the_weights_of_the_in_process_engine_and_an_unregistered_node_is_refused(deploy, tmp_path):
     settings = {
-        "num_clients": 4,
+        "num_clients": 2,
         "global_rounds": 2,
         "edge_rounds": 1,
         "local_epochs": 1,
@@ -105,7 +105,7 @@ def test_the_weights_of_the_in_process_engine_and_an_unregistered_node_is_refuse
         "evaluate_every": 2,
     }
     deployment = deploy(**settings)
-    deployment.read_until("SuperNodes online: 4")
+    deployment.read_until("SuperNodes online: 2")
     make_device_key(tmp_path / "stranger")
     connection = tomllib.loads((deployment.folder / "flower/config.toml").read_text())["superlink"]["local"]
     # Into a file: its child would keep a pipe open, and ends only once it is seen to be gone.
@@ -151,7 +151,7 @@ def test_split_training_gives_the_same_weights_by_messages_and_by_stream(tmp_pat
 
 
 def test_an_interrupted_deployment_leaves_nothing(deploy):
-    deployment = deploy(num_clients=4)
+    deployment = deploy(num_clients=2)
     deployment.read_until("results go to")
     assert len(deployment.processes()) > 5
     deployment.process.send_signal(signal.SIGINT)
@@ -162,9 +162,9 @@ def test_an_interrupted_deployment_leaves_nothing(deploy):
 
 
 def test_a_run_that_fails_is_no_success(deploy):
-    deployment = deploy(num_clients=5, wait_for_nodes=1)
+    deployment = deploy(num_clients=3, wait_for_nodes=1)
     assert deployment.end() == 1
-    assert "num-clients = 5" in deployment.output
+    assert "num-clients = 3" in deployment.output
     assert deployment.processes() == []
 
 
