@@ -89,7 +89,7 @@ def test_streams_that_break_or_freeze_or_have_no_ticket(tmp_path):
         "num_clients": 3,
         "global_rounds": 3,
         "local_epochs": 1,
-        "batches_per_epoch": 1500,
+        "batches_per_epoch": 600,
         "batch_size": 8,
         "evaluate_every": 0,
         "fine_tune_steps": 0,
