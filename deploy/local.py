@@ -101,11 +101,9 @@ def run_two_tiers(app: Path, supernodes: int, edges: int, folder: Path, options:
     options : Sequence[str]
         More options of ``flwr run``, for the run of the cloud and for those of the edges.
     """
-    sizes = f"num-clients={supernodes} num-edges={edges}"
-    cloud = [*options, "--run-config", f'{sizes} role="cloud"']
-    return _run_on(
-        lambda: two_tiers(app, supernodes, edges, folder, [*options, "--run-config", sizes]), app, folder, cloud
-    )
+    options = [*options, *run_config({"num-clients": supernodes, "num-edges": edges})]
+    cloud = [*options, *run_config({"role": "cloud"})]
+    return _run_on(lambda: two_tiers(app, supernodes, edges, folder, options), app, folder, cloud)
 
 
 def _run_on(

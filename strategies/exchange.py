@@ -151,3 +151,12 @@ def converse(
             time.sleep(pause)
             pause = min(2 * pause, MAX_POLL_SECONDS)
     return results
+
+
+def ask(grid: Grid, messages: list[Message], *, timeout_seconds: float | None = None) -> list[Message]:
+    """Make one exchange by itself and return the replies, one per message; parameters as of `converse`."""
+
+    def conversation() -> Exchanges[list[Message]]:
+        return (yield messages)
+
+    return converse(grid, {"": conversation()}, timeout_seconds=timeout_seconds)[""]

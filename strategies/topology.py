@@ -33,7 +33,7 @@ from clients.messages import (
     QUERY_PROFILE,
 )
 
-from .exchange import converse
+from .exchange import ask
 
 logger = getLogger("espalier")
 LOG_EVERY_SECONDS = 5.0
@@ -180,12 +180,7 @@ def ask_profiles(
     def query(node_id: int) -> Message:
         return Message(RecordDict({CONFIG: measure(node_id)} if measure else {}), node_id, QUERY_PROFILE)
 
-    def conversation():  # noqa: ANN202
-        return (yield [query(node_id) for node_id in ids])
-
-    if not ids:
-        return []
-    replies = converse(grid, {"profiles": conversation()}, timeout_seconds=timeout_seconds)["profiles"]
+    replies = ask(grid, [query(node_id) for node_id in ids], timeout_seconds=timeout_seconds)
     profiles, errors = [], []
     for node_id, reply in zip(ids, replies, strict=True):
         if reply.has_error():

@@ -18,7 +18,7 @@ from app.wireless import JOINT_RULES
 from clients.gateway import request_to
 from clients.messages import QUERY_EDGE
 from strategies import Profile
-from strategies.exchange import converse
+from strategies.exchange import ask
 from strategies.split.conversation import one_line
 
 logger = getLogger("espalier")
@@ -107,14 +107,10 @@ def gather_edges(grid: Grid, config: RunConfig) -> list[EdgeHost]:
 def ask_edges(grid: Grid, node_ids: Iterable[int], config: RunConfig) -> list[EdgeHost]:
     """Return the edges that nodes are gateways of, in the order of the nodes; others are logged."""
     ids = sorted(node_ids)
-    nothing = to_bytes({})
-
-    def conversation():  # noqa: ANN202
-        # An edge's run is there before its devices are; it may be asked again.
-        wait = reply = max(config.wait_for_nodes, 1)
-        return (yield [request_to(n, QUERY_EDGE, nothing, wait_seconds=wait, reply_seconds=reply) for n in ids])
-
-    replies = converse(grid, {"edges": conversation()}, timeout_seconds=config.reply_timeout or None)["edges"]
+    # An edge's run is there before its devices are; it may be asked again.
+    wait = max(config.wait_for_nodes, 1)
+    messages = [request_to(n, QUERY_EDGE, to_bytes({}), wait_seconds=wait, reply_seconds=wait) for n in ids]
+    replies = ask(grid, messages, timeout_seconds=config.reply_timeout or None)
     edges = []
     for node_id, reply in zip(ids, replies, strict=True):
         try:

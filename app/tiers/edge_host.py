@@ -192,7 +192,8 @@ class EdgeRun:
         )
         self._hierarchical.log_failures(f"round {number}, evaluation", self._name, evaluation.failures)
         metrics = finite(dict(evaluation.metrics or {}))
-        self._write({"round": number, "scope": "evaluation", "edge": self._name, **metrics})
+        counts = nested(self._meter.take())
+        self._write({"round": number, "scope": "evaluation", "edge": self._name, **metrics, "bytes": counts})
         return evaluation_to_wire(evaluation, self._client_of) | {"state": self._state()}
 
     def _personalise(self, request: Wire) -> Wire:
@@ -231,7 +232,7 @@ class EdgeRun:
 
     def _write(self, line: Wire) -> None:
         if self._folder:
-            self._folder.append_metrics([{**line, "bytes": line.get("bytes", nested(self._meter.take()))}])
+            self._folder.append_metrics([line])
 
 
 def world_of_edge(config: RunConfig, profiles: Sequence[Profile]) -> World:
