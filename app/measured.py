@@ -17,7 +17,7 @@ from app.wireless import (
     report_of,
     rows_of,
 )
-from app.work import Work
+from app.work import Work, traffic_of
 from clients.messages import CAPACITANCE, CYCLES_PER_EXAMPLE, LINK_BITS_PER_SECOND, MAX_FREQUENCY_HZ, MAX_POWER_WATTS
 from sim.meters import EnergyMeter
 from sim.radio import Radio, noise_watts
@@ -79,12 +79,8 @@ class MeasuredWorld:
         self._bandwidth_hz = bandwidth_hz(rates)
         self._gain = link_gain(rates, self._max_power_watts, self._bandwidth_hz)
         examples = np.array(num_examples, dtype=np.float64)[:, np.newaxis]
-        downlink = config.downlink_bits_per_second or math.inf
         self._cycles = examples * np.array([[device.cycles_per_example] for device in devices]) * work.share
-        self._once_bits = np.broadcast_to(work.once_bits, self._cycles.shape)
-        self._round_bits = examples * work.example_bits
-        self._once_idle = self._once_bits / downlink
-        self._round_idle = self._round_bits / downlink
+        self._traffic = traffic_of(work, num_examples, config.downlink_bits_per_second)
         self.energy = EnergyMeter(self._cell)
         self.options: dict[int, int] = {}
         self.edges = {name: EdgeResources(self, name) for name in topology}
@@ -105,10 +101,7 @@ class MeasuredWorld:
             energy_budget_joules=[device.energy_budget_joules for device in devices],
             capacitance=devices[0].capacitance,
             cycles_per_local_round=self._cycles[rows],
-            payload_bits=self._once_bits[rows],
-            payload_bits_per_local_round=self._round_bits[rows],
-            idle_seconds=self._once_idle[rows],
-            idle_seconds_per_local_round=self._round_idle[rows],
+            **{name: values[rows] for name, values in self._traffic.items()},
             cell=self._cell[rows],
             previous=previous,
             bandwidth_hz=self._bandwidth_hz,

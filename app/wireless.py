@@ -10,7 +10,7 @@ import numpy as np
 
 from app.config import RunConfig
 from app.errors import bad_value
-from app.work import Work
+from app.work import Work, traffic_of
 from sim.meters import Clock, EnergyMeter
 from sim.world import make_world, realise
 from strategies.allocation import Plan, Problem, Solver, eligible_at_full_power, get_solver
@@ -80,12 +80,8 @@ class WirelessWorld:
         self._config = config
         self._client_of = client_of
         examples = np.array(num_examples, dtype=np.float64)[:, np.newaxis]
-        rate = config.downlink_bits_per_second or inf
         self._cycles = examples * BITS_PER_INPUT * values_per_example * self._cycles_per_bit[:, np.newaxis] * work.share
-        self._once_bits = np.broadcast_to(work.once_bits, self._cycles.shape)
-        self._round_bits = examples * work.example_bits
-        self._once_idle = self._once_bits / rate
-        self._round_idle = self._round_bits / rate
+        self._traffic = traffic_of(work, num_examples, config.downlink_bits_per_second)
         self.options: dict[int, int] = {}
         self.edges = {name: EdgeResources(self, name) for name in topology}
 
@@ -114,10 +110,7 @@ class WirelessWorld:
             energy_budget_joules=devices.energy_budget_joules[place],
             capacitance=float(devices.capacitance[0]),
             cycles_per_local_round=self._cycles[clients],
-            payload_bits=self._once_bits[clients],
-            payload_bits_per_local_round=self._round_bits[clients],
-            idle_seconds=self._once_idle[clients],
-            idle_seconds_per_local_round=self._round_idle[clients],
+            **{name: values[clients] for name, values in self._traffic.items()},
             cell=cell,
             previous=previous,
             bandwidth_hz=self.world.radio.bandwidth_hz,
@@ -136,10 +129,11 @@ class WirelessWorld:
         chosen, option, rounds = clients[who], plan.option[who], plan.local_rounds[who]
         place = self._place[chosen]
         deadline = inf if self._config.algorithm in WITHOUT_LIMITS else self._config.deadline_seconds
+        traffic = {name: values[chosen, option] for name, values in self._traffic.items()}
         done = realise(
             cycles=rounds * self._cycles[chosen, option],
-            upload_bits=self._once_bits[chosen, option] + rounds * self._round_bits[chosen, option],
-            idle_seconds=self._once_idle[chosen, option] + rounds * self._round_idle[chosen, option],
+            upload_bits=traffic["payload_bits"] + rounds * traffic["payload_bits_per_local_round"],
+            idle_seconds=traffic["idle_seconds"] + rounds * traffic["idle_seconds_per_local_round"],
             frequency_hz=plan.frequency_hz[who],
             power_watts=plan.power_watts[who],
             gains=self.world.gains(server_round)[place],

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 import numpy as np
 import torch
@@ -52,6 +52,29 @@ def split_work(model: nn.Sequential, input_shape: tuple[int, ...], cuts: Sequenc
         once_bits=np.array([BITS_PER_VALUE * float(sum(p.numel() for p in model[:cut].parameters())) for cut in cuts]),
         example_bits=np.array([BITS_PER_VALUE * float(prod(shapes[cut])) for cut in cuts]),
     )
+
+
+def traffic_of(work: Work, num_examples: Sequence[int], downlink_bits_per_second: float) -> dict[str, np.ndarray]:
+    """Return what travels for each client and way to share the work, by the names of `Problem`; shapes (U, K).
+
+    Parameters
+    ----------
+    work : Work
+        What training takes.
+    num_examples : Sequence[int]
+        By client: the examples of a local round.
+    downlink_bits_per_second : float
+        Rate at which as much comes down again; 0 ignores that time.
+    """
+    rate = downlink_bits_per_second or inf
+    per_round = np.array(num_examples, dtype=np.float64)[:, np.newaxis] * work.example_bits
+    once = np.broadcast_to(work.once_bits, per_round.shape)
+    return {
+        "payload_bits": once,
+        "payload_bits_per_local_round": per_round,
+        "idle_seconds": once / rate,
+        "idle_seconds_per_local_round": per_round / rate,
+    }
 
 
 @torch.no_grad()
