@@ -338,11 +338,13 @@ def count_online(environment: Mapping[str, str]) -> int:
     return sum(node["status"] == "online" for node in listing["nodes"])
 
 
-def flwr(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Run a `flwr` command and return its output; StartError if it fails."""
-    done = subprocess.run(
-        ["flwr", *arguments], env=dict(environment), check=False, capture_output=True, text=True, start_new_session=True
-    )
+def flwr(arguments: Sequence[str], environment: Mapping[str, str], seconds: float | None = None) -> str:
+    """Run a `flwr` command and return its output; StartError if it fails or takes longer than that."""
+    options = {"capture_output": True, "text": True, "start_new_session": True}
+    try:
+        done = subprocess.run(["flwr", *arguments], env=dict(environment), check=False, timeout=seconds, **options)
+    except subprocess.TimeoutExpired:
+        raise StartError(f"flwr {' '.join(arguments)} is not over after {seconds:.0f} s") from None
     if done.returncode:
         raise StartError(f"flwr {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -360,12 +362,8 @@ def status_of(run_id: str, environment: Mapping[str, str]) -> str:
 
 def wait_for_end(run_id: str, environment: Mapping[str, str], seconds: float) -> str:
     """Return the status of a run at its end; StartError if it is not over in time."""
-    deadline = time.monotonic() + seconds
-    while not (status := status_of(run_id, environment)).startswith("finished"):
-        if time.monotonic() > deadline:
-            raise StartError(f"run {run_id} is not over after {seconds:.0f} s")
-        time.sleep(COMMAND_PAUSE_SECONDS)
-    return status
+    flwr(["log", run_id, "--stream"], environment, seconds)  # it ends with the run
+    return status_of(run_id, environment)
 
 
 def log_of(run_id: str, environment: Mapping[str, str]) -> str:

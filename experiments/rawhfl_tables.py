@@ -1,19 +1,24 @@
 """The RawHFL paper's Tables II to IV: accuracy and energy of every algorithm.
 
 ``python experiments/rawhfl_tables.py FOLDER [--tables 2 3 4] [--seeds 0 1 2] [--rows NAME ...] [--only-print]`` makes
-every run that FOLDER does not have yet, one after the other, goes on with those that were interrupted, and prints the
+every run that is not finished yet, one after the other, goes on with those that were interrupted, and prints the
 tables of what is finished: mean and standard deviation over seeds, beside the paper's figures. For each table it draws
 FOLDER/table2.png and so on, like the paper's Figs. 9 and 10, from the first of the seeds. Several processes can share
 the work: give them other tables, seeds or rows.
+
+A finished run is a line in FOLDER/runs.csv, or in the file given by ``--record``; its folder can go. Those behind the
+tables in docs/video-caching.md are in docs/rawhfl-runs.csv.
 """
 
 import argparse
+import csv
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from rich.progress import track
@@ -48,35 +53,75 @@ PAPER = {
 }
 
 
-def run(folder: Path, table: int, row: str, seed: int) -> None:
-    """Make one run, or what is left of it, unless it is finished."""
-    if (folder / "summary.json").exists():
-        return
-    values = [f"{key}={value}" for key, value in (ROWS[row] | {"seed": seed}).items()]
-    fresh = [str(HERE / f"rawhfl-table{table}.toml"), *values, f"output-dir={folder}"]
-    arguments = [f"resume={folder}"] if (folder / "config.json").exists() else fresh
-    if subprocess.run([sys.executable, "-m", "app", *arguments], check=False, stdout=subprocess.DEVNULL).returncode:
-        print(f"{folder}: the run failed, see above", file=sys.stderr)
+class Run(NamedTuple):
+    """Which run: a table of the paper, a row of it, a seed."""
+
+    table: int
+    row: str
+    seed: int
 
 
-def folder_of(parent: Path, table: int, row: str, seed: int) -> Path:
+class Result(NamedTuple):
+    """What came of it: mean accuracy over clients, and joules of all of them where it counts any."""
+
+    accuracy: float
+    joules: float | None
+
+
+def read_record(record: Path) -> dict[Run, Result]:
+    """Return the finished runs."""
+    if not record.exists():
+        return {}
+    with record.open(encoding="utf-8", newline="") as file:
+        return {
+            Run(int(line["table"]), line["row"], int(line["seed"])): Result(
+                float(line["accuracy"]), float(line["joules"]) if line["joules"] else None
+            )
+            for line in csv.DictReader(file)
+        }
+
+
+def add_to_record(record: Path, run: Run, result: Result) -> None:
+    """Add a finished run."""
+    record.parent.mkdir(parents=True, exist_ok=True)
+    with record.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if file.tell() == 0:
+            writer.writerow([*Run._fields, *Result._fields])
+        writer.writerow([*run, *result])
+
+
+def finish(run: Run, folder: Path) -> Result | None:
+    """Make a run, or what is left of it, and return its result, None if it failed."""
+    if not (folder / "summary.json").exists():
+        values = [f"{key}={value}" for key, value in (ROWS[run.row] | {"seed": run.seed}).items()]
+        fresh = [str(HERE / f"rawhfl-table{run.table}.toml"), *values, f"output-dir={folder}"]
+        arguments = [f"resume={folder}"] if (folder / "config.json").exists() else fresh
+        if subprocess.run([sys.executable, "-m", "app", *arguments], check=False, stdout=subprocess.DEVNULL).returncode:
+            print(f"{folder}: the run failed, see above", file=sys.stderr)
+            return None
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    joules = summary["energy_joules"]["total"] if summary.get("energy_joules") else None
+    return Result(summary["global"]["accuracy"]["mean"], joules)
+
+
+def folder_of(parent: Path, run: Run) -> Path:
     """Return where a run's results are."""
-    return parent / f"table{table}" / f"{row.lower().replace(' ', '-').replace('=', '')}-seed{seed}"
+    return parent / f"table{run.table}" / f"{run.row.lower().replace(' ', '-').replace('=', '')}-seed{run.seed}"
 
 
-def print_table(parent: Path, table: int, seeds: list[int]) -> None:
+def print_table(finished: Mapping[Run, Result], table: int, seeds: list[int]) -> None:
     """Print a table of the runs that are finished."""
     print(f"\nTable {'I' * table if table < 4 else 'IV'}")
     print(f"{'':<12}{'runs':>5}{'accuracy':>18}{'paper':>9}{'energy [J]':>22}{'paper':>8}")
     for row, published in PAPER.items():
-        paths = [folder_of(parent, table, row, seed) / "summary.json" for seed in seeds]
-        summaries = [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
-        if not summaries:
+        results = [finished[run] for seed in seeds if (run := Run(table, row, seed)) in finished]
+        if not results:
             continue
-        accuracy = [summary["global"]["accuracy"]["mean"] for summary in summaries]
-        joules = [s["energy_joules"]["total"] for s in summaries if s.get("energy_joules")]
+        accuracy = [result.accuracy for result in results]
+        joules = [result.joules for result in results if result.joules is not None]
         print(
-            f"{row:<12}{len(summaries):>5}{f'{fmean(accuracy):.4f} +- {pstdev(accuracy):.4f}':>18}"
+            f"{row:<12}{len(results):>5}{f'{fmean(accuracy):.4f} +- {pstdev(accuracy):.4f}':>18}"
             f"{published[table - 2]:>9.4f}{f'{fmean(joules):,.2f} +- {pstdev(joules):.2f}' if joules else '-':>22}"
             f"{published[3] or '-':>8}"
         )
@@ -92,7 +137,7 @@ def draw_table(parent: Path, table: int, seed: int) -> None:
     """Draw accuracy over rounds and joules, and top-M accuracy, of the runs that are finished."""
     runs = {}
     for row in PAPER:
-        folder = folder_of(parent, table, row, seed)
+        folder = folder_of(parent, Run(table, row, seed))
         if (folder / "summary.json").exists():
             runs[row] = evaluated_lines(folder)
     if runs:
@@ -125,14 +170,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS))
     parser.add_argument("--only-print", action="store_true")
+    parser.add_argument("--record", type=Path, help="default: FOLDER/runs.csv")
     given = parser.parse_args()
     parent = given.folder.absolute()
+    record = given.record or parent / "runs.csv"
     if not given.only_print:
-        todo = [(table, row, seed) for seed in given.seeds for row in given.rows for table in given.tables]
-        for table, row, seed in track(todo, "runs"):
-            run(folder_of(parent, table, row, seed), table, row, seed)
+        todo = [Run(table, row, seed) for seed in given.seeds for row in given.rows for table in given.tables]
+        for run in track(todo, "runs"):
+            if run not in read_record(record) and (result := finish(run, folder_of(parent, run))):
+                add_to_record(record, run, result)
+    finished = read_record(record)
     for table in given.tables:
-        print_table(parent, table, given.seeds)
+        print_table(finished, table, given.seeds)
         draw_table(parent, table, given.seeds[0])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from app.errors import UserError, bad_value
 from app.tasks import image_data, image_folder
 from app.tasks.cache import fingerprint, load_or_build
-from app.tasks.image_data import FORMAT_VERSION, ImageData, LabelledImages, channel_statistics
+from app.tasks.image_data import FORMAT_VERSION, ImageData, LabelledImages
 
 if TYPE_CHECKING:
     from torchvision.datasets import VisionDataset
@@ -31,9 +31,8 @@ _TORCHVISION = {
 def load_dataset(name: str, *, data_dir: Path | None, cache_dir: Path, image_size: int = 0) -> ImageData:
     """Return a data set.
 
-    ``digits`` comes with scikit-learn and is in memory. The others are decoded once, into a folder of
-    `cache_dir` that is keyed by the files' names, sizes and times; from then on their arrays are
-    read-only memory maps, which open at once and which processes share.
+    Each is decoded once, into a folder of `cache_dir` that is keyed by the files' names, sizes and times; from
+    then on its arrays are read-only memory maps, which open at once and which processes share.
 
     Parameters
     ----------
@@ -42,7 +41,7 @@ def load_dataset(name: str, *, data_dir: Path | None, cache_dir: Path, image_siz
     data_dir : Path or None
         The folder with the files: for ``image-folder`` the one that holds ``train`` and ``test``; for
         torchvision's sets the one they are downloaded to where they are missing, by default
-        ``cache_dir/downloads``. ``digits`` needs none.
+        ``cache_dir/downloads``. ``digits`` comes with scikit-learn and needs none.
     cache_dir : Path
         The folder for decoded data, created where missing.
     image_size : int, default 0
@@ -60,10 +59,10 @@ def load_dataset(name: str, *, data_dir: Path | None, cache_dir: Path, image_siz
         raise bad_value("image-size", image_size, "a side in pixels, or 0 to keep the size")
     if image_size and name != "image-folder":
         raise bad_value("image-size", image_size, f"0 where dataset = {name!r}")
-    if name == "digits":
-        return _load_digits()
     # Absolute, since messages name these folders and a run's working directory is seldom the user's.
     cache_dir = cache_dir.expanduser().absolute()
+    if name == "digits":
+        return load_or_build(cache_dir / f"digits-{FORMAT_VERSION}", build=_build_digits, load=image_data.load)
     data_dir = data_dir and data_dir.expanduser().absolute()
     if name == "image-folder":
         return _load_folder(data_dir, cache_dir, image_size)
@@ -108,18 +107,20 @@ def load_pool(pool: Path, *, classes: Sequence[str], image_size: int, cache_dir:
     return load_or_build(cache_dir.expanduser().absolute() / f"image-pool-{key}", build=build, load=load)
 
 
-def _load_digits() -> ImageData:
-    """Return scikit-learn's 1,797 digits, 8x8 and grey: 1,437 to train on and 360 to test on."""
+def _build_digits(folder: Path) -> None:
+    """Write scikit-learn's 1,797 digits, 8x8 and grey, into `folder`: 1,437 to train on and 360 to test on."""
+    # Not at the top: it takes a second, which every process of a deployed client would spend.
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
     pixels, labels = load_digits(return_X_y=True)
     images = np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8, 1)
-    labels = labels.astype(np.int64)
     # The split is part of the data set, as it is in the others: it depends on no seed of a run.
     pools = train_test_split(np.arange(len(labels)), test_size=0.2, stratify=labels, random_state=0)
-    train, test = (LabelledImages(_frozen(images[pool]), _frozen(labels[pool])) for pool in map(np.sort, pools))
-    return ImageData(train, test, tuple("0123456789"), *channel_statistics(train.images))
+    train, test = map(np.sort, pools)
+    image_data.save(
+        folder, images[[*train, *test]], train_labels=labels[train], test_labels=labels[test], classes="0123456789"
+    )
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

@@ -36,11 +36,6 @@ SHORT_ROUNDS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def cache_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def left_out(folder, client):
     return any(failure["client"] == client for line in edge_lines(folder) for failure in line["failures"])
 

@@ -79,9 +79,8 @@ class Deployment:
 
 
 @pytest.fixture
-def deploy(tmp_path, monkeypatch):
+def deploy(tmp_path):
     """Return a function that starts a deployment; its process is ended with the test."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own-cache"))
     started = []
 
     def start(**settings):
@@ -130,8 +129,7 @@ def test_the_weights_of_the_in_process_engine_and_an_unregistered_node_is_refuse
     assert deployment.files_outside() == []
 
 
-def test_split_training_gives_the_same_weights_by_messages_and_by_stream(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_split_training_gives_the_same_weights_by_messages_and_by_stream(tmp_path):
     settings = {
         "algorithm": "phsfl",
         "num_clients": 4,

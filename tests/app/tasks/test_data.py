@@ -1,5 +1,6 @@
 import os
 import pickle
+import sys
 import tarfile
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def test_unknown_names_and_sizes_are_refused(tmp_path):
     assert DATASETS == ("digits", "cifar10", "cifar100", "fashion-mnist", "image-folder")
 
 
-def test_digits_are_stratified_always_the_same_and_need_no_cache(tmp_path):
+def test_digits_are_stratified_and_always_the_same(tmp_path):
     digits = load_dataset("digits", data_dir=None, cache_dir=tmp_path / "cache")
     assert digits.train.images.shape == (1437, 8, 8, 1)
     assert digits.test.images.shape == (360, 8, 8, 1)
@@ -53,11 +54,19 @@ def test_digits_are_stratified_always_the_same_and_need_no_cache(tmp_path):
     assert np.abs(share - 0.8).max() < 0.005
     assert digits.mean == pytest.approx((0.305434,), abs=1e-6)
     assert digits.std == pytest.approx((0.375957,), abs=1e-6)
-    again = load_dataset("digits", data_dir=None, cache_dir=tmp_path / "cache")
+    again = load_dataset("digits", data_dir=None, cache_dir=tmp_path / "another")
     assert np.array_equal(again.test.images, digits.test.images)
     with pytest.raises(ValueError, match="read-only"):
         digits.train.images[0] = 0
-    assert not (tmp_path / "cache").exists()
+
+
+def test_digits_are_read_with_scikit_learn_only_once(tmp_path, monkeypatch):
+    first = load_dataset("digits", data_dir=None, cache_dir=tmp_path / "cache")
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    second = load_dataset("digits", data_dir=None, cache_dir=tmp_path / "cache")
+    assert np.array_equal(second.train.images, first.train.images)
+    with pytest.raises(ImportError):
+        load_dataset("digits", data_dir=None, cache_dir=tmp_path / "another")
 
 
 def test_an_image_folder_comes_back_pixel_by_pixel(folder, tmp_path):
