@@ -4,6 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 .PHONY: demo test test-deploy lint install clean
 
@@ -14,11 +15,11 @@ demo: $(INSTALLED)
 	  --federation-config "num-supernodes=8 client-resources-num-cpus=1 init-args-log-to-driver=false"
 
 test: lint
-	$(BIN)/python -m pytest
+	$(PYTEST) --dist worksteal
 
 # Real SuperLinks and SuperNodes on this machine; some minutes.
 test-deploy: $(INSTALLED)
-	$(BIN)/python -m pytest -m deploy
+	$(PYTEST) --dist load --maxschedchunk 1 -m deploy
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

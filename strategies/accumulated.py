@@ -45,7 +45,7 @@ class AccumulatedGradients:
             Message(RecordDict({ARRAYS: arrays.copy(), CONFIG: ConfigRecord({**instruction})}), n, TRAIN_ACCUMULATED)
             for n in clients
         ]
-        screened, failures = screen(messages, (yield messages), NUM_EXAMPLES)
+        screened, failures = screen(messages, (yield messages), NUM_EXAMPLES, numbers=[TRAIN_LOSS])
         replies = {n: reply for n, reply in zip(clients, screened, strict=True) if not reply.has_error()}
         if not replies:
             return Update(arrays, weight=self.WEIGHT, failures=failures)

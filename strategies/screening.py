@@ -29,7 +29,7 @@ class Failure:
 
 
 def screen(
-    instructions: Sequence[Message], replies: Sequence[Message], weight_key: str
+    instructions: Sequence[Message], replies: Sequence[Message], weight_key: str, numbers: Sequence[str] = ()
 ) -> tuple[list[Message], list[Failure]]:
     """Turn every reply that can't be averaged into an error reply.
 
@@ -39,6 +39,8 @@ def screen(
         What was sent, and one reply to each, in the same order.
     weight_key : str
         The metric by which replies are weighted, e.g. ``"num-examples"``.
+    numbers : Sequence[str] (default: none)
+        Other metrics that every reply must have, as one number each.
 
     Returns
     -------
@@ -51,7 +53,7 @@ def screen(
     ones sent, or hold NaN or Inf; when its weight is missing, negative or not finite, or a training metric is not
     finite; when its records and metrics are made otherwise than those of most others.
     """
-    reasons = [_fault(*pair, weight_key) for pair in zip(instructions, replies, strict=True)]
+    reasons = [_fault(*pair, weight_key, numbers) for pair in zip(instructions, replies, strict=True)]
     forms = [None if reason else _form(reply) for reply, reason in zip(replies, reasons, strict=True)]
     usual = Counter(form for form in forms if form is not None).most_common(1)
     for i, form in enumerate(forms):
@@ -128,7 +130,7 @@ def all_finite(arrays: ArrayRecord, reference: ArrayRecord) -> bool:
     return all(is_finite(array.numpy(), np.dtype(reference[name].dtype)) for name, array in arrays.items())
 
 
-def _fault(instruction: Message, reply: Message, weight_key: str) -> str:
+def _fault(instruction: Message, reply: Message, weight_key: str, numbers: Sequence[str]) -> str:
     """Return why a reply can't be averaged, judged on its own, or an empty string."""
     if reply.has_error():
         return " ".join((reply.error.reason or f"error {reply.error.code}").split())
@@ -150,6 +152,9 @@ def _fault(instruction: Message, reply: Message, weight_key: str) -> str:
     weight = metrics.get(weight_key)
     if not isinstance(weight, int | float) or not math.isfinite(weight) or weight < 0:
         return f"metric {weight_key!r} is {weight!r}, expected a number >= 0"
+    for name in numbers:
+        if not isinstance(value := metrics.get(name), int | float):
+            return f"metric {name!r} is {value!r}, expected a number"
     for name, value in metrics.items() if is_training else ():
         if not np.isfinite(value).all():
             return f"metric {name!r} is {value!r}"

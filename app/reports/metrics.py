@@ -1,6 +1,7 @@
 """The lines of ``metrics.jsonl`` and what follows from them."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
@@ -80,7 +81,7 @@ def global_line(
         client_of[node_id]: metrics
         for evaluation in outcome.evaluations.values()
         for node_id, metrics in evaluation.replies.items()
-        if was_tested(metrics)
+        if is_evaluation(metrics)
     }
     if clients:
         for key in (ACCURACY, LOSS):
@@ -119,7 +120,7 @@ def personalised_line(
         client_of[node_id]: dict(metrics)
         for result in results.values()
         for node_id, metrics in result.metrics.items()
-        if was_tested(metrics)
+        if is_evaluation(metrics)
     }
     line: Line = {"round": number, "scope": "personalised"}
     if clients:
@@ -178,14 +179,24 @@ def top_m(clients: Mapping[str, Line]) -> dict[str, dict[str, float | None]]:
     clients : Mapping[str, dict]
         The clients' metrics of one evaluation.
     """
-    numbers = sorted({int(k.removeprefix(TOP)) for own in clients.values() for k in own if k.startswith(TOP)})
+    found = {re.fullmatch(rf"{TOP}([0-9]{{1,4}})", key) for own in clients.values() for key in own}
+    numbers = sorted({int(match[1]) for match in found if match})
     shares = {m: [own.get(f"{TOP}{m}") for own in clients.values()] for m in numbers}
-    return {str(m): spread([math.nan if v is None else v for v in values]) for m, values in shares.items()}
+    return {str(m): spread([v if is_number(v) else math.nan for v in values]) for m, values in shares.items()}
 
 
-def was_tested(metrics: Mapping[str, Any]) -> bool:
-    """Return whether a client had anything to evaluate on; one that had not would count as always wrong."""
-    return metrics.get(NUM_EXAMPLES) != 0
+def is_evaluation(metrics: Mapping[str, Any]) -> bool:
+    """Return whether these are a client's metrics of an evaluation, on one example at least.
+
+    Without any it would count as always wrong. The only client of an edge has no others that its reply has to be like,
+    so that anything can be in it.
+    """
+    return metrics.get(NUM_EXAMPLES) != 0 and all(is_number(metrics.get(key)) for key in (ACCURACY, LOSS))
+
+
+def is_number(value: object) -> bool:
+    """Return whether a metric is one number, not a list."""
+    return isinstance(value, int | float)
 
 
 def spread(values: Sequence[float]) -> dict[str, float | None]:

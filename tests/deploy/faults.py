@@ -20,6 +20,7 @@ from sim.in_process_grid import InProcessGrid
 from tests.app.runs import lines
 
 ROOT = Path(__file__).parent.parent.parent
+PATIENCE_SECONDS = 300  # for what takes a minute where nothing else runs
 
 
 def wait_for(condition, seconds, what, pause=0.2):
@@ -44,7 +45,7 @@ def kill_server_app(superlink):
     def server_apps():
         return [pid for pid in descendants(superlink.process.pid) if "flwr-serverapp" in command_of(pid)]
 
-    kill(wait_for(server_apps, 60, "ServerApp")[0])
+    kill(wait_for(server_apps, PATIENCE_SECONDS, "ServerApp")[0])
 
 
 def command_of(pid):
@@ -79,7 +80,7 @@ def start(environment: Mapping[str, str], folder: Path, settings: Mapping[str, o
     return local.start_run(ROOT, local.run_config({"output_dir": str(folder)} | settings), environment)
 
 
-def finish(run_id, environment, seconds=300):
+def finish(run_id, environment, seconds=2 * PATIENCE_SECONDS):
     """Wait for the end of a run, which must have completed."""
     status = local.wait_for_end(run_id, environment, seconds)
     assert status == "finished:completed", local.log_of(run_id, environment)
