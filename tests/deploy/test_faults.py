@@ -78,7 +78,8 @@ def test_a_device_dies_and_comes_back_then_the_run_is_killed_and_resumed(tmp_pat
     assert same_weights(results, replay(results, tmp_path / "replayed", settings))
 
 
-def test_streams_that_break_or_freeze_or_have_no_ticket(tmp_path):
+def test_streams_that_break_or_freeze_or_lie_or_have_no_ticket(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests/deploy/liars"))
     results, port = tmp_path / "results", free_ports(1)[0]
     settings = {
         "algorithm": "sfl-v1",
@@ -105,10 +106,11 @@ def test_streams_that_break_or_freeze_or_have_no_ticket(tmp_path):
         os.kill(frozen, signal.SIGCONT)
         finish(run_id, made.environment)
         log = log_of(run_id, made.environment)
-    participants = [line["participants"] for line in edge_lines(results)]
-    assert participants[:2] == [[[1, 2]], [[0, 2]]]
+    assert [line["participants"] for line in edge_lines(results)] == [[[1, 2]], [[0, 2]], [[2]]]
     assert log.count("refused: unknown token") == 1
-    assert log.count("client 0 of cloud left out") == 1
+    lies = {failure["client"]: failure["reason"] for failure in edge_lines(results)[2]["failures"]}
+    assert "activations have shape" in lies[0]
+    assert "RESOURCE_EXHAUSTED" in lies[1]
     assert same_weights(results, replay(results, tmp_path / "replayed", settings | {"split_transport": "messages"}))
 
 
@@ -133,7 +135,7 @@ def test_an_edge_host_is_killed_and_restarted_then_the_cloud(tmp_path):
         "num_edges": 2,
         "edge_rounds": 1,
         "local_epochs": 1,
-        "batches_per_epoch": 2,
+        "batches_per_epoch": 1,
         "fine_tune_steps": 1,
         "evaluate_every": 0,
         "split_transport": "stream",
