@@ -36,6 +36,8 @@ def run_app(app: str, options: Sequence[str], environment: Mapping[str, str], su
     name = [superlink] if superlink else []
     command = ["flwr", "run", app, *name, "--stream", *options]
     # In a session of its own: Ctrl-C is for this script, which then stops the run as well.
+    # `flwr` would hold the log back until much of it has come together.
+    environment = {**environment, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     run_id = ""

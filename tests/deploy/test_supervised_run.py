@@ -7,18 +7,18 @@ import sys
 
 from .faults import ROOT
 
-FLWR = """#!/bin/sh
-echo "$@" >> {record}
-if [ "$1" = run ]; then
-    echo "Successfully started run 77"
-    exec sleep 60
-fi
+FLWR = """#!{python}
+import sys, time
+print(*sys.argv[1:], file=open({record!r}, "a"))
+if sys.argv[1] == "run":
+    print("Successfully started run 77")  # as flwr does, without a flush
+    time.sleep(60)
 """
 
 
-def test_ended_it_stops_its_run_on_the_superlink_of_that_name(tmp_path):
+def test_its_log_comes_at_once_and_ended_it_stops_its_run_on_the_superlink_of_that_name(tmp_path):
     record, flwr = tmp_path / "record", tmp_path / "flwr"
-    flwr.write_text(FLWR.format(record=record))
+    flwr.write_text(FLWR.format(record=str(record), python=sys.executable))
     flwr.chmod(0o755)
     # The script looks for programs beside its own Python first.
     (tmp_path / "python").symlink_to(sys.executable)
@@ -26,7 +26,7 @@ def test_ended_it_stops_its_run_on_the_superlink_of_that_name(tmp_path):
         [sys.executable, "-c", SCRIPT.format(deploy=str(ROOT / "deploy"), executable=str(tmp_path / "python"))],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=os.environ,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         text=True,
     )
     assert process.stdout.readline() == "Successfully started run 77\n"
