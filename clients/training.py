@@ -18,6 +18,7 @@ from .messages import (
     SERVER_ROUND,
     TRAIN_LOSS,
 )
+from .optimizers import SGD, Adam
 from .randomness import client_generator, seeded_torch
 from .task import ClientTask, LocalTraining
 
@@ -144,7 +145,5 @@ def mini_batches(num_examples: int, training: LocalTraining, generator: torch.Ge
 def make_optimizer(parameters: list[nn.Parameter], training: LocalTraining) -> torch.optim.Optimizer:
     """Return a fresh optimizer with the settings of `training`."""
     if training.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=training.learning_rate, weight_decay=training.weight_decay)
-    return torch.optim.SGD(
-        parameters, lr=training.learning_rate, momentum=training.momentum, weight_decay=training.weight_decay
-    )
+        return Adam(parameters, lr=training.learning_rate, weight_decay=training.weight_decay)
+    return SGD(parameters, lr=training.learning_rate, momentum=training.momentum, weight_decay=training.weight_decay)
