@@ -8,21 +8,22 @@ these call the methods below the marks.
 import torch
 
 
-class SGD(torch.optim.SGD):
+class _Unmarked:
+    """What all optimizers have from `torch.optim.Optimizer`."""
+
+    add_param_group = torch.optim.Optimizer.add_param_group.__wrapped__
+    zero_grad = torch.optim.Optimizer.zero_grad.__wrapped__
+    state_dict = torch.optim.Optimizer.state_dict.__wrapped__
+    load_state_dict = torch.optim.Optimizer.load_state_dict.__wrapped__
+
+
+class SGD(_Unmarked, torch.optim.SGD):
     """`torch.optim.SGD`, to the same bits."""
 
-    add_param_group = torch.optim.SGD.add_param_group.__wrapped__
-    zero_grad = torch.optim.SGD.zero_grad.__wrapped__
-    state_dict = torch.optim.SGD.state_dict.__wrapped__
-    load_state_dict = torch.optim.SGD.load_state_dict.__wrapped__
     step = torch.no_grad()(torch.optim.SGD.step.__wrapped__)
 
 
-class Adam(torch.optim.Adam):
+class Adam(_Unmarked, torch.optim.Adam):
     """`torch.optim.Adam`, to the same bits."""
 
-    add_param_group = torch.optim.Adam.add_param_group.__wrapped__
-    zero_grad = torch.optim.Adam.zero_grad.__wrapped__
-    state_dict = torch.optim.Adam.state_dict.__wrapped__
-    load_state_dict = torch.optim.Adam.load_state_dict.__wrapped__
     step = torch.no_grad()(torch.optim.Adam.step.__wrapped__)

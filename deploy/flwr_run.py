@@ -35,9 +35,9 @@ def run_app(app: str, options: Sequence[str], environment: Mapping[str, str], su
     """Do the same on a SuperLink that `flwr` finds in an environment, by its name or as its default."""
     name = [superlink] if superlink else []
     command = ["flwr", "run", app, *name, "--stream", *options]
-    # In a session of its own: Ctrl-C is for this script, which then stops the run as well.
     # `flwr` would hold the log back until much of it has come together.
     environment = {**environment, "PYTHONUNBUFFERED": "1"}
+    # In a session of its own: Ctrl-C is for this script, which then stops the run as well.
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
     run_id = ""

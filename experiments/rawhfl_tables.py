@@ -6,8 +6,8 @@ tables of what is finished: mean and standard deviation over seeds, beside the p
 FOLDER/table2.png and so on, like the paper's Figs. 9 and 10, from the first of the seeds. Several processes can share
 the work: give them other tables, seeds or rows.
 
-A finished run is a line in FOLDER/runs.csv, or in the file given by ``--record``; its folder can go. Those behind the
-tables in docs/video-caching.md are in docs/rawhfl-runs.csv.
+A finished run is a line in FOLDER/runs.csv, or in the file given by ``--record``, and is not made again;
+docs/rawhfl-runs.csv records runs of docs/video-caching.md.
 """
 
 import argparse
