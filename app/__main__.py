@@ -61,11 +61,8 @@ def _config(given: dict[str, Any]) -> RunConfig:
         )
     values = {"engine": "in-process", **given}
     if values.get("resume"):
-        values = {
-            **saved_config(Path(str(values["resume"])).expanduser().absolute()).as_dict(),
-            **values,
-            "output-dir": "",
-        }
+        saved = saved_config(Path(str(values["resume"])).expanduser().absolute()).as_dict()
+        values = {**saved, "output-dir": "", **values}
     return parse_config(values)
 
 

@@ -268,14 +268,14 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
     try:
         config = RunConfig.model_validate(dict(values))
     except ValidationError as error:
-        first = error.errors()[0]
-        allowed = (
-            first["msg"]
-            .removeprefix("Input should be ")
-            .replace("a valid integer", "an integer")
-            .replace("a valid ", "a ")
-        )
-        raise bad_value(str(first["loc"][0]), first["input"], allowed) from None
+        first, *others = error.errors()
+        # Where a key takes several types, each has an error of its own.
+        messages = [first["msg"], *(other["msg"] for other in others if other["loc"][0] == first["loc"][0])]
+        allowed = [
+            message.removeprefix("Input should be ").replace("a valid integer", "an integer").replace("a valid ", "a ")
+            for message in messages
+        ]
+        raise bad_value(str(first["loc"][0]), first["input"], " or ".join(allowed)) from None
     _check_together(config)
     return config
 
@@ -289,6 +289,9 @@ def _check_together(config: RunConfig) -> None:
             raise bad_value(key, config.as_dict()[key], "a path; there is no home folder of that user") from None
     for spec in (config.cloud, config.edge):
         spec.check()
+    if config.resume and config.output_dir:
+        raise bad_value("output-dir", config.output_dir, "'' beside resume: a run goes on in its own folder")
+    _check_strategies(config)
     if config.is_split:
         _ = config.cuts
         if config.dataset == VIDEO_CACHING and config.label_policy == "indices":
@@ -322,6 +325,23 @@ def _check_together(config: RunConfig) -> None:
     _check_own_folders(config)
     if config.dataset == "image-folder" and not config.data_dir:
         raise bad_value("data-dir", "", "a folder with train/<class>/* and test/<class>/* for dataset = 'image-folder'")
+
+
+def _check_strategies(config: RunConfig) -> None:
+    """Refuse strategies that an algorithm would not run."""
+    if config.algorithm in PLANNED_ALGORITHMS and config.edge_strategy != "FedAvg":
+        allowed = f"'FedAvg': the edges of {config.algorithm} add up gradients; other strategies go with h-fedavg"
+        raise bad_value("edge-strategy", config.edge_strategy, allowed)
+    if config.is_split and config.edge_strategy != "FedAvg":
+        allowed = f"'FedAvg': {config.algorithm} says how edges train; other strategies go with h-fedavg"
+        raise bad_value("edge-strategy", config.edge_strategy, allowed)
+    if config.is_flat and config.algorithm != "fedavg" and config.cloud_strategy != "FedAvg":
+        edges = ", or num-edges = 2 or more" if config.is_split else ""
+        allowed = f"'FedAvg': {config.algorithm} without edges has nothing for it to aggregate{edges}"
+        raise bad_value("cloud-strategy", config.cloud_strategy, allowed)
+    if config.is_split and config.cloud.name == "FedProx":
+        allowed = "another strategy: the proximal term is for clients that have the whole model"
+        raise bad_value("cloud-strategy", config.cloud_strategy, allowed)
 
 
 def _check_own_folders(config: RunConfig) -> None:
@@ -373,9 +393,6 @@ def _check_selection(config: RunConfig) -> None:
         raise bad_value("solver", config.solver, ", ".join(names))
     if config.participation != 1.0:
         raise bad_value("participation", config.participation, "1.0: plans select the clients (selected-per-edge)")
-    if config.algorithm in PLANNED_ALGORITHMS and config.edge_strategy != "FedAvg":
-        allowed = f"'FedAvg': the edges of {config.algorithm} add up gradients; other strategies go with h-fedavg"
-        raise bad_value("edge-strategy", config.edge_strategy, allowed)
     if config.algorithm == "sl" or (config.algorithm == "sfl-v2" and config.server_order == "one-by-one"):
         raise bad_value("selection", config.selection, "'everybody' where clients train one after the other")
     if config.is_split and config.solver == "sca":

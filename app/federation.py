@@ -116,9 +116,14 @@ def arriving_nodes(grid: Grid, count: int, seconds: float) -> Iterator[list[int]
 def _ask(grid: Grid, node_ids: Iterable[int], config: RunConfig, measure: Measure | None) -> list[Profile]:
     measure = (measure or ask_to_measure) if config.resources == "measured" else None
     try:
-        return ask_profiles(grid, node_ids, timeout_seconds=config.reply_timeout or None, measure=measure)
+        profiles = ask_profiles(grid, node_ids, timeout_seconds=config.reply_timeout or None, measure=measure)
     except ValueError as error:
         raise UserError(str(error)) from None
+    for profile in profiles:
+        if profile.num_train_examples < 1:
+            count = profile.num_train_examples
+            raise UserError(f"client {profile.partition_id} has {count} training examples: allowed is 1 or more")
+    return profiles
 
 
 def assign_edges(profiles: list[Profile], config: RunConfig) -> dict[str, list[int]]:

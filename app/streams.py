@@ -26,7 +26,8 @@ from strategies.split.edges import cut_shapes
 from strategies.split.stream import StreamServer, Ticket
 from strategies.split.transports import StreamTransport
 
-CERTIFICATE_DAYS = 30
+# Its key never leaves this process, and an edge's host may run for years.
+CERTIFICATE_DAYS = 3650
 MOST_FRAME_BYTES = 2**31 - 1
 # There clients run one after the other: those that are not there yet will not come.
 IN_PROCESS_PATIENCE_SECONDS = 1.0

@@ -18,12 +18,14 @@ from .messages import (
     INDICES,
     LABEL_POLICY,
     LABELS,
+    LABELS_DIGEST,
     LOCAL_ROUNDS,
     METRICS,
     NUM_EXAMPLES,
     NUM_STEPS,
     SERVER_ROUND,
     STEP,
+    labels_digest,
     to_array,
     to_tensor,
 )
@@ -82,10 +84,17 @@ def open_session(task: ClientTask, local_epochs: int, cut: int, server_round: in
 
 def begin_session(task: ClientTask, config: ConfigRecord, block: ArrayRecord) -> Session:
     """Return the session that an instruction begins, with the client block that it brings."""
+    check_registered(task, config)
     local_epochs = planned(task.training, config).local_epochs
     session = open_session(task, local_epochs, int(config[CUT]), int(config[SERVER_ROUND]), str(config[LABEL_POLICY]))  # type: ignore[arg-type]
     session.block.load_state_dict(block.to_torch_state_dict())
     return session
+
+
+def check_registered(task: ClientTask, config: ConfigRecord) -> None:
+    """Raise ValueError if an instruction goes by other labels than the client has: its data have changed since."""
+    if config.get(LABELS_DIGEST, own := labels_digest(task.train.labels.numpy())) != own:
+        raise ValueError("its labels are not those that it registered: its data have changed")
 
 
 def forward(session: Session, task: ClientTask) -> None:
@@ -141,6 +150,8 @@ class Sessions:
                     LOCAL_ROUNDS: session.local_epochs,
                 }
             )
+            # Some of an earlier round went on in other processes; their graphs would stay here.
+            self._alive = {n: s for n, s in self._alive.items() if s.server_round == session.server_round}
         forward(session, task)
         self._alive[context.node_id] = session
 
@@ -249,6 +260,7 @@ def fine_tuning_features(message: Message, task: ClientTask) -> Message:
     The client block is frozen, in eval mode; ``num-steps`` mini-batches are drawn as for a round of their own.
     """
     config = message.content.config_records[CONFIG]
+    check_registered(task, config)
     num_steps = int(config[NUM_STEPS])  # type: ignore[arg-type]
     block = copy.deepcopy(task.model[: int(config[CUT])])  # type: ignore[index,arg-type]
     block.load_state_dict(message.content.array_records[CLIENT_BLOCK].to_torch_state_dict())

@@ -521,7 +521,8 @@ def _metrics_of_all(outcomes: Iterable[EdgeOutcome]) -> list[dict[str, Any]]:
     """Return the edges' metrics; for one that kept its model and has none the mean of the others', which leaves it."""
     outcomes = list(outcomes)
     trained = [outcome for outcome in outcomes if outcome.metrics]
-    if not trained or any(outcome.metrics.keys() != trained[0].metrics.keys() for outcome in trained):
+    forms = [{key: np.shape(value) for key, value in outcome.metrics.items()} for outcome in trained]
+    if not trained or len(trained) == len(outcomes) or any(form != forms[0] for form in forms):
         return [outcome.metrics for outcome in outcomes]
     weights = [outcome.weight for outcome in trained]
     mean = {

@@ -15,6 +15,14 @@ from strategies import Evaluation, Failure, Round
 from strategies.split import Personalised
 
 Line = dict[str, Any]
+# The fields of lines that are the run's own words; a client's metric of such a name is not reported.
+FIELDS = frozenset(
+    {
+        *("round", "scope", "edge", "trained", "participants", "plans", "failures", "edges_left_out"),
+        *("clients", "test", "bytes", "closed_form_bits", "energy_joules"),
+        *("seconds", "wall_seconds", "simulated_seconds"),
+    }
+)
 
 
 def edge_lines(outcome: Round, counts: Counter[Link], client_of: Mapping[int, int]) -> list[Line]:
@@ -46,8 +54,8 @@ def edge_lines(outcome: Round, counts: Counter[Link], client_of: Mapping[int, in
                 "trained": any(u.arrays is not None and (u.participants or not u.failures) for u in edge.updates),
                 "participants": [[client_of[node_id] for node_id in update.participants] for update in edge.updates],
                 "failures": failures,
-                **finite(edge.metrics),
-                **finite(dict(evaluation.metrics or {})),
+                **reported(edge.metrics),
+                **reported(evaluation.metrics or {}),
                 "bytes": nested(counts, name),
                 "seconds": round(edge.seconds, 4),
             }
@@ -76,7 +84,7 @@ def global_line(
     wall_seconds : float
         Wall time of the run so far.
     """
-    line: Line = {"round": outcome.number, "scope": "global", **finite(dict(outcome.train_metrics or {}))}
+    line: Line = {"round": outcome.number, "scope": "global", **reported(outcome.train_metrics or {})}
     clients = {
         client_of[node_id]: metrics
         for evaluation in outcome.evaluations.values()
@@ -204,6 +212,11 @@ def spread(values: Sequence[float]) -> dict[str, float | None]:
     if not all(map(math.isfinite, values)):
         return dict.fromkeys(("mean", "std", "min", "max"))
     return {"mean": fmean(values), "std": pstdev(values), "min": min(values), "max": max(values)}
+
+
+def reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of clients that a line can hold beside its own fields, as `finite` does."""
+    return {k: v for k, v in finite(metrics).items() if k not in FIELDS}
 
 
 def finite(metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -145,7 +145,8 @@ def _load_folder(root: Path | None, cache_dir: Path, image_size: int) -> ImageDa
             classes=listing.classes,
         )
 
-    key = fingerprint(root, files, image_size, FORMAT_VERSION)
+    # Names, sizes and times alone don't tell two folders apart: uncompressed images are of one size.
+    key = fingerprint(root, files, str(root.resolve()), image_size, FORMAT_VERSION)
     return load_or_build(cache_dir / f"image-folder-{key}", build=build, load=image_data.load)
 
 

@@ -94,7 +94,8 @@ def gather_edges(grid: Grid, config: RunConfig) -> list[EdgeHost]:
                 break
     except TimeoutError:
         there = ", ".join(map(repr, edges)) or "none"
-        allowed = f"as many edges as answer: {there}; a gateway is a SuperNode with edge-folder in its config"
+        allowed = f"as many edges as answer: {there}; a gateway is a SuperNode with edge-folder in its config, and "
+        allowed += "an edge that is busy with a round of an earlier run answers when that is over: raise wait-for-nodes"
         raise bad_value("num-edges", config.edges, allowed) from None
     if len(edges) > config.edges:
         raise bad_value("num-edges", config.edges, f"{len(edges)}, the edges that answer: {', '.join(edges)}")

@@ -19,7 +19,7 @@ from app.federation import gather_devices
 from app.memory import keep_memory
 from app.reports.bytes import ByteMeter, nested
 from app.reports.folder import ResultsFolder
-from app.reports.metrics import edge_lines, finite, personalised_line
+from app.reports.metrics import edge_lines, personalised_line, reported
 from app.streams import Streams, measures, streams_of, trains_by_stream
 from app.tasks.common import compute_device
 from app.tasks.family import family
@@ -191,7 +191,7 @@ class EdgeRun:
             self._hierarchical.evaluate_edge(self._name, number, request["arrays"], request["config"], self._grid)
         )
         self._hierarchical.log_failures(f"round {number}, evaluation", self._name, evaluation.failures)
-        metrics = finite(dict(evaluation.metrics or {}))
+        metrics = reported(evaluation.metrics or {})
         counts = nested(self._meter.take())
         self._write({"round": number, "scope": "evaluation", "edge": self._name, **metrics, "bytes": counts})
         return evaluation_to_wire(evaluation, self._client_of) | {"state": self._state()}

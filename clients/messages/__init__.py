@@ -7,6 +7,7 @@ of the tensors at the cut layer, which travel on every step.
 from functools import lru_cache
 from io import BytesIO
 from typing import Final
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -87,6 +88,7 @@ CUT: Final = "cut"
 STEP: Final = "step"
 NUM_STEPS: Final = "num-steps"
 LABEL_POLICY: Final = "label-policy"
+LABELS_DIGEST: Final = "labels-digest"
 
 # Keys of the config record that tell a client where its stream goes, and on what terms.
 STREAM_ADDRESS: Final = "stream-address"
@@ -132,12 +134,17 @@ def to_tensor(array: Array) -> Tensor:
     ValueError
         If the data are not those of an array of the dtype and the shape that the record names.
     """
-    header = _header(np.dtype(array.dtype).str, tuple(array.shape))
+    header = _header(_dtype(array.dtype).str, tuple(array.shape))
     if not array.data.startswith(header):
         raise ValueError(f"the data are not those of an array of {array.dtype} of shape {tuple(array.shape)}")
     # A copy, since torch shares no memory that can't be written to.
     values = np.frombuffer(bytearray(memoryview(array.data)[len(header) :]), array.dtype).reshape(array.shape)
     return as_computed(torch.from_numpy(values))
+
+
+def labels_digest(labels: np.ndarray) -> int:
+    """Return a number that tells labels from others: CRC-32 of them as little-endian int32."""
+    return crc32(np.ascontiguousarray(labels, "<i4"))
 
 
 def as_travels(tensor: Tensor) -> Tensor:
@@ -149,6 +156,14 @@ def as_travels(tensor: Tensor) -> Tensor:
 def as_computed(tensor: Tensor) -> Tensor:
     """Return what travelled channels last as the images (N, C, H, W) that it was."""
     return tensor.permute(0, 3, 1, 2) if tensor.dim() == 4 else tensor
+
+
+def _dtype(name: str) -> np.dtype:
+    """Return the data type of a name that came in a message; ValueError if there is none."""
+    try:
+        return np.dtype(name)
+    except Exception:  # NumPy parses it, and "(1," is a SyntaxError
+        raise ValueError(f"{name!r} is not a data type") from None
 
 
 @lru_cache(maxsize=64)

@@ -17,6 +17,7 @@ from clients.messages import (
     INDICES,
     LABEL_POLICY,
     LABELS,
+    LABELS_DIGEST,
     METRICS,
     NUM_EXAMPLES,
     NUM_STEPS,
@@ -26,6 +27,7 @@ from clients.messages import (
     SPLIT_END,
     SPLIT_STEP,
     STEP,
+    labels_digest,
     to_array,
     to_tensor,
 )
@@ -108,7 +110,7 @@ class Terms:
     def instruction(self, node_id: int, kind: str, **config: str | bytes | float) -> Message:
         """Return the message that starts a client's round; `config` is added to what all such messages hold."""
         record = ConfigRecord(
-            {SERVER_ROUND: self.server_round, CUT: self.cuts[node_id], LABEL_POLICY: self.labels.policy, **config}
+            {SERVER_ROUND: self.server_round, CUT: self.cuts[node_id], **self.labels.terms(node_id), **config}
         )
         return Message(RecordDict({CLIENT_BLOCK: self.blocks[node_id].copy(), CONFIG: record}), node_id, kind)
 
@@ -151,7 +153,7 @@ class Outcome:
         """
         raise_error(reply)
         block = _client_block(reply.content, terms.blocks[node_id])
-        self.num_examples[node_id] = _count(reply.content, NUM_EXAMPLES)
+        self.num_examples[node_id] = _count(reply.content, NUM_EXAMPLES, least=1)
         self.blocks[node_id] = block
 
     def sort(self, clients: Sequence[int]) -> None:
@@ -165,8 +167,8 @@ class Labels:
     Parameters
     ----------
     policy : str
-        ``"indices"``: clients register their labels once, then send sample indices. ``"labels"``: labels come with
-        the activations.
+        ``"indices"``: clients register their labels once, then send sample indices; a client whose labels have changed
+        leaves the round, and registers them anew in the next. ``"labels"``: labels come with the activations.
     """
 
     def __init__(self, policy: str) -> None:
@@ -187,6 +189,16 @@ class Labels:
             except (ValueError, KeyError, TypeError) as error:
                 failures.append(Failure(node_id, f"no labels registered: {one_line(error)}"))
         return failures
+
+    def forget(self, failures: Iterable[Failure]) -> None:
+        """Let those who failed register their labels again: these may be why."""
+        for failure in failures:
+            self._registered.pop(failure.node_id, None)
+
+    def terms(self, node_id: int) -> dict[str, str | int]:
+        """Return what a client has to know: the policy, and by a digest which of its labels it goes by."""
+        known = self._registered.get(node_id)
+        return {LABEL_POLICY: self.policy} | ({} if known is None else {LABELS_DIGEST: labels_digest(known)})
 
     def read(self, content: RecordDict) -> np.ndarray:
         """Return the labels, or indices, that came in a message; ValueError if there are none."""
@@ -248,9 +260,9 @@ def lock_step(clients: Sequence[int], terms: Terms, serve: Serve) -> Exchanges[O
                     outcome.conclude(node_id, reply, terms)
                 else:
                     raise_error(reply)
+                    num_steps.setdefault(node_id, _count(reply.content, NUM_STEPS, least=1))
                     activations = _activations(reply.content, step)
                     batches.append(terms.mini_batch(node_id, activations, terms.labels.read(reply.content)))
-                    num_steps.setdefault(node_id, max(1, _count(reply.content, NUM_STEPS)))
             except (ValueError, KeyError, TypeError) as error:
                 outcome.failures.append(Failure(node_id, one_line(error)))
         gradients = serve(batches) if batches else {}
@@ -317,8 +329,8 @@ def _vector(record: ArrayRecord, name: str) -> np.ndarray:
     return values.astype(np.int64)
 
 
-def _count(content: RecordDict, key: str) -> int:
+def _count(content: RecordDict, key: str, least: int = 0) -> int:
     value = content.metric_records[METRICS].get(key)
-    if not isinstance(value, int) or value < 0:
-        raise ValueError(f"{key} is {value!r}, expected a whole number")
+    if not isinstance(value, int) or value < least:
+        raise ValueError(f"{key} is {value!r}, expected a whole number from {least} on")
     return value

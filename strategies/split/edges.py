@@ -1,9 +1,12 @@
 """The split algorithms as edges: SFL-V1, SFL-V2 and SL (arXiv:2004.12088; HSFL and PHSFL nest SFL-V1)."""
 
+import copy
 import random
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
+from threading import Lock
 from typing import Any
 
 import torch
@@ -77,6 +80,8 @@ class SplitEdge(ABC):
         self.seed = seed
         self.num_classes = model[-1].out_features
         self._cut_shapes = cut_shapes(model, input_shape)
+        self._draws = draws_random_numbers(model, input_shape)
+        self._drawing = Lock()
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -87,8 +92,9 @@ class SplitEdge(ABC):
         unregistered = {failure.node_id for failure in failures}
         clients = [node_id for node_id in clients if node_id not in unregistered]
         weights = dict(self.whole(arrays).to_torch_state_dict())
-        losses = Losses()
+        losses = Losses(clients)
         outcome, new = yield from self.split_round(server_round, weights, clients, losses)
+        self.labels.forget(outcome.failures)
         failures = [*failures, *outcome.failures]
         if not outcome.blocks:
             return Update(failures=failures)
@@ -164,6 +170,27 @@ class SplitEdge(ABC):
         )
         return self.transport.train(groups, terms, serve)
 
+    def step(self, server: ServerBlock, batch: MiniBatch, server_round: int, losses: "Losses") -> Tensor | ValueError:
+        """Return the cut gradient of a mini-batch, or why there is none: then the step was not made."""
+        try:
+            if self._draws:
+                gradient, loss = self._seeded_step(server, batch, server_round, *losses.place_and_step(batch.node_id))
+            else:
+                gradient, loss = server.step(batch.activations, batch.labels)
+        except ValueError as error:
+            return error
+        losses.add(batch, loss)
+        return gradient
+
+    def _seeded_step(self, server: ServerBlock, batch: MiniBatch, *purpose: int) -> tuple[Tensor, float]:
+        """Make a step in which what is drawn, as by dropout, depends on the seed and the purpose alone.
+
+        PyTorch's generators are global, so that one thread at a time makes such a step.
+        """
+        with self._drawing, torch.random.fork_rng([server.device] if server.device.type == "cuda" else []):
+            torch.manual_seed(derived_seed(self.seed, "server", *purpose))
+            return server.step(batch.activations, batch.labels)
+
     def random_order(self, items: Sequence[int], *purpose: int | str) -> list[int]:
         """Return the items in a random order that depends on the seed and the purpose."""
         return random.Random(derived_seed(self.seed, *purpose)).sample(list(items), len(items))
@@ -190,7 +217,7 @@ class SplitFedV1(SplitEdge):
             server.load(weights)
 
         def serve(batches: list[MiniBatch]) -> dict[int, Tensor | ValueError]:
-            return {batch.node_id: _step(servers[batch.node_id], batch, losses) for batch in batches}
+            return {b.node_id: self.step(servers[b.node_id], b, server_round, losses) for b in batches}
 
         outcome = yield from self.converse([[n] for n in clients], weights, server_round, serve)
         models = {n: {**block, **_on_cpu(servers[n].state_dict())} for n, block in outcome.blocks.items()}
@@ -214,11 +241,13 @@ class SharedServerEdge(SplitEdge):
         super().__init__(model, lambda node_id: cut, make_optimizer, **options)
         self.server = self.server_block(cut)
 
-    def serve_in_order(self, losses: "Losses", order: Callable[[list[MiniBatch]], list[MiniBatch]]) -> Serve:
+    def serve_in_order(
+        self, server_round: int, losses: "Losses", order: Callable[[list[MiniBatch]], list[MiniBatch]]
+    ) -> Serve:
         """Return a `serve` that makes the shared block's steps one after the other."""
 
         def serve(batches: list[MiniBatch]) -> dict[int, Tensor | ValueError]:
-            gradients = {batch.node_id: _step(self.server, batch, losses) for batch in order(batches)}
+            gradients = {b.node_id: self.step(self.server, b, server_round, losses) for b in order(batches)}
             return {batch.node_id: gradients[batch.node_id] for batch in batches}
 
         return serve
@@ -269,7 +298,7 @@ class SplitFedV2(SharedServerEdge):
             order = self.random_order(range(len(batches)), "order", server_round, next(passes))
             return [batches[i] for i in order]
 
-        serve = self.serve_in_order(losses, shuffled)
+        serve = self.serve_in_order(server_round, losses, shuffled)
         # Orders are drawn over positions: node ids differ from run to run.
         turns = [[clients[i]] for i in self.random_order(range(len(clients)), "turns", server_round)]
         outcome = Outcome()
@@ -288,7 +317,7 @@ class Relay(SharedServerEdge):
     ) -> Exchanges[tuple[Outcome, Weights]]:
         """Pass the client block along the clients, in client order."""
         self.server.load(weights)
-        serve = self.serve_in_order(losses, lambda batches: batches)
+        serve = self.serve_in_order(server_round, losses, lambda batches: batches)
         outcome = Outcome()
         for node_id in clients:
             turn = yield from self.converse([[node_id]], weights, server_round, serve)
@@ -298,32 +327,35 @@ class Relay(SharedServerEdge):
 
 
 class Losses:
-    """Training losses of a round, by client."""
+    """Training losses of a round, by client.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    clients : Sequence[int]
+        Those who train, in client order.
+    """
+
+    def __init__(self, clients: Sequence[int]) -> None:
+        self._places = {node_id: i for i, node_id in enumerate(clients)}
+        self._steps: Counter[int] = Counter()
         self._sums: dict[int, float] = {}
         self._counts: dict[int, int] = {}
 
     def add(self, batch: MiniBatch, loss: float) -> None:
         """Note the mean loss of a mini-batch."""
         n = len(batch.labels)
+        self._steps[batch.node_id] += 1
         self._sums[batch.node_id] = self._sums.get(batch.node_id, 0.0) + loss * n
         self._counts[batch.node_id] = self._counts.get(batch.node_id, 0) + n
+
+    def place_and_step(self, node_id: int) -> tuple[int, int]:
+        """Return a client's place among those who train, and how many of its mini-batches have been noted."""
+        return self._places[node_id], self._steps[node_id]
 
     def mean(self, weights: Mapping[int, int]) -> float:
         """Return the mean over clients, each with its mean over examples and its weight."""
         total = sum(weights.values())
         return sum(self._sums[n] / self._counts[n] * (weight / total) for n, weight in weights.items())
-
-
-def _step(server: ServerBlock, batch: MiniBatch, losses: Losses) -> Tensor | ValueError:
-    """Return the cut gradient of a mini-batch, or why there is none: then the step was not made."""
-    try:
-        gradient, loss = server.step(batch.activations, batch.labels)
-    except ValueError as error:
-        return error
-    losses.add(batch, loss)
-    return gradient
 
 
 def average(models: Mapping[int, Weights], num_examples: Mapping[int, int]) -> Weights:
@@ -353,3 +385,13 @@ def cut_shapes(model: nn.Sequential, input_shape: tuple[int, ...]) -> dict[int, 
         shapes[cut] = tuple(sample.shape[1:])
     model.train(was_training)
     return shapes
+
+
+@torch.no_grad()
+def draws_random_numbers(model: nn.Sequential, input_shape: tuple[int, ...]) -> bool:
+    """Return whether training the model draws from PyTorch's generator, as dropout does."""
+    copied = copy.deepcopy(model).cpu().train()
+    with torch.random.fork_rng([]):
+        before = torch.get_rng_state()
+        copied(next(copied.parameters()).new_zeros(2, *input_shape))
+        return not torch.equal(before, torch.get_rng_state())

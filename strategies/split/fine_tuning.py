@@ -16,7 +16,6 @@ from clients.messages import (
     CONFIG,
     CUT,
     EVALUATE,
-    LABEL_POLICY,
     NUM_EXAMPLES,
     NUM_STEPS,
     SPLIT_FEATURES,
@@ -98,7 +97,7 @@ def fine_tune_heads(
     weights: Weights = dict(arrays.to_torch_state_dict())
     model.load_state_dict(weights)
     model.eval()
-    messages = [_ask(n, weights, model, cut_of(n), labels.policy, fine_tuning) for n in known]
+    messages = [_ask(n, weights, model, cut_of(n), labels, fine_tuning) for n in known]
     heads: dict[int, dict[str, Tensor]] = {}
     for node_id, reply in zip(known, (yield messages), strict=True):
         try:
@@ -122,10 +121,10 @@ def fine_tune_heads(
 
 
 def _ask(
-    node_id: int, weights: Weights, model: nn.Sequential, cut: int, label_policy: str, fine_tuning: FineTuning
+    node_id: int, weights: Weights, model: nn.Sequential, cut: int, labels: Labels, fine_tuning: FineTuning
 ) -> Message:
     block = to_record({name: weights[name] for name in names_before(weights, model, cut)})
-    config = ConfigRecord({CUT: cut, NUM_STEPS: fine_tuning.num_steps, LABEL_POLICY: label_policy})
+    config = ConfigRecord({CUT: cut, NUM_STEPS: fine_tuning.num_steps, **labels.terms(node_id)})
     return Message(RecordDict({CLIENT_BLOCK: block, CONFIG: config}), node_id, SPLIT_FEATURES)
 
 

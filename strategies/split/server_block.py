@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.utils import get_total_norm
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
@@ -74,8 +75,8 @@ class ServerBlock:
         assert inputs.grad is not None
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         statistics = [buffer for buffer in self.blocks.buffers() if buffer.is_floating_point()]
-        # One sum of all is quick to make, and not finite if one of them is not.
-        if not torch.isfinite(sum((values.sum() for values in (inputs.grad, *gradients, *statistics)), loss.detach())):
+        # The norm of all is quick to have. Squares that are too large make it infinite: Adam's state would be so too.
+        if not torch.isfinite(get_total_norm([inputs.grad, *gradients, *statistics]) + loss.detach()):
             for buffer, values in zip(self.blocks.buffers(), before, strict=True):
                 buffer.copy_(values)
             raise ValueError("its activations make the loss, or a gradient, NaN or too large")

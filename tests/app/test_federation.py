@@ -43,6 +43,20 @@ def test_clients_that_never_come_are_named():
         gather_clients(grid, config)
 
 
+@pytest.mark.parametrize("count", [0, -5])
+def test_a_client_without_examples_is_named(count):
+    config = parse_config({"num-clients": 3})
+
+    def without(message, context):
+        reply = client_app(message, context)
+        if context.node_config["partition-id"] == 1:
+            reply.content["profile"]["num-train-examples"] = count
+        return reply
+
+    with pytest.raises(UserError, match=f"client 1 has {count} training examples: allowed is 1 or more"):
+        gather_clients(InProcessGrid(without, 3, run_config=config.as_dict()), config)
+
+
 def test_a_device_that_comes_later_as_a_client_that_is_there_is_named_with_it():
     config = parse_config(
         {"role": "edge", "edge-name": "west", "edge-folder": "/x", "edge-clients": 2, "num-clients": 2}

@@ -125,3 +125,11 @@ def test_a_damaged_state_is_named(tmp_path, capsys):
     capsys.readouterr()
     assert main([f"resume={folder}"]) == 2
     assert f"error: {folder / 'state.npz'}: is damaged" in capsys.readouterr().err
+
+
+def test_a_resumed_run_has_no_other_folder(tmp_path, capsys):
+    folder = run_app(tmp_path / "run", global_rounds=1)
+    capsys.readouterr()
+    assert main([f"resume={folder}", "global-rounds=2", f"output-dir={tmp_path / 'other'}"]) == 2
+    assert "other': allowed is '' beside resume: a run goes on in its own folder" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()

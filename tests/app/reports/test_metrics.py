@@ -4,13 +4,13 @@ import pytest
 from flwr.app import MetricRecord
 
 from app.config import parse_config
-from app.reports.metrics import is_evaluation, top_m
+from app.reports.metrics import FIELDS, is_evaluation, top_m
 from app.reports.progress import LogProgress
 from app.run import run
 from app.tasks.clients import client_task
 from clients.client_app import make_client_app
 from sim.in_process_grid import InProcessGrid
-from tests.app.runs import lines, summary
+from tests.app.runs import lines, run_app, summary
 
 SETTINGS = {"num-clients": 2, "num-edges": 2, "global-rounds": 1, "local-epochs": 1, "batches-per-epoch": 1}
 
@@ -47,6 +47,14 @@ def test_evaluations_of_another_kind_are_in_no_report(tmp_path, lie):
     assert "top_m" not in summary(results)
 
 
+def test_a_training_metric_that_is_a_list_leaves_its_edge_out(tmp_path):
+    results = run_with_a_liar(tmp_path / "results", "train", {"train_loss": [1.0, 2.0]})
+    (line,) = lines(results, "global")
+    honest, lying = lines(results, "edge")
+    assert line["train_loss"] == honest["train_loss"]
+    assert lying["train_loss"] == [1.0, 2.0]
+
+
 @pytest.mark.parametrize("lie", [{"train_loss": None}, {"train_loss": [0.1, 0.2]}])
 def test_an_accumulated_gradient_without_its_loss_is_left_out(tmp_path, lie):
     options = {"algorithm": "h-fedavg-ub", "dataset": "video-caching", "edge_rounds": 1, "evaluate_every": 0}
@@ -56,6 +64,35 @@ def test_an_accumulated_gradient_without_its_loss_is_left_out(tmp_path, lie):
     assert lying["participants"] == [[]]
     assert lying["failures"][0]["client"] == 1
     assert "metric 'train_loss' is" in lying["failures"][0]["reason"]
+
+
+@pytest.mark.parametrize("message_type", ["train", "evaluate"])
+def test_metrics_named_like_a_field_of_the_lines_are_in_no_report(message_type, tmp_path):
+    lie = dict.fromkeys(sorted(FIELDS), 7.0)
+    lying = run_with_a_liar(tmp_path / "lying", message_type, lie, global_rounds=2)
+    honest = run_with_a_liar(tmp_path / "honest", message_type, {}, global_rounds=2)
+    for scope in ("edge", "global"):
+        assert len(lines(lying, scope)) == len(lines(honest, scope)) == (4 if scope == "edge" else 2)
+        for found, expected in zip(lines(lying, scope), lines(honest, scope), strict=True):
+            assert found.keys() == expected.keys()
+            own = found.keys() & FIELDS - {"clients", "test", "bytes", "seconds", "wall_seconds"}
+            assert {key: found[key] for key in own} == {key: expected[key] for key in own}
+    if message_type == "evaluate":
+        assert summary(lying)["global"] == summary(honest)["global"]
+
+
+def test_the_fields_of_lines_are_all_known(tmp_path):
+    measured = {"train_loss", "loss", "accuracy", "num-examples"}
+    for name, settings in {
+        "split": {"algorithm": "hsfl", **SETTINGS},
+        "planned": {"algorithm": "rawhfl", "selected-per-edge": 1, **SETTINGS},
+    }.items():
+        folder = run_app(tmp_path / name, **{key.replace("-", "_"): value for key, value in settings.items()})
+        found = [key for scope in ("edge", "global", "personalised") for line in lines(folder, scope) for key in line]
+        assert set(found) <= FIELDS | measured
+        assert FIELDS - set(found) <= (
+            {"plans", "energy_joules", "simulated_seconds"} if name == "split" else {"closed_form_bits"}
+        )
 
 
 def test_a_client_is_in_the_reports_by_what_it_measured():

@@ -226,3 +226,17 @@ def test_real_cifar10_photographs(tmp_path):
     # not to the last digit: JPEG decoders differ by a level here and there
     assert loaded.mean == pytest.approx((0.48865, 0.47868, 0.44268), abs=1e-3)
     assert loaded.std == pytest.approx((0.24407, 0.24091, 0.25614), abs=1e-3)
+
+
+def test_folders_that_differ_in_their_pixels_alone_are_told_apart(tmp_path):
+    for name, value in (("dark", 10), ("bright", 200)):
+        for pool in ("train", "test"):
+            for label in ("ant", "bee"):
+                picture = tmp_path / name / pool / label / "0.bmp"
+                picture.parent.mkdir(parents=True)
+                Image.fromarray(np.full((4, 4, 3), value, dtype=np.uint8)).save(picture)
+                os.utime(picture, (0, 0))
+    found = [
+        load_dataset("image-folder", data_dir=tmp_path / n, cache_dir=tmp_path / "cache") for n in ("dark", "bright")
+    ]
+    assert [int(data.train.images.max()) for data in found] == [10, 200]

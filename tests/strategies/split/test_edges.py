@@ -1,19 +1,24 @@
 """The split algorithms: equal to the unsplit ones wherever theory says so."""
 
 from functools import partial
+from itertools import count
 
 import pytest
 import torch
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from app.tasks.models import build_model
 from clients.randomness import client_generator
+from clients.split import Sessions
 from clients.training import local_sgd, make_optimizer, mini_batches
 from strategies import Hierarchical, ask_profiles, group_by_edge
 from strategies.split import Relay, SplitFedV1, SplitFedV2
-from tests.strategies.split.federation import ANY, SGD, Federation, assert_close, same, tiny_model, weights
+from strategies.split.edges import draws_random_numbers
+from tests.strategies.split.federation import ANY, SGD, SHAPE, Federation, assert_close, same, tiny_model, weights
+from tests.strategies.split.streams import ThreadedGrid, serving, streamed
 
 
 def every(cut):
@@ -251,3 +256,57 @@ def test_the_shared_optimizers_state_resumes_to_the_same_bits():
     second.load_state_dict(first.state_dict())
     assert same(weights(list(second.rounds(grid, half, 3, first_round=2))[-1]), whole)
     assert not same(weights(list(build(grid).rounds(grid, half, 3, first_round=2))[-1]), whole)
+
+
+def model_with_dropout():
+    model = tiny_model()
+    model.third.add_module("drop", nn.Dropout(0.5))
+    return model
+
+
+@pytest.mark.parametrize(("kind", "cut"), [(SplitFedV1, lambda n: 1), (SplitFedV2, 1), (Relay, 1)])
+def test_dropout_behind_the_cut_follows_the_seed(kind, cut):
+    federation = Federation(model_with_dropout)
+    drawn = torch.get_rng_state()
+    first, again, other = (
+        weights(federation.run(federation.split(kind, cut, seed=seed), rounds=1, grid=federation.grid(seed=grid))[-1])
+        for seed, grid in ((0, 1), (0, 2), (3, 1))
+    )
+    assert same(first, again)
+    assert not same(first, other)
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
+def test_dropout_behind_the_cut_follows_the_seed_over_streams_too():
+    federation = Federation(model_with_dropout)
+    make_edge = federation.split(SplitFedV1, lambda n: 1)
+    with serving() as server:
+        (found,) = federation.run(streamed(make_edge, server), rounds=1, grid=ThreadedGrid(federation.app(), 4))
+    assert same(weights(found), weights(federation.run(make_edge, rounds=1)[-1]))
+
+
+def test_only_models_that_draw_are_seeded():
+    assert draws_random_numbers(model_with_dropout(), SHAPE)
+    assert not draws_random_numbers(tiny_model(), SHAPE)
+
+
+def test_a_process_keeps_no_sessions_of_earlier_rounds(monkeypatch):
+    """Their graphs would stay for as long as the process lives, where other processes went on with them."""
+    federation = Federation()
+    kept = []
+
+    class Watched(Sessions):
+        def put(self, context, session, task):
+            super().put(context, session, task)
+            kept.append({s.server_round for s in self._alive.values()})
+
+    monkeypatch.setattr("clients.client_app.Sessions", Watched)
+    processes = [federation.app(durable=True) for _ in range(2)]
+    turn = count()
+    federation.run(
+        federation.split(SplitFedV1, lambda n: 1),
+        rounds=3,
+        grid=federation.grid(lambda message, context: processes[next(turn) % 2](message, context)),
+    )
+    assert {len(rounds) for rounds in kept} == {1}
+    assert set().union(*kept) == {1, 2, 3}

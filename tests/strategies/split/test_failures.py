@@ -1,5 +1,6 @@
 """A client that dies or lies in the middle of a split round leaves it; the others finish."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -8,12 +9,12 @@ import torch
 from flwr.app import Array, ArrayRecord, MetricRecord
 from torch import nn
 
-from clients.messages import ACTIVATIONS, INDICES, LABELS, METRICS, NUM_STEPS, SPLIT_BEGIN, STEP, to_array
+from clients.messages import ACTIVATIONS, INDICES, LABELS, METRICS, NUM_EXAMPLES, NUM_STEPS, SPLIT_BEGIN, STEP, to_array
 from strategies import ask_profiles
 from strategies.screening import values_of
 from strategies.split import Relay, SplitFedV1, SplitFedV2
 from strategies.split.server_block import ServerBlock
-from tests.strategies.split.federation import SGD, Federation, assert_close, same, tiny_model, weights
+from tests.strategies.split.federation import SGD, Federation, assert_close, examples, same, tiny_model, weights
 from tests.strategies.split.streams import ThreadedGrid, honest, lying, serving, streamed
 
 # Says that it holds 10**14 numbers.
@@ -256,17 +257,88 @@ def test_an_edge_whose_clients_all_leave_keeps_its_model():
         assert len(outcome.edges["edge-0"].updates[0].failures) == 2
 
 
-def test_a_client_that_claims_another_number_of_steps_gains_nothing():
+@pytest.mark.parametrize("kind", ["train.split_begin", "train.split_end"])
+@pytest.mark.parametrize("claim", [10**9, 0, -1, 1.5])
+def test_a_client_that_claims_other_steps_than_it_has_is_left_out(kind, claim):
+    """Who claims more runs out of mini-batches."""
     federation = Federation(sizes=(20, 33, 14))
 
     def claims(reply, task):
-        reply.content[METRICS] = MetricRecord({**reply.content[METRICS], NUM_STEPS: 10**9})
+        key = NUM_STEPS if kind == SPLIT_BEGIN else NUM_EXAMPLES
+        reply.content[METRICS] = MetricRecord({**reply.content[METRICS], key: claim})
 
-    app = faulty(federation, claims, kind="train.split_begin", step=0)
+    app = faulty(federation, claims, kind=kind, step=0 if kind == SPLIT_BEGIN else 5)
     (outcome,) = federation.run(federation.split(SplitFedV1, lambda n: 1), rounds=1, grid=federation.grid(app))
     update = outcome.edges["edge-0"].updates[0]
-    assert len(update.participants) == 2
-    assert len(update.failures) == 1
+    if (kind, claim) == ("train.split_end", 10**9):  # nobody else knows how many examples it has
+        assert (len(update.failures), update.weight) == (0, 20 + 10**9 + 14)
+    else:
+        assert (len(update.failures), update.weight) == (1, 20 + 14)
+
+
+@pytest.mark.parametrize(("kind", "cut"), [(SplitFedV1, lambda n: 1), (SplitFedV2, 1), (Relay, 1)])
+def test_an_edge_whose_only_client_claims_no_examples_keeps_its_model(kind, cut):
+    federation = Federation(sizes=(20, 33))
+
+    def claims(reply, task):
+        reply.content[METRICS] = MetricRecord({**reply.content[METRICS], NUM_EXAMPLES: 0})
+
+    app = faulty(federation, claims, kind="train.split_end", step=5)
+    (outcome,) = federation.run(federation.split(kind, cut), rounds=1, num_edges=2, grid=federation.grid(app))
+    (failure,) = outcome.edges["edge-1"].updates[0].failures
+    assert failure.reason == "num-examples is 0, expected a whole number from 1 on"
+    assert len(outcome.edges["edge-0"].updates[0].participants) == 1
+
+
+@pytest.mark.parametrize("dtype", ["(1,", "float31", "i4,i4", "O", ""])
+def test_activations_of_no_data_type_are_their_clients_failure(dtype):
+    federation = Federation(sizes=(20, 33, 14))
+
+    def lies(reply, task):
+        honest = reply.content[ACTIVATIONS][ACTIVATIONS]
+        lie = Array(dtype, tuple(honest.shape), "numpy.ndarray", honest.data)
+        reply.content[ACTIVATIONS] = ArrayRecord({ACTIVATIONS: lie})
+
+    app = faulty(federation, lies)
+    (outcome,) = federation.run(federation.split(SplitFedV1, lambda n: 1), rounds=1, grid=federation.grid(app))
+    update = outcome.edges["edge-0"].updates[0]
+    assert (len(update.failures), update.weight) == (1, 20 + 14)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_whose_labels_have_changed_registers_them_anew(stream):
+    """With indices alone it would train on the labels of other examples."""
+    federation = Federation(sizes=(20, 33, 14))
+    app, asked = federation.app(), []
+
+    def changes(message, context):
+        client, config = context.node_config["partition-id"], message.content.config_records.get("config", {})
+        if message.metadata.message_type == "query.labels":
+            asked.append(client)
+        elif client == 1 and config.get("server-round") == 2 and len(federation.tasks[1].train) == 33:
+            federation.tasks[1] = replace(federation.tasks[1], train=examples(33, seed=99))
+        return app(message, context)
+
+    make_edge = federation.split(SplitFedV1, lambda n: 1)
+    with serving() as server:
+        if stream:
+            rounds = federation.run(streamed(make_edge, server), rounds=3, grid=ThreadedGrid(changes, 3))
+        else:
+            rounds = federation.run(make_edge, rounds=3, grid=federation.grid(changes))
+    updates = [outcome.edges["edge-0"].updates[0] for outcome in rounds]
+    assert [len(update.participants) for update in updates] == [3, 2, 3]
+    assert "its labels are not those that it registered" in updates[1].failures[0].reason
+    assert sorted(asked) == [0, 1, 1, 2]
+
+
+def test_an_optimizers_state_stays_finite():
+    """Squares of gradients this large would be infinite: Adam would never move these weights again."""
+    server = ServerBlock(nn.Sequential(nn.Identity(), nn.Linear(4, 3)), 1, partial(torch.optim.Adam, lr=0.1))
+    labels = torch.zeros(2, dtype=torch.int64)
+    server.step(torch.ones(2, 4), labels)
+    with pytest.raises(ValueError, match="its activations make the loss, or a gradient, NaN or too large"):
+        server.step(1e24 * torch.randn(2, 4, generator=torch.Generator().manual_seed(0)), labels)
+    assert all(np.isfinite(values).all() for values in server.optimizer_arrays().values())
 
 
 def test_no_message_of_a_training_step_holds_labels_with_the_policy_indices():
