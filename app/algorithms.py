@@ -142,7 +142,8 @@ def work_of(config: RunConfig) -> Work:
     model = family(config).new_model(config)
     if not config.is_split:
         return whole_model_work(model)
-    return split_work(model, family(config).input_shape(config), sorted(set(checked_cuts(config))))
+    payload = config.stream_payload if config.split_transport == "stream" else "float32"
+    return split_work(model, family(config).input_shape(config), sorted(set(checked_cuts(config))), payload)
 
 
 def examples_of_local_rounds(config: RunConfig, num_examples: Sequence[int]) -> list[int]:
@@ -160,6 +161,9 @@ def planned(make_edge: MakeEdge, config: RunConfig, world: World) -> MakeEdge:
         if isinstance(edge, AccumulatedGradients):
             return ResourceAware(edge, world.edges[name], solve, idle_weight=edge.WEIGHT)
         if isinstance(edge, Strategy):
+            spec = config.cloud if config.is_flat else config.edge
+            if getattr(edge, "fraction_train", 1.0) < 1:
+                raise bad_value(spec.key, spec.text, "fraction_train = 1.0: plans select the clients")
             if (needed := nodes_needed(edge, "train", config.selected_per_edge)) > config.selected_per_edge:
                 allowed = f"at least {needed}, which its {type(edge).__name__} needs"
                 raise bad_value("selected-per-edge", config.selected_per_edge, allowed)

@@ -129,6 +129,7 @@ class RunConfig(BaseModel):
     # The simulated radio world.
     cell_radius_metres: Annotated[float, Field(gt=10, le=5000)] = 400.0
     fading: Literal["redrawn", "static"] = "redrawn"
+    bandwidth_hz: Annotated[float, Field(gt=0, le=1e12)] = 540e3
     noise_figure_db: Annotated[float, Field(ge=0, le=60)] = 0.0
     planning_error_db: Annotated[float, Field(ge=0, le=60)] = 0.0
 
@@ -178,8 +179,9 @@ class RunConfig(BaseModel):
     @property
     def exploitation_range(self) -> tuple[float, float]:
         """The range that clients' v_u are drawn from; both ends are equal for one number."""
+        given = self.exploitation
         try:
-            ends = [float(part) for part in str(self.exploitation).split("-")]
+            ends = [float(part) for part in given.split("-")] if isinstance(given, str) else [given]
         except ValueError:
             ends = []
         if len(ends) not in (1, 2) or not 0 <= ends[0] <= ends[-1] <= 1:
@@ -403,12 +405,13 @@ def _check_selection(config: RunConfig) -> None:
         raise bad_value("batches-per-epoch", 0, "1 or more for plans on dataset = 'video-caching', whose data grow")
     if config.cells > config.num_clients:
         raise bad_value("num-edges", config.cells, f"at most num-clients = {config.num_clients}")
-    if config.algorithm not in PLANNED_ALGORITHMS or config.algorithm == "rawhfl":
-        _check_cell_size(config, config.num_clients // config.cells)
+    check_cell_size(config, config.num_clients // config.cells)
 
 
-def _check_cell_size(config: RunConfig, smallest: int) -> None:
+def check_cell_size(config: RunConfig, smallest: int) -> None:
     """Refuse a number of clients to select, or an overlap, that a cell of this size can't have."""
+    if config.algorithm in PLANNED_ALGORITHMS and config.algorithm != "rawhfl":
+        return  # their rules don't select a number of clients
     z = config.selected_per_edge
     if z > smallest:
         raise bad_value("selected-per-edge", z, f"1 to {smallest}, the clients of the smallest cell")

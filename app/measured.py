@@ -127,7 +127,7 @@ class MeasuredWorld:
             "compute_joules": compute_joules.tolist(),
             "upload_joules": upload_joules.tolist(),
             "seconds": float(plan.seconds[who].max(initial=0.0)),
-            "short": falls_short(self._config, edge, server_round, plan),
+            "short": falls_short(self._config, edge, server_round, self._cell[self._rows(clients)], plan),
         }
 
     def end_round(self) -> dict[str, Any]:

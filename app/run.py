@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from torch import nn
 
 from app.algorithms import build_algorithm, frozen_head, under_cloud, world_of
-from app.config import RunConfig
+from app.config import RunConfig, check_cell_size
 from app.errors import UserError, bad_value
 from app.federation import assign_edges, gather_clients
 from app.memory import keep_memory
@@ -145,6 +145,8 @@ def assemble(
     world = None
     try:
         if config.is_planned:
+            if not config.is_flat:  # nodes may have chosen their edges
+                check_cell_size(config, min(map(len, topology.values())))
             world = world_of(config, topology, client_of, profiles)
             check_deadline(config, world)
         hierarchical = build_algorithm(

@@ -72,6 +72,7 @@ class WirelessWorld:
             radius_metres=config.cell_radius_metres,
             redraw=config.fading == "redrawn",
             planning_error_db=config.planning_error_db,
+            bandwidth_hz=config.bandwidth_hz,
             noise_figure_db=config.noise_figure_db,
         )
         self.clock = Clock(topology)
@@ -152,7 +153,7 @@ class WirelessWorld:
             "compute_joules": done.compute_joules.tolist(),
             "upload_joules": done.upload_joules.tolist(),
             "seconds": float(seconds),
-            "short": falls_short(self._config, edge, server_round, plan),
+            "short": falls_short(self._config, edge, server_round, self._cell[clients], plan),
         }
 
     def end_round(self) -> dict[str, Any]:
@@ -334,15 +335,15 @@ def report_of(clients: np.ndarray, plan: Plan) -> dict[str, Any]:
     }
 
 
-def falls_short(config: RunConfig, edge: str, server_round: int, plan: Plan) -> bool:
-    """Tell, and log, whether a plan has somebody but fewer clients in a cell than asked for."""
-    selected = int(plan.selected.sum())
+def falls_short(config: RunConfig, edge: str, server_round: int, cell: np.ndarray, plan: Plan) -> bool:
+    """Tell, and log, whether a plan has somebody but fewer of the clients of a cell than `selected-per-edge`."""
+    selected, wanted = int(plan.selected.sum()), config.selected_per_edge
+    fewest = np.bincount(cell, weights=plan.selected)[np.unique(cell)].min()
     # The rules that take everybody have no number to fall short of.
-    is_short = selected > 0 and bool(plan.short_cells) and config.algorithm not in RULES
+    is_short = selected > 0 and fewest < wanted and config.algorithm not in RULES
     if is_short:
-        wanted = config.selected_per_edge
         logger.info("edge round %d: %s: %d clients, not %d in each cell", server_round, edge, selected, wanted)
-    return is_short
+    return bool(is_short)
 
 
 def end_energy_round(energy: EnergyMeter) -> dict[str, float]:

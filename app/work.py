@@ -13,6 +13,8 @@ from strategies.split.edges import cut_shapes
 from strategies.split.server_block import channels_last
 
 BITS_PER_VALUE = 33  # phi = 32 and a sign bit, as the RawHFL and PHSFL papers count
+# Of activations and their gradients, and of the scale that goes with each example's.
+STREAM_PAYLOAD_BITS = {"float32": (BITS_PER_VALUE, 0), "float16": (17, 0), "int8": (9, BITS_PER_VALUE)}
 
 
 @dataclass(frozen=True)
@@ -40,17 +42,21 @@ def whole_model_work(model: nn.Module) -> Work:
     return Work(np.ones(1), np.array([float(bits)]), np.zeros(1))
 
 
-def split_work(model: nn.Sequential, input_shape: tuple[int, ...], cuts: Sequence[int]) -> Work:
+def split_work(
+    model: nn.Sequential, input_shape: tuple[int, ...], cuts: Sequence[int], payload: str = "float32"
+) -> Work:
     """Return the work of a client that has the first blocks of a model, for each of the cuts.
 
-    The arithmetic of the forward pass is counted, since that of the backward pass is in proportion.
+    The arithmetic of the forward pass is counted, since that of the backward pass is in proportion. Activations and
+    their gradients travel as `payload` says, one of `STREAM_PAYLOAD_BITS`.
     """
+    value_bits, scale_bits = STREAM_PAYLOAD_BITS[payload]
     flops = [forward_flops(model[:cut], input_shape) for cut in (*cuts, len(model))]
     shapes = cut_shapes(model, input_shape)
     return Work(
         share=np.array(flops[:-1]) / flops[-1],
         once_bits=np.array([BITS_PER_VALUE * float(sum(p.numel() for p in model[:cut].parameters())) for cut in cuts]),
-        example_bits=np.array([BITS_PER_VALUE * float(prod(shapes[cut])) for cut in cuts]),
+        example_bits=np.array([scale_bits + value_bits * float(prod(shapes[cut])) for cut in cuts]),
     )
 
 

@@ -34,7 +34,7 @@ def train(message: Message, task: ClientTask) -> Message:
 
 
 def train_accumulated(message: Message, task: ClientTask) -> Message:
-    """Answer ``train.accumulated``: train, and send the sum of all steps' gradients (RawHFL, eq. 14).
+    """Answer ``train.accumulated``: train, and send the sum of all steps' gradients (RawHFL, step 4).
 
     With plain SGD this sum is the difference of the weights over the learning rate, and so it is computed. Integers,
     such as BatchNorm's counters, are sent as the plain difference.

@@ -15,7 +15,7 @@ import csv
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
@@ -121,10 +121,15 @@ def print_table(finished: Mapping[Run, Result], table: int, seeds: list[int]) ->
         accuracy = [result.accuracy for result in results]
         joules = [result.joules for result in results if result.joules is not None]
         print(
-            f"{row:<12}{len(results):>5}{f'{fmean(accuracy):.4f} +- {pstdev(accuracy):.4f}':>18}"
-            f"{published[table - 2]:>9.4f}{f'{fmean(joules):,.2f} +- {pstdev(joules):.2f}' if joules else '-':>22}"
-            f"{published[3] or '-':>8}"
+            f"{row:<12}{len(results):>5}{spread(accuracy, 4):>18}{published[table - 2]:>9.4f}"
+            f"{spread(joules, 2) if joules else '-':>22}{published[3] or '-':>8}"
         )
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Return mean and standard deviation, of one value that value alone."""
+    mean = f"{fmean(values):,.{digits}f}"
+    return f"{mean} +- {pstdev(values):.{digits}f}" if len(values) > 1 else mean + " " * (4 + 2 + digits)
 
 
 def evaluated_lines(folder: Path) -> list[dict[str, Any]]:
@@ -162,8 +167,8 @@ def _draw_runs(axes: list[Axes], runs: dict[str, list[dict[str, Any]]]) -> None:
     axes[2].legend(frameon=False, fontsize=8)
 
 
-def main() -> None:
-    """Run and print."""
+def main() -> int:
+    """Run and print; return 1 if a run failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tables", type=int, nargs="+", default=[2, 3, 4], choices=[2, 3, 4])
@@ -174,16 +179,22 @@ def main() -> None:
     given = parser.parse_args()
     parent = given.folder.absolute()
     record = given.record or parent / "runs.csv"
+    failed = False
     if not given.only_print:
         todo = [Run(table, row, seed) for seed in given.seeds for row in given.rows for table in given.tables]
         for run in track(todo, "runs"):
-            if run not in read_record(record) and (result := finish(run, folder_of(parent, run))):
+            if run in read_record(record):
+                continue
+            if result := finish(run, folder_of(parent, run)):
                 add_to_record(record, run, result)
+            else:
+                failed = True
     finished = read_record(record)
     for table in given.tables:
         print_table(finished, table, given.seeds)
         draw_table(parent, table, given.seeds[0])
+    return int(failed)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,10 +1,18 @@
-"""Flower strategies for two tiers, usable in any Flower project."""
+"""Flower strategies for two tiers, usable in any Flower project.
 
-from .accumulated import AccumulatedGradients
-from .edges import EdgeRounds, Evaluation, Failure, StrategyEdge, Update
-from .hierarchical import EdgeOutcome, Hierarchical, Observer, Round
-from .resource_aware import ResourceAware, Resources
-from .topology import DeviceProfile, Profile, ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
+What is exported here is imported when it is first asked for, so that `strategies.allocation` needs neither Flower nor
+PyTorch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .accumulated import AccumulatedGradients
+    from .edges import EdgeRounds, Evaluation, Failure, StrategyEdge, Update
+    from .hierarchical import EdgeOutcome, Hierarchical, Observer, Round
+    from .resource_aware import ResourceAware, Resources
+    from .topology import DeviceProfile, Profile, ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
 
 __all__ = [
     "AccumulatedGradients",
@@ -26,3 +34,18 @@ __all__ = [
     "group_by_edge",
     "wait_for_nodes",
 ]
+
+_MODULES = {
+    "accumulated": ("AccumulatedGradients",),
+    "edges": ("EdgeRounds", "Evaluation", "Failure", "StrategyEdge", "Update"),
+    "hierarchical": ("EdgeOutcome", "Hierarchical", "Observer", "Round"),
+    "resource_aware": ("ResourceAware", "Resources"),
+    "topology": ("DeviceProfile", "Profile", "ask_profiles", "ask_to_measure", "group_by_edge", "wait_for_nodes"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)

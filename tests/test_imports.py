@@ -1,9 +1,13 @@
 """Who may import whom: the walls between the folders, and the one module that may use Flower's private names."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+import strategies
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("app", "strategies", "clients", "sim")
@@ -19,7 +23,7 @@ LIBRARIES = {
     "strategies": {"flwr", "grpc", "numpy", "cvxpy", "torch"},
 }
 PRIVATE = "sim/in_process_grid.py"
-STANDARD = __import__("sys").stdlib_module_names
+STANDARD = sys.stdlib_module_names
 
 
 def imported(path: Path) -> set[str]:
@@ -58,3 +62,19 @@ def test_the_walls_would_notice():
 def test_flowers_private_names_live_in_one_module(module):
     public = {"flwr.app", "flwr.serverapp", "flwr.serverapp.strategy", "flwr.clientapp"}
     assert {name for name in imported(ROOT / module) if name.split(".")[0] == "flwr"} <= public
+
+
+def test_plans_need_neither_flower_nor_pytorch():
+    program = """
+import sys
+sys.modules |= dict.fromkeys(("flwr", "torch", "grpc"))  # which can't be imported then
+from strategies.allocation import get_solver
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def test_what_strategies_exports_is_there():
+    for name in strategies.__all__:
+        assert getattr(strategies, name).__name__ == name
+    with pytest.raises(AttributeError, match="module 'strategies' has no attribute 'FedFoo'"):
+        strategies.FedFoo  # noqa: B018

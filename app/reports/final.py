@@ -145,6 +145,8 @@ def _resource_lines(summary: Mapping[str, Any]) -> list[str]:
         each = joules["per_client_round"]
         share = "nobody was ever selected" if each is None else f"{each:.4g} J per selected client and edge round"
         late, nobody = summary["late"], f"{summary['edge_rounds_without_anybody']} edge rounds without anybody"
+        if short := summary["edge_rounds_short"]:
+            nobody += f", {short} short of clients"
         if "simulated_seconds" in summary:
             result.append(f"energy: {joules['total']:.4g} J, {share}")
             result.append(f"simulated time: {summary['simulated_seconds']:.1f} s; {late} late, {nobody}")

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from app.algorithms import build_algorithm, world_of
 from app.checkpoint import from_bytes, to_bytes
-from app.config import RunConfig
+from app.config import RunConfig, check_cell_size
 from app.errors import UserError, bad_value
 from app.federation import gather_devices
 from app.memory import keep_memory
@@ -26,7 +26,7 @@ from app.tasks.family import family
 from app.tiers.cloud import refuse_rules_over_all_cells
 from app.tiers.listener import EdgeListener
 from app.tiers.wire import Wire, evaluation_to_wire, heads_to_wire, outcome_to_wire, profile_to_wire
-from app.wireless import World
+from app.wireless import World, check_deadline
 from clients.messages import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
 from strategies import EdgeOutcome, Evaluation, Profile, Round
 from strategies.exchange import Exchanges, converse
@@ -115,7 +115,11 @@ class EdgeRun:
         topology = {self._name: [profile.node_id for profile in profiles]}
         # The cloud's strategy may need more edges than this one.
         config = config.model_copy(update={"cloud_strategy": "FedAvg"})
-        self._world = world_of_edge(config, profiles) if config.is_planned else None
+        self._world = None
+        if config.is_planned:
+            check_cell_size(config, len(profiles))
+            self._world = world_of_edge(config, profiles)
+            check_deadline(config, self._world)
         try:
             self._hierarchical = build_algorithm(
                 config,

@@ -68,12 +68,16 @@ def rawhfl_bound(
     Raises
     ------
     ValueError
-        If `eta` is not below the theorem's limit, a selected client's `L_u` is not from 1 to `L`, or its `p_sc` not
-        above 0 and up to 1.
+        If `eta` is not below the theorem's limit, a global round has nobody selected, a selected client's `L_u` is not
+        from 1 to `L`, or its `p_sc` not above 0 and up to 1, or `f` has another length than K + 1.
     """
     f, alpha_u = np.asarray(f, dtype=float), np.asarray(alpha_u, dtype=float)
     K, E, _ = alpha_u.shape
+    if f.shape != (K + 1,):
+        raise ValueError(f"f has shape {f.shape}: allowed is {(K + 1,)}, before each of the {K} rounds and after all")
     selected = alpha_u > 0
+    if idle := np.flatnonzero(~selected.any(axis=(1, 2))).tolist():
+        raise ValueError(f"alpha_u = 0 for all clients in global round {idle[0]}: the theorem divides by their rounds")
     # Ones are harmless where the weight is 0; the probability there may be 0.
     L_u, p_sc, g2 = (np.where(selected, values, 1.0) for values in (L_u, p_sc, g2))
     _check(eta=eta, beta=beta, E=E, L=L, p_sc=p_sc[selected])

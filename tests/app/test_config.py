@@ -73,6 +73,11 @@ def test_bad_values_get_one_line_with_the_key_the_value_and_what_is_allowed(valu
     assert [part for part in parts if part not in str(caught.value)] == []
 
 
+@pytest.mark.parametrize(("given", "ends"), [(1e-5, (1e-5, 1e-5)), ("0.1-0.8", (0.1, 0.8)), ("0.3", (0.3, 0.3))])
+def test_exploitation_is_a_number_or_a_range(given, ends):
+    assert parse_config({"exploitation": given}).exploitation_range == ends
+
+
 def test_strategies_take_their_parameters_and_defaults_give_way():
     adam = parse_strategy("cloud-strategy", "FedAdam(eta=0.02, min_train_nodes=3)").build(
         {"min_train_nodes": 1, "tau": 1.0}

@@ -6,14 +6,14 @@ import sys
 import pytest
 
 from experiments import rawhfl_tables
-from experiments.rawhfl_tables import ROWS, Result, Run, add_to_record, folder_of, main, read_record
+from experiments.rawhfl_tables import ROWS, Result, Run, add_to_record, folder_of, main, read_record, spread
 
 A, B, CENTRAL = Run(3, "RawHFL Z=4", 0), Run(3, "RawHFL Z=4", 1), Run(3, "Central-SGD", 0)
 
 
 def tables(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["rawhfl_tables.py", *map(str, arguments)])
-    main()
+    return main()
 
 
 def write_summary(folder, accuracy, joules):
@@ -37,7 +37,7 @@ def test_finished_runs_are_recorded_once_and_printed_beside_the_paper(tmp_path, 
     write_summary(folder_of(tmp_path, CENTRAL), 0.7, None)
     add_to_record(tmp_path / "runs.csv", B, Result(0.69, 9.0))
     choice = ["--tables", 3, "--seeds", 0, 1, "--rows", "RawHFL Z=4"]
-    tables(monkeypatch, tmp_path, *choice)
+    assert tables(monkeypatch, tmp_path, *choice) == 0
     assert read_record(tmp_path / "runs.csv") == {B: Result(0.69, 9.0), A: Result(0.70, 8.0)}
     tables(monkeypatch, tmp_path, *choice)
     assert len((tmp_path / "runs.csv").read_text().splitlines()) == 3
@@ -46,9 +46,14 @@ def test_finished_runs_are_recorded_once_and_printed_beside_the_paper(tmp_path, 
     )
 
 
+def test_a_single_run_has_no_spread():
+    assert spread([0.25], 4).rstrip() == "0.2500"
+    assert spread([1000.0, 1002.0], 2) == "1,001.00 +- 1.00"
+
+
 def test_a_run_that_fails_is_named_and_not_recorded(tmp_path, monkeypatch, capfd):
     monkeypatch.setitem(ROWS, "RawHFL Z=4", {"selected-per-edge": 13})
-    tables(monkeypatch, tmp_path, "--tables", 3, "--seeds", 0, "--rows", "RawHFL Z=4")
+    assert tables(monkeypatch, tmp_path, "--tables", 3, "--seeds", 0, "--rows", "RawHFL Z=4") == 1
     assert read_record(tmp_path / "runs.csv") == {}
     error = capfd.readouterr().err
     assert "selected-per-edge" in error

@@ -226,6 +226,8 @@ def test_the_terminal_shows_energy_time_and_top_m_in_a_line_each(lines):
         "energy: 35.25 J, 5.875 J per selected client and edge round",
         "simulated time: 50.0 s; 2 late, 3 edge rounds without anybody",
     ]
+    summary = summarise(parse_config({}), lines) | {"edge_rounds_short": 2}
+    assert result_table(summary).splitlines()[-2].endswith("3 edge rounds without anybody, 2 short of clients")
     assert len(new) == len(old) + 3
 
 

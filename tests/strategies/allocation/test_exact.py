@@ -1,14 +1,14 @@
 """`exact` against enumeration and a mixed-integer program, and the properties of an optimum."""
 
-import cvxpy as cp
 import numpy as np
 import pytest
+from scipy.optimize import Bounds, LinearConstraint, milp
 
 from benchmarks.allocation import paper_problem
 from strategies.allocation import Problem, exact, objective, violations
 from strategies.allocation.problem import PER_OPTION
-from strategies.allocation.single_client import best_choice, least_energy
-from tests.strategies.allocation.reference import best_objective, values
+from strategies.allocation.single_client import best_choice, least_energy, value_of
+from tests.strategies.allocation.reference import best_objective
 
 
 def small(seed: int, **changes: object) -> Problem:
@@ -48,31 +48,45 @@ def test_equals_enumeration_of_all_subsets_options_and_rounds(seed):
     assert plan.objective == pytest.approx(best_objective(problem), rel=1e-10)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_equals_a_mixed_integer_program(seed):
-    rng = np.random.default_rng(seed)
-    problem = paper_problem(
-        seed=seed, cells=3, clients_in_cell=6, clients_per_cell=2, max_overlap=1, previous=rng.random(18) < 0.5,
-        max_local_rounds=8, deadline_seconds=1.2, theta=0.05, cycles_per_local_round=rng.uniform(2e7, 1.5e8, 18),
-    )  # fmt: skip
-    cost = values(problem)[:, 0]
-    possible = np.isfinite(cost)
-    take = cp.Variable(cost.shape, boolean=True)
-    selected = cp.sum(take, axis=1)
-    able = possible.any(axis=1)
-    seats = [
-        min(2, (able & ~problem.previous)[inside].sum() + min(1, (able & problem.previous)[inside].sum()))
-        for inside in (problem.cell == cell for cell in range(3))
-    ]
-    inside = (problem.cell == np.arange(3)[:, np.newaxis]).astype(float)
-    program = cp.Problem(
-        cp.Minimize(cp.sum(cp.multiply(np.where(possible, cost, 0), take))),
-        [take <= possible, selected <= 1, inside @ selected == seats, (inside * problem.previous) @ selected <= 1],
-    )
-    program.solve(solver=cp.HIGHS, mip_rel_gap=0)
-    plan = exact(problem)
-    assert plan.selected.sum() == sum(seats)
-    assert plan.objective == pytest.approx(program.value / 6, rel=1e-9)
+@pytest.mark.parametrize("deadline_seconds", [1.0, 2.0, 5.0, 150.0])
+@pytest.mark.parametrize("min_frequency_hz", [0.0, 5e8])
+def test_equals_a_mixed_integer_program_over_clients_options_and_rounds(deadline_seconds, min_frequency_hz):
+    full, options = 0, []
+    for seed in range(30):
+        limits = {"deadline_seconds": deadline_seconds, "min_frequency_hz": min_frequency_hz}
+        problem = small(seed, **(split(seed) if seed % 2 else {}), **limits)
+        u, k, rounds = np.meshgrid(*map(np.arange, (10, problem.options, 7)), indexing="ij")
+        # The least energy is compared with grids in test_operating_point.py.
+        joules = least_energy(problem, u, k, np.maximum(rounds, 1)).joules
+        possible = (rounds > 0) & (joules <= problem.energy_budget_joules[:, np.newaxis, np.newaxis])
+        cost = value_of(problem, rounds, np.where(possible, joules, np.inf))[possible]
+        who, again = u[possible], problem.previous[u[possible]]
+        able = possible.any(axis=(1, 2))
+        in_cell = problem.cell == np.arange(2)[:, np.newaxis]
+        old, new = (in_cell & able & problem.previous).sum(1), (in_cell & able & ~problem.previous).sum(1)
+        seats = np.minimum(problem.clients_per_cell, new + np.minimum(problem.max_overlap, old))
+        plan = exact(problem)
+        assert [int(plan.selected[inside].sum()) for inside in in_cell] == seats.tolist()
+        full += not plan.short_cells
+        options += plan.option[plan.selected].tolist()
+        if not cost.size:
+            continue
+        unit = np.abs(cost).min()  # HiGHS takes differences below 1e-6 for none
+        program = milp(
+            cost / unit,
+            integrality=np.ones(cost.size),
+            bounds=Bounds(0, 1),
+            constraints=[
+                LinearConstraint(who == np.arange(10)[:, np.newaxis], ub=1),
+                LinearConstraint(in_cell[:, who], seats, seats),
+                LinearConstraint(in_cell[:, who] & again, ub=problem.max_overlap),
+            ],
+            options={"mip_rel_gap": 0},
+        )
+        assert program.success
+        assert plan.objective == pytest.approx(unit * program.fun / 2 / problem.clients_per_cell, rel=1e-9, abs=1e-12)
+    assert full > 0
+    assert set(options) == {0, 1, 2}
 
 
 def test_the_optimum_over_all_cells_is_the_sum_of_the_cells_optima():

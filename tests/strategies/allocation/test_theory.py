@@ -70,5 +70,10 @@ def test_outside_of_its_assumptions_there_is_no_bound():
         rawhfl_bound(f=[1, 0, 0], L_u=1, **given | {"eta": 0.1})
     with pytest.raises(ValueError, match=r"^L_u from 4 to 4: the theorem holds for 1 <= L_u <= L = 3$"):
         rawhfl_bound(f=[1, 0, 0], L_u=4, **given)
+    with pytest.raises(ValueError, match=r"^f has shape \(2,\): allowed is \(3,\), before each of the 2 rounds"):
+        rawhfl_bound(f=[1, 0], L_u=1, **given)
+    idle = ALPHA_U * [[[1]], [[0]]]
+    with pytest.raises(ValueError, match=r"^alpha_u = 0 for all clients in global round 1: the theorem divides"):
+        rawhfl_bound(f=[1, 0, 0], L_u=1, **given | {"alpha_u": idle})
     with pytest.raises(ValueError, match=r"^p_sc from 0 to 0: the theorem holds for 0 < p_sc <= 1$"):
         rawhfl_corollary_bound(f_0=1, f_K=0, p_sc=0.0, **given)
