@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.nn.utils import get_total_norm
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
@@ -75,8 +74,11 @@ class ServerBlock:
         assert inputs.grad is not None
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         statistics = [buffer for buffer in self.blocks.buffers() if buffer.is_floating_point()]
-        # The norm of all is quick to have. Squares that are too large make it infinite: Adam's state would be so too.
-        if not torch.isfinite(get_total_norm([inputs.grad, *gradients, *statistics]) + loss.detach()):
+        # A sum of all is quick to make, and not finite if one of them is not. Of the gradients it takes the squares:
+        # where these are too large, Adam's state would be infinite for good.
+        sums = [values.sum() for values in (inputs.grad, *statistics)]
+        squares = [torch.dot(values, values) for values in map(torch.flatten, gradients)]
+        if not torch.isfinite(sum((*sums, *squares), loss.detach())):
             for buffer, values in zip(self.blocks.buffers(), before, strict=True):
                 buffer.copy_(values)
             raise ValueError("its activations make the loss, or a gradient, NaN or too large")
