@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from flwr.serverapp.strategy import FedProx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.errors import UserError, bad_value
@@ -341,7 +342,7 @@ def _check_strategies(config: RunConfig) -> None:
         edges = ", or num-edges = 2 or more" if config.is_split else ""
         allowed = f"'FedAvg': {config.algorithm} without edges has nothing for it to aggregate{edges}"
         raise bad_value("cloud-strategy", config.cloud_strategy, allowed)
-    if config.is_split and config.cloud.name == "FedProx":
+    if config.is_split and issubclass(config.cloud.kind, FedProx):
         allowed = "another strategy: the proximal term is for clients that have the whole model"
         raise bad_value("cloud-strategy", config.cloud_strategy, allowed)
 

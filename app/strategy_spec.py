@@ -1,10 +1,15 @@
-"""Flower's strategies by name, with parameters, as written in the run config: ``"FedAdam(eta=0.01)"``."""
+"""Strategies by name, with parameters, as written in the run config.
+
+Flower's are ``"FedAdam(eta=0.01)"``, those of other packages ``"package.module:Name(parameter=1.0)"``.
+"""
 
 import ast
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 from flwr.serverapp import strategy as flower_strategies
@@ -33,11 +38,12 @@ FIXED = ("weighted_by_key", "arrayrecord_key", "configrecord_key")
 SHARES = ("fraction_train", "fraction_evaluate")
 POSITIVE = ("client_learning_rate",)
 KINDS = {float: "a number", int: "an integer", str: "a string"}
+MODULE_AND_CALL = re.compile(r"(?:([A-Za-z_][\w.]*):)?(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class StrategySpec:
-    """A strategy of Flower's and the parameters it was given.
+    """A strategy and the parameters it was given.
 
     Parameters
     ----------
@@ -45,29 +51,49 @@ class StrategySpec:
         The run-config key it stands in, for error messages.
     text : str
         As the user wrote it.
+    module : str
+        Where it is; empty for Flower's own.
     name : str
-        One of `STRATEGIES`.
+        Its name there; one of `STRATEGIES` for Flower's own.
     parameters : tuple[tuple[str, Any], ...]
         Names and values.
     """
 
     key: str
     text: str
+    module: str
     name: str
     parameters: tuple[tuple[str, Any], ...]
 
-    def build(self, defaults: Mapping[str, Any]) -> Strategy:
-        """Return a new strategy; its own parameters win over `defaults`."""
+    @property
+    def kind(self) -> type[Strategy]:
+        """The strategy's class; UserError if it can't be imported or is none."""
+        if not self.module:
+            return getattr(flower_strategies, self.name)
         try:
-            return getattr(flower_strategies, self.name)(**{**defaults, **dict(self.parameters)})
-        except (TypeError, ValueError) as error:
-            raise bad_value(self.key, self.text, f"what Flower's {self.name} takes ({error})") from None
+            found = getattr(import_module(self.module), self.name)
+        except Exception as error:  # importing runs foreign code, which can fail in any way
+            raise bad_value(self.key, self.text, f"what can be imported ({_one_line(error)})") from None
+        if not (isinstance(found, type) and issubclass(found, Strategy)):
+            raise bad_value(self.key, self.text, "a subclass of flwr.serverapp.strategy.Strategy")
+        return found
+
+    def build(self, defaults: Mapping[str, Any]) -> Strategy:
+        """Return a new strategy; its own parameters win over those of `defaults` that it has."""
+        known, takes_any = _parameters(self.kind)
+        given = {name: value for name, value in defaults.items() if takes_any or name in known}
+        try:
+            return self.kind(**{**given, **dict(self.parameters)})
+        except Exception as error:  # its constructor may be foreign code too
+            raise bad_value(self.key, self.text, f"what {self.name} takes ({_one_line(error)})") from None
 
     def check(self) -> None:
         """Raise UserError for parameters that the strategy lacks, needs or refuses."""
-        known = _parameters(self.name)
+        known, takes_any = _parameters(self.kind)
         for name, value in self.parameters:
             if name not in known:
+                if takes_any:
+                    continue
                 raise bad_value(self.key, self.text, f"a parameter of {self.name}: {', '.join(known)}")
             wanted = next((kind for kind in KINDS if known[name].annotation is kind), None)
             accepted = (int, float) if wanted is float else wanted
@@ -82,33 +108,42 @@ class StrategySpec:
 
 @lru_cache
 def parse_strategy(key: str, text: str) -> StrategySpec:
-    """Parse ``Name`` or ``Name(parameter=value, ...)``.
+    """Parse ``Name`` or ``Name(parameter=value, ...)``, for a strategy that is not Flower's with ``package.module:``.
 
     Raises
     ------
     UserError
         If it is not of this form or the name is not one of `STRATEGIES`.
     """
-    form = "NAME or NAME(parameter=value, ...) with NAME one of " + ", ".join(STRATEGIES)
+    names = ", ".join(STRATEGIES)
+    form = f"NAME or NAME(parameter=value, ...) with NAME one of {names}, or package.module:NAME of your own"
+    module, call_text = MODULE_AND_CALL.fullmatch(text.strip()).groups(default="")  # type: ignore[union-attr]
     try:
-        node = ast.parse(text.strip(), mode="eval").body
+        node = ast.parse(call_text, mode="eval").body
         call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
         if not isinstance(call.func, ast.Name) or call.args:
             raise ValueError
         parameters = tuple((str(k.arg), ast.literal_eval(k.value)) for k in call.keywords)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise bad_value(key, text, form) from None
-    if call.func.id not in STRATEGIES:
+    if not module and call.func.id not in STRATEGIES:
         raise bad_value(key, text, form)
-    return StrategySpec(key, text, call.func.id, parameters)
+    return StrategySpec(key, text, module, call.func.id, parameters)
 
 
 @lru_cache
-def _parameters(name: str) -> dict[str, inspect.Parameter]:
-    """Return what a config can set: numbers and strings, not functions."""
-    signature = inspect.signature(getattr(flower_strategies, name).__init__)
-    return {
-        key: parameter
-        for key, parameter in signature.parameters.items()
-        if key not in ("self", *FIXED) and "Callable" not in str(parameter.annotation)
+def _parameters(kind: type[Strategy]) -> tuple[dict[str, inspect.Parameter], bool]:
+    """Return what a config can set: numbers and strings, not functions; and whether others may be given, for a base."""
+    every = inspect.signature(kind.__init__).parameters
+    known = {
+        name: parameter
+        for name, parameter in every.items()
+        if name not in ("self", *FIXED)
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and "Callable" not in str(parameter.annotation)
     }
+    return known, any(parameter.kind == parameter.VAR_KEYWORD for parameter in every.values())
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,5 +1,6 @@
 """The run config: what it takes, and the one line it answers to what it doesn't."""
 
+import sys
 import tomllib
 from pathlib import Path
 
@@ -93,6 +94,69 @@ def test_strategies_take_their_parameters_and_defaults_give_way():
 def test_every_strategy_can_be_built(name):
     text = "QFedAvg(client_learning_rate=0.1)" if name == "QFedAvg" else name
     assert type(parse_strategy("edge-strategy", text).build({})).__name__ == name
+
+
+MODULE = """
+from flwr.serverapp.strategy import FedAvg, FedProx
+
+class Scaled(FedAvg):
+    def __init__(self, scale: float, **options):
+        super().__init__(**options)
+        self.scale = scale
+
+class Bare(FedProx):
+    def __init__(self):
+        super().__init__(min_available_nodes=1)
+
+class Broken(FedAvg):
+    def __init__(self):
+        raise RuntimeError("not\\ntoday")
+
+number = 3
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    (tmp_path / "own_strategies.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("own_strategies", None)
+
+
+def test_a_strategy_of_ones_own_is_named_with_its_module(own_module):
+    config = parse_config({"edge-strategy": "own_strategies:Scaled(scale=0.5, min_train_nodes=2)"})
+    edge = config.edge.build({"fraction_train": 0.5, "min_train_nodes": 1})
+    assert (edge.scale, edge.fraction_train, edge.min_train_nodes) == (0.5, 0.5, 2)
+    bare = parse_config({"cloud-strategy": "own_strategies:Bare"}).cloud.build({"min_train_nodes": 1})
+    assert (type(bare).__name__, bare.min_train_nodes, bare.min_available_nodes) == ("Bare", 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("own_strategies:Missing", "what can be imported (AttributeError: module 'own_strategies' has no attribute"),
+        ("no_such_module:Scaled", "what can be imported (ModuleNotFoundError: No module named 'no_such_module')"),
+        ("own_strategies:number", "a subclass of flwr.serverapp.strategy.Strategy"),
+        ("own_strategies:Bare(scale=1)", "a parameter of Bare: "),
+        ("own_strategies:Scaled", "what Scaled takes (TypeError: "),
+        ("own_strategies:Scaled(scale='big')", "a number for scale"),
+        ("own_strategies:Scaled(scale=1.0, nonsense=1)", "what Scaled takes (TypeError: "),
+        ("own_strategies:Broken", "what Broken takes (RuntimeError: not today)"),
+        ("own_strategies:", "NAME or NAME(parameter=value, ...)"),
+        (":FedAvg", "NAME or NAME(parameter=value, ...)"),
+    ],
+)
+def test_a_strategy_that_is_none_gets_one_line(own_module, text, allowed):
+    with pytest.raises(UserError) as caught:
+        parse_config({"edge-strategy": text})
+    assert str(caught.value).startswith(f"edge-strategy = {text!r}: allowed is {allowed}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_strategy_of_ones_own_says_what_it_is_to_split_training(own_module):
+    with pytest.raises(UserError, match="the proximal term is for clients that have the whole model"):
+        parse_config({"algorithm": "hsfl", "cloud-strategy": "own_strategies:Bare"})
 
 
 def test_command_lines_are_key_value_pairs_and_files_and_the_last_one_wins(tmp_path):
