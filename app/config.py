@@ -291,10 +291,11 @@ def _check_together(config: RunConfig) -> None:
         except RuntimeError:
             raise bad_value(key, config.as_dict()[key], "a path; there is no home folder of that user") from None
     for spec in (config.cloud, config.edge):
-        spec.check()
+        if not spec.module:
+            spec.check()
     if config.resume and config.output_dir:
         raise bad_value("output-dir", config.output_dir, "'' beside resume: a run goes on in its own folder")
-    _check_strategies(config)
+    _refuse_unused_strategies(config)
     if config.is_split:
         _ = config.cuts
         if config.dataset == VIDEO_CACHING and config.label_policy == "indices":
@@ -330,20 +331,40 @@ def _check_together(config: RunConfig) -> None:
         raise bad_value("data-dir", "", "a folder with train/<class>/* and test/<class>/* for dataset = 'image-folder'")
 
 
-def _check_strategies(config: RunConfig) -> None:
-    """Refuse strategies that an algorithm would not run."""
-    if config.algorithm in PLANNED_ALGORITHMS and config.edge_strategy != "FedAvg":
+def check_strategies(config: RunConfig) -> None:
+    """Refuse strategies that can't be made, or that would not do in this run what they are.
+
+    It imports strategies of other packages, which clients need not have: servers call it, before anything else.
+
+    Raises
+    ------
+    UserError
+        For one that is not a strategy, or does not go with the algorithm or with `participation`.
+    """
+    has_cloud, has_edges = config.role != "edge", config.role != "cloud"
+    for spec in [config.cloud] * has_cloud + [config.edge] * has_edges:
+        spec.check()
+    if has_cloud and config.is_split and issubclass(config.cloud.kind, FedProx):
+        allowed = "another strategy: the proximal term is for clients that have the whole model"
+        raise bad_value("cloud-strategy", config.cloud_strategy, allowed)
+    samples = config.cloud if config.algorithm == "fedavg" else config.edge
+    if has_edges and config.participation < 1 and not config.is_split and not samples.takes("fraction_train"):
+        allowed = f"1.0: {samples.name} has no fraction_train"
+        raise bad_value("participation", config.participation, allowed)
+
+
+def _refuse_unused_strategies(config: RunConfig) -> None:
+    """Refuse strategies that an algorithm has no use for; a flat one just has no edges."""
+    given_edge = not config.is_flat and config.edge_strategy != "FedAvg"
+    if config.algorithm in PLANNED_ALGORITHMS and given_edge:
         allowed = f"'FedAvg': the edges of {config.algorithm} add up gradients; other strategies go with h-fedavg"
         raise bad_value("edge-strategy", config.edge_strategy, allowed)
-    if config.is_split and config.edge_strategy != "FedAvg":
+    if config.is_split and given_edge:
         allowed = f"'FedAvg': {config.algorithm} says how edges train; other strategies go with h-fedavg"
         raise bad_value("edge-strategy", config.edge_strategy, allowed)
     if config.is_flat and config.algorithm != "fedavg" and config.cloud_strategy != "FedAvg":
         edges = ", or num-edges = 2 or more" if config.is_split else ""
         allowed = f"'FedAvg': {config.algorithm} without edges has nothing for it to aggregate{edges}"
-        raise bad_value("cloud-strategy", config.cloud_strategy, allowed)
-    if config.is_split and issubclass(config.cloud.kind, FedProx):
-        allowed = "another strategy: the proximal term is for clients that have the whole model"
         raise bad_value("cloud-strategy", config.cloud_strategy, allowed)
 
 

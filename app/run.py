@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from torch import nn
 
 from app.algorithms import build_algorithm, frozen_head, under_cloud, world_of
-from app.config import RunConfig, check_cell_size
+from app.config import RunConfig, check_cell_size, check_strategies
 from app.errors import UserError, bad_value
 from app.federation import assign_edges, gather_clients
 from app.memory import keep_memory
@@ -86,6 +86,7 @@ def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent
     UserError
         Before any training and before anything is written, for whatever the user has to change.
     """
+    check_strategies(config)
     torch.set_num_threads(config.torch_threads)
     compute_device(config)
     family(config).check_data(config)

@@ -78,10 +78,14 @@ class StrategySpec:
             raise bad_value(self.key, self.text, "a subclass of flwr.serverapp.strategy.Strategy")
         return found
 
+    def takes(self, name: str) -> bool:
+        """Return whether the strategy has a parameter of this name."""
+        known, takes_any = _parameters(self.kind)
+        return takes_any or name in known
+
     def build(self, defaults: Mapping[str, Any]) -> Strategy:
         """Return a new strategy; its own parameters win over those of `defaults` that it has."""
-        known, takes_any = _parameters(self.kind)
-        given = {name: value for name, value in defaults.items() if takes_any or name in known}
+        given = {name: value for name, value in defaults.items() if self.takes(name)}
         try:
             return self.kind(**{**given, **dict(self.parameters)})
         except Exception as error:  # its constructor may be foreign code too
@@ -134,11 +138,11 @@ def parse_strategy(key: str, text: str) -> StrategySpec:
 @lru_cache
 def _parameters(kind: type[Strategy]) -> tuple[dict[str, inspect.Parameter], bool]:
     """Return what a config can set: numbers and strings, not functions; and whether others may be given, for a base."""
-    every = inspect.signature(kind.__init__).parameters
+    every = inspect.signature(kind).parameters
     known = {
         name: parameter
         for name, parameter in every.items()
-        if name not in ("self", *FIXED)
+        if name not in FIXED
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         and "Callable" not in str(parameter.annotation)
     }

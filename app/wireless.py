@@ -14,7 +14,7 @@ from app.work import Work, traffic_of
 from sim.meters import Clock, EnergyMeter
 from sim.world import make_world, realise
 from strategies.allocation import Plan, Problem, Solver, eligible_at_full_power, get_solver
-from strategies.allocation.costs import compute_seconds, upload_seconds
+from strategies.allocation.feasibility import least_seconds
 from strategies.randomness import derived_seed
 from strategies.resource_aware import Outcome
 
@@ -374,17 +374,7 @@ def check_deadline(config: RunConfig, world: World) -> None:
     """Raise UserError where no client could make one local round before the deadline in the first edge round."""
     if config.algorithm in WITHOUT_LIMITS:
         return
-    problem = world.problem(1, world.everybody, None, 0)
-    cycles = problem.cycles_per_local_round
-    compute = compute_seconds(cycles=cycles, frequency_hz=problem.max_frequency_hz[:, np.newaxis])
-    upload = upload_seconds(
-        bits=problem.payload_bits + problem.payload_bits_per_local_round,
-        power_watts=problem.max_power_watts[:, np.newaxis],
-        gain=problem.gain[:, np.newaxis],
-        noise_watts=problem.noise_watts,
-        bandwidth_hz=problem.bandwidth_hz,
-    )
-    fastest = float((compute + upload + problem.idle_seconds + problem.idle_seconds_per_local_round).min())
+    fastest = float(least_seconds(world.problem(1, world.everybody, None, 0)).min())
     if fastest > config.deadline_seconds:
         allowed = f"more: the fastest client needs {fastest:.3g} s for one local round"
         raise bad_value("deadline-seconds", config.deadline_seconds, allowed)

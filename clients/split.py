@@ -18,6 +18,7 @@ from .messages import (
     INDICES,
     LABEL_POLICY,
     LABELS,
+    LABELS_CHANGED,
     LABELS_DIGEST,
     LOCAL_ROUNDS,
     METRICS,
@@ -94,7 +95,7 @@ def begin_session(task: ClientTask, config: ConfigRecord, block: ArrayRecord) ->
 def check_registered(task: ClientTask, config: ConfigRecord) -> None:
     """Raise ValueError if an instruction goes by other labels than the client has: its data have changed since."""
     if config.get(LABELS_DIGEST, own := labels_digest(task.train.labels.numpy())) != own:
-        raise ValueError("its labels are not those that it registered: its data have changed")
+        raise ValueError(f"{LABELS_CHANGED}: its data are not those whose labels it registered")
 
 
 def forward(session: Session, task: ClientTask) -> None:
@@ -150,8 +151,8 @@ class Sessions:
                     LOCAL_ROUNDS: session.local_epochs,
                 }
             )
-            # Some of an earlier round went on in other processes; their graphs would stay here.
-            self._alive = {n: s for n, s in self._alive.items() if s.server_round == session.server_round}
+            # Some of earlier rounds went on in other processes: their graphs would stay. Edges may be a round apart.
+            self._alive = {n: s for n, s in self._alive.items() if s.server_round >= session.server_round - 1}
         forward(session, task)
         self._alive[context.node_id] = session
 

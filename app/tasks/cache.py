@@ -29,8 +29,7 @@ def fingerprint(root: Path, files: Iterable[Path], *settings: object) -> str:
     Parameters
     ----------
     root : Path
-        The folder the files are in. Its own path does not count: a copy that keeps the times has the
-        same key.
+        The folder the files are in. Its own path does not count, unless it is among the settings.
     files : Iterable[Path]
         Files below `root`, in any order.
     *settings : object

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from app.algorithms import build_algorithm, world_of
 from app.checkpoint import from_bytes, to_bytes
-from app.config import RunConfig, check_cell_size
+from app.config import RunConfig, check_cell_size, check_strategies
 from app.errors import UserError, bad_value
 from app.federation import gather_devices
 from app.memory import keep_memory
@@ -65,6 +65,7 @@ def run_edge(
     UserError
         For whatever the user has to change.
     """
+    check_strategies(config)
     torch.set_num_threads(config.torch_threads)
     compute_device(config)
     refuse_rules_over_all_cells(config)
@@ -119,7 +120,8 @@ class EdgeRun:
         if config.is_planned:
             check_cell_size(config, len(profiles))
             self._world = world_of_edge(config, profiles)
-            check_deadline(config, self._world)
+            if config.resources == "simulated":  # then all edges' clients are known here
+                check_deadline(config, self._world)
         try:
             self._hierarchical = build_algorithm(
                 config,

@@ -89,6 +89,8 @@ STEP: Final = "step"
 NUM_STEPS: Final = "num-steps"
 LABEL_POLICY: Final = "label-policy"
 LABELS_DIGEST: Final = "labels-digest"
+# A client refuses an instruction with this word where the digest is not that of its labels.
+LABELS_CHANGED: Final = "labels-changed"
 
 # Keys of the config record that tell a client where its stream goes, and on what terms.
 STREAM_ADDRESS: Final = "stream-address"

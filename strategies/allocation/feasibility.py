@@ -111,18 +111,23 @@ def report(problem: Problem, plan: Plan) -> str:
     return "\n".join(lines)
 
 
+def least_seconds(problem: Problem) -> np.ndarray:
+    """Return what one local round takes each client at its highest frequency and power, shape ``(U,)``."""
+    client, option = np.indices((problem.clients, problem.options))
+    costs = client_costs(
+        problem, client, option, np.int64(1), problem.max_frequency_hz[client], problem.max_power_watts[client]
+    )
+    return (costs["compute_seconds"] + costs["upload_seconds"] + costs["idle_seconds"]).min(axis=1)
+
+
 def _needs(problem: Problem) -> list[dict[str, str]]:
     """Return what one local round takes of each client at least, by the reason for which it may not suffice."""
     client, option = np.indices((problem.clients, problem.options))
-    fastest = client_costs(
-        problem, client, option, np.int64(1), problem.max_frequency_hz[client], problem.max_power_watts[client]
-    )
-    seconds = (fastest["compute_seconds"] + fastest["upload_seconds"] + fastest["idle_seconds"]).min(axis=1)
     joules = least_energy(problem, client, option, np.int64(1)).joules.min(axis=1)
     return [
         {
             "deadline": f": one round takes {s:.4g} s at least",
             "energy": f": one round in time takes {e:.4g} J at least",
         }
-        for s, e in zip(seconds, joules, strict=True)
+        for s, e in zip(least_seconds(problem), joules, strict=True)
     ]

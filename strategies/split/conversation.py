@@ -17,6 +17,7 @@ from clients.messages import (
     INDICES,
     LABEL_POLICY,
     LABELS,
+    LABELS_CHANGED,
     LABELS_DIGEST,
     METRICS,
     NUM_EXAMPLES,
@@ -191,9 +192,10 @@ class Labels:
         return failures
 
     def forget(self, failures: Iterable[Failure]) -> None:
-        """Let those who failed register their labels again: these may be why."""
+        """Let those who failed because their labels have changed register them again."""
         for failure in failures:
-            self._registered.pop(failure.node_id, None)
+            if LABELS_CHANGED in failure.reason:
+                self._registered.pop(failure.node_id, None)
 
     def terms(self, node_id: int) -> dict[str, str | int]:
         """Return what a client has to know: the policy, and by a digest which of its labels it goes by."""

@@ -24,6 +24,8 @@ from .fine_tuning import FineTuning, Personalised, fine_tune_heads
 from .server_block import MakeOptimizer, ServerBlock, legal_cuts, names_before
 from .transports import MessageTransport, Transport
 
+DRAWING = Lock()
+
 
 class SplitEdge(ABC):
     """An edge that holds the server half of its clients' models; the algorithms are its subclasses.
@@ -80,8 +82,8 @@ class SplitEdge(ABC):
         self.seed = seed
         self.num_classes = model[-1].out_features
         self._cut_shapes = cut_shapes(model, input_shape)
-        self._draws = draws_random_numbers(model, input_shape)
-        self._drawing = Lock()
+        first = min(legal_cuts(model))
+        self._draws = draws_random_numbers(model[first:], self._cut_shapes[first])
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -185,10 +187,13 @@ class SplitEdge(ABC):
     def _seeded_step(self, server: ServerBlock, batch: MiniBatch, *purpose: int) -> tuple[Tensor, float]:
         """Make a step in which what is drawn, as by dropout, depends on the seed and the purpose alone.
 
-        PyTorch's generators are global, so that one thread at a time makes such a step.
+        PyTorch's generators are global, so that one thread of the process at a time makes such a step.
         """
-        with self._drawing, torch.random.fork_rng([server.device] if server.device.type == "cuda" else []):
-            torch.manual_seed(derived_seed(self.seed, "server", *purpose))
+        device, seed = server.device, derived_seed(self.seed, "server", *purpose)
+        with DRAWING, torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.default_generator.manual_seed(seed)
+            if device.type == "cuda":
+                torch.cuda.manual_seed(seed)
             return server.step(batch.activations, batch.labels)
 
     def random_order(self, items: Sequence[int], *purpose: int | str) -> list[int]:
@@ -388,9 +393,9 @@ def cut_shapes(model: nn.Sequential, input_shape: tuple[int, ...]) -> dict[int, 
 
 
 @torch.no_grad()
-def draws_random_numbers(model: nn.Sequential, input_shape: tuple[int, ...]) -> bool:
-    """Return whether training the model draws from PyTorch's generator, as dropout does."""
-    copied = copy.deepcopy(model).cpu().train()
+def draws_random_numbers(blocks: nn.Module, input_shape: tuple[int, ...]) -> bool:
+    """Return whether training blocks draws from PyTorch's generator, as dropout does."""
+    copied = copy.deepcopy(blocks).cpu().train()
     with torch.random.fork_rng([]):
         before = torch.get_rng_state()
         copied(next(copied.parameters()).new_zeros(2, *input_shape))

@@ -309,7 +309,9 @@ class _Lane:
         batch = self._terms.mini_batch(node_id, frame.values, frame.labels)
         self._transport.on_bytes("uplink", ACTIVATIONS, frame.tensor_bytes)
         self._transport.on_bytes("uplink", self._terms.labels.policy, 4 * len(frame.labels))
-        return batch, max(1, frame.num_steps)
+        if frame.num_steps < 1:
+            raise ValueError(f"num-steps is {frame.num_steps}, expected a whole number from 1 on")
+        return batch, frame.num_steps
 
     def _answer(self, node_id: int, gradient: Tensor, step: int, arrived: float, *, is_last: bool) -> None:
         frame = pack(self._form, gradient, step=step, seconds_held=time.monotonic() - arrived)

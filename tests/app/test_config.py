@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from flwr.serverapp.strategy import FedAdam, Krum
 
-from app.config import RunConfig, parse_config, read_arguments
+from app.config import RunConfig, check_strategies, parse_config, read_arguments
 from app.errors import UserError
 from app.strategy_spec import STRATEGIES, parse_strategy
 
@@ -97,7 +97,7 @@ def test_every_strategy_can_be_built(name):
 
 
 MODULE = """
-from flwr.serverapp.strategy import FedAvg, FedProx
+from flwr.serverapp.strategy import FedAvg, FedProx, Strategy
 
 class Scaled(FedAvg):
     def __init__(self, scale: float, **options):
@@ -111,6 +111,11 @@ class Bare(FedProx):
 class Broken(FedAvg):
     def __init__(self):
         raise RuntimeError("not\\ntoday")
+
+class Plain(Strategy):
+    def summary(self):
+        pass
+    configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = summary
 
 number = 3
 """
@@ -126,10 +131,13 @@ def own_module(tmp_path, monkeypatch):
 
 def test_a_strategy_of_ones_own_is_named_with_its_module(own_module):
     config = parse_config({"edge-strategy": "own_strategies:Scaled(scale=0.5, min_train_nodes=2)"})
+    check_strategies(config)
     edge = config.edge.build({"fraction_train": 0.5, "min_train_nodes": 1})
     assert (edge.scale, edge.fraction_train, edge.min_train_nodes) == (0.5, 0.5, 2)
     bare = parse_config({"cloud-strategy": "own_strategies:Bare"}).cloud.build({"min_train_nodes": 1})
     assert (type(bare).__name__, bare.min_train_nodes, bare.min_available_nodes) == ("Bare", 2, 1)
+    plain = parse_config({"edge-strategy": "own_strategies:Plain"}).edge.build({"min_train_nodes": 1})
+    assert type(plain).__name__ == "Plain"
 
 
 @pytest.mark.parametrize(
@@ -149,14 +157,20 @@ def test_a_strategy_of_ones_own_is_named_with_its_module(own_module):
 )
 def test_a_strategy_that_is_none_gets_one_line(own_module, text, allowed):
     with pytest.raises(UserError) as caught:
-        parse_config({"edge-strategy": text})
+        check_strategies(parse_config({"edge-strategy": text}))
     assert str(caught.value).startswith(f"edge-strategy = {text!r}: allowed is {allowed}")
     assert "\n" not in str(caught.value)
 
 
 def test_a_strategy_of_ones_own_says_what_it_is_to_split_training(own_module):
     with pytest.raises(UserError, match="the proximal term is for clients that have the whole model"):
-        parse_config({"algorithm": "hsfl", "cloud-strategy": "own_strategies:Bare"})
+        check_strategies(parse_config({"algorithm": "hsfl", "cloud-strategy": "own_strategies:Bare"}))
+    with pytest.raises(UserError, match=r"participation = 0\.5: allowed is 1\.0: Bare has no fraction_train"):
+        check_strategies(parse_config({"edge-strategy": "own_strategies:Bare", "participation": 0.5}))
+
+
+def test_clients_need_not_have_the_servers_strategies():
+    parse_config({"edge-strategy": "only.at_the_server:Strategy(x=1)", "cloud-strategy": "only.there:Too"})
 
 
 def test_command_lines_are_key_value_pairs_and_files_and_the_last_one_wins(tmp_path):

@@ -327,8 +327,21 @@ def test_a_client_whose_labels_have_changed_registers_them_anew(stream):
             rounds = federation.run(make_edge, rounds=3, grid=federation.grid(changes))
     updates = [outcome.edges["edge-0"].updates[0] for outcome in rounds]
     assert [len(update.participants) for update in updates] == [3, 2, 3]
-    assert "its labels are not those that it registered" in updates[1].failures[0].reason
+    assert "labels-changed: its data are not those whose labels it registered" in updates[1].failures[0].reason
     assert sorted(asked) == [0, 1, 1, 2]
+
+
+def test_a_client_that_fails_for_another_reason_is_not_asked_for_its_labels_again():
+    federation, asked = Federation(sizes=(20, 33)), []
+    app = faulty(federation, dies)
+
+    def watched(message, context):
+        asked.append(message.metadata.message_type)
+        return app(message, context)
+
+    first, second = federation.run(federation.split(SplitFedV1, lambda n: 1), rounds=2, grid=federation.grid(watched))
+    assert [len(outcome.edges["edge-0"].updates[0].participants) for outcome in (first, second)] == [1, 2]
+    assert asked.count("query.labels") == 2
 
 
 def test_an_optimizers_state_stays_finite():
