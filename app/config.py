@@ -293,8 +293,10 @@ def _check_together(config: RunConfig) -> None:
     for spec in (config.cloud, config.edge):
         if not spec.module:
             spec.check()
-    if config.resume and config.output_dir:
-        raise bad_value("output-dir", config.output_dir, "'' beside resume: a run goes on in its own folder")
+    resumed, output = (Path(folder).expanduser().absolute() for folder in (config.resume, config.output_dir))
+    if config.resume and config.output_dir and output != resumed:
+        allowed = f"'' or {config.resume!r}: a resumed run goes on in its folder"
+        raise bad_value("output-dir", config.output_dir, allowed)
     _refuse_unused_strategies(config)
     if config.is_split:
         _ = config.cuts

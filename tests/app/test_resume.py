@@ -131,5 +131,9 @@ def test_a_resumed_run_has_no_other_folder(tmp_path, capsys):
     folder = run_app(tmp_path / "run", global_rounds=1)
     capsys.readouterr()
     assert main([f"resume={folder}", "global-rounds=2", f"output-dir={tmp_path / 'other'}"]) == 2
-    assert "other': allowed is '' beside resume: a run goes on in its own folder" in capsys.readouterr().err
+    expected = f"other': allowed is '' or '{folder}': a resumed run goes on in its folder"
+    assert expected in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+    # The settings of before with resume added, as under flwr run.
+    assert main([f"resume={folder}", "global-rounds=2", f"output-dir={folder}"]) == 0
+    assert summary(folder)["rounds"] == 2
