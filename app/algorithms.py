@@ -161,8 +161,8 @@ def planned(make_edge: MakeEdge, config: RunConfig, world: World) -> MakeEdge:
         if isinstance(edge, AccumulatedGradients):
             return ResourceAware(edge, world.edges[name], solve, idle_weight=edge.WEIGHT)
         if isinstance(edge, Strategy):
-            spec = config.cloud if config.is_flat else config.edge
             if getattr(edge, "fraction_train", 1.0) < 1:
+                spec = config.cloud if config.is_flat else config.edge
                 raise bad_value(spec.key, spec.text, "fraction_train = 1.0: plans select the clients")
             if (needed := nodes_needed(edge, "train", config.selected_per_edge)) > config.selected_per_edge:
                 allowed = f"at least {needed}, which its {type(edge).__name__} needs"

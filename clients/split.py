@@ -94,7 +94,7 @@ def begin_session(task: ClientTask, config: ConfigRecord, block: ArrayRecord) ->
 
 def check_registered(task: ClientTask, config: ConfigRecord) -> None:
     """Raise ValueError if an instruction goes by other labels than the client has: its data have changed since."""
-    if config.get(LABELS_DIGEST, own := labels_digest(task.train.labels.numpy())) != own:
+    if LABELS_DIGEST in config and config[LABELS_DIGEST] != labels_digest(task.train.labels.cpu().numpy()):
         raise ValueError(f"{LABELS_CHANGED}: its data are not those whose labels it registered")
 
 

@@ -24,7 +24,7 @@ from .fine_tuning import FineTuning, Personalised, fine_tune_heads
 from .server_block import MakeOptimizer, ServerBlock, legal_cuts, names_before
 from .transports import MessageTransport, Transport
 
-DRAWING = Lock()
+DRAWING = Lock()  # held while a server block draws random numbers: PyTorch's generators are the process's
 
 
 class SplitEdge(ABC):
@@ -185,10 +185,7 @@ class SplitEdge(ABC):
         return gradient
 
     def _seeded_step(self, server: ServerBlock, batch: MiniBatch, *purpose: int) -> tuple[Tensor, float]:
-        """Make a step in which what is drawn, as by dropout, depends on the seed and the purpose alone.
-
-        PyTorch's generators are global, so that one thread of the process at a time makes such a step.
-        """
+        """Make a step in which what is drawn, as by dropout, depends on the seed and the purpose alone."""
         device, seed = server.device, derived_seed(self.seed, "server", *purpose)
         with DRAWING, torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.default_generator.manual_seed(seed)
