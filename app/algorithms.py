@@ -21,8 +21,16 @@ from app.wireless import WirelessWorld, World, solver_for
 from app.work import Work, split_work, whole_model_work
 from clients.task import LocalTraining
 from clients.training import make_optimizer
-from strategies import AccumulatedGradients, EdgeRounds, Hierarchical, Profile, ResourceAware, StrategyEdge
-from strategies.edges import nodes_needed
+from strategies import (
+    AccumulatedGradients,
+    EdgeRounds,
+    EqualWeights,
+    Hierarchical,
+    Profile,
+    ResourceAware,
+    StrategyEdge,
+)
+from strategies.edges import edge_of, nodes_needed
 from strategies.randomness import derived_seed
 from strategies.split import Relay, SplitEdge, SplitFedV1, SplitFedV2
 from strategies.split.server_block import legal_cuts
@@ -64,7 +72,11 @@ def build_algorithm(
     make_edge = ALGORITHMS[config.algorithm](config, client_of, cut_rule(config, client_of, world))
     if transport_of is not None:
         make_edge = over(transport_of, make_edge)
-    return under_cloud(config, make_edge if world is None else planned(make_edge, config, world), topology, **options)
+    if world is not None:
+        make_edge = planned(make_edge, config, world)
+    if config.weighting == "equal":
+        make_edge = equally_weighted(make_edge, config.seed)
+    return under_cloud(config, make_edge, topology, **options)
 
 
 def under_cloud(
@@ -167,10 +179,14 @@ def planned(make_edge: MakeEdge, config: RunConfig, world: World) -> MakeEdge:
             if (needed := nodes_needed(edge, "train", config.selected_per_edge)) > config.selected_per_edge:
                 allowed = f"at least {needed}, which its {type(edge).__name__} needs"
                 raise bad_value("selected-per-edge", config.selected_per_edge, allowed)
-            edge = StrategyEdge(edge, derived_seed(config.seed, "edge", name))
-        return ResourceAware(edge, world.edges[name], solve)
+        return ResourceAware(edge_of(edge, name, size, config.seed), world.edges[name], solve)
 
     return make
+
+
+def equally_weighted(make_edge: MakeEdge, seed: int) -> MakeEdge:
+    """Let all clients of an edge weigh the same, and all edges."""
+    return lambda name, size: EqualWeights(edge_of(make_edge(name, size), name, size, seed))
 
 
 def cut_rule(config: RunConfig, client_of: Mapping[int, int], world: World | None) -> CutOf:

@@ -64,6 +64,7 @@ class RunConfig(BaseModel):
     global_rounds: Positive = 10
     edge_rounds: Positive = 2
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
+    weighting: Literal["examples", "equal"] = "examples"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     # The federation.
@@ -298,6 +299,7 @@ def _check_together(config: RunConfig) -> None:
         allowed = f"'' or {config.resume!r}: a resumed run goes on in its folder"
         raise bad_value("output-dir", config.output_dir, allowed)
     _refuse_unused_strategies(config)
+    _check_weighting(config)
     if config.is_split:
         _ = config.cuts
         if config.dataset == VIDEO_CACHING and config.label_policy == "indices":
@@ -368,6 +370,19 @@ def _refuse_unused_strategies(config: RunConfig) -> None:
         edges = ", or num-edges = 2 or more" if config.is_split else ""
         allowed = f"'FedAvg': {config.algorithm} without edges has nothing for it to aggregate{edges}"
         raise bad_value("cloud-strategy", config.cloud_strategy, allowed)
+
+
+def _check_weighting(config: RunConfig) -> None:
+    """Refuse equal weights where they are so anyway, or where nothing is averaged."""
+    if config.weighting == "examples":
+        return
+    why = ""
+    if config.algorithm in PLANNED_ALGORITHMS:
+        why = f"{config.algorithm} weighs all of its clients and edges equally by itself"
+    elif config.algorithm in ("centralised", "top-popular") or (config.algorithm == "sl" and config.is_flat):
+        why = f"{config.algorithm} averages no models" + ", unless num-edges = 2 or more" * config.is_split
+    if why:
+        raise bad_value("weighting", config.weighting, f"'examples': {why}")
 
 
 def _check_own_folders(config: RunConfig) -> None:

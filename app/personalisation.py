@@ -12,6 +12,7 @@ from app.reports.folder import ResultsFolder
 from app.reports.metrics import personalised_line
 from app.tiers.remote_edge import RemoteEdge
 from strategies import Hierarchical
+from strategies.edges import innermost
 from strategies.exchange import converse
 from strategies.split import FineTuning, Personalised, SplitEdge
 from strategies.views import MemberGrid
@@ -32,8 +33,7 @@ def personalise(
     """
     if not config.is_split or config.fine_tune_steps == 0:
         return
-    # A plan may stand in front of an edge.
-    edges: dict[str, SplitEdge | RemoteEdge] = {n: getattr(e, "edge", e) for n, e in hierarchical.edges.items()}
+    edges: dict[str, SplitEdge | RemoteEdge] = {n: innermost(edge) for n, edge in hierarchical.edges.items()}
     fine_tuning = FineTuning(config.fine_tune_steps, config.fine_tune_rate)
     results: dict[str, Personalised] = converse(
         grid,

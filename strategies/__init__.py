@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .accumulated import AccumulatedGradients
     from .edges import EdgeRounds, Evaluation, Failure, StrategyEdge, Update
+    from .equal_weights import EqualWeights
     from .hierarchical import EdgeOutcome, Hierarchical, Observer, Round
     from .resource_aware import ResourceAware, Resources
     from .topology import DeviceProfile, Profile, ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
@@ -19,6 +20,7 @@ __all__ = [
     "DeviceProfile",
     "EdgeOutcome",
     "EdgeRounds",
+    "EqualWeights",
     "Evaluation",
     "Failure",
     "Hierarchical",
@@ -38,6 +40,7 @@ __all__ = [
 _MODULES = {
     "accumulated": ("AccumulatedGradients",),
     "edges": ("EdgeRounds", "Evaluation", "Failure", "StrategyEdge", "Update"),
+    "equal_weights": ("EqualWeights",),
     "hierarchical": ("EdgeOutcome", "Hierarchical", "Observer", "Round"),
     "resource_aware": ("ResourceAware", "Resources"),
     "topology": ("DeviceProfile", "Profile", "ask_profiles", "ask_to_measure", "group_by_edge", "wait_for_nodes"),

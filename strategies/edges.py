@@ -176,6 +176,27 @@ class StrategyEdge:
         return [Failure(EVERYBODY, fault)]
 
 
+def edge_of(made: Strategy | EdgeRounds, name: str, size: int, seed: int) -> EdgeRounds:
+    """Return the edge `name` of `size` nodes, of a Flower strategy if it is not one by itself.
+
+    Raises
+    ------
+    ValueError
+        If the strategy waits for more nodes than the edge has.
+    """
+    if not isinstance(made, Strategy):
+        return made
+    check_minimum(f"edge {name!r}", made, size, "node")
+    return StrategyEdge(made, derived_seed(seed, "edge", name))
+
+
+def innermost(edge: Any) -> Any:
+    """Return the edge inside of what may stand in front of it, such as plans."""
+    while (inside := getattr(edge, "edge", None)) is not None:
+        edge = inside
+    return edge
+
+
 def unwrapped(strategy: Strategy) -> Strategy:
     """Return the strategy inside of wrappers, as Flower's differential privacy strategies are."""
     while isinstance(inner := getattr(strategy, "strategy", None), Strategy):
@@ -218,6 +239,16 @@ def nodes_needed(strategy: Strategy, phase: str, connected: int) -> int:
     if isinstance(inner, Bulyan) and phase == "train":  # it gives no model for fewer
         needed = max(needed, 4 * inner.num_malicious_nodes + 3)
     return needed
+
+
+def check_minimum(who: str, strategy: Strategy, size: int, unit: str) -> None:
+    """Raise ValueError if a strategy waits for more nodes, or edges, than there are."""
+    for phase in ("train", "evaluate"):
+        if (needed := nodes_needed(strategy, phase, size)) > size:
+            raise ValueError(
+                f"{who} has {size} {unit}(s) but its {type(strategy).__name__} needs {needed}: "
+                f"see its min_available_nodes, min_{phase}_nodes and fraction_{phase}"
+            )
 
 
 def with_dtypes_of(reference: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:

@@ -19,10 +19,11 @@ from .edges import (
     EdgeRounds,
     Evaluation,
     Failure,
-    StrategyEdge,
     Update,
+    check_minimum,
+    edge_of,
     forget_sent_model,
-    nodes_needed,
+    innermost,
     weight_key,
     with_dtypes_of,
 )
@@ -193,12 +194,10 @@ class Hierarchical(Strategy):
             made = make_edge(name, len(members))
             if isinstance(made, Hierarchical):
                 raise ValueError(f"edge {name!r} is itself hierarchical: there are two tiers")
-            if isinstance(made, Strategy):
-                _check_minimum(f"edge {name!r}", made, len(members), "node")
-                made = StrategyEdge(made, derived_seed(seed, "edge", name))
-            self.edges[name] = made
-        _check_minimum("the cloud", cloud, len(self.edges), "edge")
-        strategies = [getattr(edge, "strategy", edge) for edge in self.edges.values()]
+            self.edges[name] = edge_of(made, name, len(members), seed)
+        check_minimum("the cloud", cloud, len(self.edges), "edge")
+        innermost_edges = [innermost(edge) for edge in self.edges.values()]
+        strategies = [getattr(edge, "strategy", edge) for edge in innermost_edges]
         if len(set(map(id, [cloud, *strategies]))) <= len(strategies):
             raise ValueError("make_edge must return a new strategy for every edge: strategies hold state")
         self._edge_of_id = dict(enumerate(self.edges, start=1))
@@ -543,12 +542,3 @@ def _check_topology(topology: Topology) -> None:
             if node_id in edge_of:
                 raise ValueError(f"node {node_id} is in edge {edge_of[node_id]!r} and in edge {name!r}")
             edge_of[node_id] = name
-
-
-def _check_minimum(who: str, strategy: Strategy, size: int, unit: str) -> None:
-    for phase in ("train", "evaluate"):
-        if (needed := nodes_needed(strategy, phase, size)) > size:
-            raise ValueError(
-                f"{who} has {size} {unit}(s) but its {type(strategy).__name__} needs {needed}: "
-                f"see its min_available_nodes, min_{phase}_nodes and fraction_{phase}"
-            )

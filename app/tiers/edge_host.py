@@ -29,8 +29,9 @@ from app.tiers.wire import Wire, evaluation_to_wire, heads_to_wire, outcome_to_w
 from app.wireless import World, check_deadline
 from clients.messages import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
 from strategies import EdgeOutcome, Evaluation, Profile, Round
+from strategies.edges import innermost
 from strategies.exchange import Exchanges, converse
-from strategies.split import FineTuning, Personalised
+from strategies.split import FineTuning, Personalised, SplitEdge
 from strategies.views import MemberGrid
 
 logger = getLogger("espalier")
@@ -206,8 +207,7 @@ class EdgeRun:
         self._load_state(request["state"])
         fine_tuning = FineTuning(request["num_steps"], request["learning_rate"])
         members = MemberGrid(self._grid, self._hierarchical.topology[self._name])
-        # A plan may stand in front of the edge.
-        edge = getattr(self._edge, "edge", self._edge)
+        edge: SplitEdge = innermost(self._edge)
         result: Personalised = self._converse(edge.personalise(request["arrays"], fine_tuning, members))
         self._hierarchical.log_failures("personalisation", self._name, result.failures)
         self._write(personalised_line(self._round, {self._name: result}, self._meter.take(), self._client_of))

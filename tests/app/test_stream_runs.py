@@ -8,7 +8,7 @@ from certificates import make_certificates
 from app.__main__ import main
 from app.config import parse_config
 from app.streams import checked_address, largest_frame_bytes, listen_on, streams_of
-from tests.app.runs import lines, run_app, same_weights, summary
+from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 SHORT = {"batches_per_epoch": 2, "batch_size": 16, "local_epochs": 1, "edge_rounds": 1, "fine_tune_steps": 0}
 STREAM = {"split_transport": "stream"}
@@ -26,6 +26,16 @@ def test_a_run_over_streams_is_the_run_over_messages(tmp_path):
         assert 0 < expected[direction][kind] - kinds[direction][kind] <= 200 * frames
     assert kinds["uplink"]["indices"] == frames * 16 * 4
     assert kinds["uplink"]["client-block"] == expected["uplink"]["client-block"]
+
+
+def test_equal_weights_are_the_same_over_streams_and_messages_and_unsplit(tmp_path):
+    settings = {"weighting": "equal", "num_clients": 4, "global_rounds": 1, **SHORT}
+    by_stream = run_app(tmp_path / "stream", algorithm="hsfl", **settings, **STREAM)
+    assert same_weights(by_stream, run_app(tmp_path / "messages", algorithm="hsfl", **settings))
+    left, right = weights(by_stream), weights(run_app(tmp_path / "unsplit", algorithm="h-fedavg", **settings))
+    by_examples = weights(run_app(tmp_path / "examples", algorithm="hsfl", **settings | {"weighting": "examples"}))
+    assert max(float((left[name] - right[name]).abs().max()) for name in left) < 1e-6
+    assert max(float((left[name] - by_examples[name]).abs().max()) for name in left) > 1e-4
 
 
 def test_sfl_v2_gives_way_to_messages_where_clients_run_one_after_the_other(tmp_path, caplog):

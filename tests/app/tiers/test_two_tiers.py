@@ -34,6 +34,7 @@ CASES = {
         "algorithm": "hsfl",
         "selection": "resource-aware",
         "cut_layer": "best",
+        "weighting": "equal",
         "selected_per_edge": 1,
         "max_local_rounds": 3,
         "fine_tune_steps": 2,

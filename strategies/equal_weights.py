@@ -1,0 +1,75 @@
+"""Every client of an edge counts the same, and every edge the same at the cloud, whatever data they have."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from clients.messages import NUM_EXAMPLES
+
+from .edges import EdgeRounds, Evaluation, Update, innermost
+from .exchange import Exchanges
+from .views import MemberGrid
+
+
+class EqualWeights:
+    """An edge, of whatever kind, whose clients weigh 1 in its averages, and which weighs 1 at the cloud itself.
+
+    Averages are else weighted by examples: alpha_u = ``|D_u|`` over their sum, and alpha_b likewise over edges. Here
+    alpha_u = 1/U over those who took part, and alpha_b = 1/B. Evaluations stay weighted by examples.
+
+    Parameters
+    ----------
+    edge : EdgeRounds
+        Trains. It reads each reply's weight as 1; a client that has nothing to train on weighs 0 as before.
+    """
+
+    def __init__(self, edge: EdgeRounds) -> None:
+        self.edge = edge
+        self._weight_key: str = getattr(innermost(edge), "weight_key", NUM_EXAMPLES)
+
+    def train_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Update]:
+        """Run the edge's round, its clients' weights replaced."""
+        rounds = self.edge.train_round(server_round, arrays, config, grid)
+        replies: list[Message] | None = None
+        while True:
+            try:
+                messages = rounds.send(replies)  # type: ignore[arg-type]
+            except StopIteration as stop:
+                update: Update = stop.value
+                return update if update.arrays is None else replace(update, weight=1.0)
+            replies = [self._weighing_one(reply) for reply in (yield messages)]
+
+    def evaluate_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Evaluation]:
+        """Let the edge evaluate."""
+        return self.edge.evaluate_round(server_round, arrays, config, grid)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the edge's state."""
+        return self.edge.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.edge.load_state_dict(state)
+
+    def _weighing_one(self, reply: Message) -> Message:
+        """Return a reply with weight 1 in place of a positive one; what is wrong with others is the edge's to say."""
+        if reply.has_error():
+            return reply
+        records = {
+            name: MetricRecord({**record, self._weight_key: 1})
+            for name, record in reply.content.metric_records.items()
+            if _is_positive(record.get(self._weight_key))
+        }
+        reply.content = RecordDict({**reply.content, **records})
+        return reply
+
+
+def _is_positive(weight: Any) -> bool:
+    return isinstance(weight, int | float) and math.isfinite(weight) and weight > 0
