@@ -6,6 +6,7 @@ over clients, with its mean and standard deviation over the runs (seeds), and dr
 ``--figure PATH`` puts the figure elsewhere. The first row, and the dashed lines, are the global model.
 """
 
+import sys
 from argparse import ArgumentParser
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,16 +18,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 from rich.progress import track
 
-from app.algorithms import build_algorithm
 from app.config import RunConfig
 from app.engines import in_process_grid
-from app.federation import assign_edges, gather_clients
+from app.errors import UserError
 from app.logs import quiet_flower
 from app.reports.folder import ResultsFolder, saved_config
+from app.reports.metrics import is_evaluation
 from app.reports.plots import BLUE, GREY, ORANGE
+from app.reports.progress import LogProgress
+from app.run import assemble
+from app.tasks.family import family
 from clients.messages import ACCURACY, LOSS
+from strategies.edges import innermost
 from strategies.exchange import converse
-from strategies.split import FineTuning, SplitEdge
+from strategies.split import FineTuning
 from strategies.views import MemberGrid
 
 STEPS, RATES = (10, 50), (0.001, 0.003, 0.01, 0.03, 0.1)
@@ -37,13 +42,11 @@ Result = dict[str, float]
 
 def measure(folder: Path, config: RunConfig) -> list[Result]:
     """Return accuracy and loss, mean over clients, for each of `SETTINGS`; None stands for the global model."""
-    grid = in_process_grid(config)
-    profiles = gather_clients(grid, config)
-    client_of = {profile.node_id: profile.partition_id for profile in profiles}
-    hierarchical = build_algorithm(config, assign_edges(profiles, config), client_of)
     results_folder = ResultsFolder(folder)
-    state = results_folder.load_state()
-    assert state is not None
+    if not config.is_split or (state := results_folder.load_state()) is None:
+        raise UserError(f"{folder}: allowed is the results folder of a split run with a finished round")
+    grid = in_process_grid(config)
+    hierarchical = assemble(config, grid, family(config).new_model(config), LogProgress()).hierarchical
     evaluated = [line for line in results_folder.read_metrics() if line["scope"] == "global" and ACCURACY in line]
     means = []
     for setting in SETTINGS:
@@ -51,11 +54,11 @@ def measure(folder: Path, config: RunConfig) -> list[Result]:
             means.append({key: evaluated[-1][key]["mean"] for key in (ACCURACY, LOSS)})
             continue
         conversations = {
-            name: edge.personalise(state["arrays"], setting, MemberGrid(grid, hierarchical.topology[name]))
+            name: innermost(edge).personalise(state["arrays"], setting, MemberGrid(grid, hierarchical.topology[name]))
             for name, edge in hierarchical.edges.items()
-            if isinstance(edge, SplitEdge)
         }
-        clients = [metrics for r in converse(grid, conversations).values() for metrics in r.metrics.values()]
+        replies = [metrics for r in converse(grid, conversations).values() for metrics in r.metrics.values()]
+        clients = [metrics for metrics in replies if is_evaluation(metrics)]
         means.append({key: fmean(float(metrics[key]) for metrics in clients) for key in (ACCURACY, LOSS)})
     return means
 
@@ -118,9 +121,12 @@ def main() -> None:
     arguments = parser.parse_args()
     quiet_flower()
     found = defaultdict(list)
-    for folder in track(arguments.folders, "runs"):
-        config = saved_config(folder.absolute())
-        found[config.algorithm].append(measure(folder.absolute(), config))
+    try:
+        for folder in track(arguments.folders, "runs"):
+            config = saved_config(folder.absolute())
+            found[config.algorithm].append(measure(folder.absolute(), config))
+    except UserError as error:
+        sys.exit(f"error: {error}")
     print_table(found)
     draw(found, arguments.figure)
 

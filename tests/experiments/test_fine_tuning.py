@@ -1,0 +1,51 @@
+"""The study of fine-tuning measures what a run itself reports."""
+
+import shutil
+
+import pytest
+
+from app.errors import UserError
+from app.reports.folder import saved_config
+from experiments import fine_tuning
+from strategies.split import FineTuning
+from tests.app.own_folders import OWN, own_folders
+from tests.app.runs import run_app, summary
+
+K, RATE = 3, 0.05
+SHORT = {"algorithm": "phsfl", "num_clients": 4, "global_rounds": 1, "fine_tune_steps": K, "fine_tune_rate": RATE}
+PLANNED = {"selection": "resource-aware", "selected_per_edge": 1, "max_local_rounds": 2, "cut_layer": "best"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"weighting": "equal", "algorithm": "sfl-v2", "num_edges": 2},
+        PLANNED | {"batches_per_epoch": 2},
+        PLANNED | {"weighting": "equal", "batches_per_epoch": 2},
+        OWN,
+    ],
+    ids=["phsfl", "sfl-v2, equal weights", "best cut", "best cut, equal weights", "a client without test images"],
+)
+def test_it_gives_the_figures_of_the_run(tmp_path, monkeypatch, settings):
+    if settings is OWN:
+        data = own_folders(tmp_path / "data")
+        shutil.rmtree(data / "2" / "test")
+        settings = settings | {"data_dir": str(data)}
+    folder = run_app(tmp_path / "run", **SHORT | settings)
+    monkeypatch.setattr(fine_tuning, "SETTINGS", [None, FineTuning(K, RATE)])
+    whole, tuned = fine_tuning.measure(folder, saved_config(folder))
+    reported = summary(folder)
+    for key in ("accuracy", "loss"):
+        assert whole[key] == reported["global"][key]["mean"]
+        assert tuned[key] == pytest.approx(reported["personalised"][key]["mean"], rel=1e-12)
+    assert tuned["loss"] != whole["loss"]
+
+
+def test_a_folder_of_another_run_gets_one_line(tmp_path, monkeypatch):
+    folder = run_app(tmp_path / "run", num_clients=4, global_rounds=1)
+    with pytest.raises(UserError, match="allowed is the results folder of a split run"):
+        fine_tuning.measure(folder, saved_config(folder))
+    monkeypatch.setattr("sys.argv", ["fine_tuning.py", str(tmp_path / "none")])
+    with pytest.raises(SystemExit, match=r"^error: "):
+        fine_tuning.main()
