@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from torch import nn
 
 from app.centralised import CentralisedEdge
-from app.config import BEST_CUT, RunConfig
+from app.config import BEST_CUT, VIDEO_CACHING, RunConfig
 from app.errors import bad_value
 from app.measured import MeasuredWorld
 from app.tasks.caching import client_data, examples_available
@@ -159,10 +159,17 @@ def work_of(config: RunConfig) -> Work:
 
 
 def examples_of_local_rounds(config: RunConfig, num_examples: Sequence[int]) -> list[int]:
-    """Return the examples of a local round by client, from those that each has."""
-    if config.batches_per_epoch:
-        return [config.batches_per_epoch * config.batch_size] * len(num_examples)
-    return list(num_examples)
+    """Return the examples of a local round by client, from those that each has: `clients.training.mini_batches`.
+
+    Where data grow, mini-batches count as full, as the RawHFL paper has it.
+    """
+    batches, size = config.batches_per_epoch, config.batch_size
+    if not batches:
+        return list(num_examples)
+    if config.dataset == VIDEO_CACHING:
+        return [batches * size] * len(num_examples)
+    permutations = [divmod(batches, -(-n // size)) if n else (0, 0) for n in num_examples]
+    return [whole * n + rest * size for n, (whole, rest) in zip(num_examples, permutations, strict=True)]
 
 
 def planned(make_edge: MakeEdge, config: RunConfig, world: World) -> MakeEdge:
@@ -173,11 +180,13 @@ def planned(make_edge: MakeEdge, config: RunConfig, world: World) -> MakeEdge:
         if isinstance(edge, AccumulatedGradients):
             return ResourceAware(edge, world.edges[name], solve, idle_weight=edge.WEIGHT)
         if isinstance(edge, Strategy):
+            selected = config.selected_per_edge * (config.cells if config.is_flat else 1)
             if getattr(edge, "fraction_train", 1.0) < 1:
                 spec = config.cloud if config.is_flat else config.edge
                 raise bad_value(spec.key, spec.text, "fraction_train = 1.0: plans select the clients")
-            if (needed := nodes_needed(edge, "train", config.selected_per_edge)) > config.selected_per_edge:
-                allowed = f"at least {needed}, which its {type(edge).__name__} needs"
+            if (needed := nodes_needed(edge, "train", selected)) > selected:
+                least = -(-needed * config.selected_per_edge // selected)
+                allowed = f"at least {least}: its {type(edge).__name__} needs {needed} clients"
                 raise bad_value("selected-per-edge", config.selected_per_edge, allowed)
         return ResourceAware(edge_of(edge, name, size, config.seed), world.edges[name], solve)
 

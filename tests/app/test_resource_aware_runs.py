@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from app.__main__ import main
-from app.algorithms import make_world
+from app.algorithms import examples_of_local_rounds, make_world
 from app.checkpoint import load_state
 from app.config import check_cell_size, parse_config
 from app.errors import UserError
@@ -18,6 +18,9 @@ from app.tasks.family import family
 from app.wireless import solver_for
 from app.work import split_work, whole_model_work
 from clients.evaluation import top_m_accuracies
+from clients.randomness import client_generator
+from clients.task import LocalTraining
+from clients.training import mini_batches
 from strategies.allocation import exact, get_solver, violations
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
@@ -45,6 +48,15 @@ def world_of(config):
 
 
 # The cost model's inputs.
+
+
+@pytest.mark.parametrize("batches", [0, 1, 3, 7, 20])
+def test_a_local_round_counts_the_examples_of_its_mini_batches(batches):
+    config = config_of(algorithm="rawhfl", batches_per_epoch=batches, batch_size=8)
+    training = LocalTraining(batches_per_epoch=batches, batch_size=8)
+    sizes = [1, 5, 8, 9, 16, 50]
+    counted = [sum(map(len, mini_batches(n, training, client_generator(0, 0, 1, "batches")))) for n in sizes]
+    assert examples_of_local_rounds(config, sizes) == counted
 
 
 def test_the_papers_payload_and_cycles():
@@ -240,6 +252,12 @@ def test_an_edge_that_nobody_can_train_for_keeps_its_model_and_its_weight(tmp_pa
         torch.testing.assert_close(after, (trained[name] + start[name]) / 2, rtol=1e-5, atol=1e-6)
 
 
+def test_a_flat_strategy_gets_the_clients_of_all_cells(tmp_path):
+    settings = CACHING | {"algorithm": "fedavg", "selection": "resource-aware", "global_rounds": 1}
+    folder = run_app(tmp_path / "run", **settings, cloud_strategy="FedAvg(min_train_nodes=4)")
+    assert [len(clients) for line in lines(folder, "edge") for clients in line["participants"]] == [4]
+
+
 def test_a_run_in_which_nobody_can_train_is_a_result(tmp_path):
     settings = CACHING | {"num_clients": 24, "num_edges": 2, "global_rounds": 1, "deadline_seconds": 2.0}
     folder = run_app(tmp_path / "run", algorithm="h-fedavg-m1", **settings)
@@ -368,7 +386,12 @@ def test_runs_resume_to_the_same_bits_and_the_same_figures(tmp_path, settings):
         ({"algorithm": "hsfl"}, "label-policy = 'indices': allowed is 'labels' for dataset = 'video-caching'"),
         (
             {"algorithm": "h-fedavg", "selection": "resource-aware", "edge_strategy": "FedAvg(min_train_nodes=3)"},
-            "selected-per-edge = 2: allowed is at least 3, which its FedAvg needs",
+            "selected-per-edge = 2: allowed is at least 3: its FedAvg needs 3 clients",
+        ),
+        (
+            # Flat: one group, of two cells.
+            {"algorithm": "fedavg", "selection": "resource-aware", "cloud_strategy": "FedAvg(min_train_nodes=5)"},
+            "selected-per-edge = 2: allowed is at least 3: its FedAvg needs 5 clients",
         ),
         (
             {"algorithm": "h-fedavg", "selection": "resource-aware", "edge_strategy": "FedAvg(fraction_train=0.5)"},
