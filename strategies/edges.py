@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.strategy import Bulyan, FedAvgM, Strategy
 
 from .exchange import Exchanges
 from .randomness import derived_seed, seeded_globals
-from .screening import Failure, all_finite, screen, weight_of
+from .screening import Failure, all_finite, in_form_of, screen, weight_of
 from .state import restore_strategy_state, strategy_state
 from .views import MemberGrid
 
@@ -109,7 +108,7 @@ class StrategyEdge:
             return Update(failures=too_few)
         forget_sent_model(self.strategy)
         with self._seeded("configure_train", server_round):
-            messages = self.strategy.configure_train(server_round, arrays.copy(), ConfigRecord({**config}), grid)
+            messages = list(self.strategy.configure_train(server_round, arrays.copy(), ConfigRecord({**config}), grid))
         messages = grid.in_client_order(messages)
         screened, failures = screen(messages, (yield messages), self.weight_key)
         # Some strategies take the replies apart, so weights are read before they get them.
@@ -126,7 +125,7 @@ class StrategyEdge:
         elif not all_finite(aggregate, arrays):
             fault = f"the model that {name} made holds NaN or Inf"
         else:
-            return Update(with_dtypes_of(arrays, aggregate), metrics, weight, participants, failures)
+            return Update(in_form_of(arrays, aggregate), metrics, weight, participants, failures)
         return Update(metrics=metrics, failures=[*failures, Failure(EVERYBODY, fault)])
 
     def evaluate_round(
@@ -137,7 +136,9 @@ class StrategyEdge:
         if too_few := self._too_few("evaluate", grid):
             return Evaluation(failures=too_few)
         with self._seeded("configure_evaluate", server_round):
-            messages = self.strategy.configure_evaluate(server_round, arrays.copy(), ConfigRecord({**config}), grid)
+            messages = list(
+                self.strategy.configure_evaluate(server_round, arrays.copy(), ConfigRecord({**config}), grid)
+            )
         messages = grid.in_client_order(messages)
         screened, failures = screen(messages, (yield messages), self.weight_key)
         weight = self._total_weight(screened)
@@ -249,23 +250,6 @@ def check_minimum(who: str, strategy: Strategy, size: int, unit: str) -> None:
                 f"{who} has {size} {unit}(s) but its {type(strategy).__name__} needs {needed}: "
                 f"see its min_available_nodes, min_{phase}_nodes and fraction_{phase}"
             )
-
-
-def with_dtypes_of(reference: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
-    """Return `arrays` in the data types of `reference`.
-
-    Averages turn the integer counters of BatchNorm into floats, and Flower's adaptive strategies turn float32
-    into float64. Integers are rounded to the nearest.
-    """
-    result = ArrayRecord()
-    for name, array in arrays.items():
-        dtype = np.dtype(reference[name].dtype) if name in reference else np.dtype(array.dtype)
-        if np.dtype(array.dtype) == dtype:
-            result[name] = array
-        else:
-            values = np.rint(array.numpy()) if dtype.kind in "iu" else array.numpy()
-            result[name] = Array(np.asarray(values, dtype))
-    return result
 
 
 def _participants(messages: Sequence[Message], replies: Sequence[Message]) -> list[int]:

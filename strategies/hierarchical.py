@@ -25,11 +25,10 @@ from .edges import (
     forget_sent_model,
     innermost,
     weight_key,
-    with_dtypes_of,
 )
 from .exchange import EDGE_FAILED, Direction, Exchanges, converse
 from .randomness import derived_seed, seeded_globals
-from .screening import all_finite, screen
+from .screening import all_finite, in_form_of, screen
 from .state import restore_strategy_state, strategy_state
 from .topology import Topology
 from .views import EdgeGrid, MemberGrid
@@ -420,7 +419,7 @@ class Hierarchical(Strategy):
         if aggregate is None or set(aggregate) != set(arrays) or not all_finite(aggregate, arrays):
             logger.log(WARNING, "round %d: the cloud made no model, the global model stays as it is", number)
             return arrays, metrics, outcomes
-        return with_dtypes_of(arrays, aggregate), metrics, outcomes
+        return in_form_of(arrays, aggregate), metrics, outcomes
 
     def _evaluate(
         self, number: int, arrays: ArrayRecord, config: ConfigRecord | None, grid: Grid, timeout: float | None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from io import BytesIO
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Error, Message, MessageType
+from flwr.app import Array, ArrayRecord, Error, Message, MessageType, RecordDict
 
 from .exchange import REJECTED
 
@@ -52,6 +52,9 @@ def screen(
     A reply is left out when it is an error; when its arrays have other names, shapes or kinds of numbers than the
     ones sent, or hold NaN or Inf; when its weight is missing, negative or not finite, or a training metric is not
     finite; when its records and metrics are made otherwise than those of most others.
+
+    Strategies take arrays by their place and sums in the data type of the first, so those of a reply to train are
+    given the order and the data types of the ones sent.
     """
     reasons = [_fault(*pair, weight_key, numbers) for pair in zip(instructions, replies, strict=True)]
     forms = [None if reason else _form(reply) for reply, reason in zip(replies, reasons, strict=True)]
@@ -65,6 +68,11 @@ def screen(
         if reason:
             failures.append(Failure(instruction.metadata.dst_node_id, reason))
             reply = reply if reply.has_error() else Message(Error(REJECTED, reason), reply_to=instruction)
+        elif _answers_in_kind(instruction, reply):
+            ((name, arrays),) = reply.content.array_records.items()
+            (sent,) = instruction.content.array_records.values()
+            if (formed := in_form_of(sent, arrays)) is not arrays:
+                reply.content = RecordDict({**reply.content, name: formed})
         screened.append(reply)
     return screened, failures
 
@@ -112,11 +120,31 @@ def array_fault(arrays: ArrayRecord, reference: ArrayRecord) -> str:
             return f"array {name!r} {error}"
         if values.shape != tuple(expected.shape):
             return f"array {name!r} has shape {values.shape}, expected {tuple(expected.shape)}"
-        if dtype.kind not in "biufc" or not np.can_cast(values.dtype, dtype, "same_kind"):
+        if dtype.kind not in "biufc" or values.dtype.kind != dtype.kind:
             return f"array {name!r} has dtype {values.dtype}, expected {dtype}"
         if not is_finite(values, dtype):
             return f"array {name!r} holds NaN or Inf"
     return ""
+
+
+def in_form_of(reference: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
+    """Return `arrays`, of the same names, in the order and the data types of `reference`; itself if it is so.
+
+    Averages turn the integer counters of BatchNorm into floats, and Flower's adaptive strategies turn float32
+    into float64. Integers are rounded to the nearest.
+    """
+    dtypes = {name: np.dtype(array.dtype) for name, array in reference.items()}
+    if list(arrays) == list(dtypes) and all(np.dtype(arrays[name].dtype) == dtype for name, dtype in dtypes.items()):
+        return arrays
+    result = ArrayRecord()
+    for name, dtype in dtypes.items():
+        array = arrays[name]
+        if np.dtype(array.dtype) != dtype:
+            values = values_of(array)
+            rounds = dtype.kind in "iu" and values.dtype.kind == "f"
+            array = Array(np.asarray(np.rint(values) if rounds else values, dtype))
+        result[name] = array
+    return result
 
 
 def is_finite(values: np.ndarray, dtype: np.dtype) -> bool:
@@ -134,9 +162,8 @@ def _fault(instruction: Message, reply: Message, weight_key: str, numbers: Seque
     """Return why a reply can't be averaged, judged on its own, or an empty string."""
     if reply.has_error():
         return " ".join((reply.error.reason or f"error {reply.error.code}").split())
-    is_training = instruction.metadata.message_type.split(".")[0] == MessageType.TRAIN
     sent, received = instruction.content.array_records, reply.content.array_records
-    if is_training and len(sent) == 1:
+    if _answers_in_kind(instruction, reply):
         if len(received) != 1:
             return f"{len(received)} array records, expected 1"
         (reference,), (arrays,) = sent.values(), received.values()
@@ -155,10 +182,19 @@ def _fault(instruction: Message, reply: Message, weight_key: str, numbers: Seque
     for name in numbers:
         if not isinstance(value := metrics.get(name), int | float):
             return f"metric {name!r} is {value!r}, expected a number"
-    for name, value in metrics.items() if is_training else ():
+    for name, value in metrics.items() if _is_training(instruction) else ():
         if not np.isfinite(value).all():
             return f"metric {name!r} is {value!r}"
     return ""
+
+
+def _is_training(instruction: Message) -> bool:
+    return instruction.metadata.message_type.split(".")[0] == MessageType.TRAIN
+
+
+def _answers_in_kind(instruction: Message, reply: Message) -> bool:
+    """Return whether a reply has to hold arrays like those sent."""
+    return _is_training(instruction) and len(instruction.content.array_records) == 1 and not reply.has_error()
 
 
 def _form(reply: Message) -> frozenset[str]:

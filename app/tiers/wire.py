@@ -8,8 +8,8 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from clients.messages import ACCURACY, LOSS, TOP
 from strategies import EdgeOutcome, Evaluation, Failure, Profile, Update
-from strategies.edges import EVERYBODY, with_dtypes_of
-from strategies.screening import array_fault
+from strategies.edges import EVERYBODY
+from strategies.screening import array_fault, in_form_of
 from strategies.split import Personalised
 from strategies.split.conversation import to_record
 
@@ -95,7 +95,7 @@ def updates_from_wire(wire: Wire, sent: ArrayRecord, edge_rounds: int, clients: 
     if arrays is not None:
         if fault := array_fault(arrays, sent):
             raise ValueError(fault)
-        arrays = with_dtypes_of(sent, ArrayRecord({name: arrays[name] for name in sent}))
+        arrays = in_form_of(sent, arrays)
     rounds = wire["rounds"]
     if len(rounds) != edge_rounds or (arrays is None) == any(one["trained"] for one in rounds):
         raise ValueError(f"its reply holds {len(rounds)} edge rounds that do not fit its model")

@@ -358,7 +358,8 @@ class _Program:
             parameter.value = whole
         self._seats.value, self._overlap.value = seats, overlap
         try:
-            self._program.solve(solver=self._solver)
+            # From a cold start: a plan must not depend on the problems before.
+            self._program.solve(solver=self._solver, warm_start=False)
         except self._failures:
             return None
         if self._program.status != "optimal":

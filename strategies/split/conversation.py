@@ -34,7 +34,7 @@ from clients.messages import (
 )
 
 from ..exchange import Exchanges
-from ..screening import Failure, array_fault, values_of
+from ..screening import Failure, array_fault, in_form_of, values_of
 
 Weights = dict[str, Tensor]
 
@@ -312,7 +312,7 @@ def _client_block(content: RecordDict, sent: ArrayRecord) -> Weights:
     record = _record(content, CLIENT_BLOCK)
     if fault := array_fault(record, sent):
         raise ValueError(fault)
-    return dict(record.to_torch_state_dict())
+    return dict(in_form_of(sent, record).to_torch_state_dict())
 
 
 def _record(content: RecordDict, name: str) -> ArrayRecord:

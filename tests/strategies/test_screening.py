@@ -1,0 +1,154 @@
+"""Replies are brought into the form of the model that was sent, and refused where that can't be."""
+
+import random
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import Bulyan, FedAvg, FedAvgM, FedMedian, MultiKrum, QFedAvg
+
+from sim.in_process_grid import InProcessGrid
+from strategies import AccumulatedGradients, Hierarchical, StrategyEdge
+from strategies.screening import in_form_of
+from strategies.split import SplitFedV1, SplitFedV2
+from tests.strategies.split.federation import Federation, same, weights
+from tests.strategies.toys import initial, to_numpy, to_record, toy_app, toy_topology
+
+ANY = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
+KINDS = {
+    "Bulyan": lambda: Bulyan(num_malicious_nodes=0, **ANY),
+    "FedAvg": lambda: FedAvg(**ANY),
+    "FedAvgM": lambda: FedAvgM(server_momentum=0.9, **ANY),
+    "FedMedian": lambda: FedMedian(**ANY),
+    "MultiKrum": lambda: MultiKrum(num_malicious_nodes=0, num_nodes_to_select=3, **ANY),
+    "QFedAvg": lambda: QFedAvg(client_learning_rate=0.1, **ANY),
+}
+
+
+def altering(app, change, clients=(0,)):
+    """Return an app like `app` in which `change` gets the replies of some clients to instructions to train."""
+    altered = ClientApp()
+
+    def handle(message, context):
+        reply = app(message, context)
+        if message.metadata.message_type.startswith("train") and context.node_config["partition-id"] in clients:
+            change(reply)
+        return reply
+
+    for action in ("", "accumulated", "split_begin", "split_step", "split_end"):
+        altered.train(action)(handle) if action else altered.train()(handle)
+    altered.evaluate()(handle)
+    for action in ("profile", "labels"):
+        altered.query(action)(handle)
+    return altered
+
+
+def arrays_as(convert):
+    """Return a change of every array in a reply's model, gradient or client block."""
+
+    def change(reply):
+        for name in ("arrays", "accumulated-gradient", "client-block"):
+            if name in reply.content:
+                record = reply.content[name]
+                reply.content[name] = to_record({k: convert(v) for k, v in to_numpy(record).items()})
+
+    return change
+
+
+def backwards(reply):
+    reply.content["arrays"] = ArrayRecord(dict(reversed(reply.content["arrays"].items())))
+
+
+def toy_run(make, app=None):
+    grid = InProcessGrid(app or toy_app(), 5)
+    strategy = Hierarchical(FedAvg(**ANY), lambda name, size: make(), toy_topology(grid, 1))
+    (*_, last) = strategy.rounds(grid, to_record(initial()), 2)
+    return last
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("client", [0, 3])
+def test_the_order_in_which_a_client_names_its_arrays_changes_nothing(kind, client):
+    straight, turned = toy_run(KINDS[kind]), toy_run(KINDS[kind], altering(toy_app(), backwards, [client]))
+    assert list(turned.arrays) == list(initial())
+    for name, values in to_numpy(straight.arrays).items():
+        np.testing.assert_array_equal(turned.arrays[name].numpy(), values)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, ">f4", np.longdouble])
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_types_of_the_same_numbers_change_nothing(kind, dtype):
+    straight = toy_run(KINDS[kind])
+    other = toy_run(KINDS[kind], altering(toy_app(), arrays_as(lambda v: v.astype(dtype))))
+    for name, values in to_numpy(straight.arrays).items():
+        np.testing.assert_array_equal(other.arrays[name].numpy(), values)
+        assert other.arrays[name].dtype == "float32"
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, bool, np.complex64])
+def test_integers_are_no_weights(dtype):
+    outcome = toy_run(KINDS["FedAvg"], altering(toy_app(), arrays_as(lambda v: v.astype(dtype))))
+    (edge,) = outcome.edges.values()
+    (failure,) = edge.updates[0].failures
+    assert failure.reason == f"array 'w' has dtype {np.dtype(dtype)}, expected float32"
+
+
+def split(kind):
+    return lambda federation: federation.split(kind, (lambda n: 1) if kind is SplitFedV1 else 1)
+
+
+@pytest.mark.parametrize("dtype", [">f8", np.longdouble, np.float16, np.int64])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda federation: lambda name, size: AccumulatedGradients(0.05, StrategyEdge(FedAvg(**ANY))),
+        split(SplitFedV1),
+        split(SplitFedV2),
+    ],
+    ids=["accumulated gradients", "sfl-v1", "sfl-v2"],
+)
+def test_no_client_decides_the_type_of_the_model(make, dtype):
+    federation = Federation(sizes=(20, 33, 14))
+    app = altering(federation.app(), arrays_as(lambda v: v.astype(dtype) if v.dtype.kind == "f" else v))
+    outcome = federation.run(make(federation), grid=federation.grid(app), rounds=1)[0]
+    assert {name: w.dtype for name, w in weights(outcome).items()} == {
+        name: w.dtype for name, w in federation.make_model().state_dict().items()
+    }
+    failures = outcome.edges["edge-0"].updates[0].failures
+    assert len(failures) == (dtype is np.int64)
+    if dtype in (">f8", np.longdouble):
+        assert same(weights(outcome), weights(federation.run(make(federation), rounds=1)[0]))
+
+
+def test_a_model_that_is_in_form_is_not_copied():
+    record = to_record(initial())
+    assert in_form_of(record, record) is record
+    turned = ArrayRecord(dict(reversed(record.items())))
+    assert list(in_form_of(record, turned).items()) == list(record.items())
+
+
+class Lazy(FedAvg):
+    """Makes its messages when they are taken."""
+
+    def configure_train(self, *what):
+        yield from super().configure_train(*what)
+
+    def configure_evaluate(self, *what):
+        yield from super().configure_evaluate(*what)
+
+
+def test_a_strategy_that_makes_its_messages_lazily_draws_by_the_seed_too():
+    drawn = []
+    for state in range(3):
+        random.seed(state)
+        grid = InProcessGrid(toy_app(), 8)
+        options = ANY | {"fraction_train": 0.5, "fraction_evaluate": 0.5}
+        topology = toy_topology(grid, 1)
+        strategy = Hierarchical(FedAvg(**ANY), lambda name, size, o=options: Lazy(**o), topology)
+        (outcome,) = strategy.rounds(grid, to_record(initial()), 1)
+        places = {n: i for i, n in enumerate(topology["edge-0"])}
+        trained = outcome.edges["edge-0"].updates[0].participants
+        drawn.append(([places[n] for n in trained], [places[n] for n in outcome.evaluations["edge-0"].replies]))
+    assert drawn[0] == drawn[1] == drawn[2]
+    assert [len(places) for places in drawn[0]] == [4, 4]
