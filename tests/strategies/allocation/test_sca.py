@@ -126,17 +126,18 @@ def test_a_bad_argument_is_named(given):
 
 
 def test_a_plan_does_not_depend_on_the_problems_before():
-    # With equal devices many plans are as good.
+    # Two kinds of devices and equal channels: many plans are as good.
     def problem(seed: int):
         rng = np.random.default_rng(seed)
         return paper_problem(
-            seed=seed, cells=1, clients_in_cell=8, clients_per_cell=3, deadline_seconds=5.0,
-            gain=np.full(8, 1e-10), cycles_per_local_round=np.full((8, 1), 1.4e7), max_frequency_hz=np.full(8, 1e9),
-            max_power_watts=np.full(8, 0.15), energy_budget_joules=np.full(8, 1.0), theta=float(rng.uniform(0.01, 0.4)),
+            seed=seed, cells=1, clients_in_cell=8, clients_per_cell=3, gain=np.full(8, 1e-11), max_power_watts=0.2,
+            max_frequency_hz=np.where(rng.integers(0, 2, 8), 1.5e9, 1.8e9), energy_budget_joules=1.0,
+            cycles_per_local_round=1.5e7, deadline_seconds=float(rng.choice([2.0, 3.0, 5.0])),
+            previous=rng.random(8) < 0.4, max_overlap=1,
         )  # fmt: skip
 
     used = SCA()
-    for seed in range(12):
+    for seed in range(25):
         again, fresh = used(problem(seed)), SCA()(problem(seed))
         for name in ("selected", "local_rounds", "frequency_hz", "power_watts"):
             np.testing.assert_array_equal(getattr(again, name), getattr(fresh, name))
