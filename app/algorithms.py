@@ -30,7 +30,7 @@ from strategies import (
     ResourceAware,
     StrategyEdge,
 )
-from strategies.edges import edge_of, nodes_needed
+from strategies.edges import nodes_needed
 from strategies.randomness import derived_seed
 from strategies.split import Relay, SplitEdge, SplitFedV1, SplitFedV2
 from strategies.split.server_block import legal_cuts
@@ -75,7 +75,7 @@ def build_algorithm(
     if world is not None:
         make_edge = planned(make_edge, config, world)
     if config.weighting == "equal":
-        make_edge = equally_weighted(make_edge, config.seed)
+        make_edge = equally_weighted(make_edge)
     return under_cloud(config, make_edge, topology, **options)
 
 
@@ -188,14 +188,14 @@ def planned(make_edge: MakeEdge, config: RunConfig, world: World) -> MakeEdge:
                 least = -(-needed * config.selected_per_edge // selected)
                 allowed = f"at least {least}: its {type(edge).__name__} needs {needed} clients"
                 raise bad_value("selected-per-edge", config.selected_per_edge, allowed)
-        return ResourceAware(edge_of(edge, name, size, config.seed), world.edges[name], solve)
+        return ResourceAware(edge, world.edges[name], solve)
 
     return make
 
 
-def equally_weighted(make_edge: MakeEdge, seed: int) -> MakeEdge:
+def equally_weighted(make_edge: MakeEdge) -> MakeEdge:
     """Let all clients of an edge weigh the same, and all edges."""
-    return lambda name, size: EqualWeights(edge_of(make_edge(name, size), name, size, seed))
+    return lambda name, size: EqualWeights(make_edge(name, size))
 
 
 def cut_rule(config: RunConfig, client_of: Mapping[int, int], world: World | None) -> CutOf:

@@ -27,7 +27,7 @@ class Update:
     metrics : MetricRecord, optional
         Aggregated training metrics.
     weight : float
-        Weight of those who took part, by default their number of training examples.
+        Weight of those who took part, e.g. their number of training examples; more than 0 where there is a model.
     participants : Sequence[int]
         Node ids of those who took part, in client order.
     failures : Sequence[Failure]
@@ -90,11 +90,12 @@ class StrategyEdge:
     ----------
     strategy : Strategy
         Any Flower strategy.
-    seed : int (default: 0)
-        What the strategy draws (its samples of nodes, noise) follows this seed and the round.
+    seed : int, optional (default: None)
+        What the strategy draws (its samples of nodes, noise) follows this seed and the round. None: `Hierarchical`
+        gives the edge one of its own.
     """
 
-    def __init__(self, strategy: Strategy, seed: int = 0) -> None:
+    def __init__(self, strategy: Strategy, seed: int | None = None) -> None:
         self.strategy = strategy
         self.seed = seed
         self.weight_key = weight_key(strategy)
@@ -162,7 +163,7 @@ class StrategyEdge:
         restore_strategy_state(self.strategy, state)
 
     def _seeded(self, step: str, server_round: int):  # noqa: ANN202
-        return seeded_globals(derived_seed(self.seed, step, server_round))
+        return seeded_globals(derived_seed(self.seed or 0, step, server_round))
 
     def _total_weight(self, replies: Sequence[Message]) -> float:
         return sum(weight_of(reply, self.weight_key) for reply in replies)
@@ -177,23 +178,14 @@ class StrategyEdge:
         return [Failure(EVERYBODY, fault)]
 
 
-def edge_of(made: Strategy | EdgeRounds, name: str, size: int, seed: int) -> EdgeRounds:
-    """Return the edge `name` of `size` nodes, of a Flower strategy if it is not one by itself.
-
-    Raises
-    ------
-    ValueError
-        If the strategy waits for more nodes than the edge has.
-    """
-    if not isinstance(made, Strategy):
-        return made
-    check_minimum(f"edge {name!r}", made, size, "node")
-    return StrategyEdge(made, derived_seed(seed, "edge", name))
+def edge_of(made: Strategy | EdgeRounds) -> EdgeRounds:
+    """Return an edge, made of a Flower strategy if it is not one by itself."""
+    return StrategyEdge(made) if isinstance(made, Strategy) else made
 
 
 def innermost(edge: Any) -> Any:
     """Return the edge inside of what may stand in front of it, such as plans."""
-    while (inside := getattr(edge, "edge", None)) is not None:
+    while hasattr(inside := getattr(edge, "edge", None), "train_round"):
         edge = inside
     return edge
 

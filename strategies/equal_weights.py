@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Strategy
 
 from clients.messages import NUM_EXAMPLES
 
-from .edges import EdgeRounds, Evaluation, Update, innermost
+from .edges import EdgeRounds, Evaluation, Update, edge_of, innermost
 from .exchange import Exchanges
 from .views import MemberGrid
 
@@ -22,13 +23,13 @@ class EqualWeights:
 
     Parameters
     ----------
-    edge : EdgeRounds
+    edge : Strategy | EdgeRounds
         Trains. It reads each reply's weight as 1; a client that has nothing to train on weighs 0 as before.
     """
 
-    def __init__(self, edge: EdgeRounds) -> None:
-        self.edge = edge
-        self._weight_key: str = getattr(innermost(edge), "weight_key", NUM_EXAMPLES)
+    def __init__(self, edge: Strategy | EdgeRounds) -> None:
+        self.edge = edge_of(edge)
+        self._weight_key: str = getattr(innermost(self.edge), "weight_key", NUM_EXAMPLES)
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid

@@ -3,7 +3,7 @@
 import io
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from logging import INFO, WARNING, getLogger
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from .edges import (
     EdgeRounds,
     Evaluation,
     Failure,
+    StrategyEdge,
     Update,
     check_minimum,
     edge_of,
@@ -193,7 +194,11 @@ class Hierarchical(Strategy):
             made = make_edge(name, len(members))
             if isinstance(made, Hierarchical):
                 raise ValueError(f"edge {name!r} is itself hierarchical: there are two tiers")
-            self.edges[name] = edge_of(made, name, len(members), seed)
+            self.edges[name] = edge_of(made)
+            if isinstance(inner := innermost(self.edges[name]), StrategyEdge):
+                check_minimum(f"edge {name!r}", inner.strategy, len(members), "node")
+                if inner.seed is None:
+                    inner.seed = derived_seed(seed, "edge", name)
         check_minimum("the cloud", cloud, len(self.edges), "edge")
         innermost_edges = [innermost(edge) for edge in self.edges.values()]
         strategies = [getattr(edge, "strategy", edge) for edge in innermost_edges]
@@ -375,6 +380,9 @@ class Hierarchical(Strategy):
         for e in range(1, self.edge_rounds + 1):
             server_round = (number - 1) * self.edge_rounds + e
             update = yield from self.edges[name].train_round(server_round, arrays, config, members)
+            if update.arrays is not None and not update.weight > 0:
+                fault = Failure(EVERYBODY, f"its model weighs {update.weight}: nothing can be averaged by that")
+                update = replace(update, arrays=None, failures=[*update.failures, fault])
             updates.append(update)
             if update.arrays is not None:
                 arrays, trained = update.arrays, True

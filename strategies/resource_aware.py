@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.serverapp.strategy import Strategy
 
 from clients.messages import (
     CONFIG,
@@ -20,7 +21,7 @@ from clients.messages import (
 )
 
 from .allocation import Plan, Problem, Solver
-from .edges import EVERYBODY, EdgeRounds, Evaluation, Update
+from .edges import EVERYBODY, EdgeRounds, Evaluation, Update, edge_of
 from .exchange import LATE, Exchanges
 from .screening import Failure
 from .views import MemberGrid
@@ -66,13 +67,12 @@ class ResourceAware:
 
     Parameters
     ----------
-    edge : EdgeRounds
+    edge : Strategy | EdgeRounds
         Trains with the selected clients, and evaluates on all.
     resources : Resources
         States the problem of every edge round.
     solve : Callable[[Problem], Plan]
         Solves it, see `strategies.allocation`.
-
     idle_weight : float (default: 0.0)
         Weight at the cloud of an edge whose round nobody can take part in: it keeps its model. With 0 the cloud leaves
         an edge out that had no other round, as it does with one whose clients all fail.
@@ -83,8 +83,10 @@ class ResourceAware:
     arrives after the deadline is left out and counted in the same way.
     """
 
-    def __init__(self, edge: EdgeRounds, resources: Resources, solve: Solver, *, idle_weight: float = 0.0) -> None:
-        self.edge = edge
+    def __init__(
+        self, edge: Strategy | EdgeRounds, resources: Resources, solve: Solver, *, idle_weight: float = 0.0
+    ) -> None:
+        self.edge = edge_of(edge)
         self.resources = resources
         self.solve = solve
         self.idle_weight = idle_weight

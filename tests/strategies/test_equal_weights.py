@@ -10,6 +10,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from strategies import EqualWeights, Hierarchical, ResourceAware, StrategyEdge, ask_profiles, group_by_edge
 from strategies.allocation import exact
+from strategies.edges import innermost
 from strategies.split import Relay, SplitFedV1, SplitFedV2
 from tests.strategies.split.federation import ANY, Federation, assert_close, same, weights
 from tests.strategies.test_resource_aware import Fixed
@@ -157,6 +158,31 @@ def test_an_edge_whose_round_fails_keeps_its_model_and_weighs_nothing():
     (outcome,) = federation.run(equal(fedavg), num_edges=2, grid=grid, rounds=1)
     assert outcome.edges["edge-1"].weight == 0
     assert_close(weights(outcome), mean([alone(federation, i) for i in range(3)]), 1e-12)
+
+
+def test_an_attribute_edge_that_is_none_leads_nowhere():
+    class Named(StrategyEdge):
+        edge = "north"
+
+        def __init__(self):
+            super().__init__(FedAvg(**ANY, weighted_by_key="quality"))
+
+    assert EqualWeights(Named())._weight_key == "quality"
+    Hierarchical(FedAvg(**ANY), lambda name, size: Named(), {"a": [1], "b": [2]})
+
+
+def test_strategies_behind_it_are_checked_and_draw_by_the_seed_as_plain_ones():
+    fronts = [lambda s: s, StrategyEdge, EqualWeights, lambda s: EqualWeights(ResourceAware(s, Fixed(), exact))]
+    seeds = []
+    for front in fronts:
+        with pytest.raises(ValueError, match="edge 'a' has 1 node\\(s\\) but its FedAvg needs 2"):
+            Hierarchical(FedAvg(**ANY), lambda name, size, f=front: f(FedAvg()), {"a": [1], "b": [2]})
+        edges = Hierarchical(FedAvg(**ANY), lambda n, s, f=front: f(FedAvg(**ANY)), {"a": [1], "b": [2]}, seed=5).edges
+        seeds.append([innermost(edge).seed for edge in edges.values()])
+    assert seeds == [seeds[0]] * len(fronts)
+    assert len(set(seeds[0])) == 2
+    own = Hierarchical(FedAvg(**ANY), lambda name, size: StrategyEdge(FedAvg(**ANY), 7), {"a": [1]}).edges["a"]
+    assert own.seed == 7
 
 
 def test_the_state_is_the_edges_own():

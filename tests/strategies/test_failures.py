@@ -1,6 +1,7 @@
 """Hierarchical: what fails is left out, logged with its name and counted; nothing else stops."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from flwr.app import Array
 from flwr.serverapp.strategy import FedAvg, FedTrimmedAvg
 
 from sim.in_process_grid import InProcessGrid
-from strategies import Hierarchical, Observer
+from strategies import Hierarchical, Observer, StrategyEdge
 from tests.strategies.toys import (
     average,
     examples_of,
@@ -92,6 +93,18 @@ def test_an_edge_that_loses_all_its_clients_is_left_out_by_the_cloud(caplog):
     assert outcome.edges["edge-1"].arrays is None
     assert outcome.edges["edge-1"].weight == 0
     assert "edge-1 left out: no edge round gave a model" in caplog.text
+
+
+def test_an_edge_whose_model_weighs_nothing_is_left_out(caplog):
+    class Weightless(StrategyEdge):
+        def train_round(self, *what):
+            return replace((yield from super().train_round(*what)), weight=0.0)
+
+    outcome = one_round(
+        toy_grid(6), make_edge=lambda n, s: (Weightless if n == "edge-1" else StrategyEdge)(FedAvg(**ANY))
+    )
+    assert_is_average_of(outcome.arrays, [0, 1, 2])
+    assert "edge-1 left out: its model weighs 0.0: nothing can be averaged by that" in caplog.text
 
 
 def test_an_edge_that_says_itself_why_it_failed_is_logged_once_a_phase(caplog):
