@@ -11,7 +11,7 @@ from torch import nn
 
 from app.centralised import CentralisedEdge
 from app.config import BEST_CUT, VIDEO_CACHING, RunConfig
-from app.errors import bad_value
+from app.errors import UserError, bad_value
 from app.measured import MeasuredWorld
 from app.tasks.caching import client_data, examples_available
 from app.tasks.common import compute_device
@@ -82,8 +82,14 @@ def build_algorithm(
 def under_cloud(
     config: RunConfig, make_edge: MakeEdge, topology: Mapping[str, Sequence[int]], **options: Any
 ) -> Hierarchical:
-    """Return edges, wherever they run, under the config's cloud strategy; parameters as for `build_algorithm`."""
-    return Hierarchical(
+    """Return edges, wherever they run, under the config's cloud strategy; parameters as for `build_algorithm`.
+
+    Raises
+    ------
+    UserError
+        If the state of a strategy can't be saved, so that a run could not be resumed.
+    """
+    hierarchical = Hierarchical(
         # Over its one group a flat algorithm has nothing to aggregate.
         FedAvg(**ONE_NODE) if config.is_flat else config.cloud.build(ONE_NODE),
         make_edge,
@@ -93,6 +99,16 @@ def under_cloud(
         evaluate_every=config.evaluate_every,
         **options,
     )
+    state_of(hierarchical)
+    return hierarchical
+
+
+def state_of(hierarchical: Hierarchical) -> dict[str, Any]:
+    """Return the state of the strategies; UserError for one that can't be saved."""
+    try:
+        return hierarchical.state_dict()
+    except TypeError as error:
+        raise UserError(str(error)) from None
 
 
 def over(transport_of: Callable[[str], Transport], make_edge: MakeEdge) -> MakeEdge:

@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import nn
 
-from app.algorithms import build_algorithm, frozen_head, under_cloud, world_of
+from app.algorithms import build_algorithm, frozen_head, state_of, under_cloud, world_of
 from app.config import RunConfig, check_cell_size, check_strategies
 from app.errors import UserError, bad_value
 from app.federation import assign_edges, gather_clients
@@ -253,7 +253,7 @@ def train(
                     "wall_seconds": wall_seconds,
                     "arrays": arrays,
                     "edge_arrays": {name: edge.arrays for name, edge in outcome.edges.items()},
-                    "strategies": hierarchical.state_dict(),
+                    "strategies": state_of(hierarchical),
                     "clients": grid.state_dict() if isinstance(grid, InProcessGrid) else {},
                     "world": world.state_dict() if world else {},
                 }

@@ -2,6 +2,8 @@
 
 import random
 from collections.abc import Mapping
+from functools import partial
+from inspect import isroutine
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,13 @@ _DATA = (type(None), bool, int, float, str, bytes, np.generic, np.ndarray, Array
 def strategy_state(strategy: Strategy) -> dict[str, Any]:
     """Return the attributes of a strategy that are data.
 
-    A strategy with a `state_dict` of its own is asked for it. Functions are left out: they belong to the code
-    that builds the strategy.
+    A strategy with a `state_dict` of its own is asked for it. Functions and classes are left out: they belong to the
+    code that builds the strategy. Random generators and strategies inside may be attributes, not parts of one.
 
     Returns
     -------
     dict[str, Any]
-        Numbers, strings, arrays, Flower records, and lists, tuples and dicts of these.
+        Numbers, strings, arrays, Flower records, and lists, tuples and dicts of these, but not of types made from them.
 
     Raises
     ------
@@ -31,10 +33,10 @@ def strategy_state(strategy: Strategy) -> dict[str, Any]:
         return dict(strategy.state_dict())
     state = {}
     for name, value in vars(strategy).items():
-        if callable(value) and not isinstance(value, Strategy):
+        if isroutine(value) or isinstance(value, type | partial):
             continue
         try:
-            state[name] = _as_data(value)
+            state[name] = _attribute_as_data(value)
         except TypeError as error:
             raise TypeError(
                 f"{type(strategy).__name__}.{name} is a {error}, which can't be saved: give the strategy methods "
@@ -61,17 +63,22 @@ def restore_strategy_state(strategy: Strategy, state: Mapping[str, Any]) -> None
             setattr(strategy, name, saved)
 
 
-def _as_data(value: Any) -> Any:
-    if isinstance(value, _DATA):
-        return value
+def _attribute_as_data(value: Any) -> Any:
     if isinstance(value, Strategy):
         return strategy_state(value)
     if isinstance(value, np.random.Generator):
         return dict(value.bit_generator.state)
     if isinstance(value, random.Random):
         return value.getstate()
-    if isinstance(value, list | tuple):
+    return _as_data(value)
+
+
+def _as_data(value: Any) -> Any:
+    if isinstance(value, _DATA):
+        return value
+    # What is made from them, such as a Counter, would come back as something else.
+    if type(value) in (list, tuple):
         return type(value)(_as_data(item) for item in value)
-    if isinstance(value, dict):
+    if type(value) is dict:
         return {key: _as_data(item) for key, item in value.items()}
     raise TypeError(type(value).__name__)

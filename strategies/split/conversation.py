@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, ConfigRecordValues, Message, RecordDict
 from torch import Tensor
 
 from clients.messages import (
@@ -75,6 +75,8 @@ class Terms:
         Finds the labels.
     num_classes : int
         Labels are below it.
+    config : Mapping[str, ...] (default: none)
+        Sent along with the instruction that starts a client's round.
     """
 
     server_round: int
@@ -84,6 +86,7 @@ class Terms:
     dtype: torch.dtype
     labels: "Labels"
     num_classes: int
+    config: Mapping[str, ConfigRecordValues] = field(default_factory=dict)
 
     def mini_batch(self, node_id: int, activations: Tensor, numbers: np.ndarray) -> MiniBatch:
         """Return a client's mini-batch from its activations and the labels, or indices, that came with them.
@@ -110,9 +113,8 @@ class Terms:
 
     def instruction(self, node_id: int, kind: str, **config: str | bytes | float) -> Message:
         """Return the message that starts a client's round; `config` is added to what all such messages hold."""
-        record = ConfigRecord(
-            {SERVER_ROUND: self.server_round, CUT: self.cuts[node_id], **self.labels.terms(node_id), **config}
-        )
+        own = {SERVER_ROUND: self.server_round, CUT: self.cuts[node_id], **self.labels.terms(node_id)}
+        record = ConfigRecord({**self.config, **own, **config})
         return Message(RecordDict({CLIENT_BLOCK: self.blocks[node_id].copy(), CONFIG: record}), node_id, kind)
 
 

@@ -21,7 +21,7 @@ from ..randomness import derived_seed
 from ..views import MemberGrid
 from .conversation import Labels, MiniBatch, Outcome, Serve, Terms, Weights, to_record
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads
-from .server_block import MakeOptimizer, ServerBlock, legal_cuts, names_before
+from .server_block import MakeOptimizer, ServerBlock, checked_cut, legal_cuts, names_before
 from .transports import MessageTransport, Transport
 
 DRAWING = Lock()  # held while a server block draws random numbers: PyTorch's generators are the process's
@@ -33,7 +33,8 @@ class SplitEdge(ABC):
     Parameters
     ----------
     model : nn.Sequential
-        The whole model as a list of named blocks, the last one the head; on the device that the edge computes on.
+        The whole model as a list of named blocks, the last one the head, an `nn.Linear`; on the device that the edge
+        computes on.
     cut_of : Callable[[int], int]
         Number of blocks on a client, by its node id.
     make_optimizer : Callable[[list[nn.Parameter]], Optimizer]
@@ -51,6 +52,11 @@ class SplitEdge(ABC):
         Share of the clients that train in an edge round; at least one.
     seed : int (default: 0)
         Decides samples of clients and random orders.
+
+    Raises
+    ------
+    ValueError
+        If the model is not such a list, or has not such a cut (where clients may differ, in the first round).
 
     Attributes
     ----------
@@ -71,6 +77,7 @@ class SplitEdge(ABC):
         participation: float = 1.0,
         seed: int = 0,
     ) -> None:
+        first = min(legal_cuts(model))
         self.model = model
         self.cut_of = cut_of
         self.make_optimizer = make_optimizer
@@ -82,7 +89,6 @@ class SplitEdge(ABC):
         self.seed = seed
         self.num_classes = model[-1].out_features
         self._cut_shapes = cut_shapes(model, input_shape)
-        first = min(legal_cuts(model))
         self._draws = draws_random_numbers(model[first:], self._cut_shapes[first])
 
     def train_round(
@@ -95,7 +101,7 @@ class SplitEdge(ABC):
         clients = [node_id for node_id in clients if node_id not in unregistered]
         weights = dict(self.whole(arrays).to_torch_state_dict())
         losses = Losses(clients)
-        outcome, new = yield from self.split_round(server_round, weights, clients, losses)
+        outcome, new = yield from self.split_round(server_round, weights, config, clients, losses)
         self.labels.forget(outcome.failures)
         failures = [*failures, *outcome.failures]
         if not outcome.blocks:
@@ -107,9 +113,9 @@ class SplitEdge(ABC):
 
     @abstractmethod
     def split_round(
-        self, server_round: int, weights: Weights, clients: Sequence[int], losses: "Losses"
+        self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: "Losses"
     ) -> Exchanges[tuple[Outcome, Weights]]:
-        """Train from `weights` with `clients`; return who finished, and the edge's new weights."""
+        """Train from `weights` with `clients`, told `config`; return who finished, and the edge's new weights."""
 
     def evaluate_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -119,7 +125,9 @@ class SplitEdge(ABC):
 
     def personalise(self, arrays: ArrayRecord, fine_tuning: FineTuning, grid: MemberGrid) -> Exchanges[Personalised]:
         """Fine-tune a head for every client, from a trained model, and evaluate it."""
-        return fine_tune_heads(self.model, self.whole(arrays), self.cut_of, self.labels, fine_tuning, grid)
+        return fine_tune_heads(
+            self.model, self.whole(arrays), self.cut_of, self._cut_shapes, self.labels, fine_tuning, grid
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption; labels are registered anew."""
@@ -140,10 +148,17 @@ class SplitEdge(ABC):
 
     def server_block(self, cut: int) -> ServerBlock:
         """Return a new server half for a cut."""
-        return ServerBlock(self.model, cut, self.make_optimizer, frozen_head=self.frozen is not None)
+        return ServerBlock(
+            self.model, checked_cut(self.model, cut), self.make_optimizer, frozen_head=self.frozen is not None
+        )
 
     def converse(
-        self, groups: Sequence[Sequence[int]], weights: Weights, server_round: int, serve: Serve
+        self,
+        groups: Sequence[Sequence[int]],
+        weights: Weights,
+        server_round: int,
+        config: ConfigRecord,
+        serve: Serve,
     ) -> Exchanges[Outcome]:
         """Train groups of clients, all from the client blocks of `weights`.
 
@@ -155,6 +170,8 @@ class SplitEdge(ABC):
             The model to start from.
         server_round : int
             The round.
+        config : ConfigRecord
+            Sent along with the instruction that starts a client's round.
         serve : Callable
             Serves one mini-batch of each client given. For clients of different groups it may be called at the same
             time, from threads.
@@ -169,6 +186,7 @@ class SplitEdge(ABC):
             dtype=next(self.model.parameters()).dtype,
             labels=self.labels,
             num_classes=self.num_classes,
+            config=config,
         )
         return self.transport.train(groups, terms, serve)
 
@@ -211,7 +229,7 @@ class SplitFedV1(SplitEdge):
     """
 
     def split_round(
-        self, server_round: int, weights: Weights, clients: Sequence[int], losses: "Losses"
+        self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: "Losses"
     ) -> Exchanges[tuple[Outcome, Weights]]:
         """Train every client against a server block of its own, then average."""
         servers = {node_id: self.server_block(self.cut_of(node_id)) for node_id in clients}
@@ -221,7 +239,7 @@ class SplitFedV1(SplitEdge):
         def serve(batches: list[MiniBatch]) -> dict[int, Tensor | ValueError]:
             return {b.node_id: self.step(servers[b.node_id], b, server_round, losses) for b in batches}
 
-        outcome = yield from self.converse([[n] for n in clients], weights, server_round, serve)
+        outcome = yield from self.converse([[n] for n in clients], weights, server_round, config, serve)
         models = {n: {**block, **_on_cpu(servers[n].state_dict())} for n, block in outcome.blocks.items()}
         return outcome, average(models, outcome.num_examples) if models else weights
 
@@ -290,7 +308,7 @@ class SplitFedV2(SharedServerEdge):
         self.one_by_one = one_by_one
 
     def split_round(
-        self, server_round: int, weights: Weights, clients: Sequence[int], losses: "Losses"
+        self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: "Losses"
     ) -> Exchanges[tuple[Outcome, Weights]]:
         """Train all clients against the shared server block, then average the client blocks."""
         self.server.load(weights)
@@ -305,7 +323,7 @@ class SplitFedV2(SharedServerEdge):
         turns = [[clients[i]] for i in self.random_order(range(len(clients)), "turns", server_round)]
         outcome = Outcome()
         for turn in turns if self.one_by_one else [list(clients)]:
-            outcome.add((yield from self.converse([turn], weights, server_round, serve)))
+            outcome.add((yield from self.converse([turn], weights, server_round, config, serve)))
         outcome.sort(clients)
         blocks = average(outcome.blocks, outcome.num_examples) if outcome.blocks else {}
         return outcome, {**weights, **_on_cpu(self.server.state_dict()), **blocks}
@@ -315,14 +333,14 @@ class Relay(SharedServerEdge):
     """SL: clients train one after the other, each from the client block that the one before left."""
 
     def split_round(
-        self, server_round: int, weights: Weights, clients: Sequence[int], losses: "Losses"
+        self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: "Losses"
     ) -> Exchanges[tuple[Outcome, Weights]]:
         """Pass the client block along the clients, in client order."""
         self.server.load(weights)
         serve = self.serve_in_order(server_round, losses, lambda batches: batches)
         outcome = Outcome()
         for node_id in clients:
-            turn = yield from self.converse([[node_id]], weights, server_round, serve)
+            turn = yield from self.converse([[node_id]], weights, server_round, config, serve)
             weights = {**weights, **turn.blocks.get(node_id, {})}
             outcome.add(turn)
         return outcome, {**weights, **_on_cpu(self.server.state_dict())}
@@ -382,9 +400,11 @@ def cut_shapes(model: nn.Sequential, input_shape: tuple[int, ...]) -> dict[int, 
     was_training, first = model.training, next(model.parameters())
     model.eval()
     sample, shapes = first.new_zeros(1, *input_shape), {}
-    for cut in legal_cuts(model):
-        sample = model[cut - 1](sample)
-        shapes[cut] = tuple(sample.shape[1:])
+    legal = legal_cuts(model)
+    for cut, block in enumerate(model, start=1):
+        sample = block(sample)
+        if cut in legal:
+            shapes[cut] = tuple(sample.shape[1:])
     model.train(was_training)
     return shapes
 

@@ -68,6 +68,7 @@ def fine_tune_heads(
     model: nn.Sequential,
     arrays: ArrayRecord,
     cut_of: Callable[[int], int],
+    cut_shapes: Mapping[int, tuple[int, ...]],
     labels: Labels,
     fine_tuning: FineTuning,
     grid: MemberGrid,
@@ -84,6 +85,8 @@ def fine_tune_heads(
         The whole trained model.
     cut_of : Callable[[int], int]
         Number of blocks on a client.
+    cut_shapes : Mapping[int, tuple[int, ...]]
+        By cut: the shape of one sample's activations behind it.
     labels : Labels
         Finds the labels, as in training.
     fine_tuning : FineTuning
@@ -103,7 +106,10 @@ def fine_tune_heads(
         try:
             if reply.has_error():
                 raise ValueError(reply.error.reason)
-            heads[node_id] = _fine_tune(model, node_id, reply.content, cut_of(node_id), labels, fine_tuning)
+            batches, targets = _features(
+                reply.content, node_id, cut_shapes[cut_of(node_id)], labels, model, fine_tuning
+            )
+            heads[node_id] = _fine_tune(model, cut_of(node_id), batches, targets, fine_tuning)
         except (ValueError, KeyError, TypeError, RuntimeError) as error:
             failures.append(Failure(node_id, one_line(error)))
 
@@ -128,22 +134,38 @@ def _ask(
     return Message(RecordDict({CLIENT_BLOCK: block, CONFIG: config}), node_id, SPLIT_FEATURES)
 
 
+def _features(
+    content: RecordDict,
+    node_id: int,
+    cut_shape: tuple[int, ...],
+    labels: Labels,
+    model: nn.Sequential,
+    fine_tuning: FineTuning,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return a client's activations and labels, a tensor of each for every step; ValueError for what does not fit."""
+    batches = [to_tensor(array) for array in content.array_records[ACTIVATIONS].values()]
+    for batch in batches:
+        if tuple(batch.shape[1:]) != cut_shape:
+            expected = ", ".join(map(str, cut_shape))
+            raise ValueError(f"activations have shape {tuple(batch.shape)}, expected (N, {expected})")
+    targets = torch.from_numpy(labels.find(node_id, labels.read(content), model[-1].out_features))
+    if len(batches) != fine_tuning.num_steps or sum(map(len, batches)) != len(targets):
+        raise ValueError(f"{len(batches)} mini-batches with {len(targets)} labels for {fine_tuning.num_steps} steps")
+    return batches, list(targets.split([len(batch) for batch in batches]))
+
+
 def _fine_tune(
-    model: nn.Sequential, node_id: int, content: RecordDict, cut: int, labels: Labels, fine_tuning: FineTuning
+    model: nn.Sequential, cut: int, batches: Sequence[Tensor], targets: Sequence[Tensor], fine_tuning: FineTuning
 ) -> dict[str, Tensor]:
     """Make K SGD steps on a copy of the head and return its weights under their names in the model."""
     device = next(model.parameters()).device
     body, head = model[cut:-1], copy.deepcopy(model[-1]).requires_grad_(True)
-    batches = [to_tensor(array) for array in content.array_records[ACTIVATIONS].values()]
-    targets = torch.from_numpy(labels.find(node_id, labels.read(content), head.out_features)).to(device)
-    if len(batches) != fine_tuning.num_steps or sum(map(len, batches)) != len(targets):
-        raise ValueError(f"{len(batches)} mini-batches with {len(targets)} labels for {fine_tuning.num_steps} steps")
     optimizer = torch.optim.SGD(head.parameters(), lr=fine_tuning.learning_rate)
-    for batch, target in zip(batches, targets.split([len(batch) for batch in batches]), strict=True):
+    for batch, target in zip(batches, targets, strict=True):
         with torch.no_grad():
             features = body(channels_last(batch.to(device)))
         optimizer.zero_grad()
-        cross_entropy(head(features), target).backward()
+        cross_entropy(head(features), target.to(device)).backward()
         optimizer.step()
     if not all(torch.isfinite(p).all() for p in head.parameters()):
         raise ValueError("the fine-tuned head holds NaN or Inf: lower fine-tune-rate")

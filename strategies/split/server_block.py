@@ -128,13 +128,23 @@ def names_before(names: Iterable[str], model: nn.Sequential, cut: int) -> list[s
 
 
 def legal_cuts(model: nn.Module) -> range:
-    """Return the numbers of blocks that a client can hold: at least one, and never the head.
+    """Return the numbers of blocks that a client can hold: something to train at least, and never the head.
 
     Raises
     ------
     ValueError
-        If the model is not a list of at least two named blocks.
+        If the model is not a list of named blocks, with weights in front of the last, which is linear.
     """
-    if not isinstance(model, nn.Sequential) or len(model) < 2:
-        raise ValueError("the model is not an nn.Sequential of blocks that ends with a head: it can't be split")
-    return range(1, len(model))
+    if not isinstance(model, nn.Sequential) or not len(model) or not isinstance(model[-1], nn.Linear):
+        raise ValueError("the model is not an nn.Sequential of blocks that ends with an nn.Linear: it can't be split")
+    first = next((i for i, block in enumerate(model, start=1) if any(True for _ in block.parameters())), len(model))
+    if first == len(model):
+        raise ValueError("the model has no weights in front of its last block: it can't be split")
+    return range(first, len(model))
+
+
+def checked_cut(model: nn.Module, cut: int) -> int:
+    """Return a cut; ValueError for one that the model does not have."""
+    if cut not in (legal := legal_cuts(model)):
+        raise ValueError(f"cut {cut}: allowed are {', '.join(map(str, legal))}; the last block stays at the server")
+    return cut

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from flwr.serverapp.strategy import FedAdam, Krum
 
+from app.__main__ import main
 from app.config import RunConfig, check_strategies, parse_config, read_arguments
 from app.errors import UserError
 from app.strategy_spec import STRATEGIES, parse_strategy
+from tests.app.runs import lines
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -112,6 +114,16 @@ class Bare(FedProx):
     def __init__(self):
         super().__init__(min_available_nodes=1)
 
+class Keeps(FedAvg):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.seen = set()
+
+class KeepsLater(FedAvg):
+    def aggregate_train(self, *what):
+        self.seen = {1}
+        return super().aggregate_train(*what)
+
 class Broken(FedAvg):
     def __init__(self):
         raise RuntimeError("not\\ntoday")
@@ -171,6 +183,16 @@ def test_a_strategy_of_ones_own_says_what_it_is_to_split_training(own_module):
         check_strategies(parse_config({"algorithm": "hsfl", "cloud-strategy": "own_strategies:Bare"}))
     with pytest.raises(UserError, match=r"participation = 0\.5: allowed is 1\.0: Bare has no fraction_train"):
         check_strategies(parse_config({"edge-strategy": "own_strategies:Bare", "participation": 0.5}))
+
+
+@pytest.mark.parametrize(("name", "rounds"), [("Keeps", 0), ("KeepsLater", 1)])
+def test_a_strategy_whose_state_cannot_be_saved_gets_one_line(own_module, tmp_path, capsys, name, rounds):
+    folder = tmp_path / "run"
+    arguments = [f"edge-strategy=own_strategies:{name}", "num-clients=2", "batches-per-epoch=1"]
+    assert main([*arguments, f"output-dir={folder}"]) == 2
+    line = f"error: {name}.seen is a set, which can't be saved: give the strategy methods state_dict() and load_state"
+    assert line in capsys.readouterr().err
+    assert len(lines(folder, "global")) == rounds if rounds else not folder.exists()
 
 
 def test_clients_need_not_have_the_servers_strategies():

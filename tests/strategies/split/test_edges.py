@@ -1,12 +1,13 @@
 """The split algorithms: equal to the unsplit ones wherever theory says so."""
 
+import copy
 from contextlib import nullcontext
 from functools import partial
 from itertools import count
 
 import pytest
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -18,6 +19,7 @@ from clients.training import local_sgd, make_optimizer, mini_batches
 from strategies import Hierarchical, ask_profiles, group_by_edge
 from strategies.split import Relay, SplitFedV1, SplitFedV2
 from strategies.split.edges import draws_random_numbers
+from strategies.split.server_block import legal_cuts
 from tests.strategies.split.federation import ANY, SGD, SHAPE, Federation, assert_close, same, tiny_model, weights
 from tests.strategies.split.streams import ThreadedGrid, serving, streamed
 
@@ -35,6 +37,59 @@ def test_sfl_v1_is_fedavg_at_any_cut(cut, labels):
     assert_close(weights(split[-1]), weights(whole[-1]))
     assert split[-1].train_metrics["train_loss"] == pytest.approx(whole[-1].train_metrics["train_loss"], rel=1e-6)
     assert dict(split[-1].evaluate_metrics) == pytest.approx(dict(whole[-1].evaluate_metrics), rel=1e-6)
+
+
+def test_what_is_sent_along_reaches_the_clients_as_in_fedavg():
+    federation, config = Federation(), ConfigRecord({"local-rounds": 3, "cut": 99, "server-round": 99})
+
+    def run(make_edge, config):
+        grid = federation.grid()
+        strategy = Hierarchical(FedAvg(**ANY), make_edge, group_by_edge(ask_profiles(grid), 1))
+        arrays = ArrayRecord(federation.make_model().state_dict())
+        return weights(list(strategy.rounds(grid, arrays, 2, train_config=config))[-1])
+
+    told = run(federation.split(SplitFedV1, every(2)), config)
+    assert_close(told, run(lambda name, size: FedAvg(**ANY), config))
+    assert_close(told, weights(Federation(local_epochs=3).run()[-1]))
+    assert not same(told, run(federation.split(SplitFedV1, every(2)), None))
+
+
+def sequential(**blocks):
+    model = nn.Sequential()
+    for name, block in blocks.items():
+        model.add_module(name, block)
+    return model
+
+
+@pytest.mark.parametrize("kind", [SplitFedV1, SplitFedV2, Relay])
+@pytest.mark.parametrize("cut", [0, 4, -1])
+def test_an_illegal_cut_is_refused_with_those_that_are_legal(kind, cut):
+    federation = Federation()
+    with pytest.raises(ValueError, match=f"^cut {cut}: allowed are 1, 2, 3; the last block stays at the server$"):
+        federation.run(federation.split(kind, every(cut) if kind is SplitFedV1 else cut))
+
+
+@pytest.mark.parametrize(
+    ("model", "fault"),
+    [
+        (nn.Linear(64, 3), "is not an nn.Sequential of blocks that ends with an nn.Linear"),
+        (nn.Sequential(), "is not an nn.Sequential of blocks that ends with an nn.Linear"),
+        (sequential(a=nn.Linear(64, 8), head=nn.Sequential(nn.Linear(8, 3))), "that ends with an nn.Linear"),
+        (sequential(flat=nn.Flatten(), head=nn.Linear(64, 3)), "has no weights in front of its last block"),
+    ],
+)
+def test_a_model_that_cannot_be_split_is_refused(model, fault):
+    federation = Federation(lambda: model)
+    with pytest.raises(ValueError, match=fault):
+        federation.split(SplitFedV1, every(1))("edge-0", 4)
+
+
+def test_clients_hold_some_weights_at_least():
+    model = sequential(flat=nn.Flatten(), first=nn.Linear(64, 8), act=nn.ReLU(), head=nn.Linear(8, 3))
+    federation = Federation(lambda: copy.deepcopy(model))
+    assert list(legal_cuts(model)) == [2, 3]
+    split = federation.run(federation.split(SplitFedV1, every(2)))
+    assert_close(weights(split[-1]), weights(federation.run()[-1]))
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])

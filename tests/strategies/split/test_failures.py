@@ -7,13 +7,27 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, MetricRecord
+from flwr.clientapp import ClientApp
 from torch import nn
 
-from clients.messages import ACTIVATIONS, INDICES, LABELS, METRICS, NUM_EXAMPLES, NUM_STEPS, SPLIT_BEGIN, STEP, to_array
+from clients.messages import (
+    ACTIVATIONS,
+    INDICES,
+    LABELS,
+    METRICS,
+    NUM_EXAMPLES,
+    NUM_STEPS,
+    SPLIT_BEGIN,
+    SPLIT_FEATURES,
+    STEP,
+    to_array,
+)
 from strategies import ask_profiles
+from strategies.exchange import converse
 from strategies.screening import values_of
-from strategies.split import Relay, SplitFedV1, SplitFedV2
+from strategies.split import FineTuning, Relay, SplitFedV1, SplitFedV2
 from strategies.split.server_block import ServerBlock
+from strategies.views import MemberGrid
 from tests.strategies.split.federation import SGD, Federation, assert_close, examples, same, tiny_model, weights
 from tests.strategies.split.streams import ThreadedGrid, honest, lying, serving, streamed
 
@@ -384,3 +398,38 @@ def test_no_message_of_a_training_step_holds_labels_with_the_policy_indices():
 def test_profiles_are_asked_of_the_same_clients():
     federation = Federation()
     assert [p.num_train_examples for p in ask_profiles(federation.grid())] == list(federation.sizes)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda v: v[:, 0, 0, 0], "activations have shape (8,), expected (N, 4, 8, 8)"),
+        (lambda v: np.zeros((8, 5)), "activations have shape (8, 5), expected (N, 4, 8, 8)"),
+        (lambda v: v[:3], "2 mini-batches with 16 labels for 2 steps"),
+    ],
+)
+def test_activations_that_do_not_fit_a_fine_tuning_are_their_clients_failure(change, reason):
+    federation = Federation()
+    inner, app = federation.app(), ClientApp()
+
+    def answer(message, context):
+        reply = inner(message, context)
+        if message.metadata.message_type == SPLIT_FEATURES and context.node_config["partition-id"] == 1:
+            arrays = reply.content[ACTIVATIONS]
+            reply.content[ACTIVATIONS] = ArrayRecord(
+                {name: Array(np.ascontiguousarray(change(array.numpy()))) for name, array in arrays.items()}
+            )
+        return reply
+
+    app.train("split_features")(answer)
+    app.evaluate()(answer)
+    for action in ("labels", "profile"):
+        app.query(action)(answer)
+    grid = federation.grid(app)
+    members = [profile.node_id for profile in ask_profiles(grid)]
+    edge = federation.split(SplitFedV1, lambda n: 1)("edge-0", 4)
+    arrays = ArrayRecord(federation.make_model().state_dict())
+    conversation = edge.personalise(arrays, FineTuning(2, 0.05), MemberGrid(grid, members))
+    result = converse(grid, {"edge-0": conversation})["edge-0"]
+    assert [(f.node_id, f.reason) for f in result.failures] == [(members[1], reason)]
+    assert list(result.heads) == [members[0], *members[2:]]

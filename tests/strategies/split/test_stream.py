@@ -213,12 +213,12 @@ def test_servers_steps_take_the_threads_of_the_process(server):
     federation = Federation(sizes=(20, 33))
 
     class Noted(SplitFedV1):
-        def converse(self, groups, start, server_round, serve):
+        def converse(self, groups, start, server_round, config, serve):
             def noted(batches):
                 seen.append((torch.get_num_threads(), threading.current_thread() is threading.main_thread()))
                 return serve(batches)
 
-            return super().converse(groups, start, server_round, noted)
+            return super().converse(groups, start, server_round, config, noted)
 
     try:
         torch.set_num_threads(3)
@@ -232,8 +232,8 @@ def test_an_error_of_the_edge_itself_is_not_a_clients_failure(server):
     federation = Federation()
 
     class Broken(SplitFedV1):
-        def converse(self, groups, start, server_round, serve):
-            return super().converse(groups, start, server_round, lambda batches: 1 / 0)
+        def converse(self, groups, start, server_round, config, serve):
+            return super().converse(groups, start, server_round, config, lambda batches: 1 / 0)
 
     with pytest.raises(ZeroDivisionError):
         federation.run(streamed(federation.split(Broken, lambda n: 1), server), rounds=1)
@@ -657,12 +657,12 @@ def test_time_that_the_edge_computes_is_not_the_links(server):
     federation = Federation(sizes=(24,))
 
     class Slow(SplitFedV1):
-        def converse(self, groups, start, server_round, serve):
+        def converse(self, groups, start, server_round, config, serve):
             def slowly(batches):
                 time.sleep(PAUSE_SECONDS)
                 return serve(batches)
 
-            return super().converse(groups, start, server_round, slowly)
+            return super().converse(groups, start, server_round, config, slowly)
 
     speeds = []
     app = federation.app()

@@ -1,0 +1,74 @@
+"""A strategy's state comes back as it was, or is refused."""
+
+import random
+from collections import Counter, OrderedDict, defaultdict, namedtuple
+from functools import partial
+
+import numpy as np
+import pytest
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAdam, FedAvg
+from torch import nn
+
+from strategies.state import restore_strategy_state, strategy_state
+
+Pair = namedtuple("Pair", "left right")
+
+
+class Holding(FedAvg):
+    def __init__(self, held):
+        super().__init__()
+        self.held = held
+
+
+@pytest.mark.parametrize("held", [3, 0.5, "a", None, [1, (2, "b")], {"a": {"b": [1.5]}}, np.float32(2)])
+def test_plain_data_come_back_as_they_were(held):
+    state = strategy_state(Holding(held))
+    new = Holding(None)
+    restore_strategy_state(new, state)
+    assert new.held == held
+    assert type(new.held) is type(held)
+
+
+@pytest.mark.parametrize("make", [random.Random, np.random.default_rng])
+def test_generators_go_on_where_they_were(make):
+    used = make(5)
+    used.random()
+    state = strategy_state(Holding(used))
+    expected, new = used.random(), Holding(make(0))
+    restore_strategy_state(new, state)
+    assert new.held.random() == expected
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        {1, 2},
+        Counter("abc"),
+        defaultdict(int),
+        OrderedDict(a=1),
+        Pair(1, 2),
+        [np.random.default_rng(0)],
+        {"a": random.Random(0)},
+        {"a": FedAvg()},
+        nn.Linear(2, 2),
+    ],
+    ids=lambda held: type(held).__name__,
+)
+def test_what_would_come_back_as_something_else_is_refused(held):
+    with pytest.raises(TypeError, match=r"Holding\.held is a \w+, which can't be saved: give the strategy methods"):
+        strategy_state(Holding(held))
+
+
+@pytest.mark.parametrize("held", [len, lambda x: x, partial(int, base=2), dict, FedAvg.aggregate_train])
+def test_functions_and_classes_belong_to_the_code(held):
+    assert "held" not in strategy_state(Holding(held))
+
+
+def test_a_strategy_inside_of_another_has_its_state_in_it():
+    def wrapped():
+        return DifferentialPrivacyServerSideFixedClipping(FedAdam(), 0.1, 1.0, 2)
+
+    used, new = wrapped(), wrapped()
+    used.strategy.m_t = {"w": np.ones(2)}
+    restore_strategy_state(new, strategy_state(used))
+    np.testing.assert_array_equal(new.strategy.m_t["w"], [1, 1])
