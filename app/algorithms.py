@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from flwr.app import ArrayRecord
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import FedAvg, QFedAvg, Strategy
 from torch import nn
 
 from app.centralised import CentralisedEdge
@@ -109,6 +109,15 @@ def state_of(hierarchical: Hierarchical) -> dict[str, Any]:
         return hierarchical.state_dict()
     except TypeError as error:
         raise UserError(str(error)) from None
+
+
+def check_averages(config: RunConfig, model: nn.Module) -> None:
+    """Refuse a strategy that can't average the model: QFedAvg multiplies all of it by numbers, integers too."""
+    integers = [name for name, tensor in model.state_dict().items() if not tensor.is_floating_point()]
+    for spec in [config.cloud] * (config.role != "edge") + [config.edge] * (config.role != "cloud"):
+        if integers and issubclass(spec.kind, QFedAvg):
+            allowed = f"another strategy: {spec.name} can't average integers, such as the model's {integers[0]}"
+            raise bad_value(spec.key, spec.text, allowed)
 
 
 def over(transport_of: Callable[[str], Transport], make_edge: MakeEdge) -> MakeEdge:

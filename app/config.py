@@ -254,6 +254,7 @@ def _three_numbers(key: str, text: str, least: float) -> tuple[float, ...]:
 
 
 KEYS = tuple(_kebab(name) for name in RunConfig.model_fields)
+STRING_KEYS = tuple(_kebab(name) for name, field in RunConfig.model_fields.items() if field.annotation is str)
 
 
 def parse_config(values: Mapping[str, Any]) -> RunConfig:
@@ -464,7 +465,7 @@ def read_arguments(arguments: Sequence[str]) -> dict[str, Any]:
     """Return the values that a command line gives: ``KEY=VALUE`` and ``FILE.toml``, later ones win.
 
     A value is read as TOML (``global-rounds=5``, ``alpha=0.1``); what is not TOML is a plain string
-    (``algorithm=h-fedavg``).
+    (``algorithm=h-fedavg``), and so is what is for a key that takes strings alone (``output-dir=2026``).
 
     Raises
     ------
@@ -475,7 +476,8 @@ def read_arguments(arguments: Sequence[str]) -> dict[str, Any]:
     for argument in arguments:
         key, equals, text = argument.partition("=")
         if equals:
-            values[key] = _toml_value(text)
+            value = _toml_value(text)
+            values[key] = text if key in STRING_KEYS and not isinstance(value, str) else value
         elif argument.endswith(".toml"):
             values |= read_toml(Path(argument))
         else:

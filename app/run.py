@@ -1,9 +1,11 @@
 """One run: from a validated config and a Grid to a results folder."""
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from errno import EDQUOT, EFBIG, EIO, ENOSPC
 from functools import partial
 from logging import getLogger
 from pathlib import Path
@@ -14,14 +16,14 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import nn
 
-from app.algorithms import build_algorithm, frozen_head, state_of, under_cloud, world_of
+from app.algorithms import build_algorithm, check_averages, frozen_head, state_of, under_cloud, world_of
 from app.config import RunConfig, check_cell_size, check_strategies
 from app.errors import UserError, bad_value
 from app.federation import assign_edges, gather_clients
 from app.memory import keep_memory
 from app.personalisation import personalise
 from app.reports.bytes import ByteMeter
-from app.reports.closed_form import closed_form_bits
+from app.reports.closed_form import closed_form_bits, has_closed_form
 from app.reports.final import write_final_reports
 from app.reports.folder import ResultsFolder
 from app.reports.metrics import edge_lines, global_line
@@ -91,6 +93,7 @@ def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent
     compute_device(config)
     family(config).check_data(config)
     model = family(config).new_model(config)
+    check_averages(config, model)
     folder = ResultsFolder.reopen(config) if config.resume else None
     state = resumable_state(config, folder) if folder else None
     with streams_of(config) as streams:
@@ -123,6 +126,8 @@ def run_with(
             config, folder, model, federation.profiles, federation.hierarchical.topology, federation.closed_form
         )
     except OSError as error:
+        if not _is_about(error, folder.path):
+            raise
         raise UserError(f"{folder.path}: can't be written ({error}); the rounds that are over are saved") from None
     if not any(line.get("trained") for line in folder.read_metrics()):
         message = f"{folder.path}: no client trained in any round; metrics.jsonl says why each was left out"
@@ -130,6 +135,13 @@ def run_with(
             raise UserError(message)
         logger.warning(message)  # that nobody can take part is what such a run may have to say
     return folder.path
+
+
+def _is_about(error: OSError, folder: Path) -> bool:
+    """Return whether an error came from writing to a folder, not from a strategy, say; a failed write names no file."""
+    if error.filename is None:
+        return error.errno in (ENOSPC, EDQUOT, EFBIG, EIO)
+    return Path(os.fsdecode(error.filename)).absolute().is_relative_to(folder)
 
 
 def assemble(
@@ -161,8 +173,7 @@ def assemble(
         )
     except ValueError as error:
         raise UserError(f"{error} (see cloud-strategy, edge-strategy, num-clients and num-edges)") from None
-    # The formula is for a fixed cut and fixed local epochs, not for plans.
-    closed_form = closed_form_bits(config, model, profiles) if config.is_split and world is None else None
+    closed_form = closed_form_bits(config, model, profiles) if has_closed_form(config) else None
     return Federation(profiles, client_of, hierarchical, meter, world, closed_form)
 
 
@@ -182,7 +193,7 @@ def assemble_cloud(config: RunConfig, grid: Grid, model: nn.Sequential, progress
         )
     except ValueError as error:
         raise UserError(f"{error} (see cloud-strategy and num-edges)") from None
-    closed_form = closed_form_bits(config, model, profiles) if config.is_split and not config.is_planned else None
+    closed_form = closed_form_bits(config, model, profiles) if has_closed_form(config) else None
     return Federation(profiles, client_of, hierarchical, meter, None, closed_form)
 
 

@@ -34,9 +34,10 @@ STRATEGIES = (
 )
 
 # These must stay as the clients know them.
-FIXED = ("weighted_by_key", "arrayrecord_key", "configrecord_key")
+FIXED = ("weighted_by_key", "arrayrecord_key", "configrecord_key", "train_loss_key")
 SHARES = ("fraction_train", "fraction_evaluate")
 POSITIVE = ("client_learning_rate",)
+COUNTS = ("num_malicious_nodes",)
 KINDS = {float: "a number", int: "an integer", str: "a string"}
 MODULE_AND_CALL = re.compile(r"(?:([A-Za-z_][\w.]*):)?(.*)", re.DOTALL)
 
@@ -107,6 +108,8 @@ class StrategySpec:
                 raise bad_value(self.key, self.text, f"a number > 0 and <= 1 for {name}")
             if name in POSITIVE and not value > 0:
                 raise bad_value(self.key, self.text, f"a number > 0 for {name}")
+            if name in COUNTS and not value >= 0:
+                raise bad_value(self.key, self.text, f"an integer >= 0 for {name}")
         self.build({})
 
 

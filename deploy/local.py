@@ -168,6 +168,9 @@ def start_edge_run(edge: "Federation", app: Path, name: str, meeting: Path, opti
         "edge-clients": len(edge.supernodes),
         "edge-folder": str(meeting),
         "output-dir": str(results),
+        # These are for the cloud's run; and the edges share this machine's ports.
+        "resume": "",
+        "stream-port": 0,
     }
     run_id = start_run(app, [*options, *run_config(settings)], edge.environment)
     deadline, asked = time.monotonic() + START_SECONDS, time.monotonic()

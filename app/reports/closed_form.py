@@ -7,11 +7,16 @@ from typing import Any
 
 from torch import nn
 
-from app.config import RunConfig
+from app.config import VIDEO_CACHING, RunConfig
 from app.tasks.family import family
 from strategies import Profile
 from strategies.split.edges import cut_shapes
 from strategies.split.theory import phi_hfl, phi_phsfl
+
+
+def has_closed_form(config: RunConfig) -> bool:
+    """Return whether eq. 17 is for such a run: plans don't change cuts and local rounds, and the data don't grow."""
+    return config.is_split and not config.is_planned and config.dataset != VIDEO_CACHING
 
 
 def closed_form_bits(config: RunConfig, model: nn.Sequential, profiles: Sequence[Profile]) -> dict[str, float]:

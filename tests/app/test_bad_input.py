@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from errno import ENOENT, ENOSPC
 
 import pytest
+from flwr.serverapp.strategy import FedAvg
 
 from app.__main__ import main
+from app.reports.folder import ResultsFolder
 from tests.app.pictures import image_folder
 from tests.app.runs import run_app
 
@@ -21,6 +24,26 @@ def refused(arguments, capsys, tmp_path):
     assert "Traceback" not in line
     assert not output.exists()
     return line
+
+
+def test_a_full_disk_is_named_and_what_is_anothers_fault_is_not_laid_on_it(tmp_path, monkeypatch, capsys):
+    def full(self, lines):
+        raise OSError(ENOSPC, "No space left on device")
+
+    def lost(self, *what):
+        raise FileNotFoundError(ENOENT, "No such file or directory", "/etc/own.cfg")
+
+    arguments = ["num-clients=2", "batches-per-epoch=1", "global-rounds=1"]
+    with monkeypatch.context() as patch:
+        patch.setattr(ResultsFolder, "append_metrics", full)
+        assert main([*arguments, f"output-dir={tmp_path / '1'}"]) == 2
+    line = (
+        f"{tmp_path / '1'}: can't be written ([Errno 28] No space left on device); the rounds that are over are saved"
+    )
+    assert line in capsys.readouterr().err
+    monkeypatch.setattr(FedAvg, "aggregate_train", lost)
+    with pytest.raises(FileNotFoundError, match=r"/etc/own\.cfg"):
+        main([*arguments, f"output-dir={tmp_path / '2'}"])
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 from flwr.serverapp.strategy import FedAdam, Krum
+from torch import nn
 
 from app.__main__ import main
+from app.algorithms import check_averages
 from app.config import RunConfig, check_strategies, parse_config, read_arguments
 from app.errors import UserError
 from app.strategy_spec import STRATEGIES, parse_strategy
@@ -59,6 +61,8 @@ def test_every_key_is_explained_in_the_docs():
         ({"edge-rounds": 0}, ["edge-rounds = 0", "greater than 0"]),
         ({"participation": 0.0}, ["participation = 0.0", "greater than 0"]),
         ({"participation": 1.5}, ["participation = 1.5", "less than or equal to 1"]),
+        ({"edge-strategy": "Krum(num_malicious_nodes=-1)"}, ["an integer >= 0 for num_malicious_nodes"]),
+        ({"edge-strategy": "QFedAvg(client_learning_rate=0.1,train_loss_key='x')"}, ["a parameter of QFedAvg: "]),
         ({"weighting": "uniform"}, ["weighting = 'uniform'", "'examples' or 'equal'"]),
         ({"weighting": "equal", "algorithm": "rawhfl"}, ["weighting = 'equal'", "'examples': rawhfl weighs all"]),
         ({"weighting": "equal", "algorithm": "centralised"}, ["'examples': centralised averages no models"]),
@@ -217,6 +221,22 @@ def test_command_lines_are_key_value_pairs_and_files_and_the_last_one_wins(tmp_p
         "output-dir": "x y",
         "edge-strategy": "FedProx(proximal_mu=0.1)",
     }
+
+
+@pytest.mark.parametrize("text", ["2026-11-21", "5", "true", "[1]"])
+def test_what_looks_like_something_else_is_text_for_a_key_that_takes_text(text):
+    assert read_arguments([f"output-dir={text}", "seed=5"]) == {"output-dir": text, "seed": 5}
+
+
+@pytest.mark.parametrize("key", ["cloud-strategy", "edge-strategy"])
+def test_qfedavg_is_refused_for_a_model_with_integers(key):
+    config = parse_config({key: "QFedAvg(client_learning_rate=0.1)"})
+    model = nn.Sequential(nn.Linear(2, 2))
+    check_averages(config, model)
+    with pytest.raises(
+        UserError, match=f"^{key} = .*QFedAvg can't average integers, such as the model's 1.num_batches"
+    ):
+        check_averages(config, model.append(nn.BatchNorm1d(2)))
 
 
 @pytest.mark.parametrize(("argument", "part"), [("oops", "KEY=VALUE"), ("no.toml", "no.toml: can't be read")])

@@ -67,8 +67,17 @@ def test_a_client_that_was_left_out_is_not_counted():
     assert closed_form_bytes([edge, {**edge, "participants": [[], [3]]}, cloud]) == 40.0
 
 
-def test_nothing_split_no_formula(tmp_path, figures):
-    folder = run_app(tmp_path / "run", algorithm="h-fedavg", batches_per_epoch=1)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "h-fedavg"},
+        {"algorithm": "hsfl", "selection": "resource-aware", "selected_per_edge": 2, "max_local_rounds": 1},
+        {"algorithm": "hsfl", "dataset": "video-caching", "label_policy": "labels", "fine_tune_steps": 0},
+    ],
+    ids=["nothing split", "plans", "data that grow"],
+)
+def test_what_the_formula_is_not_for(tmp_path, figures, settings):
+    folder = run_app(tmp_path / "run", batches_per_epoch=1, **settings)
     assert all("closed_form_bits" not in line for line in lines(folder, "global"))
     assert "closed_form" not in summary(folder)
     assert closed_form_bytes(every_line(folder)) is None
