@@ -1,6 +1,7 @@
 """The algorithms by name: each says what its edges do. The cloud's side is the same for all."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from math import prod
 from typing import Any
@@ -30,11 +31,12 @@ from strategies import (
     ResourceAware,
     StrategyEdge,
 )
-from strategies.edges import nodes_needed
+from strategies.edges import innermost, nodes_needed
 from strategies.randomness import derived_seed
 from strategies.split import Relay, SplitEdge, SplitFedV1, SplitFedV2
 from strategies.split.server_block import legal_cuts
 from strategies.split.transports import Transport
+from strategies.state import UnsavableError, strategy_state
 
 ONE_NODE = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 
@@ -99,15 +101,22 @@ def under_cloud(
         evaluate_every=config.evaluate_every,
         **options,
     )
-    state_of(hierarchical)
+    for strategy in (
+        hierarchical.cloud,
+        *(getattr(innermost(e), "strategy", None) for e in hierarchical.edges.values()),
+    ):
+        if isinstance(strategy, Strategy) and not hasattr(strategy, "state_dict"):  # its own may need a round first
+            with unsavable_as_user_error():
+                strategy_state(strategy)
     return hierarchical
 
 
-def state_of(hierarchical: Hierarchical) -> dict[str, Any]:
-    """Return the state of the strategies; UserError for one that can't be saved."""
+@contextmanager
+def unsavable_as_user_error() -> Iterator[None]:
+    """Make a UserError of a strategy's state that can't be saved."""
     try:
-        return hierarchical.state_dict()
-    except TypeError as error:
+        yield
+    except UnsavableError as error:
         raise UserError(str(error)) from None
 
 

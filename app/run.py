@@ -16,7 +16,14 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import nn
 
-from app.algorithms import build_algorithm, check_averages, frozen_head, state_of, under_cloud, world_of
+from app.algorithms import (
+    build_algorithm,
+    check_averages,
+    frozen_head,
+    under_cloud,
+    unsavable_as_user_error,
+    world_of,
+)
 from app.config import RunConfig, check_cell_size, check_strategies
 from app.errors import UserError, bad_value
 from app.federation import assign_edges, gather_clients
@@ -257,6 +264,8 @@ def train(
                 lines = [edge | {"plans": world.edges[edge["edge"]].take_reports()} for edge in lines]
                 line |= world.end_round()
             folder.append_metrics([*lines, line])
+            with unsavable_as_user_error():
+                strategies = hierarchical.state_dict()
             folder.save_state(
                 {
                     "round": outcome.number,
@@ -264,7 +273,7 @@ def train(
                     "wall_seconds": wall_seconds,
                     "arrays": arrays,
                     "edge_arrays": {name: edge.arrays for name, edge in outcome.edges.items()},
-                    "strategies": state_of(hierarchical),
+                    "strategies": strategies,
                     "clients": grid.state_dict() if isinstance(grid, InProcessGrid) else {},
                     "world": world.state_dict() if world else {},
                 }

@@ -18,20 +18,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 from rich.progress import track
 
-from app.config import RunConfig
+from app.algorithms import build_algorithm
+from app.config import BEST_CUT, RunConfig
 from app.engines import in_process_grid
 from app.errors import UserError
+from app.federation import assign_edges, gather_clients
 from app.logs import quiet_flower
 from app.reports.folder import ResultsFolder, saved_config
 from app.reports.metrics import is_evaluation
 from app.reports.plots import BLUE, GREY, ORANGE
-from app.reports.progress import LogProgress
-from app.run import assemble
-from app.tasks.family import family
 from clients.messages import ACCURACY, LOSS
-from strategies.edges import innermost
 from strategies.exchange import converse
-from strategies.split import FineTuning
+from strategies.split import FineTuning, SplitEdge
 from strategies.views import MemberGrid
 
 STEPS, RATES = (10, 50), (0.001, 0.003, 0.01, 0.03, 0.1)
@@ -45,8 +43,14 @@ def measure(folder: Path, config: RunConfig) -> list[Result]:
     results_folder = ResultsFolder(folder)
     if not config.is_split or (state := results_folder.load_state()) is None:
         raise UserError(f"{folder}: allowed is the results folder of a split run with a finished round")
+    # What a head is tuned to depends neither on how edges were trained, or where, nor on the clients' cuts.
+    plain = {"role": "server", "selection": "everybody", "resources": "simulated", "weighting": "examples"}
+    cut_layer = 1 if config.cut_layer == BEST_CUT else config.cut_layer
+    config = config.model_copy(update={**plain, "cut_layer": cut_layer})
     grid = in_process_grid(config)
-    hierarchical = assemble(config, grid, family(config).new_model(config), LogProgress()).hierarchical
+    profiles = gather_clients(grid, config)
+    client_of = {profile.node_id: profile.partition_id for profile in profiles}
+    hierarchical = build_algorithm(config, assign_edges(profiles, config), client_of)
     evaluated = [line for line in results_folder.read_metrics() if line["scope"] == "global" and ACCURACY in line]
     means = []
     for setting in SETTINGS:
@@ -54,8 +58,9 @@ def measure(folder: Path, config: RunConfig) -> list[Result]:
             means.append({key: evaluated[-1][key]["mean"] for key in (ACCURACY, LOSS)})
             continue
         conversations = {
-            name: innermost(edge).personalise(state["arrays"], setting, MemberGrid(grid, hierarchical.topology[name]))
+            name: edge.personalise(state["arrays"], setting, MemberGrid(grid, hierarchical.topology[name]))
             for name, edge in hierarchical.edges.items()
+            if isinstance(edge, SplitEdge)
         }
         replies = [metrics for r in converse(grid, conversations).values() for metrics in r.metrics.values()]
         clients = [metrics for metrics in replies if is_evaluation(metrics)]

@@ -382,7 +382,7 @@ class Hierarchical(Strategy):
             update = yield from self.edges[name].train_round(server_round, arrays, config, members)
             if update.arrays is not None and not update.weight > 0:
                 fault = Failure(EVERYBODY, f"its model weighs {update.weight}: nothing can be averaged by that")
-                update = replace(update, arrays=None, failures=[*update.failures, fault])
+                update = replace(update, arrays=None, participants=(), failures=[*update.failures, fault])
             updates.append(update)
             if update.arrays is not None:
                 arrays, trained = update.arrays, True

@@ -133,18 +133,19 @@ def in_form_of(reference: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
     Averages turn the integer counters of BatchNorm into floats, and Flower's adaptive strategies turn float32
     into float64. Integers are rounded to the nearest.
     """
-    dtypes = {name: np.dtype(array.dtype) for name, array in reference.items()}
-    if list(arrays) == list(dtypes) and all(np.dtype(arrays[name].dtype) == dtype for name, dtype in dtypes.items()):
+    formed = {name: _in_form_of(expected, arrays[name]) for name, expected in reference.items()}
+    if list(arrays) == list(formed) and all(array is arrays[name] for name, array in formed.items()):
         return arrays
-    result = ArrayRecord()
-    for name, dtype in dtypes.items():
-        array = arrays[name]
-        if np.dtype(array.dtype) != dtype:
-            values = values_of(array)
-            rounds = dtype.kind in "iu" and values.dtype.kind == "f"
-            array = Array(np.asarray(np.rint(values) if rounds else values, dtype))
-        result[name] = array
-    return result
+    return ArrayRecord(formed)
+
+
+def _in_form_of(expected: Array, array: Array) -> Array:
+    values, dtype = values_of(array), np.dtype(expected.dtype)
+    # What an array says of itself need not be so.
+    if values.dtype == dtype and array.dtype == expected.dtype and tuple(array.shape) == tuple(expected.shape):
+        return array
+    rounds = dtype.kind in "iu" and values.dtype.kind == "f"
+    return Array(np.asarray(np.rint(values) if rounds else values, dtype))
 
 
 def is_finite(values: np.ndarray, dtype: np.dtype) -> bool:

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Mapping
-from functools import partial
 from inspect import isroutine
 from typing import Any
 
@@ -13,11 +12,16 @@ from flwr.serverapp.strategy import Strategy
 _DATA = (type(None), bool, int, float, str, bytes, np.generic, np.ndarray, ArrayRecord, ConfigRecord, MetricRecord)
 
 
+class UnsavableError(TypeError):
+    """An attribute of a strategy can't be saved; the text says which, and what to do."""
+
+
 def strategy_state(strategy: Strategy) -> dict[str, Any]:
     """Return the attributes of a strategy that are data.
 
-    A strategy with a `state_dict` of its own is asked for it. Functions and classes are left out: they belong to the
-    code that builds the strategy. Random generators and strategies inside may be attributes, not parts of one.
+    A strategy with a `state_dict` of its own is asked for it. Functions and classes are left out, and objects that are
+    called like functions and hold nothing: they belong to the code that builds the strategy. Random generators and
+    strategies inside may be attributes, not parts of one.
 
     Returns
     -------
@@ -26,19 +30,19 @@ def strategy_state(strategy: Strategy) -> dict[str, Any]:
 
     Raises
     ------
-    TypeError
+    UnsavableError
         If an attribute is of a type that can't be saved.
     """
     if hasattr(strategy, "state_dict"):
         return dict(strategy.state_dict())
     state = {}
     for name, value in vars(strategy).items():
-        if isroutine(value) or isinstance(value, type | partial):
+        if _is_code(value):
             continue
         try:
             state[name] = _attribute_as_data(value)
         except TypeError as error:
-            raise TypeError(
+            raise UnsavableError(
                 f"{type(strategy).__name__}.{name} is a {error}, which can't be saved: give the strategy methods "
                 "state_dict() and load_state_dict(state)"
             ) from None
@@ -61,6 +65,16 @@ def restore_strategy_state(strategy: Strategy, state: Mapping[str, Any]) -> None
             current.setstate((version, tuple(internal), gauss_next))
         else:
             setattr(strategy, name, saved)
+
+
+def _is_code(value: Any) -> bool:
+    if isinstance(value, Strategy):
+        return False
+    return (
+        isroutine(value)
+        or isinstance(value, type | np.ufunc)
+        or (callable(value) and not getattr(value, "__dict__", None))
+    )
 
 
 def _attribute_as_data(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from flwr.serverapp import Grid
 
-from app.algorithms import build_algorithm, world_of
+from app.algorithms import build_algorithm, check_averages, world_of
 from app.checkpoint import from_bytes, to_bytes
 from app.config import RunConfig, check_cell_size, check_strategies
 from app.errors import UserError, bad_value
@@ -71,6 +71,7 @@ def run_edge(
     compute_device(config)
     refuse_rules_over_all_cells(config)
     family(config).check_data(config)
+    check_averages(config, family(config).new_model(config))
     with EdgeListener(Path(config.edge_folder).expanduser()) as listener, streams_of(config) as streams:
         with streams.probes() if streams and measures(config) else nullcontext() as measure:
             profiles = gather_devices(grid, config, measure)

@@ -33,8 +33,8 @@ class SplitEdge(ABC):
     Parameters
     ----------
     model : nn.Sequential
-        The whole model as a list of named blocks, the last one the head, an `nn.Linear`; on the device that the edge
-        computes on.
+        The whole model as a list of named blocks, the last one the head, with `out_features` as an `nn.Linear` has;
+        on the device that the edge computes on.
     cut_of : Callable[[int], int]
         Number of blocks on a client, by its node id.
     make_optimizer : Callable[[list[nn.Parameter]], Optimizer]
@@ -401,7 +401,7 @@ def cut_shapes(model: nn.Sequential, input_shape: tuple[int, ...]) -> dict[int, 
     model.eval()
     sample, shapes = first.new_zeros(1, *input_shape), {}
     legal = legal_cuts(model)
-    for cut, block in enumerate(model, start=1):
+    for cut, block in enumerate(model[:-1], start=1):
         sample = block(sample)
         if cut in legal:
             shapes[cut] = tuple(sample.shape[1:])

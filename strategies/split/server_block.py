@@ -133,10 +133,13 @@ def legal_cuts(model: nn.Module) -> range:
     Raises
     ------
     ValueError
-        If the model is not a list of named blocks, with weights in front of the last, which is linear.
+        If the model is not a list of named blocks, with weights in front of the last, the head.
     """
-    if not isinstance(model, nn.Sequential) or not len(model) or not isinstance(model[-1], nn.Linear):
-        raise ValueError("the model is not an nn.Sequential of blocks that ends with an nn.Linear: it can't be split")
+    if not isinstance(model, nn.Sequential) or not len(model) or not hasattr(model[-1], "out_features"):
+        raise ValueError(
+            "the model is not an nn.Sequential of blocks that ends with a head with `out_features`, such as an "
+            "nn.Linear: it can't be split"
+        )
     first = next((i for i, block in enumerate(model, start=1) if any(True for _ in block.parameters())), len(model))
     if first == len(model):
         raise ValueError("the model has no weights in front of its last block: it can't be split")

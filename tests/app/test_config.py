@@ -10,10 +10,11 @@ from torch import nn
 
 from app.__main__ import main
 from app.algorithms import check_averages
+from app.checkpoint import load_state
 from app.config import RunConfig, check_strategies, parse_config, read_arguments
 from app.errors import UserError
 from app.strategy_spec import STRATEGIES, parse_strategy
-from tests.app.runs import lines
+from tests.app.runs import lines, run_app
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -123,6 +124,17 @@ class Keeps(FedAvg):
         super().__init__(**options)
         self.seen = set()
 
+class SavesItself(FedAvg):
+    def state_dict(self):
+        return {"seen": list(self.seen)}
+
+    def load_state_dict(self, state):
+        self.seen = set(state["seen"])
+
+    def aggregate_train(self, *what):
+        self.seen = {1}
+        return super().aggregate_train(*what)
+
 class KeepsLater(FedAvg):
     def aggregate_train(self, *what):
         self.seen = {1}
@@ -197,6 +209,11 @@ def test_a_strategy_whose_state_cannot_be_saved_gets_one_line(own_module, tmp_pa
     line = f"error: {name}.seen is a set, which can't be saved: give the strategy methods state_dict() and load_state"
     assert line in capsys.readouterr().err
     assert len(lines(folder, "global")) == rounds if rounds else not folder.exists()
+
+
+def test_a_strategy_that_saves_itself_is_first_asked_after_a_round(own_module, tmp_path):
+    folder = run_app(tmp_path / "run", edge_strategy="own_strategies:SavesItself", num_clients=2, batches_per_epoch=1)
+    assert load_state(folder / "state.npz")["strategies"]["edges"]["edge-0"] == {"seen": [1]}
 
 
 def test_clients_need_not_have_the_servers_strategies():

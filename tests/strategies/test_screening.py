@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Bulyan, FedAvg, FedAvgM, FedMedian, MultiKrum, QFedAvg
 
@@ -84,6 +84,23 @@ def test_other_types_of_the_same_numbers_change_nothing(kind, dtype):
     for name, values in to_numpy(straight.arrays).items():
         np.testing.assert_array_equal(other.arrays[name].numpy(), values)
         assert other.arrays[name].dtype == "float32"
+
+
+@pytest.mark.parametrize("kind", ["FedAvg", "FedAvgM", "MultiKrum"])
+@pytest.mark.parametrize("claim", ["bfloat16", "", "torch.float32", "float64", "float32"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_an_array_says_of_itself_changes_nothing(kind, claim, dtype):
+    def claiming(reply):
+        arrays_as(lambda v: v.astype(dtype))(reply)
+        honest = reply.content["arrays"]
+        reply.content["arrays"] = ArrayRecord(
+            {name: Array(dtype=claim, shape=(1,), stype=array.stype, data=array.data) for name, array in honest.items()}
+        )
+
+    straight, other = toy_run(KINDS[kind]), toy_run(KINDS[kind], altering(toy_app(), claiming))
+    for name, values in to_numpy(straight.arrays).items():
+        np.testing.assert_array_equal(other.arrays[name].numpy(), values)
+        assert (other.arrays[name].dtype, tuple(other.arrays[name].shape)) == ("float32", values.shape)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, bool, np.complex64])

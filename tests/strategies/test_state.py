@@ -59,7 +59,14 @@ def test_what_would_come_back_as_something_else_is_refused(held):
         strategy_state(Holding(held))
 
 
-@pytest.mark.parametrize("held", [len, lambda x: x, partial(int, base=2), dict, FedAvg.aggregate_train])
+class Callable:
+    def __call__(self, records, key):
+        return records[0]
+
+
+@pytest.mark.parametrize(
+    "held", [len, lambda x: x, partial(int, base=2), dict, FedAvg.aggregate_train, Callable(), np.maximum]
+)
 def test_functions_and_classes_belong_to_the_code(held):
     assert "held" not in strategy_state(Holding(held))
 

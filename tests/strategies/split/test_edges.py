@@ -72,9 +72,9 @@ def test_an_illegal_cut_is_refused_with_those_that_are_legal(kind, cut):
 @pytest.mark.parametrize(
     ("model", "fault"),
     [
-        (nn.Linear(64, 3), "is not an nn.Sequential of blocks that ends with an nn.Linear"),
-        (nn.Sequential(), "is not an nn.Sequential of blocks that ends with an nn.Linear"),
-        (sequential(a=nn.Linear(64, 8), head=nn.Sequential(nn.Linear(8, 3))), "that ends with an nn.Linear"),
+        (nn.Linear(64, 3), "is not an nn.Sequential of blocks that ends with a head with `out_features`"),
+        (nn.Sequential(), "is not an nn.Sequential of blocks that ends with a head with `out_features`"),
+        (sequential(a=nn.Linear(64, 8), head=nn.Sequential(nn.Linear(8, 3))), "a head with `out_features`, such as"),
         (sequential(flat=nn.Flatten(), head=nn.Linear(64, 3)), "has no weights in front of its last block"),
     ],
 )
