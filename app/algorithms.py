@@ -101,14 +101,17 @@ def under_cloud(
         evaluate_every=config.evaluate_every,
         **options,
     )
-    for strategy in (
-        hierarchical.cloud,
-        *(getattr(innermost(e), "strategy", None) for e in hierarchical.edges.values()),
-    ):
-        if isinstance(strategy, Strategy) and not hasattr(strategy, "state_dict"):  # its own may need a round first
+    check_states(hierarchical)
+    return hierarchical
+
+
+def check_states(hierarchical: Hierarchical) -> None:
+    """Refuse a strategy with attributes that can't be saved; what saves itself may need a round first."""
+    of_edges = [getattr(innermost(edge), "strategy", None) for edge in hierarchical.edges.values()]
+    for strategy in (hierarchical.cloud, *of_edges):
+        if isinstance(strategy, Strategy) and not hasattr(strategy, "state_dict"):
             with unsavable_as_user_error():
                 strategy_state(strategy)
-    return hierarchical
 
 
 @contextmanager
