@@ -91,8 +91,9 @@ def test_streams_that_break_or_freeze_or_lie_or_have_no_ticket(tmp_path, monkeyp
         "evaluate_every": 0,
         "fine_tune_steps": 0,
         "split_transport": "stream",
-        "stream_timeout": 5.0,
-        "reply_timeout": 60,
+        "stream_timeout": 10.0,
+        # A SuperNode whose ClientApp was killed starts the next one only when Flower has missed it for a minute.
+        "reply_timeout": PATIENCE_SECONDS,
     }
     with federation(tmp_path / "deployment", device_configs(range(3), 3)) as made:
         run_id = start(made.environment, results, settings | {"stream_port": port})
