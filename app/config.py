@@ -1,6 +1,7 @@
 """The run config: parsed once, from whatever source, into a typed and validated object."""
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,14 @@ FLAT_BY_DEFAULT = ("sl", "sfl-v1", "sfl-v2")
 SPLIT_ALGORITHMS = (*FLAT_BY_DEFAULT, "hsfl", "phsfl")
 ONE_CUT_ALGORITHMS = ("sl", "sfl-v2")
 BEST_CUT = "best"
+NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+# What simulated devices may be drawn from: lowest, highest, and what is shown to who writes it otherwise.
+DEVICE_RANGES = {
+    "cycles_per_bit": (1e-6, 1e9, "25-40"),
+    "max_frequency_hz": (1.0, 1e12, "1.2e9-2e9"),
+    "max_power_dbm": (-100.0, 100.0, "20-30"),
+    "energy_budget_joules": (1e-9, 1e9, "0.8-1.5"),
+}
 
 
 def _kebab(name: str) -> str:
@@ -125,7 +134,7 @@ class RunConfig(BaseModel):
     max_local_rounds: Annotated[int, Field(gt=0, le=100_000)] = 50
     deadline_seconds: Annotated[float, Field(gt=0)] = 150.0
     theta: Annotated[float, Field(ge=0, le=1)] = 0.4
-    min_frequency_hz: Annotated[float, Field(ge=0, le=1.2e9)] = 0.0
+    min_frequency_hz: Annotated[float, Field(ge=0)] = 0.0
     downlink_bits_per_second: Annotated[float, Field(ge=0)] = 0.0
 
     # The simulated radio world.
@@ -134,6 +143,10 @@ class RunConfig(BaseModel):
     bandwidth_hz: Annotated[float, Field(gt=0, le=1e12)] = 540e3
     noise_figure_db: Annotated[float, Field(ge=0, le=60)] = 0.0
     planning_error_db: Annotated[float, Field(ge=0, le=60)] = 0.0
+    cycles_per_bit: float | str = "25-40"
+    max_frequency_hz: float | str = "1.2e9-2e9"
+    max_power_dbm: float | str = "20-30"
+    energy_budget_joules: float | str = "0.8-1.5"
 
     # Video caching.
     exploitation: float | str = "0.1-0.8"
@@ -181,15 +194,24 @@ class RunConfig(BaseModel):
     @property
     def exploitation_range(self) -> tuple[float, float]:
         """The range that clients' v_u are drawn from; both ends are equal for one number."""
-        given = self.exploitation
-        try:
-            ends = [float(part) for part in given.split("-")] if isinstance(given, str) else [given]
-        except ValueError:
-            ends = []
-        if len(ends) not in (1, 2) or not 0 <= ends[0] <= ends[-1] <= 1:
+        ends = _range(self.exploitation)
+        if ends is None or not 0 <= ends[0] <= ends[1] <= 1:
             allowed = "a probability, or a range of them like '0.1-0.8'"
             raise bad_value("exploitation", self.exploitation, allowed)
-        return ends[0], ends[-1]
+        return ends
+
+    @property
+    def device_ranges(self) -> dict[str, tuple[float, float]]:
+        """The ranges that the simulated devices are drawn from, by the names of `sim.devices.draw_devices`."""
+        ranges = {}
+        for name, (lowest, highest, example) in DEVICE_RANGES.items():
+            given = getattr(self, name)
+            ends = _range(given)
+            if ends is None or not lowest <= ends[0] <= ends[1] <= highest:
+                allowed = f"a number from {lowest:g} to {highest:g}, or a range of them like {example!r}"
+                raise bad_value(_kebab(name), given, allowed)
+            ranges[name] = ends
+        return ranges
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -239,6 +261,12 @@ class RunConfig(BaseModel):
     def as_dict(self) -> dict[str, Any]:
         """Return the settings by key, as a user types them."""
         return self.model_dump(by_alias=True)
+
+
+def _range(given: float | str) -> tuple[float, float] | None:
+    """Return the ends of a range like ``"0.1-0.8"``, equal ones for a number; None for what is neither."""
+    match = re.fullmatch(f"({NUMBER})(?:-({NUMBER}))?", str(given))
+    return (float(match[1]), float(match[2] or match[1])) if match else None
 
 
 def _three_numbers(key: str, text: str, least: float) -> tuple[float, ...]:
@@ -446,6 +474,21 @@ def _check_selection(config: RunConfig) -> None:
     if config.cells > config.num_clients:
         raise bad_value("num-edges", config.cells, f"at most num-clients = {config.num_clients}")
     check_cell_size(config, config.num_clients // config.cells)
+    _check_devices(config)
+
+
+def _check_devices(config: RunConfig) -> None:
+    """Refuse simulated devices that can't be, and such where devices tell what they are."""
+    if config.resources == "measured":
+        for name in DEVICE_RANGES:
+            if (given := getattr(config, name)) != (default := RunConfig.model_fields[name].default):
+                allowed = f"{default!r} for resources = 'measured': devices say it, each in the config of its node"
+                raise bad_value(_kebab(name), given, allowed)
+        return
+    lowest = config.device_ranges["max_frequency_hz"][0]
+    if config.min_frequency_hz > lowest:
+        allowed = f"0 to {lowest:g}, the least that max-frequency-hz = {config.max_frequency_hz!r} allows"
+        raise bad_value("min-frequency-hz", config.min_frequency_hz, allowed)
 
 
 def check_cell_size(config: RunConfig, smallest: int) -> None:

@@ -74,6 +74,7 @@ class WirelessWorld:
             planning_error_db=config.planning_error_db,
             bandwidth_hz=config.bandwidth_hz,
             noise_figure_db=config.noise_figure_db,
+            **config.device_ranges,
         )
         self.clock = Clock(topology)
         self.energy = EnergyMeter(cells)

@@ -90,6 +90,14 @@ def test_exploitation_is_a_number_or_a_range(given, ends):
     assert parse_config({"exploitation": given}).exploitation_range == ends
 
 
+@pytest.mark.parametrize(
+    ("given", "ends"),
+    [(-5, (-5, -5)), ("20-30", (20, 30)), ("-10--5.5", (-10, -5.5)), ("1e-1-2E1", (0.1, 20)), ("-1-.5", (-1, 0.5))],
+)
+def test_devices_are_drawn_from_a_number_or_a_range(given, ends):
+    assert parse_config({"max-power-dbm": given}).device_ranges["max_power_dbm"] == ends
+
+
 def test_strategies_take_their_parameters_and_defaults_give_way():
     adam = parse_strategy("cloud-strategy", "FedAdam(eta=0.02, min_train_nodes=3)").build(
         {"min_train_nodes": 1, "tau": 1.0}

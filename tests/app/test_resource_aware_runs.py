@@ -180,6 +180,35 @@ def test_the_keys_of_the_radio_world_reach_the_problem():
     np.testing.assert_array_equal(problem(2, fading="static").gain, problem(1, fading="static").gain)
 
 
+def test_the_keys_of_devices_reach_the_problem():
+    def problem(**settings):
+        return world_of(config_of(**CACHING, algorithm="rawhfl", **settings)).problem(1, np.arange(6), None, 0)
+
+    plain = problem()
+    ranges = {"max_frequency_hz": (1.2e9, 2e9), "max_power_watts": (0.1, 1.0), "energy_budget_joules": (0.8, 1.5)}
+    for name, (lowest, highest) in ranges.items():
+        assert ((lowest <= getattr(plain, name)) & (getattr(plain, name) <= highest)).all()
+    np.testing.assert_array_equal(problem(max_frequency_hz="1e9-1e9").max_frequency_hz, 1e9)
+    np.testing.assert_allclose(problem(max_power_dbm="-10").max_power_watts, 1e-4)
+    np.testing.assert_allclose(problem(cycles_per_bit="50-80").cycles_per_local_round, 2 * plain.cycles_per_local_round)
+    poorer = problem(energy_budget_joules="0.08-0.15")
+    np.testing.assert_allclose(poorer.energy_budget_joules, plain.energy_budget_joules / 10)
+    np.testing.assert_array_equal(poorer.gain, plain.gain)
+
+
+def test_an_energy_budget_limits_the_local_rounds():
+    def plan(budget):
+        limits = {"energy_budget_joules": budget, "deadline_seconds": 2.0, "max_local_rounds": 50}
+        config = config_of(**CACHING | limits, algorithm="rawhfl", theta=1.0)
+        return get_solver("exact")(world_of(config).problem(1, np.arange(6), None, 0))
+
+    rich, least = plan(1e3), plan(1e3).joules[plan(1e3).selected].min()
+    poor = plan(float(least / 2))
+    assert poor.local_rounds[poor.selected].sum() < rich.local_rounds[rich.selected].sum()
+    assert (poor.joules <= least / 2 * (1 + 1e-9)).all()
+    assert not plan(1e-9).selected.any()
+
+
 @pytest.mark.parametrize(
     ("transport", "payload", "bits", "scale"),
     [
@@ -402,6 +431,17 @@ def test_runs_resume_to_the_same_bits_and_the_same_figures(tmp_path, settings):
             "solver = 'sca': allowed is 'exact' or",
         ),
         ({"exploitation": "lots"}, "exploitation = 'lots': allowed is a probability"),
+        ({"energy_budget_joules": -1}, "energy-budget-joules = -1.0: allowed is a number from 1e-09 to 1e+09, or a"),
+        ({"max_frequency_hz": "2e9-1e9"}, "max-frequency-hz = '2e9-1e9': allowed is a number from 1 to 1e+12, or a"),
+        ({"max_power_dbm": "lots"}, "max-power-dbm = 'lots': allowed is a number from -100 to 100, or a range of them"),
+        (
+            {"min_frequency_hz": 1.5e9},
+            "min-frequency-hz = 1500000000.0: allowed is 0 to 1.2e+09, the least that max-frequency-hz = '1.2e9-2e9'",
+        ),
+        (
+            {"resources": "measured", "cycles_per_bit": 30.0},
+            "cycles-per-bit = 30.0: allowed is '25-40' for resources = 'measured': devices say it",
+        ),
         ({"model": "cnn"}, "model = 'cnn': allowed is 'auto' for dataset = 'video-caching'"),
         ({"num_edges": 7}, "num-edges = 7: allowed is at most num-clients = 6"),
     ],
