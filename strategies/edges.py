@@ -5,15 +5,18 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.serverapp.strategy import Bulyan, FedAvgM, Strategy
+from flwr.serverapp.exception import AggregationError, InconsistentMessageReplies
+from flwr.serverapp.strategy import Bulyan, FedAvgM, QFedAvg, Strategy
 
 from .exchange import Exchanges
 from .randomness import derived_seed, seeded_globals
-from .screening import Failure, all_finite, in_form_of, screen, weight_of
-from .state import restore_strategy_state, strategy_state
+from .screening import Failure, all_finite, in_form_of, one_line, screen, weight_of
+from .state import built_attributes, restore_strategy_state, strategy_state
 from .views import MemberGrid
 
 EVERYBODY = 0  # the node id of a failure that is the edge's own
+# What Flower's strategies raise for replies that they can't use.
+REFUSALS = (AggregationError, InconsistentMessageReplies)
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ class StrategyEdge:
         self.strategy = strategy
         self.seed = seed
         self.weight_key = weight_key(strategy)
+        self._built = built_attributes(strategy)
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -111,14 +115,18 @@ class StrategyEdge:
         with self._seeded("configure_train", server_round):
             messages = list(self.strategy.configure_train(server_round, arrays.copy(), ConfigRecord({**config}), grid))
         messages = grid.in_client_order(messages)
-        screened, failures = screen(messages, (yield messages), self.weight_key)
+        numbers = needed_metrics(self.strategy)
+        screened, failures = screen(messages, (yield messages), self.weight_key, numbers)
         # Some strategies take the replies apart, so weights are read before they get them.
         participants, weight = _participants(messages, screened), self._total_weight(screened)
         if weight == 0:
             return Update(failures=failures)
-        with self._seeded("aggregate_train", server_round):
-            aggregate, metrics = self.strategy.aggregate_train(server_round, screened)
         name = type(self.strategy).__name__
+        try:
+            with self._seeded("aggregate_train", server_round):
+                aggregate, metrics = self.strategy.aggregate_train(server_round, screened)
+        except REFUSALS as refusal:
+            return Update(failures=[*failures, Failure(EVERYBODY, f"{name}: {one_line(refusal)}")])
         if aggregate is None:
             fault = f"{name} made no model of {len(participants)} replies"
         elif set(aggregate) != set(arrays):
@@ -150,8 +158,12 @@ class StrategyEdge:
             for message, reply in zip(messages, screened, strict=True)
             if not reply.has_error()
         }
-        with self._seeded("aggregate_evaluate", server_round):
-            metrics = self.strategy.aggregate_evaluate(server_round, screened)
+        metrics = None
+        try:
+            with self._seeded("aggregate_evaluate", server_round):
+                metrics = self.strategy.aggregate_evaluate(server_round, screened)
+        except REFUSALS as refusal:
+            failures = [*failures, Failure(EVERYBODY, f"{type(self.strategy).__name__}: {one_line(refusal)}")]
         return Evaluation(metrics, weight, own_metrics, failures)
 
     def state_dict(self) -> dict[str, Any]:
@@ -160,7 +172,7 @@ class StrategyEdge:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
-        restore_strategy_state(self.strategy, state)
+        restore_strategy_state(self.strategy, state, self._built)
 
     def _seeded(self, step: str, server_round: int):  # noqa: ANN202
         return seeded_globals(derived_seed(self.seed or 0, step, server_round))
@@ -200,6 +212,12 @@ def unwrapped(strategy: Strategy) -> Strategy:
 def weight_key(strategy: Strategy) -> str:
     """Return the metric by which a strategy weights replies."""
     return str(getattr(unwrapped(strategy), "weighted_by_key", "num-examples"))
+
+
+def needed_metrics(strategy: Strategy) -> tuple[str, ...]:
+    """Return the training metrics without which a strategy makes no model: QFedAvg weighs by the loss."""
+    inner = unwrapped(strategy)
+    return (inner.train_loss_key,) if isinstance(inner, QFedAvg) else ()
 
 
 def forget_sent_model(strategy: Strategy) -> None:

@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from .attendance import Attendance
 from .edges import (
     EVERYBODY,
+    REFUSALS,
     EdgeRounds,
     Evaluation,
     Failure,
@@ -25,12 +26,13 @@ from .edges import (
     edge_of,
     forget_sent_model,
     innermost,
+    needed_metrics,
     weight_key,
 )
 from .exchange import EDGE_FAILED, Direction, Exchanges, converse
 from .randomness import derived_seed, seeded_globals
-from .screening import all_finite, in_form_of, screen
-from .state import restore_strategy_state, strategy_state
+from .screening import all_finite, in_form_of, one_line, screen
+from .state import built_attributes, restore_strategy_state, strategy_state
 from .topology import Topology
 from .views import EdgeGrid, MemberGrid
 
@@ -207,6 +209,7 @@ class Hierarchical(Strategy):
         self._edge_of_id = dict(enumerate(self.edges, start=1))
         self._attendance = Attendance(self.topology, node_name)
         self._weight_key = weight_key(cloud)
+        self._built = built_attributes(cloud)
 
     def summary(self) -> None:
         """Log both tiers."""
@@ -342,7 +345,7 @@ class Hierarchical(Strategy):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned for the same strategies and edges."""
-        restore_strategy_state(self.cloud, state["cloud"])
+        restore_strategy_state(self.cloud, state["cloud"], self._built)
         for name, edge in self.edges.items():
             edge.load_state_dict(state["edges"][name])
 
@@ -422,8 +425,11 @@ class Hierarchical(Strategy):
         }
         aggregate, metrics = None, None
         failures = {name: [f for u in outcome.updates for f in u.failures] for name, outcome in outcomes.items()}
-        if replies := self._replies(instructions, contents, failures, f"round {number}"):
-            aggregate, metrics = self.aggregate_train(number, replies)
+        if replies := self._replies(instructions, contents, failures, f"round {number}", needed_metrics(self.cloud)):
+            try:
+                aggregate, metrics = self.aggregate_train(number, replies)
+            except REFUSALS as refusal:
+                logger.log(WARNING, "round %d: the cloud: %s", number, one_line(refusal))
         if aggregate is None or set(aggregate) != set(arrays) or not all_finite(aggregate, arrays):
             logger.log(WARNING, "round %d: the cloud made no model, the global model stays as it is", number)
             return arrays, metrics, outcomes
@@ -450,7 +456,11 @@ class Hierarchical(Strategy):
         failures = {name: evaluation.failures for name, evaluation in evaluations.items()}
         if not (replies := self._replies(instructions, contents, failures, f"round {number}, evaluation")):
             return None, evaluations
-        return self.aggregate_evaluate(number, replies), evaluations
+        try:
+            return self.aggregate_evaluate(number, replies), evaluations
+        except REFUSALS as refusal:
+            logger.log(WARNING, "round %d, evaluation: the cloud: %s", number, one_line(refusal))
+            return None, evaluations
 
     def _converse(
         self,
@@ -483,6 +493,7 @@ class Hierarchical(Strategy):
         contents: Mapping[str, RecordDict],
         logged: Mapping[str, Sequence[Failure]],
         when: str,
+        numbers: Sequence[str] = (),
     ) -> list[Message]:
         """Return the edges' replies to the cloud, error replies for the bad ones; nothing if none is good.
 
@@ -495,7 +506,7 @@ class Hierarchical(Strategy):
                 self._notice("cloud", name, "uplink", replies[-1])
             else:
                 replies.append(Message(Error(EDGE_FAILED, "no edge round gave a model"), reply_to=instruction))
-        screened, failures = screen(list(instructions.values()), replies, self._weight_key)
+        screened, failures = screen(list(instructions.values()), replies, self._weight_key, numbers)
         for failure in failures:
             name = self._edge_of_id[failure.node_id]
             if name in contents or all(f.node_id != EVERYBODY for f in logged[name]):
@@ -541,11 +552,11 @@ def _metrics_of_all(outcomes: Iterable[EdgeOutcome]) -> list[dict[str, Any]]:
 def _check_topology(topology: Topology) -> None:
     if not topology:
         raise ValueError("the topology has no edges")
-    edge_of: dict[int, str] = {}
+    seen: dict[int, str] = {}
     for name, members in topology.items():
         if not members:
             raise ValueError(f"edge {name!r} has no nodes")
         for node_id in members:
-            if node_id in edge_of:
-                raise ValueError(f"node {node_id} is in edge {edge_of[node_id]!r} and in edge {name!r}")
-            edge_of[node_id] = name
+            if node_id in seen:
+                raise ValueError(f"node {node_id} is in edge {seen[node_id]!r} and in edge {name!r}")
+            seen[node_id] = name

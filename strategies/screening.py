@@ -77,6 +77,11 @@ def screen(
     return screened, failures
 
 
+def one_line(error: Exception) -> str:
+    """Return an error's text in one line."""
+    return " ".join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())
+
+
 def weight_of(reply: Message, weight_key: str) -> float:
     """Return the weight of a screened reply, 0 for an error reply."""
     if reply.has_error():

@@ -49,15 +49,35 @@ def strategy_state(strategy: Strategy) -> dict[str, Any]:
     return state
 
 
-def restore_strategy_state(strategy: Strategy, state: Mapping[str, Any]) -> None:
-    """Put back what `strategy_state` returned into a strategy built by the same code."""
+def built_attributes(strategy: Strategy) -> dict[str, Any]:
+    """Return the names of a new strategy's attributes; with those of strategies inside, by their names."""
+    return {
+        name: built_attributes(value) if isinstance(value, Strategy) else {} for name, value in vars(strategy).items()
+    }
+
+
+def restore_strategy_state(strategy: Strategy, state: Mapping[str, Any], built: Mapping[str, Any]) -> None:
+    """Put back what `strategy_state` returned into a strategy built by the same code.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        The strategy; it may have been used.
+    state : Mapping[str, Any]
+        Its state to be.
+    built : Mapping[str, Any]
+        What `built_attributes` said when it was new: data that it has had since, and `state` has not, are deleted.
+    """
     if hasattr(strategy, "load_state_dict"):
         strategy.load_state_dict(state)
         return
+    own = {*built, *state}
+    for name in [name for name, value in vars(strategy).items() if name not in own and not _is_code(value)]:
+        delattr(strategy, name)
     for name, saved in state.items():
         current = getattr(strategy, name, None)
         if isinstance(current, Strategy):
-            restore_strategy_state(current, saved)
+            restore_strategy_state(current, saved, built.get(name, {}))
         elif isinstance(current, np.random.Generator):
             current.bit_generator.state = saved
         elif isinstance(current, random.Random):

@@ -54,7 +54,7 @@ def edge_lines(outcome: Round, counts: Counter[Link], client_of: Mapping[int, in
                 "trained": any(u.arrays is not None and (u.participants or not u.failures) for u in edge.updates),
                 "participants": [[client_of[node_id] for node_id in update.participants] for update in edge.updates],
                 "failures": failures,
-                **reported(edge.metrics),
+                **reported(trained(edge.metrics)),
                 **reported(evaluation.metrics or {}),
                 "bytes": nested(counts, name),
                 "seconds": round(edge.seconds, 4),
@@ -84,7 +84,7 @@ def global_line(
     wall_seconds : float
         Wall time of the run so far.
     """
-    line: Line = {"round": outcome.number, "scope": "global", **reported(outcome.train_metrics or {})}
+    line: Line = {"round": outcome.number, "scope": "global", **reported(trained(outcome.train_metrics or {}))}
     clients = {
         client_of[node_id]: metrics
         for evaluation in outcome.evaluations.values()
@@ -212,6 +212,12 @@ def spread(values: Sequence[float]) -> dict[str, float | None]:
     if not all(map(math.isfinite, values)):
         return dict.fromkeys(("mean", "std", "min", "max"))
     return {"mean": fmean(values), "std": pstdev(values), "min": min(values), "max": max(values)}
+
+
+def trained(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return training metrics by names that are not those of the evaluation."""
+    renamed = {f"train_{name}": metrics[name] for name in (ACCURACY, LOSS) if name in metrics}
+    return renamed | {name: value for name, value in metrics.items() if name not in (ACCURACY, LOSS)}
 
 
 def reported(metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from clients.gateway import request_to
 from clients.messages import QUERY_EDGE
 from strategies import Profile
 from strategies.exchange import ask
-from strategies.split.conversation import one_line
+from strategies.screening import one_line
 
 logger = getLogger("espalier")
 

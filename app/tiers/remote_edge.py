@@ -13,8 +13,8 @@ from clients.messages import EVALUATE_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
 from strategies import Evaluation, Failure, Update
 from strategies.edges import EVERYBODY
 from strategies.exchange import Exchanges
+from strategies.screening import one_line
 from strategies.split import FineTuning, Personalised
-from strategies.split.conversation import one_line
 from strategies.views import MemberGrid
 
 logger = getLogger("espalier")

@@ -34,7 +34,7 @@ from clients.messages import (
 )
 
 from ..exchange import Exchanges
-from ..screening import Failure, array_fault, in_form_of, values_of
+from ..screening import Failure, array_fault, in_form_of, one_line, values_of
 
 Weights = dict[str, Tensor]
 
@@ -279,11 +279,6 @@ def lock_step(clients: Sequence[int], terms: Terms, serve: Serve) -> Exchanges[O
         step += 1
     outcome.sort(clients)
     return outcome
-
-
-def one_line(error: Exception) -> str:
-    """Return an error's text in one line."""
-    return " ".join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())
 
 
 def to_record(weights: Mapping[str, Tensor]) -> ArrayRecord:

@@ -23,9 +23,9 @@ from clients.messages import (
 )
 
 from ..exchange import Exchanges
-from ..screening import Failure, screen
+from ..screening import Failure, one_line, screen
 from ..views import MemberGrid
-from .conversation import Labels, Weights, one_line, to_record
+from .conversation import Labels, Weights, to_record
 from .server_block import channels_last, names_before
 
 

@@ -23,8 +23,8 @@ from clients.messages import (
 from clients.messages.frames import Format, pack, unpack_activations
 
 from ..exchange import LATE, Exchanges, Losable
-from ..screening import Failure
-from .conversation import MiniBatch, Outcome, Serve, Terms, lock_step, one_line
+from ..screening import Failure, one_line
+from .conversation import MiniBatch, Outcome, Serve, Terms, lock_step
 from .stream import WITHDRAWN, Connection, StreamEnded, StreamServer, Ticket
 
 logger = getLogger("espalier")

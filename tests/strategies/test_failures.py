@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flwr.app import Array
-from flwr.serverapp.strategy import FedAvg, FedTrimmedAvg
+from flwr.serverapp.exception import AggregationError
+from flwr.serverapp.strategy import FedAvg, FedTrimmedAvg, QFedAvg
 
 from sim.in_process_grid import InProcessGrid
 from strategies import Hierarchical, Observer, StrategyEdge
@@ -25,10 +26,11 @@ from tests.strategies.toys import (
 ANY = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 
 
-def build(grid, num_edges=2, make_edge=lambda name, size: FedAvg(**ANY), **options):
+def build(grid, num_edges=2, make_edge=lambda name, size: FedAvg(**ANY), cloud=None, **options):
     topology = toy_topology(grid, num_edges)
     place = {n: i for i, n in enumerate(n for members in topology.values() for n in members)}
-    return Hierarchical(FedAvg(**ANY), make_edge, topology, node_name=lambda n: f"client {place[n]}", **options)
+    cloud = cloud or FedAvg(**ANY)
+    return Hierarchical(cloud, make_edge, topology, node_name=lambda n: f"client {place[n]}", **options)
 
 
 def one_round(grid, timeout=None, **options):
@@ -254,6 +256,44 @@ def test_a_strategy_that_makes_no_model_or_a_bad_one_leaves_its_edge_out(caplog)
         assert all(reason in update.failures[0].reason for update in outcome.edges["edge-1"].updates)
         assert f"edge-1 left out: {outcome.edges['edge-1'].updates[0].failures[0].reason}" in caplog.text
         np.testing.assert_array_equal(outcome.arrays["w"].numpy(), outcome.edges["edge-0"].arrays["w"].numpy())
+
+
+class Refusing(FedAvg):
+    def aggregate_train(self, server_round, replies):
+        raise AggregationError("not\nthese")
+
+    def aggregate_evaluate(self, server_round, replies):
+        raise AggregationError("nor these")
+
+
+def test_replies_that_a_strategy_cannot_use_stop_nothing(caplog):
+    kinds = {"edge-0": FedAvg, "edge-1": Refusing}
+    outcome = one_round(toy_grid(4), make_edge=lambda n, s: kinds[n](**ANY))
+    assert_is_average_of(outcome.arrays, [0, 1])
+    assert "round 1, edge round 1: edge-1 left out: Refusing: not these" in caplog.text
+    assert "round 1, evaluation: edge-1 left out: Refusing: nor these" in caplog.text
+    caplog.clear()
+    outcome = one_round(toy_grid(4), cloud=Refusing(**ANY))
+    np.testing.assert_array_equal(outcome.arrays["w"].numpy(), initial()["w"])
+    assert outcome.evaluate_metrics is None
+    assert "round 1: the cloud: not these" in caplog.text
+    assert "round 1, evaluation: the cloud: nor these" in caplog.text
+
+
+def test_qfedavg_leaves_out_who_has_no_loss(caplog):
+    def fair():
+        return QFedAvg(client_learning_rate=0.1, **ANY)
+
+    # The first of two: there is no majority that could say what a reply has to be like.
+    with_liar = one_round(toy_grid(2, faults={0: "no loss"}), num_edges=1, make_edge=lambda n, s: fair())
+    alone = one_round(toy_grid(2, faults={0: "raise"}), num_edges=1, make_edge=lambda n, s: fair())
+    assert "client 0 of edge-0 left out: metric 'train_loss' is None, expected a number" in caplog.text
+    np.testing.assert_array_equal(with_liar.arrays["w"].numpy(), alone.arrays["w"].numpy())
+    assert not np.array_equal(alone.arrays["w"].numpy(), initial()["w"])
+    caplog.clear()
+    outcome = one_round(toy_grid(4, faults=dict.fromkeys(range(4), "no loss")), cloud=fair())
+    np.testing.assert_array_equal(outcome.arrays["w"].numpy(), initial()["w"])
+    assert "edge-1 left out: metric 'train_loss' is None, expected a number" in caplog.text
 
 
 def test_too_few_connected_nodes_skip_the_edge_round_instead_of_waiting_for_ever():

@@ -9,7 +9,7 @@ import pytest
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAdam, FedAvg
 from torch import nn
 
-from strategies.state import restore_strategy_state, strategy_state
+from strategies.state import built_attributes, restore_strategy_state, strategy_state
 
 Pair = namedtuple("Pair", "left right")
 
@@ -24,7 +24,7 @@ class Holding(FedAvg):
 def test_plain_data_come_back_as_they_were(held):
     state = strategy_state(Holding(held))
     new = Holding(None)
-    restore_strategy_state(new, state)
+    restore_strategy_state(new, state, built_attributes(new))
     assert new.held == held
     assert type(new.held) is type(held)
 
@@ -35,7 +35,7 @@ def test_generators_go_on_where_they_were(make):
     used.random()
     state = strategy_state(Holding(used))
     expected, new = used.random(), Holding(make(0))
-    restore_strategy_state(new, state)
+    restore_strategy_state(new, state, built_attributes(new))
     assert new.held.random() == expected
 
 
@@ -77,5 +77,25 @@ def test_a_strategy_inside_of_another_has_its_state_in_it():
 
     used, new = wrapped(), wrapped()
     used.strategy.m_t = {"w": np.ones(2)}
-    restore_strategy_state(new, strategy_state(used))
+    restore_strategy_state(new, strategy_state(used), built_attributes(new))
     np.testing.assert_array_equal(new.strategy.m_t["w"], [1, 1])
+
+
+class Growing(FedAvg):
+    """Has its momentum from the first round on only."""
+
+    def step(self):
+        self.velocity = getattr(self, "velocity", 0.0) + 1.0
+
+
+def test_what_a_strategy_has_had_since_is_gone_with_a_state_from_before():
+    strategy = DifferentialPrivacyServerSideFixedClipping(Growing(), 0.1, 1.0, 2)
+    built, new = built_attributes(strategy), strategy_state(strategy)
+    strategy.strategy.step()
+    strategy.extra = 1
+    used = strategy_state(strategy)
+    restore_strategy_state(strategy, new, built)
+    assert strategy_state(strategy) == new
+    strategy.strategy.step()
+    restore_strategy_state(strategy, used, built)
+    assert (strategy.strategy.velocity, strategy.extra) == (1.0, 1)

@@ -57,6 +57,8 @@ def toy_app(faults: dict[int, str] | None = None, first_bad_round: int = 1) -> C
             new["w"] = new["w"].astype(np.complex64)
         if fault == "no weight":
             del metrics["num-examples"]
+        if fault == "no loss":
+            del metrics["train_loss"]
         if fault == "negative weight":
             metrics["num-examples"] = -1
         if fault == "metrics":

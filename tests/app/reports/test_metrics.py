@@ -105,3 +105,14 @@ def test_a_client_is_in_the_reports_by_what_it_measured():
         "1": {"mean": 0.25, "std": 0.0, "min": 0.25, "max": 0.25},
         "2": dict.fromkeys(("mean", "std", "min", "max")),
     }
+
+
+def test_training_metrics_do_not_pass_for_those_of_the_evaluation(tmp_path):
+    lie = {"accuracy": 1.0, "loss": 0.0}
+    results = run_with_a_liar(tmp_path / "results", "train", lie, global_rounds=2, evaluate_every=2)
+    first, second = lines(results, "global")
+    assert first.keys().isdisjoint(lie)
+    assert summary(results)["global"] == {key: second[key] for key in ("accuracy", "loss")}
+    lying = lines(results, "edge")[1]
+    assert lying["train_accuracy"] == 1.0
+    assert lying["train_loss"] > 0
