@@ -1,8 +1,10 @@
 """Who takes part: the clients that the config asks for, and the edge that each belongs to."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from logging import getLogger
+from typing import TypeVar
 
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
@@ -17,6 +19,9 @@ logger = getLogger("espalier")
 
 # Makes the config record that asks a node, by its id, to measure its device and its link.
 Measure = Callable[[int], ConfigRecord]
+Answer = TypeVar("Answer")
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 300.0  # until a node that gave no answer is asked again
 
 
 def gather_clients(grid: Grid, config: RunConfig, measure: Measure | None = None) -> list[Profile]:
@@ -37,17 +42,18 @@ def gather_clients(grid: Grid, config: RunConfig, measure: Measure | None = None
         If too few nodes are there after `wait-for-nodes` seconds, or some do not answer with a profile.
     """
     profiles: dict[int, Profile] = {}
-    asked = 0
+    are_there = False
+    ask = partial(_ask, grid, config, measure)
     try:
-        for new in arriving_nodes(grid, config.num_clients, config.wait_for_nodes):
-            asked += len(new)
-            for profile in _ask(grid, new, config, measure):
+        for answers in answers_of_nodes(grid, config.num_clients, config.wait_for_nodes, ask):
+            are_there = True
+            for profile in answers:
                 if profile.partition_id < config.num_clients:
                     profiles.setdefault(profile.partition_id, profile)
             if len(profiles) == config.num_clients:
                 break
     except TimeoutError as error:
-        if asked < config.num_clients:
+        if not are_there:
             raise bad_value("num-clients", config.num_clients, f"as many SuperNodes as there are: {error}") from None
         missing = sorted(set(range(config.num_clients)) - profiles.keys())
         raise UserError(f"no profile from clients {missing}: the log says what they failed on") from None
@@ -70,9 +76,10 @@ def gather_devices(grid: Grid, config: RunConfig, measure: Measure | None = None
     if config.edge_clients > config.num_clients:
         raise bad_value("edge-clients", config.edge_clients, f"at most num-clients = {config.num_clients}")
     profiles: dict[int, Profile] = {}
+    ask = partial(_ask, grid, config, measure)
     try:
-        for new in arriving_nodes(grid, config.edge_clients, config.wait_for_nodes):
-            for profile in _ask(grid, new, config, measure):
+        for answers in answers_of_nodes(grid, config.edge_clients, config.wait_for_nodes, ask):
+            for profile in answers:
                 if profile.edge not in ("", config.edge_name):
                     raise UserError(
                         f"edge-name = {profile.edge!r} in the config of client {profile.partition_id}'s node: allowed "
@@ -94,26 +101,53 @@ def gather_devices(grid: Grid, config: RunConfig, measure: Measure | None = None
     return [profiles[i] for i in sorted(profiles)]
 
 
-def arriving_nodes(grid: Grid, count: int, seconds: float) -> Iterator[list[int]]:
-    """Yield the ids of the connected nodes once `count` of them are there, then those that join, until some seconds on.
+def answers_of_nodes(
+    grid: Grid, count: int, seconds: float, ask: Callable[[list[int]], Mapping[int, Answer]]
+) -> Iterator[list[Answer]]:
+    """Yield what nodes answer: those that are connected once there are `count`, then those that join.
+
+    Who gives no answer, for a device may be set up wrongly at first, is asked again when it has been away, and after
+    5 s, 10 s and so on, up to 5 minutes.
+
+    Parameters
+    ----------
+    grid : Grid
+        Knows the nodes.
+    count : int
+        How many nodes there must be at first.
+    seconds : float
+        How long to go on.
+    ask : Callable[[list[int]], Mapping[int, Answer]]
+        Asks nodes, and returns the answers by node id.
 
     Raises
     ------
     TimeoutError
-        If no more come in time.
+        When the time is over.
     """
     deadline = time.monotonic() + seconds
-    known: set[int] = set()
+    node_ids = wait_for_nodes(grid, count, timeout_seconds=seconds)
+    answered: set[int] = set()
+    again: dict[int, tuple[float, float]] = {}  # when to ask a node that gave no answer, and the pause after that
     while True:
-        left = max(deadline - time.monotonic(), 0)
-        # At least one node more than those that turned out to be of no use.
-        node_ids = wait_for_nodes(grid, max(count, len(known) + 1), timeout_seconds=left)
-        new = [node_id for node_id in node_ids if node_id not in known]
-        known |= set(new)
-        yield new
+        now = time.monotonic()
+        again = {node_id: when for node_id, when in again.items() if node_id in node_ids}
+        due = [n for n in node_ids if n not in answered and (n not in again or again[n][0] <= now)]
+        if due:
+            answers = ask(due)
+            answered |= answers.keys()
+            for node_id in set(due) - answered:
+                pause = again[node_id][1] if node_id in again else FIRST_PAUSE_SECONDS
+                again[node_id] = (time.monotonic() + pause, min(2 * pause, LONGEST_PAUSE_SECONDS))
+            yield list(answers.values())
+        if time.monotonic() >= deadline:
+            silent = f"{len(again)} of {len(node_ids)} connected SuperNodes gave no answer"
+            raise TimeoutError(silent if again else f"{len(node_ids)} SuperNodes are connected: start the others")
+        time.sleep(0.2)
+        node_ids = list(grid.get_node_ids())
 
 
-def _ask(grid: Grid, node_ids: Iterable[int], config: RunConfig, measure: Measure | None) -> list[Profile]:
+def _ask(grid: Grid, config: RunConfig, measure: Measure | None, node_ids: Iterable[int]) -> dict[int, Profile]:
     measure = (measure or ask_to_measure) if config.resources == "measured" else None
     try:
         profiles = ask_profiles(grid, node_ids, timeout_seconds=config.reply_timeout or None, measure=measure)
@@ -123,7 +157,7 @@ def _ask(grid: Grid, node_ids: Iterable[int], config: RunConfig, measure: Measur
         if profile.num_train_examples < 1:
             count = profile.num_train_examples
             raise UserError(f"client {profile.partition_id} has {count} training examples: allowed is 1 or more")
-    return profiles
+    return {profile.node_id: profile for profile in profiles}
 
 
 def assign_edges(profiles: list[Profile], config: RunConfig) -> dict[str, list[int]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from logging import getLogger
 from typing import Any
 
@@ -11,7 +12,7 @@ from app.algorithms import MakeEdge
 from app.checkpoint import to_bytes
 from app.config import RunConfig
 from app.errors import UserError, bad_value
-from app.federation import arriving_nodes
+from app.federation import answers_of_nodes
 from app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
 from app.tiers.wire import Wire, profile_from_wire
 from app.wireless import JOINT_RULES
@@ -82,8 +83,8 @@ def gather_edges(grid: Grid, config: RunConfig) -> list[EdgeHost]:
     refuse_rules_over_all_cells(config)
     edges: dict[str, EdgeHost] = {}
     try:
-        for new in arriving_nodes(grid, config.edges, config.wait_for_nodes):
-            for edge in ask_edges(grid, new, config):
+        for answers in answers_of_nodes(grid, config.edges, config.wait_for_nodes, partial(ask_edges, grid, config)):
+            for edge in answers:
                 if edge.name in edges:
                     both = f"{edges[edge.name].gateway} and {edge.gateway}"
                     raise UserError(f"nodes {both} are both gateways of edge {edge.name!r}: an edge has one")
@@ -105,17 +106,17 @@ def gather_edges(grid: Grid, config: RunConfig) -> list[EdgeHost]:
     return list(edges.values())
 
 
-def ask_edges(grid: Grid, node_ids: Iterable[int], config: RunConfig) -> list[EdgeHost]:
-    """Return the edges that nodes are gateways of, in the order of the nodes; others are logged."""
+def ask_edges(grid: Grid, config: RunConfig, node_ids: Iterable[int]) -> dict[int, EdgeHost]:
+    """Return the edges that nodes are gateways of, by node id; others are logged."""
     ids = sorted(node_ids)
     # An edge's run is there before its devices are; it may be asked again.
     wait = max(config.wait_for_nodes, 1)
     messages = [request_to(n, QUERY_EDGE, to_bytes({}), wait_seconds=wait, reply_seconds=wait) for n in ids]
     replies = ask(grid, messages, timeout_seconds=config.reply_timeout or None)
-    edges = []
+    edges = {}
     for node_id, reply in zip(ids, replies, strict=True):
         try:
-            edges.append(_edge_host(node_id, reply_of(reply)))
+            edges[node_id] = _edge_host(node_id, reply_of(reply))
         except EdgeError as error:
             logger.warning("node %d is left out: %s", node_id, error)
         except Exception as error:  # all of this only reads foreign data, which can fail in any way

@@ -38,6 +38,8 @@ def profile_to_wire(profile: Profile) -> Wire:
 
 def profile_from_wire(wire: Wire, edge: str) -> Profile:
     """Return the profile of a client of an edge's host, as the cloud sees it."""
+    if not 0 < int(wire["num_train_examples"]) < 2**63:
+        raise ValueError(f"client {wire['client']!r} has {wire['num_train_examples']!r} training examples")
     return Profile(
         node_id=node_of(int(wire["client"])),
         partition_id=int(wire["client"]),
@@ -183,6 +185,7 @@ def _metrics(value: Any) -> MetricRecord | None:
     for name, number in (value or {}).items():
         if not isinstance(number, int | float):
             raise ValueError(f"metric {name!r} is {number!r}, expected a number")
+        float(number)  # which an integer may be too large for
     return value
 
 

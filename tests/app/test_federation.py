@@ -2,6 +2,7 @@
 
 import logging
 import time
+from threading import Timer
 from typing import get_args
 
 import pytest
@@ -33,6 +34,42 @@ def test_clients_are_awaited_whoever_comes_first():
     config = parse_config({"num-clients": 3, "wait-for-nodes": 20})
     profiles = gather_clients(Arriving(5, config, 0.05), config)
     assert [profile.partition_id for profile in profiles] == [0, 1, 2]
+
+
+def failing_at_first(config, on_failure=lambda grid, node_id: None):
+    """Return a grid of three clients, of which one gives no profile when it is first asked."""
+    failures = []
+
+    def app(message, context):
+        if context.node_config["partition-id"] == 1 and not failures:
+            failures.append(context.node_id)
+            on_failure(grid, context.node_id)
+            raise RuntimeError("the disk is not mounted yet")
+        return client_app(message, context)
+
+    grid = InProcessGrid(app, 3, run_config=config.as_dict())
+    return grid, failures
+
+
+def test_a_client_that_failed_at_first_is_asked_again_after_a_while(monkeypatch):
+    monkeypatch.setattr("app.federation.FIRST_PAUSE_SECONDS", 0.05)
+    config = parse_config({"num-clients": 3, "wait-for-nodes": 20})
+    grid, failures = failing_at_first(config)
+    assert [profile.partition_id for profile in gather_clients(grid, config)] == [0, 1, 2]
+    assert len(failures) == 1
+
+
+def test_a_client_that_failed_and_was_started_again_is_asked_at_once(monkeypatch):
+    monkeypatch.setattr("app.federation.FIRST_PAUSE_SECONDS", 1e6)
+    config = parse_config({"num-clients": 3, "wait-for-nodes": 20})
+
+    def start_again(grid, node_id):
+        grid.disconnect(node_id)
+        Timer(0.5, grid.connect, [node_id]).start()
+
+    grid, failures = failing_at_first(config, start_again)
+    assert [profile.partition_id for profile in gather_clients(grid, config)] == [0, 1, 2]
+    assert len(failures) == 1
 
 
 def test_clients_that_never_come_are_named():

@@ -100,7 +100,7 @@ def test_a_node_whose_introduction_can_not_be_used_is_left_out_in_one_line(answe
         return Message(RecordDict({PAYLOAD: record}), reply_to=message)
 
     grid = InProcessGrid(respond, 2)
-    edges = ask_edges(grid, grid.get_node_ids(), config_of(role="cloud", **SMALL))
+    edges = list(ask_edges(grid, config_of(role="cloud", **SMALL), grid.get_node_ids()).values())
     assert [(edge.name, len(edge.clients)) for edge in edges] == [("west", 1)]
     (line,) = [record.getMessage() for record in caplog.records]
     assert "is left out: its answer " in line

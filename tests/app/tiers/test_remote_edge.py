@@ -9,11 +9,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 
 from app.checkpoint import from_bytes, to_bytes
 from app.tiers.remote_edge import RemoteEdge
-from app.tiers.wire import evaluation_to_wire, heads_to_wire, outcome_to_wire
+from app.tiers.wire import evaluation_to_wire, heads_to_wire, outcome_to_wire, profile_from_wire, profile_to_wire
 from clients.gateway import from_payload, to_payload
 from clients.messages import PAYLOAD, to_array
 from sim.in_process_grid import InProcessGrid
-from strategies import EdgeOutcome, Evaluation, Failure, Update
+from strategies import EdgeOutcome, Evaluation, Failure, Profile, Update
 from strategies.edges import EVERYBODY
 from strategies.split import FineTuning, Personalised
 from strategies.views import MemberGrid
@@ -208,6 +208,22 @@ def test_clients_figures_that_can_not_be_reported_are_a_failure(remote, changes,
     wire = heads_to_wire(Personalised({}, {72: own}), NODES) | {"state": {}}
     _, result = answered(remote.personalise(model(1.0, 1.0), FineTuning(3, 0.5), members()), wire)
     assert (result.metrics, [reason in failure.reason for failure in result.failures]) == ({}, [True])
+
+
+def test_an_edges_own_figure_that_is_too_large_is_a_failure(remote):
+    own = MetricRecord({"loss": 10**400, "accuracy": 0.5, "num-examples": 3})
+    wire = evaluation_to_wire(Evaluation(own, 3.0, {}), NODES) | {"state": {}}
+    _, result = answered(remote.evaluate_round(6, model(1.0, 1.0), CONFIG, members()), wire)
+    assert result.metrics is None
+    assert "int too large" in result.failures[0].reason
+
+
+@pytest.mark.parametrize("count", [0, -1, 10**400])
+def test_a_client_has_examples(count):
+    profile = profile_to_wire(Profile(3, 2, "west", 10, 5, (4, 6)))
+    assert profile_from_wire(profile, "west").num_train_examples == 10
+    with pytest.raises(ValueError, match=r"client 2 has .* training examples"):
+        profile_from_wire(profile | {"num_train_examples": count}, "west")
 
 
 def test_heads_that_are_no_numbers_are_a_failure(remote):
