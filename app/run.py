@@ -75,6 +75,14 @@ class Federation:
     world: World | None
     closed_form: Mapping[str, float] | None
 
+    @property
+    def edges(self) -> dict[str, list[int]]:
+        """The numbers of the clients of each edge."""
+        return {
+            name: [self.client_of[node_id] for node_id in members]
+            for name, members in self.hierarchical.topology.items()
+        }
+
 
 def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent: Path) -> Path:
     """Run the config's algorithm and return the results folder.
@@ -105,6 +113,8 @@ def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent
     state = resumable_state(config, folder) if folder else None
     with streams_of(config) as streams:
         federation = assemble(config, grid, model, progress, streams)
+        if state:
+            check_same_edges(state["edges"], federation.edges)
         return run_with(config, grid, federation, model, folder, state, progress, results_parent)
 
 
@@ -216,6 +226,17 @@ def resumable_state(config: RunConfig, folder: ResultsFolder) -> dict[str, Any] 
     return state
 
 
+def check_same_edges(before: Mapping[str, Sequence[int]], now: Mapping[str, Sequence[int]]) -> None:
+    """Raise UserError where a client's edge is another one than in the run to resume: states belong to edges."""
+    edge_before = {client: edge for edge, clients in before.items() for client in clients}
+    edge_now = {client: edge for edge, clients in now.items() for client in clients}
+    for client, edge in sorted(edge_now.items()):
+        if edge != edge_before[client]:
+            raise UserError(
+                f"client {client} is at edge {edge!r}: allowed is {edge_before[client]!r}, as before resume"
+            )
+
+
 def train(
     config: RunConfig,
     grid: Grid,
@@ -270,6 +291,7 @@ def train(
                 {
                     "round": outcome.number,
                     "data": fingerprint,
+                    "edges": federation.edges,
                     "wall_seconds": wall_seconds,
                     "arrays": arrays,
                     "edge_arrays": {name: edge.arrays for name, edge in outcome.edges.items()},

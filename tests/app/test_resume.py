@@ -5,9 +5,16 @@ import subprocess
 import sys
 import time
 
+import pytest
 from PIL import Image
 
 from app.__main__ import main
+from app.client import app as client_app
+from app.config import parse_config
+from app.errors import UserError
+from app.reports.progress import LogProgress
+from app.run import run
+from sim.in_process_grid import InProcessGrid
 from tests.app.pictures import image_folder
 from tests.app.runs import lines, run_app, same_weights, summary
 
@@ -137,3 +144,31 @@ def test_a_resumed_run_has_no_other_folder(tmp_path, capsys):
     # The settings of before with resume added, as under flwr run.
     assert main([f"resume={folder}", "global-rounds=2", f"output-dir={folder}"]) == 0
     assert summary(folder)["rounds"] == 2
+
+
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        (("west", "east", "east", "east"), "client 1 is at edge 'east': allowed is 'west', as before resume"),
+        (("west", "west", "north", "north"), "client 2 is at edge 'north': allowed is 'east', as before resume"),
+        (("east", "east", "east", "east"), "client 0 is at edge 'east': allowed is 'west', as before resume"),
+    ],
+)
+def test_clients_stay_at_the_edges_that_hold_their_state(tmp_path, edges, message):
+    folder = tmp_path / "run"
+
+    def go(edges, **settings):
+        settings = {"num_clients": 4, "batches_per_epoch": 1, **settings}
+        config = parse_config({key.replace("_", "-"): value for key, value in settings.items()})
+        node_configs = [{"edge-name": edge} for edge in edges]
+        grid = InProcessGrid(client_app, 4, run_config=config.as_dict(), node_configs=node_configs)
+        return run(config, grid, LogProgress(), tmp_path)
+
+    before = ("west", "west", "east", "east")
+    go(before, global_rounds=1, output_dir=str(folder))
+    saved = (folder / "metrics.jsonl").read_text()
+    with pytest.raises(UserError, match=message):
+        go(edges, global_rounds=2, resume=str(folder))
+    assert (folder / "metrics.jsonl").read_text() == saved
+    go(before, global_rounds=2, resume=str(folder))
+    assert len(lines(folder, "global")) == 2
