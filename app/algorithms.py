@@ -352,5 +352,6 @@ def split_options(config: RunConfig, edge: str) -> dict[str, Any]:
         "label_policy": config.label_policy,
         "frozen": frozen_head(config) or None,
         "participation": config.participation,
+        "max_batch": config.batch_size,
         "seed": derived_seed(config.seed, "split", edge),
     }

@@ -30,6 +30,7 @@ from .task import ClientTask
 
 KEEPALIVE_SECONDS = 10
 SHORTEST_SECONDS = 1e-6
+CONNECT_SECONDS = 10.0
 PROBE_TIMEOUT_SECONDS = 30.0
 
 
@@ -123,6 +124,11 @@ def open_stream(config: Mapping[str, Any], timeout_seconds: float) -> Iterator[S
     )
     credentials = grpc.ssl_channel_credentials(bytes(config[STREAM_CERTIFICATE]))
     with grpc.secure_channel(address, credentials, options) as channel:
+        ready = grpc.channel_ready_future(channel)
+        try:
+            ready.result(timeout=CONNECT_SECONDS)
+        except grpc.FutureTimeoutError:  # the call says why
+            ready.cancel()
         stream = Stream(channel, address, str(config[STREAM_TOKEN]), timeout_seconds)
         try:
             yield stream

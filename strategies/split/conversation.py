@@ -77,6 +77,8 @@ class Terms:
         Labels are below it.
     config : Mapping[str, ...] (default: none)
         Sent along with the instruction that starts a client's round.
+    max_batch : int, optional (default: None)
+        The most samples in a mini-batch; None: any number.
     """
 
     server_round: int
@@ -87,6 +89,7 @@ class Terms:
     labels: "Labels"
     num_classes: int
     config: Mapping[str, ConfigRecordValues] = field(default_factory=dict)
+    max_batch: int | None = None
 
     def mini_batch(self, node_id: int, activations: Tensor, numbers: np.ndarray) -> MiniBatch:
         """Return a client's mini-batch from its activations and the labels, or indices, that came with them.
@@ -104,6 +107,8 @@ class Terms:
             raise ValueError(
                 f"activations have shape {tuple(activations.shape)}, expected (N, {', '.join(map(str, cut_shape))})"
             )
+        if self.max_batch is not None and len(activations) > self.max_batch:
+            raise ValueError(f"{len(activations)} activations in a mini-batch, expected {self.max_batch} at most")
         # The sum is finite nearly always, and much faster to have.
         if not torch.isfinite(activations.sum()) and not torch.isfinite(activations).all():
             raise ValueError("activations hold NaN or Inf")

@@ -50,6 +50,9 @@ class SplitEdge(ABC):
         and cloud.
     participation : float (default: 1.0)
         Share of the clients that train in an edge round; at least one.
+    max_batch : int, optional (default: None)
+        The most samples that a client may send in a mini-batch, which the edge has to have memory for; None: any
+        number.
     seed : int (default: 0)
         Decides samples of clients and random orders.
 
@@ -75,6 +78,7 @@ class SplitEdge(ABC):
         label_policy: str = "indices",
         frozen: ArrayRecord | None = None,
         participation: float = 1.0,
+        max_batch: int | None = None,
         seed: int = 0,
     ) -> None:
         first = min(legal_cuts(model))
@@ -86,6 +90,7 @@ class SplitEdge(ABC):
         self.transport: Transport = MessageTransport()
         self.frozen = frozen
         self.participation = participation
+        self.max_batch = max_batch
         self.seed = seed
         self.num_classes = model[-1].out_features
         self._cut_shapes = cut_shapes(model, input_shape)
@@ -187,6 +192,7 @@ class SplitEdge(ABC):
             labels=self.labels,
             num_classes=self.num_classes,
             config=config,
+            max_batch=self.max_batch,
         )
         return self.transport.train(groups, terms, serve)
 

@@ -68,12 +68,18 @@ def has_too_few_indices(reply, task):
     reply.content[INDICES] = ArrayRecord({INDICES: Array(reply.content[INDICES][INDICES].numpy()[1:])})
 
 
+def sends_too_many(reply, task):
+    replace_activations(reply, lambda values: np.concatenate([values] * 1000))
+    reply.content[INDICES] = ArrayRecord({INDICES: Array(np.tile(reply.content[INDICES][INDICES].numpy(), 1000))})
+
+
 FAULTS = [
     (dies, "the battery is empty"),
     (answers_an_old_step, "it answered step 0, not step 1"),
     (has_no_activations, "no record 'activations'"),
     (has_an_index_too_many, "an index is out of range"),
     (has_too_few_indices, "7 labels for 8 activations"),
+    (sends_too_many, "8000 activations in a mini-batch, expected 8 at most"),
     (lambda reply, task: replace_activations(reply, lambda v: v[:, :-1]), "activations have shape"),
     (lambda reply, task: replace_activations(reply, lambda v: v.astype(np.float16)), "dtype torch.float16"),
     (lambda reply, task: replace_activations(reply, with_nan), "activations hold NaN or Inf"),
@@ -109,7 +115,7 @@ FAULTS.append((Huge(), "its activations make the loss, or a gradient, NaN or too
 @pytest.mark.parametrize(("fault", "reason"), FAULTS)
 def test_sfl_v1_goes_on_without_the_client_as_if_it_had_not_been_there(fault, reason):
     federation = Federation(sizes=(20, 33, 14))
-    make_edge = federation.split(SplitFedV1, lambda node_id: 2)
+    make_edge = federation.split(SplitFedV1, lambda node_id: 2, max_batch=8)
     (outcome,) = federation.run(make_edge, rounds=1, grid=federation.grid(faulty(federation, fault)))
     update = outcome.edges["edge-0"].updates[0]
     assert [reason in failure.reason for failure in update.failures] == [True]
@@ -228,7 +234,7 @@ def test_an_array_is_read_as_it_was_written(array):
     np.testing.assert_array_equal(values, array)
 
 
-@pytest.mark.parametrize(("fault", "reason"), [FAULTS[0], FAULTS[7]])
+@pytest.mark.parametrize(("fault", "reason"), [FAULTS[0], FAULTS[8]])
 @pytest.mark.parametrize("kind", [SplitFedV2, Relay])
 def test_a_shared_server_keeps_the_steps_made_before(kind, fault, reason):
     federation = Federation(sizes=(20, 33, 14))

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 
 import grpc
@@ -32,7 +32,7 @@ from clients.split import backward, batch_labels, begin_session, forward, result
 from clients.stream import Withdrawn, measure_link, open_stream
 from sim.in_process_grid import InProcessGrid
 from strategies.split import Relay, SplitFedV1, SplitFedV2, StreamServer
-from strategies.split.stream import SPARE_STREAMS, StreamEnded
+from strategies.split.stream import CONNECTIONS_PER_STREAM, SPARE_STREAMS, StreamEnded
 from tests.strategies.split.federation import Federation, same, tiny_model, weights
 from tests.strategies.split.streams import HOST, ThreadedGrid, honest, lying, serving, streamed
 from tests.strategies.split.test_failures import dies, faulty
@@ -556,7 +556,8 @@ def test_a_withdrawn_ticket_and_a_forgotten_one(server):
     assert (withdrawn.came_late, forgotten.came_late, opened) == (True, False, [])
 
 
-def test_a_client_trusts_the_runs_certificate_alone(server):
+def test_a_client_trusts_the_runs_certificate_alone(server, monkeypatch):
+    monkeypatch.setattr("clients.stream.CONNECT_SECONDS", 0.5)
     ticket = server.expect(lambda connection: pytest.fail("it was let in"))
     with serving() as other:
         config = config_of(ticket, **{STREAM_ADDRESS: other.address})
@@ -606,7 +607,8 @@ def test_peers_that_stop_reading_hold_no_thread_once_they_are_broken_off():
             channel.close()
 
 
-def test_a_client_notices_that_the_edge_is_gone():
+def test_a_client_notices_that_the_edge_is_gone(monkeypatch):
+    monkeypatch.setattr("clients.stream.CONNECT_SECONDS", 0.5)
     with serving() as server:
         opened = []
         ticket = server.expect(opened.append)
@@ -618,6 +620,23 @@ def test_a_client_notices_that_the_edge_is_gone():
                 waiting.result(SOON)
     with open_stream(ticket.config, SOON) as stream, pytest.raises(ConnectionError, match="UNAVAILABLE"):
         stream.exchange(b"frame")
+
+
+def test_a_client_that_strangers_keep_out_for_a_moment_tries_again():
+    with serving(max_streams=1) as server, ExitStack() as strangers, ThreadPoolExecutor(1) as pool:
+        for _ in range(CONNECTIONS_PER_STREAM * (1 + SPARE_STREAMS)):
+            strangers.enter_context(socket.create_connection((HOST, server.port)))
+        time.sleep(PAUSE_SECONDS)
+
+        def exchange():
+            with open_stream(server.expect_probe().config, SOON) as stream:
+                return stream.exchange(b"frame")
+
+        answer = pool.submit(exchange)
+        time.sleep(5 * PAUSE_SECONDS)
+        assert not answer.done()
+        strangers.close()
+        assert answer.result(SOON) == b"frame"
 
 
 def test_a_client_does_not_wait_for_ever(server):
