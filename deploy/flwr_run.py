@@ -46,15 +46,16 @@ def run_app(app: str, options: Sequence[str], environment: Mapping[str, str], su
             if started := re.search(r"Successfully started run (\d+)", line):
                 run_id = started[1]
             print(line, end="", flush=True)
-        return 1 if process.wait() != 0 or not run_id else int(not completed(run_id, environment, name))
+        if process.wait() == 0 and run_id:
+            return int(not completed(run_id, environment, name))
+        status = 1
     except KeyboardInterrupt:
-        print("interrupted; stopping the run", file=sys.stderr)
         process.terminate()
-        if run_id:
-            subprocess.run(
-                ["flwr", "stop", run_id, *name], env=environment, check=False, capture_output=True, timeout=60
-            )
-        return 130
+        status = 130
+    if run_id:
+        print("interrupted; stopping the run", file=sys.stderr)
+        subprocess.run(["flwr", "stop", run_id, *name], env=environment, check=False, capture_output=True, timeout=60)
+    return status
 
 
 def completed(run_id: str, environment: Mapping[str, str], name: Sequence[str] = ()) -> bool:

@@ -78,8 +78,8 @@ class EdgeListener:
 
     def close(self) -> None:
         """Stop listening."""
+        self._path.unlink(missing_ok=True)  # while it is known to be its own
         self._socket.close()
-        self._path.unlink(missing_ok=True)
 
     def __enter__(self) -> "EdgeListener":
         return self

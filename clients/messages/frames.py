@@ -180,6 +180,11 @@ def unpack_gradient(form: Format, frame: bytes, *, step: int, shape: tuple[int, 
     return _read(form, frame, head)
 
 
+def as_received(form: Format, values: Tensor) -> Tensor:
+    """Return values, of shape (N, ...), as the other end of a stream reads them; raises what `pack` does."""
+    return unpack_gradient(form, pack(form, values, step=0), step=0, shape=tuple(values.shape)).values
+
+
 @dataclass(frozen=True)
 class _Head:
     """What a frame says of itself; `end` is where its labels begin."""

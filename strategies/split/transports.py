@@ -3,12 +3,14 @@
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from logging import getLogger
 from threading import Condition, Thread
 from typing import Protocol
 
 import grpc
+import torch
 from flwr.app import Message
 from torch import Tensor
 
@@ -20,7 +22,7 @@ from clients.messages import (
     STREAM_TIMEOUT,
     STREAM_WITHDRAWN,
 )
-from clients.messages.frames import Format, pack, unpack_activations
+from clients.messages.frames import Format, as_received, pack, unpack_activations
 
 from ..exchange import LATE, Exchanges, Losable
 from ..screening import Failure, one_line
@@ -96,7 +98,7 @@ class StreamTransport:
             crowded, by_stream = yield from self._stream(by_stream, terms, serve, outcome)
             by_messages += crowded
         for group in by_messages:
-            outcome.add((yield from lock_step(group, terms, serve)))
+            outcome.add((yield from lock_step(group, terms, _as_through_streams(serve, self.payload, terms.dtype))))
         outcome.sort([node_id for group in groups for node_id in group])
         return outcome
 
@@ -152,6 +154,19 @@ class StreamTransport:
                 self.patience_seconds,
             )
             self._one_at_a_time = True
+
+
+def _as_through_streams(serve: Serve, payload: str, dtype: torch.dtype) -> Serve:
+    """Return what serves mini-batches that come by messages as if they, and the answers, came through streams."""
+    if payload == "float32":
+        return serve
+    form = Format(payload, dtype)
+
+    def serve_rounded(batches: list[MiniBatch]) -> dict[int, Tensor | ValueError]:
+        gradients = serve([replace(batch, activations=as_received(form, batch.activations)) for batch in batches])
+        return {n: g if isinstance(g, ValueError) else as_received(form, g.cpu()) for n, g in gradients.items()}
+
+    return serve_rounded
 
 
 def _has_failed(reply: Message) -> bool:

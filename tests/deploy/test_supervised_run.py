@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from .faults import ROOT
 
 FLWR = """#!{python}
@@ -12,13 +14,15 @@ import sys, time
 print(*sys.argv[1:], file=open({record!r}, "a"))
 if sys.argv[1] == "run":
     print("Successfully started run 77")  # as flwr does, without a flush
-    time.sleep(60)
+    time.sleep(60 if {lasts} else 0)
+    sys.exit(3)
 """
 
 
-def test_its_log_comes_at_once_and_ended_it_stops_its_run_on_the_superlink_of_that_name(tmp_path):
+@pytest.mark.parametrize("is_ended", [True, False], ids=["ended", "its log breaks off"])
+def test_its_log_comes_at_once_and_in_the_end_its_run_on_the_superlink_of_that_name_is_stopped(tmp_path, is_ended):
     record, flwr = tmp_path / "record", tmp_path / "flwr"
-    flwr.write_text(FLWR.format(record=str(record), python=sys.executable))
+    flwr.write_text(FLWR.format(record=str(record), python=sys.executable, lasts=is_ended))
     flwr.chmod(0o755)
     # The script looks for programs beside its own Python first.
     (tmp_path / "python").symlink_to(sys.executable)
@@ -30,8 +34,9 @@ def test_its_log_comes_at_once_and_ended_it_stops_its_run_on_the_superlink_of_th
         text=True,
     )
     assert process.stdout.readline() == "Successfully started run 77\n"
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 130
+    if is_ended:
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == (130 if is_ended else 1)
     process.stdout.close()
     assert record.read_text().splitlines() == ["run /app edge --stream --run-config x=1", "stop 77 edge"]
 

@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from app.checkpoint import to_bytes
 from app.errors import UserError
-from app.tiers.cloud import ask_edges, check_same_config, gather_edges
+from app.tiers.cloud import EdgeHost, ask_edges, check_same_config, gather_edges, remote_edges
 from clients.gateway import to_payload
 from clients.messages import PAYLOAD
 from sim.in_process_grid import InProcessGrid
@@ -71,6 +71,20 @@ def test_what_is_the_hosts_own_may_differ(short_path):
         edges = gather_edges(cloud_grid(hosts, config), config)
     for edge in edges:
         check_same_config(config, edge)
+
+
+def test_where_streams_round_all_edges_stream(short_path):
+    rounding = SMALL | {"algorithm": "hsfl", "stream_payload": "int8"}
+    with edge_hosts(short_path, TWO, **rounding) as hosts:
+        line = "split-transport = 'stream', but 'messages' at edge"
+        refused(hosts, re.escape(line), algorithm="hsfl", stream_payload="int8", split_transport="stream")
+
+
+@pytest.mark.parametrize(("wait_for_nodes", "seconds"), [(3600, 20), (5, 5)])
+def test_a_round_waits_no_longer_than_an_edge_takes_to_start(wait_for_nodes, seconds):
+    config = config_of(role="cloud", **SMALL | {"wait_for_nodes": wait_for_nodes})
+    make_edge = remote_edges(config, [EdgeHost("west", 1, [], {}, {})])
+    assert make_edge("west", 2).wait_seconds == seconds
 
 
 CLIENT = {"client": 0, "num_train_examples": 1, "num_test_examples": 1, "class_counts": [1]}

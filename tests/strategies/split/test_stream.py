@@ -109,16 +109,19 @@ def test_a_stream_gives_the_weights_of_messages(server, kind, cut, options):
     assert not [thread for thread in threading.enumerate() if thread.name in ("split-lane", "stream-reader")]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_with_fewer_workers_than_clients_sfl_v2_goes_on_by_messages(server, workers, caplog):
+@pytest.mark.parametrize(("workers", "payload"), [(1, "float32"), (2, "float32"), (1, "float16"), (2, "int8")])
+def test_with_fewer_workers_than_clients_sfl_v2_goes_on_by_messages(server, workers, payload, caplog):
     federation = Federation()
-    expected = federation.run(federation.split(SplitFedV2, 2), rounds=3)
+    make_edge = streamed(federation.split(SplitFedV2, 2), server, payload=payload)
+    expected = federation.run(make_edge, rounds=3, grid=ThreadedGrid(federation.app(), 4))
     seen = []
     app = watched(federation.app(), seen)
     grid = InProcessGrid(app, 4) if workers == 1 else ThreadedGrid(app, 4, workers=workers)
     with caplog.at_level(logging.WARNING, "espalier"):
-        found = federation.run(streamed(federation.split(SplitFedV2, 2), server), rounds=3, grid=grid)
+        found = federation.run(make_edge, rounds=3, grid=grid)
     assert same(weights(expected[-1]), weights(found[-1]))
+    by_messages = federation.run(federation.split(SplitFedV2, 2), rounds=3)
+    assert same(weights(by_messages[-1]), weights(found[-1])) == (payload == "float32")
     assert seen.count(SPLIT_STREAM) == 4  # tried once
     assert seen.count(SPLIT_BEGIN) == 3 * 4
     assert [update(outcome).failures for outcome in found] == [[], [], []]
