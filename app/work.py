@@ -36,9 +36,14 @@ class Work:
     example_bits: np.ndarray
 
 
+def num_values(model: nn.Module) -> int:
+    """Return how many values travel where a model does: its parameters, and the statistics of BatchNorm."""
+    return sum(tensor.numel() for tensor in model.state_dict().values())
+
+
 def whole_model_work(model: nn.Module) -> Work:
     """Return the work of a client that trains the whole model."""
-    bits = BITS_PER_VALUE * sum(p.numel() for p in model.parameters())
+    bits = BITS_PER_VALUE * num_values(model)
     return Work(np.ones(1), np.array([float(bits)]), np.zeros(1))
 
 
@@ -55,7 +60,7 @@ def split_work(
     shapes = cut_shapes(model, input_shape)
     return Work(
         share=np.array(flops[:-1]) / flops[-1],
-        once_bits=np.array([BITS_PER_VALUE * float(sum(p.numel() for p in model[:cut].parameters())) for cut in cuts]),
+        once_bits=np.array([BITS_PER_VALUE * float(num_values(model[:cut])) for cut in cuts]),
         example_bits=np.array([scale_bits + value_bits * float(prod(shapes[cut])) for cut in cuts]),
     )
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from app.config import VIDEO_CACHING, RunConfig
 from app.tasks.family import family
+from app.work import num_values
 from strategies import Profile
 from strategies.split.edges import cut_shapes
 from strategies.split.theory import phi_hfl, phi_phsfl
@@ -23,7 +24,7 @@ def closed_form_bits(config: RunConfig, model: nn.Sequential, profiles: Sequence
     """Return the payload of a client in an edge round, in bits and mean over clients.
 
     The paper counts 33 bits a value and both directions; ``phi_phsfl`` is for the split model, ``phi_hfl`` for the
-    whole one.
+    whole one. The statistics of BatchNorm, which the paper's models lack, count as parameters: they travel as well.
     """
     shapes = cut_shapes(model, family(config).input_shape(config))
     bits = []
@@ -36,11 +37,11 @@ def closed_form_bits(config: RunConfig, model: nn.Sequential, profiles: Sequence
                 n_batches=n_batches,
                 N=config.batch_size,
                 Z_c=prod(shapes[cut]),
-                Z_0=sum(p.numel() for p in model[:cut].parameters()),
+                Z_0=num_values(model[:cut]),
                 D_u=samples,
             )
         )
-    return {"phi_phsfl": fmean(bits), "phi_hfl": float(phi_hfl(Z=sum(p.numel() for p in model.parameters())))}
+    return {"phi_phsfl": fmean(bits), "phi_hfl": float(phi_hfl(Z=num_values(model)))}
 
 
 def closed_form_bytes(lines: Iterable[Mapping[str, Any]]) -> float | None:

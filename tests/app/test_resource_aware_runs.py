@@ -180,6 +180,24 @@ def test_the_keys_of_the_radio_world_reach_the_problem():
     np.testing.assert_array_equal(problem(2, fading="static").gain, problem(1, fading="static").gain)
 
 
+def test_costs_are_those_of_an_edges_own_clients_whoever_they_are():
+    config = config_of(**CACHING, algorithm="rawhfl", deadline_seconds=4.0)
+    ids = {10 + client: client for client in range(6)}
+    world = make_world(config, {"a": [10, 12, 14], "b": [11, 13, 15]}, ids, [100] * 6)
+    for name, clients in (("a", np.array([0, 2, 4])), ("b", np.array([1, 3, 5]))):
+        plan = get_solver("exact")(world.problem(1, clients, None, 0))
+        report = world.carry_out(name, 1, clients, plan)
+        assert report["late"] == []
+        np.testing.assert_allclose(report["upload_joules"], plan.upload_joules[plan.selected], rtol=1e-9)
+
+
+def test_every_edge_and_round_draws_plans_of_its_own():
+    world = world_of(config_of(**CACHING, algorithm="rawhfl"))
+    members = {"edge-0": [0, 1, 2], "edge-1": [3, 4, 5]}
+    seeds = {world.edges[name].problem(t, clients).seed for t in (1, 2, 3) for name, clients in members.items()}
+    assert len(seeds) == 6
+
+
 def test_the_keys_of_devices_reach_the_problem():
     def problem(**settings):
         return world_of(config_of(**CACHING, algorithm="rawhfl", **settings)).problem(1, np.arange(6), None, 0)

@@ -1,7 +1,7 @@
 """The content requests follow the habits they are drawn from."""
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -128,6 +128,21 @@ def test_the_seed_and_the_client_decide_everything_and_each_purpose_has_its_own_
     assert np.array_equal(one.slots, two.slots)
     other = requested(habits(), 500, client=1)
     assert not np.array_equal(other.slots, one.slots)
+
+
+def test_users_and_seeds_have_chances_of_their_own():
+    slots, own = 4000, [(3, 0), (3, 1), (4, 0)]
+    limit = 4 / np.sqrt(slots)
+    requests = [make_requests(*who, CATALOGUE, habits(activity=1.0), slots) for who in own]
+    genres = [each.contents // 32 for each in requests]
+    stays = [genre[1:] == genre[:-1] for genre in genres]
+    active = [np.isin(np.arange(slots), make_requests(*who, CATALOGUE, habits(), slots).slots) for who in own]
+    for a, b in combinations(range(3), 2):
+        assert abs(np.corrcoef(stays[a], stays[b])[0, 1]) < limit
+        assert abs(np.corrcoef(active[a], active[b])[0, 1]) < limit
+        by_chance = sum((genres[a] == genre).mean() * (genres[b] == genre).mean() for genre in range(8))
+        assert abs((genres[a] == genres[b]).mean() - by_chance) < limit
+    assert (make_catalogue(0).most_popular != make_catalogue(1).most_popular).any()
 
 
 def test_habits_have_the_papers_distributions():

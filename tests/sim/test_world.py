@@ -86,6 +86,12 @@ def test_positions_and_devices_share_no_draw():
     assert np.abs(gaps).min() > 1e-9  # 40,000 pairs: about 1e-5 by chance
 
 
+def test_the_planners_error_follows_the_seed():
+    worlds = [make_world([50], seed=seed, planning_error_db=1.0) for seed in (1, 2)]
+    one, other = (np.log(world.observed_gains(0) / world.gains(0)) for world in worlds)
+    assert abs(np.corrcoef(one, other)[0, 1]) < 0.5
+
+
 def test_the_planner_sees_the_gains_with_an_error_of_its_own():
     world = make_world([20_000], seed=4)
     np.testing.assert_array_equal(world.observed_gains(2), world.gains(2))

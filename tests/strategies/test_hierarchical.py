@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import (
 )
 
 from sim.in_process_grid import InProcessGrid
-from strategies import Hierarchical, ask_profiles
+from strategies import EdgeOutcome, Hierarchical, Update, ask_profiles
 from strategies.views import MemberGrid
 from tests.strategies.toys import (
     FedAdamReference,
@@ -170,6 +170,12 @@ def test_weights_come_from_those_who_took_part():
     (outcome,) = run(toy_grid(6, faults={5: "raise"}), rounds=1)
     assert_close(to_numpy(outcome.arrays), expected)
     assert [edge.weight for edge in outcome.edges.values()] == [sum(map(examples_of, m)) for m in members]
+
+
+def test_an_edge_weighs_the_mean_of_its_edge_rounds_that_gave_a_model():
+    arrays = to_record(initial())
+    updates = [Update(arrays, weight=30.0), Update(), Update(arrays, weight=10.0)]
+    assert EdgeOutcome(arrays, updates, 0.0).weight == 20.0
 
 
 def test_integer_counters_keep_their_type_and_are_rounded():

@@ -3,11 +3,15 @@
 import json
 
 import pytest
+from flwr.app import ArrayRecord
 
 from app.__main__ import main
+from app.config import parse_config
 from app.reports import plots
-from app.reports.closed_form import closed_form_bytes
+from app.reports.closed_form import closed_form_bits, closed_form_bytes
+from strategies import Profile
 from tests.app.runs import lines, run_app, summary
+from tests.strategies.split.federation import tiny_model
 
 # digits: 16x16 values of a sample pass the cut, the client block has 160 parameters, the model 13,706.
 SHORT = {"algorithm": "hsfl", "batches_per_epoch": 3, "batch_size": 16, "local_epochs": 2, "edge_rounds": 2}
@@ -94,3 +98,14 @@ def test_rounds_from_before_the_figure_was_kept_are_counted_in_a_resumed_run(tmp
     assert ["closed_form_bits" in line for line in lines(folder, "global")] == [False, False, True]
     expected = summary(folder)["closed_form"]["phi_phsfl"] / 8 * 3 * 2 * 8
     assert bars(figures["bytes.png"])["eq. 17 both directions"] == pytest.approx(expected / 1e6)
+
+
+def test_the_statistics_of_batchnorm_count_since_they_travel():
+    config = parse_config({"algorithm": "hsfl", "local-epochs": 1, "batch-size": 32})
+    model = tiny_model()
+    assert list(model[:1].buffers())
+    travels = {cut: sum(a.numpy().size for a in ArrayRecord(model[:cut].state_dict()).values()) for cut in (1, 4)}
+    bits = closed_form_bits(config, model, [Profile(1, 0, "", 64, 1, (64,))])
+    samples = 2 * 32  # of two mini-batches, with 256 values each at the cut and an index of 6 + 1 bits
+    assert bits["phi_phsfl"] == 33 * 2 * (samples * 256 + travels[1]) + samples * 7
+    assert bits["phi_hfl"] == 33 * 2 * travels[4]

@@ -2,6 +2,7 @@
 
 import copy
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import count
 
@@ -14,10 +15,11 @@ from torch.nn.functional import cross_entropy
 
 from app.tasks.models import build_model
 from clients.randomness import client_generator
-from clients.split import Sessions
+from clients.split import Sessions, forward, open_session
 from clients.training import local_sgd, make_optimizer, mini_batches
 from strategies import Hierarchical, ask_profiles, group_by_edge
 from strategies.split import Relay, SplitFedV1, SplitFedV2
+from strategies.split.conversation import MiniBatch
 from strategies.split.edges import draws_random_numbers
 from strategies.split.server_block import legal_cuts
 from tests.strategies.split.federation import ANY, SGD, SHAPE, Federation, assert_close, same, tiny_model, weights
@@ -237,6 +239,36 @@ def test_sfl_v2_is_algorithm_2_written_as_loops(monkeypatch):
     assert len({tuple(order) for key, order in drawn.items() if len(order) == 4}) > 1
 
 
+def test_sfl_v2_one_by_one_is_its_loops(monkeypatch):
+    federation, cut, drawn = Federation(), 2, {}
+    original = SplitFedV2.random_order
+
+    def spy(self, items, *purpose):
+        drawn[purpose] = original(self, items, *purpose)
+        return drawn[purpose]
+
+    monkeypatch.setattr(SplitFedV2, "random_order", spy)
+    (outcome,) = federation.run(federation.split(SplitFedV2, cut, one_by_one=True), rounds=1)
+    turns = drawn["turns", 1]
+    assert turns != sorted(turns)
+    server, blocks = federation.make_model()[cut:].train(), {}
+    server_optimizer = SGD(server.parameters())
+    for client in turns:
+        blocks[client] = federation.make_model()[:cut].train()
+        optimizer = SGD(blocks[client].parameters())
+        for inputs, labels in batches_of(federation, client, 1):
+            split_step(blocks[client], server, optimizer, server_optimizer, inputs, labels)
+    shares = [size / sum(federation.sizes) for size in federation.sizes]
+    expected = dict(server.state_dict()) | {
+        name: sum(share * blocks[client].state_dict()[name] for client, share in enumerate(shares))
+        for name in blocks[0].state_dict()
+    }
+    counter = "first.1.num_batches_tracked"  # an integer, whose average is rounded
+    found = weights(outcome)
+    assert abs(int(found.pop(counter)) - float(expected.pop(counter))) <= 0.5
+    assert_close(found, expected)
+
+
 def test_sfl_v2_one_by_one_shares_the_server_block_and_averages_the_clients():
     federation = Federation()
     interleaved = federation.run(federation.split(SplitFedV2, 1), rounds=1)
@@ -273,6 +305,63 @@ def test_node_ids_change_nothing_and_participation_follows_the_seed(kind, cut):
 
     assert same(run(1, 5), run(2, 5))
     assert not same(run(1, 5), run(1, 6))
+
+
+@pytest.mark.parametrize(("kind", "cut"), [(SplitFedV1, every(2)), (SplitFedV2, 2)])
+def test_other_clients_train_in_other_rounds(kind, cut):
+    federation = Federation(sizes=(8,) * 6)
+    outcomes = federation.run(federation.split(kind, cut, participation=0.5), rounds=6)
+    assert len({tuple(outcome.edges["edge-0"].updates[0].participants) for outcome in outcomes}) > 1
+
+
+def test_the_server_optimizers_of_sfl_v1_start_afresh_in_every_round_as_the_clients_do():
+    federation = Federation(momentum=0.5)
+    whole = federation.run(rounds=3)
+    split = federation.run(federation.split(SplitFedV1, every(2), make_optimizer=momentum_sgd), rounds=3)
+    assert_close(weights(split[-1]), weights(whole[-1]))
+
+
+def test_dropout_in_front_of_the_cut_depends_on_seed_client_round_and_step():
+    task = Federation(model_with_dropout).tasks[0]
+
+    def activations(step=0, server_round=1, **changes):
+        own = replace(task, **changes)
+        session = open_session(own, 1, 3, server_round, "indices")
+        session.batches, session.step = [torch.arange(8)] * 2, step
+        forward(session, own)
+        return session.activations.detach()
+
+    assert torch.equal(activations(), activations())
+    for changes in ({"step": 1}, {"server_round": 2}, {"seed": 1}, {"partition_id": 1}):
+        assert not torch.equal(activations(), activations(**changes)), changes
+
+
+def test_dropout_behind_the_cut_depends_on_client_round_and_step():
+    at_rest = partial(torch.optim.SGD, lr=0.0)
+    edge = Federation(model_with_dropout).split(SplitFedV1, every(1), make_optimizer=at_rest)("edge-0", 4)
+    server = edge.server_block(1)
+    batch = MiniBatch(1, torch.randn(8, 4, 8, 8).double(), torch.arange(8) % 3)
+
+    def gradient(*purpose):
+        return edge._seeded_step(server, batch, *purpose)[0]
+
+    assert torch.equal(gradient(1, 0, 0), gradient(1, 0, 0))
+    for purpose in ((2, 0, 0), (1, 1, 0), (1, 0, 1)):
+        assert not torch.equal(gradient(1, 0, 0), gradient(*purpose))
+
+
+@pytest.mark.parametrize(("kind", "cut"), [(SplitFedV1, every(2)), (SplitFedV2, 2), (Relay, 2)])
+def test_a_step_leaves_a_frozen_head_as_it_was(kind, cut):
+    federation = Federation()
+    start = ArrayRecord(federation.make_model().state_dict())
+    head = ArrayRecord({name: array for name, array in start.items() if name.startswith("head.")})
+    edge = federation.split(kind, cut, frozen=head)("edge-0", 4)
+    server = getattr(edge, "server", None) or edge.server_block(2)
+    before = copy.deepcopy(server.blocks.state_dict())
+    server.step(torch.randn(8, 96).double(), torch.arange(8) % 3)
+    changed = {name for name, tensor in server.blocks.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert changed
+    assert not [name for name in changed if name.startswith("head.")]
 
 
 @pytest.mark.parametrize(("kind", "cut"), [(SplitFedV1, every(1)), (SplitFedV2, 1), (Relay, 3)])
