@@ -191,6 +191,16 @@ def test_costs_are_those_of_an_edges_own_clients_whoever_they_are():
         np.testing.assert_allclose(report["upload_joules"], plan.upload_joules[plan.selected], rtol=1e-9)
 
 
+def test_the_cuts_that_plans_chose_survive_an_interruption():
+    config = config_of(num_clients=6, num_edges=2, selected_per_edge=3, **SPLIT | {"cut_layer": "best"})
+    world, restored, clients = world_of(config), world_of(config), np.arange(3)
+    plan = get_solver("exact")(world.problem(1, clients, None, 0))
+    world.carry_out("edge-0", 1, clients, plan)
+    assert [world.option_of(client) for client in clients] == plan.option.tolist() != [0, 0, 0]
+    restored.load_state_dict(world.state_dict())
+    assert [restored.option_of(client) for client in clients] == plan.option.tolist()
+
+
 def test_every_edge_and_round_draws_plans_of_its_own():
     world = world_of(config_of(**CACHING, algorithm="rawhfl"))
     members = {"edge-0": [0, 1, 2], "edge-1": [3, 4, 5]}

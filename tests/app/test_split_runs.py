@@ -30,6 +30,11 @@ def test_sfl_v1_is_fedavg_and_hsfl_is_h_fedavg(tmp_path, cut):
     assert sorted(summary(nested)["bytes"]["uplink"]) == ["cloud", "edge"]
 
 
+def test_hsfl_with_one_edge_and_one_edge_round_is_sfl_v1(tmp_path):
+    nested = run_app(tmp_path / "hsfl", algorithm="hsfl", num_edges=1, edge_rounds=1, **SHORT)
+    assert same_weights(nested, run_app(tmp_path / "sfl", algorithm="sfl-v1", **SHORT))
+
+
 @pytest.mark.parametrize("algorithm", ["sl", "sfl-v1", "sfl-v2"])
 def test_flat_split_algorithms_can_be_nested(tmp_path, algorithm):
     folder = run_app(tmp_path / "run", algorithm=algorithm, num_edges=2, **SHORT)

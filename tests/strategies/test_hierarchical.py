@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from flwr.serverapp.strategy import (
 )
 
 from sim.in_process_grid import InProcessGrid
-from strategies import EdgeOutcome, Hierarchical, Update, ask_profiles
+from strategies import EdgeOutcome, Hierarchical, StrategyEdge, Update, ask_profiles
 from strategies.views import MemberGrid
 from tests.strategies.toys import (
     FedAdamReference,
@@ -210,6 +211,32 @@ def test_evaluation_is_weighted_over_edges_and_kept_per_node():
     np.testing.assert_allclose(own, [size + i for i in range(5)], rtol=1e-6)
     weights = [examples_of(i) for i in range(5)]
     np.testing.assert_allclose(last.evaluate_metrics["loss"], np.average(own, weights=weights), rtol=1e-9)
+
+
+def test_an_evaluation_has_the_number_of_the_edge_round_before_it():
+    seen = []
+
+    class Watching(FedAvg):
+        def configure_evaluate(self, server_round, arrays, config, grid):
+            seen.append(server_round)
+            return super().configure_evaluate(server_round, arrays, config, grid)
+
+    run(toy_grid(4), make_edge=lambda n, s: Watching(**ANY), num_edges=1, rounds=2, edge_rounds=3)
+    assert seen == [3, 6]
+
+
+def test_an_edge_without_metrics_of_its_own_leaves_the_mean_over_the_others_as_it_is():
+    class Idle(StrategyEdge):
+        def train_round(self, server_round, arrays, config, grid):
+            update = yield from super().train_round(server_round, arrays, config, grid)
+            return replace(update, metrics=None) if tuple(grid.get_node_ids()) == topology["edge-2"] else update
+
+    grid = toy_grid(6)
+    topology = {name: tuple(members) for name, members in toy_topology(grid, 3).items()}
+    strategy = Hierarchical(FedAvg(**ANY), lambda n, s: Idle(FedAvg(**ANY)), topology)
+    (outcome,) = strategy.rounds(grid, to_record(initial()), 1)
+    expected = np.average(range(4), weights=[examples_of(i) for i in range(4)])
+    assert outcome.train_metrics["train_loss"] == pytest.approx(expected)
 
 
 def test_configs_are_copies_at_both_tiers():
