@@ -130,8 +130,8 @@ def answers_of_nodes(
     answered: set[int] = set()
     again: dict[int, tuple[float, float]] = {}  # when to ask a node that gave no answer, and the pause after that
     while True:
-        now = time.monotonic()
-        again = {node_id: when for node_id, when in again.items() if node_id in node_ids}
+        now, connected = time.monotonic(), set(node_ids)
+        again = {node_id: when for node_id, when in again.items() if node_id in connected}
         due = [n for n in node_ids if n not in answered and (n not in again or again[n][0] <= now)]
         if due:
             answers = ask(due)

@@ -2,12 +2,14 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
 from experiments import rawhfl_tables
 from experiments.rawhfl_tables import ROWS, Result, Run, add_to_record, folder_of, main, read_record, spread
 
+DOCS = Path(__file__).parents[2] / "docs"
 A, B, CENTRAL = Run(3, "RawHFL Z=4", 0), Run(3, "RawHFL Z=4", 1), Run(3, "Central-SGD", 0)
 
 
@@ -58,3 +60,9 @@ def test_a_run_that_fails_is_named_and_not_recorded(tmp_path, monkeypatch, capfd
     error = capfd.readouterr().err
     assert "selected-per-edge" in error
     assert f"{folder_of(tmp_path, A)}: the run failed" in error
+
+
+def test_the_page_shows_what_is_recorded(tmp_path, monkeypatch, capsys):
+    assert tables(monkeypatch, tmp_path, "--only-print", "--record", DOCS / "rawhfl-runs.csv") == 0
+    printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.strip("\n").splitlines())
+    assert printed in (DOCS / "video-caching.md").read_text()
