@@ -31,6 +31,7 @@ from .stream import WITHDRAWN, Connection, StreamEnded, StreamServer, Ticket
 
 logger = getLogger("espalier")
 
+FIRST_ROUNDS_BY_MESSAGES = 5  # until streams are tried again; each time twice as many
 LAST_WORDS_SECONDS = 5.0  # a client whose process died, or froze, would be waited for much longer
 
 # Called with ("downlink" | "uplink", kind, bytes) for what a frame holds, from threads.
@@ -56,8 +57,8 @@ class StreamTransport:
     """One message per client and round, which opens a stream for all of its mini-batches.
 
     A group of several clients needs all of their streams at the same time. Where fewer clients can run than it has, as
-    in simulations, it trains by messages instead: the first time after `patience_seconds`, later at once. What is
-    computed is the same.
+    in simulations, it trains by messages instead: first after `patience_seconds`, then at once for some rounds, until
+    streams are tried again. What is computed is the same.
 
     Parameters
     ----------
@@ -87,12 +88,14 @@ class StreamTransport:
         self.timeout_seconds = timeout_seconds
         self.patience_seconds = patience_seconds
         self.on_bytes = on_bytes or (lambda *what: None)
-        self._one_at_a_time = False
+        self._rounds_by_messages = 0
+        self._next_rounds_by_messages = FIRST_ROUNDS_BY_MESSAGES
 
     def train(self, groups: Sequence[Sequence[int]], terms: Terms, serve: Serve) -> Exchanges[Outcome]:
         """Train all groups in one exchange, each served by a thread of its own."""
         outcome = Outcome()
-        by_messages = [list(group) for group in groups if len(group) > 1 and self._one_at_a_time]
+        by_messages = [list(group) for group in groups if len(group) > 1 and self._rounds_by_messages > 0]
+        self._rounds_by_messages = max(self._rounds_by_messages - 1, 0)
         by_stream = [list(group) for group in groups if list(group) not in by_messages]
         while by_stream:
             crowded, by_stream = yield from self._stream(by_stream, terms, serve, outcome)
@@ -144,16 +147,18 @@ class StreamTransport:
         return crowded, again
 
     def _note_shortage(self, lane: "_Lane") -> None:
-        """Train by messages from now on if the missing clients came when others had gone, and are not dead."""
-        if not self._one_at_a_time and lane.came_late():
+        """Train by messages for some rounds if the missing clients came when others had gone, and are not dead."""
+        if not self._rounds_by_messages and lane.came_late():
+            self._rounds_by_messages = self._next_rounds_by_messages
+            self._next_rounds_by_messages *= 2
             logger.warning(
                 "only %d of %d clients could open their streams at the same time (waited %g s): "
-                "this edge goes on by messages",
+                "this edge goes on by messages and tries again after %d rounds",
                 lane.num_opened,
                 len(lane.clients),
                 self.patience_seconds,
+                self._rounds_by_messages,
             )
-            self._one_at_a_time = True
 
 
 def _as_through_streams(serve: Serve, payload: str, dtype: torch.dtype) -> Serve:

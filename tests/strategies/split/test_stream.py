@@ -129,6 +129,25 @@ def test_with_fewer_workers_than_clients_sfl_v2_goes_on_by_messages(server, work
     assert f"only {workers} of 4 clients could open their streams" in line
 
 
+def test_streams_are_tried_again_after_some_rounds_by_messages(server, monkeypatch):
+    monkeypatch.setattr("strategies.split.transports.FIRST_ROUNDS_BY_MESSAGES", 2)
+    federation, seen = Federation(), []
+    app = federation.app()
+
+    def answer(message, context):
+        seen.append((message.content.config_records.get(CONFIG, {}).get("server-round"), message.metadata.message_type))
+        if message.metadata.message_type == SPLIT_BEGIN:
+            grid.workers = 8  # from the second round on all can run at the same time
+        return app(message, context)
+
+    grid = ThreadedGrid(answer, 4, workers=2)
+    found = federation.run(streamed(federation.split(SplitFedV2, 2), server), rounds=4, grid=grid)
+    by_stream = [sum(each == (t, SPLIT_STREAM) for each in seen) for t in (1, 2, 3, 4)]
+    assert by_stream == [4, 0, 0, 4]
+    assert [sum(each == (t, SPLIT_BEGIN) for each in seen) for t in (1, 2, 3, 4)] == [4, 4, 4, 0]
+    assert same(weights(found[-1]), weights(federation.run(federation.split(SplitFedV2, 2), rounds=4)[-1]))
+
+
 def test_sfl_v1_needs_no_more_than_one_worker(server):
     federation, seen = Federation(), []
     expected = federation.run(federation.split(SplitFedV1, different_cuts()))
