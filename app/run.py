@@ -11,7 +11,6 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any
 
-import torch
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import nn
@@ -36,7 +35,7 @@ from app.reports.folder import ResultsFolder
 from app.reports.metrics import edge_lines, global_line
 from app.reports.progress import BarProgress, LogProgress
 from app.streams import Streams, measures, streams_of, trains_by_stream
-from app.tasks.common import compute_device
+from app.tasks.common import compute_device, set_up_torch
 from app.tasks.family import family
 from app.tiers.cloud import gather_edges, remote_edges
 from app.wireless import World, check_deadline
@@ -104,8 +103,7 @@ def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent
         Before any training and before anything is written, for whatever the user has to change.
     """
     check_strategies(config)
-    torch.set_num_threads(config.torch_threads)
-    compute_device(config)
+    set_up_torch(config)
     family(config).check_data(config)
     model = family(config).new_model(config)
     check_averages(config, model)

@@ -72,11 +72,12 @@ def top_m_accuracies(scores: Tensor, labels: Tensor, largest_m: int = 10) -> Ten
     Returns
     -------
     Tensor
-        Shape (largest_m,), float64, never decreasing; zeros for no examples. A score that is as high as the label's
-        counts as higher, and so does one that is not a number.
+        Shape (largest_m,), float64, on the CPU, never decreasing; zeros for no examples. A score that is as high as
+        the label's counts as higher, and so does one that is not a number.
     """
     scores = scores.expand(len(labels), -1)
     lower = (scores < scores.gather(1, labels[:, None])).sum(1)
     place = scores.shape[1] - 1 - lower
-    hits = torch.bincount(place, minlength=largest_m)[:largest_m].cumsum(0)
+    # On the CPU: a GPU divides by a number by multiplying with its inverse, which can change the last bit.
+    hits = torch.bincount(place, minlength=largest_m)[:largest_m].cumsum(0).cpu()
     return hits.double() / max(len(labels), 1)

@@ -2,12 +2,11 @@
 
 from functools import lru_cache
 
-import torch
 from flwr.app import Context
 
 from app.config import RunConfig, parse_config
 from app.errors import UserError
-from app.tasks.common import compute_device
+from app.tasks.common import compute_device, set_up_torch
 from app.tasks.family import family
 from app.tasks.node import Node, parse_node
 from clients.task import ClientTask
@@ -36,7 +35,7 @@ class ClientTasks:
     """
 
     def __init__(self, config: RunConfig) -> None:
-        torch.set_num_threads(config.torch_threads)
+        set_up_torch(config)
         self._config = config
         self._model = family(config).new_model(config).to(compute_device(config))
         self._tasks: dict[Node, ClientTask] = {}

@@ -1,6 +1,9 @@
 """What all tasks take from a run config."""
 
+import os
+
 import torch
+import torch.utils.deterministic
 
 from app.config import RunConfig
 from app.errors import bad_value
@@ -12,6 +15,27 @@ def compute_device(config: RunConfig) -> torch.device:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise bad_value("device", "cuda", "'cpu' or 'auto': torch finds no GPU here")
     return torch.device("cpu" if config.device == "cpu" or not torch.cuda.is_available() else "cuda")
+
+
+def set_up_torch(config: RunConfig) -> None:
+    """Let torch compute in this process as the config says: with its threads, and with the same bits each time.
+
+    A GPU would otherwise add in the order in which its threads come, and round inputs of convolutions to TF32's 10
+    bits. An operation that can't be made to repeat its bits there is warned of.
+
+    Raises
+    ------
+    UserError
+        If `device` names a GPU and there is none.
+    """
+    torch.set_num_threads(config.torch_threads)
+    on_gpu = compute_device(config).type == "cuda"
+    torch.set_deterministic_debug_mode("warn" if on_gpu else "default")
+    if on_gpu:
+        # cuBLAS reads it when it is first used, and repeats its bits only with one of these workspaces.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        torch.backends.cudnn.conv.fp32_precision = "ieee"
 
 
 def local_training(config: RunConfig) -> LocalTraining:

@@ -8,7 +8,6 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any
 
-import torch
 from flwr.serverapp import Grid
 
 from app.algorithms import build_algorithm, check_averages, world_of
@@ -21,7 +20,7 @@ from app.reports.bytes import ByteMeter, nested
 from app.reports.folder import ResultsFolder
 from app.reports.metrics import edge_lines, personalised_line, reported
 from app.streams import Streams, measures, streams_of, trains_by_stream
-from app.tasks.common import compute_device
+from app.tasks.common import set_up_torch
 from app.tasks.family import family
 from app.tiers.cloud import refuse_rules_over_all_cells
 from app.tiers.listener import EdgeListener
@@ -67,8 +66,7 @@ def run_edge(
         For whatever the user has to change.
     """
     check_strategies(config)
-    torch.set_num_threads(config.torch_threads)
-    compute_device(config)
+    set_up_torch(config)
     refuse_rules_over_all_cells(config)
     family(config).check_data(config)
     check_averages(config, family(config).new_model(config))

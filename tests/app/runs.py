@@ -1,11 +1,15 @@
 """Runs of the app in this process, as the command line makes them."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import torch
 
 from app.__main__ import main
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 def run_app(folder: Path, **settings) -> Path:
@@ -13,6 +17,20 @@ def run_app(folder: Path, **settings) -> Path:
     values = {"global-rounds": 2, "output-dir": str(folder)} | {k.replace("_", "-"): v for k, v in settings.items()}
     assert main([f"{key}={json.dumps(value)}" for key, value in values.items()]) == 0
     return folder
+
+
+def flwr_run(federation: str, **settings) -> tuple[int, str]:
+    """Run ``flwr run .`` on two CPUs and return its exit code and what it printed."""
+    config = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in settings.items())
+    command = [sys.executable, str(ROOT / "deploy/flwr_run.py"), str(ROOT), "--run-config", config]
+    done = subprocess.run(
+        [*command, "--federation-config", f"init-args-num-cpus=2 {federation}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    return done.returncode, done.stdout + done.stderr
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

@@ -7,6 +7,7 @@ import sys
 from errno import ENOENT, ENOSPC
 
 import pytest
+import torch
 from flwr.serverapp.strategy import FedAvg
 
 from app.__main__ import main
@@ -61,7 +62,11 @@ def test_a_full_disk_is_named_and_what_is_anothers_fault_is_not_laid_on_it(tmp_p
         ("global-rounds=0", ["global-rounds = 0", "greater than 0"]),
         ("num-clients=1000", ["num-clients = 1000", "360", "test samples"]),
         ("image-size=8", ["image-size = 8", "digits"]),
-        ("device=cuda", ["device = 'cuda'", "'cpu' or 'auto'"]),
+        pytest.param(
+            "device=cuda",
+            ["device = 'cuda'", "'cpu' or 'auto'"],
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU"),
+        ),
         ("engine=flower", ["engine = 'flower'", "flwr run ."]),
         ("resume=/no/such/folder", ["resume = '/no/such/folder'", "config.json"]),
         ("nonsense", ["'nonsense'", "KEY=VALUE"]),

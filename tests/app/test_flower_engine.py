@@ -1,35 +1,18 @@
 """`flwr run .` on Flower's simulation runtime, on a SuperLink of the test's own."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from tests.app.runs import lines, run_app, same_weights, summary
+from tests.app.runs import flwr_run, lines, run_app, same_weights, summary
 
-ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.slow
 
-
-def flwr_run(federation, **settings):
-    """Run ``flwr run .`` and return its exit code and what it printed."""
-    config = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in settings.items())
-    command = [sys.executable, str(ROOT / "deploy/flwr_run.py"), str(ROOT), "--run-config", config]
-    done = subprocess.run(
-        [*command, "--federation-config", f"init-args-num-cpus=2 {federation}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
-    return done.returncode, done.stdout + done.stderr
+# Flower hides GPUs from clients, so that "auto" would have them compute elsewhere than the in-process engine does.
+CPU = {"device": "cpu"}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_flowers_simulation_gives_the_weights_of_the_in_process_engine(workers, tmp_path):
-    settings = {
+    settings = CPU | {
         "cloud_strategy": "FedAdam(eta=0.05)",
         "participation": 0.5,
         "num_clients": 6,
@@ -53,7 +36,7 @@ def test_flowers_simulation_gives_the_weights_of_the_in_process_engine(workers, 
 
 @pytest.mark.parametrize("algorithm", ["phsfl", "sfl-v2"])
 def test_split_training_over_flowers_messages_gives_the_same_weights(algorithm, tmp_path):
-    settings = {
+    settings = CPU | {
         "algorithm": algorithm,
         "num_clients": 4,
         "num_edges": 2,
@@ -73,7 +56,7 @@ def test_split_training_over_flowers_messages_gives_the_same_weights(algorithm, 
 
 
 def test_planned_training_over_flowers_messages_gives_the_same_weights_and_joules(tmp_path):
-    settings = {
+    settings = CPU | {
         "algorithm": "rawhfl",
         "dataset": "video-caching",
         "exploitation": 0.3,

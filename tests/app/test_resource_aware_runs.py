@@ -490,7 +490,7 @@ def test_a_cut_chosen_by_plans_needs_plans_and_a_model_that_is_split(capsys, alg
 
 
 def test_the_pooled_test_examples_are_the_clients_own():
-    config = config_of(**CACHING)
+    config = config_of(**CACHING, device="cpu")
     tasks, clients = family(config), client_data(config)
     pool = tasks.test_examples(config)
     features = tasks.normaliser(config)(pool.inputs)

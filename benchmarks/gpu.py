@@ -1,0 +1,92 @@
+"""What a GPU gives, and what the same bits each time cost there.
+
+``python -m benchmarks.gpu`` trains `cnn` and ResNet-18 on 32x32 colour images with 4 clients, whole (FedAvg) and cut
+after the first block (SFL-V1, by messages on the in-process engine), on the CPU with one thread and on the GPU: there
+as the app does, with the same bits each time, and as PyTorch does by default, where bits may differ and convolutions
+round to TF32. It prints milliseconds per mini-batch of 32 (median of 3 rounds, after a warm-up) and the CPU's over the
+GPU's. Pixels are random; no evaluation.
+"""
+
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from app.config import RunConfig, parse_config
+from app.logs import quiet_flower
+from app.memory import keep_memory
+from app.tasks.common import set_up_torch
+from app.tasks.images import new_model
+from benchmarks.hierarchical import hierarchical_rounds, random_pixels
+
+CLIENTS = 4
+ROUNDS = 3
+# Mini-batches of a client in a round: enough on a GPU, and not too many for ResNet-18 on a CPU.
+BATCHES = {("cnn", "cpu"): 20, ("resnet18", "cpu"): 1, ("cnn", "cuda"): 50, ("resnet18", "cuda"): 10}
+
+
+def main() -> None:
+    """Measure and print."""
+    if not torch.cuda.is_available():
+        sys.exit("torch finds no GPU here")
+    quiet_flower()
+    print(torch.cuda.get_device_name())
+    print(f"{'ms per mini-batch':<22}{'CPU':>10}{'GPU':>10}{'CPU/GPU':>10}{'GPU, PyTorch default':>24}")
+    with tempfile.TemporaryDirectory() as folder:
+        pixels = {"data-dir": str(random_pixels(Path(folder))), "cache-dir": f"{folder}/cache"}
+        keep_memory()
+        for model in ("cnn", "resnet18"):
+            for name, algorithm in (("whole", "fedavg"), ("cut", "sfl-v1")):
+                on_cpu, on_gpu = (
+                    parse_config(
+                        {
+                            "algorithm": algorithm,
+                            "model": model,
+                            "device": device,
+                            "dataset": "image-folder",
+                            "partition": "iid",
+                            "num-clients": CLIENTS,
+                            "global-rounds": ROUNDS + 2,
+                            "local-epochs": 1,
+                            "batches-per-epoch": BATCHES[model, device],
+                            "learning-rate": 0.01,
+                            "evaluate-every": 0,
+                            "engine": "in-process",
+                            **pixels,
+                        }
+                    )
+                    for device in ("cpu", "cuda")
+                )
+                cpu, gpu, default = milliseconds(on_cpu), milliseconds(on_gpu), default_milliseconds(on_gpu)
+                label = f"{model}, {name}"
+                print(f"{label:<22}{cpu:>10.2f}{gpu:>10.2f}{cpu / gpu:>10.1f}{default:>24.2f}", flush=True)
+
+
+def milliseconds(config: RunConfig) -> float:
+    """Return the time of a mini-batch as the app trains."""
+    set_up_torch(config)
+    return milliseconds_as_set_up(config)
+
+
+def default_milliseconds(config: RunConfig) -> float:
+    """Return the same with what PyTorch does by default on a GPU, for the config that `milliseconds` has just taken."""
+    torch.set_deterministic_debug_mode("default")
+    torch.backends.cudnn.conv.fp32_precision = "tf32"
+    return milliseconds_as_set_up(config)
+
+
+def milliseconds_as_set_up(config: RunConfig) -> float:
+    """Return the time of a mini-batch, the median over rounds after the first."""
+    times = [time.perf_counter()]
+    for _, _ in zip(range(ROUNDS + 1), hierarchical_rounds(config, new_model(config).state_dict()), strict=False):
+        times.append(time.perf_counter())
+    per_round = config.num_clients * config.batches_per_epoch
+    return median(end - start for start, end in list(pairwise(times))[1:]) / per_round * 1e3
+
+
+if __name__ == "__main__":
+    main()

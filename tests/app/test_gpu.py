@@ -1,0 +1,101 @@
+"""Runs on a GPU: the same seed gives the same bits there, and the results are those of a CPU but for rounding."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from app.__main__ import main
+from tests.app.pictures import image_folder
+from tests.app.runs import flwr_run, lines, run_app, same_weights, summary, weights
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU")
+
+SHORT = {"num_clients": 4, "batches_per_epoch": 3, "batch_size": 16, "local_epochs": 1, "device": "cuda"}
+CACHING = {
+    "dataset": "video-caching",
+    "num_clients": 6,
+    "num_edges": 2,
+    "selected_per_edge": 2,
+    "max_local_rounds": 3,
+    "batches_per_epoch": 4,
+    "learning_rate": 0.05,
+    "device": "cuda",
+}
+RESNET = {
+    "algorithm": "hsfl",
+    "model": "resnet18",
+    "dataset": "image-folder",
+    "num_clients": 2,
+    "num_edges": 1,
+    "edge_rounds": 1,
+    "partition": "iid",
+    "batches_per_epoch": 2,
+    "batch_size": 4,
+    "min_samples": 1,
+    "learning_rate": 0.01,
+    "fine_tune_steps": 0,
+}
+
+
+def assert_close(left, right, atol):
+    a, b = weights(left), weights(right)
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"algorithm": name, **SHORT} for name in ("fedavg", "h-fedavg", "sl", "sfl-v1", "sfl-v2", "hsfl", "centralised")]
+    + [{"algorithm": name, **CACHING} for name in ("rawhfl", "h-fedavg-ub", "centralised", "top-popular")]
+    + [
+        {"algorithm": "phsfl", "optimizer": "adam", "learning_rate": 0.001, "server_optimizer": "adam", **SHORT},
+        {"algorithm": "hsfl", "split_transport": "stream", **SHORT},
+        {"algorithm": "rawhfl", **SHORT, "num_clients": 6, "selected_per_edge": 2, "max_local_rounds": 2},
+    ],
+    ids=lambda s: "-".join(str(s[key]) for key in ("algorithm", "dataset", "optimizer", "split_transport") if key in s),
+)
+def test_the_same_seed_gives_the_same_bits_and_what_a_cpu_gives(tmp_path, settings):
+    first = run_app(tmp_path / "1", **settings)
+    assert same_weights(first, run_app(tmp_path / "2", **settings))
+    on_cpu = run_app(tmp_path / "cpu", **settings | {"device": "cpu"})
+    assert_close(first, on_cpu, atol=1e-4)
+    assert summary(first)["failures"] == summary(on_cpu)["failures"] == 0
+    (*_, found), (*_, expected) = lines(first, "global"), lines(on_cpu, "global")
+    assert found["accuracy"]["mean"] == pytest.approx(expected["accuracy"]["mean"], abs=0.02)
+
+
+def test_batch_normalisation_gives_the_same_bits_and_what_a_cpu_gives(tmp_path):
+    folder, generator = image_folder(tmp_path / "images"), np.random.default_rng(0)
+    for picture in folder.rglob("*.png"):
+        Image.fromarray(generator.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(picture)
+    settings = RESNET | {"data_dir": str(folder)}
+    first = run_app(tmp_path / "1", **settings, device="cuda")
+    assert same_weights(first, run_app(tmp_path / "2", **settings, device="cuda"))
+    assert_close(first, run_app(tmp_path / "cpu", **settings, device="cpu"), atol=1e-2)
+
+
+@pytest.mark.parametrize("cut", [1, 2, "1,2,3"])
+def test_split_is_unsplit(tmp_path, cut):
+    split = run_app(tmp_path / "split", algorithm="hsfl", cut_layer=cut, **SHORT)
+    assert_close(split, run_app(tmp_path / "unsplit", algorithm="h-fedavg", **SHORT), atol=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", ["h-fedavg", "sfl-v2", "phsfl"])
+def test_a_run_resumes_to_the_same_bits(tmp_path, algorithm):
+    settings = {"algorithm": algorithm, "server_momentum": 0.5, "optimizer": "adam", "learning_rate": 0.01, **SHORT}
+    whole = run_app(tmp_path / "whole", **settings | {"global_rounds": 4})
+    folder = run_app(tmp_path / "run", **settings | {"global_rounds": 2})
+    assert main([f"resume={folder}", "global-rounds=4"]) == 0
+    assert same_weights(folder, whole)
+
+
+@pytest.mark.slow
+def test_clients_of_flowers_simulation_take_their_share_of_the_gpu(tmp_path):
+    settings = {"algorithm": "phsfl", "fine_tune_steps": 3, **SHORT}
+    folder, shares = tmp_path / "flower", "client-resources-num-gpus=0.25 init-args-num-gpus=1"
+    code, output = flwr_run(f"num-supernodes=4 {shares}", output_dir=str(folder), global_rounds=2, **settings)
+    assert code == 0, output
+    expected = run_app(tmp_path / "in-process", **settings)
+    assert same_weights(folder, expected)
+    assert summary(folder)["personalised"] == summary(expected)["personalised"]
