@@ -72,7 +72,10 @@ def test_batch_normalisation_gives_the_same_bits_and_what_a_cpu_gives(tmp_path):
     settings = RESNET | {"data_dir": str(folder)}
     first = run_app(tmp_path / "1", **settings, device="cuda")
     assert same_weights(first, run_app(tmp_path / "2", **settings, device="cuda"))
-    assert_close(first, run_app(tmp_path / "cpu", **settings, device="cpu"), atol=1e-2)
+    # Of one step: with so few values in a channel, training magnifies what rounding changes.
+    step = settings | {"global_rounds": 1, "batches_per_epoch": 1, "num_clients": 1, "batch_size": 16}
+    on_gpu, on_cpu = (run_app(tmp_path / device, **step, device=device) for device in ("cuda", "cpu"))
+    assert_close(on_gpu, on_cpu, atol=1e-4)
 
 
 @pytest.mark.parametrize("cut", [1, 2, "1,2,3"])
