@@ -106,8 +106,7 @@ class MeasuredWorld:
             previous=previous,
             bandwidth_hz=self._bandwidth_hz,
             noise_watts=noise_watts(self._bandwidth_hz),
-            # No plan asks for less than any device can do.
-            min_frequency_hz=max(self._config.min_frequency_hz, min(d.min_frequency_hz for d in self._devices)),
+            min_frequency_hz=[max(self._config.min_frequency_hz, device.min_frequency_hz) for device in devices],
             seed=seed,
         )
 

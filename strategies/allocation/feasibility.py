@@ -5,20 +5,27 @@ from collections.abc import Iterator
 import numpy as np
 
 from .costs import client_costs
-from .plan import Plan
+from .plan import Plan, objective
 from .problem import Problem
 from .selection import choose
 from .single_client import eligibility, least_energy
 
 # Relative: times and energies are sums of a few rounded products.
 TOLERANCE = 1e-9
+COSTS = ("compute_seconds", "upload_seconds", "idle_seconds", "compute_joules", "upload_joules")
+KINDS = {
+    "selected": ("b", "booleans"),
+    "eligible": ("b", "booleans"),
+    "option": ("iu", "integers"),
+    "reason": ("U", "strings"),
+}
 
 
 def violations(problem: Problem, plan: Plan) -> list[str]:
     """Return the constraints of the problem that a plan breaks, one line each; none for a plan to be trusted.
 
-    Times and energies are computed afresh from the plan's decisions. Fewer clients than asked for break C2 only if more
-    could have been selected.
+    Times, energies and the objective are computed afresh from the plan's decisions. Fewer clients than asked for break
+    C2 only if more could have been selected.
 
     Parameters
     ----------
@@ -27,13 +34,40 @@ def violations(problem: Problem, plan: Plan) -> list[str]:
     plan : Plan
         From any solver.
     """
-    shapes = {name: np.shape(values) for name, values in vars(plan).items() if name not in ("objective", "short_cells")}
-    wrong = {name: shape for name, shape in shapes.items() if shape != (problem.clients,)}
-    if wrong:
-        return [f"shape of {name} = {shape}: must be ({problem.clients},)" for name, shape in wrong.items()]
-    if plan.selected.dtype != np.bool_:
-        return [f"C1: selected has the type {plan.selected.dtype}: must be bool"]
-    return [*_cell_violations(problem, plan), *_client_violations(problem, plan)]
+    malformed = list(_malformed(problem, plan))
+    return malformed or [
+        *_cell_violations(problem, plan),
+        *_client_violations(problem, plan),
+        *_untrue_sums(problem, plan),
+    ]
+
+
+def _malformed(problem: Problem, plan: Plan) -> Iterator[str]:
+    for name, values in vars(plan).items():
+        if name in ("objective", "short_cells"):
+            continue
+        kinds, meant = KINDS.get(name, ("iuf", "numbers"))
+        if np.shape(values) != (problem.clients,):
+            yield f"shape of {name} = {np.shape(values)}: must be ({problem.clients},)"
+        elif not isinstance(values, np.ndarray) or values.dtype.kind not in kinds:
+            yield f"{name} has the type {getattr(values, 'dtype', type(values).__name__)}: must be an array of {meant}"
+
+
+def _untrue_sums(problem: Problem, plan: Plan) -> Iterator[str]:
+    """Yield what the plan says of itself and is not so."""
+    for name in ("local_rounds", "frequency_hz", "power_watts", *COSTS):
+        values = getattr(plan, name)
+        for client in np.flatnonzero(~plan.selected & (values != 0)):
+            yield f"{name}: client {client}: {values[client]:.9g}, must be 0: it is not selected"
+    for client in np.flatnonzero(plan.selected & ~plan.eligible):
+        yield f"eligible: client {client}: False, must be True: it is selected"
+    value = objective(problem, plan)
+    if not np.isclose(plan.objective, value, rtol=TOLERANCE, atol=0):
+        yield f"objective: {plan.objective:.9g}, must be {value:.9g}"
+    cells = np.unique(problem.cell).tolist()
+    short = tuple(c for c in cells if plan.selected[problem.cell == c].sum() < problem.clients_per_cell)
+    if tuple(plan.short_cells) != short:
+        yield f"short_cells: {plan.short_cells}, must be {short}"
 
 
 def _cell_violations(problem: Problem, plan: Plan) -> Iterator[str]:
@@ -64,7 +98,7 @@ def _client_violations(problem: Problem, plan: Plan) -> Iterator[str]:
     joules = spent["compute_joules"] + spent["upload_joules"]
     for name, what, values, low, high in (
         ("C4", "local_rounds", rounds, 1, problem.max_local_rounds),
-        ("C5", "frequency_hz", frequency, problem.min_frequency_hz, problem.max_frequency_hz[who]),
+        ("C5", "frequency_hz", frequency, problem.min_frequency_hz[who], problem.max_frequency_hz[who]),
         ("C6", "power_watts", power, 0, problem.max_power_watts[who]),
         ("C7", "seconds", seconds, 0, problem.deadline_seconds),
         ("C8", "joules", joules, 0, problem.energy_budget_joules[who]),

@@ -10,6 +10,8 @@ SERIES_BELOW = 0.03
 LAST_STEP = 1e-9
 # The bracket alone, halved, would be narrow enough after these.
 MOST_STEPS = 100
+# Who needs the whole time, but for rounding, has enough.
+ENOUGH = 1 + 4e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +44,7 @@ def best_operating_point(
     capacitance: float,
     max_frequency_hz: np.ndarray,
     max_power_watts: np.ndarray,
-    min_frequency_hz: float = 0.0,
+    min_frequency_hz: np.ndarray | float = 0.0,
 ) -> OperatingPoint:
     """Return the CPU frequency and transmit power that compute and upload within `seconds` with the least energy.
 
@@ -67,7 +69,7 @@ def best_operating_point(
         zeta: computing takes ``capacitance / 2 * frequency_hz**2`` joules a cycle.
     max_frequency_hz, max_power_watts : np.ndarray
         Limits of the device.
-    min_frequency_hz : float (default: 0.0)
+    min_frequency_hz : np.ndarray (default: 0.0)
         Lowest CPU frequency. Where it binds, the upload takes the rest of the time.
 
     Returns
@@ -75,20 +77,21 @@ def best_operating_point(
     OperatingPoint
         Of the shape that all arguments broadcast to.
     """
-    given = (cycles, bits, seconds, gain, max_frequency_hz, max_power_watts)
-    cycles, bits, seconds, gain, max_frequency_hz, max_power_watts = np.broadcast_arrays(*map(np.asarray, given))
+    given = (cycles, bits, seconds, gain, max_frequency_hz, max_power_watts, min_frequency_hz)
+    cycles, bits, seconds, gain, max_frequency_hz, max_power_watts, min_frequency_hz = np.broadcast_arrays(
+        *map(np.asarray, given)
+    )
     nats_seconds = bits * (np.log(2) / bandwidth_hz)
     ln_noise_per_gain = np.log(noise_watts) - np.log(gain)
     least_compute = cycles / max_frequency_hz
     # log(1 + snr) that no extreme gain can overflow.
     least_upload = nats_seconds / np.logaddexp(0, np.log(max_power_watts) - ln_noise_per_gain)
-    enough = least_compute + least_upload <= seconds
+    enough = least_compute + least_upload <= seconds * ENOUGH
 
     a, k, total, ln_n = cycles[enough], nats_seconds[enough], seconds[enough], ln_noise_per_gain[enough]
-    first, least = least_compute[enough], least_upload[enough]
+    first, least, slowest = least_compute[enough], least_upload[enough], min_frequency_hz[enough]
     last = np.maximum(total - least, first)
-    if min_frequency_hz > 0:
-        last = np.minimum(last, a / min_frequency_hz)
+    last = np.minimum(last, np.divide(a, slowest, out=np.full(a.shape, np.inf), where=slowest > 0))
     compute_share, upload_share = _best_shares(
         ln_scale=np.log(capacitance) + 3 * np.log(a) - ln_n,
         nats_seconds=k,
@@ -97,7 +100,7 @@ def best_operating_point(
         highest=np.log(last / np.maximum(total - last, least)),
     )
     compute, upload = total * compute_share, total * upload_share
-    frequency = np.clip(a / compute, min_frequency_hz, max_frequency_hz[enough])
+    frequency = np.clip(a / compute, slowest, max_frequency_hz[enough])
     y = k / upload
     power = np.minimum(np.exp(ln_n + y) * -np.expm1(-y), max_power_watts[enough])
     joules = capacitance / 2 * a * frequency**2 + power * upload

@@ -1,10 +1,11 @@
 """The problem of one edge round: which clients of every cell train, and how hard (RawHFL, eq. 28 and 29)."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
-PER_CLIENT = ("gain", "max_frequency_hz", "max_power_watts", "energy_budget_joules")
+PER_CLIENT = ("gain", "max_frequency_hz", "min_frequency_hz", "max_power_watts", "energy_budget_joules")
 PER_OPTION = (
     "cycles_per_local_round",
     "payload_bits",
@@ -12,13 +13,33 @@ PER_OPTION = (
     "idle_seconds",
     "idle_seconds_per_local_round",
 )
-MAY_BE_ZERO = PER_OPTION[2:]
+MAY_BE_ZERO = ("min_frequency_hz", *PER_OPTION[2:])
 MAY_BE_INFINITE = ("energy_budget_joules", "cycles_per_local_round")
 SCALARS = ("deadline_seconds", "bandwidth_hz", "noise_watts", "capacitance")
+MOST_ROUNDS = 10**9
+LONGEST_SHOWN = 60
 
 
 def _bad(name: str, value: object, allowed: str) -> ValueError:
-    return ValueError(f"{name} = {value}: allowed is {allowed}")
+    shown = " ".join(str(value).split())
+    if len(shown) > LONGEST_SHOWN:
+        shown = shown[: LONGEST_SHOWN - 3] + "..."
+    return ValueError(f"{name} = {shown}: allowed is {allowed}")
+
+
+def _numbers(name: str, value: object) -> np.ndarray:
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise _bad(name, value, "numbers") from None
+
+
+def _array(value: object) -> np.ndarray:
+    """Return a copy as an array; lists of different lengths, which no array holds, are not a number."""
+    try:
+        return np.array(value)
+    except ValueError:
+        return np.array(np.nan)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -66,7 +87,7 @@ class Problem:
         overlap.
     max_overlap : int, optional (default: None)
         Clients of a cell's previous round that may be selected again, Psi. None is no limit.
-    min_frequency_hz : float (default: 0.0)
+    min_frequency_hz : np.ndarray (default: 0.0)
         Lowest CPU frequency.
     payload_bits_per_local_round : np.ndarray (default: 0.0)
         What is uploaded in every local round on top, such as activations. May depend on the option.
@@ -99,29 +120,32 @@ class Problem:
     cell: np.ndarray = 0  # type: ignore[assignment]
     previous: np.ndarray | None = None
     max_overlap: int | None = None
-    min_frequency_hz: float = 0.0
+    min_frequency_hz: np.ndarray = 0.0  # type: ignore[assignment]
     payload_bits_per_local_round: np.ndarray = 0.0  # type: ignore[assignment]
     idle_seconds: np.ndarray = 0.0  # type: ignore[assignment]
     idle_seconds_per_local_round: np.ndarray = 0.0  # type: ignore[assignment]
     seed: int = 0
 
     def __post_init__(self) -> None:
-        clients = np.size(self.gain)
-        if np.ndim(self.gain) != 1 or clients == 0:
-            raise _bad("shape of gain", np.shape(self.gain), "(U,), one number per client, U at least 1")
+        given = {name: _numbers(name, getattr(self, name)) for name in (*PER_CLIENT, *PER_OPTION)}
+        clients = given["gain"].size
+        if given["gain"].ndim != 1 or clients == 0:
+            raise _bad("shape of gain", given["gain"].shape, "(U,), one number per client, U at least 1")
         for name in PER_CLIENT:
-            self._set_array(name, (clients,))
-        widths = {np.shape(getattr(self, name))[1] for name in PER_OPTION if np.ndim(getattr(self, name)) == 2}
+            self._set_array(name, given[name], (clients,))
+        widths = {given[name].shape[1] for name in PER_OPTION if given[name].ndim == 2}
         if len(widths - {1}) > 1:
             raise _bad("number of options", sorted(widths), f"the same for all of {', '.join(PER_OPTION)}")
         for name in PER_OPTION:
-            self._set_array(name, (clients, max(widths, default=1)))
+            self._set_array(name, given[name], (clients, max(widths, default=1)))
         for name in SCALARS:
             self._check_number(name, low=0, inclusive=False)
         self._check_number("theta", low=0, high=1)
-        self._check_number("min_frequency_hz", low=0, high=float(self.max_frequency_hz.min()))
+        for client in np.flatnonzero(self.min_frequency_hz > self.max_frequency_hz):
+            allowed = f"a number from 0 to {self.max_frequency_hz[client]:g}, its highest frequency"
+            raise _bad(f"min_frequency_hz[{client}]", self.min_frequency_hz[client], allowed)
         self._check_integer("clients_per_cell", low=1)
-        self._check_integer("max_local_rounds", low=1)
+        self._check_integer("max_local_rounds", low=1, high=MOST_ROUNDS)
         self._check_integer("seed", low=0)
         self._set_cells()
 
@@ -135,11 +159,7 @@ class Problem:
         """Number of options of a client, K; 1 if there is nothing to choose."""
         return self.payload_bits.shape[1]
 
-    def _set_array(self, name: str, shape: tuple[int, ...]) -> None:
-        try:
-            given = np.asarray(getattr(self, name), dtype=np.float64)
-        except (TypeError, ValueError):
-            raise _bad(name, getattr(self, name), "numbers") from None
+    def _set_array(self, name: str, given: np.ndarray, shape: tuple[int, ...]) -> None:
         # A value per client stands in front of the options, not at their place.
         lined_up = given[:, np.newaxis] if given.ndim == 1 < len(shape) else given
         try:
@@ -158,25 +178,30 @@ class Problem:
         object.__setattr__(self, name, array)
 
     def _check_number(self, name: str, *, low: float, high: float = np.inf, inclusive: bool = True) -> None:
-        value = getattr(self, name)
-        number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-        if not (number and np.isfinite(value) and low <= value <= high) or (value == low and not inclusive):
+        value, number = getattr(self, name), np.nan
+        if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+            with suppress(OverflowError):  # an integer of hundreds of digits
+                number = float(value)
+        if not (np.isfinite(number) and low <= number <= high) or (number == low and not inclusive):
             allowed = f"a number from {low:g} to {high:g}" if np.isfinite(high) else f"a finite number above {low:g}"
             raise _bad(name, value, allowed)
+        object.__setattr__(self, name, number)
 
-    def _check_integer(self, name: str, *, low: int, why: str = "") -> None:
+    def _check_integer(self, name: str, *, low: int, high: int | None = None, why: str = "") -> None:
         value = getattr(self, name)
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < low:
-            raise _bad(name, value, f"an integer of {low} or more{why}")
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not whole or value < low or (high is not None and value > high):
+            allowed = f"an integer of {low} or more" if high is None else f"an integer from {low} to {high}"
+            raise _bad(name, value, allowed + why)
 
     def _set_cells(self) -> None:
-        cell = np.asarray(self.cell)
+        cell = _array(self.cell)
         if cell.dtype.kind not in "iu" or cell.shape not in ((), (self.clients,)) or cell.min() < 0:
             raise _bad("cell", self.cell, f"{self.clients} indices of 0 or more, one per client")
         object.__setattr__(self, "cell", np.array(np.broadcast_to(cell, self.clients), dtype=np.int64))
         self.cell.flags.writeable = False
         if self.previous is not None:
-            previous = np.array(self.previous)
+            previous = _array(self.previous)
             if previous.dtype != np.bool_ or previous.shape != (self.clients,):
                 raise _bad("previous", self.previous, f"None or {self.clients} booleans, one per client")
             previous.flags.writeable = False

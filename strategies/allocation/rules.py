@@ -8,10 +8,11 @@ import numpy as np
 
 from . import costs
 from .exact import with_best_choices
+from .operating_point import ENOUGH
 from .plan import Plan, make_plan
 from .problem import Problem
 from .selection import choose, why_not
-from .single_client import USED, best_choice
+from .single_client import best_choice
 
 
 def random(problem: Problem) -> Plan:
@@ -86,9 +87,9 @@ def _at_full_power(problem: Problem) -> tuple[np.ndarray, ...]:
 def _most_rounds(problem: Problem) -> np.ndarray:
     """Return the most local rounds of each client and option, shape ``(U, K)``; 0 if not even one is possible."""
     a, b, c, d = _at_full_power(problem)
-    in_time = (problem.deadline_seconds * USED - a) / b
+    in_time = (problem.deadline_seconds * ENOUGH - a) / b
     with np.errstate(invalid="ignore"):  # Infinite cycles in an infinite budget: the time decides.
-        in_budget = (problem.energy_budget_joules[:, np.newaxis] * USED - c) / d
+        in_budget = (problem.energy_budget_joules[:, np.newaxis] * ENOUGH - c) / d
     return np.floor(np.clip(np.fmin(in_time, in_budget), 0, problem.max_local_rounds)).astype(np.int64)
 
 
@@ -97,7 +98,7 @@ def _together(problem: Problem, who: np.ndarray, most: np.ndarray) -> Plan:
     able = most.max(axis=1)
     rounds = able[who].min(initial=problem.max_local_rounds)
     a, b, c, d = _at_full_power(problem)
-    late = (a + b > problem.deadline_seconds * USED).all(axis=1)
+    late = (a + b > problem.deadline_seconds * ENOUGH).all(axis=1)
     limit = np.where(late, "deadline", "energy at full power")
     return make_plan(
         problem,

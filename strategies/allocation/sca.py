@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .operating_point import ENOUGH
 from .plan import Plan, make_plan
 from .problem import Problem
 from .selection import choose, why_not
@@ -16,8 +17,6 @@ SMALLEST_MOVE = 1e-3
 SMALLEST_CHANGE = 1e-6
 # Below this share of a selection, the number of rounds that the program means is noise.
 LEAST_SHARE = 1e-6
-# A sum of two shares of a time may exceed it by this.
-ROUNDING = 1e-13
 
 
 class SCA:
@@ -176,6 +175,7 @@ class _Clients:
     snr_per_watt: np.ndarray
     seconds: np.ndarray
     least_upload_seconds: np.ndarray
+    min_frequency_hz: np.ndarray
     max_frequency_hz: np.ndarray
     max_power_watts: np.ndarray
     budget_joules: np.ndarray
@@ -191,6 +191,7 @@ class _Clients:
             snr_per_watt=snr_per_watt,
             seconds=problem.deadline_seconds * USED - problem.idle_seconds[who, 0],
             least_upload_seconds=nats_seconds / np.log1p(snr_per_watt * problem.max_power_watts[who]),
+            min_frequency_hz=problem.min_frequency_hz[who],
             max_frequency_hz=problem.max_frequency_hz[who],
             max_power_watts=problem.max_power_watts[who],
             budget_joules=problem.energy_budget_joules[who],
@@ -200,15 +201,14 @@ class _Clients:
         """Return the points that fill the deadline, `compute_share` of it with computing, or the nearest possible."""
         cycles = local_rounds * self.cycles
         longest = self.seconds - self.least_upload_seconds
-        if self.problem.min_frequency_hz > 0:
-            longest = np.minimum(longest, cycles / self.problem.min_frequency_hz)
+        longest = np.minimum(longest, _over(cycles, self.min_frequency_hz))
         compute = np.maximum(np.minimum(self.seconds * compute_share, longest), cycles / self.max_frequency_hz)
         upload = np.maximum(self.seconds - compute, self.least_upload_seconds)
         frequency = np.minimum(cycles / compute, self.max_frequency_hz)
         power = np.minimum(np.expm1(self.nats_seconds / upload) / self.snr_per_watt, self.max_power_watts)
         compute_joules = self.problem.capacitance / 2 * cycles * frequency**2
         joules = compute_joules + power * upload
-        in_limits = (compute + upload <= self.seconds * (1 + ROUNDING)) & (joules <= self.budget_joules)
+        in_limits = (compute + upload <= self.seconds * ENOUGH) & (joules <= self.budget_joules)
         value = value_of(self.problem, local_rounds, np.where(in_limits, joules, np.inf))
         return _Points(local_rounds, compute, upload, frequency, power, compute_joules, power * upload, value)
 
@@ -219,8 +219,7 @@ class _Clients:
         left = self.budget_joules * USED - np.expm1(self.nats_seconds / upload) / self.snr_per_watt * upload
         scaled = 2 * np.maximum(left, 0) / self.problem.capacitance
         cycles = np.minimum(np.cbrt(scaled * compute**2), self.max_frequency_hz * compute)
-        if self.problem.min_frequency_hz > 0:
-            cycles = np.minimum(cycles, scaled / self.problem.min_frequency_hz**2)
+        cycles = np.minimum(cycles, _over(scaled, self.min_frequency_hz**2))
         most = np.clip(cycles / self.cycles, 1, self.problem.max_local_rounds)
         return self.points(np.clip(local_rounds, 1, most), compute_share)
 
@@ -237,6 +236,11 @@ class _Clients:
         fewer = self.points(np.floor(points.local_rounds), points.compute_share)
         more = self.points(np.ceil(points.local_rounds), points.compute_share)
         return fewer.replaced(more, more.value < fewer.value)
+
+
+def _over(values: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """Return the quotients, infinite where the limit is 0."""
+    return np.divide(values, limits, out=np.full(values.shape, np.inf), where=limits > 0)
 
 
 def _start(problem: Problem, clients: _Clients, who: np.ndarray) -> _Points:
@@ -300,7 +304,7 @@ def _linearised(clients: _Clients, points: _Points, x: np.ndarray, penalty: floa
 
 def _bounds(clients: _Clients, points: _Points, factor: np.ndarray) -> dict[str, np.ndarray]:
     """Return how far the clients may move: bounds of f/f_i and P/P_i, and of Lb/L_i where x = 1."""
-    frequencies = clients.problem.min_frequency_hz / points.frequency_hz, clients.max_frequency_hz / points.frequency_hz
+    frequencies = clients.min_frequency_hz / points.frequency_hz, clients.max_frequency_hz / points.frequency_hz
     powers = clients.max_power_watts / points.power_watts
     most = clients.problem.max_local_rounds / points.local_rounds
     return {

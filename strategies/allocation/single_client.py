@@ -61,7 +61,7 @@ def least_energy(problem: Problem, client: np.ndarray, option: np.ndarray, local
         capacitance=problem.capacitance,
         max_frequency_hz=problem.max_frequency_hz[client],
         max_power_watts=problem.max_power_watts[client],
-        min_frequency_hz=problem.min_frequency_hz,
+        min_frequency_hz=problem.min_frequency_hz[client],
     )
 
 

@@ -4,6 +4,9 @@ from math import sqrt
 
 import numpy as np
 
+SMALLEST, LARGEST = np.finfo(float).tiny, np.finfo(float).max
+ROUNDING = 1e-9
+
 
 def rawhfl_learning_rate_limit(*, beta: float, E: int, L: int) -> float:
     """Return the learning rate below which Theorem 1 is stated: ``min(1 / (2 sqrt(5) beta L), 1 / (beta E L))``.
@@ -68,23 +71,20 @@ def rawhfl_bound(
     Raises
     ------
     ValueError
-        If `eta` is not below the theorem's limit, a global round has nobody selected, a selected client's `L_u` is not
-        from 1 to `L`, or its `p_sc` not above 0 and up to 1, or `f` has another length than K + 1.
+        If a value is not what the theorem holds for: `eta` below its limit, somebody selected in every global round,
+        `L_u` from 1 to `L` and `p_sc` above 0 and up to 1 where selected, K + 1 losses, no negative bound or weight.
     """
-    f, alpha_u = np.asarray(f, dtype=float), np.asarray(alpha_u, dtype=float)
-    K, E, _ = alpha_u.shape
+    alpha_u, of_cell = _weights(alpha_b, cell, alpha_u)
+    (K, E, _), selected, f = alpha_u.shape, alpha_u > 0, np.asarray(f, dtype=float)
     if f.shape != (K + 1,):
         raise ValueError(f"f has shape {f.shape}: allowed is {(K + 1,)}, before each of the {K} rounds and after all")
-    selected = alpha_u > 0
-    if idle := np.flatnonzero(~selected.any(axis=(1, 2))).tolist():
-        raise ValueError(f"alpha_u = 0 for all clients in global round {idle[0]}: the theorem divides by their rounds")
     # Ones are harmless where the weight is 0; the probability there may be 0.
     L_u, p_sc, g2 = (np.where(selected, values, 1.0) for values in (L_u, p_sc, g2))
-    _check(eta=eta, beta=beta, E=E, L=L, p_sc=p_sc[selected])
-    least, most = L_u[selected].min(), L_u[selected].max()
-    if not 1 <= least <= most <= L:
-        raise ValueError(f"L_u from {least:g} to {most:g}: the theorem holds for 1 <= L_u <= L = {L}")
-    of_cell = np.asarray(alpha_b, dtype=float)[np.asarray(cell)]
+    _check_constants(eta=eta, beta=beta, E=E, L=L, sigma2=sigma2, epsilon2_0=epsilon2_0, epsilon2_1=epsilon2_1)
+    _check_range("p_sc", p_sc[selected], SMALLEST, 1, "0 < p_sc <= 1")
+    _check_range("g2", g2[selected], 0, LARGEST, "0 <= g2")
+    _check_range("L_u", L_u[selected], 1, L, f"1 <= L_u <= L = {L}")
+    _check_range("f", f, -LARGEST, LARGEST, "finite losses")
     Omega = (of_cell * alpha_u * L_u).sum(axis=(1, 2))
     N_1 = _N_1(eta=eta, beta=beta, E=E, L=L, of_cell=of_cell, alpha_u=alpha_u)
     N_2 = 1 + 20 * (beta * eta * E * L) ** 2
@@ -128,13 +128,18 @@ def rawhfl_corollary_bound(
     Raises
     ------
     ValueError
-        As `rawhfl_bound`.
+        As `rawhfl_bound`, and if weights do not sum to 1.
     """
-    alpha_u = np.asarray(alpha_u, dtype=float)
-    K, E, _ = alpha_u.shape
-    p_sc, g2 = (np.where(alpha_u > 0, values, 1.0) for values in (p_sc, g2))
-    _check(eta=eta, beta=beta, E=E, L=L, p_sc=p_sc[alpha_u > 0])
-    of_cell = np.asarray(alpha_b, dtype=float)[np.asarray(cell)]
+    alpha_u, of_cell = _weights(alpha_b, cell, alpha_u)
+    (K, E, _), selected = alpha_u.shape, alpha_u > 0
+    in_cell = np.asarray(cell) == np.arange(np.size(alpha_b))[:, np.newaxis]
+    for name, sums in (("alpha_b", np.sum(alpha_b)), ("alpha_u of a cell", alpha_u @ in_cell.T)):
+        _check_range(f"sum of {name}", sums, 1 - ROUNDING, 1 + ROUNDING, "weights that sum to 1")
+    p_sc, g2 = (np.where(selected, values, 1.0) for values in (p_sc, g2))
+    _check_constants(eta=eta, beta=beta, E=E, L=L, sigma2=sigma2, epsilon2_0=epsilon2_0, epsilon2_1=epsilon2_1)
+    _check_range("p_sc", p_sc[selected], SMALLEST, 1, "0 < p_sc <= 1")
+    _check_range("g2", g2[selected], 0, LARGEST, "0 <= g2")
+    _check_range("f_0 and f_K", [f_0, f_K], -LARGEST, LARGEST, "finite losses")
     N_1 = _N_1(eta=eta, beta=beta, E=E, L=L, of_cell=of_cell, alpha_u=alpha_u)
     N_u = _N_u(eta=eta, beta=beta, E=E, L=L, alpha_u=alpha_u)
     terms = {
@@ -159,12 +164,41 @@ def _N_u(*, eta: float, beta: float, E: int, L: int, alpha_u: np.ndarray) -> np.
     return E + 3 * be * L + 4 * be * E * (alpha_u + 15 * E * be**2 * L**3)
 
 
-def _check(*, eta: float, beta: float, E: int, L: int, p_sc: np.ndarray) -> None:
+def _weights(alpha_b: np.ndarray, cell: np.ndarray, alpha_u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the clients' weights and their cells', checked."""
+    alpha_b, cell, alpha_u = np.asarray(alpha_b, dtype=float), np.asarray(cell), np.asarray(alpha_u, dtype=float)
+    if alpha_u.ndim != 3 or 0 in alpha_u.shape:
+        raise ValueError(f"alpha_u has shape {alpha_u.shape}: allowed is (K, E, U), none of them 0")
+    if alpha_b.ndim != 1 or not alpha_b.size:
+        raise ValueError(f"alpha_b has shape {alpha_b.shape}: allowed is (B,), one weight per cell")
+    if cell.shape != alpha_u.shape[2:] or cell.dtype.kind not in "iu":
+        raise ValueError(f"cell has shape {cell.shape} and type {cell.dtype}: allowed are {alpha_u.shape[2]} integers")
+    _check_range("cell", cell, 0, alpha_b.size - 1, f"indices of the {alpha_b.size} cells")
+    _check_range("alpha_b", alpha_b, 0, LARGEST, "0 <= alpha_b")
+    _check_range("alpha_u", alpha_u, 0, LARGEST, "0 <= alpha_u")
+    taken = alpha_b[cell] * alpha_u > 0
+    if idle := np.flatnonzero(~taken.any(axis=(1, 2))).tolist():
+        raise ValueError(f"alpha_u = 0 for all clients in global round {idle[0]}: the theorem divides by their rounds")
+    return alpha_u, alpha_b[cell]
+
+
+def _check_constants(
+    *, eta: float, beta: float, E: int, L: int, sigma2: float, epsilon2_0: float, epsilon2_1: float
+) -> None:
+    if not isinstance(L, int | np.integer) or L < 1:
+        raise ValueError(f"L = {L}: allowed is an integer of 1 or more")
+    _check_range("beta", beta, SMALLEST, LARGEST, "0 < beta")
+    for name, value in (("sigma2", sigma2), ("epsilon2_0", epsilon2_0), ("epsilon2_1", epsilon2_1)):
+        _check_range(name, value, 0, LARGEST, f"0 <= {name}")
     limit = rawhfl_learning_rate_limit(beta=beta, E=E, L=L)
     if not 0 < eta < limit:
         raise ValueError(f"eta = {eta}: the theorem holds for 0 < eta < {limit:.6g}")
-    if not 0 < p_sc.min() <= p_sc.max() <= 1:
-        raise ValueError(f"p_sc from {p_sc.min():g} to {p_sc.max():g}: the theorem holds for 0 < p_sc <= 1")
+
+
+def _check_range(name: str, values: object, low: float, high: float, holds_for: str) -> None:
+    least, most = np.min(values), np.max(values)  # not a number if one of them is not
+    if not low <= least <= most <= high:
+        raise ValueError(f"{name} from {least:g} to {most:g}: the theorem holds for {holds_for}")
 
 
 def _with_sum(terms: dict[str, float]) -> dict[str, float]:

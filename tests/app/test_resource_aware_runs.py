@@ -171,7 +171,7 @@ def test_the_keys_of_the_radio_world_reach_the_problem():
         )
 
     plain = problem()
-    assert problem(min_frequency_hz=5e8).min_frequency_hz == 5e8
+    assert (problem(min_frequency_hz=5e8).min_frequency_hz == 5e8).all()
     wide = problem(bandwidth_hz=20e6)
     assert (wide.bandwidth_hz, wide.noise_watts) == (20e6, pytest.approx(plain.noise_watts * 20e6 / 540e3))
     assert problem(noise_figure_db=7.0).noise_watts == pytest.approx(plain.noise_watts * 10**0.7)

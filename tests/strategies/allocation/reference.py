@@ -42,7 +42,7 @@ def joules_of(problem: Problem, client: int, option: int, rounds: int) -> float:
         capacitance=problem.capacitance,
         max_frequency_hz=problem.max_frequency_hz[client],
         max_power_watts=problem.max_power_watts[client],
-        min_frequency_hz=problem.min_frequency_hz,
+        min_frequency_hz=problem.min_frequency_hz[client],
     )
     return joules if joules <= problem.energy_budget_joules[client] else np.inf
 

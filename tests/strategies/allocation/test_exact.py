@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from benchmarks.allocation import paper_problem
-from strategies.allocation import Problem, exact, objective, violations
+from strategies.allocation import SCA, Problem, exact, h_fedavg_m1, h_fedavg_m2, objective, violations
 from strategies.allocation.problem import PER_OPTION
 from strategies.allocation.single_client import best_choice, least_energy, value_of
 from tests.strategies.allocation.reference import best_objective
@@ -21,7 +21,7 @@ def small(seed: int, **changes: object) -> Problem:
         "max_local_rounds": 6,
         "cycles_per_local_round": rng.uniform(5e7, 2e8, 10),
         "energy_budget_joules": rng.uniform(0.05, 0.8, 10),
-        "min_frequency_hz": float(rng.choice([0.0, 5e8])),
+        "min_frequency_hz": rng.choice([0.0, 5e8, 9e8], 10),
         "previous": rng.random(10) < 0.4,
         "max_overlap": int(rng.integers(1, 4)),
     }
@@ -142,6 +142,21 @@ def test_the_objective_never_rises_when_a_limit_is_relaxed(name, relaxed):
             fell += after.objective < before.objective - 1e-12
     assert compared > 20
     assert fell > 0
+
+
+@pytest.mark.parametrize(("deadline_seconds", "rounds"), [(1.125, 1), (1.5, 4), (1.5 - 1e-6, 3)])
+@pytest.mark.parametrize("solve", [exact, SCA(), h_fedavg_m1, h_fedavg_m2])
+def test_who_needs_the_whole_deadline_is_in_time(solve, deadline_seconds, rounds):
+    # An eighth of a second for a local round and one second for the upload, at full speed and power.
+    problem = Problem(
+        gain=[3.0, 3.0], noise_watts=1.0, bandwidth_hz=2.0**20, payload_bits=2.0**21, max_power_watts=1.0,
+        cycles_per_local_round=2.0**27, max_frequency_hz=2.0**30, capacitance=1e-30, energy_budget_joules=np.inf,
+        clients_per_cell=2, deadline_seconds=deadline_seconds, max_local_rounds=9, theta=1.0,
+    )  # fmt: skip
+    plan = solve(problem)
+    assert violations(problem, plan) == []
+    assert plan.local_rounds.tolist() == [rounds, rounds]
+    assert (plan.seconds <= deadline_seconds * (1 + 1e-11)).all()
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -85,10 +85,36 @@ def test_nonsense_is_found_and_named(problem):
     for name in ("frequency_hz", "power_watts"):
         for value in (np.nan, 0.0, -1.0):
             assert {"C7"} <= found(problem, with_(name, value))
-    assert found(problem, with_("upload_joules", 0.0)) == {"costs"}
+    assert found(problem, with_("upload_joules", 0.0)) == {"costs", "objective"}
     assert violations(problem, with_("option", 3, np.int64)) == [f"option: client {client}: 3, must be from 0 to 0"]
     assert violations(problem, replace(plan, option=plan.option[:5])) == ["shape of option = (5,): must be (12,)"]
-    assert violations(problem, with_("selected", 1)) == ["C1: selected has the type float64: must be bool"]
+    assert violations(problem, with_("selected", 1)) == ["selected has the type float64: must be an array of booleans"]
+    assert violations(problem, with_("option", 0)) == ["option has the type float64: must be an array of integers"]
+    assert violations(problem, replace(plan, frequency_hz=plan.frequency_hz.tolist())) == [
+        "frequency_hz has the type list: must be an array of numbers"
+    ]
+    assert found(problem, replace(plan, power_watts=plan.power_watts * (1 + 0j))) == {
+        "power_watts has the type complex128"
+    }
+
+
+def test_what_a_plan_says_of_itself_must_be_so(problem):
+    plan = exact(problem)
+    (taken, *_), (idle, *_) = np.flatnonzero(plan.selected), np.flatnonzero(~plan.selected)
+    assert violations(problem, replace(plan, objective=np.nan)) == [f"objective: nan, must be {plan.objective:.9g}"]
+    assert violations(problem, replace(plan, objective=plan.objective - 1e-6))[0].startswith("objective: ")
+    assert violations(problem, replace(plan, short_cells=(0,))) == ["short_cells: (0,), must be ()"]
+    for name in ("local_rounds", "upload_joules"):
+        values = getattr(plan, name).copy()
+        values[idle] = 2
+        assert violations(problem, replace(plan, **{name: values})) == [
+            f"{name}: client {idle}: 2, must be 0: it is not selected"
+        ]
+    eligible = plan.eligible.copy()
+    eligible[taken] = False
+    assert violations(problem, replace(plan, eligible=eligible)) == [
+        f"eligible: client {taken}: False, must be True: it is selected"
+    ]
 
 
 def test_a_short_cell_is_no_violation_but_leaving_a_seat_empty_is(problem):

@@ -77,9 +77,28 @@ def test_what_is_given_stays_the_callers():
         ({"capacitance": "small"}, "capacitance = small: allowed is a finite number above 0"),
         ({"theta": 1.1}, "theta = 1.1: allowed is a number from 0 to 1"),
         ({"theta": -0.1}, "theta = -0.1: allowed is a number from 0 to 1"),
-        ({"min_frequency_hz": 2e9}, "min_frequency_hz = 2000000000.0: allowed is a number from 0 to 1.5e+09"),
-        ({"max_local_rounds": 0}, "max_local_rounds = 0: allowed is an integer of 1 or more"),
-        ({"max_local_rounds": 2.5}, "max_local_rounds = 2.5: allowed is an integer of 1 or more"),
+        (
+            {"min_frequency_hz": [0.0, 1e9, 2e9, 3e9]},
+            "min_frequency_hz[2] = 2000000000.0: allowed is a number from 0 to 1.5e+09, its highest frequency",
+        ),
+        ({"min_frequency_hz": -1.0}, "min_frequency_hz[0] = -1.0: allowed is a finite number of 0 or more"),
+        ({"max_local_rounds": 0}, "max_local_rounds = 0: allowed is an integer from 1 to 1000000000"),
+        ({"max_local_rounds": 2.5}, "max_local_rounds = 2.5: allowed is an integer from 1 to 1000000000"),
+        ({"gain": [[1e-11], [1e-11, 2e-12]]}, "gain = [[1e-11], [1e-11, 2e-12]]: allowed is numbers"),
+        ({"cell": [[0], [0, 1]]}, "cell = [[0], [0, 1]]: allowed is 4 indices of 0 or more, one per client"),
+        (
+            {"previous": np.zeros(200, dtype=int)},
+            f"previous = [{'0 ' * 28}...: allowed is None or 4 booleans, one per client",
+        ),
+        (
+            {"max_power_watts": 10**400},
+            f"max_power_watts = 1{'0' * 56}...: allowed is numbers",
+        ),
+        ({"theta": 10**400}, f"theta = 1{'0' * 56}...: allowed is a number from 0 to 1"),
+        (
+            {"deadline_seconds": np.full(9, 150.0)},
+            "deadline_seconds = [150. 150. 150. 150. 150. 150. 150. 150. 150.]: allowed is a finite number above 0",
+        ),
         ({"clients_per_cell": 5}, "clients_per_cell = 5: allowed is an integer from 1 to 4: cell 0 has 4 clients"),
         (
             {"cell": [0, 0, 0, 1]},

@@ -77,3 +77,39 @@ def test_outside_of_its_assumptions_there_is_no_bound():
         rawhfl_bound(f=[1, 0, 0], L_u=1, **given | {"alpha_u": idle})
     with pytest.raises(ValueError, match=r"^p_sc from 0 to 0: the theorem holds for 0 < p_sc <= 1$"):
         rawhfl_corollary_bound(f_0=1, f_K=0, p_sc=0.0, **given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"sigma2": np.nan}, "sigma2 from nan to nan: the theorem holds for 0 <= sigma2"),
+        ({"epsilon2_0": -5.0}, "epsilon2_0 from -5 to -5: the theorem holds for 0 <= epsilon2_0"),
+        ({"beta": 0.0}, "beta from 0 to 0: the theorem holds for 0 < beta"),
+        ({"L": 0}, "L = 0: allowed is an integer of 1 or more"),
+        ({"g2": -1.0}, "g2 from -1 to -1: the theorem holds for 0 <= g2"),
+        ({"alpha_b": [0.25]}, "cell from 0 to 1: the theorem holds for indices of the 1 cells"),
+        ({"alpha_b": [-0.3, 1.3]}, "alpha_b from -0.3 to 1.3: the theorem holds for 0 <= alpha_b"),
+        ({"cell": [0, 0, 1]}, "cell has shape (3,) and type int64: allowed are 4 integers"),
+        ({"alpha_u": ALPHA_U[0]}, "alpha_u has shape (2, 4): allowed is (K, E, U), none of them 0"),
+        ({"alpha_u": ALPHA_U * np.nan}, "alpha_u from nan to nan: the theorem holds for 0 <= alpha_u"),
+        (
+            {"alpha_u": ALPHA_U * [[[1]], [[0]]]},
+            "alpha_u = 0 for all clients in global round 1: the theorem divides by their rounds",
+        ),
+    ],
+)
+def test_what_is_no_bound_or_weight_is_named(changes, line):
+    given = COMMON | WEIGHTS | {"alpha_u": ALPHA_U} | changes
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        rawhfl_bound(f=[1, 0, 0], L_u=1, **given)
+    assert str(error.value) == line
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        rawhfl_corollary_bound(f_0=1, f_K=0, **given)
+    if set(changes) - {"alpha_b", "alpha_u"}:
+        assert str(error.value) == line
+
+
+def test_the_corollary_wants_weights_that_sum_to_1():
+    for changes in ({"alpha_b": [3.0, 7.0]}, {"alpha_u": ALPHA_U * 2}):
+        with pytest.raises(ValueError, match=r"^sum of alpha_. .*: the theorem holds for weights that sum to 1$"):
+            rawhfl_corollary_bound(f_0=1, f_K=0, **COMMON | WEIGHTS | {"alpha_u": ALPHA_U} | changes)
