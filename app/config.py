@@ -132,7 +132,7 @@ class RunConfig(BaseModel):
     selected_per_edge: Positive = 4
     max_overlap: Annotated[int, Field(ge=-1)] = -1
     max_local_rounds: Annotated[int, Field(gt=0, le=100_000)] = 50
-    deadline_seconds: Annotated[float, Field(gt=0)] = 150.0
+    deadline_seconds: Annotated[float, Field(gt=0, le=1e9)] = 150.0
     theta: Annotated[float, Field(ge=0, le=1)] = 0.4
     min_frequency_hz: Annotated[float, Field(ge=0)] = 0.0
     downlink_bits_per_second: Annotated[float, Field(ge=0)] = 0.0
@@ -140,7 +140,7 @@ class RunConfig(BaseModel):
     # The simulated radio world.
     cell_radius_metres: Annotated[float, Field(gt=10, le=5000)] = 400.0
     fading: Literal["redrawn", "static"] = "redrawn"
-    bandwidth_hz: Annotated[float, Field(gt=0, le=1e12)] = 540e3
+    bandwidth_hz: Annotated[float, Field(ge=1, le=1e12)] = 540e3
     noise_figure_db: Annotated[float, Field(ge=0, le=60)] = 0.0
     planning_error_db: Annotated[float, Field(ge=0, le=60)] = 0.0
     cycles_per_bit: float | str = "25-40"
@@ -151,8 +151,8 @@ class RunConfig(BaseModel):
     # Video caching.
     exploitation: float | str = "0.1-0.8"
     similar: Literal["most-similar", "most-similar-not-back"] = "most-similar"
-    initial_slots: Positive = 100
-    slots_per_edge_round: NotNegative = 4
+    initial_slots: Annotated[int, Field(gt=0, le=1_000_000)] = 100
+    slots_per_edge_round: Annotated[int, Field(ge=0, le=10_000)] = 4
 
     # How it runs.
     engine: Literal["flower", "in-process"] = "flower"
