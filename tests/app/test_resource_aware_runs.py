@@ -1,6 +1,7 @@
 """Resource-aware algorithms as whole runs of the app, and the world they run in."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,13 +16,14 @@ from app.errors import UserError
 from app.tasks.caching import client_data
 from app.tasks.caching_data import top_popular
 from app.tasks.family import family
-from app.wireless import solver_for
-from app.work import split_work, whole_model_work
+from app.wireless import check_deadline, falls_short, solver_for
+from app.work import Work, forward_flops, split_work, traffic_of, whole_model_work
 from clients.evaluation import top_m_accuracies
 from clients.randomness import client_generator
 from clients.task import LocalTraining
 from clients.training import mini_batches
-from strategies.allocation import exact, get_solver, violations
+from strategies.allocation import eligible_at_full_power, exact, get_solver, violations
+from strategies.allocation.feasibility import least_seconds
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 CACHING = {
@@ -78,6 +80,54 @@ def test_the_work_of_a_cut_is_counted_by_hand():
     np.testing.assert_array_equal(work.once_bits, 33 * 20)
     np.testing.assert_array_equal(work.example_bits, 33 * 32)
     np.testing.assert_array_equal(whole_model_work(model).once_bits, 33 * (20 + 132))
+    assert forward_flops(model, (1, 4, 4)) == convolution + linear
+    assert all(module.training for module in model.modules())
+
+
+def test_traffic_by_hand():
+    work = Work(np.array([0.5, 1.0]), once_bits=np.array([10.0, 20.0]), example_bits=np.array([3.0, 0.0]))
+    traffic = traffic_of(work, [2, 4], 5.0)
+    assert {name: values.tolist() for name, values in traffic.items()} == {
+        "payload_bits": [[10, 20], [10, 20]],
+        "payload_bits_per_local_round": [[6, 0], [12, 0]],
+        "idle_seconds": [[2, 4], [2, 4]],
+        "idle_seconds_per_local_round": [[1.2, 0], [2.4, 0]],
+    }
+    ignored = traffic_of(work, [2, 4], 0.0)
+    assert not ignored["idle_seconds"].any()
+    assert not ignored["idle_seconds_per_local_round"].any()
+
+
+def test_in_split_training_a_client_computes_the_share_of_its_cut():
+    def cycles(**settings):
+        return (
+            world_of(config_of(num_clients=6, selected_per_edge=2, **settings))
+            .problem(1, np.arange(6), None, 0)
+            .cycles_per_local_round
+        )
+
+    whole, split = cycles(algorithm="h-fedavg", selection="resource-aware"), cycles(**SPLIT, cut_layer="best")
+    config = config_of(**SPLIT)
+    share = split_work(family(config).new_model(config), family(config).input_shape(config), [1, 2, 3]).share
+    assert share.max() < 1
+    np.testing.assert_allclose(split, whole * share)
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"),
+    [
+        ({}, 1),
+        ({"selected_per_edge": 1}, 0),
+        ({"max_overlap": 0}, 0),
+        ({"max_overlap": 2}, 2),
+        ({"selected_per_edge": 4}, 4),  # with all 4 selected, all come twice
+    ],
+)
+def test_the_overlap_is_limited_to_half_of_the_selected_or_as_the_config_says(settings, limit):
+    config = config_of(**CACHING | {"num_clients": 8} | settings, algorithm="rawhfl")
+    world = make_world(config, {"a": range(4), "b": range(4, 8)}, {n: n for n in range(8)}, [100] * 8)
+    problem = world.problem(1, np.arange(8), None, 0)
+    assert problem.max_overlap == limit
 
 
 def test_clients_are_in_the_cell_of_their_edge_whatever_their_order():
@@ -199,6 +249,9 @@ def test_the_cuts_that_plans_chose_survive_an_interruption():
     assert [world.option_of(client) for client in clients] == plan.option.tolist() != [0, 0, 0]
     restored.load_state_dict(world.state_dict())
     assert [restored.option_of(client) for client in clients] == plan.option.tolist()
+    other = get_solver("exact")(world.problem(1, clients + 3, None, 0))
+    world.carry_out("edge-1", 1, clients + 3, other)
+    assert [world.option_of(client) for client in range(6)] == [*plan.option.tolist(), *other.option.tolist()]
 
 
 def test_every_edge_and_round_draws_plans_of_its_own():
@@ -347,6 +400,63 @@ def test_the_clock_waits_for_the_slowest_edge_and_energy_adds_up(tmp_path):
         assert [len(plan["selected"]) for edge in edges for plan in edge["plans"]] == [3] * 4
 
 
+def test_a_plan_falls_short_by_cell_and_only_where_somebody_is_selected():
+    plan = exact(world_of(config_of(**CACHING, algorithm="rawhfl")).problem(1, np.arange(6), None, 0))
+
+    def short(*selected, algorithm="rawhfl"):
+        config, taken = config_of(**CACHING, algorithm=algorithm), np.isin(np.arange(6), selected)
+        return falls_short(config, "edge-0", 1, np.repeat([0, 1], 3), replace(plan, selected=taken))
+
+    assert not short(0, 1, 3, 4)
+    assert short(0, 1, 2, 3)
+    assert short(0, 3)
+    assert not short()
+    assert not short(0, 3, algorithm="h-fedavg-m2")
+
+
+def test_a_report_is_the_plan_in_the_clients_numbers():
+    config = config_of(**CACHING | {"deadline_seconds": 4.0, "energy_budget_joules": 0.3}, algorithm="rawhfl")
+    world, nodes, fewer = world_of(config), [3, 4, 5], 0
+    resources = world.edges["edge-1"]
+    for server_round in range(1, 9):
+        problem = resources.problem(server_round, nodes)
+        plan, able = exact(problem), eligible_at_full_power(problem)
+        resources.carry_out(server_round, nodes, plan)
+        (report,) = resources.take_reports()
+        who = np.flatnonzero(plan.selected)
+        assert report["selected"] == (3 + who).tolist()
+        assert report["eligible"] == (3 + np.flatnonzero(plan.eligible)).tolist()
+        assert report["eligible_at_full_power"] == (3 + np.flatnonzero(able)).tolist()
+        for name in ("local_rounds", "option", "frequency_hz", "power_watts"):
+            assert report[name] == getattr(plan, name)[who].tolist()
+        fewer += able.sum() < plan.eligible.sum()
+    assert fewer > 0
+
+
+def test_the_deadline_is_refused_only_where_it_is_too_short_for_the_fastest():
+    def check(deadline, algorithm="rawhfl"):
+        config = config_of(**CACHING | {"deadline_seconds": deadline}, algorithm=algorithm)
+        check_deadline(config, world_of(config))
+
+    seconds = np.sort(
+        least_seconds(world_of(config_of(**CACHING, algorithm="rawhfl")).problem(1, np.arange(6), None, 0))
+    )
+    check(float(seconds[:2].mean()))
+    with pytest.raises(UserError, match="the fastest client needs"):
+        check(float(seconds[0]) * 0.99)
+    check(1e-3, "h-fedavg-ub")
+
+
+def test_the_key_solver_and_the_seed_of_the_run_decide_the_draw():
+    def edge(**settings):
+        config = config_of(**CACHING, algorithm="rawhfl", **settings)
+        resources = world_of(config).edges["edge-0"]
+        return solver_for(config, resources), resources.problem(1, [0, 1, 2]).seed
+
+    assert [edge(solver=name)[0] for name in ("exact", "random")] == [get_solver("exact"), get_solver("random")]
+    assert edge(seed=1)[1] != edge(seed=2)[1]
+
+
 # Equations between algorithms.
 
 
@@ -405,8 +515,10 @@ def test_top_popular_counts_requests(tmp_path):
     clients = client_data(config)
     seen = [int((data.train_slots < 100 + 4 * 4).sum()) for data in clients]
     scores = top_popular([data.train.labels[:n] for data, n in zip(clients, seen, strict=True)])
-    expected = [float(top_m_accuracies(scores, data.test.labels)[0]) for data in clients]
-    assert summary(folder)["global"]["accuracy"]["mean"] == pytest.approx(np.mean(expected))
+    expected = np.mean([top_m_accuracies(scores, data.test.labels).tolist() for data in clients], axis=0)
+    assert summary(folder)["global"]["accuracy"]["mean"] == pytest.approx(expected[0])
+    top_m = {m: figures["mean"] for m, figures in summary(folder)["top_m"].items()}
+    assert top_m == {str(m): pytest.approx(share) for m, share in enumerate(expected, start=1)}
     assert summary(folder)["test"] is None
 
 

@@ -340,9 +340,10 @@ def test_a_disconnected_node_is_missed_and_comes_back_with_its_state():
     [pending] = grid.push_messages([Message(records(), gone, "query.custom", group_id="r1")])
     grid.disconnect(gone)
     assert grid.get_node_ids() == others
-    for reply in [*grid.pull_messages([pending]), ask(grid, gone)]:
+    for reply, group_id in ((*grid.pull_messages([pending]), "r1"), (ask(grid, gone), "")):
         assert reply.error.code == ErrorCode.NODE_UNAVAILABLE
         assert reply.metadata.src_node_id == SERVER
+        assert (reply.metadata.group_id, reply.metadata.message_type) == (group_id, "query.custom")
     grid.connect(gone)
     assert ask(grid, gone).content["seen"]["calls"] == 2
     with pytest.raises(KeyError):

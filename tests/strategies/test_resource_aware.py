@@ -1,13 +1,17 @@
 """Selection in front of an edge, and the edge that adds up gradients."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MessageType
-from flwr.serverapp.strategy import FedAvg
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdam, FedAvg
 
-from clients.messages import CPU_FREQUENCY_HZ, LOCAL_ROUNDS, TRAIN_ACCUMULATED, TRANSMIT_POWER_WATTS
+from clients.messages import CPU_FREQUENCY_HZ, LOCAL_ROUNDS, SPLIT_END, TRAIN_ACCUMULATED, TRANSMIT_POWER_WATTS
 from strategies import AccumulatedGradients, Hierarchical, Observer, ResourceAware, StrategyEdge, ask_profiles
+from strategies.accumulated import step
 from strategies.allocation import Problem, exact
 from strategies.edges import EVERYBODY
 from strategies.resource_aware import Outcome
@@ -77,10 +81,18 @@ def evaluation():
 
 def test_a_step_along_accumulated_gradients_is_the_average_of_the_models():
     federation = Federation(sizes=SIZES)
-    _, accumulated, start = run(federation, lambda: AccumulatedGradients(0.05, evaluation()))
+    outcomes, accumulated, start = run(federation, lambda: AccumulatedGradients(0.05, evaluation()))
+    assert [outcome.edges["edge-0"].weight for outcome in outcomes] == [1, 1]
     _, averaged, _ = run(federation, lambda: FedAvg(**ANY))
     assert_close(accumulated, averaged, 1e-12)
     assert float((accumulated["head.weight"] - start["head.weight"]).abs().max()) > 1e-3
+
+
+def test_counters_move_by_the_rounded_mean_of_what_clients_counted():
+    start, *counted = (ArrayRecord([np.array([number])]) for number in (10, -1, -2, -2))
+    (after,) = step(start, counted, 0.05, 3).to_numpy_ndarrays()
+    assert after.tolist() == [12]
+    assert after.dtype == np.int64
 
 
 @pytest.mark.parametrize("inner", ["accumulated", "fedavg", "split"])
@@ -122,12 +134,13 @@ def test_only_the_selected_train_and_each_by_its_own_plan(inner):
 
 def test_a_late_client_is_left_out_and_its_share_of_the_step_missing():
     federation, watch = Federation(sizes=SIZES), Watch()
-    gradients = {}
+    gradients, losses = {}, {}
 
     class Keep(Watch):
         def on_message(self, tier, edge, direction, message):
             if tier == "edge" and direction == "uplink" and message.metadata.message_type == TRAIN_ACCUMULATED:
                 gradients[message.metadata.src_node_id] = message.content["accumulated-gradient"].to_torch_state_dict()
+                losses[message.metadata.src_node_id] = message.content["metrics"]["train_loss"]
 
     resources = Fixed(late=(2,))
     make = lambda: ResourceAware(AccumulatedGradients(0.05, evaluation()), resources, exact)  # noqa: E731
@@ -138,21 +151,63 @@ def test_a_late_client_is_left_out_and_its_share_of_the_step_missing():
     assert [(f.node_id, f.reason) for f in update.failures] == [(members[2], "its result arrived after the deadline")]
     expected = start["head.weight"] - 0.05 / 2 * gradients[members[0]]["head.weight"]
     torch.testing.assert_close(after["head.weight"], expected, rtol=1e-12, atol=1e-12)
+    assert update.metrics["train_loss"] == losses[members[0]]
+
+
+def test_an_edge_whose_clients_are_all_late_keeps_its_model_and_its_weight():
+    federation, resources = Federation(sizes=SIZES), Fixed(late=(0, 2))
+    make = lambda: ResourceAware(AccumulatedGradients(0.05, evaluation()), resources, exact)  # noqa: E731
+    outcomes, after, start = run(federation, make, rounds=1)
+    assert outcomes[0].edges["edge-0"].weight == 1
+    assert same(after, start)
+
+
+def test_a_late_client_that_failed_has_its_own_reason():
+    federation = Federation(sizes=SIZES)
+    inner, app = federation.app(), ClientApp()
+
+    @app.train()
+    def train(message, context):
+        if context.node_config["partition-id"] == 2:
+            raise MemoryError("out of memory")
+        return inner(message, context)
+
+    app.evaluate()(partial(inner.__call__))
+    app.query("profile")(partial(inner.__call__))
+    make_edge = lambda name, size: ResourceAware(evaluation(), Fixed(late=(2,)), exact)  # noqa: E731
+    (outcome,) = federation.run(make_edge, grid=federation.grid(app), rounds=1)
+    (failure,) = outcome.edges["edge-0"].updates[0].failures
+    assert failure.node_id == members_of(federation)[2]
+    assert "out of memory" in failure.reason
+
+
+def test_the_evaluations_state_is_kept():
+    strategies = [FedAdam(**ANY), FedAdam(**ANY)]
+    first, second = (AccumulatedGradients(0.05, StrategyEdge(strategy)) for strategy in strategies)
+    strategies[0].m_t = {"w": np.ones(2)}
+    second.load_state_dict(first.state_dict())
+    assert strategies[1].m_t["w"].tolist() == [1, 1]
 
 
 def test_a_late_client_of_a_split_edge_is_left_out():
-    federation = Federation(sizes=SIZES)
+    federation, watch = Federation(sizes=SIZES), Watch()
     resources = Fixed(late=(0,))
     make = lambda: ResourceAware(  # noqa: E731
         SplitFedV1(federation.make_model(), lambda n: 2, SGD, input_shape=SHAPE, evaluation=evaluation()),
         resources,
         exact,
     )
-    outcomes, _, _ = run(federation, make, rounds=1)
+    outcomes, _, _ = run(federation, make, [watch], rounds=1)
     (update,) = outcomes[0].edges["edge-0"].updates
     members = members_of(federation)
     assert list(update.participants) == [members[2]]
     assert [failure.node_id for failure in update.failures] == [members[0]]
+    # Until its result is due it trains along with the others.
+    sent = [
+        [m.metadata.message_type for m in watch.sent if m.metadata.dst_node_id == members[i]].count(SPLIT_END)
+        for i in range(4)
+    ]
+    assert sent == [1, 0, 1, 0]
 
 
 def test_where_nobody_can_take_part_the_model_is_kept_and_the_round_counted():

@@ -109,3 +109,17 @@ def test_the_statistics_of_batchnorm_count_since_they_travel():
     samples = 2 * 32  # of two mini-batches, with 256 values each at the cut and an index of 6 + 1 bits
     assert bits["phi_phsfl"] == 33 * 2 * (samples * 256 + travels[1]) + samples * 7
     assert bits["phi_hfl"] == 33 * 2 * travels[4]
+
+
+def test_each_client_counts_its_own_cut_and_a_last_mini_batch_that_is_not_full():
+    config = parse_config({"algorithm": "hsfl", "local-epochs": 1, "batch-size": 32, "cut-layer": "1,2"})
+    model = tiny_model()
+
+    def bits(*profiles):
+        return closed_form_bits(config, model, profiles)["phi_phsfl"]
+
+    first, second = (Profile(1 + i, i, "", 65, 1, (65,)) for i in range(2))
+    travels = sum(a.numpy().size for a in ArrayRecord(model[:1].state_dict()).values())
+    assert bits(first) == 33 * 2 * (3 * 32 * 256 + travels) + 3 * 32 * 8
+    assert bits(second) != bits(first)
+    assert bits(first, second) == (bits(first) + bits(second)) / 2

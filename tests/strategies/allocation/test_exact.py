@@ -272,3 +272,19 @@ def test_an_infinite_budget_does_not_make_the_late_eligible():
     assert violations(problem, plan) == []
     assert "deadline" in plan.reason
     assert "energy" not in plan.reason
+
+
+def test_at_theta_1_energy_breaks_ties_between_options_too():
+    problem = paper_problem(seed=1, theta=1.0, payload_bits=[[8e6, 4e6, 6e6]])
+    plan = exact(problem)
+    assert set(plan.local_rounds[plan.selected]) == {50}
+    assert set(plan.option[plan.selected]) == {1}
+
+
+def test_a_short_cell_has_its_own_number():
+    budget = np.where(np.arange(12) < 5, 1e-9, 1.0)
+    cell = np.repeat([3, 7], 6)
+    problem = paper_problem(
+        seed=3, cells=2, clients_in_cell=6, clients_per_cell=2, energy_budget_joules=budget, cell=cell
+    )
+    assert exact(problem).short_cells == (3,)

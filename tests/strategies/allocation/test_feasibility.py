@@ -7,6 +7,8 @@ import pytest
 
 from benchmarks.allocation import paper_problem
 from strategies.allocation import Plan, Problem, exact, make_plan, report, violations
+from strategies.allocation.feasibility import least_seconds
+from strategies.allocation.single_client import least_energy
 
 FIRST = 0
 
@@ -122,6 +124,10 @@ def test_a_short_cell_is_no_violation_but_leaving_a_seat_empty_is(problem):
     plan = exact(short)
     assert plan.selected.sum() == 1
     assert violations(short, plan) == []
+    assert report(short, plan).splitlines()[-2:] == [
+        "cell 0 is short: 1 selected, 2 asked for",
+        "cell 1 is short: 0 selected, 2 asked for",
+    ]
     assert violations(short, changed(short, plan, selected=False)) == ["C2: cell 0: 0 clients selected, must be 1"]
 
 
@@ -166,3 +172,26 @@ def test_the_report_has_a_line_per_client_and_its_reason(problem):
 def test_the_report_shows_options_where_there_are_some():
     problem = paper_problem(seed=0, cells=1, payload_bits=[[7e6, 1e6]])
     assert "option" in report(problem, exact(problem)).splitlines()[0]
+
+
+def test_more_than_rounding_beyond_a_limit_is_found(problem):
+    plan = exact(problem)
+    for excess, constraints in ((1e-6, {"C7"}), (1e-10, set())):
+        tight = Problem(**vars(problem) | {"deadline_seconds": float(plan.seconds.max()) * (1 - excess)})
+        assert found(tight, plan) == constraints
+
+
+def test_the_least_time_and_energy_are_those_of_the_best_option_idle_time_included():
+    problem = paper_problem(
+        seed=0, cells=1, clients_in_cell=2, clients_per_cell=1, deadline_seconds=1.5, max_frequency_hz=1e9,
+        cycles_per_local_round=[[3e9, 1e9]], payload_bits=1.0, idle_seconds=0.25, idle_seconds_per_local_round=[0.5, 0],
+    )  # fmt: skip
+    assert least_seconds(problem) == pytest.approx([1.75, 1.25], rel=1e-4)
+    lines = report(problem, exact(problem)).splitlines()
+    assert lines[1].endswith("deadline: one round takes 1.75 s at least")
+    poor = Problem(**vars(problem) | {"energy_budget_joules": 1e-9, "deadline_seconds": 10.0})
+    joules = least_energy(poor, np.array([[0], [1]]), np.array([0, 1]), np.int64(1)).joules
+    assert (joules[:, 1] < joules[:, 0]).all()
+    lines = report(poor, exact(poor)).splitlines()
+    for client in (0, 1):
+        assert lines[1 + client].endswith(f"energy: one round in time takes {joules[client, 1]:.4g} J at least")

@@ -46,6 +46,10 @@ def test_what_is_given_stays_the_callers():
     problem = Problem(**GIVEN | {"gain": gain})
     gain[0] = 7
     assert problem.gain[0] == 1e-11
+    previous = np.zeros(4, dtype=bool)
+    problem = Problem(**GIVEN | {"previous": previous})
+    previous[0] = True
+    assert not problem.previous.any()
 
 
 @pytest.mark.parametrize(

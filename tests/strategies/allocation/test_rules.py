@@ -120,3 +120,34 @@ def test_random_takes_every_eligible_client_equally_often():
     share = 4 / eligible.sum()
     assert not counts[~eligible].any()
     assert (np.abs(counts[eligible] - 400 * share) < 4 * np.sqrt(400 * share * (1 - share))).all()
+
+
+def test_the_cheapest_option_is_that_of_all_rounds_together():
+    def options(rounds):
+        problem = paper_problem(
+            seed=0, cells=1, clients_in_cell=2, clients_per_cell=1, max_local_rounds=rounds, payload_bits=[[1e6, 5e6]],
+            payload_bits_per_local_round=[[2e6, 0]],
+        )  # fmt: skip
+        return h_fedavg_ub(problem).option.tolist()
+
+    # 1 + 2 L Mbit against 5 Mbit.
+    assert options(1) == [0, 0]
+    assert options(4) == [1, 1]
+
+
+def test_only_who_is_late_with_every_option_is_left_out_for_the_deadline():
+    problem = paper_problem(
+        seed=0, cells=1, clients_in_cell=3, clients_per_cell=1, deadline_seconds=2.0, gain=[1e-10, 1e-10, 1e-16],
+        payload_bits=[[1e9, 1e6]], energy_budget_joules=[1e-6, 10.0, 10.0],
+    )  # fmt: skip
+    assert h_fedavg_m2(problem).reason.tolist() == ["energy at full power", "selected", "deadline"]
+
+
+def test_idle_time_leaves_less_for_local_rounds_at_full_power():
+    problem = paper_problem(
+        seed=0, cells=1, clients_in_cell=2, clients_per_cell=1, deadline_seconds=10.0, max_frequency_hz=1e9,
+        cycles_per_local_round=1e9, payload_bits=1.0, energy_budget_joules=np.inf, idle_seconds=[1.75, 0],
+        idle_seconds_per_local_round=[0.5, 0],
+    )  # fmt: skip
+    # 1.75 + 5 * (1 + 0.5) s are within 10 s; 6 rounds would take 10.75 s, and 9 s or 10.75 s without some idle time.
+    assert h_fedavg_m2(problem).local_rounds.tolist() == [5, 5]

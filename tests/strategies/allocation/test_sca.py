@@ -73,6 +73,17 @@ def test_the_relaxed_selection_ends_whole_and_within_its_limits(solver):
     assert ((inside * problem.previous[who]) @ x <= 1).all()
 
 
+def test_who_is_not_selected_has_the_reason():
+    problem = paper_problem(
+        seed=3, cells=1, clients_in_cell=6, clients_per_cell=3, max_overlap=1, previous=np.arange(6) >= 4,
+        energy_budget_joules=np.where(np.arange(6) < 3, 1e-9, 1.0),
+    )  # fmt: skip
+    plan = SCA()(problem)
+    assert plan.eligible.tolist() == [False] * 3 + [True] * 3
+    assert plan.reason[:4].tolist() == ["energy"] * 3 + ["selected"]
+    assert sorted(plan.reason[4:]) == ["overlap", "selected"]
+
+
 def test_one_program_serves_all_rounds_of_a_shape(solver):
     for seed in range(2):
         solver(paper_problem(seed=seed, cells=3, clients_in_cell=5, deadline_seconds=2.0 + seed))

@@ -9,7 +9,20 @@ import numpy as np
 import pytest
 
 from benchmarks.allocation import paper_problem
-from strategies.allocation import SOLVERS, Plan, Problem, exact, get_solver, make_plan, violations
+from strategies.allocation import (
+    SCA,
+    SOLVERS,
+    Plan,
+    Problem,
+    exact,
+    get_solver,
+    h_fedavg_m1,
+    h_fedavg_m2,
+    h_fedavg_ub,
+    make_plan,
+    random,
+    violations,
+)
 
 PAGE = Path(__file__).parents[3] / "docs/allocation.md"
 
@@ -22,6 +35,12 @@ def test_every_solver_makes_a_plan_of_one_entry_per_client(name):
     for field, value in vars(plan).items():
         assert field in ("objective", "short_cells") or value.shape == (10,), field
     assert plan.objective >= exact(problem).objective or name.startswith("h-fedavg")
+
+
+def test_a_name_is_that_solvers():
+    rules = {"h-fedavg-m1": h_fedavg_m1, "h-fedavg-m2": h_fedavg_m2, "h-fedavg-ub": h_fedavg_ub}
+    assert {name: get_solver(name) for name in SOLVERS if name != "sca"} == {"exact": exact, "random": random, **rules}
+    assert isinstance(get_solver("sca"), SCA)
 
 
 def test_an_unknown_solver_is_one_line():

@@ -70,6 +70,12 @@ def test_outside_of_its_assumptions_there_is_no_bound():
         rawhfl_bound(f=[1, 0, 0], L_u=1, **given | {"eta": 0.1})
     with pytest.raises(ValueError, match=r"^L_u from 4 to 4: the theorem holds for 1 <= L_u <= L = 3$"):
         rawhfl_bound(f=[1, 0, 0], L_u=4, **given)
+    with pytest.raises(ValueError, match=r"^L_u from 0 to 0: the theorem holds for 1 <= L_u <= L = 3$"):
+        rawhfl_bound(f=[1, 0, 0], L_u=0, **given)
+    with pytest.raises(ValueError, match=r"^p_sc from 1\.5 to 1\.5: the theorem holds for 0 < p_sc <= 1$"):
+        rawhfl_bound(f=[1, 0, 0], L_u=1, p_sc=1.5, **given)
+    with pytest.raises(ValueError, match=r"^eta = -0\.01: the theorem holds for 0 < eta < 0\.0372"):
+        rawhfl_bound(f=[1, 0, 0], L_u=1, **given | {"eta": -0.01})
     with pytest.raises(ValueError, match=r"^f has shape \(2,\): allowed is \(3,\), before each of the 2 rounds"):
         rawhfl_bound(f=[1, 0], L_u=1, **given)
     idle = ALPHA_U * [[[1]], [[0]]]
