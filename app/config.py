@@ -296,8 +296,8 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
     for key in values:
         if key not in KEYS:
             close = difflib.get_close_matches(key, KEYS, n=1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
-            raise UserError(f"unknown key {key!r}: {hint}allowed are {', '.join(KEYS)}")
+            allowed = f"did you mean {close[0]!r}?" if close else f"allowed are {', '.join(KEYS)}"
+            raise UserError(f"unknown key {key!r}: {allowed}")
     try:
         config = RunConfig.model_validate(dict(values))
     except ValidationError as error:
@@ -443,7 +443,8 @@ def _check_role(config: RunConfig) -> None:
     if config.is_flat or config.algorithm in FLAT_ALGORITHMS:
         raise bad_value("algorithm", config.algorithm, f"one with two tiers for role = {config.role!r}")
     if config.engine != "flower":
-        raise bad_value("engine", config.engine, f"'flower' for role = {config.role!r}")
+        allowed = f"'flower' for role = {config.role!r}: type: flwr run . --run-config 'role=\"{config.role}\" ...'"
+        raise bad_value("engine", config.engine, allowed)
     if config.role == "edge":
         for key, allowed in (
             ("edge-name", "the name of this edge"),

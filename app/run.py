@@ -104,10 +104,10 @@ def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent
     """
     check_strategies(config)
     set_up_torch(config)
+    folder = ResultsFolder.reopen(config) if config.resume else None
     family(config).check_data(config)
     model = family(config).new_model(config)
     check_averages(config, model)
-    folder = ResultsFolder.reopen(config) if config.resume else None
     state = resumable_state(config, folder) if folder else None
     with streams_of(config) as streams:
         federation = assemble(config, grid, model, progress, streams)

@@ -4,6 +4,7 @@ Flower's are ``"FedAdam(eta=0.01)"``, those of other packages ``"package.module:
 """
 
 import ast
+import difflib
 import inspect
 import re
 from collections.abc import Mapping
@@ -110,6 +111,10 @@ class StrategySpec:
                 raise bad_value(self.key, self.text, f"a number > 0 for {name}")
             if name in COUNTS and not value >= 0:
                 raise bad_value(self.key, self.text, f"an integer >= 0 for {name}")
+        given = dict(self.parameters)
+        if missing := [name for name, p in known.items() if p.default is p.empty and name not in given]:
+            example = f"{self.name}({', '.join(f'{name}=...' for name in (*given, *missing))})"
+            raise bad_value(self.key, self.text, f"{example}: {self.name} needs {', '.join(missing)}")
         self.build({})
 
 
@@ -134,7 +139,8 @@ def parse_strategy(key: str, text: str) -> StrategySpec:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise bad_value(key, text, form) from None
     if not module and call.func.id not in STRATEGIES:
-        raise bad_value(key, text, form)
+        close = difflib.get_close_matches(call.func.id, STRATEGIES, n=1)
+        raise bad_value(key, text, f"{form}: did you mean {close[0]}?" if close else form)
     return StrategySpec(key, text, module, call.func.id, parameters)
 
 

@@ -413,7 +413,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--folder", type=Path, help="folder for keys, logs and Flower's files (default: a temporary one)"
     )
-    parser.add_argument("--edges", type=int, default=0, help="number of edge hosts (default: none, one tier)")
+    parser.add_argument(
+        "--edges",
+        type=int,
+        default=0,
+        help="number of edge hosts; sets num-clients and num-edges (default: none, one tier)",
+    )
     known, options = parser.parse_known_args(arguments)
     if known.supernodes < 1:
         parser.error(f"--supernodes = {known.supernodes}: allowed is 1 or more")

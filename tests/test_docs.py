@@ -18,6 +18,13 @@ def test_every_message_type_and_key_is_in_the_table_of_messages():
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
 
 
+def test_the_list_of_pages_has_every_page_with_its_title():
+    pages = {page.name: page.read_text().splitlines()[0][2:] for page in (ROOT / "docs").glob("*.md")}
+    del pages["README.md"]
+    listed = dict(re.findall(r"^- \[(.+)\]\((.+)\)$", (ROOT / "docs/README.md").read_text(), re.MULTILINE))
+    assert {name: title for title, name in listed.items()} == pages
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())

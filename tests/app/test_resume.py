@@ -134,13 +134,16 @@ def test_a_damaged_state_is_named(tmp_path, capsys):
     assert f"error: {folder / 'state.npz'}: is damaged" in capsys.readouterr().err
 
 
-def test_a_resumed_run_has_no_other_folder(tmp_path, capsys):
+def test_a_resumed_run_has_no_other_folder_or_settings(tmp_path, capsys):
     folder = run_app(tmp_path / "run", global_rounds=1)
     capsys.readouterr()
     assert main([f"resume={folder}", "global-rounds=2", f"output-dir={tmp_path / 'other'}"]) == 2
     expected = f"other': allowed is '' or '{folder}': a resumed run goes on in its folder"
     assert expected in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
+    for change, before in (("learning-rate=0.5", "0.1"), ("dataset=cifar10", "'digits'")):
+        assert main([f"resume={folder}", "global-rounds=2", change]) == 2
+        assert f": allowed is {before}, as in the run to resume, {folder}" in capsys.readouterr().err
     # The settings of before with resume added, as under flwr run.
     assert main([f"resume={folder}", "global-rounds=2", f"output-dir={folder}"]) == 0
     assert summary(folder)["rounds"] == 2

@@ -1,6 +1,8 @@
 """Split algorithms as whole runs of the app."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,9 +10,12 @@ import torch
 
 from app.__main__ import main
 from app.config import parse_config
+from app.tasks.family import family
 from app.tasks.images import new_model
+from app.tasks.node import Node
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
+RESULTS_PAGE = Path(__file__).parents[2] / "docs" / "results.md"
 SHORT = {"batches_per_epoch": 3, "batch_size": 16, "local_epochs": 1}
 
 
@@ -66,6 +71,21 @@ def test_phsfl_freezes_the_head_and_fine_tunes_nothing_else(tmp_path):
     own = [client["accuracy"] for client in line["clients"].values()]
     assert final["personalised"]["accuracy"]["mean"] == pytest.approx(np.mean(own))
     assert (folder / "personalised.png").stat().st_size > 10_000
+
+
+def test_the_models_can_be_used_as_the_page_on_results_says(tmp_path, capsys):
+    folder = run_app(tmp_path / "run", algorithm="phsfl", alpha=0.1, device="cpu", **SHORT)
+    (snippet,) = re.findall(r"```python\n(.*?heads\.pt.*?)```", RESULTS_PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    used = {}
+    capsys.readouterr()
+    exec(snippet.replace("results/20260101-120000-phsfl-digits-seed0", str(folder)), used)  # the page's own
+    printed = float(re.search(r"0\.\d+", capsys.readouterr().out)[0])
+    assert printed == pytest.approx(summary(folder)["test"]["accuracy"], abs=1e-4)
+    test = family(used["config"]).new_client_task(used["config"], used["model"], Node(partition_id=3)).test
+    with torch.inference_mode():
+        hits = used["model"](used["prepare"](test.inputs)).argmax(1) == test.labels
+    (line,) = lines(folder, "personalised")
+    assert float(hits.float().mean()) == pytest.approx(line["clients"]["3"]["accuracy"])
 
 
 def test_no_fine_tuning_steps_no_personalisation(tmp_path):
