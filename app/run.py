@@ -18,6 +18,7 @@ from torch import nn
 from app.algorithms import (
     build_algorithm,
     check_averages,
+    checked_cuts,
     frozen_head,
     under_cloud,
     unsavable_as_user_error,
@@ -31,7 +32,7 @@ from app.personalisation import personalise
 from app.reports.bytes import ByteMeter
 from app.reports.closed_form import closed_form_bits, has_closed_form
 from app.reports.final import write_final_reports
-from app.reports.folder import ResultsFolder
+from app.reports.folder import ResultsFolder, refuse_used
 from app.reports.metrics import edge_lines, global_line
 from app.reports.progress import BarProgress, LogProgress
 from app.streams import Streams, measures, streams_of, trains_by_stream
@@ -105,9 +106,13 @@ def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent
     check_strategies(config)
     set_up_torch(config)
     folder = ResultsFolder.reopen(config) if config.resume else None
+    if not folder and config.output_dir:
+        refuse_used(Path(config.output_dir).expanduser().absolute())
     family(config).check_data(config)
     model = family(config).new_model(config)
     check_averages(config, model)
+    if config.is_split:
+        checked_cuts(config)
     state = resumable_state(config, folder) if folder else None
     with streams_of(config) as streams:
         federation = assemble(config, grid, model, progress, streams)

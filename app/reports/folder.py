@@ -17,6 +17,16 @@ FREE_TO_CHANGE = frozenset(
 )
 
 
+def refuse_used(path: Path) -> None:
+    """Raise UserError if a folder is there and not empty."""
+    try:
+        used = any(path.iterdir())
+    except OSError:  # it is not there, or can't be written either, which `create` says
+        used = False
+    if used:
+        raise bad_value("output-dir", str(path), "a new or empty folder; to go on with a run, set resume")
+
+
 class ResultsFolder:
     """Where a run writes.
 
@@ -53,8 +63,7 @@ class ResultsFolder:
             path = Path(config.output_dir).expanduser().absolute()
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
-                raise bad_value("output-dir", str(path), "a new or empty folder; to go on with a run, set resume")
+            refuse_used(path)
             # Exclusively: of two runs that start at once in one folder, one is refused.
             with (path / "config.json").open("x", encoding="utf-8") as file:
                 json.dump(config.as_dict(), file, indent=2)
