@@ -10,7 +10,7 @@ SERIES_BELOW = 0.03
 LAST_STEP = 1e-9
 # The bracket alone, halved, would be narrow enough after these.
 MOST_STEPS = 100
-# Who needs the whole time, but for rounding, has enough.
+# Who needs the whole of a limit, but for rounding, is within it.
 ENOUGH = 1 + 4e-12
 
 

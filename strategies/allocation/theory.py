@@ -81,8 +81,7 @@ def rawhfl_bound(
     # Ones are harmless where the weight is 0; the probability there may be 0.
     L_u, p_sc, g2 = (np.where(selected, values, 1.0) for values in (L_u, p_sc, g2))
     _check_constants(eta=eta, beta=beta, E=E, L=L, sigma2=sigma2, epsilon2_0=epsilon2_0, epsilon2_1=epsilon2_1)
-    _check_range("p_sc", p_sc[selected], SMALLEST, 1, "0 < p_sc <= 1")
-    _check_range("g2", g2[selected], 0, LARGEST, "0 <= g2")
+    _check_arrival(p_sc[selected], g2[selected])
     _check_range("L_u", L_u[selected], 1, L, f"1 <= L_u <= L = {L}")
     _check_range("f", f, -LARGEST, LARGEST, "finite losses")
     Omega = (of_cell * alpha_u * L_u).sum(axis=(1, 2))
@@ -137,8 +136,7 @@ def rawhfl_corollary_bound(
         _check_range(f"sum of {name}", sums, 1 - ROUNDING, 1 + ROUNDING, "weights that sum to 1")
     p_sc, g2 = (np.where(selected, values, 1.0) for values in (p_sc, g2))
     _check_constants(eta=eta, beta=beta, E=E, L=L, sigma2=sigma2, epsilon2_0=epsilon2_0, epsilon2_1=epsilon2_1)
-    _check_range("p_sc", p_sc[selected], SMALLEST, 1, "0 < p_sc <= 1")
-    _check_range("g2", g2[selected], 0, LARGEST, "0 <= g2")
+    _check_arrival(p_sc[selected], g2[selected])
     _check_range("f_0 and f_K", [f_0, f_K], -LARGEST, LARGEST, "finite losses")
     N_1 = _N_1(eta=eta, beta=beta, E=E, L=L, of_cell=of_cell, alpha_u=alpha_u)
     N_u = _N_u(eta=eta, beta=beta, E=E, L=L, alpha_u=alpha_u)
@@ -193,6 +191,11 @@ def _check_constants(
     limit = rawhfl_learning_rate_limit(beta=beta, E=E, L=L)
     if not 0 < eta < limit:
         raise ValueError(f"eta = {eta}: the theorem holds for 0 < eta < {limit:.6g}")
+
+
+def _check_arrival(p_sc: np.ndarray, g2: np.ndarray) -> None:
+    _check_range("p_sc", p_sc, SMALLEST, 1, "0 < p_sc <= 1")
+    _check_range("g2", g2, 0, LARGEST, "0 <= g2")
 
 
 def _check_range(name: str, values: object, low: float, high: float, holds_for: str) -> None:
