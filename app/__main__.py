@@ -1,70 +1,8 @@
-"""Run the app in this process: ``python -m app KEY=VALUE ... [FILE.toml ...]``."""
+"""``python -m app``: see `espalier.app.command_line`."""
 
-import json
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-from rich.console import Console
-
-from app.config import RunConfig, parse_config, read_arguments
-from app.engines import in_process_grid
-from app.errors import UserError, bad_value
-from app.logs import quiet_flower, show_own_lines
-from app.reports.final import result_table
-from app.reports.folder import saved_config
-from app.reports.progress import BarProgress
-from app.run import run
-
-USAGE = """python -m app KEY=VALUE ... [FILE.toml ...]
-
-Runs the same app as `flwr run .`, without Ray and in this process.
-
-  python -m app algorithm=fedavg global-rounds=5 alpha=0.1
-  python -m app experiment.toml seed=1
-  python -m app resume=results/20260101-120000-h-fedavg-digits-seed0
-
-keys and defaults:
-""" + "\n".join(f"  {key} = {value!r}" for key, value in RunConfig().as_dict().items())
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run what a command line asks for and return the exit code."""
-    if {"-h", "--help"} & set(arguments):
-        print(USAGE)
-        return 0
-    show_own_lines()
-    quiet_flower()
-    try:
-        config = _config(read_arguments(arguments))
-        path = run(config, in_process_grid(config), BarProgress(Console()), Path.cwd() / "results")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(
-            "interrupted; to go on after the last whole round: python -m app resume=FOLDER, as named above",
-            file=sys.stderr,
-        )
-        return 130
-    print(result_table(json.loads((path / "summary.json").read_text(encoding="utf-8"))))
-    print(f"results: {path}")
-    return 0
-
-
-def _config(given: dict[str, Any]) -> RunConfig:
-    """Return the config; a resumed run needs no key but `resume`, the rest comes from its folder."""
-    if given.get("engine", "in-process") != "in-process":
-        raise bad_value(
-            "engine", given["engine"], "'in-process' for python -m app; for Flower's runtime type: flwr run ."
-        )
-    values = {"engine": "in-process", **given}
-    if values.get("resume"):
-        saved = saved_config(Path(str(values["resume"])).expanduser().absolute()).as_dict()
-        values = {**saved, "output-dir": "", **values}
-    return parse_config(values)
-
+from espalier.app.command_line import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

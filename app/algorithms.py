@@ -10,19 +10,19 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, QFedAvg, Strategy
 from torch import nn
 
-from app.centralised import CentralisedEdge
-from app.config import BEST_CUT, VIDEO_CACHING, RunConfig
-from app.errors import UserError, bad_value
-from app.measured import MeasuredWorld
-from app.tasks.caching import client_data, examples_available
-from app.tasks.common import compute_device
-from app.tasks.family import family
-from app.top_popular import TopPopularEdge
-from app.wireless import WirelessWorld, World, solver_for
-from app.work import Work, split_work, whole_model_work
-from clients.task import LocalTraining
-from clients.training import make_optimizer
-from strategies import (
+from espalier.app.centralised import CentralisedEdge
+from espalier.app.config import BEST_CUT, VIDEO_CACHING, RunConfig
+from espalier.app.errors import UserError, bad_value
+from espalier.app.measured import MeasuredWorld
+from espalier.app.tasks.caching import client_data, examples_available
+from espalier.app.tasks.common import compute_device
+from espalier.app.tasks.family import family
+from espalier.app.top_popular import TopPopularEdge
+from espalier.app.wireless import WirelessWorld, World, solver_for
+from espalier.app.work import Work, split_work, whole_model_work
+from espalier.clients.task import LocalTraining
+from espalier.clients.training import make_optimizer
+from espalier.strategies import (
     AccumulatedGradients,
     EdgeRounds,
     EqualWeights,
@@ -31,12 +31,12 @@ from strategies import (
     ResourceAware,
     StrategyEdge,
 )
-from strategies.edges import innermost, nodes_needed
-from strategies.randomness import derived_seed
-from strategies.split import Relay, SplitEdge, SplitFedV1, SplitFedV2
-from strategies.split.server_block import legal_cuts
-from strategies.split.transports import Transport
-from strategies.state import UnsavableError, strategy_state
+from espalier.strategies.edges import innermost, nodes_needed
+from espalier.strategies.randomness import derived_seed
+from espalier.strategies.split import Relay, SplitEdge, SplitFedV1, SplitFedV2
+from espalier.strategies.split.server_block import legal_cuts
+from espalier.strategies.split.transports import Transport
+from espalier.strategies.state import UnsavableError, strategy_state
 
 ONE_NODE = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 
@@ -196,7 +196,7 @@ def work_of(config: RunConfig) -> Work:
 
 
 def examples_of_local_rounds(config: RunConfig, num_examples: Sequence[int]) -> list[int]:
-    """Return the examples of a local round by client, from those that each has: `clients.training.mini_batches`.
+    """Return the examples of a local round by client, from those that each has: `mini_batches`.
 
     Where data grow, mini-batches count as full, as the RawHFL paper has it.
     """

@@ -5,13 +5,13 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
-from clients.messages import TRAIN_LOSS
-from clients.task import ClientTask
-from clients.training import local_sgd
-from strategies import Evaluation, Failure, StrategyEdge, Update
-from strategies.edges import EVERYBODY
-from strategies.exchange import Exchanges
-from strategies.views import MemberGrid
+from espalier.clients.messages import TRAIN_LOSS
+from espalier.clients.task import ClientTask
+from espalier.clients.training import local_sgd
+from espalier.strategies import Evaluation, Failure, StrategyEdge, Update
+from espalier.strategies.edges import EVERYBODY
+from espalier.strategies.exchange import Exchanges
+from espalier.strategies.views import MemberGrid
 
 
 class CentralisedEdge:

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 from flwr.serverapp.strategy import FedProx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from app.errors import UserError, bad_value
-from app.strategy_spec import StrategySpec, parse_strategy
-from strategies.allocation import SOLVERS
+from espalier.app.errors import UserError, bad_value
+from espalier.app.strategy_spec import StrategySpec, parse_strategy
+from espalier.strategies.allocation import SOLVERS
 
 PATH_KEYS = ("data-dir", "cache-dir", "output-dir", "resume", "edge-folder", "stream-certificate", "stream-key")
 Positive = Annotated[int, Field(gt=0)]
@@ -202,7 +202,7 @@ class RunConfig(BaseModel):
 
     @property
     def device_ranges(self) -> dict[str, tuple[float, float]]:
-        """The ranges that the simulated devices are drawn from, by the names of `sim.devices.draw_devices`."""
+        """The ranges that the simulated devices are drawn from, by the names of `espalier.sim.devices.draw_devices`."""
         ranges = {}
         for name, (lowest, highest, example) in DEVICE_RANGES.items():
             given = getattr(self, name)

@@ -2,10 +2,10 @@
 
 from flwr.serverapp import Grid
 
-from app.config import RunConfig
-from app.tasks.clients import client_task
-from clients.client_app import make_client_app
-from sim.in_process_grid import InProcessGrid
+from espalier.app.config import RunConfig
+from espalier.app.tasks.clients import client_task
+from espalier.clients.client_app import make_client_app
+from espalier.sim.in_process_grid import InProcessGrid
 
 
 def in_process_grid(config: RunConfig) -> InProcessGrid:

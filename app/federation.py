@@ -9,11 +9,11 @@ from typing import TypeVar
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
-from app.config import RunConfig
-from app.errors import UserError, bad_value
-from strategies import Profile, ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
-from strategies.attendance import MOST_LINES
-from strategies.topology import Topology
+from espalier.app.config import RunConfig
+from espalier.app.errors import UserError, bad_value
+from espalier.strategies import Profile, ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
+from espalier.strategies.attendance import MOST_LINES
+from espalier.strategies.topology import Topology
 
 logger = getLogger("espalier")
 

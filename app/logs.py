@@ -2,7 +2,7 @@
 
 import logging
 
-from app.errors import UserError
+from espalier.app.errors import UserError
 
 
 class _Print(logging.Handler):

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from app.config import RunConfig
-from app.errors import UserError, bad_value
-from app.wireless import (
+from espalier.app.config import RunConfig
+from espalier.app.errors import UserError, bad_value
+from espalier.app.wireless import (
     EdgeResources,
     cells_of_clients,
     end_energy_round,
@@ -17,12 +17,18 @@ from app.wireless import (
     report_of,
     rows_of,
 )
-from app.work import Work, traffic_of
-from clients.messages import CAPACITANCE, CYCLES_PER_EXAMPLE, LINK_BITS_PER_SECOND, MAX_FREQUENCY_HZ, MAX_POWER_WATTS
-from sim.meters import EnergyMeter
-from sim.radio import Radio, noise_watts
-from strategies import DeviceProfile, Profile
-from strategies.allocation import Plan, Problem
+from espalier.app.work import Work, traffic_of
+from espalier.clients.messages import (
+    CAPACITANCE,
+    CYCLES_PER_EXAMPLE,
+    LINK_BITS_PER_SECOND,
+    MAX_FREQUENCY_HZ,
+    MAX_POWER_WATTS,
+)
+from espalier.sim.meters import EnergyMeter
+from espalier.sim.radio import Radio, noise_watts
+from espalier.strategies import DeviceProfile, Profile
+from espalier.strategies.allocation import Plan, Problem
 
 RADIO_HZ = Radio().bandwidth_hz
 # A radio that sends more bits per second and hertz is rare, and the power for it grows exponentially.
@@ -31,7 +37,7 @@ NEEDED = (MAX_FREQUENCY_HZ, LINK_BITS_PER_SECOND, MAX_POWER_WATTS, CAPACITANCE, 
 
 
 class MeasuredWorld:
-    """Cells with their clients' devices as these have measured themselves (`app.wireless.World`).
+    """Cells with their clients' devices as these have measured themselves (`espalier.app.wireless.World`).
 
     Nothing is simulated: who is late is for the deadline of the replies to say, and the joules are those of the plans.
 

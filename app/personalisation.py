@@ -6,16 +6,16 @@ import torch
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from app.config import RunConfig
-from app.reports.bytes import ByteMeter
-from app.reports.folder import ResultsFolder
-from app.reports.metrics import personalised_line
-from app.tiers.remote_edge import RemoteEdge
-from strategies import Hierarchical
-from strategies.edges import innermost
-from strategies.exchange import converse
-from strategies.split import FineTuning, Personalised, SplitEdge
-from strategies.views import MemberGrid
+from espalier.app.config import RunConfig
+from espalier.app.reports.bytes import ByteMeter
+from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.metrics import personalised_line
+from espalier.app.tiers.remote_edge import RemoteEdge
+from espalier.strategies import Hierarchical
+from espalier.strategies.edges import innermost
+from espalier.strategies.exchange import converse
+from espalier.strategies.split import FineTuning, Personalised, SplitEdge
+from espalier.strategies.views import MemberGrid
 
 
 def personalise(

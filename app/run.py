@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import nn
 
-from app.algorithms import (
+from espalier.app.algorithms import (
     build_algorithm,
     check_averages,
     checked_cuts,
@@ -24,25 +24,25 @@ from app.algorithms import (
     unsavable_as_user_error,
     world_of,
 )
-from app.config import RunConfig, check_cell_size, check_strategies
-from app.errors import UserError, bad_value
-from app.federation import assign_edges, gather_clients
-from app.memory import keep_memory
-from app.personalisation import personalise
-from app.reports.bytes import ByteMeter
-from app.reports.closed_form import closed_form_bits, has_closed_form
-from app.reports.final import write_final_reports
-from app.reports.folder import ResultsFolder, refuse_used
-from app.reports.metrics import edge_lines, global_line
-from app.reports.progress import BarProgress, LogProgress
-from app.streams import Streams, measures, streams_of, trains_by_stream
-from app.tasks.common import compute_device, set_up_torch
-from app.tasks.family import family
-from app.tiers.cloud import gather_edges, remote_edges
-from app.wireless import World, check_deadline
-from clients.evaluation import loss_and_accuracy
-from sim.in_process_grid import InProcessGrid
-from strategies import Hierarchical, Profile
+from espalier.app.config import RunConfig, check_cell_size, check_strategies
+from espalier.app.errors import UserError, bad_value
+from espalier.app.federation import assign_edges, gather_clients
+from espalier.app.memory import keep_memory
+from espalier.app.personalisation import personalise
+from espalier.app.reports.bytes import ByteMeter
+from espalier.app.reports.closed_form import closed_form_bits, has_closed_form
+from espalier.app.reports.final import write_final_reports
+from espalier.app.reports.folder import ResultsFolder, refuse_used
+from espalier.app.reports.metrics import edge_lines, global_line
+from espalier.app.reports.progress import BarProgress, LogProgress
+from espalier.app.streams import Streams, measures, streams_of, trains_by_stream
+from espalier.app.tasks.common import compute_device, set_up_torch
+from espalier.app.tasks.family import family
+from espalier.app.tiers.cloud import gather_edges, remote_edges
+from espalier.app.wireless import World, check_deadline
+from espalier.clients.evaluation import loss_and_accuracy
+from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies import Hierarchical, Profile
 
 logger = getLogger("espalier")
 ProgressDisplay = BarProgress | LogProgress

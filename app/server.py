@@ -7,14 +7,14 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from app.config import PATH_KEYS, parse_config
-from app.engines import grid_for
-from app.errors import bad_value
-from app.logs import WithoutTraceback, quiet_flower, show_own_lines
-from app.reports.final import result_table
-from app.reports.progress import LogProgress
-from app.run import run
-from app.tiers.edge_host import run_edge
+from espalier.app.config import PATH_KEYS, parse_config
+from espalier.app.engines import grid_for
+from espalier.app.errors import bad_value
+from espalier.app.logs import WithoutTraceback, quiet_flower, show_own_lines
+from espalier.app.reports.final import result_table
+from espalier.app.reports.progress import LogProgress
+from espalier.app.run import run
+from espalier.app.tiers.edge_host import run_edge
 
 app = ServerApp()
 

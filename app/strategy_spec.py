@@ -16,7 +16,7 @@ from typing import Any
 from flwr.serverapp import strategy as flower_strategies
 from flwr.serverapp.strategy import Strategy
 
-from app.errors import bad_value
+from espalier.app.errors import bad_value
 
 # All of Flower's strategies that train weight arrays and need no other strategy inside.
 STRATEGIES = (

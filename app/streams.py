@@ -14,17 +14,17 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from flwr.app import ConfigRecord
 
-from app.algorithms import checked_cuts
-from app.certificates import is_valid_for, self_signed
-from app.config import RunConfig
-from app.errors import UserError, bad_value
-from app.reports.bytes import ByteMeter
-from app.tasks.family import family
-from clients.messages import MEASURE
-from clients.messages.frames import Format
-from strategies.split.edges import cut_shapes
-from strategies.split.stream import StreamServer, Ticket
-from strategies.split.transports import StreamTransport
+from espalier.app.algorithms import checked_cuts
+from espalier.app.certificates import is_valid_for, self_signed
+from espalier.app.config import RunConfig
+from espalier.app.errors import UserError, bad_value
+from espalier.app.reports.bytes import ByteMeter
+from espalier.app.tasks.family import family
+from espalier.clients.messages import MEASURE
+from espalier.clients.messages.frames import Format
+from espalier.strategies.split.edges import cut_shapes
+from espalier.strategies.split.stream import StreamServer, Ticket
+from espalier.strategies.split.transports import StreamTransport
 
 # Its key never leaves this process, and an edge's host may run for years.
 CERTIFICATE_DAYS = 3650

@@ -7,12 +7,12 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from torch import Tensor
 
-from app.tasks.caching_data import CachingData, top_popular
-from clients.evaluation import top_m_accuracies
-from clients.messages import ACCURACY, LOSS, NUM_EXAMPLES, TOP, TRAIN_LOSS
-from strategies import Evaluation, Update
-from strategies.exchange import Exchanges
-from strategies.views import MemberGrid
+from espalier.app.tasks.caching_data import CachingData, top_popular
+from espalier.clients.evaluation import top_m_accuracies
+from espalier.clients.messages import ACCURACY, LOSS, NUM_EXAMPLES, TOP, TRAIN_LOSS
+from espalier.strategies import Evaluation, Update
+from espalier.strategies.exchange import Exchanges
+from espalier.strategies.views import MemberGrid
 
 
 class TopPopularEdge:

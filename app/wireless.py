@@ -8,15 +8,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from app.config import RunConfig
-from app.errors import bad_value
-from app.work import Work, traffic_of
-from sim.meters import Clock, EnergyMeter
-from sim.world import make_world, realise
-from strategies.allocation import Plan, Problem, Solver, eligible_at_full_power, get_solver
-from strategies.allocation.feasibility import least_seconds
-from strategies.randomness import derived_seed
-from strategies.resource_aware import Outcome
+from espalier.app.config import RunConfig
+from espalier.app.errors import bad_value
+from espalier.app.work import Work, traffic_of
+from espalier.sim.meters import Clock, EnergyMeter
+from espalier.sim.world import make_world, realise
+from espalier.strategies.allocation import Plan, Problem, Solver, eligible_at_full_power, get_solver
+from espalier.strategies.allocation.feasibility import least_seconds
+from espalier.strategies.randomness import derived_seed
+from espalier.strategies.resource_aware import Outcome
 
 logger = getLogger("espalier")
 
@@ -205,7 +205,7 @@ class WirelessWorld:
 
 
 class World(Protocol):
-    """What plans are made for: all clients of all edges, `WirelessWorld` or `app.measured.MeasuredWorld`."""
+    """What plans are made for: all clients of all edges, `WirelessWorld` or `espalier.app.measured.MeasuredWorld`."""
 
     seed: int
     edges: dict[str, "EdgeResources"]
@@ -240,7 +240,7 @@ class World(Protocol):
 
 
 class EdgeResources:
-    """An edge's part of the world (`strategies.resource_aware.Resources`).
+    """An edge's part of the world (`espalier.strategies.resource_aware.Resources`).
 
     Parameters
     ----------

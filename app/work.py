@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from strategies.split.edges import cut_shapes
-from strategies.split.server_block import channels_last
+from espalier.strategies.split.edges import cut_shapes
+from espalier.strategies.split.server_block import channels_last
 
 BITS_PER_VALUE = 33  # phi = 32 and a sign bit, as the RawHFL and PHSFL papers count
 # Of activations and their gradients, and of the scale that goes with each example's.

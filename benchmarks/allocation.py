@@ -10,7 +10,7 @@ from time import perf_counter
 
 import numpy as np
 
-from strategies.allocation import SCA, Plan, Problem, exact
+from espalier.strategies.allocation import SCA, Plan, Problem, exact
 
 RUNS = 5
 INSTANCES = 50

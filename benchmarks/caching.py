@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from app.tasks.caching_data import CachingData, caching_clients, caching_mlp, num_slots
-from clients.randomness import client_generator
-from clients.task import LocalTraining
-from clients.training import mini_batches
-from clients.unique_rows import unique_row_sgd
+from espalier.app.tasks.caching_data import CachingData, caching_clients, caching_mlp, num_slots
+from espalier.clients.randomness import client_generator
+from espalier.clients.task import LocalTraining
+from espalier.clients.training import mini_batches
+from espalier.clients.unique_rows import unique_row_sgd
 
 TRAINING = LocalTraining(local_epochs=50, batches_per_epoch=10, batch_size=32, learning_rate=0.01)
 REPEATS = 5

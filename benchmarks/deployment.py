@@ -27,11 +27,11 @@ sys.path.insert(0, str(ROOT / "deploy"))  # its scripts import each other by the
 
 from local import Federation, device_configs, federation, run_config, start_run, two_tiers, wait_for_end  # noqa: E402
 
-from app.certificates import self_signed  # noqa: E402
-from clients.messages import STREAM_CERTIFICATE  # noqa: E402
-from clients.messages.frames import Format, pack, unpack_activations, unpack_gradient  # noqa: E402
-from clients.stream import open_stream  # noqa: E402
-from strategies.split.stream import Connection, StreamServer  # noqa: E402
+from espalier.app.certificates import self_signed  # noqa: E402
+from espalier.clients.messages import STREAM_CERTIFICATE  # noqa: E402
+from espalier.clients.messages.frames import Format, pack, unpack_activations, unpack_gradient  # noqa: E402
+from espalier.clients.stream import open_stream  # noqa: E402
+from espalier.strategies.split.stream import Connection, StreamServer  # noqa: E402
 
 SHAPE = (100, 16, 16, 16)  # float32: 1.6 MB
 EXCHANGES = 300

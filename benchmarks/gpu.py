@@ -16,12 +16,12 @@ from statistics import median
 
 import torch
 
-from app.config import RunConfig, parse_config
-from app.logs import quiet_flower
-from app.memory import keep_memory
-from app.tasks.common import set_up_torch
-from app.tasks.images import new_model
 from benchmarks.hierarchical import hierarchical_rounds, random_pixels
+from espalier.app.config import RunConfig, parse_config
+from espalier.app.logs import quiet_flower
+from espalier.app.memory import keep_memory
+from espalier.app.tasks.common import set_up_torch
+from espalier.app.tasks.images import new_model
 
 CLIENTS = 4
 ROUNDS = 3

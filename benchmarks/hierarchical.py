@@ -24,16 +24,16 @@ from rich.progress import track
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from app.algorithms import build_algorithm
-from app.config import RunConfig, parse_config
-from app.engines import in_process_grid
-from app.federation import assign_edges, gather_clients
-from app.logs import quiet_flower
-from app.memory import keep_memory
-from app.tasks.images import client_indices, examples, load_data, new_model, normaliser
-from clients.randomness import client_generator
-from clients.task import LocalTraining
-from clients.training import mini_batches
+from espalier.app.algorithms import build_algorithm
+from espalier.app.config import RunConfig, parse_config
+from espalier.app.engines import in_process_grid
+from espalier.app.federation import assign_edges, gather_clients
+from espalier.app.logs import quiet_flower
+from espalier.app.memory import keep_memory
+from espalier.app.tasks.images import client_indices, examples, load_data, new_model, normaliser
+from espalier.clients.randomness import client_generator
+from espalier.clients.task import LocalTraining
+from espalier.clients.training import mini_batches
 
 ROUNDS = 3
 Weights = dict[str, torch.Tensor]

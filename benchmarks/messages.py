@@ -26,7 +26,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from sim.in_process_grid import InProcessGrid
+from espalier.sim.in_process_grid import InProcessGrid
 
 NUM_WORKERS = 2
 NUM_NODES = 200

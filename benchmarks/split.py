@@ -24,17 +24,17 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
-from app.algorithms import build_algorithm
-from app.client import app as client_app
-from app.config import RunConfig, parse_config
-from app.federation import assign_edges, gather_clients
-from app.logs import quiet_flower
-from app.tasks.images import new_model
 from benchmarks.hierarchical import measure, random_pixels
-from clients.messages import QUERY_PROFILE, SPLIT_BEGIN
-from strategies import EdgeRounds, Update
-from strategies.exchange import Exchanges
-from strategies.views import MemberGrid
+from espalier.app.algorithms import build_algorithm
+from espalier.app.client import app as client_app
+from espalier.app.config import RunConfig, parse_config
+from espalier.app.federation import assign_edges, gather_clients
+from espalier.app.logs import quiet_flower
+from espalier.app.tasks.images import new_model
+from espalier.clients.messages import QUERY_PROFILE, SPLIT_BEGIN
+from espalier.strategies import EdgeRounds, Update
+from espalier.strategies.exchange import Exchanges
+from espalier.strategies.views import MemberGrid
 
 STEPS = 10
 WORKERS = 2

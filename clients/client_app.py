@@ -18,7 +18,7 @@ from .training import train, train_accumulated
 def make_client_app(load_task: Callable[[Context], ClientTask], *, durable: bool = True) -> ClientApp:
     """Return a ClientApp that trains, whole or split, and evaluates the tasks that `load_task` gives.
 
-    On a node whose config has an ``edge-folder`` it is the gateway of an edge, see `clients.gateway`.
+    On a node whose config has an ``edge-folder`` it is the gateway of an edge, see `espalier.clients.gateway`.
 
     Parameters
     ----------

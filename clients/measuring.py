@@ -56,7 +56,7 @@ def measured_profile(message: Message, context: Context, task: ClientTask, root:
     Parameters
     ----------
     message : Message
-        The query; with the ticket of a probe (`clients.stream.measure_link`) the link is measured where nothing else
+        The query; with the ticket of a probe (`measure_link`) the link is measured where nothing else
         says how fast it is.
     context : Context
         The node's config may set ``max-frequency-hz`` and ``link-bits-per-second``, which replace what is measured,
@@ -65,7 +65,7 @@ def measured_profile(message: Message, context: Context, task: ClientTask, root:
     task : ClientTask
         What is trained to measure the speed; neither its model nor any later round is touched.
     root : Path (default: /)
-        See `clients.device.frequency_limits_hz`.
+        See `espalier.clients.device.frequency_limits_hz`.
 
     Returns
     -------

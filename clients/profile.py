@@ -32,7 +32,7 @@ def profile_reply(
     edge_name : str (default: "")
         The edge it asks to belong to; empty leaves that to the server.
     device : Mapping[str, int | float], optional (default: None)
-        What the device measured of itself, see `clients.measuring.measured_profile`.
+        What the device measured of itself, see `espalier.clients.measuring.measured_profile`.
     """
     record = ConfigRecord(
         {

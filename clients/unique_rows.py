@@ -42,7 +42,7 @@ def unique_row_sgd(
     labels : Tensor
         Shape (N,), int64: each example's class.
     batches : Iterable[Tensor]
-        The examples of each mini-batch, int64 indices, e.g. from `clients.training.mini_batches`. All are collapsed
+        The examples of each mini-batch, int64 indices, e.g. from `mini_batches`. All are collapsed
         before the first step, in memory that grows with R times their number. Empty ones are passed over.
     learning_rate : float
         Of plain SGD, without momentum or weight decay.

@@ -18,13 +18,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from app.reports.plots import BLUE, ORANGE
-from app.tasks.models import build_model
-from app.wireless import BITS_PER_INPUT
-from app.work import Work, split_work
-from sim.world import World, make_world
-from strategies.allocation import Plan, Problem, exact
-from strategies.split.server_block import legal_cuts
+from espalier.app.reports.plots import BLUE, ORANGE
+from espalier.app.tasks.models import build_model
+from espalier.app.wireless import BITS_PER_INPUT
+from espalier.app.work import Work, split_work
+from espalier.sim.world import World, make_world
+from espalier.strategies.allocation import Plan, Problem, exact
+from espalier.strategies.split.server_block import legal_cuts
 
 CLIENTS_PER_CELL, SELECTED, LOCAL_ROUNDS = (8, 9, 11, 12), 4, 5
 SEEDS, ROUNDS = range(10), 20

@@ -18,19 +18,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 from rich.progress import track
 
-from app.algorithms import build_algorithm
-from app.config import BEST_CUT, RunConfig
-from app.engines import in_process_grid
-from app.errors import UserError
-from app.federation import assign_edges, gather_clients
-from app.logs import quiet_flower
-from app.reports.folder import ResultsFolder, saved_config
-from app.reports.metrics import is_evaluation
-from app.reports.plots import BLUE, GREY, ORANGE
-from clients.messages import ACCURACY, LOSS
-from strategies.exchange import converse
-from strategies.split import FineTuning, SplitEdge
-from strategies.views import MemberGrid
+from espalier.app.algorithms import build_algorithm
+from espalier.app.config import BEST_CUT, RunConfig
+from espalier.app.engines import in_process_grid
+from espalier.app.errors import UserError
+from espalier.app.federation import assign_edges, gather_clients
+from espalier.app.logs import quiet_flower
+from espalier.app.reports.folder import ResultsFolder, saved_config
+from espalier.app.reports.metrics import is_evaluation
+from espalier.app.reports.plots import BLUE, GREY, ORANGE
+from espalier.clients.messages import ACCURACY, LOSS
+from espalier.strategies.exchange import converse
+from espalier.strategies.split import FineTuning, SplitEdge
+from espalier.strategies.views import MemberGrid
 
 STEPS, RATES = (10, 50), (0.001, 0.003, 0.01, 0.03, 0.1)
 SETTINGS: list[FineTuning | None] = [None, *(FineTuning(k, rate) for k in STEPS for rate in RATES)]

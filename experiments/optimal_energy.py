@@ -16,10 +16,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from app.reports.plots import BLUE, GREY, ORANGE
-from sim.world import World, make_world
-from strategies.allocation import Plan, Problem, Solver, exact, h_fedavg_ub, make_plan
-from strategies.allocation.selection import choose
+from espalier.app.reports.plots import BLUE, GREY, ORANGE
+from espalier.sim.world import World, make_world
+from espalier.strategies.allocation import Plan, Problem, Solver, exact, h_fedavg_ub, make_plan
+from espalier.strategies.allocation.selection import choose
 
 CELLS, CLIENTS_PER_CELL, SELECTED = 4, 12, 4
 SEEDS, ROUNDS = range(10), 100
@@ -40,7 +40,7 @@ Rounds = Sequence[tuple[Problem, Plan]]
 
 
 def draw_worlds(seeds: Sequence[int] = SEEDS, **parameters: object) -> list[World]:
-    """Return the paper's world for each seed; the parameters are those of `sim.world.make_world`."""
+    """Return the paper's world for each seed; the parameters are those of `espalier.sim.world.make_world`."""
     return [make_world((CLIENTS_PER_CELL,) * CELLS, seed, **parameters) for seed in seeds]
 
 

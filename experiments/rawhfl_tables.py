@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from rich.progress import track
 
-from app.reports.plots import PALETTE, save_plot
+from espalier.app.reports.plots import PALETTE, save_plot
 
 HERE = Path(__file__).parent
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sim.radio import watts_from_dbm
+from espalier.sim.radio import watts_from_dbm
 
 
 @dataclass(frozen=True, eq=False)

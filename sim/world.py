@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sim.cells import Cells, draw_cells
-from sim.devices import Devices, compute_joules, compute_seconds, draw_devices
-from sim.radio import Radio, draw_gains, upload_joules, upload_seconds
+from espalier.sim.cells import Cells, draw_cells
+from espalier.sim.devices import Devices, compute_joules, compute_seconds, draw_devices
+from espalier.sim.radio import Radio, draw_gains, upload_joules, upload_seconds
 
 # Plans fill the deadline to the last bit, and their sums may round beyond it.
 DEADLINE_TOLERANCE = 1e-9
@@ -130,13 +130,13 @@ def make_world(
     seed : int
         The only source of chance. Not negative.
     radius_metres, min_distance_metres : float (default: 400 and 10)
-        See `sim.cells.draw_cells`.
+        See `espalier.sim.cells.draw_cells`.
     redraw : bool (default: True)
         See `World`.
     planning_error_db : float (default: 0)
         See `World`.
     **parameters : Any
-        Parameters of `sim.radio.Radio` and ranges of `sim.devices.draw_devices`, by their names.
+        Parameters of `espalier.sim.radio.Radio` and ranges of `espalier.sim.devices.draw_devices`, by their names.
 
     Raises
     ------

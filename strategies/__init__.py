@@ -1,7 +1,7 @@
 """Flower strategies for two tiers, usable in any Flower project.
 
-What is exported here is imported when it is first asked for, so that `strategies.allocation` needs neither Flower nor
-PyTorch.
+What is exported here is imported when it is first asked for, so that
+`espalier.strategies.allocation` needs neither Flower nor PyTorch.
 """
 
 from importlib import import_module

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from clients.messages import ARRAYS, CONFIG, NUM_EXAMPLES, SERVER_ROUND, TRAIN_ACCUMULATED, TRAIN_LOSS
+from espalier.clients.messages import ARRAYS, CONFIG, NUM_EXAMPLES, SERVER_ROUND, TRAIN_ACCUMULATED, TRAIN_LOSS
 
 from .edges import Evaluation, StrategyEdge, Update
 from .exchange import Exchanges

@@ -361,7 +361,7 @@ class Hierarchical(Strategy):
     def train_edge(
         self, name: str, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Exchanges[EdgeOutcome]:
-        """Run an edge's rounds of one global round; a conversation for `strategies.exchange.converse`.
+        """Run an edge's rounds of one global round; a conversation for `espalier.strategies.exchange.converse`.
 
         Parameters
         ----------

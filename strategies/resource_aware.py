@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from clients.messages import (
+from espalier.clients.messages import (
     CONFIG,
     CPU_FREQUENCY_HZ,
     LOCAL_ROUNDS,
@@ -72,7 +72,7 @@ class ResourceAware:
     resources : Resources
         States the problem of every edge round.
     solve : Callable[[Problem], Plan]
-        Solves it, see `strategies.allocation`.
+        Solves it, see `espalier.strategies.allocation`.
     idle_weight : float (default: 0.0)
         Weight at the cloud of an edge whose round nobody can take part in: it keeps its model. With 0 the cloud leaves
         an edge out that had no other round, as it does with one whose clients all fail.

@@ -12,7 +12,7 @@ from logging import getLogger
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from clients.messages import (
+from espalier.clients.messages import (
     CAPACITANCE,
     CLASS_COUNTS,
     CONFIG,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clients import messages
+from espalier.clients import messages
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]

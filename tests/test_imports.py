@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-import strategies
+from espalier import strategies
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("app", "strategies", "clients", "sim")
 ALLOWED = {
-    "app": {"app", "strategies", "clients", "sim"},
-    "strategies": {"strategies", "clients.messages"},
-    "clients": {"clients"},
-    "sim": {"sim"},
+    "app": {"espalier.app", "espalier.strategies", "espalier.clients", "espalier.sim"},
+    "strategies": {"espalier.strategies", "espalier.clients.messages"},
+    "clients": {"espalier.clients"},
+    "sim": {"espalier.sim"},
 }
 LIBRARIES = {
     "clients": {"flwr", "grpc", "numpy", "torch"},
@@ -29,7 +29,7 @@ STANDARD = sys.stdlib_module_names
 def imported(path: Path) -> set[str]:
     """Return the full names of the modules that a file imports."""
     names = set()
-    package = ".".join(path.relative_to(ROOT).parent.parts)
+    package = ".".join(("espalier", *path.relative_to(ROOT).parent.parts))
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
@@ -48,14 +48,19 @@ def test_folders_import_only_what_the_design_allows(module):
     folder = module.split("/")[0]
     for name in imported(ROOT / module):
         top = name.split(".")[0]
-        if top in FOLDERS:
+        assert top not in FOLDERS, f"{name}: espalier.{name}"
+        if top == "espalier":
             assert any(name == allowed or name.startswith(allowed + ".") for allowed in ALLOWED[folder]), name
         elif folder in LIBRARIES and top not in STANDARD:
             assert top in LIBRARIES[folder], name
 
 
 def test_the_walls_would_notice():
-    assert imported(ROOT / "strategies/topology.py") >= {"clients.messages", "strategies.exchange", "flwr.app"}
+    assert imported(ROOT / "strategies/topology.py") >= {
+        "espalier.clients.messages",
+        "espalier.strategies.exchange",
+        "flwr.app",
+    }
 
 
 @pytest.mark.parametrize("module", [m for m in modules() if m != PRIVATE])
@@ -68,7 +73,7 @@ def test_plans_need_neither_flower_nor_pytorch():
     program = """
 import sys
 sys.modules |= dict.fromkeys(("flwr", "torch", "grpc"))  # which can't be imported then
-from strategies.allocation import get_solver
+from espalier.strategies.allocation import get_solver
 """
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
@@ -76,5 +81,5 @@ from strategies.allocation import get_solver
 def test_what_strategies_exports_is_there():
     for name in strategies.__all__:
         assert getattr(strategies, name).__name__ == name
-    with pytest.raises(AttributeError, match="module 'strategies' has no attribute 'FedFoo'"):
+    with pytest.raises(AttributeError, match=r"module 'espalier.strategies' has no attribute 'FedFoo'"):
         strategies.FedFoo  # noqa: B018

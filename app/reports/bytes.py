@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from clients.messages import ARRAYS, EVALUATE, TRAIN, TRAIN_ACCUMULATED
-from strategies import Observer
+from espalier.clients.messages import ARRAYS, EVALUATE, TRAIN, TRAIN_ACCUMULATED
+from espalier.strategies import Observer
 
 EVALUATION = "evaluation"
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import nn
 
-from app.config import VIDEO_CACHING, RunConfig
-from app.tasks.family import family
-from app.work import num_values
-from strategies import Profile
-from strategies.split.edges import cut_shapes
-from strategies.split.theory import phi_hfl, phi_phsfl
+from espalier.app.config import VIDEO_CACHING, RunConfig
+from espalier.app.tasks.family import family
+from espalier.app.work import num_values
+from espalier.strategies import Profile
+from espalier.strategies.split.edges import cut_shapes
+from espalier.strategies.split.theory import phi_hfl, phi_phsfl
 
 
 def has_closed_form(config: RunConfig) -> bool:

@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from app.config import RunConfig
-from app.reports.folder import ResultsFolder, saved_config
-from app.reports.metrics import summarise
-from app.reports.plots import draw_plots
-from app.reports.resource_plots import draw_resource_plots
-from app.reports.resources import ClientTotals, client_totals
-from strategies import Profile
+from espalier.app.config import RunConfig
+from espalier.app.reports.folder import ResultsFolder, saved_config
+from espalier.app.reports.metrics import summarise
+from espalier.app.reports.plots import draw_plots
+from espalier.app.reports.resource_plots import draw_resource_plots
+from espalier.app.reports.resources import ClientTotals, client_totals
+from espalier.strategies import Profile
 
 
 def write_final_reports(

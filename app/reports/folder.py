@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
-from app.checkpoint import load_state, save_state
-from app.config import RunConfig, parse_config
-from app.errors import UserError, bad_value
+from espalier.app.checkpoint import load_state, save_state
+from espalier.app.config import RunConfig, parse_config
+from espalier.app.errors import UserError, bad_value
 
 # A resumed run may differ in these. The data are compared by what they hold, wherever they lie.
 FREE_TO_CHANGE = frozenset(

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
-from app.config import RunConfig
-from app.reports.bytes import EVALUATION, Link, nested
-from app.reports.resources import resource_summary
-from clients.messages import ACCURACY, LOSS, NUM_EXAMPLES, TOP
-from strategies import Evaluation, Failure, Round
-from strategies.split import Personalised
+from espalier.app.config import RunConfig
+from espalier.app.reports.bytes import EVALUATION, Link, nested
+from espalier.app.reports.resources import resource_summary
+from espalier.clients.messages import ACCURACY, LOSS, NUM_EXAMPLES, TOP
+from espalier.strategies import Evaluation, Failure, Round
+from espalier.strategies.split import Personalised
 
 Line = dict[str, Any]
 # The fields of lines that are the run's own words; a client's metric of such a name is not reported.

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from app.reports.closed_form import closed_form_bytes
-from app.reports.metrics import top_m
+from espalier.app.reports.closed_form import closed_form_bytes
+from espalier.app.reports.metrics import top_m
 
 Line = dict[str, Any]
 BLUE, ORANGE, GREY = "#1f6f8b", "#e07a3f", "#8a8a8a"

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from strategies import Observer, Update
+from espalier.strategies import Observer, Update
 
 logger = getLogger("espalier")
 

@@ -13,8 +13,8 @@ from matplotlib.collections import PatchCollection
 from matplotlib.patches import Circle
 from matplotlib.ticker import MaxNLocator
 
-from app.reports.plots import BLUE, GREY, ORANGE, PALETTE, Line, number, save_plot
-from app.reports.resources import (
+from espalier.app.reports.plots import BLUE, GREY, ORANGE, PALETTE, Line, number, save_plot
+from espalier.app.reports.resources import (
     ClientTotals,
     cdf,
     client_totals,

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from app.config import RunConfig
-from app.tasks.caching_data import CachingData, caching_clients, caching_mlp, num_slots
-from app.tasks.common import compute_device, local_training
-from app.tasks.node import Node
-from clients.task import ClientTask, Examples
-from clients.unique_rows import unique_row_sgd
+from espalier.app.config import RunConfig
+from espalier.app.tasks.caching_data import CachingData, caching_clients, caching_mlp, num_slots
+from espalier.app.tasks.common import compute_device, local_training
+from espalier.app.tasks.node import Node
+from espalier.clients.task import ClientTask, Examples
+from espalier.clients.unique_rows import unique_row_sgd
 
 NUM_CONTENTS = 256
 TOP_M = tuple(range(1, 11))

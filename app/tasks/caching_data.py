@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from clients.task import Examples
-from sim.requests import Catalogue, Habits, Requests, Similar, draw_habits, make_catalogue, make_requests
+from espalier.clients.task import Examples
+from espalier.sim.requests import Catalogue, Habits, Requests, Similar, draw_habits, make_catalogue, make_requests
 
 INITIAL_SLOTS = 100
 # The paper does not say. With 1, 4 or 10 a federated model is right as often as v_u after about as many rounds;
@@ -86,7 +86,7 @@ def caching_clients(
     exploitation : float or tuple[float, float] (default: (0.1, 0.8))
         v_u: a probability, or uniform between two.
     similar : "most-similar" or "most-similar-not-back" (default: "most-similar")
-        How a UE chooses similar contents, see `sim.requests.make_requests`.
+        How a UE chooses similar contents, see `espalier.sim.requests.make_requests`.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def caching_data(catalogue: Catalogue, habits: Habits, requests: Requests, train
     Parameters
     ----------
     catalogue, habits, requests
-        From `sim.requests`.
+        From `espalier.sim.requests`.
     train_slots : int
         A training example has both its requests before this slot, a test example both in it or later.
     """

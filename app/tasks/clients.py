@@ -4,12 +4,12 @@ from functools import lru_cache
 
 from flwr.app import Context
 
-from app.config import RunConfig, parse_config
-from app.errors import UserError
-from app.tasks.common import compute_device, set_up_torch
-from app.tasks.family import family
-from app.tasks.node import Node, parse_node
-from clients.task import ClientTask
+from espalier.app.config import RunConfig, parse_config
+from espalier.app.errors import UserError
+from espalier.app.tasks.common import compute_device, set_up_torch
+from espalier.app.tasks.family import family
+from espalier.app.tasks.node import Node, parse_node
+from espalier.clients.task import ClientTask
 
 
 def client_task(context: Context) -> ClientTask:

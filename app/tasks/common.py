@@ -5,9 +5,9 @@ import os
 import torch
 import torch.utils.deterministic
 
-from app.config import RunConfig
-from app.errors import bad_value
-from clients.task import LocalTraining
+from espalier.app.config import RunConfig
+from espalier.app.errors import bad_value
+from espalier.clients.task import LocalTraining
 
 
 def compute_device(config: RunConfig) -> torch.device:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from app.errors import UserError, bad_value
-from app.tasks import image_data, image_folder
-from app.tasks.cache import fingerprint, load_or_build
-from app.tasks.image_data import FORMAT_VERSION, ImageData, LabelledImages
+from espalier.app.errors import UserError, bad_value
+from espalier.app.tasks import image_data, image_folder
+from espalier.app.tasks.cache import fingerprint, load_or_build
+from espalier.app.tasks.image_data import FORMAT_VERSION, ImageData, LabelledImages
 
 if TYPE_CHECKING:
     from torchvision.datasets import VisionDataset
@@ -175,7 +175,7 @@ def _build_torchvision(name: str, data_dir: Path, folder: Path) -> None:
 
 def _open_torchvision(name: str, data_dir: Path) -> "list[VisionDataset]":
     """Return torchvision's training and test pool; it downloads what is missing or damaged."""
-    from app.tasks.torchvision_compat import torchvision
+    from espalier.app.tasks.torchvision_compat import torchvision
 
     kind, folder = _TORCHVISION[name]
     dataset = getattr(torchvision.datasets, kind)

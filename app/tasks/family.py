@@ -5,10 +5,10 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from app.config import OWN, VIDEO_CACHING, RunConfig
-from app.tasks import caching, images, own_images
-from app.tasks.node import Node
-from clients.task import ClientTask, Examples
+from espalier.app.config import OWN, VIDEO_CACHING, RunConfig
+from espalier.app.tasks import caching, images, own_images
+from espalier.app.tasks.node import Node
+from espalier.clients.task import ClientTask, Examples
 
 
 class Family(Protocol):

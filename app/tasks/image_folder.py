@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from app.errors import UserError
+from espalier.app.errors import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 LAYOUT = "allowed is a folder with train/<class>/* and test/<class>/*"

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from app.config import RunConfig
-from app.errors import UserError
-from app.tasks.common import compute_device, local_training
-from app.tasks.data import ImageData, LabelledImages, load_dataset
-from app.tasks.models import build_model
-from app.tasks.node import Node
-from app.tasks.partition import ClientIndices, partition
-from clients.task import ClientTask, Examples
+from espalier.app.config import RunConfig
+from espalier.app.errors import UserError
+from espalier.app.tasks.common import compute_device, local_training
+from espalier.app.tasks.data import ImageData, LabelledImages, load_dataset
+from espalier.app.tasks.models import build_model
+from espalier.app.tasks.node import Node
+from espalier.app.tasks.partition import ClientIndices, partition
+from espalier.clients.task import ClientTask, Examples
 
 
 def load_data(config: RunConfig) -> ImageData:

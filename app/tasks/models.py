@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from app.errors import bad_value
+from espalier.app.errors import bad_value
 
 Blocks = OrderedDict[str, nn.Module]
 Shape = tuple[int, int, int]
@@ -83,7 +83,7 @@ def _cnn(image_shape: Shape, num_classes: int, *, channels: tuple[int, int], poo
 
 def _resnet(image_shape: Shape, num_classes: int, *, name: str) -> Blocks:
     """Return the blocks of a residual network for small images."""
-    from app.tasks.torchvision_compat import torchvision  # slow to import, and only needed here
+    from espalier.app.tasks.torchvision_compat import torchvision  # slow to import, and only needed here
 
     whole = torchvision.models.get_model(name, weights=None, num_classes=num_classes)
     stem = nn.Conv2d(image_shape[0], whole.bn1.num_features, 3, padding=1, bias=False)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.errors import UserError
+from espalier.app.errors import UserError
 
 
 @dataclass(frozen=True)

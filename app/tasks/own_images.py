@@ -11,15 +11,15 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from app.config import RunConfig
-from app.errors import UserError
-from app.tasks import images
-from app.tasks.common import compute_device
-from app.tasks.data import LabelledImages, load_pool
-from app.tasks.image_data import channel_statistics
-from app.tasks.image_folder import FILES, LAYOUT
-from app.tasks.node import Node
-from clients.task import ClientTask, Examples
+from espalier.app.config import RunConfig
+from espalier.app.errors import UserError
+from espalier.app.tasks import images
+from espalier.app.tasks.common import compute_device
+from espalier.app.tasks.data import LabelledImages, load_pool
+from espalier.app.tasks.image_data import channel_statistics
+from espalier.app.tasks.image_folder import FILES, LAYOUT
+from espalier.app.tasks.node import Node
+from espalier.clients.task import ClientTask, Examples
 
 CHANNELS = 3  # images of folders become RGB
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.errors import UserError, bad_value
+from espalier.app.errors import UserError, bad_value
 
 PARTITIONS = ("iid", "dirichlet", "shards")
 

@@ -8,19 +8,19 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from app.algorithms import MakeEdge
-from app.checkpoint import to_bytes
-from app.config import RunConfig
-from app.errors import UserError, bad_value
-from app.federation import answers_of_nodes
-from app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
-from app.tiers.wire import Wire, profile_from_wire
-from app.wireless import JOINT_RULES
-from clients.gateway import request_to
-from clients.messages import QUERY_EDGE
-from strategies import Profile
-from strategies.exchange import ask
-from strategies.screening import one_line
+from espalier.app.algorithms import MakeEdge
+from espalier.app.checkpoint import to_bytes
+from espalier.app.config import RunConfig
+from espalier.app.errors import UserError, bad_value
+from espalier.app.federation import answers_of_nodes
+from espalier.app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
+from espalier.app.tiers.wire import Wire, profile_from_wire
+from espalier.app.wireless import JOINT_RULES
+from espalier.clients.gateway import request_to
+from espalier.clients.messages import QUERY_EDGE
+from espalier.strategies import Profile
+from espalier.strategies.exchange import ask
+from espalier.strategies.screening import one_line
 
 logger = getLogger("espalier")
 

@@ -10,28 +10,28 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from app.algorithms import build_algorithm, check_averages, world_of
-from app.checkpoint import from_bytes, to_bytes
-from app.config import RunConfig, check_cell_size, check_strategies
-from app.errors import UserError, bad_value
-from app.federation import gather_devices
-from app.memory import keep_memory
-from app.reports.bytes import ByteMeter, nested
-from app.reports.folder import ResultsFolder
-from app.reports.metrics import edge_lines, personalised_line, reported
-from app.streams import Streams, measures, streams_of, trains_by_stream
-from app.tasks.common import set_up_torch
-from app.tasks.family import family
-from app.tiers.cloud import refuse_rules_over_all_cells
-from app.tiers.listener import EdgeListener
-from app.tiers.wire import Wire, evaluation_to_wire, heads_to_wire, outcome_to_wire, profile_to_wire
-from app.wireless import World, check_deadline
-from clients.messages import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
-from strategies import EdgeOutcome, Evaluation, Profile, Round
-from strategies.edges import innermost
-from strategies.exchange import Exchanges, converse
-from strategies.split import FineTuning, Personalised, SplitEdge
-from strategies.views import MemberGrid
+from espalier.app.algorithms import build_algorithm, check_averages, world_of
+from espalier.app.checkpoint import from_bytes, to_bytes
+from espalier.app.config import RunConfig, check_cell_size, check_strategies
+from espalier.app.errors import UserError, bad_value
+from espalier.app.federation import gather_devices
+from espalier.app.memory import keep_memory
+from espalier.app.reports.bytes import ByteMeter, nested
+from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.metrics import edge_lines, personalised_line, reported
+from espalier.app.streams import Streams, measures, streams_of, trains_by_stream
+from espalier.app.tasks.common import set_up_torch
+from espalier.app.tasks.family import family
+from espalier.app.tiers.cloud import refuse_rules_over_all_cells
+from espalier.app.tiers.listener import EdgeListener
+from espalier.app.tiers.wire import Wire, evaluation_to_wire, heads_to_wire, outcome_to_wire, profile_to_wire
+from espalier.app.wireless import World, check_deadline
+from espalier.clients.messages import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
+from espalier.strategies import EdgeOutcome, Evaluation, Profile, Round
+from espalier.strategies.edges import innermost
+from espalier.strategies.exchange import Exchanges, converse
+from espalier.strategies.split import FineTuning, Personalised, SplitEdge
+from espalier.strategies.views import MemberGrid
 
 logger = getLogger("espalier")
 

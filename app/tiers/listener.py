@@ -9,8 +9,8 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 
-from app.errors import bad_value
-from clients.edge_socket import KEY, MAX_BYTES, SOCKET, connection_over, folder_fault
+from espalier.app.errors import bad_value
+from espalier.clients.edge_socket import KEY, MAX_BYTES, SOCKET, connection_over, folder_fault
 
 logger = getLogger("espalier")
 

@@ -6,16 +6,16 @@ from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
-from app.checkpoint import from_bytes, to_bytes
-from app.tiers.wire import Wire, evaluation_from_wire, heads_from_wire, updates_from_wire
-from clients.gateway import from_payload, request_to
-from clients.messages import EVALUATE_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
-from strategies import Evaluation, Failure, Update
-from strategies.edges import EVERYBODY
-from strategies.exchange import Exchanges
-from strategies.screening import one_line
-from strategies.split import FineTuning, Personalised
-from strategies.views import MemberGrid
+from espalier.app.checkpoint import from_bytes, to_bytes
+from espalier.app.tiers.wire import Wire, evaluation_from_wire, heads_from_wire, updates_from_wire
+from espalier.clients.gateway import from_payload, request_to
+from espalier.clients.messages import EVALUATE_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
+from espalier.strategies import Evaluation, Failure, Update
+from espalier.strategies.edges import EVERYBODY
+from espalier.strategies.exchange import Exchanges
+from espalier.strategies.screening import one_line
+from espalier.strategies.split import FineTuning, Personalised
+from espalier.strategies.views import MemberGrid
 
 logger = getLogger("espalier")
 Result = TypeVar("Result")
@@ -26,7 +26,7 @@ class EdgeError(Exception):
 
 
 class RemoteEdge:
-    """An edge's rounds, run by a host of its own (`strategies.EdgeRounds`).
+    """An edge's rounds, run by a host of its own (`espalier.strategies.EdgeRounds`).
 
     All edge rounds of a global round are one exchange with the edge's gateway, made when the first is due; the others
     give what came back then. The edge's run keeps no state: each request brings it, each answer returns it.

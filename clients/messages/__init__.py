@@ -73,7 +73,7 @@ SPLIT_END: Final = "train.split_end"
 SPLIT_FEATURES: Final = "train.split_features"
 QUERY_LABELS: Final = "query.labels"
 
-# One message for the whole round, whose mini-batches go through a stream (`clients.messages.frames`).
+# One message for the whole round, whose mini-batches go through a stream (`espalier.clients.messages.frames`).
 SPLIT_STREAM: Final = "train.split_stream"
 
 # Records of split training.
@@ -101,7 +101,7 @@ STREAM_TIMEOUT: Final = "stream-timeout"
 STREAM_MAX_BYTES: Final = "stream-max-bytes"
 
 # Code of the error reply of a client whose stream the edge called off; other codes of this project are in
-# `strategies.exchange`.
+# `espalier.strategies.exchange`.
 STREAM_WITHDRAWN: Final = 1101
 
 # Between the cloud and the gateway of an edge that has a host of its own.

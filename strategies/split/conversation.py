@@ -8,7 +8,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, ConfigRecordValues, Message, RecordDict
 from torch import Tensor
 
-from clients.messages import (
+from espalier.clients.messages import (
     ACTIVATIONS,
     CLIENT_BLOCK,
     CONFIG,

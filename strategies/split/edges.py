@@ -13,7 +13,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from torch import Tensor, nn
 
-from clients.messages import TRAIN_LOSS
+from espalier.clients.messages import TRAIN_LOSS
 
 from ..edges import Evaluation, StrategyEdge, Update
 from ..exchange import Exchanges

@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from clients.messages import (
+from espalier.clients.messages import (
     ACTIVATIONS,
     ARRAYS,
     CLIENT_BLOCK,

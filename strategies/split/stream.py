@@ -16,8 +16,8 @@ from typing import NoReturn
 
 import grpc
 
-from clients.messages import STREAM_ADDRESS, STREAM_CERTIFICATE, STREAM_MAX_BYTES, STREAM_TOKEN
-from clients.messages.frames import METHOD, PROBE_BYTES, TOKEN_KEY
+from espalier.clients.messages import STREAM_ADDRESS, STREAM_CERTIFICATE, STREAM_MAX_BYTES, STREAM_TOKEN
+from espalier.clients.messages.frames import METHOD, PROBE_BYTES, TOKEN_KEY
 
 logger = getLogger("espalier")
 

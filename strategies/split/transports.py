@@ -14,7 +14,7 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from clients.messages import (
+from espalier.clients.messages import (
     ACTIVATIONS,
     CUT_GRADIENT,
     SPLIT_STREAM,
@@ -22,7 +22,7 @@ from clients.messages import (
     STREAM_TIMEOUT,
     STREAM_WITHDRAWN,
 )
-from clients.messages.frames import Format, as_received, pack, unpack_activations
+from espalier.clients.messages.frames import Format, as_received, pack, unpack_activations
 
 from ..exchange import LATE, Exchanges, Losable
 from ..screening import Failure, one_line
@@ -65,7 +65,7 @@ class StreamTransport:
     server : StreamServer
         Accepts the streams; it may serve other edges too.
     payload : str (default: "float32")
-        How tensors are written, see `clients.messages.frames.Format`.
+        How tensors are written, see `espalier.clients.messages.frames.Format`.
     timeout_seconds : float (default: 60.0)
         How long a client's next mini-batch is waited for.
     patience_seconds : float (default: 30.0)

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from app.config import RunConfig
-from app.tasks.image_folder import list_images
-from app.tasks.images import client_indices, load_data
+from espalier.app.config import RunConfig
+from espalier.app.tasks.image_folder import list_images
+from espalier.app.tasks.images import client_indices, load_data
 
 CLASSES = ("ant", "bee", "cow")
 SMALL = {"dataset": "image-folder", "image_size": 8, "model": "small-cnn", "num_clients": 4}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from app.__main__ import main
+from espalier.app.command_line import main
 
 ROOT = Path(__file__).parent.parent.parent
 

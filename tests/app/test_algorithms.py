@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from app.algorithms import ALGORITHMS, split_options
-from app.config import parse_config
-from app.tasks.common import local_training
-from app.tasks.family import family
+from espalier.app.algorithms import ALGORITHMS, split_options
+from espalier.app.config import parse_config
+from espalier.app.tasks.common import local_training
+from espalier.app.tasks.family import family
 
 CLIENTS = {"learning-rate": 0.2, "momentum": 0.5, "weight-decay": 0.01}
 

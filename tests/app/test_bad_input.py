@@ -10,8 +10,8 @@ import pytest
 import torch
 from flwr.serverapp.strategy import FedAvg
 
-from app.__main__ import main
-from app.reports.folder import ResultsFolder
+from espalier.app.command_line import main
+from espalier.app.reports.folder import ResultsFolder
 from tests.app.pictures import image_folder
 from tests.app.runs import run_app
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
-from app.checkpoint import from_bytes, load_state, save_state, to_bytes
+from espalier.app.checkpoint import from_bytes, load_state, save_state, to_bytes
 
 STATE = {
     "none": None,

@@ -8,12 +8,12 @@ import pytest
 from flwr.serverapp.strategy import FedAdam, Krum
 from torch import nn
 
-from app.__main__ import main
-from app.algorithms import check_averages
-from app.checkpoint import load_state
-from app.config import RunConfig, check_strategies, parse_config, read_arguments
-from app.errors import UserError
-from app.strategy_spec import STRATEGIES, parse_strategy
+from espalier.app.algorithms import check_averages
+from espalier.app.checkpoint import load_state
+from espalier.app.command_line import main
+from espalier.app.config import RunConfig, check_strategies, parse_config, read_arguments
+from espalier.app.errors import UserError
+from espalier.app.strategy_spec import STRATEGIES, parse_strategy
 from tests.app.runs import lines, run_app
 
 ROOT = Path(__file__).parent.parent.parent

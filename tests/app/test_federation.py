@@ -7,15 +7,15 @@ from typing import get_args
 
 import pytest
 
-from app.algorithms import ALGORITHMS
-from app.client import app as client_app
-from app.config import FLAT_ALGORITHMS, OWN, VIDEO_CACHING, RunConfig, parse_config
-from app.errors import UserError
-from app.federation import assign_edges, gather_clients, gather_devices
-from app.tasks.data import DATASETS
-from app.tasks.models import MODELS
-from app.tasks.partition import PARTITIONS
-from sim.in_process_grid import InProcessGrid
+from espalier.app.algorithms import ALGORITHMS
+from espalier.app.client import app as client_app
+from espalier.app.config import FLAT_ALGORITHMS, OWN, VIDEO_CACHING, RunConfig, parse_config
+from espalier.app.errors import UserError
+from espalier.app.federation import assign_edges, gather_clients, gather_devices
+from espalier.app.tasks.data import DATASETS
+from espalier.app.tasks.models import MODELS
+from espalier.app.tasks.partition import PARTITIONS
+from espalier.sim.in_process_grid import InProcessGrid
 
 
 class Arriving(InProcessGrid):
@@ -52,7 +52,7 @@ def failing_at_first(config, on_failure=lambda grid, node_id: None):
 
 
 def test_a_client_that_failed_at_first_is_asked_again_after_a_while(monkeypatch):
-    monkeypatch.setattr("app.federation.FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("espalier.app.federation.FIRST_PAUSE_SECONDS", 0.05)
     config = parse_config({"num-clients": 3, "wait-for-nodes": 20})
     grid, failures = failing_at_first(config)
     assert [profile.partition_id for profile in gather_clients(grid, config)] == [0, 1, 2]
@@ -60,7 +60,7 @@ def test_a_client_that_failed_at_first_is_asked_again_after_a_while(monkeypatch)
 
 
 def test_a_client_that_failed_and_was_started_again_is_asked_at_once(monkeypatch):
-    monkeypatch.setattr("app.federation.FIRST_PAUSE_SECONDS", 1e6)
+    monkeypatch.setattr("espalier.app.federation.FIRST_PAUSE_SECONDS", 1e6)
     config = parse_config({"num-clients": 3, "wait-for-nodes": 20})
 
     def start_again(grid, node_id):

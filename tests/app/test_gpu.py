@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from app.__main__ import main
+from espalier.app.command_line import main
 from tests.app.pictures import image_folder
 from tests.app.runs import flwr_run, lines, run_app, same_weights, summary, weights
 

@@ -7,23 +7,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.__main__ import main
-from app.algorithms import world_of
-from app.client import app as client_app
-from app.config import parse_config
-from app.errors import UserError
-from app.measured import bandwidth_hz, link_gain
-from app.reports.final import report_again, result_table
-from app.reports.progress import LogProgress
-from app.run import run
-from app.tasks.family import family
-from app.wireless import check_deadline, solver_for
-from app.work import split_work, whole_model_work
-from sim.in_process_grid import InProcessGrid
-from sim.radio import noise_watts
-from strategies import DeviceProfile, Profile
-from strategies.allocation import exact, violations
-from strategies.allocation.costs import rate_bits_per_second
+from espalier.app.algorithms import world_of
+from espalier.app.client import app as client_app
+from espalier.app.command_line import main
+from espalier.app.config import parse_config
+from espalier.app.errors import UserError
+from espalier.app.measured import bandwidth_hz, link_gain
+from espalier.app.reports.final import report_again, result_table
+from espalier.app.reports.progress import LogProgress
+from espalier.app.run import run
+from espalier.app.tasks.family import family
+from espalier.app.wireless import check_deadline, solver_for
+from espalier.app.work import split_work, whole_model_work
+from espalier.sim.in_process_grid import InProcessGrid
+from espalier.sim.radio import noise_watts
+from espalier.strategies import DeviceProfile, Profile
+from espalier.strategies.allocation import exact, violations
+from espalier.strategies.allocation.costs import rate_bits_per_second
 from tests.app.runs import lines, run_app, same_weights, summary
 
 DEVICE = DeviceProfile(
@@ -250,7 +250,9 @@ def test_split_training_measures_too_whatever_carries_it(tmp_path, monkeypatch):
     values = {"algorithm": "phsfl", "selection": "resource-aware", "fine-tune-steps": 0, "edge-rounds": 1}
     values = {key.replace("-", "_"): value for key, value in (FOUR | LOOSE | values).items()}
     stream = run_app(tmp_path / "stream", **values, split_transport="stream")
-    monkeypatch.setattr("strategies.split.stream.StreamServer.expect", None)  # none of the others trains by stream
+    monkeypatch.setattr(
+        "espalier.strategies.split.stream.StreamServer.expect", None
+    )  # none of the others trains by stream
     messages = run_app(tmp_path / "messages", **values)
     simulated = run_app(tmp_path / "simulated", **values | {"resources": "simulated"})
     for folder in (stream, messages):
@@ -292,7 +294,7 @@ def no_link(monkeypatch):
     def unreachable(config):
         raise ConnectionError("stream to 192.0.2.1:7: UNAVAILABLE: no route")
 
-    monkeypatch.setattr("clients.measuring.measure_link", unreachable)
+    monkeypatch.setattr("espalier.clients.measuring.measure_link", unreachable)
 
 
 def test_what_a_device_lacks_is_named_before_training(tmp_path, no_link, caplog):

@@ -9,16 +9,16 @@ from statistics import fmean
 import pytest
 from PIL import Image
 
-from app.__main__ import main
-from app.config import parse_config
-from app.errors import UserError
-from app.federation import gather_clients
-from app.reports.progress import LogProgress
-from app.run import run
-from app.tasks import own_images
-from app.tasks.clients import client_task
-from clients.client_app import make_client_app
-from sim.in_process_grid import InProcessGrid
+from espalier.app.command_line import main
+from espalier.app.config import parse_config
+from espalier.app.errors import UserError
+from espalier.app.federation import gather_clients
+from espalier.app.reports.progress import LogProgress
+from espalier.app.run import run
+from espalier.app.tasks import own_images
+from espalier.app.tasks.clients import client_task
+from espalier.clients.client_app import make_client_app
+from espalier.sim.in_process_grid import InProcessGrid
 from tests.app.own_folders import OWN, SMALL, cut, noise_folder, own_folders
 from tests.app.runs import lines, run_app, same_weights, summary
 

@@ -8,22 +8,22 @@ import pytest
 import torch
 from torch import nn
 
-from app.__main__ import main
-from app.algorithms import examples_of_local_rounds, make_world
-from app.checkpoint import load_state
-from app.config import check_cell_size, parse_config
-from app.errors import UserError
-from app.tasks.caching import client_data
-from app.tasks.caching_data import top_popular
-from app.tasks.family import family
-from app.wireless import check_deadline, falls_short, solver_for
-from app.work import Work, forward_flops, split_work, traffic_of, whole_model_work
-from clients.evaluation import top_m_accuracies
-from clients.randomness import client_generator
-from clients.task import LocalTraining
-from clients.training import mini_batches
-from strategies.allocation import eligible_at_full_power, exact, get_solver, violations
-from strategies.allocation.feasibility import least_seconds
+from espalier.app.algorithms import examples_of_local_rounds, make_world
+from espalier.app.checkpoint import load_state
+from espalier.app.command_line import main
+from espalier.app.config import check_cell_size, parse_config
+from espalier.app.errors import UserError
+from espalier.app.tasks.caching import client_data
+from espalier.app.tasks.caching_data import top_popular
+from espalier.app.tasks.family import family
+from espalier.app.wireless import check_deadline, falls_short, solver_for
+from espalier.app.work import Work, forward_flops, split_work, traffic_of, whole_model_work
+from espalier.clients.evaluation import top_m_accuracies
+from espalier.clients.randomness import client_generator
+from espalier.clients.task import LocalTraining
+from espalier.clients.training import mini_batches
+from espalier.strategies.allocation import eligible_at_full_power, exact, get_solver, violations
+from espalier.strategies.allocation.feasibility import least_seconds
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 CACHING = {

@@ -8,13 +8,13 @@ import time
 import pytest
 from PIL import Image
 
-from app.__main__ import main
-from app.client import app as client_app
-from app.config import parse_config
-from app.errors import UserError
-from app.reports.progress import LogProgress
-from app.run import run
-from sim.in_process_grid import InProcessGrid
+from espalier.app.client import app as client_app
+from espalier.app.command_line import main
+from espalier.app.config import parse_config
+from espalier.app.errors import UserError
+from espalier.app.reports.progress import LogProgress
+from espalier.app.run import run
+from espalier.sim.in_process_grid import InProcessGrid
 from tests.app.pictures import image_folder
 from tests.app.runs import lines, run_app, same_weights, summary
 

@@ -12,15 +12,15 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 from torch.nn.functional import cross_entropy
 
-from app.client import app as client_app
-from app.config import parse_config
-from app.engines import in_process_grid
-from app.federation import gather_clients
-from app.reports.progress import LogProgress
-from app.run import run
-from app.tasks.images import client_indices, load_data, new_model
-from sim.in_process_grid import InProcessGrid
-from strategies.views import MemberGrid
+from espalier.app.client import app as client_app
+from espalier.app.config import parse_config
+from espalier.app.engines import in_process_grid
+from espalier.app.federation import gather_clients
+from espalier.app.reports.progress import LogProgress
+from espalier.app.run import run
+from espalier.app.tasks.images import client_indices, load_data, new_model
+from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies.views import MemberGrid
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 FILES = ["bytes.png", "clients.csv", "clients.png", "config.json", "metrics.jsonl", "model.pt", "rounds.png"]

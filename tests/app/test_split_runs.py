@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from app.__main__ import main
-from app.config import parse_config
-from app.tasks.family import family
-from app.tasks.images import new_model
-from app.tasks.node import Node
+from espalier.app.command_line import main
+from espalier.app.config import parse_config
+from espalier.app.tasks.family import family
+from espalier.app.tasks.images import new_model
+from espalier.app.tasks.node import Node
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 RESULTS_PAGE = Path(__file__).parents[2] / "docs" / "results.md"

@@ -5,9 +5,9 @@ import logging
 import pytest
 from certificates import make_certificates
 
-from app.__main__ import main
-from app.config import parse_config
-from app.streams import checked_address, largest_frame_bytes, listen_on, streams_of
+from espalier.app.command_line import main
+from espalier.app.config import parse_config
+from espalier.app.streams import checked_address, largest_frame_bytes, listen_on, streams_of
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 SHORT = {"batches_per_epoch": 2, "batch_size": 16, "local_epochs": 1, "edge_rounds": 1, "fine_tune_steps": 0}

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from clients.device import cpu_count, frequency_limits_hz, memory_bytes
+from espalier.clients.device import cpu_count, frequency_limits_hz, memory_bytes
 
 
 def write(root, files):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from clients.messages.frames import PAYLOADS, Format, pack, unpack_activations, unpack_gradient
+from espalier.clients.messages.frames import PAYLOADS, Format, pack, unpack_activations, unpack_gradient
 
 HEADER_BYTES = 18
 EXACT = Format()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from clients.client_app import make_client_app
-from clients.edge_socket import KEY, SOCKET, NoEdgeError, ask_edge
-from clients.gateway import from_payload, request_to
-from sim.in_process_grid import InProcessGrid
+from espalier.clients.client_app import make_client_app
+from espalier.clients.edge_socket import KEY, SOCKET, NoEdgeError, ask_edge
+from espalier.clients.gateway import from_payload, request_to
+from espalier.sim.in_process_grid import InProcessGrid
 
 TYPES = ["query.edge", "train.edge", "evaluate.edge", "train.edge_heads"]
 

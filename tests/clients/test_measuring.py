@@ -9,12 +9,12 @@ from certificates import make_certificates
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from torch import nn
 
-from clients.client_app import make_client_app
-from clients.measuring import measure_cycles_per_example, measured_profile
-from clients.messages import LINK, LINK_BITS_PER_SECOND, MEASURE, PROFILE, QUERY_PROFILE
-from clients.task import ClientTask, Examples, LocalTraining
-from sim.in_process_grid import InProcessGrid
-from strategies.split.stream import StreamServer
+from espalier.clients.client_app import make_client_app
+from espalier.clients.measuring import measure_cycles_per_example, measured_profile
+from espalier.clients.messages import LINK, LINK_BITS_PER_SECOND, MEASURE, PROFILE, QUERY_PROFILE
+from espalier.clients.task import ClientTask, Examples, LocalTraining
+from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies.split.stream import StreamServer
 
 PLAIN = {"partition-id", "edge-name", "num-train-examples", "num-test-examples", "class-counts"}
 EXTRA = {
@@ -54,7 +54,7 @@ def asked(node_config=None, content=None, state=None, task=None):
 
 @pytest.mark.parametrize("content", [RecordDict(), RecordDict({"config": ConfigRecord({MEASURE: False})})])
 def test_the_profile_is_as_before_unless_asked(content, monkeypatch):
-    monkeypatch.setattr("clients.measuring.measure_cycles_per_example", None)
+    monkeypatch.setattr("espalier.clients.measuring.measure_cycles_per_example", None)
     assert asked(content=content, node_config={"link-bits-per-second": 5}).keys() == PLAIN
 
 
@@ -156,8 +156,8 @@ class Machine:
 
     def __init__(self, monkeypatch, batch_seconds, call_seconds):
         self.now, self.batches, self.seconds = 0.0, [], (batch_seconds, list(call_seconds))
-        monkeypatch.setattr("clients.measuring.local_sgd", self.train)
-        monkeypatch.setattr("clients.measuring.time.perf_counter", lambda: self.now)
+        monkeypatch.setattr("espalier.clients.measuring.local_sgd", self.train)
+        monkeypatch.setattr("espalier.clients.measuring.time.perf_counter", lambda: self.now)
 
     def train(self, task, server_round, training):
         self.batches.append(training.batches_per_epoch)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from clients import optimizers
+from espalier.clients import optimizers
 
 SETTINGS = {"SGD": {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.01}, "Adam": {"lr": 0.01, "weight_decay": 0.01}}
 
@@ -40,7 +40,7 @@ def test_the_same_bits_as_torchs_also_with_a_state_taken_over(name):
 CLIENT = """
 import sys, torch
 from torch import nn
-from clients import optimizers
+from espalier.clients import optimizers
 model = nn.Linear(3, 2)
 for make in (optimizers.SGD, optimizers.Adam):
     optimizer = make(model.parameters(), lr=0.1)

@@ -8,11 +8,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from clients.client_app import make_client_app
-from clients.randomness import client_generator
-from clients.task import ClientTask, Examples, LocalTraining
-from clients.training import local_sgd, mini_batches
-from sim.in_process_grid import InProcessGrid
+from espalier.clients.client_app import make_client_app
+from espalier.clients.randomness import client_generator
+from espalier.clients.task import ClientTask, Examples, LocalTraining
+from espalier.clients.training import local_sgd, mini_batches
+from espalier.sim.in_process_grid import InProcessGrid
 
 
 def small_model(*, dropout=0.0):

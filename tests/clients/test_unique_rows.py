@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from clients.randomness import client_generator
-from clients.task import ClientTask, Examples, LocalTraining
-from clients.training import local_sgd, mini_batches
-from clients.unique_rows import unique_row_sgd
+from espalier.clients.randomness import client_generator
+from espalier.clients.task import ClientTask, Examples, LocalTraining
+from espalier.clients.training import local_sgd, mini_batches
+from espalier.clients.unique_rows import unique_row_sgd
 
 FEATURES, CLASSES = 6, 5
 DEVICE = torch.device("cpu")

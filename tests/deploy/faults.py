@@ -10,13 +10,13 @@ from pathlib import Path
 import local
 from flwr_run import descendants
 
-from app.config import parse_config
-from app.reports.progress import LogProgress
-from app.run import run
-from app.tasks.clients import client_task
-from clients.client_app import make_client_app
-from clients.messages import CONFIG, SERVER_ROUND, SPLIT_BEGIN, TRAIN
-from sim.in_process_grid import InProcessGrid
+from espalier.app.config import parse_config
+from espalier.app.reports.progress import LogProgress
+from espalier.app.run import run
+from espalier.app.tasks.clients import client_task
+from espalier.clients.client_app import make_client_app
+from espalier.clients.messages import CONFIG, SERVER_ROUND, SPLIT_BEGIN, TRAIN
+from espalier.sim.in_process_grid import InProcessGrid
 from tests.app.runs import lines
 
 ROOT = Path(__file__).parent.parent.parent

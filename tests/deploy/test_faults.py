@@ -8,8 +8,8 @@ import pytest
 from flwr_run import free_ports
 from local import Federation, count_online, device_configs, federation, log_of, run_config, start_edge_run, two_tiers
 
-from clients.messages import STREAM_ADDRESS, STREAM_CERTIFICATE, STREAM_MAX_BYTES, STREAM_TOKEN
-from clients.stream import open_stream
+from espalier.clients.messages import STREAM_ADDRESS, STREAM_CERTIFICATE, STREAM_MAX_BYTES, STREAM_TOKEN
+from espalier.clients.stream import open_stream
 from tests.app.runs import lines, same_weights, summary
 
 from .faults import (

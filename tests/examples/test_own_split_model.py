@@ -8,8 +8,8 @@ import torch
 from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from sim.in_process_grid import InProcessGrid
-from strategies import Hierarchical, ask_profiles, group_by_edge
+from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies import Hierarchical, ask_profiles, group_by_edge
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-split-model"
 

@@ -11,8 +11,8 @@ import pytest
 from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from sim.in_process_grid import InProcessGrid
-from strategies import Hierarchical, Observer, ask_profiles, group_by_edge
+from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies import Hierarchical, Observer, ask_profiles, group_by_edge
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own-strategy"

@@ -6,10 +6,10 @@ from math import prod
 import numpy as np
 import pytest
 
-from app.config import parse_config
-from app.wireless import WirelessWorld
+from espalier.app.config import parse_config
+from espalier.app.wireless import WirelessWorld
+from espalier.strategies.allocation import exact
 from experiments.best_cut import BEST, CLIENTS_PER_CELL, IMAGE, Case, check, draw_worlds, problem_of, solve, work_of
-from strategies.allocation import exact
 
 CASE = Case("cnn", 10, 20e6, 3.0, 100e6)
 

@@ -4,10 +4,10 @@ import shutil
 
 import pytest
 
-from app.errors import UserError
-from app.reports.folder import saved_config
+from espalier.app.errors import UserError
+from espalier.app.reports.folder import saved_config
+from espalier.strategies.split import FineTuning
 from experiments import fine_tuning
-from strategies.split import FineTuning
 from tests.app.own_folders import OWN, own_folders
 from tests.app.runs import run_app, summary
 

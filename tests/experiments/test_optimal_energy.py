@@ -5,8 +5,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from app.algorithms import make_world
-from app.config import parse_config
+from espalier.app.algorithms import make_world
+from espalier.app.config import parse_config
 from experiments.optimal_energy import (
     at_full_power,
     by_rank,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sim.cells import draw_cells
+from espalier.sim.cells import draw_cells
 
 
 def kolmogorov_distance(values: np.ndarray) -> float:

@@ -3,7 +3,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from sim.devices import Devices, compute_joules, compute_seconds, draw_devices
+from espalier.sim.devices import Devices, compute_joules, compute_seconds, draw_devices
 
 # name, low and high of the paper; powers in dBm
 PAPER = {

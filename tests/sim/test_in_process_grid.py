@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from sim.in_process_grid import InProcessGrid
+from espalier.sim.in_process_grid import InProcessGrid
 
 SERVER = 1
 MODEL = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from sim.meters import Clock, EnergyMeter
+from espalier.sim.meters import Clock, EnergyMeter
 
 
 def test_a_global_round_lasts_as_long_as_its_slowest_edge():

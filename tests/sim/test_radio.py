@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sim.radio import (
+from espalier.sim.radio import (
     Radio,
     draw_gains,
     los_probability,

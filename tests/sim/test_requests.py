@@ -6,7 +6,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from sim.requests import SIMILAR, Habits, draw_habits, make_catalogue, make_requests
+from espalier.sim.requests import SIMILAR, Habits, draw_habits, make_catalogue, make_requests
 
 G, SIZE = 8, 32
 CATALOGUE = make_catalogue(0)

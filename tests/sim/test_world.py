@@ -3,9 +3,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sim.devices import compute_joules
-from sim.radio import los_probability, path_loss_los_db, path_loss_nlos_db
-from sim.world import World, make_world, realise
+from espalier.sim.devices import compute_joules
+from espalier.sim.radio import los_probability, path_loss_los_db, path_loss_nlos_db
+from espalier.sim.world import World, make_world, realise
 
 PAPER = (12, 12, 12, 12)
 UNSHADOWED = {"shadowing_los_db": 0.0, "shadowing_nlos_db": 0.0}

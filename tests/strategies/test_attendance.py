@@ -5,9 +5,9 @@ import logging
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from strategies import Hierarchical
-from strategies.attendance import MOST_LINES
-from strategies.views import MemberGrid
+from espalier.strategies import Hierarchical
+from espalier.strategies.attendance import MOST_LINES
+from espalier.strategies.views import MemberGrid
 from tests.strategies.toys import initial, to_record, toy_grid, toy_topology
 
 ANY = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}

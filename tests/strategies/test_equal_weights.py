@@ -8,10 +8,10 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
-from strategies import EqualWeights, Hierarchical, ResourceAware, StrategyEdge, ask_profiles, group_by_edge
-from strategies.allocation import exact
-from strategies.edges import innermost
-from strategies.split import Relay, SplitFedV1, SplitFedV2
+from espalier.strategies import EqualWeights, Hierarchical, ResourceAware, StrategyEdge, ask_profiles, group_by_edge
+from espalier.strategies.allocation import exact
+from espalier.strategies.edges import innermost
+from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2
 from tests.strategies.split.federation import ANY, Federation, assert_close, same, weights
 from tests.strategies.test_resource_aware import Fixed
 

@@ -5,8 +5,8 @@ import time
 import pytest
 from flwr.app import Message, RecordDict
 
-from sim.in_process_grid import InProcessGrid
-from strategies.exchange import LATE, Losable, converse
+from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies.exchange import LATE, Losable, converse
 
 
 class Withholding(InProcessGrid):

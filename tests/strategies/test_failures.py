@@ -9,8 +9,8 @@ from flwr.app import Array
 from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import FedAvg, FedTrimmedAvg, QFedAvg
 
-from sim.in_process_grid import InProcessGrid
-from strategies import Hierarchical, Observer, StrategyEdge
+from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies import Hierarchical, Observer, StrategyEdge
 from tests.strategies.toys import (
     average,
     examples_of,

@@ -20,9 +20,9 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from sim.in_process_grid import InProcessGrid
-from strategies import EdgeOutcome, Hierarchical, StrategyEdge, Update, ask_profiles
-from strategies.views import MemberGrid
+from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies import EdgeOutcome, Hierarchical, StrategyEdge, Update, ask_profiles
+from espalier.strategies.views import MemberGrid
 from tests.strategies.toys import (
     FedAdamReference,
     FedAvgMReference,

@@ -9,13 +9,13 @@ from flwr.app import ArrayRecord, ConfigRecord, MessageType
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
-from clients.messages import CPU_FREQUENCY_HZ, LOCAL_ROUNDS, SPLIT_END, TRAIN_ACCUMULATED, TRANSMIT_POWER_WATTS
-from strategies import AccumulatedGradients, Hierarchical, Observer, ResourceAware, StrategyEdge, ask_profiles
-from strategies.accumulated import step
-from strategies.allocation import Problem, exact
-from strategies.edges import EVERYBODY
-from strategies.resource_aware import Outcome
-from strategies.split import SplitFedV1
+from espalier.clients.messages import CPU_FREQUENCY_HZ, LOCAL_ROUNDS, SPLIT_END, TRAIN_ACCUMULATED, TRANSMIT_POWER_WATTS
+from espalier.strategies import AccumulatedGradients, Hierarchical, Observer, ResourceAware, StrategyEdge, ask_profiles
+from espalier.strategies.accumulated import step
+from espalier.strategies.allocation import Problem, exact
+from espalier.strategies.edges import EVERYBODY
+from espalier.strategies.resource_aware import Outcome
+from espalier.strategies.split import SplitFedV1
 from tests.strategies.split.federation import ANY, SGD, SHAPE, Federation, assert_close, same, weights
 
 SIZES = (24, 24, 24, 24)

@@ -8,10 +8,10 @@ from flwr.app import Array, ArrayRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Bulyan, FedAvg, FedAvgM, FedMedian, MultiKrum, QFedAvg
 
-from sim.in_process_grid import InProcessGrid
-from strategies import AccumulatedGradients, Hierarchical, StrategyEdge
-from strategies.screening import in_form_of
-from strategies.split import SplitFedV1, SplitFedV2
+from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies import AccumulatedGradients, Hierarchical, StrategyEdge
+from espalier.strategies.screening import in_form_of
+from espalier.strategies.split import SplitFedV1, SplitFedV2
 from tests.strategies.split.federation import Federation, same, weights
 from tests.strategies.toys import initial, to_numpy, to_record, toy_app, toy_topology
 

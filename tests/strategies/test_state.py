@@ -9,7 +9,7 @@ import pytest
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAdam, FedAvg
 from torch import nn
 
-from strategies.state import built_attributes, restore_strategy_state, strategy_state
+from espalier.strategies.state import built_attributes, restore_strategy_state, strategy_state
 
 Pair = namedtuple("Pair", "left right")
 

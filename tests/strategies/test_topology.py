@@ -7,9 +7,9 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients.profile import profile_reply
-from sim.in_process_grid import InProcessGrid
-from strategies import DeviceProfile, Profile, ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
+from espalier.clients.profile import profile_reply
+from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies import DeviceProfile, Profile, ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
 from tests.strategies.toys import toy_grid
 
 

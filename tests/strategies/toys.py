@@ -4,9 +4,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients.profile import profile_reply
-from sim.in_process_grid import InProcessGrid
-from strategies import ask_profiles, group_by_edge
+from espalier.clients.profile import profile_reply
+from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies import ask_profiles, group_by_edge
 
 Weights = dict[str, np.ndarray]
 

@@ -3,8 +3,8 @@
 import torch
 from flwr.app import Context
 
-from clients.client_app import make_client_app
-from clients.task import ClientTask
+from espalier.clients.client_app import make_client_app
+from espalier.clients.task import ClientTask
 
 from .task import node_task
 

@@ -7,8 +7,8 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from strategies import Hierarchical, StrategyEdge, ask_profiles, group_by_edge, wait_for_nodes
-from strategies.split import SplitFedV1
+from espalier.strategies import Hierarchical, StrategyEdge, ask_profiles, group_by_edge, wait_for_nodes
+from espalier.strategies.split import SplitFedV1
 
 from .task import INPUT_SHAPE, new_model
 

@@ -8,7 +8,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from clients.task import ClientTask, Examples, LocalTraining
+from espalier.clients.task import ClientTask, Examples, LocalTraining
 
 INPUT_SHAPE = (1, 8, 8)
 NUM_CLASSES = 10

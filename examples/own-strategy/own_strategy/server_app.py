@@ -4,7 +4,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from strategies import Hierarchical, ask_profiles, group_by_edge, wait_for_nodes
+from espalier.strategies import Hierarchical, ask_profiles, group_by_edge, wait_for_nodes
 
 from .strategy import ClippedFedAvg
 from .task import new_model

@@ -5,11 +5,11 @@ import json
 import pytest
 from flwr.app import ArrayRecord
 
-from app.__main__ import main
-from app.config import parse_config
-from app.reports import plots
-from app.reports.closed_form import closed_form_bits, closed_form_bytes
-from strategies import Profile
+from espalier.app.command_line import main
+from espalier.app.config import parse_config
+from espalier.app.reports import plots
+from espalier.app.reports.closed_form import closed_form_bits, closed_form_bytes
+from espalier.strategies import Profile
 from tests.app.runs import lines, run_app, summary
 from tests.strategies.split.federation import tiny_model
 

@@ -3,13 +3,13 @@
 import pytest
 from flwr.app import MetricRecord
 
-from app.config import parse_config
-from app.reports.metrics import FIELDS, is_evaluation, top_m
-from app.reports.progress import LogProgress
-from app.run import run
-from app.tasks.clients import client_task
-from clients.client_app import make_client_app
-from sim.in_process_grid import InProcessGrid
+from espalier.app.config import parse_config
+from espalier.app.reports.metrics import FIELDS, is_evaluation, top_m
+from espalier.app.reports.progress import LogProgress
+from espalier.app.run import run
+from espalier.app.tasks.clients import client_task
+from espalier.clients.client_app import make_client_app
+from espalier.sim.in_process_grid import InProcessGrid
 from tests.app.runs import lines, run_app, summary
 
 SETTINGS = {"num-clients": 2, "num-edges": 2, "global-rounds": 1, "local-epochs": 1, "batches-per-epoch": 1}

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.__main__ import main
-from app.algorithms import make_world
-from app.config import parse_config
-from app.errors import UserError
-from app.reports.final import client_table, report_again, result_table
-from app.reports.folder import ResultsFolder
-from app.reports.metrics import summarise
-from app.reports.plots import Figure, draw_plots
-from app.reports.resource_plots import draw_resource_plots
-from app.reports.resources import (
+from espalier.app.algorithms import make_world
+from espalier.app.command_line import main
+from espalier.app.config import parse_config
+from espalier.app.errors import UserError
+from espalier.app.reports.final import client_table, report_again, result_table
+from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.metrics import summarise
+from espalier.app.reports.plots import Figure, draw_plots
+from espalier.app.reports.resource_plots import draw_resource_plots
+from espalier.app.reports.resources import (
     cdf,
     client_totals,
     joules_of_cell_rounds,
@@ -24,7 +24,7 @@ from app.reports.resources import (
     joules_of_clients,
     resource_summary,
 )
-from strategies import Profile
+from espalier.strategies import Profile
 from tests.app.runs import lines as lines_of
 from tests.app.runs import run_app, summary
 

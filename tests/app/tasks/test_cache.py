@@ -3,8 +3,8 @@ import time
 
 import pytest
 
-from app.errors import UserError
-from app.tasks.cache import fingerprint, load_or_build
+from espalier.app.errors import UserError
+from espalier.app.tasks.cache import fingerprint, load_or_build
 
 
 def write(text):

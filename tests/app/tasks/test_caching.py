@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from app.config import parse_config
-from app.tasks import caching
-from app.tasks.caching import client_data, data_fingerprint, examples_available, new_client_task, new_model
-from app.tasks.family import family
-from app.tasks.node import Node
-from clients.unique_rows import unique_row_sgd
+from espalier.app.config import parse_config
+from espalier.app.tasks import caching
+from espalier.app.tasks.caching import client_data, data_fingerprint, examples_available, new_client_task, new_model
+from espalier.app.tasks.family import family
+from espalier.app.tasks.node import Node
+from espalier.clients.unique_rows import unique_row_sgd
 
 KEYS = {"dataset": "video-caching", "num-clients": 6, "num-edges": 2, "edge-rounds": 2, "batches-per-epoch": 1}
 

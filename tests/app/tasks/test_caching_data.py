@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from app.config import parse_config
-from app.tasks.caching import examples_available
-from app.tasks.caching_data import (
+from espalier.app.config import parse_config
+from espalier.app.tasks.caching import examples_available
+from espalier.app.tasks.caching_data import (
     caching_clients,
     caching_data,
     caching_mlp,
@@ -14,11 +14,11 @@ from app.tasks.caching_data import (
     request_features,
     top_popular,
 )
-from clients.evaluation import top_m_accuracies
-from clients.task import LocalTraining
-from clients.training import mini_batches
-from clients.unique_rows import unique_row_sgd
-from sim.requests import Catalogue, Habits, Requests, draw_habits, make_catalogue, make_requests
+from espalier.clients.evaluation import top_m_accuracies
+from espalier.clients.task import LocalTraining
+from espalier.clients.training import mini_batches
+from espalier.clients.unique_rows import unique_row_sgd
+from espalier.sim.requests import Catalogue, Habits, Requests, draw_habits, make_catalogue, make_requests
 
 TINY = Catalogue(
     similarity=np.array([[[1, 0.9, 0.8], [0.9, 1, 0.7], [0.8, 0.7, 1]], [[1, 0.1, 0.2], [0.1, 1, 0.3], [0.2, 0.3, 1]]]),

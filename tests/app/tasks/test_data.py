@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.errors import UserError
-from app.tasks import data, image_folder
-from app.tasks.data import DATASETS, load_dataset
-from app.tasks.torchvision_compat import torchvision
+from espalier.app.errors import UserError
+from espalier.app.tasks import data, image_folder
+from espalier.app.tasks.data import DATASETS, load_dataset
+from espalier.app.tasks.torchvision_compat import torchvision
 
 CIFAR10_ARCHIVE = Path(__file__).parents[3] / ".." / "shared" / "data" / "cifar10-jpeg.tar.xz"
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

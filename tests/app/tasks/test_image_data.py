@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from app.tasks.image_data import channel_statistics, load, save
+from espalier.app.tasks.image_data import channel_statistics, load, save
 
 
 @pytest.fixture

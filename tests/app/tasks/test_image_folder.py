@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.errors import UserError
-from app.tasks import image_folder
-from app.tasks.image_folder import decode_image, decode_images, list_images
+from espalier.app.errors import UserError
+from espalier.app.tasks import image_folder
+from espalier.app.tasks.image_folder import decode_image, decode_images, list_images
 
 NOISE = np.random.default_rng(0).integers(0, 256, (12, 8, 3), dtype=np.uint8)
 

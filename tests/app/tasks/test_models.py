@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from app.errors import UserError
-from app.tasks.models import MODELS, build_model, parameter_counts
+from espalier.app.errors import UserError
+from espalier.app.tasks.models import MODELS, build_model, parameter_counts
 
 SHAPES = {"small-cnn": (1, 8, 8), "cnn": (3, 32, 32), "resnet18": (3, 32, 32), "resnet50": (3, 32, 32)}
 CNN_BLOCKS = ["conv1", "conv2", "fc1", "head"]

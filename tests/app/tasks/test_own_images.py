@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.errors import UserError
-from app.tasks import image_folder
-from app.tasks.data import load_pool
-from app.tasks.image_data import load_pool as load_saved
-from app.tasks.image_data import save_pool
-from app.tasks.image_folder import list_pool
+from espalier.app.errors import UserError
+from espalier.app.tasks import image_folder
+from espalier.app.tasks.data import load_pool
+from espalier.app.tasks.image_data import load_pool as load_saved
+from espalier.app.tasks.image_data import save_pool
+from espalier.app.tasks.image_folder import list_pool
 
 CLASSES = ("dog", "cat", "ant")
 

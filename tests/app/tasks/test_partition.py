@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from app.errors import UserError
-from app.tasks.partition import PARTITIONS, partition
+from espalier.app.errors import UserError
+from espalier.app.tasks.partition import PARTITIONS, partition
 
 TRAIN = np.repeat(np.arange(10), 500)
 TEST = np.repeat(np.arange(10), 100)

@@ -3,7 +3,7 @@ import sys
 
 import torch
 
-from app.tasks.torchvision_compat import torchvision
+from espalier.app.tasks.torchvision_compat import torchvision
 
 
 def test_models_data_sets_and_transforms_are_there():

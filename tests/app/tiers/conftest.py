@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.reports import final
+from espalier.app.reports import final
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 
-from app.client import app as client_app
-from app.config import parse_config
-from app.reports.progress import LogProgress
-from app.run import run
-from app.tiers.edge_host import run_edge
-from sim.in_process_grid import InProcessGrid
+from espalier.app.client import app as client_app
+from espalier.app.config import parse_config
+from espalier.app.reports.progress import LogProgress
+from espalier.app.run import run
+from espalier.app.tiers.edge_host import run_edge
+from espalier.sim.in_process_grid import InProcessGrid
 
 SMALL = {
     "num_clients": 4,

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
-from app.checkpoint import to_bytes
-from app.errors import UserError
-from app.tiers.cloud import EdgeHost, ask_edges, check_same_config, gather_edges, remote_edges
-from clients.gateway import to_payload
-from clients.messages import PAYLOAD
-from sim.in_process_grid import InProcessGrid
+from espalier.app.checkpoint import to_bytes
+from espalier.app.errors import UserError
+from espalier.app.tiers.cloud import EdgeHost, ask_edges, check_same_config, gather_edges, remote_edges
+from espalier.clients.gateway import to_payload
+from espalier.clients.messages import PAYLOAD
+from espalier.sim.in_process_grid import InProcessGrid
 from tests.app.tiers.hosts import SMALL, cloud_grid, config_of, edge_hosts
 
 TWO = {"edge-0": [0, 1], "edge-1": [2, 3]}

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
-from app.checkpoint import from_bytes, to_bytes
-from app.errors import UserError
-from app.federation import gather_devices
-from app.tiers.edge_host import EdgeRun, world_of_edge
-from clients.messages import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE
-from strategies import Profile
+from espalier.app.checkpoint import from_bytes, to_bytes
+from espalier.app.errors import UserError
+from espalier.app.federation import gather_devices
+from espalier.app.tiers.edge_host import EdgeRun, world_of_edge
+from espalier.clients.messages import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE
+from espalier.strategies import Profile
 from tests.app.tiers.hosts import SMALL, EdgeHost, config_of, edge_hosts
 
 PLANNED = SMALL | {

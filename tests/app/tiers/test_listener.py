@@ -8,9 +8,9 @@ from multiprocessing.connection import Client
 
 import pytest
 
-from app.errors import UserError
-from app.tiers.listener import EdgeListener
-from clients.edge_socket import NoEdgeError, ask_edge
+from espalier.app.errors import UserError
+from espalier.app.tiers.listener import EdgeListener
+from espalier.clients.edge_socket import NoEdgeError, ask_edge
 
 
 @pytest.fixture

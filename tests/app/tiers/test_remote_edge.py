@@ -7,16 +7,22 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from app.checkpoint import from_bytes, to_bytes
-from app.tiers.remote_edge import RemoteEdge
-from app.tiers.wire import evaluation_to_wire, heads_to_wire, outcome_to_wire, profile_from_wire, profile_to_wire
-from clients.gateway import from_payload, to_payload
-from clients.messages import PAYLOAD, to_array
-from sim.in_process_grid import InProcessGrid
-from strategies import EdgeOutcome, Evaluation, Failure, Profile, Update
-from strategies.edges import EVERYBODY
-from strategies.split import FineTuning, Personalised
-from strategies.views import MemberGrid
+from espalier.app.checkpoint import from_bytes, to_bytes
+from espalier.app.tiers.remote_edge import RemoteEdge
+from espalier.app.tiers.wire import (
+    evaluation_to_wire,
+    heads_to_wire,
+    outcome_to_wire,
+    profile_from_wire,
+    profile_to_wire,
+)
+from espalier.clients.gateway import from_payload, to_payload
+from espalier.clients.messages import PAYLOAD, to_array
+from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies import EdgeOutcome, Evaluation, Failure, Profile, Update
+from espalier.strategies.edges import EVERYBODY
+from espalier.strategies.split import FineTuning, Personalised
+from espalier.strategies.views import MemberGrid
 
 CLIENTS = (2, 5)
 NODES = {71: 2, 72: 5}  # at the edge's host

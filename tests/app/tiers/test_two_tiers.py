@@ -5,11 +5,11 @@ import csv
 import pytest
 import torch
 
-from app.checkpoint import load_state
-from app.client import app as client_app
-from app.engines import in_process_grid
-from app.run import run
-from sim.in_process_grid import InProcessGrid
+from espalier.app.checkpoint import load_state
+from espalier.app.client import app as client_app
+from espalier.app.engines import in_process_grid
+from espalier.app.run import run
+from espalier.sim.in_process_grid import InProcessGrid
 from tests.app.runs import lines, run_app, same_weights, summary
 from tests.app.tiers.hosts import SMALL, Watching, config_of, edge_hosts, run_cloud
 

@@ -4,7 +4,7 @@ from itertools import combinations
 
 import numpy as np
 
-from strategies.allocation import Problem
+from espalier.strategies.allocation import Problem
 
 
 def least_joules(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from strategies.allocation import Problem, costs
+from espalier.strategies.allocation import Problem, costs
 
 
 def test_costs_by_hand():

@@ -5,9 +5,9 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from benchmarks.allocation import paper_problem
-from strategies.allocation import SCA, Problem, exact, h_fedavg_m1, h_fedavg_m2, objective, violations
-from strategies.allocation.problem import PER_OPTION
-from strategies.allocation.single_client import best_choice, least_energy, value_of
+from espalier.strategies.allocation import SCA, Problem, exact, h_fedavg_m1, h_fedavg_m2, objective, violations
+from espalier.strategies.allocation.problem import PER_OPTION
+from espalier.strategies.allocation.single_client import best_choice, least_energy, value_of
 from tests.strategies.allocation.reference import best_objective
 
 

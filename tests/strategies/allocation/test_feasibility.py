@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.allocation import paper_problem
-from strategies.allocation import Plan, Problem, exact, make_plan, report, violations
-from strategies.allocation.feasibility import least_seconds
-from strategies.allocation.single_client import least_energy
+from espalier.strategies.allocation import Plan, Problem, exact, make_plan, report, violations
+from espalier.strategies.allocation.feasibility import least_seconds
+from espalier.strategies.allocation.single_client import least_energy
 
 FIRST = 0
 

@@ -5,8 +5,8 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 
-from strategies.allocation import best_operating_point, costs
-from strategies.allocation.operating_point import _h_ratio
+from espalier.strategies.allocation import best_operating_point, costs
+from espalier.strategies.allocation.operating_point import _h_ratio
 from tests.strategies.allocation.reference import least_joules
 
 CHANNEL = {"noise_watts": 2.15e-15, "bandwidth_hz": 540e3, "capacitance": 2e-28}

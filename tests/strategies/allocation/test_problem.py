@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from strategies.allocation import Problem
+from espalier.strategies.allocation import Problem
 
 GIVEN = {
     "gain": [1e-11, 2e-12, 3e-12, 4e-13],

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.allocation import paper_problem
-from strategies.allocation import (
+from espalier.strategies.allocation import (
     Problem,
     eligible_at_full_power,
     exact,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.allocation import paper_problem
-from strategies.allocation import SCA, exact, violations
+from espalier.strategies.allocation import SCA, exact, violations
 
 
 @pytest.fixture(scope="module")

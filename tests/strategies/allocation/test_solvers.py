@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.allocation import paper_problem
-from strategies.allocation import (
+from espalier.strategies.allocation import (
     SCA,
     SOLVERS,
     Plan,

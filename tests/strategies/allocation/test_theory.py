@@ -5,7 +5,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from strategies.allocation.theory import rawhfl_bound, rawhfl_corollary_bound, rawhfl_learning_rate_limit
+from espalier.strategies.allocation.theory import rawhfl_bound, rawhfl_corollary_bound, rawhfl_learning_rate_limit
 
 COMMON = {"eta": 0.01, "beta": 2.0, "sigma2": 0.7, "epsilon2_0": 0.2, "epsilon2_1": 0.3, "L": 3}
 # Two global rounds of two edge rounds; cell 0 has clients 0 and 1, cell 1 has clients 2 and 3.

@@ -7,10 +7,10 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
-from clients.client_app import make_client_app
-from clients.task import ClientTask, Examples, LocalTraining
-from sim.in_process_grid import InProcessGrid
-from strategies import Hierarchical, StrategyEdge, ask_profiles, group_by_edge
+from espalier.clients.client_app import make_client_app
+from espalier.clients.task import ClientTask, Examples, LocalTraining
+from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies import Hierarchical, StrategyEdge, ask_profiles, group_by_edge
 
 ANY = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 SGD = partial(torch.optim.SGD, lr=0.05)

@@ -6,13 +6,13 @@ from threading import Lock
 
 from flwr.app import Message
 
-from app.certificates import self_signed
-from clients.messages import CLIENT_BLOCK, SERVER_ROUND, SPLIT_STREAM, STREAM_PAYLOAD
-from clients.messages.frames import Format, pack, unpack_gradient
-from clients.split import backward, batch_labels, begin_session, forward, result
-from clients.stream import open_stream
-from sim.in_process_grid import InProcessGrid
-from strategies.split import StreamServer, StreamTransport
+from espalier.app.certificates import self_signed
+from espalier.clients.messages import CLIENT_BLOCK, SERVER_ROUND, SPLIT_STREAM, STREAM_PAYLOAD
+from espalier.clients.messages.frames import Format, pack, unpack_gradient
+from espalier.clients.split import backward, batch_labels, begin_session, forward, result
+from espalier.clients.stream import open_stream
+from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies.split import StreamServer, StreamTransport
 
 HOST = "127.0.0.1"
 

@@ -13,15 +13,15 @@ from flwr.serverapp.strategy import FedAvg
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from app.tasks.models import build_model
-from clients.randomness import client_generator
-from clients.split import Sessions, forward, open_session
-from clients.training import local_sgd, make_optimizer, mini_batches
-from strategies import Hierarchical, ask_profiles, group_by_edge
-from strategies.split import Relay, SplitFedV1, SplitFedV2
-from strategies.split.conversation import MiniBatch
-from strategies.split.edges import draws_random_numbers
-from strategies.split.server_block import legal_cuts
+from espalier.app.tasks.models import build_model
+from espalier.clients.randomness import client_generator
+from espalier.clients.split import Sessions, forward, open_session
+from espalier.clients.training import local_sgd, make_optimizer, mini_batches
+from espalier.strategies import Hierarchical, ask_profiles, group_by_edge
+from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2
+from espalier.strategies.split.conversation import MiniBatch
+from espalier.strategies.split.edges import draws_random_numbers
+from espalier.strategies.split.server_block import legal_cuts
 from tests.strategies.split.federation import ANY, SGD, SHAPE, Federation, assert_close, same, tiny_model, weights
 from tests.strategies.split.streams import ThreadedGrid, serving, streamed
 
@@ -424,7 +424,7 @@ def test_dropout_behind_the_cut_follows_the_seed(kind, cut):
 
 def test_dropout_behind_the_cut_follows_the_seed_over_streams_too(monkeypatch):
     """The edges' threads share PyTorch's generator. Here clients are threads too, but draw nothing themselves."""
-    monkeypatch.setattr("clients.split.seeded_torch", lambda *_: nullcontext())
+    monkeypatch.setattr("espalier.clients.split.seeded_torch", lambda *_: nullcontext())
     federation = Federation(model_with_dropout)
     make_edge = federation.split(SplitFedV1, lambda n: 1)
     expected = weights(federation.run(make_edge, rounds=1, num_edges=2)[-1])
@@ -451,7 +451,7 @@ def test_a_process_keeps_no_sessions_of_earlier_rounds(monkeypatch):
             super().put(context, session, task)
             kept.append({s.server_round for s in self._alive.values()})
 
-    monkeypatch.setattr("clients.client_app.Sessions", Watched)
+    monkeypatch.setattr("espalier.clients.client_app.Sessions", Watched)
     processes = [federation.app(durable=True) for _ in range(2)]
     turn = count()
     federation.run(

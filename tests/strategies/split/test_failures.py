@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from clients.messages import (
+from espalier.clients.messages import (
     ACTIVATIONS,
     INDICES,
     LABELS,
@@ -22,12 +22,12 @@ from clients.messages import (
     STEP,
     to_array,
 )
-from strategies import ask_profiles
-from strategies.exchange import converse
-from strategies.screening import values_of
-from strategies.split import FineTuning, Relay, SplitFedV1, SplitFedV2
-from strategies.split.server_block import ServerBlock
-from strategies.views import MemberGrid
+from espalier.strategies import ask_profiles
+from espalier.strategies.exchange import converse
+from espalier.strategies.screening import values_of
+from espalier.strategies.split import FineTuning, Relay, SplitFedV1, SplitFedV2
+from espalier.strategies.split.server_block import ServerBlock
+from espalier.strategies.views import MemberGrid
 from tests.strategies.split.federation import SGD, Federation, assert_close, examples, same, tiny_model, weights
 from tests.strategies.split.streams import ThreadedGrid, honest, lying, serving, streamed
 

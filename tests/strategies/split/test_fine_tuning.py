@@ -8,13 +8,13 @@ from flwr.app import ArrayRecord
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from clients.randomness import client_generator
-from clients.task import LocalTraining
-from clients.training import mini_batches
-from strategies import ask_profiles
-from strategies.exchange import converse
-from strategies.split import FineTuning, SplitFedV1
-from strategies.views import MemberGrid
+from espalier.clients.randomness import client_generator
+from espalier.clients.task import LocalTraining
+from espalier.clients.training import mini_batches
+from espalier.strategies import ask_profiles
+from espalier.strategies.exchange import converse
+from espalier.strategies.split import FineTuning, SplitFedV1
+from espalier.strategies.views import MemberGrid
 from tests.strategies.split.federation import Federation, assert_close
 from tests.strategies.split.test_edges import every, model_with_dropout
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from app.certificates import self_signed
-from clients.messages import (
+from espalier.app.certificates import self_signed
+from espalier.clients.messages import (
     CLIENT_BLOCK,
     CONFIG,
     LINK,
@@ -27,12 +27,12 @@ from clients.messages import (
     STREAM_PAYLOAD,
     STREAM_TOKEN,
 )
-from clients.messages.frames import METHOD, TOKEN_KEY, Format, pack, unpack_gradient
-from clients.split import backward, batch_labels, begin_session, forward, result
-from clients.stream import Withdrawn, measure_link, open_stream
-from sim.in_process_grid import InProcessGrid
-from strategies.split import Relay, SplitFedV1, SplitFedV2, StreamServer
-from strategies.split.stream import CONNECTIONS_PER_STREAM, SPARE_STREAMS, StreamEnded
+from espalier.clients.messages.frames import METHOD, TOKEN_KEY, Format, pack, unpack_gradient
+from espalier.clients.split import backward, batch_labels, begin_session, forward, result
+from espalier.clients.stream import Withdrawn, measure_link, open_stream
+from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2, StreamServer
+from espalier.strategies.split.stream import CONNECTIONS_PER_STREAM, SPARE_STREAMS, StreamEnded
 from tests.strategies.split.federation import Federation, same, tiny_model, weights
 from tests.strategies.split.streams import HOST, ThreadedGrid, honest, lying, serving, streamed
 from tests.strategies.split.test_failures import dies, faulty
@@ -130,7 +130,7 @@ def test_with_fewer_workers_than_clients_sfl_v2_goes_on_by_messages(server, work
 
 
 def test_streams_are_tried_again_after_some_rounds_by_messages(server, monkeypatch):
-    monkeypatch.setattr("strategies.split.transports.FIRST_ROUNDS_BY_MESSAGES", 2)
+    monkeypatch.setattr("espalier.strategies.split.transports.FIRST_ROUNDS_BY_MESSAGES", 2)
     federation, seen = Federation(), []
     app = federation.app()
 
@@ -579,7 +579,7 @@ def test_a_withdrawn_ticket_and_a_forgotten_one(server):
 
 
 def test_a_client_trusts_the_runs_certificate_alone(server, monkeypatch):
-    monkeypatch.setattr("clients.stream.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("espalier.clients.stream.CONNECT_SECONDS", 0.5)
     ticket = server.expect(lambda connection: pytest.fail("it was let in"))
     with serving() as other:
         config = config_of(ticket, **{STREAM_ADDRESS: other.address})
@@ -630,7 +630,7 @@ def test_peers_that_stop_reading_hold_no_thread_once_they_are_broken_off():
 
 
 def test_a_client_notices_that_the_edge_is_gone(monkeypatch):
-    monkeypatch.setattr("clients.stream.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("espalier.clients.stream.CONNECT_SECONDS", 0.5)
     with serving() as server:
         opened = []
         ticket = server.expect(opened.append)

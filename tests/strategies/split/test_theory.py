@@ -5,10 +5,10 @@ from math import ceil, log2, sqrt
 
 import pytest
 
-from clients.messages import ACTIVATIONS, CLIENT_BLOCK, CUT_GRADIENT, INDICES
-from strategies import Observer
-from strategies.split import SplitFedV1
-from strategies.split.theory import (
+from espalier.clients.messages import ACTIVATIONS, CLIENT_BLOCK, CUT_GRADIENT, INDICES
+from espalier.strategies import Observer
+from espalier.strategies.split import SplitFedV1
+from espalier.strategies.split.theory import (
     phi_hfl,
     phi_local,
     phi_phsfl,

@@ -1,0 +1,71 @@
+"""The command line: ``python -m app KEY=VALUE ... [FILE.toml ...]`` runs the app in this process."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from espalier.app.config import RunConfig, parse_config, read_arguments
+from espalier.app.engines import in_process_grid
+from espalier.app.errors import UserError, bad_value
+from espalier.app.logs import quiet_flower, show_own_lines
+from espalier.app.reports.final import result_table
+from espalier.app.reports.folder import saved_config
+from espalier.app.reports.progress import BarProgress
+from espalier.app.run import run
+
+USAGE = """python -m app KEY=VALUE ... [FILE.toml ...]
+
+Runs the same app as `flwr run .`, without Ray and in this process.
+
+  python -m app algorithm=fedavg global-rounds=5 alpha=0.1
+  python -m app experiment.toml seed=1
+  python -m app resume=results/20260101-120000-h-fedavg-digits-seed0
+
+keys and defaults:
+""" + "\n".join(f"  {key} = {value!r}" for key, value in RunConfig().as_dict().items())
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what a command line asks for and return the exit code."""
+    if {"-h", "--help"} & set(arguments):
+        print(USAGE)
+        return 0
+    show_own_lines()
+    quiet_flower()
+    try:
+        config = _config(read_arguments(arguments))
+        path = run(config, in_process_grid(config), BarProgress(Console()), Path.cwd() / "results")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(
+            "interrupted; to go on after the last whole round: python -m app resume=FOLDER, as named above",
+            file=sys.stderr,
+        )
+        return 130
+    print(result_table(json.loads((path / "summary.json").read_text(encoding="utf-8"))))
+    print(f"results: {path}")
+    return 0
+
+
+def _config(given: dict[str, Any]) -> RunConfig:
+    """Return the config; a resumed run needs no key but `resume`, the rest comes from its folder."""
+    if given.get("engine", "in-process") != "in-process":
+        raise bad_value(
+            "engine", given["engine"], "'in-process' for python -m app; for Flower's runtime type: flwr run ."
+        )
+    values = {"engine": "in-process", **given}
+    if values.get("resume"):
+        saved = saved_config(Path(str(values["resume"])).expanduser().absolute()).as_dict()
+        values = {**saved, "output-dir": "", **values}
+    return parse_config(values)
+
+
+def entry() -> int:
+    """Run the console command ``espalier``."""
+    return main(sys.argv[1:])
