@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg, QFedAvg, Strategy
 from torch import nn
 
 from espalier.app.centralised import CentralisedEdge
-from espalier.app.config import BEST_CUT, VIDEO_CACHING, RunConfig
+from espalier.app.config.sections import VIDEO_CACHING, RunConfig
 from espalier.app.errors import UserError, bad_value
 from espalier.app.measured import MeasuredWorld
 from espalier.app.tasks.caching import client_data, examples_available
@@ -76,7 +76,7 @@ def build_algorithm(
         make_edge = over(transport_of, make_edge)
     if world is not None:
         make_edge = planned(make_edge, config, world)
-    if config.weighting == "equal":
+    if config.train.weighting == "equal":
         make_edge = equally_weighted(make_edge)
     return under_cloud(config, make_edge, topology, **options)
 
@@ -93,12 +93,12 @@ def under_cloud(
     """
     hierarchical = Hierarchical(
         # Over its one group a flat algorithm has nothing to aggregate.
-        FedAvg(**ONE_NODE) if config.is_flat else config.cloud.build(ONE_NODE),
+        FedAvg(**ONE_NODE) if config.is_flat else config.federation.cloud_strategy.build(ONE_NODE),
         make_edge,
         topology,
-        edge_rounds=1 if config.is_flat else config.edge_rounds,
+        edge_rounds=1 if config.is_flat else config.federation.edge_rounds,
         seed=config.seed,
-        evaluate_every=config.evaluate_every,
+        evaluate_every=config.report.evaluate_every,
         **options,
     )
     check_states(hierarchical)
@@ -126,7 +126,9 @@ def unsavable_as_user_error() -> Iterator[None]:
 def check_averages(config: RunConfig, model: nn.Module) -> None:
     """Refuse a strategy that can't average the model: QFedAvg multiplies all of it by numbers, integers too."""
     integers = [name for name, tensor in model.state_dict().items() if not tensor.is_floating_point()]
-    for spec in [config.cloud] * (config.role != "edge") + [config.edge] * (config.role != "cloud"):
+    for spec in [config.federation.cloud_strategy] * (config.deploy.role != "edge") + [
+        config.federation.edge_strategy
+    ] * (config.deploy.role != "cloud"):
         if integers and issubclass(spec.kind, QFedAvg):
             allowed = f"another strategy: {spec.name} can't average integers, such as the model's {integers[0]}"
             raise bad_value(spec.key, spec.text, allowed)
@@ -160,7 +162,7 @@ def world_of(
         The clients, in client order.
     """
     num_examples = [profile.num_train_examples for profile in profiles]
-    if config.resources == "simulated":
+    if config.plan.resources == "simulated":
         return make_world(config, topology, client_of, num_examples)
     return MeasuredWorld(
         config, topology, client_of, work_of(config), profiles, examples_of_local_rounds(config, num_examples)
@@ -191,7 +193,7 @@ def work_of(config: RunConfig) -> Work:
     model = family(config).new_model(config)
     if not config.is_split:
         return whole_model_work(model)
-    payload = config.stream_payload if config.split_transport == "stream" else "float32"
+    payload = config.stream.payload if config.split.transport == "stream" else "float32"
     return split_work(model, family(config).input_shape(config), sorted(set(checked_cuts(config))), payload)
 
 
@@ -200,10 +202,10 @@ def examples_of_local_rounds(config: RunConfig, num_examples: Sequence[int]) -> 
 
     Where data grow, mini-batches count as full, as the RawHFL paper has it.
     """
-    batches, size = config.batches_per_epoch, config.batch_size
+    batches, size = config.train.batches_per_epoch, config.train.batch_size
     if not batches:
         return list(num_examples)
-    if config.dataset == VIDEO_CACHING:
+    if config.data.dataset == VIDEO_CACHING:
         return [batches * size] * len(num_examples)
     permutations = [divmod(batches, -(-n // size)) if n else (0, 0) for n in num_examples]
     return [whole * n + rest * size for n, (whole, rest) in zip(num_examples, permutations, strict=True)]
@@ -217,14 +219,14 @@ def planned(make_edge: MakeEdge, config: RunConfig, world: World) -> MakeEdge:
         if isinstance(edge, AccumulatedGradients):
             return ResourceAware(edge, world.edges[name], solve, idle_weight=edge.WEIGHT)
         if isinstance(edge, Strategy):
-            selected = config.selected_per_edge * (config.cells if config.is_flat else 1)
+            selected = config.plan.selected_per_edge * (config.cells if config.is_flat else 1)
             if getattr(edge, "fraction_train", 1.0) < 1:
-                spec = config.cloud if config.is_flat else config.edge
+                spec = config.federation.cloud_strategy if config.is_flat else config.federation.edge_strategy
                 raise bad_value(spec.key, spec.text, "fraction_train = 1.0: plans select the clients")
             if (needed := nodes_needed(edge, "train", selected)) > selected:
-                least = -(-needed * config.selected_per_edge // selected)
+                least = -(-needed * config.plan.selected_per_edge // selected)
                 allowed = f"at least {least}: its {type(edge).__name__} needs {needed} clients"
-                raise bad_value("selected-per-edge", config.selected_per_edge, allowed)
+                raise bad_value("plan.selected-per-edge", config.plan.selected_per_edge, allowed)
         return ResourceAware(edge, world.edges[name], solve)
 
     return make
@@ -240,7 +242,7 @@ def cut_rule(config: RunConfig, client_of: Mapping[int, int], world: World | Non
     if not config.is_split:
         return lambda node_id: 0
     cuts = checked_cuts(config)
-    if config.cut_layer != BEST_CUT:
+    if not config.split.cut_layer.is_best:
         return lambda node_id: cuts[client_of[node_id] % len(cuts)]
     assert world is not None
     return lambda node_id: cuts[world.option_of(client_of[node_id])]
@@ -248,12 +250,16 @@ def cut_rule(config: RunConfig, client_of: Mapping[int, int], world: World | Non
 
 def fedavg(config: RunConfig, client_of: Mapping[int, int], cut_of: CutOf) -> MakeEdge:
     """Flat federated learning: the one group of clients runs `cloud-strategy`."""
-    return lambda name, size: config.cloud.build({**ONE_NODE, "fraction_train": config.participation})
+    return lambda name, size: config.federation.cloud_strategy.build(
+        {**ONE_NODE, "fraction_train": config.federation.participation}
+    )
 
 
 def h_fedavg(config: RunConfig, client_of: Mapping[int, int], cut_of: CutOf) -> MakeEdge:
     """Hierarchical federated learning: `edge-strategy` at every edge."""
-    return lambda name, size: config.edge.build({**ONE_NODE, "fraction_train": config.participation})
+    return lambda name, size: config.federation.edge_strategy.build(
+        {**ONE_NODE, "fraction_train": config.federation.participation}
+    )
 
 
 def rawhfl(config: RunConfig, client_of: Mapping[int, int], cut_of: CutOf) -> MakeEdge:
@@ -261,7 +267,7 @@ def rawhfl(config: RunConfig, client_of: Mapping[int, int], cut_of: CutOf) -> Ma
 
     The variants of H-FedAvg, and FedAvg-UB, that it is compared with differ in the rule of the plan alone.
     """
-    return lambda name, size: AccumulatedGradients(config.learning_rate, StrategyEdge(FedAvg(**ONE_NODE)))
+    return lambda name, size: AccumulatedGradients(config.train.learning_rate, StrategyEdge(FedAvg(**ONE_NODE)))
 
 
 def centralised(config: RunConfig, client_of: Mapping[int, int], cut_of: CutOf) -> MakeEdge:
@@ -273,7 +279,7 @@ def centralised(config: RunConfig, client_of: Mapping[int, int], cut_of: CutOf) 
 def top_popular(config: RunConfig, client_of: Mapping[int, int], cut_of: CutOf) -> MakeEdge:
     """Top-Popular: no training."""
     clients = client_data(config)
-    available = [examples_available(config, data.train_slots, config.edge_rounds) for data in clients]
+    available = [examples_available(config, data.train_slots, config.federation.edge_rounds) for data in clients]
     return lambda name, size: TopPopularEdge(clients, lambda t: [at(t) for at in available], client_of)
 
 
@@ -285,7 +291,7 @@ def sfl_v1(config: RunConfig, client_of: Mapping[int, int], cut_of: CutOf) -> Ma
 def sfl_v2(config: RunConfig, client_of: Mapping[int, int], cut_of: CutOf) -> MakeEdge:
     """SFL-V2: one server block per edge, for all of its clients."""
     (cut,) = set(checked_cuts(config))
-    one_by_one = config.server_order == "one-by-one"
+    one_by_one = config.split.server_order == "one-by-one"
     return lambda name, size: SplitFedV2(edge_model(config), cut, one_by_one=one_by_one, **split_options(config, name))
 
 
@@ -325,11 +331,13 @@ def checked_cuts(config: RunConfig) -> tuple[int, ...]:
     """Return the clients' cuts, all there are for ``cut-layer = "best"``; UserError for one that the model has not."""
     model = family(config).new_model(config)
     names = [name for name, _ in model.named_children()]
-    for cut in config.cuts:
+    for cut in config.split.cut_layer.numbers:
         if cut not in legal_cuts(model):
             allowed = ", ".join(f"{i} (after {names[i - 1]})" for i in legal_cuts(model))
-            raise bad_value("cut-layer", config.cut_layer, f"{allowed}: the head, {names[-1]}, stays at the server")
-    return config.cuts or tuple(legal_cuts(model))
+            raise bad_value(
+                "cut-layer", config.split.cut_layer.text, f"{allowed}: the head, {names[-1]}, stays at the server"
+            )
+    return config.split.cut_layer.numbers or tuple(legal_cuts(model))
 
 
 def edge_model(config: RunConfig) -> nn.Sequential:
@@ -340,18 +348,18 @@ def edge_model(config: RunConfig) -> nn.Sequential:
 def split_options(config: RunConfig, edge: str) -> dict[str, Any]:
     """Return what all split edges take."""
     server = LocalTraining(
-        optimizer=config.server_optimizer,
-        learning_rate=config.server_learning_rate or config.learning_rate,
-        momentum=config.server_momentum,
-        weight_decay=config.server_weight_decay,
+        optimizer=config.split.server_optimizer,
+        learning_rate=config.split.server_learning_rate or config.train.learning_rate,
+        momentum=config.split.server_momentum,
+        weight_decay=config.split.server_weight_decay,
     )
     return {
         "make_optimizer": partial(make_optimizer, training=server),
         "input_shape": family(config).input_shape(config),
         "evaluation": StrategyEdge(FedAvg(**ONE_NODE)),
-        "label_policy": config.label_policy,
+        "label_policy": config.split.label_policy,
         "frozen": frozen_head(config) or None,
-        "participation": config.participation,
-        "max_batch": config.batch_size,
+        "participation": config.federation.participation,
+        "max_batch": config.train.batch_size,
         "seed": derived_seed(config.seed, "split", edge),
     }

@@ -8,7 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from espalier.app.config import RunConfig, parse_config, read_arguments
+from espalier.app.config.parse import parse_config, read_arguments
+from espalier.app.config.sections import RunConfig
 from espalier.app.engines import in_process_grid
 from espalier.app.errors import UserError, bad_value
 from espalier.app.logs import quiet_flower, show_own_lines

@@ -2,7 +2,7 @@
 
 from flwr.serverapp import Grid
 
-from espalier.app.config import RunConfig
+from espalier.app.config.sections import RunConfig
 from espalier.app.tasks.clients import client_task
 from espalier.clients.client_app import make_client_app
 from espalier.sim.in_process_grid import InProcessGrid
@@ -11,7 +11,7 @@ from espalier.sim.in_process_grid import InProcessGrid
 def in_process_grid(config: RunConfig) -> InProcessGrid:
     """Return a Grid of `num-clients` nodes that run the ClientApp in this process."""
     client_app = make_client_app(client_task, durable=False)
-    return InProcessGrid(client_app, config.num_clients, run_config=config.as_dict(), seed=config.seed)
+    return InProcessGrid(client_app, config.federation.num_clients, run_config=config.as_dict(), seed=config.seed)
 
 
 def grid_for(config: RunConfig, flower: Grid) -> Grid:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
-from espalier.app.config import RunConfig
+from espalier.app.config.sections import RunConfig
 from espalier.app.errors import UserError, bad_value
 from espalier.strategies import Profile, ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
 from espalier.strategies.attendance import MOST_LINES
@@ -34,34 +34,36 @@ def gather_clients(grid: Grid, config: RunConfig, measure: Measure | None = None
     config : RunConfig
         The run.
     measure : Callable[[int], ConfigRecord], optional (default: None)
-        Asks nodes to measure with ``resources = "measured"``; None leaves the link to their configs.
+        Asks nodes to measure with ``plan.resources = "measured"``; None leaves the link to their configs.
 
     Raises
     ------
     UserError
-        If too few nodes are there after `wait-for-nodes` seconds, or some do not answer with a profile.
+        If too few nodes are there after `deploy.wait-for-nodes` seconds, or some do not answer with a profile.
     """
     profiles: dict[int, Profile] = {}
     are_there = False
     ask = partial(_ask, grid, config, measure)
     try:
-        for answers in answers_of_nodes(grid, config.num_clients, config.wait_for_nodes, ask):
+        for answers in answers_of_nodes(grid, config.federation.num_clients, config.deploy.wait_for_nodes, ask):
             are_there = True
             for profile in answers:
-                if profile.partition_id < config.num_clients:
+                if profile.partition_id < config.federation.num_clients:
                     profiles.setdefault(profile.partition_id, profile)
-            if len(profiles) == config.num_clients:
+            if len(profiles) == config.federation.num_clients:
                 break
     except TimeoutError as error:
         if not are_there:
-            raise bad_value("num-clients", config.num_clients, f"as many SuperNodes as there are: {error}") from None
-        missing = sorted(set(range(config.num_clients)) - profiles.keys())
+            raise bad_value(
+                "num-clients", config.federation.num_clients, f"as many SuperNodes as there are: {error}"
+            ) from None
+        missing = sorted(set(range(config.federation.num_clients)) - profiles.keys())
         raise UserError(f"no profile from clients {missing}: the log says what they failed on") from None
-    return [profiles[i] for i in range(config.num_clients)]
+    return [profiles[i] for i in range(config.federation.num_clients)]
 
 
 def gather_devices(grid: Grid, config: RunConfig, measure: Measure | None = None) -> list[Profile]:
-    """Wait until the `edge-clients` devices of an edge's host are connected; return their profiles in client order.
+    """Wait until an edge's `deploy.edge-clients` devices are connected; return their profiles in client order.
 
     Parameters
     ----------
@@ -73,17 +75,19 @@ def gather_devices(grid: Grid, config: RunConfig, measure: Measure | None = None
     UserError
         If too few or too many are there, two are the same client, or one belongs to another edge.
     """
-    if config.edge_clients > config.num_clients:
-        raise bad_value("edge-clients", config.edge_clients, f"at most num-clients = {config.num_clients}")
+    if config.deploy.edge_clients > config.federation.num_clients:
+        raise bad_value(
+            "deploy.edge-clients", config.deploy.edge_clients, f"at most num-clients = {config.federation.num_clients}"
+        )
     profiles: dict[int, Profile] = {}
     ask = partial(_ask, grid, config, measure)
     try:
-        for answers in answers_of_nodes(grid, config.edge_clients, config.wait_for_nodes, ask):
+        for answers in answers_of_nodes(grid, config.deploy.edge_clients, config.deploy.wait_for_nodes, ask):
             for profile in answers:
-                if profile.edge not in ("", config.edge_name):
+                if profile.edge not in ("", config.deploy.edge_name):
                     raise UserError(
                         f"edge-name = {profile.edge!r} in the config of client {profile.partition_id}'s node: allowed "
-                        f"is {config.edge_name!r}, the edge that this run serves"
+                        f"is {config.deploy.edge_name!r}, the edge that this run serves"
                     )
                 first = profiles.setdefault(profile.partition_id, profile)
                 if first is not profile:
@@ -91,13 +95,15 @@ def gather_devices(grid: Grid, config: RunConfig, measure: Measure | None = None
                         f"nodes {first.node_id} and {profile.node_id} both have partition-id {profile.partition_id}: "
                         "give every node one of its own"
                     )
-            if len(profiles) >= config.edge_clients:
+            if len(profiles) >= config.deploy.edge_clients:
                 break
     except TimeoutError as error:
         allowed = f"as many SuperNodes as there are with a profile, {len(profiles)} so far: {error}"
-        raise bad_value("edge-clients", config.edge_clients, allowed) from None
-    if len(profiles) > config.edge_clients:
-        raise bad_value("edge-clients", config.edge_clients, f"{len(profiles)}, the clients that are there")
+        raise bad_value("deploy.edge-clients", config.deploy.edge_clients, allowed) from None
+    if len(profiles) > config.deploy.edge_clients:
+        raise bad_value(
+            "deploy.edge-clients", config.deploy.edge_clients, f"{len(profiles)}, the clients that are there"
+        )
     return [profiles[i] for i in sorted(profiles)]
 
 
@@ -148,9 +154,9 @@ def answers_of_nodes(
 
 
 def _ask(grid: Grid, config: RunConfig, measure: Measure | None, node_ids: Iterable[int]) -> dict[int, Profile]:
-    measure = (measure or ask_to_measure) if config.resources == "measured" else None
+    measure = (measure or ask_to_measure) if config.plan.resources == "measured" else None
     try:
-        profiles = ask_profiles(grid, node_ids, timeout_seconds=config.reply_timeout or None, measure=measure)
+        profiles = ask_profiles(grid, node_ids, timeout_seconds=config.deploy.reply_timeout or None, measure=measure)
     except ValueError as error:
         raise UserError(str(error)) from None
     for profile in profiles:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from espalier.app.config import RunConfig
+from espalier.app.config.sections import RunConfig
 from espalier.app.errors import UserError, bad_value
 from espalier.app.wireless import (
     EdgeResources,
@@ -86,7 +86,7 @@ class MeasuredWorld:
         self._gain = link_gain(rates, self._max_power_watts, self._bandwidth_hz)
         examples = np.array(num_examples, dtype=np.float64)[:, np.newaxis]
         self._cycles = examples * np.array([[device.cycles_per_example] for device in devices]) * work.share
-        self._traffic = traffic_of(work, num_examples, config.downlink_bits_per_second)
+        self._traffic = traffic_of(work, num_examples, config.plan.downlink_bits_per_second)
         self.energy = EnergyMeter(self._cell)
         self.options: dict[int, int] = {}
         self.edges = {name: EdgeResources(self, name) for name in topology}
@@ -112,7 +112,7 @@ class MeasuredWorld:
             previous=previous,
             bandwidth_hz=self._bandwidth_hz,
             noise_watts=noise_watts(self._bandwidth_hz),
-            min_frequency_hz=[max(self._config.min_frequency_hz, device.min_frequency_hz) for device in devices],
+            min_frequency_hz=[max(self._config.plan.min_frequency_hz, device.min_frequency_hz) for device in devices],
             seed=seed,
         )
 
@@ -219,16 +219,18 @@ def checked_devices(config: RunConfig, profiles: Sequence[Profile]) -> list[Devi
             raise UserError(
                 f"client {profile.partition_id}: {CAPACITANCE} = {device.capacitance:g}: allowed is {allowed}"
             )
-        if config.min_frequency_hz > device.max_frequency_hz:
+        if config.plan.min_frequency_hz > device.max_frequency_hz:
             allowed = f"at most {device.max_frequency_hz:g}, the highest of client {profile.partition_id}"
-            raise bad_value("min-frequency-hz", config.min_frequency_hz, allowed)
+            raise bad_value("plan.min-frequency-hz", config.plan.min_frequency_hz, allowed)
     return devices
 
 
 def _checked(profile: Profile) -> DeviceProfile:
     device, client = profile.device, f"client {profile.partition_id}"
     if device is None:
-        raise UserError(f"{client} has measured nothing: allowed is a ClientApp that does, for resources = 'measured'")
+        raise UserError(
+            f"{client} has measured nothing: allowed is a ClientApp that does, for plan.resources = 'measured'"
+        )
     for key in NEEDED:
         value = getattr(device, key.replace("-", "_"))
         if value == 0:

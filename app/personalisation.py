@@ -6,7 +6,7 @@ import torch
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from espalier.app.config import RunConfig
+from espalier.app.config.sections import RunConfig
 from espalier.app.reports.bytes import ByteMeter
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import personalised_line
@@ -29,23 +29,23 @@ def personalise(
 ) -> None:
     """Fine-tune the clients' heads from the trained model `arrays` and save them in ``heads.pt``.
 
-    Does nothing for an algorithm that does not split the model, or with ``fine-tune-steps = 0``.
+    Does nothing for an algorithm that does not split the model, or with ``fine-tune.steps = 0``.
     """
-    if not config.is_split or config.fine_tune_steps == 0:
+    if not config.is_split or config.fine_tune.steps == 0:
         return
     edges: dict[str, SplitEdge | RemoteEdge] = {n: innermost(edge) for n, edge in hierarchical.edges.items()}
-    fine_tuning = FineTuning(config.fine_tune_steps, config.fine_tune_rate)
+    fine_tuning = FineTuning(config.fine_tune.steps, config.fine_tune.rate)
     results: dict[str, Personalised] = converse(
         grid,
         {
             name: edge.personalise(arrays, fine_tuning, MemberGrid(grid, hierarchical.topology[name]))
             for name, edge in edges.items()
         },
-        timeout_seconds=config.reply_timeout or None,
+        timeout_seconds=config.deploy.reply_timeout or None,
         on_message=lambda *what: meter.on_message("edge", *what),
     )
     for name, result in results.items():
         hierarchical.log_failures("personalisation", name, result.failures)
     heads = {client_of[n]: head for result in results.values() for n, head in result.heads.items()}
     torch.save(dict(sorted(heads.items())), folder.path / "heads.pt")
-    folder.append_metrics([personalised_line(config.global_rounds, results, meter.take(), client_of)])
+    folder.append_metrics([personalised_line(config.federation.global_rounds, results, meter.take(), client_of)])

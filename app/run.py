@@ -24,7 +24,8 @@ from espalier.app.algorithms import (
     unsavable_as_user_error,
     world_of,
 )
-from espalier.app.config import RunConfig, check_cell_size, check_strategies
+from espalier.app.config.sections import RunConfig
+from espalier.app.config.together import check_cell_size, check_strategies
 from espalier.app.errors import UserError, bad_value
 from espalier.app.federation import assign_edges, gather_clients
 from espalier.app.memory import keep_memory
@@ -168,7 +169,7 @@ def assemble(
     config: RunConfig, grid: Grid, model: nn.Sequential, progress: ProgressDisplay, streams: Streams | None = None
 ) -> Federation:
     """Wait for the clients, group them and build the algorithm; UserError for whatever the user has to change."""
-    if config.role == "cloud":
+    if config.deploy.role == "cloud":
         return assemble_cloud(config, grid, model, progress)
     with streams.probes() if streams and measures(config) else nullcontext() as measure:
         profiles = gather_clients(grid, config, measure)
@@ -223,9 +224,11 @@ def resumable_state(config: RunConfig, folder: ResultsFolder) -> dict[str, Any] 
     if state is None:
         return None
     if state["data"] != family(config).data_fingerprint(config):
-        raise bad_value("data-dir", config.data_dir, f"the data of the run to resume, {folder.path}")
-    if state["round"] > config.global_rounds:
-        raise bad_value("global-rounds", config.global_rounds, f"at least {state['round']}, the rounds that are over")
+        raise bad_value("data-dir", config.data.data_dir, f"the data of the run to resume, {folder.path}")
+    if state["round"] > config.federation.global_rounds:
+        raise bad_value(
+            "global-rounds", config.federation.global_rounds, f"at least {state['round']}, the rounds that are over"
+        )
     return state
 
 
@@ -270,14 +273,18 @@ def train(
     model.to(device)
     steps = hierarchical.edge_rounds * len(hierarchical.edges)
     keep_memory()
-    progress.begin((first_round - 1) * steps, config.global_rounds * steps)
+    progress.begin((first_round - 1) * steps, config.federation.global_rounds * steps)
     started = time.monotonic() - wall_seconds
     try:
         for outcome in hierarchical.rounds(
-            grid, arrays, config.global_rounds, first_round=first_round, timeout=config.reply_timeout or None
+            grid,
+            arrays,
+            config.federation.global_rounds,
+            first_round=first_round,
+            timeout=config.deploy.reply_timeout or None,
         ):
             arrays, test = outcome.arrays, None
-            if config.has_model and hierarchical.evaluates_after(outcome.number, config.global_rounds):
+            if config.has_model and hierarchical.evaluates_after(outcome.number, config.federation.global_rounds):
                 model.load_state_dict(ArrayRecord({**arrays, **frozen}).to_torch_state_dict())
                 test = loss_and_accuracy(model, test_pool, prepare, device)
             wall_seconds = time.monotonic() - started
@@ -303,7 +310,7 @@ def train(
                     "world": world.state_dict() if world else {},
                 }
             )
-            progress.round_over(outcome.number, config.global_rounds, line)
+            progress.round_over(outcome.number, config.federation.global_rounds, line)
     finally:
         progress.end()
     model.load_state_dict(ArrayRecord({**arrays, **frozen}).to_torch_state_dict())

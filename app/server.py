@@ -7,7 +7,8 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from espalier.app.config import PATH_KEYS, parse_config
+from espalier.app.config.parse import parse_config
+from espalier.app.config.together import PATH_KEYS
 from espalier.app.engines import grid_for
 from espalier.app.errors import bad_value
 from espalier.app.logs import WithoutTraceback, quiet_flower, show_own_lines
@@ -31,7 +32,7 @@ def main(grid: Grid, context: Context) -> None:
         if value and not Path(value).expanduser().is_absolute():
             raise bad_value(key, value, "an absolute path (a relative one would start at the SuperLink's folder)")
     results = Path.home() / "espalier-results"
-    if config.role == "edge":
+    if config.deploy.role == "edge":
         run_edge(config, grid, results)
         return
     path = run(config, grid_for(config, grid), LogProgress(), results)

@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord
 
 from espalier.app.algorithms import checked_cuts
 from espalier.app.certificates import is_valid_for, self_signed
-from espalier.app.config import RunConfig
+from espalier.app.config.sections import RunConfig
 from espalier.app.errors import UserError, bad_value
 from espalier.app.reports.bytes import ByteMeter
 from espalier.app.tasks.family import family
@@ -56,9 +56,9 @@ class Streams:
         config = self.config
         return StreamTransport(
             self.server,
-            payload=config.stream_payload,
-            timeout_seconds=config.stream_timeout,
-            patience_seconds=IN_PROCESS_PATIENCE_SECONDS if config.engine == "in-process" else config.stream_timeout,
+            payload=config.stream.payload,
+            timeout_seconds=config.stream.timeout,
+            patience_seconds=IN_PROCESS_PATIENCE_SECONDS if config.engine == "in-process" else config.stream.timeout,
             on_bytes=partial(meter.on_bytes, edge),
         )
 
@@ -80,12 +80,12 @@ class Streams:
 
 def trains_by_stream(config: RunConfig) -> bool:
     """Return whether a run's mini-batches travel in streams to this host."""
-    return config.split_transport == "stream" and config.is_split and config.role != "cloud"
+    return config.split.transport == "stream" and config.is_split and config.deploy.role != "cloud"
 
 
 def measures(config: RunConfig) -> bool:
     """Return whether a run's clients measure their links to this host."""
-    return config.resources == "measured" and config.role != "cloud"
+    return config.plan.resources == "measured" and config.deploy.role != "cloud"
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def streams_of(config: RunConfig) -> Iterator[Streams | None]:
         return
     address = checked_address(config)
     key, certificate = (
-        given_certificate(config) if config.stream_certificate else self_signed(address, CERTIFICATE_DAYS)
+        given_certificate(config) if config.stream.certificate else self_signed(address, CERTIFICATE_DAYS)
     )
     try:
         server = StreamServer(
@@ -110,12 +110,12 @@ def streams_of(config: RunConfig) -> Iterator[Streams | None]:
             certificate,
             address=address,
             listen_on=listen_on(address),
-            port=config.stream_port,
+            port=config.stream.port,
             max_frame_bytes=largest_frame_bytes(config) if trains_by_stream(config) else 0,
-            max_streams=config.edge_clients if config.role == "edge" else config.num_clients,
+            max_streams=config.deploy.edge_clients if config.deploy.role == "edge" else config.federation.num_clients,
         )
     except RuntimeError:
-        raise bad_value("stream-port", config.stream_port, f"a free port of {listen_on(address)}, or 0") from None
+        raise bad_value("stream.port", config.stream.port, f"a free port of {listen_on(address)}, or 0") from None
     with server:
         yield Streams(config, server)
 
@@ -123,20 +123,22 @@ def streams_of(config: RunConfig) -> Iterator[Streams | None]:
 def largest_frame_bytes(config: RunConfig) -> int:
     """Return the bytes of the largest frame that a client of this run may send."""
     shapes = cut_shapes(family(config).new_model(config), family(config).input_shape(config))
-    form = Format(config.stream_payload, torch.float32)
-    return min(max(form.frame_bytes(config.batch_size, shapes[cut]) for cut in checked_cuts(config)), MOST_FRAME_BYTES)
+    form = Format(config.stream.payload, torch.float32)
+    return min(
+        max(form.frame_bytes(config.train.batch_size, shapes[cut]) for cut in checked_cuts(config)), MOST_FRAME_BYTES
+    )
 
 
 def checked_address(config: RunConfig) -> str:
-    """Return ``stream-address``; UserError if it is neither an IP address nor a host's name."""
-    address = config.stream_address
+    """Return ``stream.address``; UserError if it is neither an IP address nor a host's name."""
+    address = config.stream.address
     try:
         return str(ip_address(address))
     except ValueError:
         if HOST_NAME.fullmatch(address):
             return address
     allowed = "the name or IP address of this host as clients know it, without a port"
-    raise bad_value("stream-address", address, allowed)
+    raise bad_value("stream.address", address, allowed)
 
 
 def listen_on(address: str) -> str:
@@ -153,23 +155,23 @@ def listen_on(address: str) -> str:
 def given_certificate(config: RunConfig) -> tuple[bytes, bytes]:
     """Return the key and the certificate that the config names, as PEM; UserError if they are not a pair."""
     key, certificate = (
-        _read("stream-key", config.stream_key),
-        _read("stream-certificate", config.stream_certificate),
+        _read("stream.key", config.stream.key),
+        _read("stream.certificate", config.stream.certificate),
     )
     try:
         parsed = x509.load_pem_x509_certificate(certificate)
         own = parsed.public_key()
     except ValueError:
-        raise bad_value("stream-certificate", config.stream_certificate, "a PEM file with a certificate") from None
-    if not is_valid_for(parsed, config.stream_address):
-        allowed = f"a certificate that is valid today, for stream-address = {config.stream_address!r}"
-        raise bad_value("stream-certificate", config.stream_certificate, allowed)
+        raise bad_value("stream.certificate", config.stream.certificate, "a PEM file with a certificate") from None
+    if not is_valid_for(parsed, config.stream.address):
+        allowed = f"a certificate that is valid today, for stream.address = {config.stream.address!r}"
+        raise bad_value("stream.certificate", config.stream.certificate, allowed)
     try:
         given = serialization.load_pem_private_key(key, password=None).public_key()
     except (ValueError, TypeError):
-        raise bad_value("stream-key", config.stream_key, "a PEM file with a private key that has no password") from None
+        raise bad_value("stream.key", config.stream.key, "a PEM file with a private key that has no password") from None
     if given != own:
-        raise bad_value("stream-key", config.stream_key, f"the private key of {config.stream_certificate}")
+        raise bad_value("stream.key", config.stream.key, f"the private key of {config.stream.certificate}")
     return key, certificate
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from espalier.app.config import RunConfig
+from espalier.app.config.sections import RunConfig
 from espalier.app.errors import bad_value
 from espalier.app.work import Work, traffic_of
 from espalier.sim.meters import Clock, EnergyMeter
@@ -22,7 +22,7 @@ logger = getLogger("espalier")
 
 BITS_PER_INPUT = 32  # D_u = 43 features x 32 bit in the RawHFL paper
 
-# These have rules of their own; all others take the config's `solver`.
+# These have rules of their own; all others take the config's `plan.solver`.
 RULES = {
     "h-fedavg-m1": "h-fedavg-m1",
     "h-fedavg-m2": "h-fedavg-m2",
@@ -69,12 +69,12 @@ class WirelessWorld:
         self.world = make_world(
             np.bincount(cells).tolist(),
             config.seed,
-            radius_metres=config.cell_radius_metres,
-            redraw=config.fading == "redrawn",
-            planning_error_db=config.planning_error_db,
-            bandwidth_hz=config.bandwidth_hz,
-            noise_figure_db=config.noise_figure_db,
-            **config.device_ranges,
+            radius_metres=config.radio.cell_radius_metres,
+            redraw=config.radio.fading == "redrawn",
+            planning_error_db=config.radio.planning_error_db,
+            bandwidth_hz=config.radio.bandwidth_hz,
+            noise_figure_db=config.radio.noise_figure_db,
+            **config.radio.device_ranges,
         )
         self.clock = Clock(topology)
         self.energy = EnergyMeter(cells)
@@ -83,7 +83,7 @@ class WirelessWorld:
         self._client_of = client_of
         examples = np.array(num_examples, dtype=np.float64)[:, np.newaxis]
         self._cycles = examples * BITS_PER_INPUT * values_per_example * self._cycles_per_bit[:, np.newaxis] * work.share
-        self._traffic = traffic_of(work, num_examples, config.downlink_bits_per_second)
+        self._traffic = traffic_of(work, num_examples, config.plan.downlink_bits_per_second)
         self.options: dict[int, int] = {}
         self.edges = {name: EdgeResources(self, name) for name in topology}
 
@@ -117,7 +117,7 @@ class WirelessWorld:
             previous=previous,
             bandwidth_hz=self.world.radio.bandwidth_hz,
             noise_watts=self.world.radio.noise_watts,
-            min_frequency_hz=config.min_frequency_hz,
+            min_frequency_hz=config.plan.min_frequency_hz,
             seed=seed,
         )
 
@@ -130,7 +130,7 @@ class WirelessWorld:
         who = np.flatnonzero(plan.selected)
         chosen, option, rounds = clients[who], plan.option[who], plan.local_rounds[who]
         place = self._place[chosen]
-        deadline = inf if self._config.algorithm in WITHOUT_LIMITS else self._config.deadline_seconds
+        deadline = inf if self._config.algorithm in WITHOUT_LIMITS else self._config.plan.deadline_seconds
         traffic = {name: values[chosen, option] for name, values in self._traffic.items()}
         done = realise(
             cycles=rounds * self._cycles[chosen, option],
@@ -311,15 +311,15 @@ def cells_of_clients(
 def limits_of(config: RunConfig, cell: np.ndarray) -> dict[str, Any]:
     """Return the part of a `Problem` that the config decides, for clients of these cells."""
     smallest = int(np.unique(cell, return_counts=True)[1].min())
-    to_select = min(config.selected_per_edge, smallest)
-    overlap = config.max_overlap if config.max_overlap >= 0 else config.selected_per_edge // 2
+    to_select = min(config.plan.selected_per_edge, smallest)
+    overlap = config.plan.max_overlap if config.plan.max_overlap >= 0 else config.plan.selected_per_edge // 2
     return {
         "clients_per_cell": to_select,
         # With clients missing, others may have to come twice.
         "max_overlap": max(overlap, 2 * to_select - smallest),
-        "deadline_seconds": config.deadline_seconds,
-        "max_local_rounds": config.max_local_rounds,
-        "theta": config.theta,
+        "deadline_seconds": config.plan.deadline_seconds,
+        "max_local_rounds": config.plan.max_local_rounds,
+        "theta": config.plan.theta,
     }
 
 
@@ -337,8 +337,8 @@ def report_of(clients: np.ndarray, plan: Plan) -> dict[str, Any]:
 
 
 def falls_short(config: RunConfig, edge: str, server_round: int, cell: np.ndarray, plan: Plan) -> bool:
-    """Tell, and log, whether a plan has somebody but fewer of the clients of a cell than `selected-per-edge`."""
-    selected, wanted = int(plan.selected.sum()), config.selected_per_edge
+    """Tell, and log, whether a plan has somebody but fewer of the clients of a cell than `plan.selected-per-edge`."""
+    selected, wanted = int(plan.selected.sum()), config.plan.selected_per_edge
     fewest = np.bincount(cell, weights=plan.selected)[np.unique(cell)].min()
     # The rules that take everybody have no number to fall short of.
     is_short = selected > 0 and fewest < wanted and config.algorithm not in RULES
@@ -364,8 +364,8 @@ def rows_of(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
 
 
 def solver_for(config: RunConfig, resources: EdgeResources) -> Solver:
-    """Return the rule of the config's algorithm, or its `solver`, for an edge."""
-    solve = get_solver(RULES.get(config.algorithm, config.solver))
+    """Return the rule of the config's algorithm, or its `plan.solver`, for an edge."""
+    solve = get_solver(RULES.get(config.algorithm, config.plan.solver))
     if config.algorithm in JOINT_RULES:
         return lambda problem: resources.plan_of_all_cells(solve)
     return solve
@@ -376,6 +376,6 @@ def check_deadline(config: RunConfig, world: World) -> None:
     if config.algorithm in WITHOUT_LIMITS:
         return
     fastest = float(least_seconds(world.problem(1, world.everybody, None, 0)).min())
-    if fastest > config.deadline_seconds:
+    if fastest > config.plan.deadline_seconds:
         allowed = f"more: the fastest client needs {fastest:.3g} s for one local round"
-        raise bad_value("deadline-seconds", config.deadline_seconds, allowed)
+        raise bad_value("plan.deadline-seconds", config.plan.deadline_seconds, allowed)

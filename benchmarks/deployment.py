@@ -109,12 +109,12 @@ def step_seconds(folder: Path) -> dict[str, float]:
         "global_rounds": 2,
         "local_epochs": 1,
         "batch_size": SHAPE[0],
-        "evaluate_every": 0,
-        "fine_tune_steps": 0,
+        "report.evaluate-every": 0,
+        "fine-tune.steps": 0,
     }
     with federation(folder / "deployment", device_configs(range(1), 1)) as made:
         for transport, steps in (("messages", 4), ("stream", EXCHANGES)):
-            how = {"split_transport": transport, "batches_per_epoch": steps}
+            how = {"split.transport": transport, "batches_per_epoch": steps}
             lines = run(made, folder / transport, settings | how)
             seconds[transport] = lines[-1]["seconds"] / steps
     return seconds
@@ -131,12 +131,12 @@ def edge_round_seconds(folder: Path, transport: str) -> float:
         "local_epochs": 1,
         "batches_per_epoch": 4,
         "batch_size": 16,
-        "evaluate_every": 0,
-        "fine_tune_steps": 0,
-        "split_transport": transport,
+        "report.evaluate-every": 0,
+        "fine-tune.steps": 0,
+        "split.transport": transport,
     }
     with two_tiers(ROOT, 4, 2, folder, run_config(settings)) as cloud:
-        run(cloud, folder / "results", settings | {"role": "cloud"})
+        run(cloud, folder / "results", settings | {"deploy.role": "cloud"})
     lines = [line for edge in cloud.edges for line in edge_lines(edge.folder / "results")]
     return statistics.fmean(line["seconds"] for line in lines)
 

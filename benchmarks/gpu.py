@@ -17,7 +17,8 @@ from statistics import median
 import torch
 
 from benchmarks.hierarchical import hierarchical_rounds, random_pixels
-from espalier.app.config import RunConfig, parse_config
+from espalier.app.config.parse import parse_config
+from espalier.app.config.sections import RunConfig
 from espalier.app.logs import quiet_flower
 from espalier.app.memory import keep_memory
 from espalier.app.tasks.common import set_up_torch
@@ -37,7 +38,7 @@ def main() -> None:
     print(torch.cuda.get_device_name())
     print(f"{'ms per mini-batch':<22}{'CPU':>10}{'GPU':>10}{'CPU/GPU':>10}{'GPU, PyTorch default':>24}")
     with tempfile.TemporaryDirectory() as folder:
-        pixels = {"data-dir": str(random_pixels(Path(folder))), "cache-dir": f"{folder}/cache"}
+        pixels = {"data-dir": str(random_pixels(Path(folder))), "data.cache-dir": f"{folder}/cache"}
         keep_memory()
         for model in ("cnn", "resnet18"):
             for name, algorithm in (("whole", "fedavg"), ("cut", "sfl-v1")):
@@ -54,7 +55,7 @@ def main() -> None:
                             "local-epochs": 1,
                             "batches-per-epoch": BATCHES[model, device],
                             "learning-rate": 0.01,
-                            "evaluate-every": 0,
+                            "report.evaluate-every": 0,
                             "engine": "in-process",
                             **pixels,
                         }
@@ -84,7 +85,7 @@ def milliseconds_as_set_up(config: RunConfig) -> float:
     times = [time.perf_counter()]
     for _, _ in zip(range(ROUNDS + 1), hierarchical_rounds(config, new_model(config).state_dict()), strict=False):
         times.append(time.perf_counter())
-    per_round = config.num_clients * config.batches_per_epoch
+    per_round = config.federation.num_clients * config.train.batches_per_epoch
     return median(end - start for start, end in list(pairwise(times))[1:]) / per_round * 1e3
 
 

@@ -25,7 +25,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from espalier.app.algorithms import build_algorithm
-from espalier.app.config import RunConfig, parse_config
+from espalier.app.config.parse import parse_config
+from espalier.app.config.sections import RunConfig
 from espalier.app.engines import in_process_grid
 from espalier.app.federation import assign_edges, gather_clients
 from espalier.app.logs import quiet_flower
@@ -48,14 +49,14 @@ def main() -> None:
             {
                 "dataset": "image-folder",
                 "data-dir": str(Path(data_dir).absolute()),
-                "cache-dir": f"{folder}/cache",
+                "data.cache-dir": f"{folder}/cache",
                 "num-clients": 20,
                 "num-edges": 4,
                 "global-rounds": ROUNDS + 2,
                 "local-epochs": 5,
                 "batches-per-epoch": 5,
                 "learning-rate": 0.01,
-                "evaluate-every": 0,
+                "report.evaluate-every": 0,
                 "engine": "in-process",
             }
         )
@@ -90,20 +91,20 @@ def hierarchical_rounds(config: RunConfig, start: Weights) -> Iterator[Weights]:
     profiles = gather_clients(grid, config)
     client_of = {profile.node_id: profile.partition_id for profile in profiles}
     strategy = build_algorithm(config, assign_edges(profiles, config), client_of)
-    for outcome in strategy.rounds(grid, ArrayRecord(start), config.global_rounds):
+    for outcome in strategy.rounds(grid, ArrayRecord(start), config.federation.global_rounds):
         yield outcome.arrays.to_torch_state_dict()
 
 
 def bare_rounds(config: RunConfig, start: Weights) -> Iterator[Weights]:
     """Yield the global weights after each round of plain loops over edges, edge rounds and clients."""
-    training = LocalTraining(config.local_epochs, config.batches_per_epoch, config.batch_size)
+    training = LocalTraining(config.train.local_epochs, config.train.batches_per_epoch, config.train.batch_size)
     data, prepare, model = load_data(config).train, normaliser(config), new_model(config)
     clients = [examples(data, indices.train) for indices in client_indices(config)]
     inputs = [prepare(client.inputs) for client in clients]
-    per_edge = config.num_clients // config.edges
-    edge_rounds = 1 if config.is_flat else config.edge_rounds
+    per_edge = config.federation.num_clients // config.edges
+    edge_rounds = 1 if config.is_flat else config.federation.edge_rounds
     weights = start
-    for t in range(config.global_rounds):
+    for t in range(config.federation.global_rounds):
         edges, sizes = [], []
         for edge in range(config.edges):
             members = range(edge * per_edge, (edge + 1) * per_edge)
@@ -114,7 +115,7 @@ def bare_rounds(config: RunConfig, start: Weights) -> Iterator[Weights]:
                 for i in members:
                     generator = client_generator(config.seed, i, t * edge_rounds + e, "batches")
                     batches = mini_batches(len(clients[i]), training, generator)
-                    models.append(sgd(model, own, inputs[i], clients[i].labels, batches, config.learning_rate))
+                    models.append(sgd(model, own, inputs[i], clients[i].labels, batches, config.train.learning_rate))
                 own = average(models, counts)
             edges.append(own)
             sizes.append(sum(counts))

@@ -27,7 +27,8 @@ from flwr.simulation import run_simulation
 from benchmarks.hierarchical import measure, random_pixels
 from espalier.app.algorithms import build_algorithm
 from espalier.app.client import app as client_app
-from espalier.app.config import RunConfig, parse_config
+from espalier.app.config.parse import parse_config
+from espalier.app.config.sections import RunConfig
 from espalier.app.federation import assign_edges, gather_clients
 from espalier.app.logs import quiet_flower
 from espalier.app.tasks.images import new_model
@@ -95,8 +96,8 @@ def simulated_steps_per_second(config: RunConfig, wrap: Callable[[EdgeRounds], E
             register(action)(with_config)
     resources = {"num_cpus": WORKERS, "logging_level": "error", "log_to_driver": False}
     backend_config = {"client_resources": {"num_cpus": 1}, "init_args": resources}
-    run_simulation(server_app, simulated_clients, config.num_clients, backend_config=backend_config)
-    return config.num_clients * STEPS / seconds[-1]
+    run_simulation(server_app, simulated_clients, config.federation.num_clients, backend_config=backend_config)
+    return config.federation.num_clients * STEPS / seconds[-1]
 
 
 def main() -> None:
@@ -110,14 +111,14 @@ def main() -> None:
             "algorithm": "sfl-v1",
             "dataset": "image-folder",
             "data-dir": str(Path(data_dir).absolute()),
-            "cache-dir": f"{folder}/cache",
+            "data.cache-dir": f"{folder}/cache",
             "partition": "iid",
             "num-clients": 5,
             "global-rounds": 5,
             "local-epochs": 1,
             "batches-per-epoch": 200,
             "learning-rate": 0.01,
-            "evaluate-every": 0,
+            "report.evaluate-every": 0,
             "engine": "in-process",
         }
         measure(parse_config(values))

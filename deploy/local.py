@@ -102,7 +102,7 @@ def run_two_tiers(app: Path, supernodes: int, edges: int, folder: Path, options:
         More options of ``flwr run``, for the run of the cloud and for those of the edges.
     """
     options = [*options, *run_config({"num-clients": supernodes, "num-edges": edges})]
-    cloud = [*options, *run_config({"role": "cloud"})]
+    cloud = [*options, *run_config({"deploy.role": "cloud"})]
     return _run_on(lambda: two_tiers(app, supernodes, edges, folder, options), app, folder, cloud)
 
 
@@ -163,14 +163,14 @@ def start_edge_run(edge: "Federation", app: Path, name: str, meeting: Path, opti
         folder for i in count(1) if not (folder := edge.folder / ("results" if i == 1 else f"results-{i}")).exists()
     )
     settings = {
-        "role": "edge",
-        "edge-name": name,
-        "edge-clients": len(edge.supernodes),
-        "edge-folder": str(meeting),
+        "deploy.role": "edge",
+        "deploy.edge-name": name,
+        "deploy.edge-clients": len(edge.supernodes),
+        "deploy.edge-folder": str(meeting),
         "output-dir": str(results),
         # These are for the cloud's run; and the edges share this machine's ports.
         "resume": "",
-        "stream-port": 0,
+        "stream.port": 0,
     }
     run_id = start_run(app, [*options, *run_config(settings)], edge.environment)
     deadline, asked = time.monotonic() + START_SECONDS, time.monotonic()

@@ -19,7 +19,8 @@ from matplotlib.ticker import LogLocator, NullLocator
 from rich.progress import track
 
 from espalier.app.algorithms import build_algorithm
-from espalier.app.config import BEST_CUT, RunConfig
+from espalier.app.config.parse import parse_config
+from espalier.app.config.sections import RunConfig
 from espalier.app.engines import in_process_grid
 from espalier.app.errors import UserError
 from espalier.app.federation import assign_edges, gather_clients
@@ -44,9 +45,14 @@ def measure(folder: Path, config: RunConfig) -> list[Result]:
     if not config.is_split or (state := results_folder.load_state()) is None:
         raise UserError(f"{folder}: allowed is the results folder of a split run with a finished round")
     # What a head is tuned to depends neither on how edges were trained, or where, nor on the clients' cuts.
-    plain = {"role": "server", "selection": "everybody", "resources": "simulated", "weighting": "examples"}
-    cut_layer = 1 if config.cut_layer == BEST_CUT else config.cut_layer
-    config = config.model_copy(update={**plain, "cut_layer": cut_layer})
+    plain = {
+        "deploy.role": "server",
+        "selection": "everybody",
+        "plan.resources": "simulated",
+        "train.weighting": "examples",
+        "cut-layer": 1 if config.split.cut_layer.is_best else config.split.cut_layer.text,
+    }
+    config = parse_config({**config.as_dict(), **plain})
     grid = in_process_grid(config)
     profiles = gather_clients(grid, config)
     client_of = {profile.node_id: profile.partition_id for profile in profiles}

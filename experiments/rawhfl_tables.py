@@ -29,15 +29,15 @@ HERE = Path(__file__).parent
 
 # By row: what differs from the table's TOML file.
 ROWS = {
-    "RawHFL Z=4": {"selected-per-edge": 4},
-    "Top-Popular": {"algorithm": "top-popular", "evaluate-every": 0},
+    "RawHFL Z=4": {"plan.selected-per-edge": 4},
+    "Top-Popular": {"algorithm": "top-popular", "report.evaluate-every": 0},
     "Central-SGD": {"algorithm": "centralised"},
     "H-FedAvg-M1": {"algorithm": "h-fedavg-m1"},
     "FedAvg-UB": {"algorithm": "fedavg-ub"},
-    "RawHFL Z=2": {"selected-per-edge": 2},
+    "RawHFL Z=2": {"plan.selected-per-edge": 2},
     "H-FedAvg-M2": {"algorithm": "h-fedavg-m2"},
     "H-FedAvg-UB": {"algorithm": "h-fedavg-ub"},
-    "RawHFL Z=6": {"selected-per-edge": 6},
+    "RawHFL Z=6": {"plan.selected-per-edge": 6},
 }
 # The paper's mean accuracy over clients in Tables II, III and IV, and its joules, which are the same in all three.
 PAPER = {
@@ -97,7 +97,8 @@ def finish(run: Run, folder: Path) -> Result | None:
         values = [f"{key}={value}" for key, value in (ROWS[run.row] | {"seed": run.seed}).items()]
         fresh = [str(HERE / f"rawhfl-table{run.table}.toml"), *values, f"output-dir={folder}"]
         arguments = [f"resume={folder}"] if (folder / "config.json").exists() else fresh
-        if subprocess.run([sys.executable, "-m", "app", *arguments], check=False, stdout=subprocess.DEVNULL).returncode:
+        command = [sys.executable, "-m", "espalier.app", *arguments]
+        if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode:
             print(f"{folder}: the run failed, see above", file=sys.stderr)
             return None
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))

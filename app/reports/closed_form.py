@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from espalier.app.config import VIDEO_CACHING, RunConfig
+from espalier.app.config.sections import VIDEO_CACHING, RunConfig
 from espalier.app.tasks.family import family
 from espalier.app.work import num_values
 from espalier.strategies import Profile
@@ -17,7 +17,7 @@ from espalier.strategies.split.theory import phi_hfl, phi_phsfl
 
 def has_closed_form(config: RunConfig) -> bool:
     """Return whether eq. 17 is for such a run: plans don't change cuts and local rounds, and the data don't grow."""
-    return config.is_split and not config.is_planned and config.dataset != VIDEO_CACHING
+    return config.is_split and not config.is_planned and config.data.dataset != VIDEO_CACHING
 
 
 def closed_form_bits(config: RunConfig, model: nn.Sequential, profiles: Sequence[Profile]) -> dict[str, float]:
@@ -29,13 +29,16 @@ def closed_form_bits(config: RunConfig, model: nn.Sequential, profiles: Sequence
     shapes = cut_shapes(model, family(config).input_shape(config))
     bits = []
     for profile in profiles:
-        cut, samples = config.cuts[profile.partition_id % len(config.cuts)], profile.num_train_examples
-        n_batches = config.batches_per_epoch or ceil(samples / config.batch_size)
+        cut, samples = (
+            config.split.cut_layer.numbers[profile.partition_id % len(config.split.cut_layer.numbers)],
+            profile.num_train_examples,
+        )
+        n_batches = config.train.batches_per_epoch or ceil(samples / config.train.batch_size)
         bits.append(
             phi_phsfl(
-                kappa_0=config.local_epochs,
+                kappa_0=config.train.local_epochs,
                 n_batches=n_batches,
-                N=config.batch_size,
+                N=config.train.batch_size,
                 Z_c=prod(shapes[cut]),
                 Z_0=num_values(model[:cut]),
                 D_u=samples,

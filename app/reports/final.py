@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from espalier.app.config import RunConfig
+from espalier.app.config.sections import RunConfig
 from espalier.app.reports.folder import ResultsFolder, saved_config
 from espalier.app.reports.metrics import summarise
 from espalier.app.reports.plots import draw_plots
@@ -68,7 +68,7 @@ def _write_figures(
     if closed_form:
         summary["closed_form"] = closed_form
     folder.write_json("summary.json", summary)
-    title = f"{config.algorithm} on {config.dataset}, seed {config.seed}"
+    title = f"{config.algorithm} on {config.data.dataset}, seed {config.seed}"
     draw_plots(folder.path, title, lines)
     draw_resource_plots(folder.path, title, lines, folder.read_world())
 

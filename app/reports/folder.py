@@ -8,12 +8,22 @@ from typing import Any
 from zipfile import BadZipFile
 
 from espalier.app.checkpoint import load_state, save_state
-from espalier.app.config import RunConfig, parse_config
+from espalier.app.config.parse import parse_config
+from espalier.app.config.sections import RunConfig
 from espalier.app.errors import UserError, bad_value
 
 # A resumed run may differ in these. The data are compared by what they hold, wherever they lie.
 FREE_TO_CHANGE = frozenset(
-    {"resume", "output-dir", "cache-dir", "data-dir", "global-rounds", "engine", "reply-timeout", "wait-for-nodes"}
+    {
+        "resume",
+        "output-dir",
+        "data.cache-dir",
+        "data-dir",
+        "global-rounds",
+        "engine",
+        "deploy.reply-timeout",
+        "deploy.wait-for-nodes",
+    }
 )
 
 
@@ -55,7 +65,7 @@ class ResultsFolder:
             If it can't be written or holds a run already.
         """
         if not config.output_dir:
-            name = f"{datetime.now():%Y%m%d-%H%M%S}-{config.algorithm}-{config.dataset}-seed{config.seed}"
+            name = f"{datetime.now():%Y%m%d-%H%M%S}-{config.algorithm}-{config.data.dataset}-seed{config.seed}"
             path = default_parent / name
             while path.exists():  # another run began in the same second
                 path = path.with_name(path.name + "+")

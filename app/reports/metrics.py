@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
-from espalier.app.config import RunConfig
+from espalier.app.config.sections import RunConfig
 from espalier.app.reports.bytes import EVALUATION, Link, nested
 from espalier.app.reports.resources import resource_summary
 from espalier.clients.messages import ACCURACY, LOSS, NUM_EXAMPLES, TOP
@@ -159,7 +159,7 @@ def summarise(config: RunConfig, lines: Sequence[Line]) -> Line:
                     sums[kind] = sums.get(kind, 0) + count
     summary = {
         "algorithm": config.algorithm,
-        "dataset": config.dataset,
+        "dataset": config.data.dataset,
         "seed": config.seed,
         "rounds": rounds[-1]["round"] if rounds else 0,
         "global": {key: evaluated.get(key) for key in (ACCURACY, LOSS)},

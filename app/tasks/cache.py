@@ -94,7 +94,9 @@ def load_or_build(folder: Path, *, build: Callable[[Path], None], load: Callable
             _publish(new, folder, scratch / "damaged", load)
     except OSError as error:
         reason = error.strerror or error
-        raise UserError(f"{cache_dir}: cannot be written ({reason}): set cache-dir to a folder that can") from error
+        raise UserError(
+            f"{cache_dir}: cannot be written ({reason}): set data.cache-dir to a folder that can"
+        ) from error
     return load(folder)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from espalier.app.config import RunConfig
+from espalier.app.config.sections import RunConfig
 from espalier.app.tasks.caching_data import CachingData, caching_clients, caching_mlp, num_slots
 from espalier.app.tasks.common import compute_device, local_training
 from espalier.app.tasks.node import Node
@@ -24,11 +24,17 @@ MANY_BATCHES = 500  # collapsed together: the memory for it grows with them
 def client_data(config: RunConfig) -> list[CachingData]:
     """Return every client's data: enough slots to train on for all rounds, and those to test on behind them."""
     train_slots = num_slots(
-        config.global_rounds * config.edge_rounds,
-        initial_slots=config.initial_slots,
-        slots_per_edge_round=config.slots_per_edge_round,
+        config.federation.global_rounds * config.federation.edge_rounds,
+        initial_slots=config.caching.initial_slots,
+        slots_per_edge_round=config.caching.slots_per_edge_round,
     )
-    return _client_data(config.seed, config.num_clients, train_slots, config.exploitation_range, config.similar)
+    return _client_data(
+        config.seed,
+        config.federation.num_clients,
+        train_slots,
+        config.caching.exploitation.ends,
+        config.caching.similar,
+    )
 
 
 @lru_cache(maxsize=1)
@@ -45,8 +51,8 @@ def check_data(config: RunConfig) -> None:
 
 def data_fingerprint(config: RunConfig) -> str:
     """Return a hash of what decides the data; a longer run has more of the same."""
-    what = (config.seed, config.num_clients, config.exploitation_range, config.similar)
-    return sha256(repr((what, config.initial_slots, config.slots_per_edge_round)).encode()).hexdigest()
+    what = (config.seed, config.federation.num_clients, config.caching.exploitation.ends, config.caching.similar)
+    return sha256(repr((what, config.caching.initial_slots, config.caching.slots_per_edge_round)).encode()).hexdigest()
 
 
 def new_model(config: RunConfig) -> nn.Sequential:
@@ -101,8 +107,8 @@ def examples_available(config: RunConfig, slots: Tensor, edge_rounds_per_round: 
     def available(server_round: int) -> int:
         now = num_slots(
             max(server_round - 1, 0) * edge_rounds_per_round,
-            initial_slots=config.initial_slots,
-            slots_per_edge_round=config.slots_per_edge_round,
+            initial_slots=config.caching.initial_slots,
+            slots_per_edge_round=config.caching.slots_per_edge_round,
         )
         return int(torch.searchsorted(slots, now))
 
@@ -124,7 +130,7 @@ def new_client_task(config: RunConfig, model: nn.Module, node: Node) -> ClientTa
         class_counts=tuple(torch.bincount(data.train.labels, minlength=NUM_CONTENTS).tolist()),
         device=compute_device(config),
         edge_name=node.edge_name,
-        available=examples_available(config, data.train_slots, config.edge_rounds if config.is_flat else 1),
+        available=examples_available(config, data.train_slots, config.federation.edge_rounds if config.is_flat else 1),
         top_m=TOP_M,
         sgd=_sgd_on(table),
     )
@@ -148,13 +154,16 @@ def centralised_task(config: RunConfig) -> ClientTask:
         test=test_examples(config),
         prepare=_rows_of(table),
         training=replace(
-            training, batches_per_epoch=training.batches_per_epoch * config.num_clients * config.edge_rounds
+            training,
+            batches_per_epoch=training.batches_per_epoch
+            * config.federation.num_clients
+            * config.federation.edge_rounds,
         ),
         seed=config.seed,
         partition_id=0,
         class_counts=tuple(torch.bincount(labels, minlength=NUM_CONTENTS).tolist()),
         device=compute_device(config),
-        available=examples_available(config, slots[in_time], config.edge_rounds),
+        available=examples_available(config, slots[in_time], config.federation.edge_rounds),
         top_m=TOP_M,
         sgd=_sgd_on(table),
     )

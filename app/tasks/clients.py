@@ -4,7 +4,8 @@ from functools import lru_cache
 
 from flwr.app import Context
 
-from espalier.app.config import RunConfig, parse_config
+from espalier.app.config.parse import parse_config
+from espalier.app.config.sections import RunConfig
 from espalier.app.errors import UserError
 from espalier.app.tasks.common import compute_device, set_up_torch
 from espalier.app.tasks.family import family
@@ -49,7 +50,7 @@ class ClientTasks:
             If there is no such client, or its data can't be had.
         """
         if node not in self._tasks:
-            num_clients = self._config.num_clients
+            num_clients = self._config.federation.num_clients
             if not 0 <= node.partition_id < num_clients:
                 allowed = f"0 to num-clients - 1 = {num_clients - 1}"
                 raise UserError(f"partition-id = {node.partition_id}: allowed is {allowed}")

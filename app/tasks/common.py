@@ -5,7 +5,7 @@ import os
 import torch
 import torch.utils.deterministic
 
-from espalier.app.config import RunConfig
+from espalier.app.config.sections import RunConfig
 from espalier.app.errors import bad_value
 from espalier.clients.task import LocalTraining
 
@@ -28,7 +28,7 @@ def set_up_torch(config: RunConfig) -> None:
     UserError
         If `device` names a GPU and there is none.
     """
-    torch.set_num_threads(config.torch_threads)
+    torch.set_num_threads(config.train.torch_threads)
     on_gpu = compute_device(config).type == "cuda"
     torch.set_deterministic_debug_mode("warn" if on_gpu else "default")
     if on_gpu:
@@ -41,11 +41,11 @@ def set_up_torch(config: RunConfig) -> None:
 def local_training(config: RunConfig) -> LocalTraining:
     """Return how a client trains."""
     return LocalTraining(
-        local_epochs=config.local_epochs,
-        batches_per_epoch=config.batches_per_epoch,
-        batch_size=config.batch_size,
-        optimizer=config.optimizer,
-        learning_rate=config.learning_rate,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
+        local_epochs=config.train.local_epochs,
+        batches_per_epoch=config.train.batches_per_epoch,
+        batch_size=config.train.batch_size,
+        optimizer=config.train.optimizer,
+        learning_rate=config.train.learning_rate,
+        momentum=config.train.momentum,
+        weight_decay=config.train.weight_decay,
     )

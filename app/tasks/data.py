@@ -56,9 +56,9 @@ def load_dataset(name: str, *, data_dir: Path | None, cache_dir: Path, image_siz
     if name not in DATASETS:
         raise bad_value("dataset", name, "one of " + ", ".join(DATASETS))
     if image_size < 0:
-        raise bad_value("image-size", image_size, "a side in pixels, or 0 to keep the size")
+        raise bad_value("data.image-size", image_size, "a side in pixels, or 0 to keep the size")
     if image_size and name != "image-folder":
-        raise bad_value("image-size", image_size, f"0 where dataset = {name!r}")
+        raise bad_value("data.image-size", image_size, f"0 where dataset = {name!r}")
     # Absolute, since messages name these folders and a run's working directory is seldom the user's.
     cache_dir = cache_dir.expanduser().absolute()
     if name == "digits":

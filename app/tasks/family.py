@@ -5,7 +5,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from espalier.app.config import OWN, VIDEO_CACHING, RunConfig
+from espalier.app.config.sections import OWN, VIDEO_CACHING, RunConfig
 from espalier.app.tasks import caching, images, own_images
 from espalier.app.tasks.node import Node
 from espalier.clients.task import ClientTask, Examples
@@ -41,6 +41,6 @@ class Family(Protocol):
 
 def family(config: RunConfig) -> Family:
     """Return the family that a config's data set belongs to."""
-    if config.dataset == VIDEO_CACHING:
+    if config.data.dataset == VIDEO_CACHING:
         return caching
-    return own_images if config.partition == OWN else images
+    return own_images if config.data.partition == OWN else images

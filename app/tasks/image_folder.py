@@ -219,7 +219,7 @@ def decode_images(files: list[Path], image_size: int) -> Iterator[np.ndarray]:
                 if image.shape != shape:
                     raise UserError(
                         f"{file}: is {_size(image.shape)}, {files[0]} is {_size(shape)} (width x height): "
-                        "set image-size to resize all images to one size"
+                        "set data.image-size to resize all images to one size"
                     )
                 yield image
             now = time.monotonic()

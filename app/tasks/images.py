@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from espalier.app.config import RunConfig
+from espalier.app.config.sections import RunConfig
 from espalier.app.errors import UserError
 from espalier.app.tasks.common import compute_device, local_training
 from espalier.app.tasks.data import ImageData, LabelledImages, load_dataset
@@ -23,8 +23,8 @@ from espalier.clients.task import ClientTask, Examples
 
 def load_data(config: RunConfig) -> ImageData:
     """Return the data set of a config."""
-    folder = str(Path(config.data_dir).expanduser()) if config.data_dir else ""
-    return _load_data(config.dataset, folder, config.image_size, str(cache_folder(config)))
+    folder = str(Path(config.data.data_dir).expanduser()) if config.data.data_dir else ""
+    return _load_data(config.data.dataset, folder, config.data.image_size, str(cache_folder(config)))
 
 
 @lru_cache(maxsize=1)
@@ -37,9 +37,9 @@ def _load_data(dataset: str, data_dir: str, image_size: int, cache_dir: str) -> 
 
 
 def cache_folder(config: RunConfig) -> Path:
-    """Return `cache-dir`; by default ``espalier`` in the user's cache folder."""
-    if config.cache_dir:
-        return Path(config.cache_dir).expanduser()
+    """Return `data.cache-dir`; by default ``espalier`` in the user's cache folder."""
+    if config.data.cache_dir:
+        return Path(config.data.cache_dir).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "espalier"
 
 
@@ -57,12 +57,12 @@ def client_indices(config: RunConfig) -> list[ClientIndices]:
     return partition(
         data.train.labels,
         data.test.labels,
-        scheme=config.partition,
-        num_clients=config.num_clients,
+        scheme=config.data.partition,
+        num_clients=config.federation.num_clients,
         seed=config.seed,
-        alpha=config.alpha,
-        shards_per_client=config.shards_per_client,
-        min_samples=config.min_samples,
+        alpha=config.data.alpha,
+        shards_per_client=config.data.shards_per_client,
+        min_samples=config.data.min_samples,
     )
 
 
@@ -73,7 +73,9 @@ def new_model(config: RunConfig) -> nn.Sequential:
 
 def model_for(config: RunConfig, image_shape: tuple[int, int, int], num_classes: int) -> nn.Sequential:
     """Return the config's model for images of a shape (C, H, W), with the initial weights that its seed gives."""
-    name = config.model if config.model != "auto" else "small-cnn" if config.dataset == "digits" else "cnn"
+    name = (
+        config.data.model if config.data.model != "auto" else "small-cnn" if config.data.dataset == "digits" else "cnn"
+    )
     return build_model(name, image_shape=image_shape, num_classes=num_classes, seed=config.seed)
 
 
@@ -118,7 +120,7 @@ def centralised_task(config: RunConfig) -> ClientTask:
         train=train,
         test=examples(data.test),
         prepare=normaliser(config),
-        training=replace(training, batches_per_epoch=training.batches_per_epoch * config.num_clients),
+        training=replace(training, batches_per_epoch=training.batches_per_epoch * config.federation.num_clients),
         seed=config.seed,
         partition_id=0,
         class_counts=tuple(np.bincount(data.train.labels, minlength=len(data.classes)).tolist()),

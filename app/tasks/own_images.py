@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from espalier.app.config import RunConfig
+from espalier.app.config.sections import RunConfig
 from espalier.app.errors import UserError
 from espalier.app.tasks import images
 from espalier.app.tasks.common import compute_device
@@ -26,33 +26,33 @@ CHANNELS = 3  # images of folders become RGB
 
 def check_data(config: RunConfig) -> None:
     """Load the server's test pool, and where clients are simulated in this process their folders too."""
-    if config.role != "edge":  # an edge host evaluates on its devices only
+    if config.deploy.role != "edge":  # an edge host evaluates on its devices only
         server_pool(config)
     if config.engine == "in-process":
-        for i in range(config.num_clients):
+        for i in range(config.federation.num_clients):
             client_pools(config, Node(i))
 
 
 def data_fingerprint(config: RunConfig) -> str:
     """Return a hash of the classes and of the server's test pool: its labels, and its pixels' statistics."""
     pool = server_pool(config)
-    content = repr((config.class_names, channel_statistics(pool.images))).encode()
+    content = repr((config.data.classes.items, channel_statistics(pool.images))).encode()
     return sha256(content + pool.labels.tobytes()).hexdigest()
 
 
 def new_model(config: RunConfig) -> nn.Sequential:
     """Return the config's model with the initial weights that its seed gives."""
-    return images.model_for(config, input_shape(config), len(config.class_names))
+    return images.model_for(config, input_shape(config), len(config.data.classes.items))
 
 
 def input_shape(config: RunConfig) -> tuple[int, int, int]:
     """Return channels, height and width of an image."""
-    return CHANNELS, config.image_size, config.image_size
+    return CHANNELS, config.data.image_size, config.data.image_size
 
 
 def normaliser(config: RunConfig) -> Callable[[Tensor], Tensor]:
     """Return the function from uint8 pixels (N, C, H, W) to the float32 input of the model."""
-    return images.normalise_by(*config.pixel_statistics, compute_device(config))
+    return images.normalise_by(config.data.pixel_mean.numbers, config.data.pixel_std.numbers, compute_device(config))
 
 
 def test_examples(config: RunConfig) -> Examples:
@@ -63,7 +63,7 @@ def test_examples(config: RunConfig) -> Examples:
 def new_client_task(config: RunConfig, model: nn.Module, node: Node) -> ClientTask:
     """Return the task of one client, which works on `model`."""
     train, test = (images.examples(pool) for pool in client_pools(config, node))
-    return images.task_of(config, model, node, train, test, normaliser(config), len(config.class_names))
+    return images.task_of(config, model, node, train, test, normaliser(config), len(config.data.classes.items))
 
 
 def centralised_task(config: RunConfig) -> ClientTask:
@@ -79,7 +79,9 @@ def server_pool(config: RunConfig) -> LabelledImages:
     UserError
         It holds no images, or those of a class that is not the run's.
     """
-    return _server_pool(config.data_dir, config.class_names, config.image_size, images.cache_folder(config))
+    return _server_pool(
+        config.data.data_dir, config.data.classes.items, config.data.image_size, images.cache_folder(config)
+    )
 
 
 @lru_cache(maxsize=1)
@@ -96,9 +98,9 @@ def client_pools(config: RunConfig, node: Node) -> tuple[LabelledImages, Labelle
     UserError
         Its folder is missing, has no training images, or has a class that is not the run's.
     """
-    root, classes = client_folder(config, node), config.class_names
+    root, classes = client_folder(config, node), config.data.classes.items
     train, test = (
-        _load(root, pool, classes, config.image_size, images.cache_folder(config)) for pool in ("train", "test")
+        _load(root, pool, classes, config.data.image_size, images.cache_folder(config)) for pool in ("train", "test")
     )
     return _not_empty(root / "train", train, classes), test
 
@@ -106,7 +108,7 @@ def client_pools(config: RunConfig, node: Node) -> tuple[LabelledImages, Labelle
 def client_folder(config: RunConfig, node: Node) -> Path:
     """Return a client's folder: the one its node's config names, else ``<data-dir>/<partition-id>`` of the run's."""
     if not node.data_dir:
-        return Path(config.data_dir).expanduser().absolute() / str(node.partition_id)
+        return Path(config.data.data_dir).expanduser().absolute() / str(node.partition_id)
     try:
         folder = Path(node.data_dir).expanduser()
     except RuntimeError:  # there is no home folder of that user

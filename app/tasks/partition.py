@@ -135,17 +135,17 @@ def _check(
             allowed = f"at most {samples}, the number of {pool} samples"
             raise bad_value("num-clients", num_clients, allowed)
     if min_samples < 1:
-        raise bad_value("min-samples", min_samples, "an integer >= 1")
+        raise bad_value("data.min-samples", min_samples, "an integer >= 1")
     if num_clients * min_samples > num_train:
         raise UserError(
-            f"num-clients = {num_clients} times min-samples = {min_samples} is "
+            f"num-clients = {num_clients} times data.min-samples = {min_samples} is "
             f"{num_clients * min_samples}: allowed is at most {num_train}, the number of training samples"
         )
     if scheme == "dirichlet" and not 0 < alpha < np.inf:
         raise bad_value("alpha", alpha, "a number > 0")
     if scheme == "shards" and not 1 <= shards_per_client <= num_train // num_clients:
         allowed = f"an integer from 1 to {num_train // num_clients}, or shards would be empty"
-        raise bad_value("shards-per-client", shards_per_client, allowed)
+        raise bad_value("data.shards-per-client", shards_per_client, allowed)
 
 
 def _draw_shards(

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 
 from espalier.app.algorithms import MakeEdge
 from espalier.app.checkpoint import to_bytes
-from espalier.app.config import RunConfig
+from espalier.app.config.sections import RunConfig
 from espalier.app.errors import UserError, bad_value
 from espalier.app.federation import answers_of_nodes
 from espalier.app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
@@ -24,29 +24,26 @@ from espalier.strategies.screening import one_line
 
 logger = getLogger("espalier")
 
-# In a round, for an edge's run that is just being started anew; `wait-for-nodes` is for the start.
+# In a round, for an edge's run that is just being started anew; `deploy.wait-for-nodes` is for the start.
 LONGEST_WAIT_SECONDS = 20
 
 # An edge's host may have other values than the cloud's for these; keys with the prefixes below as well.
 OWN_KEYS = frozenset(
     {
-        "role",
         "output-dir",
         "resume",
         "data-dir",
-        "cache-dir",
+        "data.cache-dir",
         "device",
-        "reply-timeout",
-        "wait-for-nodes",
-        "split-transport",
+        "split.transport",
         "engine",
-        "evaluate-every",
+        "report.evaluate-every",
         "global-rounds",
         "cloud-strategy",
     }
 )
-OWN_PREFIXES = ("stream-", "edge-")
-NOT_OWN = ("edge-rounds", "edge-strategy", "stream-payload")
+OWN_PREFIXES = ("stream.", "deploy.")
+NOT_OWN = ("stream.payload",)
 
 
 @dataclass(frozen=True)
@@ -80,13 +77,15 @@ def gather_edges(grid: Grid, config: RunConfig) -> list[EdgeHost]:
     Raises
     ------
     UserError
-        If too few or too many answer within `wait-for-nodes` seconds, two are of the same edge, an edge's config is
-        another one, or the clients are not 0 to num-clients - 1, each once.
+        If too few or too many answer within `deploy.wait-for-nodes` seconds, two are of the same edge, an edge's config
+        is another one, or the clients are not 0 to num-clients - 1, each once.
     """
     refuse_rules_over_all_cells(config)
     edges: dict[str, EdgeHost] = {}
     try:
-        for answers in answers_of_nodes(grid, config.edges, config.wait_for_nodes, partial(ask_edges, grid, config)):
+        for answers in answers_of_nodes(
+            grid, config.edges, config.deploy.wait_for_nodes, partial(ask_edges, grid, config)
+        ):
             for edge in answers:
                 if edge.name in edges:
                     both = f"{edges[edge.name].gateway} and {edge.gateway}"
@@ -99,7 +98,9 @@ def gather_edges(grid: Grid, config: RunConfig) -> list[EdgeHost]:
     except TimeoutError:
         there = ", ".join(map(repr, edges)) or "none"
         allowed = f"as many edges as answer: {there}; a gateway is a SuperNode with edge-folder in its config, and "
-        allowed += "an edge that is busy with a round of an earlier run answers when that is over: raise wait-for-nodes"
+        allowed += (
+            "an edge that is busy with a round of an earlier run answers when that is over: raise deploy.wait-for-nodes"
+        )
         raise bad_value("num-edges", config.edges, allowed) from None
     if len(edges) > config.edges:
         raise bad_value("num-edges", config.edges, f"{len(edges)}, the edges that answer: {', '.join(edges)}")
@@ -113,9 +114,9 @@ def ask_edges(grid: Grid, config: RunConfig, node_ids: Iterable[int]) -> dict[in
     """Return the edges that nodes are gateways of, by node id; others are logged."""
     ids = sorted(node_ids)
     # An edge's run is there before its devices are; it may be asked again.
-    wait = max(config.wait_for_nodes, 1)
+    wait = max(config.deploy.wait_for_nodes, 1)
     messages = [request_to(n, QUERY_EDGE, to_bytes({}), wait_seconds=wait, reply_seconds=wait) for n in ids]
-    replies = ask(grid, messages, timeout_seconds=config.reply_timeout or None)
+    replies = ask(grid, messages, timeout_seconds=config.deploy.reply_timeout or None)
     edges = {}
     for node_id, reply in zip(ids, replies, strict=True):
         try:
@@ -143,8 +144,8 @@ def check_same_config(config: RunConfig, edge: EdgeHost) -> None:
     own = config.as_dict()
     for key in sorted(own.keys() | edge.config.keys()):
         is_own = key in OWN_KEYS or (key.startswith(OWN_PREFIXES) and key not in NOT_OWN)
-        if key == "split-transport":  # messages round nothing
-            is_own = config.stream_payload == "float32"
+        if key == "split.transport":  # messages round nothing
+            is_own = config.stream.payload == "float32"
         if is_own:
             continue
         if own.get(key) != edge.config.get(key):
@@ -165,10 +166,14 @@ def check_clients(config: RunConfig, edges: Iterable[EdgeHost]) -> None:
                     f"partition-id = {client} at edge {edge_of[client]!r} and at {edge.name!r}: allowed is one edge"
                 )
             edge_of[client] = edge.name
-    if missing := sorted(set(range(config.num_clients)) - edge_of.keys()):
-        raise bad_value("num-clients", config.num_clients, f"as many as the edges have: clients {missing} are missing")
-    if unknown := sorted(edge_of.keys() - set(range(config.num_clients))):
-        raise bad_value("num-clients", config.num_clients, f"as many as the edges have: they have clients {unknown}")
+    if missing := sorted(set(range(config.federation.num_clients)) - edge_of.keys()):
+        raise bad_value(
+            "num-clients", config.federation.num_clients, f"as many as the edges have: clients {missing} are missing"
+        )
+    if unknown := sorted(edge_of.keys() - set(range(config.federation.num_clients))):
+        raise bad_value(
+            "num-clients", config.federation.num_clients, f"as many as the edges have: they have clients {unknown}"
+        )
 
 
 def remote_edges(config: RunConfig, edges: Iterable[EdgeHost]) -> MakeEdge:
@@ -181,10 +186,10 @@ def remote_edges(config: RunConfig, edges: Iterable[EdgeHost]) -> MakeEdge:
             name,
             edge.gateway,
             [profile.partition_id for profile in edge.clients],
-            config.edge_rounds,
+            config.federation.edge_rounds,
             edge.state,
-            wait_seconds=min(config.wait_for_nodes, LONGEST_WAIT_SECONDS),
-            reply_seconds=config.reply_timeout,
+            wait_seconds=min(config.deploy.wait_for_nodes, LONGEST_WAIT_SECONDS),
+            reply_seconds=config.deploy.reply_timeout,
         )
 
     return make
@@ -193,5 +198,5 @@ def remote_edges(config: RunConfig, edges: Iterable[EdgeHost]) -> MakeEdge:
 def refuse_rules_over_all_cells(config: RunConfig) -> None:
     """Raise UserError for an algorithm whose edges must know the clients of all edges."""
     if config.algorithm in JOINT_RULES:
-        allowed = f"another one for role = {config.role!r}: its plans are made for the clients of all edges at once"
+        allowed = f"another one for deploy.role = {config.deploy.role!r}: its plans are for the clients of all edges"
         raise bad_value("algorithm", config.algorithm, allowed)

@@ -12,7 +12,8 @@ from flwr.serverapp import Grid
 
 from espalier.app.algorithms import build_algorithm, check_averages, world_of
 from espalier.app.checkpoint import from_bytes, to_bytes
-from espalier.app.config import RunConfig, check_cell_size, check_strategies
+from espalier.app.config.sections import Federation, RunConfig
+from espalier.app.config.together import check_cell_size, check_strategies
 from espalier.app.errors import UserError, bad_value
 from espalier.app.federation import gather_devices
 from espalier.app.memory import keep_memory
@@ -50,7 +51,7 @@ def run_edge(
     Parameters
     ----------
     config : RunConfig
-        The run, with ``role = "edge"``.
+        The run, with ``deploy.role = "edge"``.
     grid : Grid
         Reaches the devices.
     results_parent : Path
@@ -70,12 +71,12 @@ def run_edge(
     refuse_rules_over_all_cells(config)
     family(config).check_data(config)
     check_averages(config, family(config).new_model(config))
-    with EdgeListener(Path(config.edge_folder).expanduser()) as listener, streams_of(config) as streams:
+    with EdgeListener(Path(config.deploy.edge_folder).expanduser()) as listener, streams_of(config) as streams:
         with streams.probes() if streams and measures(config) else nullcontext() as measure:
             profiles = gather_devices(grid, config, measure)
         edge = EdgeRun(config, grid, profiles, streams)
         edge.report_to(ResultsFolder.create(config, results_parent))
-        logger.info("serving edge %r with clients %s", config.edge_name, ", ".join(map(str, edge.clients)))
+        logger.info("serving edge %r with clients %s", config.deploy.edge_name, ", ".join(map(str, edge.clients)))
         keep_memory()
         while not is_over():
             if not listener.serve_one(edge.answer, look_seconds):
@@ -108,19 +109,20 @@ class EdgeRun:
         self._config = config
         self._grid = grid
         self._profiles = profiles
-        self._name = config.edge_name
+        self._name = config.deploy.edge_name
         self._meter = ByteMeter({"edge": "edge"})
         self._folder: ResultsFolder | None = None
         self._round = 0  # the last one asked for, to report
         self._client_of = {profile.node_id: profile.partition_id for profile in profiles}
         topology = {self._name: [profile.node_id for profile in profiles]}
         # The cloud's strategy may need more edges than this one.
-        config = config.model_copy(update={"cloud_strategy": "FedAvg"})
+        federation = config.federation.model_copy(update={"cloud_strategy": Federation().cloud_strategy})
+        config = config.model_copy(update={"federation": federation})
         self._world = None
         if config.is_planned:
             check_cell_size(config, len(profiles))
             self._world = world_of_edge(config, profiles)
-            if config.resources == "simulated":  # then all edges' clients are known here
+            if config.plan.resources == "simulated":  # then all edges' clients are known here
                 check_deadline(config, self._world)
         try:
             self._hierarchical = build_algorithm(
@@ -133,7 +135,7 @@ class EdgeRun:
                 node_name=lambda node_id: f"client {self._client_of.get(node_id, node_id)}",
             )
         except ValueError as error:
-            raise UserError(f"{error} (see edge-strategy and edge-clients)") from None
+            raise UserError(f"{error} (see edge-strategy and deploy.edge-clients)") from None
         self._edge = self._hierarchical.edges[self._name]
         self._initial_state = to_bytes(self._state())
         self._handlers = {
@@ -216,7 +218,7 @@ class EdgeRun:
         return converse(
             self._grid,
             {self._name: conversation},
-            timeout_seconds=self._config.reply_timeout or None,
+            timeout_seconds=self._config.deploy.reply_timeout or None,
             on_message=lambda *what: self._meter.on_message("edge", *what),
         )[self._name]
 
@@ -258,25 +260,27 @@ def world_of_edge(config: RunConfig, profiles: Sequence[Profile]) -> World:
         If the world is simulated and the devices are not one of the blocks.
     """
     own = {profile.partition_id: profile for profile in profiles}
-    if config.resources == "measured":
-        topology = {config.edge_name: [profile.node_id for profile in profiles]}
+    if config.plan.resources == "measured":
+        topology = {config.deploy.edge_name: [profile.node_id for profile in profiles]}
         return world_of(config, topology, {p.node_id: p.partition_id for p in profiles}, profiles)
     cells: dict[int, list[int]] = {}
-    for client in range(config.num_clients):
-        cells.setdefault(client * config.edges // config.num_clients, []).append(client)
-    cell = min(own) * config.edges // config.num_clients
+    for client in range(config.federation.num_clients):
+        cells.setdefault(client * config.edges // config.federation.num_clients, []).append(client)
+    cell = min(own) * config.edges // config.federation.num_clients
     if cells[cell] != list(own):
         blocks = ", ".join(f"{block[0]} to {block[-1]}" for block in cells.values())
         numbers = ", ".join(map(str, own))
-        raise UserError(f"edge {config.edge_name!r} has clients {numbers}: allowed are whole radio cells, {blocks}")
-    names = {i: config.edge_name if i == cell else f"edge-{i}" for i in cells}
+        raise UserError(
+            f"edge {config.deploy.edge_name!r} has clients {numbers}: allowed are whole radio cells, {blocks}"
+        )
+    names = {i: config.deploy.edge_name if i == cell else f"edge-{i}" for i in cells}
     if len(set(names.values())) < len(names):
-        raise bad_value("edge-name", config.edge_name, f"'edge-{cell}', or a name of another kind")
+        raise bad_value("deploy.edge-name", config.deploy.edge_name, f"'edge-{cell}', or a name of another kind")
     # Nodes of other edges are not known here, and nothing of them matters but that they are in other cells.
     nobody = Profile(0, 0, "", 1, 1, ())
     everybody = [
         own.get(client) or replace(nobody, node_id=-client - 1, partition_id=client)
-        for client in range(config.num_clients)
+        for client in range(config.federation.num_clients)
     ]
     topology = {names[i]: [everybody[client].node_id for client in block] for i, block in cells.items()}
     return world_of(config, topology, {p.node_id: p.partition_id for p in everybody}, everybody)

@@ -41,13 +41,15 @@ class EdgeListener:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if fault := folder_fault(folder):
-                raise bad_value("edge-folder", str(folder), fault)
+                raise bad_value("deploy.edge-folder", str(folder), fault)
             if _is_served(self._path):
-                raise bad_value("edge-folder", str(folder), "another folder: a run serves an edge there")
+                raise bad_value("deploy.edge-folder", str(folder), "another folder: a run serves an edge there")
             self._key = _new_key(folder / KEY)
             self._socket = _listening_socket(self._path)
         except OSError as error:
-            raise bad_value("edge-folder", str(folder), f"a folder that can be written ({error.strerror})") from None
+            raise bad_value(
+                "deploy.edge-folder", str(folder), f"a folder that can be written ({error.strerror})"
+            ) from None
 
     def serve_one(self, answer: Callable[[str, bytes], bytes], timeout_seconds: float) -> bool:
         """Wait for a request and answer it.

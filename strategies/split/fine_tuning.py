@@ -168,6 +168,6 @@ def _fine_tune(
         cross_entropy(head(features), target.to(device)).backward()
         optimizer.step()
     if not all(torch.isfinite(p).all() for p in head.parameters()):
-        raise ValueError("the fine-tuned head holds NaN or Inf: lower fine-tune-rate")
+        raise ValueError("the fine-tuned head holds NaN or Inf: lower fine-tune.rate")
     name = [name for name, _ in model.named_children()][-1]
     return {f"{name}.{key}": tensor.detach().cpu() for key, tensor in head.state_dict().items()}

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from espalier.app.config import RunConfig
+from espalier.app.config.sections import RunConfig
 from espalier.app.tasks.image_folder import list_images
 from espalier.app.tasks.images import client_indices, load_data
 

@@ -8,20 +8,27 @@ from pathlib import Path
 import torch
 
 from espalier.app.command_line import main
+from espalier.app.config.parse import KEYS
 
 ROOT = Path(__file__).parent.parent.parent
 
 
+def key_of(name: str) -> str:
+    """Return the key of a setting: underscores for hyphens and dots, without the section where that is clear."""
+    written = name.replace("_", "-")
+    return next(k for k in KEYS if written in (k, k.replace(".", "-"), k.partition(".")[2]))
+
+
 def run_app(folder: Path, **settings) -> Path:
     """Run the app with settings (underscores for hyphens) into `folder`, which is returned."""
-    values = {"global-rounds": 2, "output-dir": str(folder)} | {k.replace("_", "-"): v for k, v in settings.items()}
+    values = {"global-rounds": 2, "output-dir": str(folder)} | {key_of(k): v for k, v in settings.items()}
     assert main([f"{key}={json.dumps(value)}" for key, value in values.items()]) == 0
     return folder
 
 
 def flwr_run(federation: str, **settings) -> tuple[int, str]:
     """Run ``flwr run .`` on two CPUs and return its exit code and what it printed."""
-    config = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in settings.items())
+    config = " ".join(f"{key_of(key)}={json.dumps(value)}" for key, value in settings.items())
     command = [sys.executable, str(ROOT / "deploy/flwr_run.py"), str(ROOT), "--run-config", config]
     done = subprocess.run(
         [*command, "--federation-config", f"init-args-num-cpus=2 {federation}"],

@@ -4,15 +4,16 @@ import pytest
 import torch
 
 from espalier.app.algorithms import ALGORITHMS, split_options
-from espalier.app.config import parse_config
+from espalier.app.config.parse import parse_config
 from espalier.app.tasks.common import local_training
 from espalier.app.tasks.family import family
+from tests.app.runs import key_of
 
-CLIENTS = {"learning-rate": 0.2, "momentum": 0.5, "weight-decay": 0.01}
+CLIENTS = {"learning-rate": 0.2, "train.momentum": 0.5, "train.weight-decay": 0.01}
 
 
 def server_optimizer(**keys):
-    config = parse_config({"algorithm": "sfl-v2", **CLIENTS, **{k.replace("_", "-"): v for k, v in keys.items()}})
+    config = parse_config({"algorithm": "sfl-v2", **CLIENTS, **{key_of(k): v for k, v in keys.items()}})
     return split_options(config, "edge-0")["make_optimizer"]([torch.nn.Parameter(torch.ones(1))])
 
 
@@ -28,7 +29,7 @@ def test_the_keys_of_both_optimizers_reach_them():
 
 @pytest.mark.parametrize(("order", "one_by_one"), [("one-by-one", True), ("interleaved", False)])
 def test_the_order_of_the_server_reaches_the_edge(order, one_by_one):
-    config = parse_config({"algorithm": "sfl-v2", "server-order": order})
+    config = parse_config({"algorithm": "sfl-v2", "split.server-order": order})
     assert ALGORITHMS["sfl-v2"](config, {}, None)("edge-0", 2).one_by_one is one_by_one
 
 

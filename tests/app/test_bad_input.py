@@ -61,7 +61,7 @@ def test_a_full_disk_is_named_and_what_is_anothers_fault_is_not_laid_on_it(tmp_p
         ("alpha=0", ["alpha = 0", "greater than 0"]),
         ("global-rounds=0", ["global-rounds = 0", "greater than 0"]),
         ("num-clients=1000", ["num-clients = 1000", "360", "test samples"]),
-        ("image-size=8", ["image-size = 8", "digits"]),
+        ("data.image-size=8", ["data.image-size = 8", "digits"]),
         pytest.param(
             "device=cuda",
             ["device = 'cuda'", "'cpu' or 'auto'"],
@@ -78,8 +78,8 @@ def test_a_full_disk_is_named_and_what_is_anothers_fault_is_not_laid_on_it(tmp_p
         ("algorithm=hsfl cloud-strategy=FedProx(proximal_mu=0.1)", ["cloud-strategy = 'FedProx", "the whole model"]),
         ("algorithm=hsfl cut-layer=1,x", ["cut-layer = '1,x'", "'1,2,4'"]),
         ("algorithm=sfl-v2 cut-layer=1,2", ["cut-layer = '1,2'", "one cut for all clients", "sfl-v2"]),
-        ("algorithm=phsfl fine-tune-steps=-1", ["fine-tune-steps = -1", "greater than or equal to 0"]),
-        ("label-policy=hidden", ["label-policy = 'hidden'", "'indices' or 'labels'"]),
+        ("algorithm=phsfl fine-tune.steps=-1", ["fine-tune.steps = -1", "greater than or equal to 0"]),
+        ("split.label-policy=hidden", ["split.label-policy = 'hidden'", "'indices' or 'labels'"]),
         ("model=resnet18", ["model = 'resnet18'", "8x8", "small-cnn"]),
         ("edge-strategy=FedAvg(min_available_nodes=5)", ["edge 'edge-0' has 4 node(s)", "needs 5", "edge-strategy"]),
         ("cloud-strategy=FedAvg(min_train_nodes=3)", ["the cloud has 2 edge(s)", "needs 3", "cloud-strategy"]),
@@ -199,7 +199,7 @@ def test_the_command_itself_exits_with_the_code_and_the_line(tmp_path):
     here = tmp_path / "here"
     here.mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "app", "alpha=0"], capture_output=True, text=True, check=False, cwd=here
+        [sys.executable, "-m", "espalier.app", "alpha=0"], capture_output=True, text=True, check=False, cwd=here
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: alpha = 0: allowed is greater than 0\n"

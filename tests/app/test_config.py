@@ -11,7 +11,9 @@ from torch import nn
 from espalier.app.algorithms import check_averages
 from espalier.app.checkpoint import load_state
 from espalier.app.command_line import main
-from espalier.app.config import RunConfig, check_strategies, parse_config, read_arguments
+from espalier.app.config.parse import flat, parse_config, read_arguments
+from espalier.app.config.sections import RunConfig
+from espalier.app.config.together import check_strategies
 from espalier.app.errors import UserError
 from espalier.app.strategy_spec import STRATEGIES, parse_strategy
 from tests.app.runs import lines, run_app
@@ -21,7 +23,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 def test_flwr_run_has_the_same_keys_and_defaults():
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert pyproject["tool"]["flwr"]["app"]["config"] == RunConfig().as_dict()
+    assert flat(pyproject["tool"]["flwr"]["app"]["config"]) == RunConfig().as_dict()
 
 
 def test_every_key_is_explained_in_the_docs():
@@ -58,7 +60,10 @@ def test_every_key_is_explained_in_the_docs():
             ["allowed is QFedAvg(q=..., client_learning_rate=...): QFedAvg needs client_learning_rate"],
         ),
         ({"edge-strategy": "FedAdm"}, ["edge-strategy = 'FedAdm'", "did you mean FedAdam?"]),
-        ({"role": "cloud", "engine": "in-process"}, ["engine = 'in-process'", "type: flwr run . --run-config 'role"]),
+        (
+            {"deploy.role": "cloud", "engine": "in-process"},
+            ["engine = 'in-process'", "type: flwr run . --run-config 'deploy.role"],
+        ),
         ({"num-edges": 9}, ["num-edges = 9", "at most num-clients = 8"]),
         ({"num-edges": -1}, ["num-edges = -1", "greater than or equal to 0"]),
         ({"alpha": 0.0}, ["alpha = 0.0", "greater than 0"]),
@@ -70,12 +75,15 @@ def test_every_key_is_explained_in_the_docs():
         ({"participation": 1.5}, ["participation = 1.5", "less than or equal to 1"]),
         ({"edge-strategy": "Krum(num_malicious_nodes=-1)"}, ["an integer >= 0 for num_malicious_nodes"]),
         ({"edge-strategy": "QFedAvg(client_learning_rate=0.1,train_loss_key='x')"}, ["a parameter of QFedAvg: "]),
-        ({"weighting": "uniform"}, ["weighting = 'uniform'", "'examples' or 'equal'"]),
-        ({"weighting": "equal", "algorithm": "rawhfl"}, ["weighting = 'equal'", "'examples': rawhfl weighs all"]),
-        ({"weighting": "equal", "algorithm": "centralised"}, ["'examples': centralised averages no models"]),
-        ({"weighting": "equal", "algorithm": "sl"}, ["sl averages no models, unless num-edges = 2 or more"]),
+        ({"train.weighting": "uniform"}, ["train.weighting = 'uniform'", "'examples' or 'equal'"]),
+        (
+            {"train.weighting": "equal", "algorithm": "rawhfl"},
+            ["train.weighting = 'equal'", "'examples': rawhfl weighs all"],
+        ),
+        ({"train.weighting": "equal", "algorithm": "centralised"}, ["'examples': centralised averages no models"]),
+        ({"train.weighting": "equal", "algorithm": "sl"}, ["sl averages no models, unless num-edges = 2 or more"]),
         ({"learning-rate": 0}, ["learning-rate = 0", "greater than 0"]),
-        ({"momentum": 1.0}, ["momentum = 1.0", "less than 1"]),
+        ({"train.momentum": 1.0}, ["train.momentum = 1.0", "less than 1"]),
         ({"seed": -1}, ["seed = -1"]),
         ({"seed": 2**64}, ["seed = 18446744073709551616", "less than"]),
         ({"alpha": 1e300}, ["alpha = 1e+300", "1000000"]),
@@ -93,7 +101,7 @@ def test_bad_values_get_one_line_with_the_key_the_value_and_what_is_allowed(valu
 
 @pytest.mark.parametrize(("given", "ends"), [(1e-5, (1e-5, 1e-5)), ("0.1-0.8", (0.1, 0.8)), ("0.3", (0.3, 0.3))])
 def test_exploitation_is_a_number_or_a_range(given, ends):
-    assert parse_config({"exploitation": given}).exploitation_range == ends
+    assert parse_config({"caching.exploitation": given}).caching.exploitation.ends == ends
 
 
 @pytest.mark.parametrize(
@@ -101,7 +109,7 @@ def test_exploitation_is_a_number_or_a_range(given, ends):
     [(-5, (-5, -5)), ("20-30", (20, 30)), ("-10--5.5", (-10, -5.5)), ("1e-1-2E1", (0.1, 20)), ("-1-.5", (-1, 0.5))],
 )
 def test_devices_are_drawn_from_a_number_or_a_range(given, ends):
-    assert parse_config({"max-power-dbm": given}).device_ranges["max_power_dbm"] == ends
+    assert parse_config({"radio.max-power-dbm": given}).radio.device_ranges["max_power_dbm"] == ends
 
 
 def test_strategies_take_their_parameters_and_defaults_give_way():
@@ -178,11 +186,15 @@ def own_module(tmp_path, monkeypatch):
 def test_a_strategy_of_ones_own_is_named_with_its_module(own_module):
     config = parse_config({"edge-strategy": "own_strategies:Scaled(scale=0.5, min_train_nodes=2)"})
     check_strategies(config)
-    edge = config.edge.build({"fraction_train": 0.5, "min_train_nodes": 1})
+    edge = config.federation.edge_strategy.build({"fraction_train": 0.5, "min_train_nodes": 1})
     assert (edge.scale, edge.fraction_train, edge.min_train_nodes) == (0.5, 0.5, 2)
-    bare = parse_config({"cloud-strategy": "own_strategies:Bare"}).cloud.build({"min_train_nodes": 1})
+    bare = parse_config({"cloud-strategy": "own_strategies:Bare"}).federation.cloud_strategy.build(
+        {"min_train_nodes": 1}
+    )
     assert (type(bare).__name__, bare.min_train_nodes, bare.min_available_nodes) == ("Bare", 2, 1)
-    plain = parse_config({"edge-strategy": "own_strategies:Plain"}).edge.build({"min_train_nodes": 1})
+    plain = parse_config({"edge-strategy": "own_strategies:Plain"}).federation.edge_strategy.build(
+        {"min_train_nodes": 1}
+    )
     assert type(plain).__name__ == "Plain"
 
 

@@ -9,13 +9,15 @@ import pytest
 
 from espalier.app.algorithms import ALGORITHMS
 from espalier.app.client import app as client_app
-from espalier.app.config import FLAT_ALGORITHMS, OWN, VIDEO_CACHING, RunConfig, parse_config
+from espalier.app.config.parse import parse_config
+from espalier.app.config.sections import FLAT_ALGORITHMS, OWN, VIDEO_CACHING, Data, RunConfig
 from espalier.app.errors import UserError
 from espalier.app.federation import assign_edges, gather_clients, gather_devices
 from espalier.app.tasks.data import DATASETS
 from espalier.app.tasks.models import MODELS
 from espalier.app.tasks.partition import PARTITIONS
 from espalier.sim.in_process_grid import InProcessGrid
+from tests.app.runs import key_of
 
 
 class Arriving(InProcessGrid):
@@ -31,7 +33,7 @@ class Arriving(InProcessGrid):
 
 
 def test_clients_are_awaited_whoever_comes_first():
-    config = parse_config({"num-clients": 3, "wait-for-nodes": 20})
+    config = parse_config({"num-clients": 3, "deploy.wait-for-nodes": 20})
     profiles = gather_clients(Arriving(5, config, 0.05), config)
     assert [profile.partition_id for profile in profiles] == [0, 1, 2]
 
@@ -53,7 +55,7 @@ def failing_at_first(config, on_failure=lambda grid, node_id: None):
 
 def test_a_client_that_failed_at_first_is_asked_again_after_a_while(monkeypatch):
     monkeypatch.setattr("espalier.app.federation.FIRST_PAUSE_SECONDS", 0.05)
-    config = parse_config({"num-clients": 3, "wait-for-nodes": 20})
+    config = parse_config({"num-clients": 3, "deploy.wait-for-nodes": 20})
     grid, failures = failing_at_first(config)
     assert [profile.partition_id for profile in gather_clients(grid, config)] == [0, 1, 2]
     assert len(failures) == 1
@@ -61,7 +63,7 @@ def test_a_client_that_failed_at_first_is_asked_again_after_a_while(monkeypatch)
 
 def test_a_client_that_failed_and_was_started_again_is_asked_at_once(monkeypatch):
     monkeypatch.setattr("espalier.app.federation.FIRST_PAUSE_SECONDS", 1e6)
-    config = parse_config({"num-clients": 3, "wait-for-nodes": 20})
+    config = parse_config({"num-clients": 3, "deploy.wait-for-nodes": 20})
 
     def start_again(grid, node_id):
         grid.disconnect(node_id)
@@ -73,7 +75,7 @@ def test_a_client_that_failed_and_was_started_again_is_asked_at_once(monkeypatch
 
 
 def test_clients_that_never_come_are_named():
-    config = parse_config({"num-clients": 3, "wait-for-nodes": 1})
+    config = parse_config({"num-clients": 3, "deploy.wait-for-nodes": 1})
     grid = Arriving(5, config, 0.01)
     grid.order = grid.order[:4]  # partitions 4, 3, 2, 1
     with pytest.raises(UserError, match=r"no profile from clients \[0\]"):
@@ -96,8 +98,8 @@ def test_a_client_without_examples_is_named(count):
 
 def test_a_device_that_comes_later_as_a_client_that_is_there_is_named_with_it():
     config = parse_config(
-        {"role": "edge", "edge-name": "west", "edge-folder": "/x", "edge-clients": 2, "num-clients": 2}
-        | {"wait-for-nodes": 20}
+        {"deploy.role": "edge", "deploy.edge-name": "west", "deploy.edge-folder": "/x", "deploy.edge-clients": 2}
+        | {"num-clients": 2, "deploy.wait-for-nodes": 20}
     )
 
     def no_profile_of_one(message, context):
@@ -115,22 +117,22 @@ def test_a_device_that_comes_later_as_a_client_that_is_there_is_named_with_it():
 
 
 @pytest.mark.parametrize(
-    ("key", "names"),
+    ("section", "key", "names"),
     [
-        ("algorithm", ALGORITHMS),
-        ("dataset", (*DATASETS, VIDEO_CACHING)),
-        ("partition", (*PARTITIONS, OWN)),
-        ("model", ("auto", *MODELS)),
+        (RunConfig, "algorithm", ALGORITHMS),
+        (Data, "dataset", (*DATASETS, VIDEO_CACHING)),
+        (Data, "partition", (*PARTITIONS, OWN)),
+        (Data, "model", ("auto", *MODELS)),
     ],
 )
-def test_the_config_allows_what_there_is(key, names):
-    assert sorted(get_args(RunConfig.model_fields[key].annotation)) == sorted(names)
+def test_the_config_allows_what_there_is(section, key, names):
+    assert sorted(get_args(section.model_fields[key].annotation)) == sorted(names)
     assert set(FLAT_ALGORITHMS) <= set(ALGORITHMS)
 
 
 def joined(caplog, num_clients, node_configs=None, **settings):
     caplog.set_level(logging.INFO, "espalier")
-    config = parse_config({"num-clients": num_clients} | {k.replace("_", "-"): v for k, v in settings.items()})
+    config = parse_config({"num-clients": num_clients} | {key_of(k): v for k, v in settings.items()})
     grid = InProcessGrid(client_app, num_clients, run_config=config.as_dict(), node_configs=node_configs)
     caplog.clear()
     assign_edges(gather_clients(grid, config), config)

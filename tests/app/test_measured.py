@@ -10,7 +10,7 @@ import pytest
 from espalier.app.algorithms import world_of
 from espalier.app.client import app as client_app
 from espalier.app.command_line import main
-from espalier.app.config import parse_config
+from espalier.app.config.parse import parse_config
 from espalier.app.errors import UserError
 from espalier.app.measured import bandwidth_hz, link_gain
 from espalier.app.reports.final import report_again, result_table
@@ -24,7 +24,7 @@ from espalier.sim.radio import noise_watts
 from espalier.strategies import DeviceProfile, Profile
 from espalier.strategies.allocation import exact, violations
 from espalier.strategies.allocation.costs import rate_bits_per_second
-from tests.app.runs import lines, run_app, same_weights, summary
+from tests.app.runs import key_of, lines, run_app, same_weights, summary
 
 DEVICE = DeviceProfile(
     cpu_count=4,
@@ -37,12 +37,12 @@ DEVICE = DeviceProfile(
     max_power_watts=0.2,
     capacitance=2e-28,
 )
-FOUR = {"algorithm": "rawhfl", "resources": "measured", "num-clients": 4, "selected-per-edge": 2}
+FOUR = {"algorithm": "rawhfl", "plan.resources": "measured", "num-clients": 4, "plan.selected-per-edge": 2}
 FOUR |= {"batches-per-epoch": 2, "batch-size": 16}
 
 
 def world_with(devices=(DEVICE,) * 4, examples=(100,) * 4, **settings):
-    config = parse_config(FOUR | {key.replace("_", "-"): value for key, value in settings.items()})
+    config = parse_config(FOUR | {key_of(key): value for key, value in settings.items()})
     profiles = [Profile(10 + i, i, "", examples[i], 5, (1,), device) for i, device in enumerate(devices)]
     ids = [profile.node_id for profile in profiles]
     topology = {"cloud": ids} if config.is_flat else {"a": ids[:2], "b": ids[2:]}
@@ -207,12 +207,18 @@ def test_clients_of_one_edge_need_not_be_the_first():
 # Whole runs.
 
 NODE = {"max-frequency-hz": 1.5e9, "link-bits-per-second": 20e6}
-LOOSE = {"partition": "iid", "theta": 1.0, "deadline-seconds": 1e6, "max-local-rounds": 2, "global-rounds": 1}
+LOOSE = {
+    "partition": "iid",
+    "plan.theta": 1.0,
+    "plan.deadline-seconds": 1e6,
+    "plan.max-local-rounds": 2,
+    "global-rounds": 1,
+}
 
 
 def run_measured(folder, node_configs=(NODE,) * 4, **settings):
     """Run the app on nodes with these configs and return its results folder."""
-    values = FOUR | LOOSE | {key.replace("_", "-"): value for key, value in settings.items()}
+    values = FOUR | LOOSE | {key_of(key): value for key, value in settings.items()}
     config = parse_config(values | {"output-dir": str(folder), "engine": "in-process"})
     grid = InProcessGrid(
         client_app, 4, run_config=config.as_dict(), node_configs=[dict(own) for own in node_configs], seed=config.seed
@@ -229,8 +235,8 @@ def run_measured(folder, node_configs=(NODE,) * 4, **settings):
 )
 def test_with_the_same_plan_measuring_changes_no_bit(tmp_path, settings):
     measured = run_measured(tmp_path / "measured", **settings)
-    values = {**FOUR, **LOOSE, **settings, "resources": "simulated"}
-    simulated = run_app(tmp_path / "simulated", **{key.replace("-", "_"): value for key, value in values.items()})
+    values = {**FOUR, **LOOSE, **settings, "plan.resources": "simulated"}
+    simulated = run_app(tmp_path / "simulated", **values)
     for folder in (measured, simulated):
         plans = [plan for line in lines(folder, "edge") for plan in line["plans"]]
         assert {tuple(plan["local_rounds"]) for plan in plans} <= {(2, 2), (2, 2, 2, 2)}
@@ -238,23 +244,23 @@ def test_with_the_same_plan_measuring_changes_no_bit(tmp_path, settings):
 
 
 def test_what_no_config_says_of_a_link_is_measured_over_a_stream_to_the_server(tmp_path):
-    values = {key.replace("-", "_"): value for key, value in (FOUR | LOOSE).items()}
+    values = FOUR | LOOSE
     folder = run_app(tmp_path / "run", **values)
     clients = json.loads((folder / "world.json").read_text())["clients"]
     assert len({client["link_bits_per_second"] for client in clients}) == 4
     assert all(1e6 < client["link_bits_per_second"] < 1e12 for client in clients)
-    assert same_weights(folder, run_app(tmp_path / "simulated", **values | {"resources": "simulated"}))
+    assert same_weights(folder, run_app(tmp_path / "simulated", **values | {"plan.resources": "simulated"}))
 
 
 def test_split_training_measures_too_whatever_carries_it(tmp_path, monkeypatch):
-    values = {"algorithm": "phsfl", "selection": "resource-aware", "fine-tune-steps": 0, "edge-rounds": 1}
-    values = {key.replace("-", "_"): value for key, value in (FOUR | LOOSE | values).items()}
+    values = FOUR | LOOSE | {"algorithm": "phsfl", "selection": "resource-aware"}
+    values |= {"fine-tune.steps": 0, "edge-rounds": 1}
     stream = run_app(tmp_path / "stream", **values, split_transport="stream")
     monkeypatch.setattr(
         "espalier.strategies.split.stream.StreamServer.expect", None
     )  # none of the others trains by stream
     messages = run_app(tmp_path / "messages", **values)
-    simulated = run_app(tmp_path / "simulated", **values | {"resources": "simulated"})
+    simulated = run_app(tmp_path / "simulated", **values | {"plan.resources": "simulated"})
     for folder in (stream, messages):
         assert summary(folder)["failures"] == 0
         assert same_weights(simulated, folder)
@@ -334,28 +340,31 @@ def test_a_device_that_did_not_measure_is_named():
 
 
 def test_a_lowest_frequency_that_a_device_can_not_reach():
-    message = r"min-frequency-hz = 1000000000.0: allowed is at most 8e\+08, the highest of client 2"
+    message = r"plan.min-frequency-hz = 1000000000.0: allowed is at most 8e\+08, the highest of client 2"
     with pytest.raises(UserError, match=message):
         world_with([DEVICE, DEVICE, replace(DEVICE, max_frequency_hz=8e8), DEVICE], min_frequency_hz=1e9)
 
 
 def test_a_deadline_that_nobody_can_keep():
     config, world = world_with(deadline_seconds=0.02)
-    with pytest.raises(UserError, match=r"deadline-seconds = 0.02: allowed is more: the fastest client needs"):
+    with pytest.raises(UserError, match=r"plan.deadline-seconds = 0.02: allowed is more: the fastest client needs"):
         check_deadline(config, world)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"algorithm": "h-fedavg"}, "resources = 'measured': allowed is 'simulated', or selection = 'resource-aware'"),
-        ({"algorithm": "fedavg"}, "resources = 'measured': allowed is 'simulated'"),
-        ({"algorithm": "rawhfl", "resources": "guessed"}, "resources = 'guessed': allowed is"),
+        (
+            {"algorithm": "h-fedavg"},
+            "plan.resources = 'measured': allowed is 'simulated', or selection = 'resource-aware'",
+        ),
+        ({"algorithm": "fedavg"}, "plan.resources = 'measured': allowed is 'simulated'"),
+        ({"algorithm": "rawhfl", "plan.resources": "guessed"}, "plan.resources = 'guessed': allowed is"),
     ],
 )
 def test_settings_that_do_not_go_together(settings, message):
     with pytest.raises(UserError) as caught:
-        parse_config({"resources": "measured", **settings})
+        parse_config({"plan.resources": "measured", **settings})
     assert str(caught.value).startswith(message)
 
 

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from espalier.app.command_line import main
-from espalier.app.config import parse_config
+from espalier.app.config.parse import parse_config
 from espalier.app.errors import UserError
 from espalier.app.federation import gather_clients
 from espalier.app.reports.progress import LogProgress
@@ -20,11 +20,11 @@ from espalier.app.tasks.clients import client_task
 from espalier.clients.client_app import make_client_app
 from espalier.sim.in_process_grid import InProcessGrid
 from tests.app.own_folders import OWN, SMALL, cut, noise_folder, own_folders
-from tests.app.runs import lines, run_app, same_weights, summary
+from tests.app.runs import key_of, lines, run_app, same_weights, summary
 
 
 def parsed(**settings):
-    return parse_config({key.replace("_", "-"): value for key, value in settings.items()})
+    return parse_config({key_of(key): value for key, value in settings.items()})
 
 
 def grid_of(config, folders):
@@ -32,7 +32,11 @@ def grid_of(config, folders):
     node_configs = [{"data-dir": str(folder)} for folder in folders]
     client_app = make_client_app(client_task, durable=False)
     return InProcessGrid(
-        client_app, config.num_clients, run_config=config.as_dict(), node_configs=node_configs, seed=config.seed
+        client_app,
+        config.federation.num_clients,
+        run_config=config.as_dict(),
+        node_configs=node_configs,
+        seed=config.seed,
     )
 
 
@@ -180,7 +184,7 @@ def test_bad_folders_are_one_line_before_training(tmp_path, capsys, change, mess
     root = own_folders(tmp_path / "images")
     change(root)
     settings = {**OWN, "data_dir": str(root), "output_dir": str(tmp_path / "run")}
-    arguments = [f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in settings.items()]
+    arguments = [f"{key_of(key)}={json.dumps(value)}" for key, value in settings.items()]
     assert main(arguments) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {root}/{message}")
@@ -210,24 +214,24 @@ def test_a_home_folder_in_a_nodes_config_is_expanded(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "parts"),
     [
-        ({"partition": "iid"}, ["classes = 'ant,bee,cow'", "allowed is ''", "partition = 'iid'"]),
-        ({"partition": "iid", "classes": ""}, ["pixel-mean = '0.5,0.5,0.5'", "allowed is ''"]),
-        ({"partition": "iid", "classes": "", "pixel_mean": ""}, ["pixel-std = '0.25,0.25,0.3'", "allowed is ''"]),
+        ({"partition": "iid"}, ["data.classes = 'ant,bee,cow'", "allowed is ''", "partition = 'iid'"]),
+        ({"partition": "iid", "classes": ""}, ["data.pixel-mean = '0.5,0.5,0.5'", "allowed is ''"]),
+        ({"partition": "iid", "classes": "", "pixel_mean": ""}, ["data.pixel-std = '0.25,0.25,0.3'", "allowed is ''"]),
         ({"dataset": "cifar10"}, ["partition = 'own'", "dataset = 'cifar10'", "image-folder"]),
         ({"dataset": "video-caching", "model": "auto"}, ["partition = 'own'", "dataset = 'video-caching'"]),
         ({"algorithm": "centralised"}, ["algorithm = 'centralised'", "partition = 'own'"]),
-        ({"image_size": 0}, ["image-size = 0", "1 or more", "partition = 'own'"]),
-        ({"classes": ""}, ["classes = ''", "'cat,dog'"]),
-        ({"classes": "ant,,cow"}, ["classes = 'ant,,cow'", "'cat,dog'"]),
-        ({"classes": "ant,bee,ant"}, ["classes = 'ant,bee,ant'", "each once"]),
-        ({"classes": "ant,.bee"}, ["classes = 'ant,.bee'"]),
-        ({"classes": "ant,../bee"}, ["classes = 'ant,../bee'"]),
-        ({"pixel_mean": ""}, ["pixel-mean = ''", "'0.5,0.5,0.5'"]),
-        ({"pixel_mean": "0.5"}, ["pixel-mean = '0.5'", "red, green and blue"]),
-        ({"pixel_mean": "0.5,nan,0.5"}, ["pixel-mean = '0.5,nan,0.5'", "0 to 1"]),
-        ({"pixel_mean": "124,116,104"}, ["pixel-mean = '124,116,104'", "0 to 1"]),
-        ({"pixel_std": "0.5,0,0.5"}, ["pixel-std = '0.5,0,0.5'", "1e-06 to 1"]),
-        ({"pixel_std": "0.5,x,0.5"}, ["pixel-std = '0.5,x,0.5'"]),
+        ({"image_size": 0}, ["data.image-size = 0", "1 or more", "partition = 'own'"]),
+        ({"classes": ""}, ["data.classes = ''", "'cat,dog'"]),
+        ({"classes": "ant,,cow"}, ["data.classes = 'ant,,cow'", "'cat,dog'"]),
+        ({"classes": "ant,bee,ant"}, ["data.classes = 'ant,bee,ant'", "each once"]),
+        ({"classes": "ant,.bee"}, ["data.classes = 'ant,.bee'"]),
+        ({"classes": "ant,../bee"}, ["data.classes = 'ant,../bee'"]),
+        ({"pixel_mean": ""}, ["data.pixel-mean = ''", "'0.5,0.5,0.5'"]),
+        ({"pixel_mean": "0.5"}, ["data.pixel-mean = '0.5'", "red, green and blue"]),
+        ({"pixel_mean": "0.5,nan,0.5"}, ["data.pixel-mean = '0.5,nan,0.5'", "0 to 1"]),
+        ({"pixel_mean": "124,116,104"}, ["data.pixel-mean = '124,116,104'", "0 to 1"]),
+        ({"pixel_std": "0.5,0,0.5"}, ["data.pixel-std = '0.5,0,0.5'", "1e-06 to 1"]),
+        ({"pixel_std": "0.5,x,0.5"}, ["data.pixel-std = '0.5,x,0.5'"]),
         ({"data_dir": ""}, ["data-dir = ''", "image-folder"]),
     ],
 )

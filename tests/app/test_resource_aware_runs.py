@@ -11,7 +11,8 @@ from torch import nn
 from espalier.app.algorithms import examples_of_local_rounds, make_world
 from espalier.app.checkpoint import load_state
 from espalier.app.command_line import main
-from espalier.app.config import check_cell_size, parse_config
+from espalier.app.config.parse import parse_config
+from espalier.app.config.together import check_cell_size
 from espalier.app.errors import UserError
 from espalier.app.tasks.caching import client_data
 from espalier.app.tasks.caching_data import top_popular
@@ -24,7 +25,7 @@ from espalier.clients.task import LocalTraining
 from espalier.clients.training import mini_batches
 from espalier.strategies.allocation import eligible_at_full_power, exact, get_solver, violations
 from espalier.strategies.allocation.feasibility import least_seconds
-from tests.app.runs import lines, run_app, same_weights, summary, weights
+from tests.app.runs import key_of, lines, run_app, same_weights, summary, weights
 
 CACHING = {
     "dataset": "video-caching",
@@ -41,12 +42,14 @@ SPLIT = {"algorithm": "hsfl", "selection": "resource-aware", "label_policy": "la
 
 
 def config_of(**settings):
-    return parse_config({key.replace("_", "-"): value for key, value in settings.items()})
+    return parse_config({key_of(key): value for key, value in settings.items()})
 
 
 def world_of(config):
     topology = {f"edge-{e}": list(range(e * 3, e * 3 + 3)) for e in range(config.cells)}
-    return make_world(config, topology, {n: n for n in range(config.num_clients)}, [100] * config.num_clients)
+    return make_world(
+        config, topology, {n: n for n in range(config.federation.num_clients)}, [100] * config.federation.num_clients
+    )
 
 
 # The cost model's inputs.
@@ -314,7 +317,7 @@ def test_clients_that_chose_their_edges_are_counted_as_they_are(tmp_path, capsys
     for name, clients in (("a", np.arange(5)), ("b", np.array([5]))):
         plan = exact(world.problem(1, clients, None, 0))
         assert world.carry_out(name, 1, clients, plan)["short"] == (plan.selected.sum() < 2)
-    with pytest.raises(UserError, match="selected-per-edge = 2: allowed is 1 to 1, the clients of the smallest cell"):
+    with pytest.raises(UserError, match=r"plan\.selected-per-edge = 2: allowed is 1 to 1, the clients of the smallest"):
         check_cell_size(config, 1)
     check_cell_size(config_of(**CACHING, algorithm="h-fedavg-ub"), 1)
 
@@ -541,26 +544,26 @@ def test_runs_resume_to_the_same_bits_and_the_same_figures(tmp_path, settings):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"selected_per_edge": 4}, "selected-per-edge = 4: allowed is 1 to 3, the clients of the smallest cell"),
-        ({"max_overlap": 0}, "max-overlap = 0: allowed is at least 1 with 2 of 3 clients selected in every round"),
-        ({"deadline_seconds": 1e-3}, "deadline-seconds = 0.001: allowed is more: the fastest client needs"),
-        ({"deadline_seconds": 0.0}, "deadline-seconds = 0.0: allowed is greater than 0"),
-        ({"theta": 1.5}, "theta = 1.5: allowed is less than or equal to 1"),
-        ({"solver": "best"}, "solver = 'best': allowed is exact, sca, random"),
-        ({"solver": "h-fedavg-ub"}, "solver = 'h-fedavg-ub': allowed is exact, sca, random"),
+        ({"selected_per_edge": 4}, "plan.selected-per-edge = 4: allowed is 1 to 3, the clients of the smallest cell"),
+        ({"max_overlap": 0}, "plan.max-overlap = 0: allowed is at least 1 with 2 of 3 clients selected in every round"),
+        ({"deadline_seconds": 1e-3}, "plan.deadline-seconds = 0.001: allowed is more: the fastest client needs"),
+        ({"deadline_seconds": 0.0}, "plan.deadline-seconds = 0.0: allowed is greater than 0"),
+        ({"theta": 1.5}, "plan.theta = 1.5: allowed is less than or equal to 1"),
+        ({"solver": "best"}, "plan.solver = 'best': allowed is exact, sca, random"),
+        ({"solver": "h-fedavg-ub"}, "plan.solver = 'h-fedavg-ub': allowed is exact, sca, random"),
         ({"participation": 0.5}, "participation = 0.5: allowed is 1.0: plans select the clients"),
         ({"edge_strategy": "Krum"}, "edge-strategy = 'Krum': allowed is 'FedAvg'"),
         ({"batches_per_epoch": 0}, "batches-per-epoch = 0: allowed is 1 or more"),
         ({"algorithm": "sl", "selection": "resource-aware", "label_policy": "labels"}, "selection = 'resource-aware'"),
-        ({"algorithm": "hsfl"}, "label-policy = 'indices': allowed is 'labels' for dataset = 'video-caching'"),
+        ({"algorithm": "hsfl"}, "split.label-policy = 'indices': allowed is 'labels' for dataset = 'video-caching'"),
         (
             {"algorithm": "h-fedavg", "selection": "resource-aware", "edge_strategy": "FedAvg(min_train_nodes=3)"},
-            "selected-per-edge = 2: allowed is at least 3: its FedAvg needs 3 clients",
+            "plan.selected-per-edge = 2: allowed is at least 3: its FedAvg needs 3 clients",
         ),
         (
             # Flat: one group, of two cells.
             {"algorithm": "fedavg", "selection": "resource-aware", "cloud_strategy": "FedAvg(min_train_nodes=5)"},
-            "selected-per-edge = 2: allowed is at least 3: its FedAvg needs 5 clients",
+            "plan.selected-per-edge = 2: allowed is at least 3: its FedAvg needs 5 clients",
         ),
         (
             {"algorithm": "h-fedavg", "selection": "resource-aware", "edge_strategy": "FedAvg(fraction_train=0.5)"},
@@ -568,19 +571,29 @@ def test_runs_resume_to_the_same_bits_and_the_same_figures(tmp_path, settings):
         ),
         (
             SPLIT | {"solver": "sca"},
-            "solver = 'sca': allowed is 'exact' or",
+            "plan.solver = 'sca': allowed is 'exact' or",
         ),
-        ({"exploitation": "lots"}, "exploitation = 'lots': allowed is a probability"),
-        ({"energy_budget_joules": -1}, "energy-budget-joules = -1.0: allowed is a number from 1e-09 to 1e+09, or a"),
-        ({"max_frequency_hz": "2e9-1e9"}, "max-frequency-hz = '2e9-1e9': allowed is a number from 1 to 1e+12, or a"),
-        ({"max_power_dbm": "lots"}, "max-power-dbm = 'lots': allowed is a number from -100 to 100, or a range of them"),
+        ({"exploitation": "lots"}, "caching.exploitation = 'lots': allowed is a probability"),
+        (
+            {"energy_budget_joules": -1},
+            "radio.energy-budget-joules = -1: allowed is a number from 1e-09 to 1e+09, or a",
+        ),
+        (
+            {"max_frequency_hz": "2e9-1e9"},
+            "radio.max-frequency-hz = '2e9-1e9': allowed is a number from 1 to 1e+12, or a",
+        ),
+        (
+            {"max_power_dbm": "lots"},
+            "radio.max-power-dbm = 'lots': allowed is a number from -100 to 100, or a range of them",
+        ),
         (
             {"min_frequency_hz": 1.5e9},
-            "min-frequency-hz = 1500000000.0: allowed is 0 to 1.2e+09, the least that max-frequency-hz = '1.2e9-2e9'",
+            "plan.min-frequency-hz = 1500000000.0: allowed is 0 to 1.2e+09, "
+            "the least that radio.max-frequency-hz = '1.2e9-2e9'",
         ),
         (
             {"resources": "measured", "cycles_per_bit": 30.0},
-            "cycles-per-bit = 30.0: allowed is '25-40' for resources = 'measured': devices say it",
+            "radio.cycles-per-bit = 30.0: allowed is '25-40' for plan.resources = 'measured': devices say it",
         ),
         ({"model": "cnn"}, "model = 'cnn': allowed is 'auto' for dataset = 'video-caching'"),
         ({"num_edges": 7}, "num-edges = 7: allowed is at most num-clients = 6"),
@@ -588,7 +601,7 @@ def test_runs_resume_to_the_same_bits_and_the_same_figures(tmp_path, settings):
 )
 def test_bad_settings_stop_in_one_line(capsys, tmp_path, settings, message):
     values = CACHING | {"algorithm": "rawhfl", "output_dir": str(tmp_path / "run")} | settings
-    assert main([f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in values.items()]) == 2
+    assert main([f"{key_of(key)}={json.dumps(value)}" for key, value in values.items()]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1

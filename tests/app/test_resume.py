@@ -10,13 +10,13 @@ from PIL import Image
 
 from espalier.app.client import app as client_app
 from espalier.app.command_line import main
-from espalier.app.config import parse_config
+from espalier.app.config.parse import parse_config
 from espalier.app.errors import UserError
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run
 from espalier.sim.in_process_grid import InProcessGrid
 from tests.app.pictures import image_folder
-from tests.app.runs import lines, run_app, same_weights, summary
+from tests.app.runs import key_of, lines, run_app, same_weights, summary
 
 # Both tiers hold state, and clients are sampled.
 STATEFUL = {
@@ -43,9 +43,9 @@ def assert_same_run(left, right):
 def test_a_run_killed_in_the_middle_of_a_round_resumes_to_the_same_bits(tmp_path):
     whole = run_app(tmp_path / "whole", global_rounds=30, **STATEFUL)
     killed = tmp_path / "killed"
-    settings = {"global-rounds": 30, "output-dir": killed} | {k.replace("_", "-"): v for k, v in STATEFUL.items()}
+    settings = {"global-rounds": 30, "output-dir": killed} | {key_of(k): v for k, v in STATEFUL.items()}
     process = subprocess.Popen(
-        [sys.executable, "-m", "app", *(f"{key}={value}" for key, value in settings.items())],
+        [sys.executable, "-m", "espalier.app", *(f"{key}={value}" for key, value in settings.items())],
         stdout=subprocess.DEVNULL,
         cwd=tmp_path,
     )
@@ -162,7 +162,7 @@ def test_clients_stay_at_the_edges_that_hold_their_state(tmp_path, edges, messag
 
     def go(edges, **settings):
         settings = {"num_clients": 4, "batches_per_epoch": 1, **settings}
-        config = parse_config({key.replace("_", "-"): value for key, value in settings.items()})
+        config = parse_config({key_of(key): value for key, value in settings.items()})
         node_configs = [{"edge-name": edge} for edge in edges]
         grid = InProcessGrid(client_app, 4, run_config=config.as_dict(), node_configs=node_configs)
         return run(config, grid, LogProgress(), tmp_path)

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg
 from torch.nn.functional import cross_entropy
 
 from espalier.app.client import app as client_app
-from espalier.app.config import parse_config
+from espalier.app.config.parse import parse_config
 from espalier.app.engines import in_process_grid
 from espalier.app.federation import gather_clients
 from espalier.app.reports.progress import LogProgress

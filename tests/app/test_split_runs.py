@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from espalier.app.command_line import main
-from espalier.app.config import parse_config
+from espalier.app.config.parse import parse_config
 from espalier.app.tasks.family import family
 from espalier.app.tasks.images import new_model
 from espalier.app.tasks.node import Node

@@ -6,7 +6,7 @@ import pytest
 from certificates import make_certificates
 
 from espalier.app.command_line import main
-from espalier.app.config import parse_config
+from espalier.app.config.parse import parse_config
 from espalier.app.streams import checked_address, largest_frame_bytes, listen_on, streams_of
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
@@ -105,8 +105,8 @@ def test_a_given_certificate_is_used(tmp_path):
 
 
 def test_other_algorithms_and_the_cloud_have_no_streams():
-    for values in ({"algorithm": "fedavg"}, {"algorithm": "hsfl", "role": "cloud"}):
-        with streams_of(parse_config({"split-transport": "stream", **values})) as streams:
+    for values in ({"algorithm": "fedavg"}, {"algorithm": "hsfl", "deploy.role": "cloud"}):
+        with streams_of(parse_config({"split.transport": "stream", **values})) as streams:
             assert streams is None
     with streams_of(parse_config({"algorithm": "hsfl"})) as streams:
         assert streams is None
@@ -125,25 +125,25 @@ def test_a_server_listens_no_wider_than_it_must():
     assert listen_on("::1") == "[::1]"
     for address in ("edge.example.org", "10.0.0.7"):
         assert listen_on(address) in ("[::]", "0.0.0.0")
-        assert checked_address(parse_config({"stream-address": address})) == address
+        assert checked_address(parse_config({"stream.address": address})) == address
 
 
 BAD = [
-    ("stream-address=''", ["stream-address = ''", "name or IP address"]),
-    ("stream-address='host:99'", ["stream-address = 'host:99'", "without a port"]),
-    ("stream-timeout=0", ["stream-timeout = 0", "greater than 0"]),
-    ("stream-payload=int4", ["stream-payload = 'int4'", "'int8'"]),
-    ("stream-certificate='{folder}/server.crt'", ["stream-certificate", "both"]),
-    ("stream-certificate='{folder}/none' stream-key='{folder}/server.key'", ["{folder}/none", "No such file"]),
-    ("stream-certificate='{folder}/server.key' stream-key='{folder}/server.key'", ["stream-certificate", "PEM"]),
-    ("stream-certificate='{folder}/server.crt' stream-key='{folder}/server.crt'", ["stream-key", "PEM"]),
-    ("stream-certificate='{folder}/server.crt' stream-key='{folder}/ca.key'", ["stream-key", "private key of"]),
+    ("stream.address=''", ["stream.address = ''", "name or IP address"]),
+    ("stream.address='host:99'", ["stream.address = 'host:99'", "without a port"]),
+    ("stream.timeout=0", ["stream.timeout = 0", "greater than 0"]),
+    ("stream.payload=int4", ["stream.payload = 'int4'", "'int8'"]),
+    ("stream.certificate='{folder}/server.crt'", ["stream.certificate", "both"]),
+    ("stream.certificate='{folder}/none' stream.key='{folder}/server.key'", ["{folder}/none", "No such file"]),
+    ("stream.certificate='{folder}/server.key' stream.key='{folder}/server.key'", ["stream.certificate", "PEM"]),
+    ("stream.certificate='{folder}/server.crt' stream.key='{folder}/server.crt'", ["stream.key", "PEM"]),
+    ("stream.certificate='{folder}/server.crt' stream.key='{folder}/ca.key'", ["stream.key", "private key of"]),
     (
-        "stream-address=edge.example.org stream-certificate='{folder}/server.crt' stream-key='{folder}/server.key'",
-        ["stream-certificate", "valid today, for stream-address = 'edge.example.org'"],
+        "stream.address=edge.example.org stream.certificate='{folder}/server.crt' stream.key='{folder}/server.key'",
+        ["stream.certificate", "valid today, for stream.address = 'edge.example.org'"],
     ),
-    ("stream-timeout=1e12", ["stream-timeout = 1000000000000.0", "86400"]),
-    ("edge-clients=1", ["edge-clients = 1", "role = 'edge'"]),
+    ("stream.timeout=1e12", ["stream.timeout = 1000000000000.0", "86400"]),
+    ("deploy.edge-clients=1", ["deploy.edge-clients = 1", "deploy.role = 'edge'"]),
 ]
 
 
@@ -153,7 +153,7 @@ def test_bad_settings_end_the_run_in_one_line(arguments, parts, tmp_path, capsys
     make_certificates(folder, ["127.0.0.1"])
     output = tmp_path / "output"
     given = arguments.format(folder=folder).split()
-    code = main(["algorithm=sfl-v1", "split-transport=stream", f"output-dir='{output}'", *given])
+    code = main(["algorithm=sfl-v1", "split.transport=stream", f"output-dir='{output}'", *given])
     line = capsys.readouterr().err
     assert code == 2
     assert line.count("\n") == 1
@@ -162,7 +162,7 @@ def test_bad_settings_end_the_run_in_one_line(arguments, parts, tmp_path, capsys
 
 
 def test_a_port_that_is_taken(tmp_path, capsys):
-    with streams_of(parse_config({"algorithm": "sfl-v1", "split-transport": "stream"})) as streams:
+    with streams_of(parse_config({"algorithm": "sfl-v1", "split.transport": "stream"})) as streams:
         port = streams.server.port
-        assert main(["algorithm=sfl-v1", "split-transport=stream", f"stream-port={port}"]) == 2
-    assert f"stream-port = {port}: allowed is a free port of 127.0.0.1" in capsys.readouterr().err
+        assert main(["algorithm=sfl-v1", "split.transport=stream", f"stream.port={port}"]) == 2
+    assert f"stream.port = {port}: allowed is a free port of 127.0.0.1" in capsys.readouterr().err

@@ -10,14 +10,14 @@ from pathlib import Path
 import local
 from flwr_run import descendants
 
-from espalier.app.config import parse_config
+from espalier.app.config.parse import parse_config
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run
 from espalier.app.tasks.clients import client_task
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages import CONFIG, SERVER_ROUND, SPLIT_BEGIN, TRAIN
 from espalier.sim.in_process_grid import InProcessGrid
-from tests.app.runs import lines
+from tests.app.runs import key_of, lines
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE_SECONDS = 300  # for what takes a minute where nothing else runs
@@ -98,9 +98,9 @@ def rounds(folder):
 
 def replay(recorded: Path, folder: Path, settings: Mapping[str, object]) -> Path:
     """Run the same settings in this process, with those taking part who did by `recorded`, and return the results."""
-    values = {key.replace("_", "-"): value for key, value in settings.items()}
+    values = {key_of(key): value for key, value in settings.items()}
     config = parse_config(values | {"engine": "in-process", "output-dir": str(folder)})
-    edge_rounds = 1 if config.is_flat else config.edge_rounds
+    edge_rounds = 1 if config.is_flat else config.federation.edge_rounds
     took_part = {
         ((line["round"] - 1) * edge_rounds + e, client)
         for line in edge_lines(recorded)
@@ -116,5 +116,5 @@ def replay(recorded: Path, folder: Path, settings: Mapping[str, object]) -> Path
                 raise ValueError("absent")
         return app(message, context)
 
-    grid = InProcessGrid(with_absence, config.num_clients, run_config=config.as_dict(), seed=config.seed)
+    grid = InProcessGrid(with_absence, config.federation.num_clients, run_config=config.as_dict(), seed=config.seed)
     return run(config, grid, LogProgress(), folder.parent)

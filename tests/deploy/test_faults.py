@@ -33,7 +33,7 @@ SHORT_ROUNDS = {
     "edge_rounds": 1,
     "local_epochs": 1,
     "batches_per_epoch": 2,
-    "evaluate_every": 0,
+    "report.evaluate-every": 0,
 }
 
 
@@ -88,15 +88,15 @@ def test_streams_that_break_or_freeze_or_lie_or_have_no_ticket(tmp_path, monkeyp
         "local_epochs": 1,
         "batches_per_epoch": 600,
         "batch_size": 8,
-        "evaluate_every": 0,
-        "fine_tune_steps": 0,
-        "split_transport": "stream",
-        "stream_timeout": 10.0,
+        "report.evaluate-every": 0,
+        "fine-tune.steps": 0,
+        "split.transport": "stream",
+        "stream.timeout": 10.0,
         # A SuperNode whose ClientApp was killed starts the next one only when Flower has missed it for a minute.
-        "reply_timeout": PATIENCE_SECONDS,
+        "deploy.reply-timeout": PATIENCE_SECONDS,
     }
     with federation(tmp_path / "deployment", device_configs(range(3), 3)) as made:
-        run_id = start(made.environment, results, settings | {"stream_port": port})
+        run_id = start(made.environment, results, settings | {"stream.port": port})
         kill(wait_for(lambda: client_app(made.supernodes[0], port), PATIENCE_SECONDS, "stream of client 0"))
         wait_for(lambda: rounds(results) >= 1, PATIENCE_SECONDS, "first round")
         frozen = wait_for(lambda: client_app(made.supernodes[1], port), PATIENCE_SECONDS, "stream of client 1")
@@ -112,7 +112,7 @@ def test_streams_that_break_or_freeze_or_lie_or_have_no_ticket(tmp_path, monkeyp
     lies = {failure["client"]: failure["reason"] for failure in edge_lines(results)[2]["failures"]}
     assert "activations have shape" in lies[0]
     assert "RESOURCE_EXHAUSTED" in lies[1]
-    assert same_weights(results, replay(results, tmp_path / "replayed", settings | {"split_transport": "messages"}))
+    assert same_weights(results, replay(results, tmp_path / "replayed", settings | {"split.transport": "messages"}))
 
 
 def knock(port: int) -> None:
@@ -137,24 +137,24 @@ def test_an_edge_host_is_killed_and_restarted_then_the_cloud(tmp_path):
         "edge_rounds": 1,
         "local_epochs": 1,
         "batches_per_epoch": 1,
-        "fine_tune_steps": 1,
-        "evaluate_every": 0,
-        "split_transport": "stream",
+        "fine-tune.steps": 1,
+        "report.evaluate-every": 0,
+        "split.transport": "stream",
     }
-    options, cloud_role = run_config(settings), {"role": "cloud"}
+    options, cloud_role = run_config(settings), {"deploy.role": "cloud"}
     with two_tiers(ROOT, 3, 2, tmp_path / "t", options) as cloud:
         start(cloud.environment, results, settings | cloud_role | {"global_rounds": 100})
         wait_for(lambda: rounds(results) >= 1, PATIENCE_SECONDS, "first round")
         kill_server_app(cloud.edges[1].superlink)
         wait_for(lambda: edges_left_out(results) == ["edge-1"], PATIENCE_SECONDS, "round without edge-1")
         # How an edge reaches its devices is its own affair: edge-0 by streams, edge-1 from now on by messages.
-        by_messages = run_config(settings | {"split_transport": "messages"})
+        by_messages = run_config(settings | {"split.transport": "messages"})
         start_edge_run(cloud.edges[1], ROOT, "edge-1", tmp_path / "t" / "edge-1" / "gateway", by_messages)
         wait_for(lambda: edges_left_out(results) == [], PATIENCE_SECONDS, "round with edge-1 again")
         kill_server_app(cloud.superlink)
         settings["global_rounds"] = rounds(results) + 1
         finish(start(cloud.environment, results, settings | cloud_role | {"resume": str(results)}), cloud.environment)
-    replayed = replay(results, tmp_path / "replayed", settings | {"split_transport": "messages"})
+    replayed = replay(results, tmp_path / "replayed", settings | {"split.transport": "messages"})
     assert same_weights(results, replayed)
     assert summary(results)["personalised"] == summary(replayed)["personalised"]
 

@@ -13,7 +13,7 @@ import pytest
 from certificates import make_device_key
 from flwr_run import free_ports
 
-from tests.app.runs import run_app, same_weights, summary
+from tests.app.runs import key_of, run_app, same_weights, summary
 
 from .faults import ROOT, finish, start
 
@@ -27,7 +27,7 @@ class Deployment:
         self.folder, self.path = path / "deployment", path
         for name in ("home", "tmp", "cache", "cwd"):
             (path / name).mkdir()
-        config = " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in settings.items())
+        config = " ".join(f"{key_of(key)}={json.dumps(value)}" for key, value in settings.items())
         self.environment = {
             **os.environ,
             # A SuperNode starts programs of Flower by their names.
@@ -101,7 +101,7 @@ def test_the_weights_of_the_in_process_engine_and_an_unregistered_node_is_refuse
         "edge_rounds": 1,
         "local_epochs": 1,
         "batches_per_epoch": 2,
-        "evaluate_every": 2,
+        "report.evaluate-every": 2,
     }
     deployment = deploy(**settings)
     deployment.read_until("SuperNodes online: 2")
@@ -138,13 +138,13 @@ def test_split_training_gives_the_same_weights_by_messages_and_by_stream(tmp_pat
         "edge_rounds": 1,
         "local_epochs": 1,
         "batches_per_epoch": 1,
-        "fine_tune_steps": 1,
+        "fine-tune.steps": 1,
     }
     expected = run_app(tmp_path / "in-process", **settings)
     with local.federation(tmp_path / "deployment", local.device_configs(range(2), 2)) as made:
         for transport in ("messages", "stream"):
             results = tmp_path / transport
-            finish(start(made.environment, results, settings | {"split_transport": transport}), made.environment)
+            finish(start(made.environment, results, settings | {"split.transport": transport}), made.environment)
             assert same_weights(results, expected)
             assert summary(results)["personalised"] == summary(expected)["personalised"]
 

@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from espalier.app.config import parse_config
+from espalier.app.config.parse import parse_config
 from espalier.app.wireless import WirelessWorld
 from espalier.strategies.allocation import exact
 from experiments.best_cut import BEST, CLIENTS_PER_CELL, IMAGE, Case, check, draw_worlds, problem_of, solve, work_of
@@ -24,9 +24,9 @@ def test_the_problem_is_the_one_of_a_split_run():
         "selection": "resource-aware",
         "num-clients": clients.size,
         "num-edges": len(cells),
-        "max-local-rounds": 5,
-        "downlink-bits-per-second": 1e7,
-        "deadline-seconds": 10.0,
+        "plan.max-local-rounds": 5,
+        "plan.downlink-bits-per-second": 1e7,
+        "plan.deadline-seconds": 10.0,
         "seed": 3,
     }
     topology = {f"edge-{i}": members.tolist() for i, members in enumerate(cells)}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from espalier.app.algorithms import make_world
-from espalier.app.config import parse_config
+from espalier.app.config.parse import parse_config
 from experiments.optimal_energy import (
     at_full_power,
     by_rank,

@@ -54,11 +54,11 @@ def test_a_single_run_has_no_spread():
 
 
 def test_a_run_that_fails_is_named_and_not_recorded(tmp_path, monkeypatch, capfd):
-    monkeypatch.setitem(ROWS, "RawHFL Z=4", {"selected-per-edge": 13})
+    monkeypatch.setitem(ROWS, "RawHFL Z=4", {"plan.selected-per-edge": 13})
     assert tables(monkeypatch, tmp_path, "--tables", 3, "--seeds", 0, "--rows", "RawHFL Z=4") == 1
     assert read_record(tmp_path / "runs.csv") == {}
     error = capfd.readouterr().err
-    assert "selected-per-edge" in error
+    assert "plan.selected-per-edge" in error
     assert f"{folder_of(tmp_path, A)}: the run failed" in error
 
 

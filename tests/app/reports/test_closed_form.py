@@ -6,7 +6,7 @@ import pytest
 from flwr.app import ArrayRecord
 
 from espalier.app.command_line import main
-from espalier.app.config import parse_config
+from espalier.app.config.parse import parse_config
 from espalier.app.reports import plots
 from espalier.app.reports.closed_form import closed_form_bits, closed_form_bytes
 from espalier.strategies import Profile

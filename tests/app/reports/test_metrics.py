@@ -3,21 +3,21 @@
 import pytest
 from flwr.app import MetricRecord
 
-from espalier.app.config import parse_config
+from espalier.app.config.parse import parse_config
 from espalier.app.reports.metrics import FIELDS, is_evaluation, top_m
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run
 from espalier.app.tasks.clients import client_task
 from espalier.clients.client_app import make_client_app
 from espalier.sim.in_process_grid import InProcessGrid
-from tests.app.runs import lines, run_app, summary
+from tests.app.runs import key_of, lines, run_app, summary
 
 SETTINGS = {"num-clients": 2, "num-edges": 2, "global-rounds": 1, "local-epochs": 1, "batches-per-epoch": 1}
 
 
 def run_with_a_liar(folder, message_type, lie, **settings):
     """Run the app where client 1 replaces its metrics in its replies to one type of message."""
-    values = SETTINGS | {key.replace("_", "-"): value for key, value in settings.items()}
+    values = SETTINGS | {key_of(key): value for key, value in settings.items()}
     config = parse_config(values | {"engine": "in-process", "output-dir": str(folder)})
     app = make_client_app(client_task, durable=False)
 
@@ -31,7 +31,7 @@ def run_with_a_liar(folder, message_type, lie, **settings):
             )
         return reply
 
-    grid = InProcessGrid(lying, config.num_clients, run_config=config.as_dict(), seed=config.seed)
+    grid = InProcessGrid(lying, config.federation.num_clients, run_config=config.as_dict(), seed=config.seed)
     return run(config, grid, LogProgress(), folder.parent)
 
 
@@ -85,9 +85,9 @@ def test_the_fields_of_lines_are_all_known(tmp_path):
     measured = {"train_loss", "loss", "accuracy", "num-examples"}
     for name, settings in {
         "split": {"algorithm": "hsfl", **SETTINGS},
-        "planned": {"algorithm": "rawhfl", "selected-per-edge": 1, **SETTINGS},
+        "planned": {"algorithm": "rawhfl", "plan.selected-per-edge": 1, **SETTINGS},
     }.items():
-        folder = run_app(tmp_path / name, **{key.replace("-", "_"): value for key, value in settings.items()})
+        folder = run_app(tmp_path / name, **settings)
         found = [key for scope in ("edge", "global", "personalised") for line in lines(folder, scope) for key in line]
         assert set(found) <= FIELDS | measured
         assert FIELDS - set(found) <= (

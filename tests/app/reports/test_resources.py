@@ -9,7 +9,7 @@ from PIL import Image
 
 from espalier.app.algorithms import make_world
 from espalier.app.command_line import main
-from espalier.app.config import parse_config
+from espalier.app.config.parse import parse_config
 from espalier.app.errors import UserError
 from espalier.app.reports.final import client_table, report_again, result_table
 from espalier.app.reports.folder import ResultsFolder
@@ -293,7 +293,7 @@ def test_the_description_of_the_world_is_in_the_clients_order():
             "dataset": "video-caching",
             "algorithm": "rawhfl",
             "num-clients": 6,
-            "selected-per-edge": 2,
+            "plan.selected-per-edge": 2,
             "batches-per-epoch": 1,
         }
     )

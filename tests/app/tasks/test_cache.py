@@ -83,7 +83,7 @@ def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(UserError) as caught:
         load_or_build(cache_dir / "entry", build=write("one"), load=read)
     assert str(caught.value) == (
-        f"{cache_dir}: cannot be written (Not a directory): set cache-dir to a folder that can"
+        f"{cache_dir}: cannot be written (Not a directory): set data.cache-dir to a folder that can"
     )
 
 

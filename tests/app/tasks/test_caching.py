@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from espalier.app.config import parse_config
+from espalier.app.config.parse import parse_config
 from espalier.app.tasks import caching
 from espalier.app.tasks.caching import client_data, data_fingerprint, examples_available, new_client_task, new_model
 from espalier.app.tasks.family import family
@@ -38,7 +38,7 @@ def test_there_are_requests_for_all_edge_rounds():
 
 @pytest.mark.parametrize(("similar", "and_back"), [("most-similar", True), ("most-similar-not-back", False)])
 def test_the_config_says_how_clients_choose(similar, and_back):
-    config = parse_config(KEYS | {"exploitation": "1", "similar": similar})
+    config = parse_config(KEYS | {"caching.exploitation": "1", "caching.similar": similar})
     for data in client_data(config):
         assert set(data.table[:, 0].tolist()) == {1.0}
         labels = data.test.labels
@@ -50,10 +50,10 @@ def test_what_is_not_the_same_data_has_another_fingerprint():
         {},
         {"seed": 1},
         {"num-clients": 8},
-        {"exploitation": "0.5"},
-        {"similar": "most-similar-not-back"},
-        {"initial-slots": 99},
-        {"slots-per-edge-round": 5},
+        {"caching.exploitation": "0.5"},
+        {"caching.similar": "most-similar-not-back"},
+        {"caching.initial-slots": 99},
+        {"caching.slots-per-edge-round": 5},
     ]
     prints = [data_fingerprint(parse_config(KEYS | change)) for change in changes]
     assert len(set(prints)) == len(changes)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from espalier.app.config import parse_config
+from espalier.app.config.parse import parse_config
 from espalier.app.tasks.caching import examples_available
 from espalier.app.tasks.caching_data import (
     caching_clients,
@@ -63,7 +63,7 @@ def test_no_request_is_in_both_sets(train_slots, train, test):
 
 def test_an_example_counts_once_its_label_has_been_asked_for():
     data = caching_data(TINY, HABITS, REQUESTS, train_slots=11)
-    config = parse_config({"dataset": "video-caching", "initial-slots": 3, "slots-per-edge-round": 2})
+    config = parse_config({"dataset": "video-caching", "caching.initial-slots": 3, "caching.slots-per-edge-round": 2})
     available = examples_available(config, data.train_slots, edge_rounds_per_round=1)
     # The slots before 3, 5, 7, 9 and 11 have passed.
     assert [available(server_round) for server_round in range(1, 6)] == [0, 1, 2, 2, 4]

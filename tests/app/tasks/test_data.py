@@ -35,9 +35,9 @@ def folder(tmp_path):
 def test_unknown_names_and_sizes_are_refused(tmp_path):
     with pytest.raises(UserError, match="dataset = 'mnist': allowed is one of digits, cifar10, "):
         load_dataset("mnist", data_dir=None, cache_dir=tmp_path)
-    with pytest.raises(UserError, match="image-size = -1: allowed is a side in pixels, or 0"):
+    with pytest.raises(UserError, match=r"data\.image-size = -1: allowed is a side in pixels, or 0"):
         load_dataset("image-folder", data_dir=tmp_path, cache_dir=tmp_path, image_size=-1)
-    with pytest.raises(UserError, match="image-size = 32: allowed is 0 where dataset = 'digits'"):
+    with pytest.raises(UserError, match=r"data\.image-size = 32: allowed is 0 where dataset = 'digits'"):
         load_dataset("digits", data_dir=None, cache_dir=tmp_path, image_size=32)
     assert DATASETS == ("digits", "cifar10", "cifar100", "fashion-mnist", "image-folder")
 
@@ -126,7 +126,7 @@ def test_an_image_folder_needs_data_dir_and_a_cache_that_can_be_written(folder, 
     with pytest.raises(UserError, match="data-dir is not set: dataset = 'image-folder' needs"):
         load_dataset("image-folder", data_dir=None, cache_dir=tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"file: cannot be written .* set cache-dir"):
+    with pytest.raises(UserError, match=r"file: cannot be written .* set data\.cache-dir"):
         load_dataset("image-folder", data_dir=folder, cache_dir=tmp_path / "file")
 
 

@@ -130,7 +130,7 @@ def test_the_first_image_of_another_size_is_named(tmp_path):
     with pytest.raises(UserError) as caught:
         list(decode_images([*files, odd, files[0]], 0))
     assert str(caught.value) == (
-        f"{odd}: is 8x10, {files[0]} is 8x12 (width x height): set image-size to resize all images to one size"
+        f"{odd}: is 8x10, {files[0]} is 8x12 (width x height): set data.image-size to resize all images to one size"
     )
     assert {image.shape for image in decode_images([*files, odd], 6)} == {(6, 6, 3)}
 

@@ -143,18 +143,19 @@ def test_unequal_classes_and_labels_in_any_order():
         ({"alpha": 0.0}, "alpha = 0.0: allowed is a number > 0"),
         ({"alpha": -1.0}, "alpha = -1.0: allowed is a number > 0"),
         ({"alpha": float("nan")}, "alpha = nan: allowed is a number > 0"),
-        ({"min_samples": 0}, "min-samples = 0: allowed is an integer >= 1"),
+        ({"min_samples": 0}, "data.min-samples = 0: allowed is an integer >= 1"),
         (
             {"num_clients": 600},
-            "num-clients = 600 times min-samples = 10 is 6000: allowed is at most 5000, the number of training samples",
+            "num-clients = 600 times data.min-samples = 10 is 6000: "
+            "allowed is at most 5000, the number of training samples",
         ),
         (
             {"scheme": "shards", "shards_per_client": 0},
-            "shards-per-client = 0: allowed is an integer from 1 to 500, or shards would be empty",
+            "data.shards-per-client = 0: allowed is an integer from 1 to 500, or shards would be empty",
         ),
         (
             {"scheme": "shards", "shards_per_client": 501},
-            "shards-per-client = 501: allowed is an integer from 1 to 500, or shards would be empty",
+            "data.shards-per-client = 501: allowed is an integer from 1 to 500, or shards would be empty",
         ),
     ],
 )

@@ -7,11 +7,12 @@ from itertools import count
 from pathlib import Path
 
 from espalier.app.client import app as client_app
-from espalier.app.config import parse_config
+from espalier.app.config.parse import parse_config
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run
 from espalier.app.tiers.edge_host import run_edge
 from espalier.sim.in_process_grid import InProcessGrid
+from tests.app.runs import key_of
 
 SMALL = {
     "num_clients": 4,
@@ -26,7 +27,7 @@ SMALL = {
 
 
 def config_of(**settings):
-    return parse_config({key.replace("_", "-"): value for key, value in settings.items()})
+    return parse_config({key_of(key): value for key, value in settings.items()})
 
 
 class EdgeHost:
@@ -72,7 +73,7 @@ class EdgeHost:
 
     @property
     def socket(self) -> Path:
-        return Path(self.config.edge_folder) / "socket"
+        return Path(self.config.deploy.edge_folder) / "socket"
 
     def _run(self) -> None:
         try:
@@ -95,7 +96,7 @@ class Watching(LogProgress):
 
 def cloud_grid(hosts, config, devices=0):
     """Return the cloud's grid; its last nodes are no gateways."""
-    node_configs = [{"edge-folder": host.config.edge_folder} for host in hosts] + [{}] * devices
+    node_configs = [{"edge-folder": host.config.deploy.edge_folder} for host in hosts] + [{}] * devices
     return InProcessGrid(
         client_app, len(node_configs), run_config=config.as_dict(), node_configs=node_configs, seed=config.seed
     )

@@ -58,8 +58,8 @@ def test_an_edge_that_trains_otherwise_is_named_with_key_and_both_values(short_p
             ({"learning_rate": 0.2}, "learning-rate = 0.2, but 0.1 at edge"),
             ({"edge_rounds": 5}, "edge-rounds = 5, but 2 at edge"),
             ({"edge_strategy": "FedAdam"}, "edge-strategy = 'FedAdam', but 'FedAvg' at edge"),
-            ({"torch_threads": 2}, "torch-threads = 2, but 1 at edge"),
-            ({"stream_payload": "int8"}, "stream-payload = 'int8', but 'float32' at edge"),
+            ({"torch_threads": 2}, "train.torch-threads = 2, but 1 at edge"),
+            ({"stream_payload": "int8"}, "stream.payload = 'int8', but 'float32' at edge"),
         ):
             refused(hosts, re.escape(line), **settings)
 
@@ -76,7 +76,7 @@ def test_what_is_the_hosts_own_may_differ(short_path):
 def test_where_streams_round_all_edges_stream(short_path):
     rounding = SMALL | {"algorithm": "hsfl", "stream_payload": "int8"}
     with edge_hosts(short_path, TWO, **rounding) as hosts:
-        line = "split-transport = 'stream', but 'messages' at edge"
+        line = "split.transport = 'stream', but 'messages' at edge"
         refused(hosts, re.escape(line), algorithm="hsfl", stream_payload="int8", split_transport="stream")
 
 
@@ -125,5 +125,5 @@ def test_a_node_whose_introduction_can_not_be_used_is_left_out_in_one_line(answe
 def test_rules_over_all_cells_are_refused(algorithm):
     config = config_of(role="cloud", algorithm=algorithm, batches_per_epoch=2, dataset="video-caching")
     grid = InProcessGrid(lambda message, context: message, 1)
-    with pytest.raises(UserError, match=f"algorithm = '{algorithm}': allowed is another one for role = 'cloud'"):
+    with pytest.raises(UserError, match=f"algorithm = '{algorithm}': allowed is another one for deploy.role = 'cloud'"):
         gather_edges(grid, config)

@@ -99,7 +99,7 @@ def test_a_folder_open_to_others_is_refused_on_both_sides(short_path):
     folder = short_path / "edge"
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
-    with pytest.raises(UserError, match=f"edge-folder = '{folder}': allowed is .* type chmod 700"):
+    with pytest.raises(UserError, match=rf"deploy\.edge-folder = '{folder}': allowed is .* type chmod 700"):
         EdgeListener(folder)
     with pytest.raises(PermissionError, match="closed to others"):
         ask_edge(folder, "query.edge", b"")

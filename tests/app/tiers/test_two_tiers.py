@@ -175,7 +175,7 @@ def test_an_edge_that_is_gone_for_a_round_is_left_out_of_it_alone(tmp_path, shor
     first, evaluation = edge_1["failures"]
     assert (first["edge_round"], first["client"], evaluation["evaluation"]) == (1, None, True)
     assert "is not there" in first["reason"]
-    assert str(gone.config.edge_folder) in first["reason"]
+    assert str(gone.config.deploy.edge_folder) in first["reason"]
     assert sum(text.startswith("round 2, edge round 1: edge-1 left out: NoEdgeError") for text in texts) == 1
     assert texts.count("edge 'edge-1' is back") == 1
     assert summary(cloud)["failures"] == 2

@@ -1,0 +1,136 @@
+"""From keys and values, of whatever source, to a validated `RunConfig`."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from espalier.app.config.section import Section
+from espalier.app.config.sections import RunConfig
+from espalier.app.config.together import check_together
+from espalier.app.config.values import Channels, Words
+from espalier.app.errors import UserError, bad_value
+from espalier.app.strategy_spec import StrategySpec
+
+Kind = TypeVar("Kind", bound=Section)
+
+# The section and the field of every key.
+FIELD_OF: dict[str, tuple[str, str]] = {
+    key: (section, field)
+    for section, kind in {"": RunConfig, **RunConfig.sections()}.items()
+    for field, key in kind.keys().items()
+}
+KEYS = tuple(FIELD_OF)
+
+
+def _takes_text_alone(key: str) -> bool:
+    section, field = FIELD_OF[key]
+    kind: type[Section] = RunConfig.sections().get(section, RunConfig)
+    return kind.model_fields[field].annotation in (str, StrategySpec, Words, Channels)
+
+
+STRING_KEYS = tuple(key for key in KEYS if _takes_text_alone(key))
+
+
+def parse_config(values: Mapping[str, Any]) -> RunConfig:
+    """Return the validated config for `values`; keys that are not given take their defaults.
+
+    Raises
+    ------
+    UserError
+        For an unknown key, a value of the wrong type or out of range, or values that don't go together.
+    """
+    fields: dict[str, dict[str, Any]] = {name: {} for name in ("", *RunConfig.sections())}
+    for key, value in values.items():
+        if key not in FIELD_OF:
+            raise unknown_key(key)
+        section, field = FIELD_OF[key]
+        fields[section][field] = value
+    sections = {name: _validated(kind, fields[name]) for name, kind in RunConfig.sections().items()}
+    config = _validated(RunConfig, fields[""] | sections)
+    check_together(config)
+    return config
+
+
+def unknown_key(key: str) -> UserError:
+    """Return the error for a key that does not exist; it names the one that is meant, where that is clear."""
+    # Keys had no sections once: "stream-payload" and "theta" are "stream.payload" and "plan.theta".
+    moved = [k for k in KEYS if "." in k and key in (k.partition(".")[2], k.replace(".", "-"))]
+    close = moved or difflib.get_close_matches(key, KEYS, n=1)
+    allowed = f"did you mean {close[0]!r}?" if close else f"allowed are {', '.join(KEYS)}"
+    return UserError(f"unknown key {key!r}: {allowed}")
+
+
+def _validated(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
+    """Return a section; UserError for its first value that is not allowed."""
+    try:
+        return kind.model_validate(dict(values))
+    except ValidationError as error:
+        first, *others = error.errors()
+        # Where a setting takes several types, each has an error of its own.
+        messages = [first["msg"], *(other["msg"] for other in others if other["loc"][0] == first["loc"][0])]
+        allowed = [
+            message.removeprefix("Value error, ")
+            .removeprefix("Input should be ")
+            .replace("a valid integer", "an integer")
+            .replace("a valid ", "a ")
+            for message in messages
+        ]
+        raise bad_value(kind.keys()[str(first["loc"][0])], first["input"], " or ".join(allowed)) from None
+
+
+def read_arguments(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the values that a command line gives: ``KEY=VALUE`` and ``FILE.toml``, later ones win.
+
+    A value is read as TOML (``global-rounds=5``, ``alpha=0.1``); what is not TOML is a plain string
+    (``algorithm=h-fedavg``), and so is what is for a key that takes strings alone (``output-dir=2026``).
+
+    Raises
+    ------
+    UserError
+        If an argument is neither, or a file can't be read.
+    """
+    values: dict[str, Any] = {}
+    for argument in arguments:
+        key, equals, text = argument.partition("=")
+        if equals:
+            value = _toml_value(text)
+            values[key] = text if key in STRING_KEYS and not isinstance(value, str) else value
+        elif argument.endswith(".toml"):
+            values |= read_toml(Path(argument))
+        else:
+            raise UserError(f"argument {argument!r}: allowed is KEY=VALUE or a FILE.toml")
+    return values
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the keys and values of a TOML file, a table's with its name in front; UserError if it can't be read."""
+    try:
+        return flat(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UserError(
+            f"{path}: can't be read ({error.strerror}); allowed is a TOML file of run-config keys"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: is not TOML ({error})") from None
+
+
+def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested tables as one, keys joined by dots, as Flower does with its run config."""
+    values: dict[str, Any] = {}
+    for name, value in tables.items():
+        if isinstance(value, Mapping):
+            values |= {f"{name}.{key}": inner for key, inner in flat(value).items()}
+        else:
+            values[name] = value
+    return values
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

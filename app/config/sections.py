@@ -1,0 +1,390 @@
+"""The sections of the run config, by concern. Functions take the section that they need."""
+
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from espalier.app.config.section import Section
+from espalier.app.config.values import (
+    Channels,
+    ClassesSetting,
+    Cuts,
+    CutsSetting,
+    Range,
+    Words,
+    channels_from,
+    numbers_within,
+    range_within,
+)
+from espalier.app.strategy_spec import StrategySpec, parse_strategy
+
+Positive = Annotated[int, Field(gt=0)]
+NotNegative = Annotated[int, Field(ge=0)]
+Momentum = Annotated[float, Field(ge=0, lt=1)]
+Decay = Annotated[float, Field(ge=0)]
+VIDEO_CACHING = "video-caching"
+OWN = "own"  # the partition where every client has a folder of its own
+# RawHFL and the algorithms it is compared with: each edge round follows a plan over the simulated radio world.
+PLANNED_ALGORITHMS = ("rawhfl", "h-fedavg-m1", "h-fedavg-m2", "h-fedavg-ub", "fedavg-ub")
+FLAT_ALGORITHMS = ("fedavg", "centralised", "fedavg-ub", "top-popular")
+# These are flat unless they are given more than one edge.
+FLAT_BY_DEFAULT = ("sl", "sfl-v1", "sfl-v2")
+SPLIT_ALGORITHMS = (*FLAT_BY_DEFAULT, "hsfl", "phsfl")
+ONE_CUT_ALGORITHMS = ("sl", "sfl-v2")
+
+
+def _strategy(key: str, given: Any) -> StrategySpec:
+    if isinstance(given, StrategySpec):
+        return given
+    if not isinstance(given, str):
+        raise ValueError("a string")
+    return parse_strategy(key, given)
+
+
+CloudStrategy = Annotated[StrategySpec, BeforeValidator(partial(_strategy, "cloud-strategy"))]
+EdgeStrategy = Annotated[StrategySpec, BeforeValidator(partial(_strategy, "edge-strategy"))]
+
+
+class Federation(Section):
+    """Who trains, in which tiers and rounds."""
+
+    name = "federation"
+    flat = (
+        "num_clients",
+        "num_edges",
+        "global_rounds",
+        "edge_rounds",
+        "participation",
+        "cloud_strategy",
+        "edge_strategy",
+    )
+
+    num_clients: Annotated[int, Field(gt=0, le=1_000_000)] = 8
+    """Clients; as many SuperNodes are needed."""
+    num_edges: NotNegative = 0
+    """Edges; 0 is what the algorithm has by itself: 2 with two tiers."""
+    global_rounds: Positive = 10
+    """Global rounds."""
+    edge_rounds: Positive = 2
+    """Edge rounds per global round (the papers' kappa_1)."""
+    participation: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of an edge's clients that train in an edge round."""
+    cloud_strategy: CloudStrategy = parse_strategy("cloud-strategy", "FedAvg")
+    """Strategy of the cloud: NAME, NAME(parameter=value, ...) or package.module:NAME."""
+    edge_strategy: EdgeStrategy = parse_strategy("edge-strategy", "FedAvg")
+    """Strategy of every edge, likewise."""
+
+
+class Data(Section):
+    """Data and model."""
+
+    name = "data"
+    flat = ("dataset", "data_dir", "partition", "alpha", "model")
+
+    dataset: Literal["digits", "cifar10", "cifar100", "fashion-mnist", "image-folder", "video-caching"] = "digits"
+    """The data set."""
+    data_dir: str = ""
+    """Folder of the data."""
+    partition: Literal["iid", "dirichlet", "shards", "own"] = "dirichlet"
+    """How the data are shared out to the clients."""
+    alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.5
+    """Concentration of the Dirichlet partition; small is heterogeneous."""
+    model: Literal["auto", "small-cnn", "cnn", "resnet18", "resnet50"] = "auto"
+    """The model; auto is small-cnn for digits, else cnn."""
+    cache_dir: str = ""
+    """Where decoded data are kept; by default ~/.cache/espalier."""
+    image_size: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Resize the images of a folder to squares of so many pixels; 0 keeps their size."""
+    classes: ClassesSetting = Words((), "")
+    """With partition = "own": the names of the classes, "cat,dog"."""
+    pixel_mean: Annotated[Channels, channels_from(0.0)] = Channels((), "")
+    """With partition = "own": mean of each channel, of pixels from 0 to 1: "0.5,0.5,0.5"."""
+    pixel_std: Annotated[Channels, channels_from(1e-6)] = Channels((), "")
+    """With partition = "own": standard deviation of each channel."""
+    shards_per_client: Positive = 2
+    """With partition = "shards": shards of each client."""
+    min_samples: Positive = 10
+    """Training samples that every client has at least."""
+
+
+class Train(Section):
+    """Local training."""
+
+    name = "train"
+    flat = ("local_epochs", "batches_per_epoch", "batch_size", "optimizer", "learning_rate")
+
+    local_epochs: Positive = 2
+    """Local epochs per edge round (kappa_0)."""
+    batches_per_epoch: NotNegative = 0
+    """Mini-batches per local epoch; 0 is the whole local set."""
+    batch_size: Positive = 32
+    """Examples of a mini-batch."""
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    """Fresh in every round."""
+    learning_rate: Annotated[float, Field(gt=0)] = 0.1
+    """Learning rate."""
+    momentum: Momentum = 0.0
+    """Of SGD."""
+    weight_decay: Decay = 0.0
+    """Weight decay."""
+    weighting: Literal["examples", "equal"] = "examples"
+    """Weights of averages: training examples, or all clients of an edge alike and all edges."""
+    torch_threads: Annotated[int, Field(gt=0, le=1024)] = 1
+    """PyTorch threads per process; another number can change the last bits of a result."""
+
+
+class Split(Section):
+    """Split training."""
+
+    name = "split"
+    flat = ("cut_layer",)
+
+    cut_layer: CutsSetting = Cuts((1,), 1)
+    """Number of blocks on a client; "1,2,4" gives the clients cuts in turn; "best" lets every plan choose."""
+    label_policy: Literal["indices", "labels"] = "indices"
+    """Labels are registered at the edge once and indices travel, or labels travel with the activations."""
+    server_optimizer: Literal["sgd", "adam"] = "sgd"
+    """Of the server's blocks."""
+    server_learning_rate: Annotated[float, Field(ge=0)] = 0.0
+    """Of the server's blocks; 0 takes learning-rate."""
+    server_momentum: Momentum = 0.0
+    """Of the server's SGD."""
+    server_weight_decay: Decay = 0.0
+    """Of the server's blocks."""
+    server_order: Literal["interleaved", "one-by-one"] = "interleaved"
+    """SFL-V2: a mini-batch of each client in turn, or all of a client's before the next client's."""
+    transport: Literal["messages", "stream"] = "messages"
+    """A Flower message per mini-batch, or one stream per round and client."""
+
+
+class Stream(Section):
+    """Streams from clients to their edge."""
+
+    name = "stream"
+
+    payload: Literal["float32", "float16", "int8"] = "float32"
+    """How activations and gradients travel in a stream."""
+    address: str = "127.0.0.1"
+    """Name or address under which clients reach the edge."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Port of the stream; 0 takes a free one."""
+    certificate: str = ""
+    """PEM file of a certificate for stream.address; by default one is made for the run."""
+    key: str = ""
+    """PEM file of the certificate's private key."""
+    timeout: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    """Seconds that an edge waits for a client's next mini-batch."""
+
+
+class FineTune(Section):
+    """Heads of the clients' own, after training."""
+
+    name = "fine-tune"
+
+    steps: NotNegative = 10
+    """SGD steps on each client's own head (the PHSFL paper's K); 0 leaves that out."""
+    rate: Annotated[float, Field(gt=0)] = 0.01
+    """Their learning rate."""
+
+
+class Plans(Section):
+    """Resource awareness: whom a plan selects, and the limits that it keeps."""
+
+    name = "plan"
+    flat = ("selection",)
+
+    selection: Literal["everybody", "resource-aware"] = "everybody"
+    """Plans in front of the edges of an algorithm that has none by itself."""
+    resources: Literal["simulated", "measured"] = "simulated"
+    """Plans are made for the simulated radio world, or for what devices measure of themselves."""
+    solver: str = "exact"
+    """exact, sca (the paper's) or random."""
+    selected_per_edge: Positive = 4
+    """Clients selected in each cell, Z."""
+    max_overlap: Annotated[int, Field(ge=-1)] = -1
+    """How many of them may be of the round before, Psi; -1 is half of them, or as many as it takes."""
+    max_local_rounds: Annotated[int, Field(gt=0, le=100_000)] = 50
+    """Most local rounds, L."""
+    deadline_seconds: Annotated[float, Field(gt=0, le=1e9)] = 150.0
+    """Time to compute and upload in an edge round."""
+    theta: Annotated[float, Field(ge=0, le=1)] = 0.4
+    """Weight of local rounds against energy, from 0 to 1."""
+    min_frequency_hz: Annotated[float, Field(ge=0)] = 0.0
+    """Lowest CPU frequency that a plan may choose."""
+    downlink_bits_per_second: Annotated[float, Field(ge=0)] = 0.0
+    """Rate at which models and cut gradients come down; 0 ignores that time."""
+
+
+class RadioWorld(Section):
+    """The simulated radio world, and the devices in it."""
+
+    name = "radio"
+
+    cell_radius_metres: Annotated[float, Field(gt=10, le=5000)] = 400.0
+    """Radius of a cell."""
+    fading: Literal["redrawn", "static"] = "redrawn"
+    """Line of sight and shadowing: drawn anew in every edge round, or once."""
+    bandwidth_hz: Annotated[float, Field(ge=1, le=1e12)] = 540e3
+    """Of the radio resource (pRB) that each selected client has."""
+    noise_figure_db: Annotated[float, Field(ge=0, le=60)] = 0.0
+    """Of the base stations' receivers."""
+    planning_error_db: Annotated[float, Field(ge=0, le=60)] = 0.0
+    """Standard deviation of the channel gains that plans are made with from the true ones."""
+    cycles_per_bit: Annotated[Range, numbers_within(1e-6, 1e9, "25-40")] = Range(25, 40, "25-40")
+    """CPU cycles per bit of training data: a number, or a range that devices draw theirs from."""
+    max_frequency_hz: Annotated[Range, numbers_within(1.0, 1e12, "1.2e9-2e9")] = Range(1.2e9, 2e9, "1.2e9-2e9")
+    """Highest CPU frequency of a device."""
+    max_power_dbm: Annotated[Range, numbers_within(-100.0, 100.0, "20-30")] = Range(20, 30, "20-30")
+    """Highest transmit power of a device."""
+    energy_budget_joules: Annotated[Range, numbers_within(1e-9, 1e9, "0.8-1.5")] = Range(0.8, 1.5, "0.8-1.5")
+    """What a device may spend in an edge round."""
+
+    @property
+    def device_ranges(self) -> dict[str, tuple[float, float]]:
+        """The ranges that the simulated devices are drawn from, by the names of `espalier.sim.devices.draw_devices`."""
+        return {name: getattr(self, name).ends for name in DEVICE_RANGES}
+
+
+DEVICE_RANGES = ("cycles_per_bit", "max_frequency_hz", "max_power_dbm", "energy_budget_joules")
+PROBABILITIES = range_within(0, 1, "a probability, or a range of them like '0.1-0.8'")
+
+
+class Caching(Section):
+    """Video caching."""
+
+    name = "caching"
+
+    exploitation: Annotated[Range, PROBABILITIES] = Range(0.1, 0.8, "0.1-0.8")
+    """Probability v_u that a client's next request is the most similar video: a number or a range."""
+    similar: Literal["most-similar", "most-similar-not-back"] = "most-similar"
+    """How a client chooses a similar video."""
+    initial_slots: Annotated[int, Field(gt=0, le=1_000_000)] = 100
+    """Time slots of requests before the first edge round."""
+    slots_per_edge_round: Annotated[int, Field(ge=0, le=10_000)] = 4
+    """Time slots that pass in an edge round."""
+
+
+class Deploy(Section):
+    """Where the tiers run, and how long they wait."""
+
+    name = "deploy"
+
+    role: Literal["server", "cloud", "edge"] = "server"
+    """server runs both tiers; cloud and edge are for edges that have hosts of their own."""
+    edge_name: str = ""
+    """With deploy.role = "edge": the name of this edge."""
+    edge_folder: str = ""
+    """With deploy.role = "edge": the private folder where the edge's run and its gateway meet."""
+    edge_clients: NotNegative = 0
+    """With deploy.role = "edge": how many of the num-clients clients are this edge's."""
+    reply_timeout: NotNegative = 3600
+    """Seconds that an edge waits for its clients' answers; 0 waits for ever."""
+    wait_for_nodes: NotNegative = 20
+    """Seconds to wait for num-clients SuperNodes before giving up."""
+
+
+class Report(Section):
+    """What is reported."""
+
+    name = "report"
+
+    evaluate_every: NotNegative = 1
+    """Evaluate the global model every so many global rounds and after the last; 0: only then."""
+
+
+class RunConfig(Section):
+    """All settings of a run; ``docs/configuration.md`` explains each key."""
+
+    name = ""
+    flat = ("algorithm", "seed", "engine", "device", "output_dir", "resume")
+
+    algorithm: Literal[
+        "fedavg",
+        "h-fedavg",
+        "sl",
+        "sfl-v1",
+        "sfl-v2",
+        "hsfl",
+        "phsfl",
+        "rawhfl",
+        "h-fedavg-m1",
+        "h-fedavg-m2",
+        "h-fedavg-ub",
+        "fedavg-ub",
+        "centralised",
+        "top-popular",
+    ] = "h-fedavg"
+    """What is computed; see the README's table."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Decides partition, initial weights, mini-batches and samples of clients."""
+    engine: Literal["flower", "in-process"] = "flower"
+    """Flower's own runtime, or all clients in the ServerApp's process."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where models compute; auto is a GPU where there is one."""
+    output_dir: str = ""
+    """The results folder; by default a new one in ./results, under flwr run in ~/espalier-results."""
+    resume: str = ""
+    """Results folder of a run to go on with."""
+
+    federation: Federation = Federation()
+    data: Data = Data()
+    train: Train = Train()
+    split: Split = Split()
+    stream: Stream = Stream()
+    fine_tune: FineTune = FineTune()
+    plan: Plans = Plans()
+    radio: RadioWorld = RadioWorld()
+    caching: Caching = Caching()
+    deploy: Deploy = Deploy()
+    report: Report = Report()
+
+    @classmethod
+    def sections(cls) -> dict[str, type[Section]]:
+        """Return the sections by the names of their fields."""
+        kinds = {name: field.annotation for name, field in cls.model_fields.items()}
+        return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)}
+
+    @classmethod
+    def keys(cls) -> dict[str, str]:
+        """Return the key of every field that is no section."""
+        return {field: field.replace("_", "-") for field in cls.flat}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all settings by key, as a user types them."""
+        values = super().as_dict()
+        for name in self.sections():
+            values |= getattr(self, name).as_dict()
+        return values
+
+    @property
+    def edges(self) -> int:
+        """Number of edges; a flat algorithm has one group of clients, the cloud's own."""
+        if self.algorithm in FLAT_ALGORITHMS:
+            return 1
+        return self.federation.num_edges or (1 if self.algorithm in FLAT_BY_DEFAULT else 2)
+
+    @property
+    def is_flat(self) -> bool:
+        """True for an algorithm without edges."""
+        return self.algorithm in FLAT_ALGORITHMS or (self.algorithm in FLAT_BY_DEFAULT and self.edges == 1)
+
+    @property
+    def has_model(self) -> bool:
+        """True for an algorithm that trains a model."""
+        return self.algorithm != "top-popular"
+
+    @property
+    def is_planned(self) -> bool:
+        """True where each edge round follows a plan that says who trains, and how hard."""
+        return self.algorithm in PLANNED_ALGORITHMS or self.plan.selection == "resource-aware"
+
+    @property
+    def is_split(self) -> bool:
+        """True for an algorithm that cuts the model."""
+        return self.algorithm in SPLIT_ALGORITHMS
+
+    @property
+    def cells(self) -> int:
+        """Number of radio cells: one per edge; a flat algorithm's clients are in as many as two tiers would have."""
+        return self.federation.num_edges or (1 if self.algorithm in FLAT_BY_DEFAULT else 2)

@@ -1,0 +1,147 @@
+"""Settings that are written as text in a form of their own: ranges, lists of cuts, names and numbers."""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+BEST_CUT = "best"
+
+
+@dataclass(frozen=True)
+class Range:
+    """A range like ``"0.1-0.8"``, or one number.
+
+    Parameters
+    ----------
+    lowest, highest : float
+        Its ends; equal for one number.
+    text : float | str
+        As it was written.
+    """
+
+    lowest: float
+    highest: float
+    text: float | str
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Both ends."""
+        return self.lowest, self.highest
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """The cuts of the clients in turn, like ``"1,2,4"``.
+
+    Parameters
+    ----------
+    numbers : tuple[int, ...]
+        Client i has the i-th, from the start again after the last; empty where plans choose.
+    text : int | str
+        As it was written.
+    """
+
+    numbers: tuple[int, ...]
+    text: int | str
+
+    @property
+    def is_best(self) -> bool:
+        """True where every plan chooses the cuts of its clients."""
+        return self.text == BEST_CUT
+
+
+@dataclass(frozen=True)
+class Words:
+    """A list of different names like ``"cat,dog"``; empty for ``""``."""
+
+    items: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class Channels:
+    """A number for red, green and blue each, like ``"0.5,0.5,0.5"``; none for ``""``."""
+
+    numbers: tuple[float, ...]
+    text: str
+
+
+def range_within(lowest: float, highest: float, allowed: str) -> BeforeValidator:
+    """Return the validator of a `Range` whose ends are in these bounds."""
+
+    def parse(given: Any) -> Range:
+        if isinstance(given, Range):
+            return given
+        match = re.fullmatch(f"({NUMBER})(?:-({NUMBER}))?", str(given))
+        is_number = isinstance(given, int | float | str) and not isinstance(given, bool)
+        ends = (float(match[1]), float(match[2] or match[1])) if match and is_number else None
+        if ends is None or not lowest <= ends[0] <= ends[1] <= highest:
+            raise ValueError(allowed)
+        return Range(*ends, given)
+
+    return BeforeValidator(parse)
+
+
+def numbers_within(lowest: float, highest: float, example: str) -> BeforeValidator:
+    """Return the validator of a `Range` of such numbers."""
+    return range_within(
+        lowest, highest, f"a number from {lowest:g} to {highest:g}, or a range of them like {example!r}"
+    )
+
+
+def _parse_cuts(given: Any) -> Cuts:
+    if isinstance(given, Cuts):
+        return given
+    if isinstance(given, bool) or not isinstance(given, int | str):
+        raise ValueError("an integer or a string")
+    try:
+        return Cuts(() if given == BEST_CUT else tuple(int(part) for part in str(given).split(",")), given)
+    except ValueError:
+        allowed = "a number of blocks, a list of them for the clients in turn, like '1,2,4', or 'best'"
+        raise ValueError(allowed) from None
+
+
+CLASSES_ALLOWED = "the names of the class folders, each once, like 'cat,dog', for partition = 'own'"
+
+
+def _parse_classes(given: Any) -> Words:
+    if isinstance(given, Words):
+        return given
+    if not isinstance(given, str):
+        raise ValueError("a string")
+    names = tuple(name.strip() for name in given.split(",")) if given else ()
+    # Folders with other names are nobody's classes: hidden ones are passed over.
+    if len(set(names)) < len(names) or any(not name or name.startswith(".") or "/" in name for name in names):
+        raise ValueError(CLASSES_ALLOWED)
+    return Words(names, given)
+
+
+def channels_allowed(least: float) -> str:
+    """Return what a setting of `Channels` allows, in words."""
+    return f"red, green and blue, each {least:g} to 1, like '0.5,0.5,0.5', for partition = 'own'"
+
+
+def channels_from(least: float) -> BeforeValidator:
+    """Return the validator of `Channels` whose numbers are from `least` to 1."""
+
+    def parse(given: Any) -> Channels:
+        if isinstance(given, Channels):
+            return given
+        if not isinstance(given, str):
+            raise ValueError("a string")
+        try:
+            numbers = tuple(float(part) for part in given.split(",")) if given else ()
+        except ValueError:
+            numbers = (-1.0,)
+        if given and not (len(numbers) == 3 and all(least <= number <= 1 for number in numbers)):
+            raise ValueError(channels_allowed(least))
+        return Channels(numbers, given)
+
+    return BeforeValidator(parse)
+
+
+CutsSetting = Annotated[Cuts, BeforeValidator(_parse_cuts)]
+ClassesSetting = Annotated[Words, BeforeValidator(_parse_classes)]
