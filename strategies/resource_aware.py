@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,8 +22,9 @@ from espalier.clients.messages import (
 )
 
 from .allocation import Plan, Problem, Solver
-from .edges import EVERYBODY, EdgeRounds, Evaluation, Update, edge_of
-from .exchange import LATE, Exchanges
+from .edges import EVERYBODY, EdgeRounds, Evaluation, Update, edge_of, innermost
+from .exchange import LATE, Exchanges, answered
+from .hierarchical import Hierarchical
 from .screening import Failure
 from .views import MemberGrid
 
@@ -77,6 +79,11 @@ class ResourceAware:
         Weight at the cloud of an edge whose round nobody can take part in: it keeps its model. With 0 the cloud leaves
         an edge out that had no other round, as it does with one whose clients all fail.
 
+    Raises
+    ------
+    ValueError
+        If the edge is a `Hierarchical`: plans are made for devices.
+
     Notes
     -----
     A round in which nobody can take part is a failure in the round's metrics, not an error. A client whose result
@@ -87,6 +94,8 @@ class ResourceAware:
         self, edge: Strategy | EdgeRounds, resources: Resources, solve: Solver, *, idle_weight: float = 0.0
     ) -> None:
         self.edge = edge_of(edge)
+        if isinstance(innermost(self.edge), Hierarchical):
+            raise ValueError("plans are made for devices: put ResourceAware in front of the edges inside")
         self.resources = resources
         self.solve = solve
         self.idle_weight = idle_weight
@@ -108,7 +117,7 @@ class ResourceAware:
         plans = {clients[i]: _as_config(plan, i) for i in np.flatnonzero(plan.selected)}
         late = {clients[i] for i in np.flatnonzero(outcome.late & plan.selected)}
         rounds = self.edge.train_round(server_round, arrays, config, MemberGrid(grid, selected))
-        return (yield from _with_plans(rounds, plans, late))
+        return (yield from answered(rounds, partial(_with_plans, plans=plans, late=late)))
 
     def evaluate_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -126,19 +135,15 @@ class ResourceAware:
         self.resources.load_state_dict(state["resources"])
 
 
-def _with_plans(rounds: Exchanges[Update], plans: Mapping[int, dict[str, Any]], late: set[int]) -> Exchanges[Update]:
-    """Pass an edge round's exchanges on, plans added to the instructions and late results taken away."""
-    replies: list[Message] | None = None
-    while True:
-        try:
-            messages = rounds.send(replies)  # type: ignore[arg-type]
-        except StopIteration as stop:
-            return stop.value
-        for message in messages:
-            if message.metadata.message_type in INSTRUCTIONS:
-                message.content = _with_config(message.content, plans[message.metadata.dst_node_id])
-        replies = yield messages
-        replies = [_late_or_not(*pair, late) for pair in zip(messages, replies, strict=True)]
+def _with_plans(
+    messages: list[Message], plans: Mapping[int, dict[str, Any]], late: set[int]
+) -> Exchanges[list[Message]]:
+    """Pass an exchange on, plans added to the instructions and late results taken away."""
+    for message in messages:
+        if message.metadata.message_type in INSTRUCTIONS:
+            message.content = _with_config(message.content, plans[message.metadata.dst_node_id])
+    replies = yield messages
+    return [_late_or_not(*pair, late) for pair in zip(messages, replies, strict=True)]
 
 
 def _with_config(content: RecordDict, plan: dict[str, Any]) -> RecordDict:
