@@ -1,4 +1,4 @@
-"""Flower strategies for two tiers, usable in any Flower project.
+"""Flower strategies for two tiers or more, usable in any Flower project.
 
 What is exported here is imported when it is first asked for, so that
 `espalier.strategies.allocation` needs neither Flower nor PyTorch.

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,6 +147,31 @@ def test_four_tiers_need_no_more_than_three():
     assert [r for edge, r in seen if edge == "land/site-1/room-0"] == [1, 2, 3, 4]
     assert [r for edge, r in seen if edge == "land/site-1"] == [1, 2]
     assert [r for edge, r in seen if edge == "land"] == [1]
+
+
+def test_a_tree_may_be_deeper_on_one_side():
+    grid = toy_grid(6)
+    nodes = [profile.node_id for profile in ask_profiles(grid)]
+    rooms = {"a": nodes[:2], "b": nodes[2:3]}
+
+    def make(name, size):
+        return Hierarchical(fedavg(), fedavg, rooms, edge_rounds=2) if name == "north" else fedavg()
+
+    strategy = Hierarchical(fedavg(), make, {"north": nodes[:3], "yard": nodes[3:]})
+    *_, last = strategy.rounds(grid, to_record(initial()), 2)
+    weights = initial()
+    for t in (0, 1):
+        models, sizes = [], []
+        for clients in ([0, 1], [2]):
+            own = weights
+            for r in (2 * t + 1, 2 * t + 2):
+                own = average([local_step(own, i, r) for i in clients], [examples_of(i) for i in clients])
+            models.append(own)
+            sizes.append(sum(map(examples_of, clients)))
+        yard = average([local_step(weights, i, t + 1) for i in (3, 4, 5)], [examples_of(i) for i in (3, 4, 5)])
+        weights = average([average(models, sizes), yard], [sum(sizes), sum(map(examples_of, (3, 4, 5)))])
+    assert_close(last.arrays, weights)
+    assert last.edges["yard"].updates[0].edges == {}
 
 
 def test_rounds_count_on_at_every_tier():
@@ -389,3 +415,12 @@ def test_what_cannot_work_in_three_tiers_is_refused():
         Hierarchical(shared, lambda n, s: Hierarchical(shared, fedavg, {"a": sites[n]}), sites)
     with pytest.raises(ValueError, match="put ResourceAware in front of the edges inside"):
         ResourceAware(Hierarchical(fedavg(), fedavg, {"a": [1]}), resources=None, solve=None)
+
+
+def test_the_example_of_the_docs_runs():
+    page = (Path(__file__).parents[2] / "docs/own-strategy.md").read_text()
+    (example,) = re.findall(r"## Three tiers.*?```python\n(.*?)```", page, re.DOTALL)
+    names = {"grid": toy_grid(7), "arrays": to_record(initial())}
+    exec(example, names)
+    sites = {"north": {"hall": [0, 1, 2], "attic": [3]}, "south": {"hall": [4, 5, 6]}}
+    assert_close(names["result"].arrays, reference(3, 2, 2, sites))
