@@ -5,7 +5,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
-from espalier.clients.messages import TRAIN_LOSS
+from espalier.clients.messages.train import TRAIN_LOSS
 from espalier.clients.task import ClientTask
 from espalier.clients.training import local_sgd
 from espalier.strategies import Evaluation, Failure, StrategyEdge, Update

@@ -6,19 +6,19 @@ from functools import partial
 from logging import getLogger
 from typing import TypeVar
 
-from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from espalier.app.config import RunConfig
 from espalier.app.errors import UserError, bad_value
+from espalier.clients.messages.profile import ProfileQuery
 from espalier.strategies import Profile, ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
 from espalier.strategies.attendance import MOST_LINES
 from espalier.strategies.topology import Topology
 
 logger = getLogger("espalier")
 
-# Makes the config record that asks a node, by its id, to measure its device and its link.
-Measure = Callable[[int], ConfigRecord]
+# Makes the query that asks a node, by its id, to measure its device and its link.
+Measure = Callable[[int], ProfileQuery]
 Answer = TypeVar("Answer")
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 300.0  # until a node that gave no answer is asked again
@@ -33,7 +33,7 @@ def gather_clients(grid: Grid, config: RunConfig, measure: Measure | None = None
         Reaches the nodes.
     config : RunConfig
         The run.
-    measure : Callable[[int], ConfigRecord], optional (default: None)
+    measure : Callable[[int], ProfileQuery], optional (default: None)
         Asks nodes to measure with ``resources = "measured"``; None leaves the link to their configs.
 
     Raises

@@ -18,13 +18,7 @@ from espalier.app.wireless import (
     rows_of,
 )
 from espalier.app.work import Work, traffic_of
-from espalier.clients.messages import (
-    CAPACITANCE,
-    CYCLES_PER_EXAMPLE,
-    LINK_BITS_PER_SECOND,
-    MAX_FREQUENCY_HZ,
-    MAX_POWER_WATTS,
-)
+from espalier.clients.messages.profile import key_of
 from espalier.sim.meters import EnergyMeter
 from espalier.sim.radio import Radio, noise_watts
 from espalier.strategies import DeviceProfile, Profile
@@ -33,7 +27,7 @@ from espalier.strategies.allocation import Plan, Problem
 RADIO_HZ = Radio().bandwidth_hz
 # A radio that sends more bits per second and hertz is rare, and the power for it grows exponentially.
 MOST_BITS_PER_SECOND_PER_HZ = 6.0
-NEEDED = (MAX_FREQUENCY_HZ, LINK_BITS_PER_SECOND, MAX_POWER_WATTS, CAPACITANCE, CYCLES_PER_EXAMPLE)
+NEEDED = ("max_frequency_hz", "link_bits_per_second", "max_power_watts", "capacitance", "cycles_per_example")
 
 
 class MeasuredWorld:
@@ -217,7 +211,7 @@ def checked_devices(config: RunConfig, profiles: Sequence[Profile]) -> list[Devi
             # The optimizer has one for all clients.
             allowed = f"{devices[0].capacitance:g} as on client {profiles[0].partition_id}: the same on all"
             raise UserError(
-                f"client {profile.partition_id}: {CAPACITANCE} = {device.capacitance:g}: allowed is {allowed}"
+                f"client {profile.partition_id}: capacitance = {device.capacitance:g}: allowed is {allowed}"
             )
         if config.min_frequency_hz > device.max_frequency_hz:
             allowed = f"at most {device.max_frequency_hz:g}, the highest of client {profile.partition_id}"
@@ -229,10 +223,10 @@ def _checked(profile: Profile) -> DeviceProfile:
     device, client = profile.device, f"client {profile.partition_id}"
     if device is None:
         raise UserError(f"{client} has measured nothing: allowed is a ClientApp that does, for resources = 'measured'")
-    for key in NEEDED:
-        value = getattr(device, key.replace("-", "_"))
+    for field in NEEDED:
+        key, value = key_of(field), getattr(device, field)
         if value == 0:
-            why = "no training examples" if key == CYCLES_PER_EXAMPLE else f"set {key} in the config of its node"
+            why = "no training examples" if field == "cycles_per_example" else f"set {key} in the config of its node"
             raise UserError(f"{client}: {key} is unknown: {why} (partition-id={profile.partition_id})")
         if not 0 < value < math.inf:
             raise UserError(f"{client}: {key} = {value}: allowed is a finite number above 0")

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
-from flwr.app import ConfigRecord
 
 from espalier.app.algorithms import checked_cuts
 from espalier.app.certificates import is_valid_for, self_signed
@@ -20,8 +19,8 @@ from espalier.app.config import RunConfig
 from espalier.app.errors import UserError, bad_value
 from espalier.app.reports.bytes import ByteMeter
 from espalier.app.tasks.family import family
-from espalier.clients.messages import MEASURE
 from espalier.clients.messages.frames import Format
+from espalier.clients.messages.profile import ProfileQuery
 from espalier.strategies.split.edges import cut_shapes
 from espalier.strategies.split.stream import StreamServer, Ticket
 from espalier.strategies.split.transports import StreamTransport
@@ -63,13 +62,13 @@ class Streams:
         )
 
     @contextmanager
-    def probes(self) -> Iterator[Callable[[int], ConfigRecord]]:
+    def probes(self) -> Iterator[Callable[[int], ProfileQuery]]:
         """Give nodes tickets to measure their links with: inside, asks them by node id, see `ask_profiles`."""
         tickets: list[Ticket] = []
 
-        def ask(node_id: int) -> ConfigRecord:
+        def ask(node_id: int) -> ProfileQuery:
             tickets.append(self.server.expect_probe())
-            return ConfigRecord({MEASURE: True, **tickets[-1].config})
+            return ProfileQuery(measure=True, ticket=tickets[-1].told)
 
         try:
             yield ask

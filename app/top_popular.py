@@ -9,7 +9,7 @@ from torch import Tensor
 
 from espalier.app.tasks.caching_data import CachingData, top_popular
 from espalier.clients.evaluation import top_m_accuracies
-from espalier.clients.messages import ACCURACY, LOSS, NUM_EXAMPLES, TOP, TRAIN_LOSS
+from espalier.clients.messages.train import ACCURACY, LOSS, NUM_EXAMPLES, TOP, TRAIN_LOSS
 from espalier.strategies import Evaluation, Update
 from espalier.strategies.exchange import Exchanges
 from espalier.strategies.views import MemberGrid

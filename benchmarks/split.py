@@ -31,7 +31,8 @@ from espalier.app.config import RunConfig, parse_config
 from espalier.app.federation import assign_edges, gather_clients
 from espalier.app.logs import quiet_flower
 from espalier.app.tasks.images import new_model
-from espalier.clients.messages import QUERY_PROFILE, SPLIT_BEGIN
+from espalier.clients.messages.profile import QUERY_PROFILE
+from espalier.clients.messages.split import SPLIT_BEGIN
 from espalier.strategies import EdgeRounds, Update
 from espalier.strategies.exchange import Exchanges
 from espalier.strategies.views import MemberGrid

@@ -3,23 +3,20 @@
 from collections.abc import Callable
 
 import torch
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import Message
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .messages import ACCURACY, LOSS, METRICS, NUM_EXAMPLES, TOP
+from .messages.train import Evaluate, Evaluated
 from .task import ClientTask, Examples
-from .training import load_weights
 
 
 def evaluate(message: Message, task: ClientTask) -> Message:
     """Answer an instruction to evaluate the weights in the message on the client's test set."""
-    load_weights(task.model, message.content)
+    task.model.load_state_dict(Evaluate.from_content(message.content).arrays.to_torch_state_dict())
     loss, accuracy = loss_and_accuracy(task.model, task.test, task.prepare, task.device)
-    metrics = MetricRecord({LOSS: loss, ACCURACY: accuracy, NUM_EXAMPLES: len(task.test)})
-    for m, share in zip(task.top_m, top_accuracies(task), strict=True):
-        metrics[f"{TOP}{m}"] = share
-    return Message(RecordDict({METRICS: metrics}), reply_to=message)
+    top = dict(zip(task.top_m, top_accuracies(task), strict=True))
+    return Message(Evaluated(loss, accuracy, len(task.test), top).to_content(), reply_to=message)
 
 
 @torch.inference_mode()

@@ -1,23 +1,14 @@
 """Local training of the whole model: FedAvg's client."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecordValues, Message
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from .messages import (
-    ACCUMULATED_GRADIENT,
-    ARRAYS,
-    LOCAL_ROUNDS,
-    METRICS,
-    NUM_EXAMPLES,
-    PROXIMAL_MU,
-    SERVER_ROUND,
-    TRAIN_LOSS,
-)
+from .messages.train import LOCAL_ROUNDS, AccumulatedGradient, Train, Trained
 from .optimizers import SGD, Adam
 from .randomness import client_generator, seeded_torch
 from .task import ClientTask, LocalTraining
@@ -29,8 +20,9 @@ def train(message: Message, task: ClientTask) -> Message:
     The config record may hold ``server-round``, which selects the mini-batches, ``proximal-mu``, the weight of
     FedProx's proximal term, and ``local-rounds``, see `planned`.
     """
-    metrics = _train(message, task)
-    return Message(RecordDict({ARRAYS: ArrayRecord(task.model.state_dict()), METRICS: metrics}), reply_to=message)
+    instruction = Train.from_content(message.content)
+    learned = _train(instruction, task)
+    return Message(Trained(ArrayRecord(task.model.state_dict()), *learned).to_content(), reply_to=message)
 
 
 def train_accumulated(message: Message, task: ClientTask) -> Message:
@@ -39,37 +31,30 @@ def train_accumulated(message: Message, task: ClientTask) -> Message:
     With plain SGD this sum is the difference of the weights over the learning rate, and so it is computed. Integers,
     such as BatchNorm's counters, are sent as the plain difference.
     """
-    metrics = _train(message, task)
-    (before,) = message.content.array_records.values()
-    gradient = ArrayRecord()
+    instruction = Train.from_content(message.content)
+    learned = _train(instruction, task)
+    before, gradient = instruction.arrays, ArrayRecord()
     for name, after in task.model.state_dict().items():
         difference = torch.from_numpy(before[name].numpy()) - after.cpu()
         rate = task.training.learning_rate if after.is_floating_point() else 1
         gradient[name] = Array((difference / rate).to(after.dtype).numpy())
-    return Message(RecordDict({ACCUMULATED_GRADIENT: gradient, METRICS: metrics}), reply_to=message)
+    return Message(AccumulatedGradient(gradient, *learned).to_content(), reply_to=message)
 
 
-def _train(message: Message, task: ClientTask) -> MetricRecord:
-    """Train `task.model` as a message says and return the metrics of the reply."""
-    config = next(iter(message.content.config_records.values()), ConfigRecord())
-    server_round = int(config.get(SERVER_ROUND, 0))  # type: ignore[arg-type]
-    load_weights(task.model, message.content)
-    proximal_mu = float(config.get(PROXIMAL_MU, 0.0))  # type: ignore[arg-type]
-    loss = local_sgd(task, server_round, planned(task.training, config), proximal_mu)
-    return MetricRecord({TRAIN_LOSS: loss, NUM_EXAMPLES: task.num_train(server_round)})
+def _train(instruction: Train, task: ClientTask) -> tuple[float, int]:
+    """Train `task.model` as an instruction says and return the loss and the number of examples."""
+    server_round = instruction.server_round
+    task.model.load_state_dict(instruction.arrays.to_torch_state_dict())
+    training = planned(task.training, instruction.config)
+    loss = local_sgd(task, server_round, training, instruction.proximal_mu)
+    return loss, task.num_train(server_round)
 
 
-def planned(training: LocalTraining, config: ConfigRecord) -> LocalTraining:
+def planned(training: LocalTraining, config: Mapping[str, ConfigRecordValues]) -> LocalTraining:
     """Return how to train by the plan in an instruction: with ``local-rounds`` local epochs where it is given."""
     if LOCAL_ROUNDS not in config:
         return training
     return replace(training, local_epochs=int(config[LOCAL_ROUNDS]))  # type: ignore[arg-type]
-
-
-def load_weights(model: nn.Module, content: RecordDict) -> None:
-    """Load the one ArrayRecord of a message into a model; names and shapes must fit."""
-    (arrays,) = content.array_records.values()
-    model.load_state_dict(arrays.to_torch_state_dict())
 
 
 def local_sgd(

@@ -27,7 +27,7 @@ from espalier.app.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder, saved_config
 from espalier.app.reports.metrics import is_evaluation
 from espalier.app.reports.plots import BLUE, GREY, ORANGE
-from espalier.clients.messages import ACCURACY, LOSS
+from espalier.clients.messages.train import ACCURACY, LOSS
 from espalier.strategies.exchange import converse
 from espalier.strategies.split import FineTuning, SplitEdge
 from espalier.strategies.views import MemberGrid

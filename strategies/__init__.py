@@ -8,12 +8,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from espalier.clients.messages.profile import DeviceProfile, Profile
+
     from .accumulated import AccumulatedGradients
     from .edges import EdgeRounds, Evaluation, Failure, StrategyEdge, Update
     from .equal_weights import EqualWeights
     from .hierarchical import EdgeOutcome, Hierarchical, Observer, Round
     from .resource_aware import ResourceAware, Resources
-    from .topology import DeviceProfile, Profile, ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
+    from .topology import ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
 
 __all__ = [
     "AccumulatedGradients",
@@ -38,12 +40,13 @@ __all__ = [
 ]
 
 _MODULES = {
+    ".clients.messages.profile": ("DeviceProfile", "Profile"),
     "accumulated": ("AccumulatedGradients",),
     "edges": ("EdgeRounds", "Evaluation", "Failure", "StrategyEdge", "Update"),
     "equal_weights": ("EqualWeights",),
     "hierarchical": ("EdgeOutcome", "Hierarchical", "Observer", "Round"),
     "resource_aware": ("ResourceAware", "Resources"),
-    "topology": ("DeviceProfile", "Profile", "ask_profiles", "ask_to_measure", "group_by_edge", "wait_for_nodes"),
+    "topology": ("ask_profiles", "ask_to_measure", "group_by_edge", "wait_for_nodes"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

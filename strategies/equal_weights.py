@@ -8,7 +8,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from espalier.clients.messages import NUM_EXAMPLES
+from espalier.clients.messages.train import NUM_EXAMPLES
 
 from .edges import EdgeRounds, Evaluation, Update, edge_of, innermost
 from .exchange import Exchanges

@@ -8,26 +8,14 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from espalier.clients.messages import (
-    CONFIG,
-    CPU_FREQUENCY_HZ,
-    LOCAL_ROUNDS,
-    SPLIT_BEGIN,
-    SPLIT_END,
-    SPLIT_STREAM,
-    TRAIN,
-    TRAIN_ACCUMULATED,
-    TRANSMIT_POWER_WATTS,
-)
+from espalier.clients.messages import begins_round, ends_round
+from espalier.clients.messages.train import CONFIG, ClientPlan
 
 from .allocation import Plan, Problem, Solver
 from .edges import EVERYBODY, EdgeRounds, Evaluation, Update, edge_of
 from .exchange import LATE, Exchanges
 from .screening import Failure
 from .views import MemberGrid
-
-INSTRUCTIONS = (TRAIN, TRAIN_ACCUMULATED, SPLIT_BEGIN, SPLIT_STREAM)  # these tell a client its plan
-RESULTS = (TRAIN, TRAIN_ACCUMULATED, SPLIT_END, SPLIT_STREAM)  # the replies to these bring what a client has learned
 
 
 @dataclass(frozen=True)
@@ -105,7 +93,7 @@ class ResourceAware:
             kept = arrays if self.idle_weight else None
             failure = Failure(EVERYBODY, f"nobody can take part: {_reasons(plan)}")
             return Update(kept, weight=self.idle_weight, failures=[failure])
-        plans = {clients[i]: _as_config(plan, i) for i in np.flatnonzero(plan.selected)}
+        plans = {clients[i]: _plan_of(plan, i) for i in np.flatnonzero(plan.selected)}
         late = {clients[i] for i in np.flatnonzero(outcome.late & plan.selected)}
         rounds = self.edge.train_round(server_round, arrays, config, MemberGrid(grid, selected))
         return (yield from _with_plans(rounds, plans, late))
@@ -126,7 +114,7 @@ class ResourceAware:
         self.resources.load_state_dict(state["resources"])
 
 
-def _with_plans(rounds: Exchanges[Update], plans: Mapping[int, dict[str, Any]], late: set[int]) -> Exchanges[Update]:
+def _with_plans(rounds: Exchanges[Update], plans: Mapping[int, ClientPlan], late: set[int]) -> Exchanges[Update]:
     """Pass an edge round's exchanges on, plans added to the instructions and late results taken away."""
     replies: list[Message] | None = None
     while True:
@@ -135,8 +123,8 @@ def _with_plans(rounds: Exchanges[Update], plans: Mapping[int, dict[str, Any]], 
         except StopIteration as stop:
             return stop.value
         for message in messages:
-            if message.metadata.message_type in INSTRUCTIONS:
-                message.content = _with_config(message.content, plans[message.metadata.dst_node_id])
+            if begins_round(message.metadata.message_type):
+                message.content = _with_config(message.content, plans[message.metadata.dst_node_id].to_config())
         replies = yield messages
         replies = [_late_or_not(*pair, late) for pair in zip(messages, replies, strict=True)]
 
@@ -148,18 +136,14 @@ def _with_config(content: RecordDict, plan: dict[str, Any]) -> RecordDict:
 
 
 def _late_or_not(message: Message, reply: Message, late: set[int]) -> Message:
-    is_result = message.metadata.message_type in RESULTS
+    is_result = ends_round(message.metadata.message_type)
     if is_result and message.metadata.dst_node_id in late and not reply.has_error():
         return Message(Error(LATE, "its result arrived after the deadline"), reply_to=message)
     return reply
 
 
-def _as_config(plan: Plan, client: int) -> dict[str, Any]:
-    return {
-        LOCAL_ROUNDS: int(plan.local_rounds[client]),
-        CPU_FREQUENCY_HZ: float(plan.frequency_hz[client]),
-        TRANSMIT_POWER_WATTS: float(plan.power_watts[client]),
-    }
+def _plan_of(plan: Plan, client: int) -> ClientPlan:
+    return ClientPlan(int(plan.local_rounds[client]), float(plan.frequency_hz[client]), float(plan.power_watts[client]))
 
 
 def _reasons(plan: Plan) -> str:

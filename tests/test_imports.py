@@ -57,9 +57,9 @@ def test_folders_import_only_what_the_design_allows(module):
 
 def test_the_walls_would_notice():
     assert imported(ROOT / "strategies/topology.py") >= {
-        "espalier.clients.messages",
+        "espalier.clients.messages.profile",
         "espalier.strategies.exchange",
-        "flwr.app",
+        "flwr.serverapp",
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from espalier.app.config import RunConfig
 from espalier.app.reports.bytes import EVALUATION, Link, nested
 from espalier.app.reports.resources import resource_summary
-from espalier.clients.messages import ACCURACY, LOSS, NUM_EXAMPLES, TOP
+from espalier.clients.messages.train import ACCURACY, LOSS, NUM_EXAMPLES, TOP
 from espalier.strategies import Evaluation, Failure, Round
 from espalier.strategies.split import Personalised
 

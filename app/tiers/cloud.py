@@ -16,8 +16,7 @@ from espalier.app.federation import answers_of_nodes
 from espalier.app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
 from espalier.app.tiers.wire import Wire, profile_from_wire
 from espalier.app.wireless import JOINT_RULES
-from espalier.clients.gateway import request_to
-from espalier.clients.messages import QUERY_EDGE
+from espalier.clients.messages.edge import QUERY_EDGE, EdgeRequest
 from espalier.strategies import Profile
 from espalier.strategies.exchange import ask
 from espalier.strategies.screening import one_line
@@ -114,7 +113,7 @@ def ask_edges(grid: Grid, config: RunConfig, node_ids: Iterable[int]) -> dict[in
     ids = sorted(node_ids)
     # An edge's run is there before its devices are; it may be asked again.
     wait = max(config.wait_for_nodes, 1)
-    messages = [request_to(n, QUERY_EDGE, to_bytes({}), wait_seconds=wait, reply_seconds=wait) for n in ids]
+    messages = [EdgeRequest(to_bytes({}), wait, wait).to_message(n, QUERY_EDGE) for n in ids]
     replies = ask(grid, messages, timeout_seconds=config.reply_timeout or None)
     edges = {}
     for node_id, reply in zip(ids, replies, strict=True):

@@ -26,7 +26,7 @@ from espalier.app.tiers.cloud import refuse_rules_over_all_cells
 from espalier.app.tiers.listener import EdgeListener
 from espalier.app.tiers.wire import Wire, evaluation_to_wire, heads_to_wire, outcome_to_wire, profile_to_wire
 from espalier.app.wireless import World, check_deadline
-from espalier.clients.messages import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
+from espalier.clients.messages.edge import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
 from espalier.strategies import EdgeOutcome, Evaluation, Profile, Round
 from espalier.strategies.edges import innermost
 from espalier.strategies.exchange import Exchanges, converse

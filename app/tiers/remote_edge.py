@@ -8,8 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from espalier.app.checkpoint import from_bytes, to_bytes
 from espalier.app.tiers.wire import Wire, evaluation_from_wire, heads_from_wire, updates_from_wire
-from espalier.clients.gateway import from_payload, request_to
-from espalier.clients.messages import EVALUATE_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
+from espalier.clients.messages.edge import EVALUATE_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS, EdgeRequest, from_payload
 from espalier.strategies import Evaluation, Failure, Update
 from espalier.strategies.edges import EVERYBODY
 from espalier.strategies.exchange import Exchanges
@@ -143,8 +142,7 @@ def exchange_with(
     EdgeError
         If there is none, or the edge says that it failed.
     """
-    message = request_to(gateway, message_type, request, wait_seconds=wait_seconds, reply_seconds=reply_seconds)
-    (reply,) = yield [message]
+    (reply,) = yield [EdgeRequest(request, wait_seconds, reply_seconds).to_message(gateway, message_type)]
     return reply_of(reply)
 
 

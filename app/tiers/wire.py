@@ -6,12 +6,12 @@ from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 
-from espalier.clients.messages import ACCURACY, LOSS, TOP
+from espalier.clients.messages.arrays import to_record
+from espalier.clients.messages.train import ACCURACY, LOSS, TOP
 from espalier.strategies import EdgeOutcome, Evaluation, Failure, Profile, Update
 from espalier.strategies.edges import EVERYBODY
 from espalier.strategies.screening import array_fault, in_form_of
 from espalier.strategies.split import Personalised
-from espalier.strategies.split.conversation import to_record
 
 Wire = dict[str, Any]
 

@@ -5,36 +5,25 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, ConfigRecordValues, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecordValues, Message
 from torch import Tensor
 
-from espalier.clients.messages import (
-    ACTIVATIONS,
-    CLIENT_BLOCK,
-    CONFIG,
-    CUT,
-    CUT_GRADIENT,
+from espalier.clients.messages.split import (
     INDICES,
-    LABEL_POLICY,
-    LABELS,
     LABELS_CHANGED,
-    LABELS_DIGEST,
-    METRICS,
-    NUM_EXAMPLES,
-    NUM_STEPS,
-    QUERY_LABELS,
-    SERVER_ROUND,
-    SPLIT_BEGIN,
-    SPLIT_END,
-    SPLIT_STEP,
-    STEP,
+    Activations,
+    LabelsQuery,
+    LabelTerms,
+    RegisteredLabels,
+    SplitBegin,
+    SplitEnd,
+    SplitResult,
+    SplitStep,
     labels_digest,
-    to_array,
-    to_tensor,
 )
 
 from ..exchange import Exchanges
-from ..screening import Failure, array_fault, in_form_of, one_line, values_of
+from ..screening import Failure, array_fault, in_form_of, one_line
 
 Weights = dict[str, Tensor]
 
@@ -116,11 +105,10 @@ class Terms:
             raise ValueError(f"{len(labels)} labels for {len(activations)} activations")
         return MiniBatch(node_id, activations, torch.from_numpy(labels))
 
-    def instruction(self, node_id: int, kind: str, **config: str | bytes | float) -> Message:
-        """Return the message that starts a client's round; `config` is added to what all such messages hold."""
-        own = {SERVER_ROUND: self.server_round, CUT: self.cuts[node_id], **self.labels.terms(node_id)}
-        record = ConfigRecord({**self.config, **own, **config})
-        return Message(RecordDict({CLIENT_BLOCK: self.blocks[node_id].copy(), CONFIG: record}), node_id, kind)
+    def begin(self, node_id: int) -> SplitBegin:
+        """Return the instruction that begins a client's round."""
+        block, labels = self.blocks[node_id], self.labels.terms(node_id)
+        return SplitBegin(block, self.server_round, self.cuts[node_id], labels, self.config)
 
 
 # Serves one mini-batch of each client given and returns the cut gradients, or why there is none, by client.
@@ -160,9 +148,11 @@ class Outcome:
             If it is an error, or does not hold the block that was trained.
         """
         raise_error(reply)
-        block = _client_block(reply.content, terms.blocks[node_id])
-        self.num_examples[node_id] = _count(reply.content, NUM_EXAMPLES, least=1)
-        self.blocks[node_id] = block
+        result, sent = SplitResult.from_content(reply.content), terms.blocks[node_id]
+        if fault := array_fault(result.block, sent):
+            raise ValueError(fault)
+        self.blocks[node_id] = dict(in_form_of(sent, result.block).to_torch_state_dict())
+        self.num_examples[node_id] = result.num_examples
 
     def sort(self, clients: Sequence[int]) -> None:
         """Put the blocks in the order of the clients."""
@@ -189,11 +179,11 @@ class Labels:
         if not unknown:
             return []
         failures = []
-        replies = yield [Message(RecordDict(), node_id, QUERY_LABELS) for node_id in unknown]
+        replies = yield [LabelsQuery().to_message(node_id) for node_id in unknown]
         for node_id, reply in zip(unknown, replies, strict=True):
             try:
                 raise_error(reply)
-                self._registered[node_id] = _vector(reply.content.array_records[LABELS], LABELS)
+                self._registered[node_id] = RegisteredLabels.from_content(reply.content).labels
             except (ValueError, KeyError, TypeError) as error:
                 failures.append(Failure(node_id, f"no labels registered: {one_line(error)}"))
         return failures
@@ -204,14 +194,10 @@ class Labels:
             if LABELS_CHANGED in failure.reason:
                 self._registered.pop(failure.node_id, None)
 
-    def terms(self, node_id: int) -> dict[str, str | int]:
+    def terms(self, node_id: int) -> LabelTerms:
         """Return what a client has to know: the policy, and by a digest which of its labels it goes by."""
         known = self._registered.get(node_id)
-        return {LABEL_POLICY: self.policy} | ({} if known is None else {LABELS_DIGEST: labels_digest(known)})
-
-    def read(self, content: RecordDict) -> np.ndarray:
-        """Return the labels, or indices, that came in a message; ValueError if there are none."""
-        return _vector(_record(content, self.policy), self.policy)
+        return LabelTerms(self.policy, None if known is None else labels_digest(known))
 
     def find(self, node_id: int, numbers: np.ndarray, num_classes: int) -> np.ndarray:
         """Return the labels of a client's mini-batch.
@@ -258,83 +244,35 @@ def lock_step(clients: Sequence[int], terms: Terms, serve: Serve) -> Exchanges[O
     """
     outcome = Outcome()
     num_steps: dict[int, int] = {}
-    messages = {n: terms.instruction(n, SPLIT_BEGIN) for n in clients}
+    messages = {n: terms.begin(n).to_message(n) for n in clients}
     step = 0
     while messages:
         replies = yield list(messages.values())
         batches = []
         for node_id, message, reply in zip(messages, messages.values(), replies, strict=True):
             try:
-                if message.metadata.message_type == SPLIT_END:
+                if message.metadata.message_type == SplitEnd.message_type:
                     outcome.conclude(node_id, reply, terms)
                 else:
                     raise_error(reply)
-                    num_steps.setdefault(node_id, _count(reply.content, NUM_STEPS, least=1))
-                    activations = _activations(reply.content, step)
-                    batches.append(terms.mini_batch(node_id, activations, terms.labels.read(reply.content)))
+                    found = Activations.from_content(reply.content, step=step, label_policy=terms.labels.policy)
+                    num_steps.setdefault(node_id, found.num_steps)
+                    batches.append(terms.mini_batch(node_id, found.values, found.numbers))
             except (ValueError, KeyError, TypeError) as error:
                 outcome.failures.append(Failure(node_id, one_line(error)))
         gradients = serve(batches) if batches else {}
         outcome.failures += [Failure(n, one_line(g)) for n, g in gradients.items() if isinstance(g, ValueError)]
-        messages = {
-            n: _gradient(n, g, SPLIT_END if step + 1 == num_steps[n] else SPLIT_STEP, terms, step)
-            for n, g in gradients.items()
-            if not isinstance(g, ValueError)
-        }
+        messages = {}
+        for n, gradient in gradients.items():
+            if not isinstance(gradient, ValueError):
+                kind = SplitEnd if step + 1 == num_steps[n] else SplitStep
+                messages[n] = kind(terms.server_round, step, terms.labels.policy, gradient).to_message(n)
         step += 1
     outcome.sort(clients)
     return outcome
-
-
-def to_record(weights: Mapping[str, Tensor]) -> ArrayRecord:
-    """Return weights as a Flower record."""
-    return ArrayRecord({name: Array(tensor.detach().cpu().contiguous().numpy()) for name, tensor in weights.items()})
 
 
 def raise_error(reply: Message) -> None:
     """Raise ValueError for an error reply."""
     if reply.has_error():
         raise ValueError(reply.error.reason or f"error {reply.error.code}")
-
-
-def _gradient(node_id: int, gradient: Tensor, kind: str, terms: Terms, step: int) -> Message:
-    config = ConfigRecord({SERVER_ROUND: terms.server_round, STEP: step, LABEL_POLICY: terms.labels.policy})
-    record = ArrayRecord({CUT_GRADIENT: to_array(gradient)})
-    return Message(RecordDict({CUT_GRADIENT: record, CONFIG: config}), node_id, kind)
-
-
-def _activations(content: RecordDict, step: int) -> Tensor:
-    """Return a step's activations as they came; ValueError if there are none, or they are another step's."""
-    if (answered := _count(content, STEP)) != step:
-        raise ValueError(f"it answered step {answered}, not step {step}")
-    return to_tensor(_record(content, ACTIVATIONS)[ACTIVATIONS])
-
-
-def _client_block(content: RecordDict, sent: ArrayRecord) -> Weights:
-    record = _record(content, CLIENT_BLOCK)
-    if fault := array_fault(record, sent):
-        raise ValueError(fault)
-    return dict(in_form_of(sent, record).to_torch_state_dict())
-
-
-def _record(content: RecordDict, name: str) -> ArrayRecord:
-    if name not in content.array_records:
-        raise ValueError(f"its reply has no record {name!r}")
-    return content.array_records[name]
-
-
-def _vector(record: ArrayRecord, name: str) -> np.ndarray:
-    try:
-        values = values_of(record[name])
-    except ValueError as error:
-        raise ValueError(f"{name} {error}") from None
-    if values.ndim != 1 or values.dtype.kind not in "iu":
-        raise ValueError(f"{name} are {values.dtype} of shape {values.shape}, expected a vector of integers")
-    return values.astype(np.int64)
-
-
-def _count(content: RecordDict, key: str, least: int = 0) -> int:
-    value = content.metric_records[METRICS].get(key)
-    if not isinstance(value, int) or value < least:
-        raise ValueError(f"{key} is {value!r}, expected a whole number from {least} on")
-    return value

@@ -13,13 +13,14 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from torch import Tensor, nn
 
-from espalier.clients.messages import TRAIN_LOSS
+from espalier.clients.messages.arrays import to_record
+from espalier.clients.messages.train import TRAIN_LOSS
 
 from ..edges import Evaluation, StrategyEdge, Update
 from ..exchange import Exchanges
 from ..randomness import derived_seed
 from ..views import MemberGrid
-from .conversation import Labels, MiniBatch, Outcome, Serve, Terms, Weights, to_record
+from .conversation import Labels, MiniBatch, Outcome, Serve, Terms, Weights
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads
 from .server_block import MakeOptimizer, ServerBlock, checked_cut, legal_cuts, names_before
 from .transports import MessageTransport, Transport

@@ -5,27 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from espalier.clients.messages import (
-    ACTIVATIONS,
-    ARRAYS,
-    CLIENT_BLOCK,
-    CONFIG,
-    CUT,
-    EVALUATE,
-    NUM_EXAMPLES,
-    NUM_STEPS,
-    SPLIT_FEATURES,
-    to_tensor,
-)
+from espalier.clients.messages.arrays import to_record
+from espalier.clients.messages.split import Features, SplitFeatures
+from espalier.clients.messages.train import NUM_EXAMPLES, Evaluate
 
 from ..exchange import Exchanges
 from ..screening import Failure, one_line, screen
 from ..views import MemberGrid
-from .conversation import Labels, Weights, to_record
+from .conversation import Labels, Weights
 from .server_block import channels_last, names_before
 
 
@@ -106,17 +97,13 @@ def fine_tune_heads(
         try:
             if reply.has_error():
                 raise ValueError(reply.error.reason)
-            batches, targets = _features(
-                reply.content, node_id, cut_shapes[cut_of(node_id)], labels, model, fine_tuning
-            )
+            features = Features.from_content(reply.content, label_policy=labels.policy)
+            batches, targets = _checked(features, node_id, cut_shapes[cut_of(node_id)], labels, model, fine_tuning)
             heads[node_id] = _fine_tune(model, cut_of(node_id), batches, targets, fine_tuning)
         except (ValueError, KeyError, TypeError, RuntimeError) as error:
             failures.append(Failure(node_id, one_line(error)))
 
-    messages = [
-        Message(RecordDict({ARRAYS: to_record({**weights, **head}), CONFIG: ConfigRecord()}), node_id, EVALUATE)
-        for node_id, head in heads.items()
-    ]
+    messages = [Evaluate(to_record({**weights, **head})).to_message(node_id) for node_id, head in heads.items()]
     replies, bad = screen(messages, (yield messages), NUM_EXAMPLES)
     metrics = {
         node_id: MetricRecord({**next(iter(reply.content.metric_records.values()))})
@@ -130,25 +117,24 @@ def _ask(
     node_id: int, weights: Weights, model: nn.Sequential, cut: int, labels: Labels, fine_tuning: FineTuning
 ) -> Message:
     block = to_record({name: weights[name] for name in names_before(weights, model, cut)})
-    config = ConfigRecord({CUT: cut, NUM_STEPS: fine_tuning.num_steps, **labels.terms(node_id)})
-    return Message(RecordDict({CLIENT_BLOCK: block, CONFIG: config}), node_id, SPLIT_FEATURES)
+    return SplitFeatures(block, cut, fine_tuning.num_steps, labels.terms(node_id)).to_message(node_id)
 
 
-def _features(
-    content: RecordDict,
+def _checked(
+    features: Features,
     node_id: int,
     cut_shape: tuple[int, ...],
     labels: Labels,
     model: nn.Sequential,
     fine_tuning: FineTuning,
-) -> tuple[list[Tensor], list[Tensor]]:
+) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     """Return a client's activations and labels, a tensor of each for every step; ValueError for what does not fit."""
-    batches = [to_tensor(array) for array in content.array_records[ACTIVATIONS].values()]
+    batches = features.values
     for batch in batches:
         if tuple(batch.shape[1:]) != cut_shape:
             expected = ", ".join(map(str, cut_shape))
             raise ValueError(f"activations have shape {tuple(batch.shape)}, expected (N, {expected})")
-    targets = torch.from_numpy(labels.find(node_id, labels.read(content), model[-1].out_features))
+    targets = torch.from_numpy(labels.find(node_id, features.numbers, model[-1].out_features))
     if len(batches) != fine_tuning.num_steps or sum(map(len, batches)) != len(targets):
         raise ValueError(f"{len(batches)} mini-batches with {len(targets)} labels for {fine_tuning.num_steps} steps")
     return batches, list(targets.split([len(batch) for batch in batches]))

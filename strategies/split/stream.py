@@ -16,8 +16,7 @@ from typing import NoReturn
 
 import grpc
 
-from espalier.clients.messages import STREAM_ADDRESS, STREAM_CERTIFICATE, STREAM_MAX_BYTES, STREAM_TOKEN
-from espalier.clients.messages.frames import METHOD, PROBE_BYTES, TOKEN_KEY
+from espalier.clients.messages.frames import METHOD, PROBE_BYTES, TOKEN_KEY, StreamTicket
 
 logger = getLogger("espalier")
 
@@ -110,14 +109,14 @@ class Ticket:
 
     Attributes
     ----------
-    config : dict[str, str | bytes | int]
-        What the client needs to know, by the keys of a config record.
+    told : StreamTicket
+        What the client needs to know.
     came_late : bool
         Whether somebody presented it after it was withdrawn.
     """
 
-    def __init__(self, config: dict[str, str | bytes | int], serve: Callable | None, forget: Callable) -> None:
-        self.config = config
+    def __init__(self, told: StreamTicket, serve: Callable | None, forget: Callable) -> None:
+        self.told = told
         self.came_late = False
         self.serve = serve
         self._forget = forget
@@ -243,13 +242,8 @@ class StreamServer:
     def _ticket(self, serve: Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]) -> Ticket:
         token = secrets.token_urlsafe(32)
         digest = _digest(token)
-        config: dict[str, str | bytes | int] = {
-            STREAM_ADDRESS: self.address,
-            STREAM_CERTIFICATE: self._certificate,
-            STREAM_TOKEN: token,
-            STREAM_MAX_BYTES: self._max_bytes,
-        }
-        ticket = Ticket(config, serve, lambda: self._take(digest))
+        told = StreamTicket(self.address, self._certificate, token, self._max_bytes)
+        ticket = Ticket(told, serve, lambda: self._take(digest))
         with self._lock:
             self._tickets[digest] = ticket
         return ticket

@@ -14,15 +14,8 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from espalier.clients.messages import (
-    ACTIVATIONS,
-    CUT_GRADIENT,
-    SPLIT_STREAM,
-    STREAM_PAYLOAD,
-    STREAM_TIMEOUT,
-    STREAM_WITHDRAWN,
-)
 from espalier.clients.messages.frames import Format, as_received, pack, unpack_activations
+from espalier.clients.messages.split import ACTIVATIONS, CUT_GRADIENT, STREAM_WITHDRAWN, SplitStream
 
 from ..exchange import LATE, Exchanges, Losable
 from ..screening import Failure, one_line
@@ -217,13 +210,11 @@ class _Lane:
         """Return the clients' instructions, with a ticket each."""
         patience = self._transport.patience_seconds if len(self.clients) > 1 else 0.0
         # Beside its own mini-batch a client waits for those of others, and for what the edge computes.
-        config = {
-            STREAM_PAYLOAD: self._form.payload,
-            STREAM_TIMEOUT: patience + 4 * self._transport.timeout_seconds,
-        }
+        timeout_seconds = patience + 4 * self._transport.timeout_seconds
         self._tickets = {n: self._transport.server.expect(partial(self._opened, n)) for n in self.clients}
         return [
-            self._terms.instruction(n, SPLIT_STREAM, **config, **ticket.config) for n, ticket in self._tickets.items()
+            SplitStream(self._terms.begin(n), ticket.told, self._form.payload, timeout_seconds).to_message(n)
+            for n, ticket in self._tickets.items()
         ]
 
     def close(self) -> None:

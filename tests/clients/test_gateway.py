@@ -12,7 +12,7 @@ import pytest
 
 from espalier.clients.client_app import make_client_app
 from espalier.clients.edge_socket import KEY, SOCKET, NoEdgeError, ask_edge
-from espalier.clients.gateway import from_payload, request_to
+from espalier.clients.messages.edge import EdgeRequest, from_payload
 from espalier.sim.in_process_grid import InProcessGrid
 
 TYPES = ["query.edge", "train.edge", "evaluate.edge", "train.edge_heads"]
@@ -63,9 +63,7 @@ def node(grid, partition_id):
 
 
 def ask(grid, partition_id, message_type, data=b"", wait_seconds=0.0, reply_seconds=0.0):
-    message = request_to(
-        node(grid, partition_id), message_type, data, wait_seconds=wait_seconds, reply_seconds=reply_seconds
-    )
+    message = EdgeRequest(data, wait_seconds, reply_seconds).to_message(node(grid, partition_id), message_type)
     (reply,) = grid.send_and_receive([message])
     return reply
 

@@ -9,8 +9,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from espalier.app.checkpoint import to_bytes
 from espalier.app.errors import UserError
 from espalier.app.tiers.cloud import EdgeHost, ask_edges, check_same_config, gather_edges, remote_edges
-from espalier.clients.gateway import to_payload
-from espalier.clients.messages import PAYLOAD
+from espalier.clients.messages.edge import PAYLOAD, to_payload
 from espalier.sim.in_process_grid import InProcessGrid
 from tests.app.tiers.hosts import SMALL, cloud_grid, config_of, edge_hosts
 

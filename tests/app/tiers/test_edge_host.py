@@ -8,7 +8,7 @@ from espalier.app.checkpoint import from_bytes, to_bytes
 from espalier.app.errors import UserError
 from espalier.app.federation import gather_devices
 from espalier.app.tiers.edge_host import EdgeRun, world_of_edge
-from espalier.clients.messages import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE
+from espalier.clients.messages.edge import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE
 from espalier.strategies import Profile
 from tests.app.tiers.hosts import SMALL, EdgeHost, config_of, edge_hosts
 

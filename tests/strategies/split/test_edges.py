@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from espalier.app.tasks.models import build_model
 from espalier.clients.randomness import client_generator
-from espalier.clients.split import Sessions, forward, open_session
+from espalier.clients.split import Session, Sessions
 from espalier.clients.training import local_sgd, make_optimizer, mini_batches
 from espalier.strategies import Hierarchical, ask_profiles, group_by_edge
 from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2
@@ -326,10 +326,9 @@ def test_dropout_in_front_of_the_cut_depends_on_seed_client_round_and_step():
 
     def activations(step=0, server_round=1, **changes):
         own = replace(task, **changes)
-        session = open_session(own, 1, 3, server_round, "indices")
+        session = Session(own, 3, server_round, "indices", local_epochs=1)
         session.batches, session.step = [torch.arange(8)] * 2, step
-        forward(session, own)
-        return session.activations.detach()
+        return session.forward().values.detach()
 
     assert torch.equal(activations(), activations())
     for changes in ({"step": 1}, {"server_round": 2}, {"seed": 1}, {"partition_id": 1}):
@@ -447,9 +446,10 @@ def test_a_process_keeps_no_sessions_of_earlier_rounds(monkeypatch):
     kept = []
 
     class Watched(Sessions):
-        def put(self, context, session, task):
-            super().put(context, session, task)
+        def put(self, context, session):
+            activations = super().put(context, session)
             kept.append({s.server_round for s in self._alive.values()})
+            return activations
 
     monkeypatch.setattr("espalier.clients.client_app.Sessions", Watched)
     processes = [federation.app(durable=True) for _ in range(2)]
