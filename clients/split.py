@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from .messages.arrays import to_record
+from .messages.cut import Cut
 from .messages.split import (
     CUT,
     INDICES,
@@ -44,8 +45,8 @@ class Session:
     ----------
     task : ClientTask
         Model, data and settings.
-    cut : int
-        Number of blocks at the client. They are copied; the round's weights are to be loaded.
+    cut : Cut
+        Which blocks are the client's. They are copied; the round's weights are to be loaded.
     server_round : int
         The round.
     label_policy : "indices" or "labels"
@@ -66,7 +67,7 @@ class Session:
         The mini-batch that goes forward next, or whose cut gradient is due.
     """
 
-    def __init__(self, task: ClientTask, cut: int, server_round: int, label_policy: str, local_epochs: int) -> None:
+    def __init__(self, task: ClientTask, cut: Cut, server_round: int, label_policy: str, local_epochs: int) -> None:
         if task.num_train(server_round) == 0:
             raise ValueError("it has no training examples yet")
         training = replace(task.training, local_epochs=local_epochs)
@@ -75,7 +76,8 @@ class Session:
         self.server_round = server_round
         self.label_policy = label_policy
         self.local_epochs = local_epochs
-        self.block = copy.deepcopy(task.model[:cut])  # type: ignore[index]
+        self.cut = cut
+        self.block = copy.deepcopy(cut.client_side(task.model))  # type: ignore[arg-type]
         self.optimizer = make_optimizer(list(self.block.parameters()), training)
         self.batches = list(mini_batches(task.num_train(server_round), training, order))
         self.step = 0
@@ -86,7 +88,8 @@ class Session:
         """Return the session that an instruction begins, with the client block that it brings."""
         check_registered(task, instruction.labels)
         local_epochs = planned(task.training, instruction.config).local_epochs
-        session = cls(task, instruction.cut, instruction.server_round, instruction.labels.policy, local_epochs)
+        cut = Cut.of(task.model, instruction.cut)  # type: ignore[arg-type]
+        session = cls(task, cut, instruction.server_round, instruction.labels.policy, local_epochs)
         session.block.load_state_dict(instruction.block.to_torch_state_dict())
         return session
 
@@ -181,7 +184,7 @@ class Sessions:
                 {
                     SERVER_ROUND: session.server_round,
                     STEP: session.step,
-                    CUT: len(session.block),
+                    CUT: session.cut.first,
                     LOCAL_ROUNDS: session.local_epochs,
                 }
             )
@@ -207,7 +210,7 @@ class Sessions:
         at = context.state.metric_records.get(STATE + "-at", MetricRecord())
         if self._durable and (at.get(SERVER_ROUND), at.get(STEP)) == due:
             if not is_it:
-                cut, local_epochs = int(at[CUT]), int(at[LOCAL_ROUNDS])  # type: ignore[arg-type]
+                cut, local_epochs = Cut.of(task.model, int(at[CUT])), int(at[LOCAL_ROUNDS])  # type: ignore[arg-type]
                 session = Session(task, cut, server_round, instruction.label_policy, local_epochs)
                 session.restore(context.state.array_records[STATE], step)
             return session
@@ -260,7 +263,7 @@ def fine_tuning_features(message: Message, task: ClientTask) -> Message:
     """
     asked = SplitFeatures.from_content(message.content)
     check_registered(task, asked.labels)
-    block = copy.deepcopy(task.model[: asked.cut])  # type: ignore[index]
+    block = copy.deepcopy(Cut.of(task.model, asked.cut).client_side(task.model))  # type: ignore[arg-type]
     block.load_state_dict(asked.block.to_torch_state_dict())
     block.eval()
     order = client_generator(task.seed, task.partition_id, 0, "fine-tuning")

@@ -8,6 +8,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecordValues, Message
 from torch import Tensor
 
+from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.split import (
     INDICES,
     LABELS_CHANGED,
@@ -56,8 +57,8 @@ class Terms:
     server_round : int
         The round.
     blocks, cuts, cut_shapes : Mapping[int, ...]
-        By node id: the client block to start from, the number of blocks in it, and the shape of one sample's
-        activations behind it.
+        By node id: the client block to start from, where the model is cut, and the shape of one sample's activations
+        behind the client block.
     dtype : torch.dtype
         Of the activations, as the model computes.
     labels : Labels
@@ -72,7 +73,7 @@ class Terms:
 
     server_round: int
     blocks: Mapping[int, ArrayRecord]
-    cuts: Mapping[int, int]
+    cuts: Mapping[int, Cut]
     cut_shapes: Mapping[int, tuple[int, ...]]
     dtype: torch.dtype
     labels: "Labels"
@@ -108,7 +109,7 @@ class Terms:
     def begin(self, node_id: int) -> SplitBegin:
         """Return the instruction that begins a client's round."""
         block, labels = self.blocks[node_id], self.labels.terms(node_id)
-        return SplitBegin(block, self.server_round, self.cuts[node_id], labels, self.config)
+        return SplitBegin(block, self.server_round, self.cuts[node_id].first, labels, self.config)
 
 
 # Serves one mini-batch of each client given and returns the cut gradients, or why there is none, by client.

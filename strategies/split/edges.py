@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from torch import Tensor, nn
 
 from espalier.clients.messages.arrays import to_record
+from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.train import TRAIN_LOSS
 
 from ..edges import Evaluation, StrategyEdge, Update
@@ -36,8 +37,9 @@ class SplitEdge(ABC):
     model : nn.Sequential
         The whole model as a list of named blocks, the last one the head, with `out_features` as an `nn.Linear` has;
         on the device that the edge computes on.
-    cut_of : Callable[[int], int]
-        Number of blocks on a client, by its node id.
+    cut_of : Callable[[int], Cut | int]
+        Where the model is cut for a client, by its node id. A number k is short for ``Cut(k, len(model))``: the first k
+        blocks are the client's.
     make_optimizer : Callable[[list[nn.Parameter]], Optimizer]
         Makes the optimizer of a server block.
     input_shape : tuple[int, ...]
@@ -71,7 +73,7 @@ class SplitEdge(ABC):
     def __init__(
         self,
         model: nn.Sequential,
-        cut_of: Callable[[int], int],
+        cut_of: Callable[[int], Cut | int],
         make_optimizer: MakeOptimizer,
         *,
         input_shape: tuple[int, ...],
@@ -84,7 +86,7 @@ class SplitEdge(ABC):
     ) -> None:
         first = min(legal_cuts(model))
         self.model = model
-        self.cut_of = cut_of
+        self.cut_of = lambda node_id: Cut.of(model, cut_of(node_id))
         self.make_optimizer = make_optimizer
         self.evaluation = evaluation
         self.labels = Labels(label_policy)
@@ -148,11 +150,11 @@ class SplitEdge(ABC):
         frozen = self.frozen or {}
         return ArrayRecord({n: arrays[n] if n in arrays else frozen[n] for n in self.model.state_dict()})
 
-    def client_block(self, weights: Mapping[str, Any], cut: int) -> dict[str, Any]:
+    def client_block(self, weights: Mapping[str, Any], cut: Cut) -> dict[str, Any]:
         """Return the weights in front of the cut."""
         return {name: weights[name] for name in names_before(weights, self.model, cut)}
 
-    def server_block(self, cut: int) -> ServerBlock:
+    def server_block(self, cut: Cut | int) -> ServerBlock:
         """Return a new server half for a cut."""
         return ServerBlock(
             self.model, checked_cut(self.model, cut), self.make_optimizer, frozen_head=self.frozen is not None
@@ -188,7 +190,7 @@ class SplitEdge(ABC):
             server_round=server_round,
             blocks={node_id: by_cut[cut] for node_id, cut in cuts.items()},
             cuts=cuts,
-            cut_shapes={node_id: self._cut_shapes[cut] for node_id, cut in cuts.items()},
+            cut_shapes={node_id: self._cut_shapes[cut.first] for node_id, cut in cuts.items()},
             dtype=next(self.model.parameters()).dtype,
             labels=self.labels,
             num_classes=self.num_classes,
@@ -258,13 +260,13 @@ class SharedServerEdge(SplitEdge):
     ----------
     model : nn.Sequential
         The whole model.
-    cut : int
-        Number of blocks on every client.
+    cut : Cut | int
+        Where the model is cut for every client, as what `SplitEdge`'s `cut_of` returns.
     make_optimizer, **options
         As for `SplitEdge`.
     """
 
-    def __init__(self, model: nn.Sequential, cut: int, make_optimizer: MakeOptimizer, **options: Any) -> None:
+    def __init__(self, model: nn.Sequential, cut: Cut | int, make_optimizer: MakeOptimizer, **options: Any) -> None:
         super().__init__(model, lambda node_id: cut, make_optimizer, **options)
         self.server = self.server_block(cut)
 
@@ -305,7 +307,7 @@ class SplitFedV2(SharedServerEdge):
     def __init__(
         self,
         model: nn.Sequential,
-        cut: int,
+        cut: Cut | int,
         make_optimizer: MakeOptimizer,
         *,
         one_by_one: bool = False,
@@ -403,7 +405,7 @@ def _on_cpu(weights: Weights) -> Weights:
 
 @torch.no_grad()
 def cut_shapes(model: nn.Sequential, input_shape: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
-    """Return the shape of one sample's activations behind every legal cut."""
+    """Return the shape of one sample's activations behind every legal cut, by the number of blocks in front of it."""
     was_training, first = model.training, next(model.parameters())
     model.eval()
     sample, shapes = first.new_zeros(1, *input_shape), {}

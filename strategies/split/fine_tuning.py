@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from espalier.clients.messages.arrays import to_record
+from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.split import Features, SplitFeatures
 from espalier.clients.messages.train import NUM_EXAMPLES, Evaluate
 
@@ -58,7 +59,7 @@ class Personalised:
 def fine_tune_heads(
     model: nn.Sequential,
     arrays: ArrayRecord,
-    cut_of: Callable[[int], int],
+    cut_of: Callable[[int], Cut],
     cut_shapes: Mapping[int, tuple[int, ...]],
     labels: Labels,
     fine_tuning: FineTuning,
@@ -74,10 +75,10 @@ def fine_tune_heads(
         Workspace on the device to compute on.
     arrays : ArrayRecord
         The whole trained model.
-    cut_of : Callable[[int], int]
-        Number of blocks on a client.
+    cut_of : Callable[[int], Cut]
+        Where the model is cut for a client, by its node id.
     cut_shapes : Mapping[int, tuple[int, ...]]
-        By cut: the shape of one sample's activations behind it.
+        By the number of blocks in front of the cut: the shape of one sample's activations behind it.
     labels : Labels
         Finds the labels, as in training.
     fine_tuning : FineTuning
@@ -98,7 +99,9 @@ def fine_tune_heads(
             if reply.has_error():
                 raise ValueError(reply.error.reason)
             features = Features.from_content(reply.content, label_policy=labels.policy)
-            batches, targets = _checked(features, node_id, cut_shapes[cut_of(node_id)], labels, model, fine_tuning)
+            batches, targets = _checked(
+                features, node_id, cut_shapes[cut_of(node_id).first], labels, model, fine_tuning
+            )
             heads[node_id] = _fine_tune(model, cut_of(node_id), batches, targets, fine_tuning)
         except (ValueError, KeyError, TypeError, RuntimeError) as error:
             failures.append(Failure(node_id, one_line(error)))
@@ -114,10 +117,10 @@ def fine_tune_heads(
 
 
 def _ask(
-    node_id: int, weights: Weights, model: nn.Sequential, cut: int, labels: Labels, fine_tuning: FineTuning
+    node_id: int, weights: Weights, model: nn.Sequential, cut: Cut, labels: Labels, fine_tuning: FineTuning
 ) -> Message:
     block = to_record({name: weights[name] for name in names_before(weights, model, cut)})
-    return SplitFeatures(block, cut, fine_tuning.num_steps, labels.terms(node_id)).to_message(node_id)
+    return SplitFeatures(block, cut.first, fine_tuning.num_steps, labels.terms(node_id)).to_message(node_id)
 
 
 def _checked(
@@ -141,11 +144,11 @@ def _checked(
 
 
 def _fine_tune(
-    model: nn.Sequential, cut: int, batches: Sequence[Tensor], targets: Sequence[Tensor], fine_tuning: FineTuning
+    model: nn.Sequential, cut: Cut, batches: Sequence[Tensor], targets: Sequence[Tensor], fine_tuning: FineTuning
 ) -> dict[str, Tensor]:
     """Make K SGD steps on a copy of the head and return its weights under their names in the model."""
     device = next(model.parameters()).device
-    body, head = model[cut:-1], copy.deepcopy(model[-1]).requires_grad_(True)
+    body, head = cut.server_side(model)[:-1], copy.deepcopy(model[-1]).requires_grad_(True)
     optimizer = torch.optim.SGD(head.parameters(), lr=fine_tuning.learning_rate)
     for batch, target in zip(batches, targets, strict=True):
         with torch.no_grad():

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from espalier.clients.messages.cut import Cut
+
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -20,8 +22,8 @@ class ServerBlock:
     ----------
     model : nn.Sequential
         The whole model as a list of named blocks, the last one the head. Its blocks behind the cut are copied.
-    cut : int
-        Number of blocks on the client.
+    cut : Cut | int
+        Where the model is cut; a number is that of the first blocks, which are the client's, see `Cut.of`.
     make_optimizer : Callable[[list[nn.Parameter]], Optimizer]
         Makes the optimizer of the parameters that train.
     frozen_head : bool (default: False)
@@ -29,10 +31,9 @@ class ServerBlock:
     """
 
     def __init__(
-        self, model: nn.Sequential, cut: int, make_optimizer: MakeOptimizer, *, frozen_head: bool = False
+        self, model: nn.Sequential, cut: Cut | int, make_optimizer: MakeOptimizer, *, frozen_head: bool = False
     ) -> None:
-        self.cut = cut
-        self.blocks = copy.deepcopy(model[cut:])
+        self.blocks = copy.deepcopy(Cut.of(model, cut).server_side(model))
         self.device = next(self.blocks.parameters()).device
         if frozen_head:
             self.blocks[-1].requires_grad_(False)
@@ -121,9 +122,9 @@ def block_names(model: nn.Sequential) -> list[str]:
     return [name for name, _ in model.named_children()]
 
 
-def names_before(names: Iterable[str], model: nn.Sequential, cut: int) -> list[str]:
-    """Return those names of weights that belong to the first `cut` blocks of a model."""
-    blocks = set(block_names(model)[:cut])
+def names_before(names: Iterable[str], model: nn.Sequential, cut: Cut) -> list[str]:
+    """Return those names of weights that belong to the blocks of a model in front of the cut."""
+    blocks = set(block_names(model)[: cut.first])
     return [name for name in names if name.split(".", 1)[0] in blocks]
 
 
@@ -146,8 +147,10 @@ def legal_cuts(model: nn.Module) -> range:
     return range(first, len(model))
 
 
-def checked_cut(model: nn.Module, cut: int) -> int:
-    """Return a cut; ValueError for one that the model does not have."""
-    if cut not in (legal := legal_cuts(model)):
-        raise ValueError(f"cut {cut}: allowed are {', '.join(map(str, legal))}; the last block stays at the server")
+def checked_cut(model: nn.Sequential, cut: Cut | int) -> Cut:
+    """Return a cut, see `Cut.of`; ValueError for one that the model does not have."""
+    cut = Cut.of(model, cut)
+    if cut.first not in (legal := legal_cuts(model)):
+        allowed = f"{', '.join(map(str, legal))}; the last block stays at the server"
+        raise ValueError(f"cut {cut.first}: allowed are {allowed}")
     return cut

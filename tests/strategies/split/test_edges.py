@@ -18,7 +18,7 @@ from espalier.clients.randomness import client_generator
 from espalier.clients.split import Session, Sessions
 from espalier.clients.training import local_sgd, make_optimizer, mini_batches
 from espalier.strategies import Hierarchical, ask_profiles, group_by_edge
-from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2
+from espalier.strategies.split import Cut, Relay, SplitFedV1, SplitFedV2
 from espalier.strategies.split.conversation import MiniBatch
 from espalier.strategies.split.edges import draws_random_numbers
 from espalier.strategies.split.server_block import legal_cuts
@@ -69,6 +69,16 @@ def test_an_illegal_cut_is_refused_with_those_that_are_legal(kind, cut):
     federation = Federation()
     with pytest.raises(ValueError, match=f"^cut {cut}: allowed are 1, 2, 3; the last block stays at the server$"):
         federation.run(federation.split(kind, every(cut) if kind is SplitFedV1 else cut))
+
+
+@pytest.mark.parametrize("kind", [SplitFedV1, SplitFedV2, Relay])
+def test_a_number_is_short_for_a_cut_behind_which_all_is_the_servers(kind):
+    federation = Federation(sizes=(20, 33))
+    own = every if kind is SplitFedV1 else lambda cut: cut
+    short, long = (federation.run(federation.split(kind, own(cut))) for cut in (2, Cut(2, 4)))
+    assert same(weights(short[-1]), weights(long[-1]))
+    with pytest.raises(ValueError, match=r"^cut 1 to 3: allowed is to 4, the model's number of blocks$"):
+        federation.run(federation.split(kind, own(Cut(1, 3))))
 
 
 @pytest.mark.parametrize(
@@ -326,7 +336,7 @@ def test_dropout_in_front_of_the_cut_depends_on_seed_client_round_and_step():
 
     def activations(step=0, server_round=1, **changes):
         own = replace(task, **changes)
-        session = Session(own, 3, server_round, "indices", local_epochs=1)
+        session = Session(own, Cut(3, 4), server_round, "indices", local_epochs=1)
         session.batches, session.step = [torch.arange(8)] * 2, step
         return session.forward().values.detach()
 
