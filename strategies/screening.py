@@ -83,6 +83,13 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())
 
 
+def content_of(reply: Message) -> RecordDict:
+    """Return what a reply holds; ValueError with its reason for an error reply."""
+    if reply.has_error():
+        raise ValueError(reply.error.reason or f"error {reply.error.code}")
+    return reply.content
+
+
 def weight_of(reply: Message, weight_key: str) -> float:
     """Return the weight of a screened reply, 0 for an error reply."""
     if reply.has_error():

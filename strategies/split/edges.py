@@ -21,8 +21,9 @@ from ..edges import Evaluation, StrategyEdge, Update
 from ..exchange import Exchanges
 from ..randomness import derived_seed
 from ..views import MemberGrid
-from .conversation import Labels, MiniBatch, Outcome, Serve, Terms, Weights
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads
+from .labels import Labels
+from .loop import MiniBatch, Outcome, Serve, Terms, Weights
 from .server_block import MakeOptimizer, ServerBlock, checked_cut, legal_cuts, names_before
 from .transports import MessageTransport, Transport
 

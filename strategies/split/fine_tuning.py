@@ -15,9 +15,10 @@ from espalier.clients.messages.split import Features, SplitFeatures
 from espalier.clients.messages.train import NUM_EXAMPLES, Evaluate
 
 from ..exchange import Exchanges
-from ..screening import Failure, one_line, screen
+from ..screening import Failure, content_of, one_line, screen
 from ..views import MemberGrid
-from .conversation import Labels, Weights
+from .labels import Labels
+from .loop import Weights
 from .server_block import channels_last, names_before
 
 
@@ -96,9 +97,7 @@ def fine_tune_heads(
     heads: dict[int, dict[str, Tensor]] = {}
     for node_id, reply in zip(known, (yield messages), strict=True):
         try:
-            if reply.has_error():
-                raise ValueError(reply.error.reason)
-            features = Features.from_content(reply.content, label_policy=labels.policy)
+            features = Features.from_content(content_of(reply), label_policy=labels.policy)
             batches, targets = _checked(
                 features, node_id, cut_shapes[cut_of(node_id).first], labels, model, fine_tuning
             )

@@ -19,8 +19,8 @@ from espalier.clients.split import Session, Sessions
 from espalier.clients.training import local_sgd, make_optimizer, mini_batches
 from espalier.strategies import Hierarchical, ask_profiles, group_by_edge
 from espalier.strategies.split import Cut, Relay, SplitFedV1, SplitFedV2
-from espalier.strategies.split.conversation import MiniBatch
 from espalier.strategies.split.edges import draws_random_numbers
+from espalier.strategies.split.loop import MiniBatch
 from espalier.strategies.split.server_block import legal_cuts
 from tests.strategies.split.federation import ANY, SGD, SHAPE, Federation, assert_close, same, tiny_model, weights
 from tests.strategies.split.streams import ThreadedGrid, serving, streamed
