@@ -1,12 +1,14 @@
 """The client half of split training: forward through the client block, backward from the cut gradient."""
 
 import copy
+import secrets
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import blake2b
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
@@ -25,14 +27,15 @@ from .messages.split import (
     SplitFeatures,
     SplitResult,
     SplitStep,
-    labels_digest,
 )
 from .messages.train import LOCAL_ROUNDS, SERVER_ROUND
 from .randomness import client_generator, seeded_torch
 from .task import ClientTask
 from .training import make_optimizer, mini_batches, planned
 
+# Records of a node's state.
 STATE = "split"
+SALT = "labels-salt"
 
 
 class Session:
@@ -86,7 +89,6 @@ class Session:
     @classmethod
     def begin(cls, task: ClientTask, instruction: SplitBegin) -> "Session":
         """Return the session that an instruction begins, with the client block that it brings."""
-        check_registered(task, instruction.labels)
         local_epochs = planned(task.training, instruction.config).local_epochs
         cut = Cut.of(task.model, instruction.cut)  # type: ignore[arg-type]
         session = cls(task, cut, instruction.server_round, instruction.labels.policy, local_epochs)
@@ -223,16 +225,34 @@ class Sessions:
             context.state.pop(name, None)
 
 
-def check_registered(task: ClientTask, labels: LabelTerms) -> None:
+def labels_digest(context: Context, task: ClientTask) -> int:
+    """Return a number of 63 bits that tells the client's labels from others, to nobody but the client.
+
+    It goes along with the labels when they are registered, and comes back with every instruction. By a plain checksum
+    whoever reads these could confirm a guess of all labels; by one with a salt of the edge's too, since that has to
+    travel. So the client draws the salt, once, and keeps it in the node's state. Where that is lost, another salt gives
+    another digest, and the labels are registered anew, as where they have changed. Two registrations of the same labels
+    have the same digest, so either is good. Nothing that is trained or drawn depends on it.
+    """
+    if SALT not in context.state.config_records:
+        context.state[SALT] = ConfigRecord({SALT: secrets.token_bytes(16)})
+    salt = bytes(context.state.config_records[SALT][SALT])  # type: ignore[arg-type]
+    labels = np.ascontiguousarray(task.train.labels.cpu().numpy(), "<i4")
+    return int.from_bytes(blake2b(labels, key=salt, digest_size=8).digest()) >> 1
+
+
+def check_registered(context: Context, task: ClientTask, labels: LabelTerms) -> None:
     """Raise ValueError if the edge goes by other labels than the client has: its data have changed since."""
-    if labels.digest is not None and labels.digest != labels_digest(task.train.labels.cpu().numpy()):
+    if labels.digest is not None and labels.digest != labels_digest(context, task):
         raise ValueError(f"{LABELS_CHANGED}: its data are not those whose labels it registered")
 
 
 def split_begin(message: Message, context: Context, task: ClientTask, sessions: Sessions) -> Message:
     """Answer ``train.split_begin``: take the client block and send the first mini-batch's activations."""
+    instruction = SplitBegin.from_content(message.content)
     sessions.drop(context)
-    session = Session.begin(task, SplitBegin.from_content(message.content))
+    check_registered(context, task, instruction.labels)
+    session = Session.begin(task, instruction)
     return Message(sessions.put(context, session).to_content(), reply_to=message)
 
 
@@ -249,20 +269,20 @@ def split_end(message: Message, context: Context, task: ClientTask, sessions: Se
     return Message(session.result().to_content(), reply_to=message)
 
 
-def register_labels(message: Message, task: ClientTask) -> Message:
+def register_labels(message: Message, context: Context, task: ClientTask) -> Message:
     """Answer ``query.labels``: register the training labels at the edge, once."""
-    labels = task.train.labels.to(torch.int32).cpu().numpy()
-    return Message(RegisteredLabels(labels).to_content(), reply_to=message)
+    labels = RegisteredLabels(task.train.labels.to(torch.int32).cpu().numpy(), labels_digest(context, task))
+    return Message(labels.to_content(), reply_to=message)
 
 
 @torch.no_grad()
-def fine_tuning_features(message: Message, task: ClientTask) -> Message:
+def fine_tuning_features(message: Message, context: Context, task: ClientTask) -> Message:
     """Answer ``train.split_features``: the activations of mini-batches for fine-tuning a head, all in one reply.
 
     The client block is frozen, in eval mode; ``num-steps`` mini-batches are drawn as for a round of their own.
     """
     asked = SplitFeatures.from_content(message.content)
-    check_registered(task, asked.labels)
+    check_registered(context, task, asked.labels)
     block = copy.deepcopy(Cut.of(task.model, asked.cut).client_side(task.model))  # type: ignore[arg-type]
     block.load_state_dict(asked.block.to_torch_state_dict())
     block.eval()
@@ -295,11 +315,11 @@ def register_split_handlers(app: ClientApp, load_task: Callable[[Context], Clien
 
     @app.train("split_features")
     def handle_features(message: Message, context: Context) -> Message:
-        return fine_tuning_features(message, load_task(context))
+        return fine_tuning_features(message, context, load_task(context))
 
     @app.query("labels")
     def handle_labels(message: Message, context: Context) -> Message:
-        return register_labels(message, load_task(context))
+        return register_labels(message, context, load_task(context))
 
 
 def _apply_gradient(message: Message, context: Context, task: ClientTask, sessions: Sessions) -> Session:

@@ -14,7 +14,7 @@ from flwr.app import Context, Error, Message, MetricRecord
 from .messages.frames import METHOD, PROBE_BYTES, TOKEN_KEY, Format, StreamTicket, pack, unpack_gradient
 from .messages.profile import key_of
 from .messages.split import STREAM_WITHDRAWN, SplitStream
-from .split import Session, Sessions
+from .split import Session, Sessions, check_registered
 from .task import ClientTask
 
 # Record of a node's state, and its key: what the node knows of its link.
@@ -142,6 +142,7 @@ def split_stream(message: Message, context: Context, task: ClientTask, sessions:
     """
     instruction = SplitStream.from_content(message.content)
     sessions.drop(context)  # of a round by messages that was broken off
+    check_registered(context, task, instruction.begin.labels)
     session, rates = Session.begin(task, instruction.begin), []
     try:
         with open_stream(instruction.ticket, instruction.timeout_seconds) as stream:

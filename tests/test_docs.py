@@ -5,15 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from espalier.clients import messages
+from espalier.clients import gateway, split, stream
+from espalier.clients.messages import edge, frames, profile, train
+from espalier.clients.messages import split as split_messages
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 
 
 def test_every_message_type_and_key_is_in_the_table_of_messages():
-    names = {value for name, value in vars(messages).items() if name.isupper() and isinstance(value, str)}
-    assert "query.profile" in names
+    modules = (edge, frames, gateway, profile, split, split_messages, stream, train)
+    spelled = [(name, value) for module in modules for name, value in vars(module).items()]
+    names = {value for name, value in spelled if name.isupper() and isinstance(value, str)} - {split.STATE}
+    names |= {profile.key_of(field) for field in profile.DeviceProfile.__dataclass_fields__}
+    assert names >= {"query.profile", "cpu-count", "train.split_end", "link", "edge-folder", "stream-token"}
     text = (ROOT / "docs/messages.md").read_text()
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
-from zlib import crc32
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, ConfigRecordValues, MetricRecord, RecordDict
@@ -37,7 +36,7 @@ LABELS_DIGEST: Final = "labels-digest"
 STREAM_PAYLOAD: Final = "stream-payload"
 STREAM_TIMEOUT: Final = "stream-timeout"
 
-# A client refuses an instruction with this word where the digest is not that of its labels.
+# A client refuses an instruction with this word where its labels are not those that it registered.
 LABELS_CHANGED: Final = "labels-changed"
 # Code of the error reply of a client whose stream the edge called off; other codes of this project are in
 # `espalier.strategies.exchange`.
@@ -53,7 +52,7 @@ class LabelTerms:
     policy : "indices" or "labels"
         What goes with activations: sample indices, where the labels have been registered, or the labels.
     digest : int, optional (default: None)
-        Tells which of the client's labels the edge goes by, with the policy ``"indices"``.
+        What the client sent along with the labels that the edge goes by, with the policy ``"indices"``.
     """
 
     policy: str
@@ -324,23 +323,28 @@ class LabelsQuery(Instruction, message_type=QUERY_LABELS):
 
 @dataclass(frozen=True)
 class RegisteredLabels:
-    """The labels of all of a client's training examples, in their order: int32, int64 where they were read."""
+    """The labels of all of a client's training examples.
+
+    Parameters
+    ----------
+    labels : np.ndarray
+        Shape (N,), in the order of the examples: int32, int64 where they were read.
+    digest : int
+        Tells these labels from others, to the client alone.
+    """
 
     labels: np.ndarray
+    digest: int
 
     def to_content(self) -> RecordDict:
         """Return the records."""
-        return RecordDict({LABELS: ArrayRecord({LABELS: Array(self.labels)})})
+        metrics = MetricRecord({LABELS_DIGEST: self.digest})
+        return RecordDict({LABELS: ArrayRecord({LABELS: Array(self.labels)}), METRICS: metrics})
 
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
         """Read the records that a client sent; ValueError if there are no labels."""
-        return cls(vector_of(content, LABELS))
-
-
-def labels_digest(labels: np.ndarray) -> int:
-    """Return a number that tells labels from others: CRC-32 of them as little-endian int32."""
-    return crc32(np.ascontiguousarray(labels, "<i4"))
+        return cls(vector_of(content, LABELS), count_of(_metrics(content), LABELS_DIGEST))
 
 
 def _metrics(content: RecordDict) -> MetricRecord:

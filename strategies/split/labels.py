@@ -10,7 +10,6 @@ from espalier.clients.messages.split import (
     LabelsQuery,
     LabelTerms,
     RegisteredLabels,
-    labels_digest,
 )
 
 from ..exchange import Exchanges
@@ -29,7 +28,7 @@ class Labels:
 
     def __init__(self, policy: str) -> None:
         self.policy = policy
-        self._registered: dict[int, np.ndarray] = {}
+        self._registered: dict[int, RegisteredLabels] = {}
 
     def register(self, node_ids: Iterable[int]) -> Exchanges[list[Failure]]:
         """Ask those clients for their labels that have not registered them yet."""
@@ -40,7 +39,7 @@ class Labels:
         replies = yield [LabelsQuery().to_message(node_id) for node_id in unknown]
         for node_id, reply in zip(unknown, replies, strict=True):
             try:
-                self._registered[node_id] = RegisteredLabels.from_content(content_of(reply)).labels
+                self._registered[node_id] = RegisteredLabels.from_content(content_of(reply))
             except (ValueError, KeyError, TypeError) as error:
                 failures.append(Failure(node_id, f"no labels registered: {one_line(error)}"))
         return failures
@@ -52,9 +51,9 @@ class Labels:
                 self._registered.pop(failure.node_id, None)
 
     def terms(self, node_id: int) -> LabelTerms:
-        """Return what a client has to know: the policy, and by a digest which of its labels it goes by."""
+        """Return what a client has to know: the policy, and by their digest which of its labels it goes by."""
         known = self._registered.get(node_id)
-        return LabelTerms(self.policy, None if known is None else labels_digest(known))
+        return LabelTerms(self.policy, known and known.digest)
 
     def find(self, node_id: int, numbers: np.ndarray, num_classes: int) -> np.ndarray:
         """Return the labels of a client's mini-batch.
@@ -75,7 +74,7 @@ class Labels:
         """
         labels = numbers
         if self.policy == INDICES:
-            known = self._registered[node_id]
+            known = self._registered[node_id].labels
             if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(known)):
                 raise ValueError(f"an index is out of range, {len(known)} labels are registered")
             labels = known[numbers]

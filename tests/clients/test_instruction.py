@@ -120,4 +120,11 @@ def test_a_tensor_that_can_not_be_is_refused(dtype):
 @pytest.mark.parametrize("array", [np.zeros(3), np.zeros((3, 1), np.int32)])
 def test_labels_that_are_no_vector_of_integers_are_refused(array):
     with pytest.raises(ValueError, match=r"^labels are .* expected a vector of integers$"):
-        RegisteredLabels.from_content(RecordDict({"labels": ArrayRecord({"labels": Array(array)})}))
+        RegisteredLabels.from_content(RegisteredLabels(array, 1).to_content())
+
+
+def test_labels_without_a_digest_are_refused():
+    content = RegisteredLabels(np.zeros(3, np.int32), 1).to_content()
+    content["metrics"]["labels-digest"] = 0.5
+    with pytest.raises(ValueError, match=r"^labels-digest is 0\.5, expected a whole number from 0 on$"):
+        RegisteredLabels.from_content(content)

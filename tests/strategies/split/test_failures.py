@@ -11,7 +11,17 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from espalier.clients.messages.arrays import to_array, values_of
-from espalier.clients.messages.split import ACTIVATIONS, INDICES, LABELS, NUM_STEPS, SPLIT_BEGIN, SPLIT_FEATURES, STEP
+from espalier.clients.messages.split import (
+    ACTIVATIONS,
+    INDICES,
+    LABELS,
+    NUM_STEPS,
+    SPLIT_BEGIN,
+    SPLIT_FEATURES,
+    STEP,
+    LabelsQuery,
+    RegisteredLabels,
+)
 from espalier.clients.messages.train import METRICS, NUM_EXAMPLES
 from espalier.strategies import ask_profiles
 from espalier.strategies.exchange import converse
@@ -339,6 +349,40 @@ def test_a_client_whose_labels_have_changed_registers_them_anew(stream):
     assert [len(update.participants) for update in updates] == [3, 2, 3]
     assert "labels-changed: its data are not those whose labels it registered" in updates[1].failures[0].reason
     assert sorted(asked) == [0, 1, 1, 2]
+
+
+def test_a_client_whose_state_is_lost_registers_its_labels_anew():
+    federation = Federation(sizes=(20, 33))
+    app = federation.app()
+
+    def forgets(message, context):
+        config = message.content.config_records.get("config", {})
+        begins = message.metadata.message_type == SPLIT_BEGIN
+        if begins and (context.node_config["partition-id"], config["server-round"]) == (1, 2):
+            context.state.clear()
+        return app(message, context)
+
+    rounds = federation.run(federation.split(SplitFedV1, lambda n: 1), rounds=3, grid=federation.grid(forgets))
+    assert [len(outcome.edges["edge-0"].updates[0].participants) for outcome in rounds] == [2, 1, 2]
+
+
+def test_the_digest_of_labels_tells_others_nothing():
+    """Clients with the same labels have other digests; a client's own stays the same until its labels change."""
+    federation = Federation(sizes=(20, 20))
+    federation.tasks[1] = replace(federation.tasks[1], train=federation.tasks[0].train)
+    grid = federation.grid()
+    ids = [profile.node_id for profile in ask_profiles(grid)]
+
+    def digests():
+        replies = grid.send_and_receive([LabelsQuery().to_message(node_id) for node_id in ids])
+        return [RegisteredLabels.from_content(reply.content).digest for reply in replies]
+
+    first, again = digests(), digests()
+    assert first == again
+    assert first[0] != first[1]
+    federation.tasks[0] = replace(federation.tasks[0], train=examples(20, seed=99))
+    assert digests()[0] != first[0]
+    assert digests()[1] == first[1]
 
 
 def test_a_client_that_fails_for_another_reason_is_not_asked_for_its_labels_again():
