@@ -1,5 +1,6 @@
 """What the docs say about the code is complete, and their links lead somewhere."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -29,3 +30,15 @@ def test_the_list_of_pages_has_every_page_with_its_title():
 def test_links_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_the_program_of_the_theory_page_counts_sgd_steps_in_theorem_1(capsys):
+    (program,) = re.findall(r"^python - <<'END'\n(.*?)^END$", (ROOT / "docs/theory.md").read_text(), re.M | re.S)
+    exec(program, {})
+    split, whole, limit, bound = capsys.readouterr().out.splitlines()
+    assert split == f"split, bits: {5 * 5 * (2 * 32 * 4096 * 33 + 32 * 10) + 2 * 1792 * 33}"
+    assert whole == f"whole model, bits: {2 * 209_546 * 33}"
+    assert float(limit.removeprefix("eta < ")) == pytest.approx(1 / (2 * 5**0.5 * 3 * 25))
+    terms = ast.literal_eval(bound)
+    assert terms["loss"] == pytest.approx(2 * (2.3 - 0.8) / (0.002 * 100 * 3 * 25))
+    assert terms["user_es"] == pytest.approx(12 * (0.002 * 25) ** 2 * (1 + 20 * (25 * 3 * 0.002) ** 2) * 0.1)
