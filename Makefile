@@ -24,6 +24,7 @@ test-deploy: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 install: $(INSTALLED)
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .accumulated import AccumulatedGradients
-    from .edges import EdgeRounds, Evaluation, Failure, StrategyEdge, Update
+    from .edges import EdgeRounds, Evaluation, StrategyEdge, Update
     from .equal_weights import EqualWeights
     from .hierarchical import EdgeOutcome, Hierarchical, Observer, Round
     from .resource_aware import ResourceAware, Resources
+    from .screening import Failure
     from .topology import DeviceProfile, Profile, ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
 
 __all__ = [
@@ -39,10 +40,11 @@ __all__ = [
 
 _MODULES = {
     "accumulated": ("AccumulatedGradients",),
-    "edges": ("EdgeRounds", "Evaluation", "Failure", "StrategyEdge", "Update"),
+    "edges": ("EdgeRounds", "Evaluation", "StrategyEdge", "Update"),
     "equal_weights": ("EqualWeights",),
     "hierarchical": ("EdgeOutcome", "Hierarchical", "Observer", "Round"),
     "resource_aware": ("ResourceAware", "Resources"),
+    "screening": ("Failure",),
     "topology": ("DeviceProfile", "Profile", "ask_profiles", "ask_to_measure", "group_by_edge", "wait_for_nodes"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -105,7 +105,7 @@ class ResourceAware:
             kept = arrays if self.idle_weight else None
             failure = Failure(EVERYBODY, f"nobody can take part: {_reasons(plan)}")
             return Update(kept, weight=self.idle_weight, failures=[failure])
-        plans = {clients[i]: _as_config(plan, i) for i in np.flatnonzero(plan.selected)}
+        plans = {clients[i]: _as_config(plan, i) for i in np.flatnonzero(plan.selected).tolist()}
         late = {clients[i] for i in np.flatnonzero(outcome.late & plan.selected)}
         rounds = self.edge.train_round(server_round, arrays, config, MemberGrid(grid, selected))
         return (yield from _with_plans(rounds, plans, late))
