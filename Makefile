@@ -28,9 +28,10 @@ lint: $(INSTALLED)
 
 install: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml
+$(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --disable-pip-version-check --quiet --editable '.[dev]'
+	$(BIN)/pip install --disable-pip-version-check --quiet \
+	  --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 clean:
