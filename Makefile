@@ -24,12 +24,14 @@ test-deploy: $(INSTALLED)
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 install: $(INSTALLED)
 
-$(INSTALLED): pyproject.toml
+$(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --disable-pip-version-check --quiet --editable '.[dev]'
+	$(BIN)/pip install --disable-pip-version-check --quiet \
+	  --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 clean:

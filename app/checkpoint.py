@@ -72,7 +72,8 @@ def from_bytes(data: bytes) -> dict[str, Any]:
 def _write(file: BinaryIO, state: dict[str, Any]) -> None:
     arrays: list[np.ndarray] = []
     tree = json.dumps(_pack(state, arrays)).encode()
-    np.savez(file, tree=np.frombuffer(tree, np.uint8), **{str(i): array for i, array in enumerate(arrays)})
+    named: dict[str, Any] = {str(i): array for i, array in enumerate(arrays)}
+    np.savez(file, tree=np.frombuffer(tree, np.uint8), **named)
 
 
 def _read(file: BinaryIO, most_bytes: int | None = None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The command line: ``python -m app KEY=VALUE ... [FILE.toml ...]`` runs the app in this process."""
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,13 +9,14 @@ from typing import Any
 
 from rich.console import Console
 
+from espalier.app.config.help import help_text
 from espalier.app.config.parse import parse_config, read_arguments
-from espalier.app.config.sections import RunConfig
-from espalier.app.engines import in_process_grid
-from espalier.app.errors import UserError, bad_value
+from espalier.app.config.run_config import RunConfig
+from espalier.app.config.saved import saved_config
+from espalier.app.engines.in_process import InProcess
+from espalier.app.errors import Interrupted, UserError, bad_value
 from espalier.app.logs import quiet_flower, show_own_lines
 from espalier.app.reports.final import result_table
-from espalier.app.reports.folder import saved_config
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run
 
@@ -26,28 +28,31 @@ Runs the same app as `flwr run .`, without Ray and in this process.
   python -m app experiment.toml seed=1
   python -m app resume=results/20260101-120000-h-fedavg-digits-seed0
 
-keys and defaults:
-""" + "\n".join(f"  {key} = {value!r}" for key, value in RunConfig().as_dict().items())
+keys and defaults, by section:
+
+"""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run what a command line asks for and return the exit code."""
     if {"-h", "--help"} & set(arguments):
-        print(USAGE)
+        print(USAGE + help_text())
         return 0
     show_own_lines()
     quiet_flower()
     try:
         config = _config(read_arguments(arguments))
-        path = run(config, in_process_grid(config), BarProgress(Console()), Path.cwd() / "results")
+        engine = InProcess.open(config.federation.num_clients, config.as_dict(), config.seed)
+        path = run(config, engine, BarProgress(Console()), Path.cwd() / "results")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except Interrupted as interrupt:
+        resume = f"python -m espalier {shlex.quote(f'resume={interrupt.folder}')}"
+        print(f"interrupted; to go on after the last whole round: {resume}", file=sys.stderr)
+        return 130
     except KeyboardInterrupt:
-        print(
-            "interrupted; to go on after the last whole round: python -m app resume=FOLDER, as named above",
-            file=sys.stderr,
-        )
+        print("interrupted before the first round", file=sys.stderr)
         return 130
     print(result_table(json.loads((path / "summary.json").read_text(encoding="utf-8"))))
     print(f"results: {path}")

@@ -1,4 +1,6 @@
-"""The one exception that stands for a mistake of the user's."""
+"""What ends a run that the user has to know of: a mistake of theirs, or an interrupt."""
+
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -6,6 +8,20 @@ class UserError(Exception):
 
     It is shown without a traceback and ends the run with an exit code that is not 0.
     """
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was interrupted by hand; it can go on in its folder.
+
+    Parameters
+    ----------
+    folder : Path
+        The results folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder))
+        self.folder = folder
 
 
 def bad_value(key: str, value: object, allowed: str) -> UserError:

@@ -6,35 +6,37 @@ from functools import partial
 from logging import getLogger
 from typing import TypeVar
 
-from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
-from espalier.app.config.sections import RunConfig
+from espalier.app.config.sections import Deploy
 from espalier.app.errors import UserError, bad_value
-from espalier.strategies import Profile, ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
+from espalier.clients.messages.profile import ProfileQuery
+from espalier.strategies import Profile, ask_profiles, group_by_edge, wait_for_nodes
 from espalier.strategies.attendance import MOST_LINES
 from espalier.strategies.topology import Topology
 
 logger = getLogger("espalier")
 
-# Makes the config record that asks a node, by its id, to measure its device and its link.
-Measure = Callable[[int], ConfigRecord]
+# Makes the query that asks a node, by its id, to measure its device and its link.
+Measure = Callable[[int], ProfileQuery]
 Answer = TypeVar("Answer")
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 300.0  # until a node that gave no answer is asked again
 
 
-def gather_clients(grid: Grid, config: RunConfig, measure: Measure | None = None) -> list[Profile]:
+def gather_clients(grid: Grid, num_clients: int, deploy: Deploy, measure: Measure | None = None) -> list[Profile]:
     """Wait until `num-clients` nodes are connected and return their profiles, in client order.
 
     Parameters
     ----------
     grid : Grid
         Reaches the nodes.
-    config : RunConfig
-        The run.
-    measure : Callable[[int], ConfigRecord], optional (default: None)
-        Asks nodes to measure with ``plan.resources = "measured"``; None leaves the link to their configs.
+    num_clients : int
+        How many.
+    deploy : Deploy
+        Section of the run config.
+    measure : Callable[[int], ProfileQuery], optional (default: None)
+        Asks nodes to measure themselves.
 
     Raises
     ------
@@ -43,31 +45,29 @@ def gather_clients(grid: Grid, config: RunConfig, measure: Measure | None = None
     """
     profiles: dict[int, Profile] = {}
     are_there = False
-    ask = partial(_ask, grid, config, measure)
+    ask = partial(_ask, grid, deploy, measure)
     try:
-        for answers in answers_of_nodes(grid, config.federation.num_clients, config.deploy.wait_for_nodes, ask):
+        for answers in answers_of_nodes(grid, num_clients, deploy.wait_for_nodes, ask):
             are_there = True
             for profile in answers:
-                if profile.partition_id < config.federation.num_clients:
+                if profile.partition_id < num_clients:
                     profiles.setdefault(profile.partition_id, profile)
-            if len(profiles) == config.federation.num_clients:
+            if len(profiles) == num_clients:
                 break
     except TimeoutError as error:
         if not are_there:
-            raise bad_value(
-                "num-clients", config.federation.num_clients, f"as many SuperNodes as there are: {error}"
-            ) from None
-        missing = sorted(set(range(config.federation.num_clients)) - profiles.keys())
+            raise bad_value("num-clients", num_clients, f"as many SuperNodes as there are: {error}") from None
+        missing = sorted(set(range(num_clients)) - profiles.keys())
         raise UserError(f"no profile from clients {missing}: the log says what they failed on") from None
-    return [profiles[i] for i in range(config.federation.num_clients)]
+    return [profiles[i] for i in range(num_clients)]
 
 
-def gather_devices(grid: Grid, config: RunConfig, measure: Measure | None = None) -> list[Profile]:
+def gather_devices(grid: Grid, num_clients: int, deploy: Deploy, measure: Measure | None = None) -> list[Profile]:
     """Wait until an edge's `deploy.edge-clients` devices are connected; return their profiles in client order.
 
     Parameters
     ----------
-    grid, config, measure
+    grid, num_clients, deploy, measure
         As for `gather_clients`.
 
     Raises
@@ -75,19 +75,17 @@ def gather_devices(grid: Grid, config: RunConfig, measure: Measure | None = None
     UserError
         If too few or too many are there, two are the same client, or one belongs to another edge.
     """
-    if config.deploy.edge_clients > config.federation.num_clients:
-        raise bad_value(
-            "deploy.edge-clients", config.deploy.edge_clients, f"at most num-clients = {config.federation.num_clients}"
-        )
+    if deploy.edge_clients > num_clients:
+        raise bad_value("deploy.edge-clients", deploy.edge_clients, f"at most num-clients = {num_clients}")
     profiles: dict[int, Profile] = {}
-    ask = partial(_ask, grid, config, measure)
+    ask = partial(_ask, grid, deploy, measure)
     try:
-        for answers in answers_of_nodes(grid, config.deploy.edge_clients, config.deploy.wait_for_nodes, ask):
+        for answers in answers_of_nodes(grid, deploy.edge_clients, deploy.wait_for_nodes, ask):
             for profile in answers:
-                if profile.edge not in ("", config.deploy.edge_name):
+                if profile.edge not in ("", deploy.edge_name):
                     raise UserError(
                         f"edge-name = {profile.edge!r} in the config of client {profile.partition_id}'s node: allowed "
-                        f"is {config.deploy.edge_name!r}, the edge that this run serves"
+                        f"is {deploy.edge_name!r}, the edge that this run serves"
                     )
                 first = profiles.setdefault(profile.partition_id, profile)
                 if first is not profile:
@@ -95,15 +93,13 @@ def gather_devices(grid: Grid, config: RunConfig, measure: Measure | None = None
                         f"nodes {first.node_id} and {profile.node_id} both have partition-id {profile.partition_id}: "
                         "give every node one of its own"
                     )
-            if len(profiles) >= config.deploy.edge_clients:
+            if len(profiles) >= deploy.edge_clients:
                 break
     except TimeoutError as error:
         allowed = f"as many SuperNodes as there are with a profile, {len(profiles)} so far: {error}"
-        raise bad_value("deploy.edge-clients", config.deploy.edge_clients, allowed) from None
-    if len(profiles) > config.deploy.edge_clients:
-        raise bad_value(
-            "deploy.edge-clients", config.deploy.edge_clients, f"{len(profiles)}, the clients that are there"
-        )
+        raise bad_value("deploy.edge-clients", deploy.edge_clients, allowed) from None
+    if len(profiles) > deploy.edge_clients:
+        raise bad_value("deploy.edge-clients", deploy.edge_clients, f"{len(profiles)}, the clients that are there")
     return [profiles[i] for i in sorted(profiles)]
 
 
@@ -153,10 +149,9 @@ def answers_of_nodes(
         node_ids = list(grid.get_node_ids())
 
 
-def _ask(grid: Grid, config: RunConfig, measure: Measure | None, node_ids: Iterable[int]) -> dict[int, Profile]:
-    measure = (measure or ask_to_measure) if config.plan.resources == "measured" else None
+def _ask(grid: Grid, deploy: Deploy, measure: Measure | None, node_ids: Iterable[int]) -> dict[int, Profile]:
     try:
-        profiles = ask_profiles(grid, node_ids, timeout_seconds=config.deploy.reply_timeout or None, measure=measure)
+        profiles = ask_profiles(grid, node_ids, timeout_seconds=deploy.reply_timeout or None, measure=measure)
     except ValueError as error:
         raise UserError(str(error)) from None
     for profile in profiles:
@@ -166,12 +161,12 @@ def _ask(grid: Grid, config: RunConfig, measure: Measure | None, node_ids: Itera
     return {profile.node_id: profile for profile in profiles}
 
 
-def assign_edges(profiles: list[Profile], config: RunConfig) -> dict[str, list[int]]:
-    """Return node ids by edge, and log who joined; a flat algorithm has the one group "cloud"."""
-    if config.is_flat:
+def assign_edges(profiles: list[Profile], num_edges: int | None) -> dict[str, list[int]]:
+    """Return node ids by edge, and log who joined; without edges (None) there is the one group "cloud"."""
+    if num_edges is None:
         log_joined(profiles, {})
         return {"cloud": [profile.node_id for profile in profiles]}
-    topology = group_by_edge(profiles, config.edges)
+    topology = group_by_edge(profiles, num_edges)
     log_joined(profiles, topology)
     return topology
 

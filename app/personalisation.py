@@ -6,7 +6,6 @@ import torch
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from espalier.app.config.sections import RunConfig
 from espalier.app.reports.bytes import ByteMeter
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import personalised_line
@@ -19,33 +18,30 @@ from espalier.strategies.views import MemberGrid
 
 
 def personalise(
-    config: RunConfig,
+    fine_tuning: FineTuning,
     grid: Grid,
     hierarchical: Hierarchical,
     arrays: ArrayRecord,
     client_of: Mapping[int, int],
     folder: ResultsFolder,
     meter: ByteMeter,
+    *,
+    number: int,
+    timeout_seconds: float | None,
 ) -> None:
-    """Fine-tune the clients' heads from the trained model `arrays` and save them in ``heads.pt``.
-
-    Does nothing for an algorithm that does not split the model, or with ``fine-tune.steps = 0``.
-    """
-    if not config.is_split or config.fine_tune.steps == 0:
-        return
+    """Fine-tune the clients' heads from the trained model `arrays` and save them in ``heads.pt``."""
     edges: dict[str, SplitEdge | RemoteEdge] = {n: innermost(edge) for n, edge in hierarchical.edges.items()}
-    fine_tuning = FineTuning(config.fine_tune.steps, config.fine_tune.rate)
     results: dict[str, Personalised] = converse(
         grid,
         {
             name: edge.personalise(arrays, fine_tuning, MemberGrid(grid, hierarchical.topology[name]))
             for name, edge in edges.items()
         },
-        timeout_seconds=config.deploy.reply_timeout or None,
+        timeout_seconds=timeout_seconds,
         on_message=lambda *what: meter.on_message("edge", *what),
     )
     for name, result in results.items():
         hierarchical.log_failures("personalisation", name, result.failures)
     heads = {client_of[n]: head for result in results.values() for n, head in result.heads.items()}
     torch.save(dict(sorted(heads.items())), folder.path / "heads.pt")
-    folder.append_metrics([personalised_line(config.federation.global_rounds, results, meter.take(), client_of)])
+    folder.append_metrics([personalised_line(number, results, meter.take(), client_of)])

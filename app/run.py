@@ -1,9 +1,8 @@
-"""One run: from a validated config and a Grid to a results folder."""
+"""One run: from a validated config and an engine to a results folder."""
 
 import os
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from errno import EDQUOT, EFBIG, EIO, ENOSPC
 from functools import partial
@@ -15,35 +14,52 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import nn
 
-from espalier.app.algorithms import (
-    build_algorithm,
+from espalier.app.algorithms.algorithm import PlanRule, Site
+from espalier.app.algorithms.build import (
+    MakeEdge,
     check_averages,
-    checked_cuts,
-    frozen_head,
+    cut_rule,
+    equally_weighted,
+    planned,
     under_cloud,
-    unsavable_as_user_error,
-    world_of,
 )
-from espalier.app.config.sections import RunConfig
-from espalier.app.config.together import check_cell_size, check_strategies
-from espalier.app.errors import UserError, bad_value
-from espalier.app.federation import assign_edges, gather_clients
+from espalier.app.algorithms.split_edges import check_cuts, head_weights
+from espalier.app.config.run_config import RunConfig
+from espalier.app.config.together import check_strategies
+from espalier.app.config.unused import unused_keys
+from espalier.app.engines.engine import Engine
+from espalier.app.errors import Interrupted, UserError, bad_value
+from espalier.app.federation import assign_edges, gather_clients, gather_devices
 from espalier.app.memory import keep_memory
 from espalier.app.personalisation import personalise
 from espalier.app.reports.bytes import ByteMeter
-from espalier.app.reports.closed_form import closed_form_bits, has_closed_form
+from espalier.app.reports.closed_form import closed_form_bits
 from espalier.app.reports.final import write_final_reports
-from espalier.app.reports.folder import ResultsFolder, refuse_used
-from espalier.app.reports.metrics import edge_lines, global_line
+from espalier.app.reports.folder import ResultsFolder, RunTitle, refuse_used
+from espalier.app.reports.observers import (
+    RoundObserver,
+    ServerEvaluation,
+    StateSaver,
+    WriteMetrics,
+)
 from espalier.app.reports.progress import BarProgress, LogProgress
-from espalier.app.streams import Streams, measures, streams_of, trains_by_stream
+from espalier.app.reports.tracker import Tracker, load_tracker
+from espalier.app.resources.planner import World, cells_of_clients, check_cell_size, check_deadline
+from espalier.app.resources.work import Work, split_work, whole_model_work
+from espalier.app.resources.world import world_of
+from espalier.app.rounds import train
+from espalier.app.strategy_spec import parse_strategy
+from espalier.app.streams import Streams, largest_frame_bytes, open_streams
+from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import compute_device, set_up_torch
-from espalier.app.tasks.family import family
-from espalier.app.tiers.cloud import gather_edges, remote_edges
-from espalier.app.wireless import World, check_deadline
-from espalier.clients.evaluation import loss_and_accuracy
-from espalier.sim.in_process_grid import InProcessGrid
-from espalier.strategies import Hierarchical, Profile
+from espalier.app.tasks.task import Task
+from espalier.app.tiers.cloud import check_edges, gather_edges, refuse_rules_over_all_cells, remote_edges
+from espalier.app.tiers.edge_host import LOOK_SECONDS, EdgeRun, serve, whole_radio_world
+from espalier.app.tiers.listener import EdgeListener
+from espalier.clients.messages.cut import as_blocks
+from espalier.strategies import Hierarchical, Profile, ask_to_measure
+from espalier.strategies.randomness import derived_seed
+from espalier.strategies.split import FineTuning
 
 logger = getLogger("espalier")
 ProgressDisplay = BarProgress | LogProgress
@@ -65,8 +81,6 @@ class Federation:
         Counts bytes.
     world : World, optional
         Counts joules, and simulated seconds, where rounds are planned.
-    closed_form : Mapping[str, float], optional
-        The payload that a formula gives where models are split.
     """
 
     profiles: Sequence[Profile]
@@ -74,7 +88,6 @@ class Federation:
     hierarchical: Hierarchical
     meter: ByteMeter
     world: World | None
-    closed_form: Mapping[str, float] | None
 
     @property
     def edges(self) -> dict[str, list[int]]:
@@ -85,15 +98,15 @@ class Federation:
         }
 
 
-def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent: Path) -> Path:
+def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_parent: Path) -> Path:
     """Run the config's algorithm and return the results folder.
 
     Parameters
     ----------
     config : RunConfig
         What to run.
-    grid : Grid
-        Reaches the clients.
+    engine : Engine
+        Where the clients are.
     progress : BarProgress | LogProgress
         Shows how far it is.
     results_parent : Path
@@ -105,130 +118,369 @@ def run(config: RunConfig, grid: Grid, progress: ProgressDisplay, results_parent
         Before any training and before anything is written, for whatever the user has to change.
     """
     check_strategies(config)
-    set_up_torch(config)
-    folder = ResultsFolder.reopen(config) if config.resume else None
-    if not folder and config.output_dir:
-        refuse_used(Path(config.output_dir).expanduser().absolute())
-    family(config).check_data(config)
-    model = family(config).new_model(config)
-    check_averages(config, model)
-    if config.is_split:
-        checked_cuts(config)
-    state = resumable_state(config, folder) if folder else None
-    with streams_of(config) as streams:
-        federation = assemble(config, grid, model, progress, streams)
+    warn_of_unused(config)
+    set_up_torch(config.device, config.train.torch_threads)
+    title = RunTitle(config.algorithm.name, config.data.title, config.seed)
+    folder = ResultsFolder.reopen(Path(config.resume), config.as_dict()) if config.resume else None
+    path = ResultsFolder.path_for(config.output_dir, results_parent, title)
+    if not folder:
+        refuse_used(path)
+    tracker = load_tracker(config.report.tracker)
+    task, model = checked_task(config)
+    state = resumable_state(config, folder, task) if folder else None
+    with streams_of(config, model, task, engine) as streams:
+        federation = assemble(config, engine.grid, task, model, streams, observers=(progress,))
         if state:
             check_same_edges(state["edges"], federation.edges)
-        return run_with(config, grid, federation, model, folder, state, progress, results_parent)
-
-
-def run_with(
-    config: RunConfig,
-    grid: Grid,
-    federation: Federation,
-    model: nn.Sequential,
-    folder: ResultsFolder | None,
-    state: dict[str, Any] | None,
-    progress: ProgressDisplay,
-    results_parent: Path,
-) -> Path:
-    """Train with a federation, report, and return the results folder, a new one unless a run is resumed."""
-    if folder:
-        folder.go_on_after(state["round"] if state else 0, config)
-    else:
-        folder = ResultsFolder.create(config, results_parent)
-    logger.info("results go to %s", folder.path)
-    try:
-        if federation.world:
-            folder.write_json("world.json", federation.world.describe())
-        arrays = train(config, grid, model, federation, folder, state, progress)
-        personalise(config, grid, federation.hierarchical, arrays, federation.client_of, folder, federation.meter)
-        write_final_reports(
-            config, folder, model, federation.profiles, federation.hierarchical.topology, federation.closed_form
-        )
-    except OSError as error:
-        if not _is_about(error, folder.path):
-            raise
-        raise UserError(f"{folder.path}: can't be written ({error}); the rounds that are over are saved") from None
+        if folder:
+            folder.go_on_after(state["round"] if state else 0, config.as_dict())
+        else:
+            folder = ResultsFolder.create(path, config.as_dict())
+        logger.info("results go to %s", folder.path)
+        with unwritable_as_user_error(folder.path), interrupted_in(folder.path):
+            _run_with(config, engine, task, model, federation, folder, state, progress, title, tracker)
     if not any(line.get("trained") for line in folder.read_metrics()):
         message = f"{folder.path}: no client trained in any round; metrics.jsonl says why each was left out"
-        if not config.is_planned:
+        if not config.rule:
             raise UserError(message)
         logger.warning(message)  # that nobody can take part is what such a run may have to say
     return folder.path
 
 
-def _is_about(error: OSError, folder: Path) -> bool:
-    """Return whether an error came from writing to a folder, not from a strategy, say; a failed write names no file."""
-    if error.filename is None:
-        return error.errno in (ENOSPC, EDQUOT, EFBIG, EIO)
-    return Path(os.fsdecode(error.filename)).absolute().is_relative_to(folder)
+def _run_with(
+    config: RunConfig,
+    engine: Engine,
+    task: Task,
+    model: nn.Module,
+    federation: Federation,
+    folder: ResultsFolder,
+    state: dict[str, Any] | None,
+    progress: ProgressDisplay,
+    title: RunTitle,
+    tracker: Tracker | None,
+) -> None:
+    """Train with a federation, personalise, and report."""
+    hierarchical, world = federation.hierarchical, federation.world
+    if world:
+        folder.write_json("world.json", world.describe())
+    frozen = head_weights(model) if config.algorithm.freezes_head else ArrayRecord()
+    closed_form = closed_form_of(config, task, model, federation.profiles)
+    timeout = config.deploy.reply_timeout or None
+    device = compute_device(config.device)
+    observers: list[RoundObserver] = [
+        WriteMetrics(folder, federation.meter, federation.client_of, world, closed_form, tracker),
+        StateSaver(folder, hierarchical, engine, world, task.data_fingerprint(), federation.edges),
+    ]
+    if config.algorithm.has_model:
+        observers.insert(0, ServerEvaluation(model, frozen, task, device, hierarchical))
+    model.to(device)
+    arrays = train(
+        engine,
+        hierarchical,
+        ArrayRecord({n: array for n, array in ArrayRecord(model.state_dict()).items() if n not in frozen}),
+        config.federation.global_rounds,
+        observers,
+        progress,
+        timeout_seconds=timeout,
+        state=state,
+        world=world,
+    )
+    model.load_state_dict(ArrayRecord({**arrays, **frozen}).to_torch_state_dict())
+    if config.algorithm.splits and config.fine_tune.steps:
+        personalise(
+            FineTuning(config.fine_tune.steps, config.fine_tune.rate),
+            engine.grid,
+            hierarchical,
+            arrays,
+            federation.client_of,
+            folder,
+            federation.meter,
+            number=config.federation.global_rounds,
+            timeout_seconds=timeout,
+        )
+    write_final_reports(title, folder, model, federation.profiles, hierarchical.topology, closed_form)
+
+
+def run_edge(
+    config: RunConfig,
+    engine: Engine,
+    results_parent: Path,
+    is_over: Callable[[], bool] = lambda: False,
+    look_seconds: float = LOOK_SECONDS,
+) -> None:
+    """Wait for the devices of an edge that has a host of its own, then serve the cloud's requests.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The run, with ``deploy.role = "edge"``.
+    engine : Engine
+        Reaches the devices.
+    results_parent : Path
+        Where the results folder goes if `output-dir` names none.
+    is_over : Callable[[], bool] (default: never)
+        Asked between requests whether to stop.
+    look_seconds : float (default: 2)
+        How often to look for it, and at who is connected, while no request comes.
+
+    Raises
+    ------
+    UserError
+        For whatever the user has to change.
+    """
+    check_strategies(config)
+    set_up_torch(config.device, config.train.torch_threads)
+    if config.rule:
+        refuse_rules_over_all_cells(config.algorithm, config.rule, config.deploy.role)
+    title = RunTitle(config.algorithm.name, config.data.title, config.seed)
+    path = ResultsFolder.path_for(config.output_dir, results_parent, title)
+    refuse_used(path)
+    task, model = checked_task(config)
+    with (
+        EdgeListener(Path(config.deploy.edge_folder).expanduser()) as listener,
+        streams_of(config, model, task, engine) as streams,
+    ):
+        federation = assemble(config, engine.grid, task, model, streams)
+        edge = EdgeRun(
+            config.deploy.edge_name,
+            config.as_dict(),
+            engine.grid,
+            federation.profiles,
+            federation.hierarchical,
+            federation.meter,
+            federation.world,
+            timeout_seconds=config.deploy.reply_timeout or None,
+        )
+        edge.report_to(ResultsFolder.create(path, config.as_dict()))
+        keep_memory()
+        serve(edge, listener, is_over, look_seconds)
+
+
+def warn_of_unused(config: RunConfig) -> None:
+    """Warn of every setting that was given and that the run has no use for."""
+    for key, reason in unused_keys(config).items():
+        logger.warning("%s = %r has no effect: %s", key, config.as_dict()[key], reason)
+
+
+def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
+    """Return the task and its new model; UserError where data, cuts or strategies don't suit them."""
+    task = build_task(config)
+    task.check_data()
+    model = task.new_model()
+    specs = [config.federation.cloud_strategy] * (config.deploy.role != "edge")
+    check_averages(specs + [config.federation.edge_strategy] * (config.deploy.role != "cloud"), model)
+    if config.algorithm.splits:
+        _cuts(config, model)
+    return task, model
+
+
+def _cuts(config: RunConfig, model: nn.Module) -> tuple[int, ...]:
+    return check_cuts(config.split.cut_layer.numbers, config.split.cut_layer.text, model)
+
+
+@contextmanager
+def streams_of(config: RunConfig, model: nn.Module, task: Task, engine: Engine) -> Iterator[Streams | None]:
+    """Accept streams while a run lasts; None for a run without any."""
+    deploy = config.deploy
+    if not (trains_by_stream(config) or measures(config)):
+        yield None
+        return
+    largest = 0
+    if trains_by_stream(config):
+        cuts, payload = _cuts(config, model), config.stream.payload
+        largest = largest_frame_bytes(as_blocks(model), task.example_input(), cuts, payload, config.train.batch_size)
+    with open_streams(
+        config.stream,
+        max_frame_bytes=largest,
+        max_streams=deploy.edge_clients if deploy.role == "edge" else config.federation.num_clients,
+        patience_seconds=engine.stream_patience_seconds(config.stream.timeout),
+    ) as streams:
+        yield streams
+
+
+def trains_by_stream(config: RunConfig) -> bool:
+    """Return whether a run's mini-batches travel in streams to this host."""
+    return config.split.transport == "stream" and config.algorithm.splits and config.deploy.role != "cloud"
+
+
+def measures(config: RunConfig) -> bool:
+    """Return whether a run's clients measure themselves, and their links to this host."""
+    return config.plan.resources == "measured" and config.deploy.role != "cloud"
 
 
 def assemble(
-    config: RunConfig, grid: Grid, model: nn.Sequential, progress: ProgressDisplay, streams: Streams | None = None
+    config: RunConfig,
+    grid: Grid,
+    task: Task,
+    model: nn.Module,
+    streams: Streams | None = None,
+    observers: Sequence[Any] = (),
 ) -> Federation:
-    """Wait for the clients, group them and build the algorithm; UserError for whatever the user has to change."""
-    if config.deploy.role == "cloud":
-        return assemble_cloud(config, grid, model, progress)
-    with streams.probes() if streams and measures(config) else nullcontext() as measure:
-        profiles = gather_clients(grid, config, measure)
+    """Wait for the clients, group them and build the algorithm: for one server, a cloud, or an edge's host.
+
+    Raises
+    ------
+    UserError
+        For whatever the user has to change.
+    """
+    deploy, federation = config.deploy, config.federation
+    hosts = []
+    if deploy.role == "cloud":
+        if config.rule:
+            refuse_rules_over_all_cells(config.algorithm, config.rule, deploy.role)
+        hosts = gather_edges(grid, config.edges, deploy)
+        check_edges(config.as_dict(), hosts, federation.num_clients)
+        profiles = sorted((client for edge in hosts for client in edge.clients), key=lambda p: p.partition_id)
+    else:
+        gather = gather_devices if deploy.role == "edge" else gather_clients
+        with streams.probes() if streams and measures(config) else nullcontext(ask_to_measure) as measure:
+            profiles = gather(grid, federation.num_clients, deploy, measure if measures(config) else None)
     client_of = {profile.node_id: profile.partition_id for profile in profiles}
-    topology = assign_edges(profiles, config)
-    meter = ByteMeter({"edge": "cloud"} if config.is_flat else {"edge": "edge", "cloud": "cloud"})
+    if deploy.role == "edge":
+        topology = {deploy.edge_name: [profile.node_id for profile in profiles]}
+        # The cloud's own strategy may need more edges than this one.
+        federation = federation.model_copy(update={"cloud_strategy": parse_strategy("cloud-strategy", "FedAvg")})
+    else:
+        topology = assign_edges(profiles, None if config.is_flat else config.edges)
+    meter = ByteMeter(_tiers(config))
     world = None
     try:
-        if config.is_planned:
-            if not config.is_flat:  # nodes may have chosen their edges
-                check_cell_size(config, min(map(len, topology.values())))
-            world = world_of(config, topology, client_of, profiles)
-            check_deadline(config, world)
-        hierarchical = build_algorithm(
-            config,
-            topology,
-            client_of,
-            world,
-            partial(streams.transport, meter) if streams and trains_by_stream(config) else None,
-            observers=(meter, progress),
-            node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",
-        )
-    except ValueError as error:
-        raise UserError(f"{error} (see cloud-strategy, edge-strategy, num-clients and num-edges)") from None
-    closed_form = closed_form_bits(config, model, profiles) if has_closed_form(config) else None
-    return Federation(profiles, client_of, hierarchical, meter, world, closed_form)
-
-
-def assemble_cloud(config: RunConfig, grid: Grid, model: nn.Sequential, progress: ProgressDisplay) -> Federation:
-    """Wait for edges that have hosts of their own; the rest as in `assemble`, plans and their costs being theirs."""
-    edges = gather_edges(grid, config)
-    profiles = sorted((client for edge in edges for client in edge.clients), key=lambda p: p.partition_id)
-    client_of = {profile.node_id: profile.partition_id for profile in profiles}
-    meter = ByteMeter({"cloud": "cloud"})
-    try:
+        if hosts:
+            make_edge = remote_edges(hosts, federation.edge_rounds, deploy, task.objective.figures)
+        else:
+            world = planned_world(config, config.rule, topology, profiles, task, model) if config.rule else None
+            transport_of = partial(streams.transport, meter) if streams and trains_by_stream(config) else None
+            make_edge = edges_here(config, task, model, client_of, world, transport_of)
         hierarchical = under_cloud(
-            config,
-            remote_edges(config, edges),
-            assign_edges(profiles, config),
-            observers=(meter, progress),
+            federation,
+            make_edge,
+            topology,
+            is_flat=config.is_flat,
+            seed=config.seed,
+            evaluate_every=config.report.evaluate_every,
+            observers=(meter, *observers),
             node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",
         )
     except ValueError as error:
-        raise UserError(f"{error} (see cloud-strategy and num-edges)") from None
-    closed_form = closed_form_bits(config, model, profiles) if has_closed_form(config) else None
-    return Federation(profiles, client_of, hierarchical, meter, None, closed_form)
+        raise UserError(f"{error} (see {HINTS[deploy.role]})") from None
+    return Federation(profiles, client_of, hierarchical, meter, world)
 
 
-def resumable_state(config: RunConfig, folder: ResultsFolder) -> dict[str, Any] | None:
+# Where to look when strategies and the federation do not go together.
+HINTS = {
+    "server": "cloud-strategy, edge-strategy, num-clients and num-edges",
+    "cloud": "cloud-strategy and num-edges",
+    "edge": "edge-strategy and deploy.edge-clients",
+}
+
+
+def _tiers(config: RunConfig) -> dict[str, str]:
+    """Return how the report calls the tiers whose bytes are counted here."""
+    if config.deploy.role == "server":
+        return {"edge": "cloud"} if config.is_flat else {"edge": "edge", "cloud": "cloud"}
+    return {config.deploy.role: config.deploy.role}
+
+
+def planned_world(
+    config: RunConfig,
+    rule: PlanRule,
+    topology: Mapping[str, Sequence[int]],
+    profiles: Sequence[Profile],
+    task: Task,
+    model: nn.Module,
+) -> World:
+    """Return what the plans of a run are made for; UserError if no plan could be."""
+    plan, num_clients = config.plan, config.federation.num_clients
+    if not config.is_flat:  # nodes may have chosen their edges
+        check_cell_size(plan, rule, min(map(len, topology.values())))
+    is_part = config.deploy.role == "edge"
+    if is_part and plan.resources == "simulated":
+        # The radio world is drawn for all cells, so that plans are those of a run that has all edges.
+        topology, profiles = whole_radio_world(config.deploy.edge_name, profiles, num_clients, config.edges)
+    client_of = {profile.node_id: profile.partition_id for profile in profiles}
+    world = world_of(
+        plan,
+        config.radio,
+        rule,
+        config.seed,
+        topology=topology,
+        cell_of=cells_of_clients(topology, client_of, config.cells if config.is_flat else 1),
+        profiles=profiles,
+        work=work_of(config, task, model),
+        task=task,
+        train=config.train,
+    )
+    if not (is_part and plan.resources == "measured"):  # then other edges' clients are not known here
+        check_deadline(plan, rule, world)
+    return world
+
+
+def work_of(config: RunConfig, task: Task, model: nn.Module) -> Work:
+    """Return what a client's part of the training takes, for each cut that a plan may choose from."""
+    if not config.algorithm.splits:
+        return whole_model_work(model)
+    payload = config.stream.payload if config.split.transport == "stream" else "float32"
+    return split_work(as_blocks(model), task.example_input(), sorted(set(_cuts(config, model))), payload)
+
+
+def edges_here(
+    config: RunConfig,
+    task: Task,
+    model: nn.Module,
+    client_of: Mapping[int, int],
+    world: World | None,
+    transport_of: Callable[[str], Any] | None,
+) -> MakeEdge:
+    """Return the function that makes the edges that run in this process."""
+    algorithm, federation = config.algorithm, config.federation
+    legal = _cuts(config, model) if algorithm.splits else ()
+    cut_of = cut_rule(config.split.cut_layer, legal, client_of, world)
+
+    def make(name: str, size: int) -> Any:
+        return algorithm.make_edge(
+            Site(
+                name=name,
+                size=size,
+                seed=derived_seed(config.seed, "split", name),
+                cut_of=cut_of,
+                client_of=client_of,
+                transport=transport_of(name) if transport_of else None,
+                task=task,
+                federation=federation,
+                train=config.train,
+                split=config.split,
+                device=compute_device(config.device),
+            )
+        )
+
+    make_edge: MakeEdge = make
+    if world and config.rule:
+        spec = federation.cloud_strategy if config.is_flat else federation.edge_strategy
+        cells = config.cells if config.is_flat else 1
+        make_edge = planned(make_edge, config.rule, config.plan, world, cells_per_edge=cells, spec=spec)
+    return equally_weighted(make_edge) if config.train.weighting == "equal" else make_edge
+
+
+def closed_form_of(
+    config: RunConfig, task: Task, model: nn.Module, profiles: Sequence[Profile]
+) -> dict[str, float] | None:
+    """Return the payload that the PHSFL paper's eq. 17 gives; None where it is not for such a run."""
+    if not config.algorithm.splits or config.rule or task.grows:
+        return None
+    cuts = config.split.cut_layer.numbers
+    return closed_form_bits(as_blocks(model), task.example_input(), cuts, config.train, profiles)
+
+
+def resumable_state(config: RunConfig, folder: ResultsFolder, task: Task) -> dict[str, Any] | None:
     """Return the state to go on from, None if there is none yet; UserError if it is not one of this run's."""
     state = folder.load_state()
     if state is None:
         return None
-    if state["data"] != family(config).data_fingerprint(config):
+    if state["data"] != task.data_fingerprint():
         raise bad_value("data-dir", config.data.data_dir, f"the data of the run to resume, {folder.path}")
     if state["round"] > config.federation.global_rounds:
-        raise bad_value(
-            "global-rounds", config.federation.global_rounds, f"at least {state['round']}, the rounds that are over"
-        )
+        allowed = f"at least {state['round']}, the rounds that are over"
+        raise bad_value("global-rounds", config.federation.global_rounds, allowed)
     return state
 
 
@@ -243,75 +495,28 @@ def check_same_edges(before: Mapping[str, Sequence[int]], now: Mapping[str, Sequ
             )
 
 
-def train(
-    config: RunConfig,
-    grid: Grid,
-    model: nn.Sequential,
-    federation: Federation,
-    folder: ResultsFolder,
-    state: dict[str, Any] | None,
-    progress: ProgressDisplay,
-) -> ArrayRecord:
-    """Run all global rounds, or those that a resumed run has left, and return the global model; `model` has it too.
-
-    After every round its lines are in ``metrics.jsonl`` and its state is saved.
-    """
-    frozen, hierarchical, world = frozen_head(config), federation.hierarchical, federation.world
-    arrays = ArrayRecord({n: array for n, array in ArrayRecord(model.state_dict()).items() if n not in frozen})
-    first_round, wall_seconds = 1, 0.0
-    if state:
-        arrays, first_round, wall_seconds = state["arrays"], state["round"] + 1, state["wall_seconds"]
-        hierarchical.load_state_dict(state["strategies"])
-        if isinstance(grid, InProcessGrid):
-            grid.load_state_dict(state["clients"])
-        if world:
-            world.load_state_dict(state["world"])
-        logger.info("resumed after round %d", state["round"])
-    tasks = family(config)
-    fingerprint, device = tasks.data_fingerprint(config), compute_device(config)
-    prepare, test_pool = tasks.normaliser(config), tasks.test_examples(config)
-    model.to(device)
-    steps = hierarchical.edge_rounds * len(hierarchical.edges)
-    keep_memory()
-    progress.begin((first_round - 1) * steps, config.federation.global_rounds * steps)
-    started = time.monotonic() - wall_seconds
+@contextmanager
+def interrupted_in(folder: Path) -> Iterator[None]:
+    """Say of an interrupt where the run can go on."""
     try:
-        for outcome in hierarchical.rounds(
-            grid,
-            arrays,
-            config.federation.global_rounds,
-            first_round=first_round,
-            timeout=config.deploy.reply_timeout or None,
-        ):
-            arrays, test = outcome.arrays, None
-            if config.has_model and hierarchical.evaluates_after(outcome.number, config.federation.global_rounds):
-                model.load_state_dict(ArrayRecord({**arrays, **frozen}).to_torch_state_dict())
-                test = loss_and_accuracy(model, test_pool, prepare, device)
-            wall_seconds = time.monotonic() - started
-            counts = federation.meter.take()
-            lines = edge_lines(outcome, counts, federation.client_of)
-            line = global_line(outcome, counts, federation.client_of, test, federation.closed_form, wall_seconds)
-            if world:
-                lines = [edge | {"plans": world.edges[edge["edge"]].take_reports()} for edge in lines]
-                line |= world.end_round()
-            folder.append_metrics([*lines, line])
-            with unsavable_as_user_error():
-                strategies = hierarchical.state_dict()
-            folder.save_state(
-                {
-                    "round": outcome.number,
-                    "data": fingerprint,
-                    "edges": federation.edges,
-                    "wall_seconds": wall_seconds,
-                    "arrays": arrays,
-                    "edge_arrays": {name: edge.arrays for name, edge in outcome.edges.items()},
-                    "strategies": strategies,
-                    "clients": grid.state_dict() if isinstance(grid, InProcessGrid) else {},
-                    "world": world.state_dict() if world else {},
-                }
-            )
-            progress.round_over(outcome.number, config.federation.global_rounds, line)
-    finally:
-        progress.end()
-    model.load_state_dict(ArrayRecord({**arrays, **frozen}).to_torch_state_dict())
-    return arrays
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(folder) from None
+
+
+@contextmanager
+def unwritable_as_user_error(folder: Path) -> Iterator[None]:
+    """Make a UserError of an error from writing to a folder, as where a disk is full."""
+    try:
+        yield
+    except OSError as error:
+        if not _is_about(error, folder):
+            raise
+        raise UserError(f"{folder}: can't be written ({error}); the rounds that are over are saved") from None
+
+
+def _is_about(error: OSError, folder: Path) -> bool:
+    """Return whether an error came from writing to a folder, not from a strategy, say; a failed write names no file."""
+    if error.filename is None:
+        return error.errno in (ENOSPC, EDQUOT, EFBIG, EIO)
+    return Path(os.fsdecode(error.filename)).absolute().is_relative_to(folder)

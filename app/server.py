@@ -9,13 +9,14 @@ from flwr.serverapp import Grid, ServerApp
 
 from espalier.app.config.parse import parse_config
 from espalier.app.config.together import PATH_KEYS
-from espalier.app.engines import grid_for
+from espalier.app.engines.engine import Engine
+from espalier.app.engines.flower import Flower
+from espalier.app.engines.in_process import InProcess
 from espalier.app.errors import bad_value
 from espalier.app.logs import WithoutTraceback, quiet_flower, show_own_lines
 from espalier.app.reports.final import result_table
 from espalier.app.reports.progress import LogProgress
-from espalier.app.run import run
-from espalier.app.tiers.edge_host import run_edge
+from espalier.app.run import run, run_edge
 
 app = ServerApp()
 
@@ -33,8 +34,11 @@ def main(grid: Grid, context: Context) -> None:
             raise bad_value(key, value, "an absolute path (a relative one would start at the SuperLink's folder)")
     results = Path.home() / "espalier-results"
     if config.deploy.role == "edge":
-        run_edge(config, grid, results)
+        run_edge(config, Flower(grid), results)
         return
-    path = run(config, grid_for(config, grid), LogProgress(), results)
+    engine: Engine = Flower(grid)
+    if config.engine == "in-process":
+        engine = InProcess.open(config.federation.num_clients, config.as_dict(), config.seed)
+    path = run(config, engine, LogProgress(), results)
     print(result_table(json.loads((path / "summary.json").read_text(encoding="utf-8"))))
     print(f"results: {path}", flush=True)

@@ -3,20 +3,18 @@
 Flower's are ``"FedAdam(eta=0.01)"``, those of other packages ``"package.module:Name(parameter=1.0)"``.
 """
 
-import ast
 import difflib
 import inspect
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import import_module
 from typing import Any
 
 from flwr.serverapp import strategy as flower_strategies
 from flwr.serverapp.strategy import Strategy
 
 from espalier.app.errors import bad_value
+from espalier.app.object_spec import ObjectSpec, parse_object
 
 # All of Flower's strategies that train weight arrays and need no other strategy inside.
 STRATEGIES = (
@@ -40,42 +38,18 @@ SHARES = ("fraction_train", "fraction_evaluate")
 POSITIVE = ("client_learning_rate",)
 COUNTS = ("num_malicious_nodes",)
 KINDS = {float: "a number", int: "an integer", str: "a string"}
-MODULE_AND_CALL = re.compile(r"(?:([A-Za-z_][\w.]*):)?(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class StrategySpec:
-    """A strategy and the parameters it was given.
-
-    Parameters
-    ----------
-    key : str
-        The run-config key it stands in, for error messages.
-    text : str
-        As the user wrote it.
-    module : str
-        Where it is; empty for Flower's own.
-    name : str
-        Its name there; one of `STRATEGIES` for Flower's own.
-    parameters : tuple[tuple[str, Any], ...]
-        Names and values.
-    """
-
-    key: str
-    text: str
-    module: str
-    name: str
-    parameters: tuple[tuple[str, Any], ...]
+class StrategySpec(ObjectSpec):
+    """A strategy and the parameters it was given; without a module it is Flower's own, one of `STRATEGIES`."""
 
     @property
     def kind(self) -> type[Strategy]:
         """The strategy's class; UserError if it can't be imported or is none."""
         if not self.module:
             return getattr(flower_strategies, self.name)
-        try:
-            found = getattr(import_module(self.module), self.name)
-        except Exception as error:  # importing runs foreign code, which can fail in any way
-            raise bad_value(self.key, self.text, f"what can be imported ({_one_line(error)})") from None
+        found = self.load()
         if not (isinstance(found, type) and issubclass(found, Strategy)):
             raise bad_value(self.key, self.text, "a subclass of flwr.serverapp.strategy.Strategy")
         return found
@@ -88,10 +62,7 @@ class StrategySpec:
     def build(self, defaults: Mapping[str, Any]) -> Strategy:
         """Return a new strategy; its own parameters win over those of `defaults` that it has."""
         given = {name: value for name, value in defaults.items() if self.takes(name)}
-        try:
-            return self.kind(**{**given, **dict(self.parameters)})
-        except Exception as error:  # its constructor may be foreign code too
-            raise bad_value(self.key, self.text, f"what {self.name} takes ({_one_line(error)})") from None
+        return self.call(self.kind, **given)
 
     def check(self) -> None:
         """Raise UserError for parameters that the strategy lacks, needs or refuses."""
@@ -102,8 +73,9 @@ class StrategySpec:
                     continue
                 raise bad_value(self.key, self.text, f"a parameter of {self.name}: {', '.join(known)}")
             wanted = next((kind for kind in KINDS if known[name].annotation is kind), None)
-            accepted = (int, float) if wanted is float else wanted
-            if accepted and (isinstance(value, bool) or not isinstance(value, accepted)):
+            if wanted and (
+                isinstance(value, bool) or not isinstance(value, (int, float) if wanted is float else wanted)
+            ):
                 raise bad_value(self.key, self.text, f"{KINDS[wanted]} for {name}")
             if name in SHARES and not 0 < value <= 1:
                 raise bad_value(self.key, self.text, f"a number > 0 and <= 1 for {name}")
@@ -129,19 +101,14 @@ def parse_strategy(key: str, text: str) -> StrategySpec:
     """
     names = ", ".join(STRATEGIES)
     form = f"NAME or NAME(parameter=value, ...) with NAME one of {names}, or package.module:NAME of your own"
-    module, call_text = MODULE_AND_CALL.fullmatch(text.strip()).groups(default="")  # type: ignore[union-attr]
     try:
-        node = ast.parse(call_text, mode="eval").body
-        call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
-        if not isinstance(call.func, ast.Name) or call.args:
-            raise ValueError
-        parameters = tuple((str(k.arg), ast.literal_eval(k.value)) for k in call.keywords)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        module, name, parameters = parse_object(text)
+    except ValueError:
         raise bad_value(key, text, form) from None
-    if not module and call.func.id not in STRATEGIES:
-        close = difflib.get_close_matches(call.func.id, STRATEGIES, n=1)
+    if not module and name not in STRATEGIES:
+        close = difflib.get_close_matches(name, STRATEGIES, n=1)
         raise bad_value(key, text, f"{form}: did you mean {close[0]}?" if close else form)
-    return StrategySpec(key, text, module, call.func.id, parameters)
+    return StrategySpec(key, text, module, name, parameters)
 
 
 @lru_cache
@@ -156,7 +123,3 @@ def _parameters(kind: type[Strategy]) -> tuple[dict[str, inspect.Parameter], boo
         and "Callable" not in str(parameter.annotation)
     }
     return known, any(parameter.kind == parameter.VAR_KEYWORD for parameter in every.values())
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())

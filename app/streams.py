@@ -2,26 +2,25 @@
 
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import torch
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
-from flwr.app import ConfigRecord
+from torch import nn
 
-from espalier.app.algorithms import checked_cuts
 from espalier.app.certificates import is_valid_for, self_signed
-from espalier.app.config.sections import RunConfig
+from espalier.app.config.sections import Stream
 from espalier.app.errors import UserError, bad_value
 from espalier.app.reports.bytes import ByteMeter
-from espalier.app.tasks.family import family
-from espalier.clients.messages import MEASURE
 from espalier.clients.messages.frames import Format
+from espalier.clients.messages.profile import ProfileQuery
 from espalier.strategies.split.edges import cut_shapes
 from espalier.strategies.split.stream import StreamServer, Ticket
 from espalier.strategies.split.transports import StreamTransport
@@ -29,8 +28,6 @@ from espalier.strategies.split.transports import StreamTransport
 # Its key never leaves this process, and an edge's host may run for years.
 CERTIFICATE_DAYS = 3650
 MOST_FRAME_BYTES = 2**31 - 1
-# There clients run one after the other: those that are not there yet will not come.
-IN_PROCESS_PATIENCE_SECONDS = 1.0
 
 LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 HOST_NAME = re.compile(rf"(?=.{{1,253}}$){LABEL}(\.{LABEL})*", re.IGNORECASE)
@@ -42,34 +39,36 @@ class Streams:
 
     Parameters
     ----------
-    config : RunConfig
-        The run.
+    settings : Stream
+        Section of the run config.
     server : StreamServer
         Started.
+    patience_seconds : float
+        How long a group of clients waits for all of its streams once it has one.
     """
 
-    config: RunConfig
+    settings: Stream
     server: StreamServer
+    patience_seconds: float
 
     def transport(self, meter: ByteMeter, edge: str) -> StreamTransport:
         """Return an edge's transport, whose bytes are counted by `meter`."""
-        config = self.config
         return StreamTransport(
             self.server,
-            payload=config.stream.payload,
-            timeout_seconds=config.stream.timeout,
-            patience_seconds=IN_PROCESS_PATIENCE_SECONDS if config.engine == "in-process" else config.stream.timeout,
+            payload=self.settings.payload,
+            timeout_seconds=self.settings.timeout,
+            patience_seconds=self.patience_seconds,
             on_bytes=partial(meter.on_bytes, edge),
         )
 
     @contextmanager
-    def probes(self) -> Iterator[Callable[[int], ConfigRecord]]:
+    def probes(self) -> Iterator[Callable[[int], ProfileQuery]]:
         """Give nodes tickets to measure their links with: inside, asks them by node id, see `ask_profiles`."""
         tickets: list[Ticket] = []
 
-        def ask(node_id: int) -> ConfigRecord:
+        def ask(node_id: int) -> ProfileQuery:
             tickets.append(self.server.expect_probe())
-            return ConfigRecord({MEASURE: True, **tickets[-1].config})
+            return ProfileQuery(measure=True, ticket=tickets[-1].told)
 
         try:
             yield ask
@@ -78,60 +77,55 @@ class Streams:
                 ticket.forget()
 
 
-def trains_by_stream(config: RunConfig) -> bool:
-    """Return whether a run's mini-batches travel in streams to this host."""
-    return config.split.transport == "stream" and config.is_split and config.deploy.role != "cloud"
-
-
-def measures(config: RunConfig) -> bool:
-    """Return whether a run's clients measure their links to this host."""
-    return config.plan.resources == "measured" and config.deploy.role != "cloud"
-
-
 @contextmanager
-def streams_of(config: RunConfig) -> Iterator[Streams | None]:
-    """Accept streams while a run lasts; None for a run without any.
+def open_streams(
+    settings: Stream, *, max_frame_bytes: int, max_streams: int, patience_seconds: float
+) -> Iterator[Streams]:
+    """Accept streams while a run lasts.
+
+    Parameters
+    ----------
+    settings : Stream
+        Section of the run config.
+    max_frame_bytes : int
+        The largest frame of a client, see `largest_frame_bytes`; 0 where clients measure their links only.
+    max_streams : int
+        Clients that may have a stream at the same time.
+    patience_seconds : float
+        How long a group of clients waits for all of its streams once it has one.
 
     Raises
     ------
     UserError
         If certificate or key can't be used, or the port is taken.
     """
-    if not (trains_by_stream(config) or measures(config)):
-        yield None
-        return
-    address = checked_address(config)
-    key, certificate = (
-        given_certificate(config) if config.stream.certificate else self_signed(address, CERTIFICATE_DAYS)
-    )
+    address = checked_address(settings)
+    key, certificate = given_certificate(settings) if settings.certificate else self_signed(address, CERTIFICATE_DAYS)
     try:
         server = StreamServer(
             key,
             certificate,
             address=address,
             listen_on=listen_on(address),
-            port=config.stream.port,
-            max_frame_bytes=largest_frame_bytes(config) if trains_by_stream(config) else 0,
-            max_streams=config.deploy.edge_clients if config.deploy.role == "edge" else config.federation.num_clients,
+            port=settings.port,
+            max_frame_bytes=max_frame_bytes,
+            max_streams=max_streams,
         )
     except RuntimeError:
-        raise bad_value("stream.port", config.stream.port, f"a free port of {listen_on(address)}, or 0") from None
+        raise bad_value("stream.port", settings.port, f"a free port of {listen_on(address)}, or 0") from None
     with server:
-        yield Streams(config, server)
+        yield Streams(settings, server, patience_seconds)
 
 
-def largest_frame_bytes(config: RunConfig) -> int:
-    """Return the bytes of the largest frame that a client of this run may send."""
-    shapes = cut_shapes(family(config).new_model(config), family(config).input_shape(config))
-    form = Format(config.stream.payload, torch.float32)
-    return min(
-        max(form.frame_bytes(config.train.batch_size, shapes[cut]) for cut in checked_cuts(config)), MOST_FRAME_BYTES
-    )
+def largest_frame_bytes(model: nn.Sequential, example: Any, cuts: Iterable[int], payload: str, batch_size: int) -> int:
+    """Return the bytes of the largest frame that a client with one of these cuts may send."""
+    shapes, form = cut_shapes(model, example), Format(payload, torch.float32)
+    return min(max(form.frame_bytes(batch_size, shapes[cut]) for cut in cuts), MOST_FRAME_BYTES)
 
 
-def checked_address(config: RunConfig) -> str:
+def checked_address(settings: Stream) -> str:
     """Return ``stream.address``; UserError if it is neither an IP address nor a host's name."""
-    address = config.stream.address
+    address = settings.address
     try:
         return str(ip_address(address))
     except ValueError:
@@ -152,26 +146,26 @@ def listen_on(address: str) -> str:
     return "[::]" if socket.has_dualstack_ipv6() else "0.0.0.0"
 
 
-def given_certificate(config: RunConfig) -> tuple[bytes, bytes]:
+def given_certificate(settings: Stream) -> tuple[bytes, bytes]:
     """Return the key and the certificate that the config names, as PEM; UserError if they are not a pair."""
     key, certificate = (
-        _read("stream.key", config.stream.key),
-        _read("stream.certificate", config.stream.certificate),
+        _read("stream.key", settings.key),
+        _read("stream.certificate", settings.certificate),
     )
     try:
         parsed = x509.load_pem_x509_certificate(certificate)
         own = parsed.public_key()
     except ValueError:
-        raise bad_value("stream.certificate", config.stream.certificate, "a PEM file with a certificate") from None
-    if not is_valid_for(parsed, config.stream.address):
-        allowed = f"a certificate that is valid today, for stream.address = {config.stream.address!r}"
-        raise bad_value("stream.certificate", config.stream.certificate, allowed)
+        raise bad_value("stream.certificate", settings.certificate, "a PEM file with a certificate") from None
+    if not is_valid_for(parsed, settings.address):
+        allowed = f"a certificate that is valid today, for stream.address = {settings.address!r}"
+        raise bad_value("stream.certificate", settings.certificate, allowed)
     try:
         given = serialization.load_pem_private_key(key, password=None).public_key()
     except (ValueError, TypeError):
-        raise bad_value("stream.key", config.stream.key, "a PEM file with a private key that has no password") from None
+        raise bad_value("stream.key", settings.key, "a PEM file with a private key that has no password") from None
     if given != own:
-        raise bad_value("stream.key", config.stream.key, f"the private key of {config.stream.certificate}")
+        raise bad_value("stream.key", settings.key, f"the private key of {settings.certificate}")
     return key, certificate
 
 

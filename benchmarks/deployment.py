@@ -28,8 +28,13 @@ sys.path.insert(0, str(ROOT / "deploy"))  # its scripts import each other by the
 from local import Federation, device_configs, federation, run_config, start_run, two_tiers, wait_for_end  # noqa: E402
 
 from espalier.app.certificates import self_signed  # noqa: E402
-from espalier.clients.messages import STREAM_CERTIFICATE  # noqa: E402
-from espalier.clients.messages.frames import Format, pack, unpack_activations, unpack_gradient  # noqa: E402
+from espalier.clients.messages.frames import (  # noqa: E402
+    Format,
+    StreamTicket,
+    pack,
+    unpack_activations,
+    unpack_gradient,
+)
 from espalier.clients.stream import open_stream  # noqa: E402
 from espalier.strategies.split.stream import Connection, StreamServer  # noqa: E402
 
@@ -47,11 +52,11 @@ def serve(connection: Connection) -> None:
         connection.send(pack(FORM, gradient, step=step))
 
 
-def exchange(config: Mapping[str, Any]) -> float:
+def exchange(fields: Mapping[str, Any]) -> float:
     """Send activations over a stream, step by step, and return the median of the seconds to the gradient."""
-    config = {**config, STREAM_CERTIFICATE: str(config[STREAM_CERTIFICATE]).encode()}
+    ticket = StreamTicket(**{**fields, "certificate": fields["certificate"].encode()})
     activations, labels, seconds = torch.randn(SHAPE), torch.zeros(SHAPE[0], dtype=torch.int32), []
-    with open_stream(config, 60.0) as stream:
+    with open_stream(ticket, 60.0) as stream:
         for step in range(EXCHANGES):
             started = time.perf_counter()
             answer = stream.exchange(pack(FORM, activations, step=step, num_steps=EXCHANGES, labels=labels))
@@ -66,8 +71,8 @@ def stream_seconds() -> float:
     largest = FORM.frame_bytes(SHAPE[0], SHAPE[1:])
     with StreamServer(key, certificate, address="127.0.0.1", max_frame_bytes=largest, max_streams=1) as server:
         ticket = server.expect(lambda connection: Thread(target=serve, args=(connection,), daemon=True).start())
-        config = {**ticket.config, STREAM_CERTIFICATE: certificate.decode()}
-        command = [sys.executable, "-m", "benchmarks.deployment", "--client", json.dumps(config)]
+        fields = {**vars(ticket.told), "certificate": certificate.decode()}
+        command = [sys.executable, "-m", "benchmarks.deployment", "--client", json.dumps(fields)]
         return float(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
 
 

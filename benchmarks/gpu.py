@@ -18,11 +18,11 @@ import torch
 
 from benchmarks.hierarchical import hierarchical_rounds, random_pixels
 from espalier.app.config.parse import parse_config
-from espalier.app.config.sections import RunConfig
+from espalier.app.config.run_config import RunConfig
 from espalier.app.logs import quiet_flower
 from espalier.app.memory import keep_memory
+from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import set_up_torch
-from espalier.app.tasks.images import new_model
 
 CLIENTS = 4
 ROUNDS = 3
@@ -69,7 +69,7 @@ def main() -> None:
 
 def milliseconds(config: RunConfig) -> float:
     """Return the time of a mini-batch as the app trains."""
-    set_up_torch(config)
+    set_up_torch(config.device, config.train.torch_threads)
     return milliseconds_as_set_up(config)
 
 
@@ -83,7 +83,9 @@ def default_milliseconds(config: RunConfig) -> float:
 def milliseconds_as_set_up(config: RunConfig) -> float:
     """Return the time of a mini-batch, the median over rounds after the first."""
     times = [time.perf_counter()]
-    for _, _ in zip(range(ROUNDS + 1), hierarchical_rounds(config, new_model(config).state_dict()), strict=False):
+    for _, _ in zip(
+        range(ROUNDS + 1), hierarchical_rounds(config, build_task(config).new_model().state_dict()), strict=False
+    ):
         times.append(time.perf_counter())
     per_round = config.federation.num_clients * config.train.batches_per_epoch
     return median(end - start for start, end in list(pairwise(times))[1:]) / per_round * 1e3

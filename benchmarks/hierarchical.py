@@ -24,14 +24,14 @@ from rich.progress import track
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from espalier.app.algorithms import build_algorithm
 from espalier.app.config.parse import parse_config
-from espalier.app.config.sections import RunConfig
-from espalier.app.engines import in_process_grid
-from espalier.app.federation import assign_edges, gather_clients
+from espalier.app.config.run_config import RunConfig
+from espalier.app.engines.in_process import InProcess
 from espalier.app.logs import quiet_flower
 from espalier.app.memory import keep_memory
-from espalier.app.tasks.images import client_indices, examples, load_data, new_model, normaliser
+from espalier.app.run import assemble, checked_task
+from espalier.app.tasks.build import build_task
+from espalier.app.tasks.images import examples
 from espalier.clients.randomness import client_generator
 from espalier.clients.task import LocalTraining
 from espalier.clients.training import mini_batches
@@ -66,40 +66,40 @@ def main() -> None:
 def measure(config: RunConfig) -> None:
     """Run both in turns and print the table."""
     torch.set_num_threads(1)
-    start = new_model(config).state_dict()
+    start = build_task(config).new_model().state_dict()
+    algorithm = config.algorithm.name
     ours, bare = hierarchical_rounds(config, start), bare_rounds(config, start)
     keep_memory()
-    seconds: dict[str, list[float]] = {config.algorithm: [], "bare loop": []}
+    seconds: dict[str, list[float]] = {algorithm: [], "bare loop": []}
     for _ in track(range(ROUNDS + 1), "rounds"):
-        for name, rounds in ((config.algorithm, ours), ("bare loop", bare)):
+        for name, rounds in ((algorithm, ours), ("bare loop", bare)):
             began = time.perf_counter()
             weights = next(rounds)
             seconds[name].append(time.perf_counter() - began)
-            if name == config.algorithm:
+            if name == algorithm:
                 ours_now = weights
     difference = max(float((ours_now[k] - weights[k]).abs().max()) for k in weights)
     medians = {name: median(times[1:]) for name, times in seconds.items()}
     for name, value in medians.items():
         print(f"{name:<14}{value:8.3f} s/round")
-    print(f"{'ratio':<14}{medians[config.algorithm] / medians['bare loop']:8.3f}")
+    print(f"{'ratio':<14}{medians[algorithm] / medians['bare loop']:8.3f}")
     print(f"largest difference between the weights: {difference:.1e}")
 
 
 def hierarchical_rounds(config: RunConfig, start: Weights) -> Iterator[Weights]:
     """Yield the global weights after each round of the config's algorithm."""
-    grid = in_process_grid(config)
-    profiles = gather_clients(grid, config)
-    client_of = {profile.node_id: profile.partition_id for profile in profiles}
-    strategy = build_algorithm(config, assign_edges(profiles, config), client_of)
-    for outcome in strategy.rounds(grid, ArrayRecord(start), config.federation.global_rounds):
+    grid = InProcess.open(config.federation.num_clients, config.as_dict(), config.seed).grid
+    federation = assemble(config, grid, *checked_task(config))
+    for outcome in federation.hierarchical.rounds(grid, ArrayRecord(start), config.federation.global_rounds):
         yield outcome.arrays.to_torch_state_dict()
 
 
 def bare_rounds(config: RunConfig, start: Weights) -> Iterator[Weights]:
     """Yield the global weights after each round of plain loops over edges, edge rounds and clients."""
     training = LocalTraining(config.train.local_epochs, config.train.batches_per_epoch, config.train.batch_size)
-    data, prepare, model = load_data(config).train, normaliser(config), new_model(config)
-    clients = [examples(data, indices.train) for indices in client_indices(config)]
+    task = build_task(config)
+    prepare, model = task.normaliser(), task.new_model()
+    clients = [examples(task.data.train, indices.train) for indices in task.client_indices]
     inputs = [prepare(client.inputs) for client in clients]
     per_edge = config.federation.num_clients // config.edges
     edge_rounds = 1 if config.is_flat else config.federation.edge_rounds

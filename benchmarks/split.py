@@ -25,14 +25,13 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from benchmarks.hierarchical import measure, random_pixels
-from espalier.app.algorithms import build_algorithm
 from espalier.app.client import app as client_app
 from espalier.app.config.parse import parse_config
-from espalier.app.config.sections import RunConfig
-from espalier.app.federation import assign_edges, gather_clients
+from espalier.app.config.run_config import RunConfig
 from espalier.app.logs import quiet_flower
-from espalier.app.tasks.images import new_model
-from espalier.clients.messages import QUERY_PROFILE, SPLIT_BEGIN
+from espalier.app.run import assemble, checked_task
+from espalier.clients.messages.profile import QUERY_PROFILE
+from espalier.clients.messages.split import SPLIT_BEGIN
 from espalier.strategies import EdgeRounds, Update
 from espalier.strategies.exchange import Exchanges
 from espalier.strategies.views import MemberGrid
@@ -79,11 +78,10 @@ def simulated_steps_per_second(config: RunConfig, wrap: Callable[[EdgeRounds], E
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
-        profiles = gather_clients(grid, config)
-        client_of = {profile.node_id: profile.partition_id for profile in profiles}
-        strategy = build_algorithm(config, assign_edges(profiles, config), client_of)
+        task, model = checked_task(config)
+        strategy = assemble(config, grid, task, model).hierarchical
         strategy.edges = {name: wrap(edge) for name, edge in strategy.edges.items()}
-        for outcome in strategy.rounds(grid, ArrayRecord(new_model(config).state_dict()), 2):
+        for outcome in strategy.rounds(grid, ArrayRecord(model.state_dict()), 2):
             seconds.extend(edge.seconds for edge in outcome.edges.values())
 
     values = config.as_dict()

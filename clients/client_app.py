@@ -7,7 +7,8 @@ from flwr.clientapp import ClientApp
 
 from .evaluation import evaluate
 from .gateway import register_gateway_handlers
-from .measuring import measured_profile, wants_measurements
+from .measuring import measured_profile
+from .messages.profile import ProfileQuery
 from .profile import profile_reply
 from .split import Sessions, register_split_handlers
 from .stream import split_stream
@@ -51,7 +52,7 @@ def make_client_app(load_task: Callable[[Context], ClientTask], *, durable: bool
 
     @app.query("profile")
     def handle_profile(message: Message, context: Context) -> Message:
-        task = load_task(context)
+        task, query = load_task(context), ProfileQuery.from_content(message.content)
         return profile_reply(
             message,
             partition_id=task.partition_id,
@@ -59,7 +60,7 @@ def make_client_app(load_task: Callable[[Context], ClientTask], *, durable: bool
             num_test_examples=len(task.test),
             class_counts=task.class_counts,
             edge_name=task.edge_name,
-            device=measured_profile(message, context, task) if wants_measurements(message) else None,
+            device=measured_profile(query, context, task) if query.measure else None,
         )
 
     return app

@@ -1,26 +1,30 @@
-"""The local socket between an edge's run and its gateway: a Unix socket in a private folder, with a key beside it.
+"""The local socket between an edge's run and its gateway: gRPC over a Unix socket in a private folder.
 
-Both sides prove that they know the key. What travels are plain bytes: nothing is unpickled.
+Only the user that runs both can open the folder, which both of them check. What travels are plain bytes.
 """
 
 import os
 import socket
 import stat
-import struct
 import time
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
+
+import grpc
 
 SOCKET: Final = "socket"
-KEY: Final = "key"
-MAX_BYTES: Final = 4 * 2**30  # of a message
+SERVICE: Final = "espalier.Edge"
+ANSWER: Final = "Answer"
+TYPE: Final = "message-type"
 MAX_PATH_BYTES: Final = 107  # of a Unix socket
 PAUSE_SECONDS: Final = 0.1
-
-# What a connection comes to where the other side is not there, is starting, or has another key by now.
-NOT_THERE = (FileNotFoundError, ConnectionError, EOFError, AuthenticationError, AssertionError)
+# Messages hold whole models. A pool of its own: connections must not outlive the run that they lead to.
+OPTIONS: Final = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),
+)
 
 
 class NoEdgeError(RuntimeError):
@@ -41,20 +45,19 @@ def folder_fault(folder: Path) -> str:
     return ""
 
 
-def connection_over(local: socket.socket, silence_seconds: float) -> Connection:
-    """Return a connection over a connected socket, which it takes over.
+def address_of(path: Path) -> str:
+    """Return a socket's address as gRPC has it."""
+    return f"unix:{quote(os.fsencode(path))}"
 
-    Parameters
-    ----------
-    local : socket.socket
-        The socket.
-    silence_seconds : float
-        Reading and writing fail with BlockingIOError where nothing moves for so long; 0 waits for ever.
-    """
-    limit = struct.pack("ll", int(silence_seconds), int(silence_seconds % 1 * 1e6))
-    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-        local.setsockopt(socket.SOL_SOCKET, option, limit)
-    return Connection(local.detach())
+
+def is_served(folder: Path) -> bool:
+    """Return whether a run listens in a folder; the socket of one that died refuses."""
+    with socket.socket(socket.AF_UNIX) as local:
+        try:
+            local.connect(str(folder / SOCKET))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+    return True
 
 
 def ask_edge(
@@ -82,43 +85,23 @@ def ask_edge(
     PermissionError
         If the folder is open to others, or not this user's.
     """
-    connection = _connect(folder, time.monotonic() + wait_seconds, reply_seconds)
-    try:
-        with connection:
-            connection.send_bytes(message_type.encode())
-            connection.send_bytes(request)
-            return connection.recv_bytes(MAX_BYTES)
-    except BlockingIOError:
-        raise NoEdgeError(f"the edge's run at {folder} did not answer within {reply_seconds:g} s") from None
-    except (OSError, EOFError):
-        raise NoEdgeError(f"the edge's run at {folder} ended before it answered") from None
-
-
-def _connect(folder: Path, deadline: float, reply_seconds: float) -> Connection:
-    """Return a connection on which both sides have proved that they know the key."""
-    while True:
-        try:
-            if fault := folder_fault(folder):
-                raise PermissionError(f"edge-folder = {str(folder)!r}: allowed is {fault}")
-            return _open(folder, reply_seconds)
-        except BlockingIOError:
-            raise NoEdgeError(f"the edge's run at {folder} was busy for {reply_seconds:g} s") from None
-        except NOT_THERE as error:
-            if time.monotonic() >= deadline:
-                what = "refused its key" if isinstance(error, AuthenticationError) else "is not there"
-                raise NoEdgeError(f"the edge's run at {folder} {what}") from None
+    deadline = time.monotonic() + wait_seconds
+    while not (folder.exists() and _is_served_privately(folder)):
+        if time.monotonic() >= deadline:
+            raise NoEdgeError(f"the edge's run at {folder} is not there")
         time.sleep(PAUSE_SECONDS)
+    with grpc.insecure_channel(address_of(folder / SOCKET), OPTIONS) as channel:
+        call = channel.unary_unary(f"/{SERVICE}/{ANSWER}")
+        try:
+            return call(request, timeout=reply_seconds or None, metadata=((TYPE, message_type),))
+        except grpc.RpcError as error:
+            what = "ended before it answered"
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                what = f"did not answer within {reply_seconds:g} s"
+            raise NoEdgeError(f"the edge's run at {folder} {what}") from None
 
 
-def _open(folder: Path, reply_seconds: float) -> Connection:
-    key = (folder / KEY).read_bytes()
-    with socket.socket(socket.AF_UNIX) as local:
-        local.connect(str(folder / SOCKET))
-        connection = connection_over(local, reply_seconds)
-    try:
-        answer_challenge(connection, key)
-        deliver_challenge(connection, key)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+def _is_served_privately(folder: Path) -> bool:
+    if fault := folder_fault(folder):
+        raise PermissionError(f"edge-folder = {str(folder)!r}: allowed is {fault}")
+    return is_served(folder)

@@ -1,49 +1,54 @@
 """Evaluation of a model on a client's own test set."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import Message
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
-from .messages import ACCURACY, LOSS, METRICS, NUM_EXAMPLES, TOP
-from .task import ClientTask, Examples
-from .training import load_weights
+from .messages.train import ACCURACY, LOSS, Evaluate, Evaluated
+from .nested import concatenate, take
+from .task import ClientTask, Examples, Objective
 
 
 def evaluate(message: Message, task: ClientTask) -> Message:
     """Answer an instruction to evaluate the weights in the message on the client's test set."""
-    load_weights(task.model, message.content)
-    loss, accuracy = loss_and_accuracy(task.model, task.test, task.prepare, task.device)
-    metrics = MetricRecord({LOSS: loss, ACCURACY: accuracy, NUM_EXAMPLES: len(task.test)})
-    for m, share in zip(task.top_m, top_accuracies(task), strict=True):
-        metrics[f"{TOP}{m}"] = share
-    return Message(RecordDict({METRICS: metrics}), reply_to=message)
+    task.model.load_state_dict(Evaluate.from_content(message.content).arrays.to_torch_state_dict())
+    figures = figures_on(task.model, task.test, task.prepare, task.device, task.objective)
+    top = dict(zip(task.top_m, top_accuracies(task), strict=True))
+    return Message(Evaluated(figures, len(task.test), top).to_content(), reply_to=message)
 
 
 @torch.inference_mode()
-def loss_and_accuracy(
+def figures_on(
     model: nn.Module,
     examples: Examples,
-    prepare: Callable[[Tensor], Tensor],
+    prepare: Callable[[Any], Any],
     device: torch.device,
+    objective: Objective,
     batch_size: int = 512,
-) -> tuple[float, float]:
-    """Return the mean cross-entropy and the share of correct predictions over `examples`, in eval mode.
+) -> dict[str, float]:
+    """Return the mean loss and the other figures of a model in eval mode over `examples`, by name.
 
-    Both are 0 for an empty set.
+    Loss and accuracy are 0 for an empty set, for which there are no other figures.
     """
     model.eval()
     loss, correct = torch.zeros((), device=device), torch.zeros((), device=device)
-    for inputs, labels in zip(
-        examples.inputs.split(batch_size), examples.labels.to(device).split(batch_size), strict=True
-    ):
-        outputs = model(prepare(inputs.to(device)))
-        loss += cross_entropy(outputs, labels, reduction="sum")
-        correct += (outputs.argmax(1) == labels).sum()
+    kept, all_labels = [], examples.labels.to(device)
+    for start in range(0, len(examples), batch_size):
+        batch = slice(start, start + batch_size)
+        outputs, labels = model(prepare(take(examples.inputs, batch, device))), all_labels[batch]
+        loss += objective.loss(outputs, labels, reduction="sum")
+        if objective.metrics is None:
+            correct += (outputs.argmax(1) == labels).sum()
+        else:
+            kept.append(outputs)
     count = max(len(examples), 1)
-    return float(loss) / count, float(correct) / count
+    figures = {LOSS: float(loss) / count}
+    if objective.metrics is None:
+        return figures | {ACCURACY: float(correct) / count}
+    return {**objective.metrics(concatenate(kept), all_labels), **figures} if kept else figures
 
 
 @torch.inference_mode()
@@ -52,7 +57,7 @@ def top_accuracies(task: ClientTask) -> list[float]:
     if not task.top_m:
         return []
     task.model.eval()
-    outputs = task.model(task.prepare(task.test.inputs.to(task.device)))
+    outputs = task.model(task.prepare(take(task.test.inputs, slice(None), task.device)))
     shares = top_m_accuracies(outputs, task.test.labels.to(task.device), max(task.top_m)).tolist()
     return [shares[m - 1] for m in task.top_m]
 

@@ -5,12 +5,13 @@ It hands the cloud's requests to the edge's run on the same machine, byte by byt
 
 from pathlib import Path
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from .edge_socket import ask_edge
-from .messages import CONFIG, EDGE_FOLDER, PAYLOAD, REPLY_SECONDS, WAIT_SECONDS, to_tensor
+from .messages.edge import PAYLOAD, EdgeRequest, to_payload
+
+EDGE_FOLDER = "edge-folder"  # the key of a node's config that makes it a gateway
 
 
 def register_gateway_handlers(app: ClientApp) -> None:
@@ -34,40 +35,12 @@ def forward(message: Message, context: Context) -> Message:
     folder = context.node_config.get(EDGE_FOLDER)
     if not folder:
         raise ValueError(f"this node is no gateway: its config has no {EDGE_FOLDER}")
-    config = message.content.config_records[CONFIG]
+    request = EdgeRequest.from_content(message.content)
     answer = ask_edge(
         Path(str(folder)).expanduser(),
         message.metadata.message_type,
-        from_payload(message.content),
-        wait_seconds=float(config[WAIT_SECONDS]),  # type: ignore[arg-type]
-        reply_seconds=float(config[REPLY_SECONDS]),  # type: ignore[arg-type]
+        request.payload,
+        wait_seconds=request.wait_seconds,
+        reply_seconds=request.reply_seconds,
     )
     return Message(RecordDict({PAYLOAD: to_payload(answer)}), reply_to=message)
-
-
-def request_to(
-    node_id: int, message_type: str, request: bytes, *, wait_seconds: float, reply_seconds: float
-) -> Message:
-    """Return the message that has a gateway hand a request to its edge; parameters as of `ask_edge`."""
-    config = ConfigRecord({WAIT_SECONDS: float(wait_seconds), REPLY_SECONDS: float(reply_seconds)})
-    return Message(RecordDict({PAYLOAD: to_payload(request), CONFIG: config}), node_id, message_type)
-
-
-def to_payload(data: bytes) -> ArrayRecord:
-    """Return bytes as a record that travels in a message."""
-    return ArrayRecord({PAYLOAD: Array(np.frombuffer(data, np.uint8))})
-
-
-def from_payload(content: RecordDict) -> bytes:
-    """Return the bytes that `to_payload` put into a message.
-
-    Raises
-    ------
-    ValueError, KeyError
-        If there are none.
-    """
-    array = content.array_records[PAYLOAD][PAYLOAD]
-    if array.dtype != "uint8" or len(array.shape) != 1:
-        raise ValueError(f"a payload is {array.dtype} of shape {tuple(array.shape)}, expected a vector of bytes")
-    # Not `array.numpy()`, which allocates what the data say that they are.
-    return to_tensor(array).numpy().tobytes()

@@ -5,31 +5,18 @@ What can't be measured, and what the device's owner knows better, is in the node
 
 import math
 import time
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
 
 import torch
-from flwr.app import Context, Message
+from flwr.app import Context
 
 from .device import ROOT, cpu_count, frequency_limits_hz, memory_bytes
-from .messages import (
-    CAPACITANCE,
-    CPU_COUNT,
-    CYCLES_PER_EXAMPLE,
-    ENERGY_BUDGET_JOULES,
-    LINK,
-    LINK_BITS_PER_SECOND,
-    MAX_FREQUENCY_HZ,
-    MAX_POWER_WATTS,
-    MEASURE,
-    MEMORY_BYTES,
-    MIN_FREQUENCY_HZ,
-    STREAM_TOKEN,
-)
-from .stream import measure_link
+from .messages.frames import StreamTicket
+from .messages.profile import DeviceProfile, ProfileQuery, key_of
+from .stream import LINK, LINK_BITS_PER_SECOND, measure_link
 from .task import ClientTask
 from .training import local_sgd, mini_batches
 
@@ -45,18 +32,13 @@ TRIES = 3
 ENOUGH_SECONDS = 5.0
 
 
-def wants_measurements(message: Message) -> bool:
-    """Tell whether a ``query.profile`` message asks for measurements."""
-    return bool(_config(message).get(MEASURE, False))
-
-
-def measured_profile(message: Message, context: Context, task: ClientTask, root: Path = ROOT) -> dict[str, int | float]:
+def measured_profile(query: ProfileQuery, context: Context, task: ClientTask, root: Path = ROOT) -> DeviceProfile:
     """Return what a device adds to its profile when it is asked to measure.
 
     Parameters
     ----------
-    message : Message
-        The query; with the ticket of a probe (`measure_link`) the link is measured where nothing else
+    query : ProfileQuery
+        With the ticket of a probe (`measure_link`) the link is measured where nothing else
         says how fast it is.
     context : Context
         The node's config may set ``max-frequency-hz`` and ``link-bits-per-second``, which replace what is measured,
@@ -67,29 +49,24 @@ def measured_profile(message: Message, context: Context, task: ClientTask, root:
     root : Path (default: /)
         See `espalier.clients.device.frequency_limits_hz`.
 
-    Returns
-    -------
-    dict[str, int | float]
-        By the keys of the profile. 0 is unknown.
-
     Raises
     ------
     ValueError
         If the node's config has a value that is not allowed.
     """
     lowest, highest = frequency_limits_hz(root)
-    highest = _own(context, MAX_FREQUENCY_HZ, highest)
-    return {
-        CPU_COUNT: cpu_count(),
-        MIN_FREQUENCY_HZ: min(lowest, highest),
-        MAX_FREQUENCY_HZ: highest,
-        MEMORY_BYTES: memory_bytes(),
-        CYCLES_PER_EXAMPLE: measure_cycles_per_example(task, highest),
-        LINK_BITS_PER_SECOND: _link_bits_per_second(message, context),
-        ENERGY_BUDGET_JOULES: _own(context, ENERGY_BUDGET_JOULES, DEFAULT_ENERGY_BUDGET_JOULES),
-        MAX_POWER_WATTS: _own(context, MAX_POWER_WATTS, DEFAULT_MAX_POWER_WATTS),
-        CAPACITANCE: _own(context, CAPACITANCE, DEFAULT_CAPACITANCE),
-    }
+    highest = _own(context, "max_frequency_hz", highest)
+    return DeviceProfile(
+        cpu_count=cpu_count(),
+        min_frequency_hz=min(lowest, highest),
+        max_frequency_hz=highest,
+        memory_bytes=memory_bytes(),
+        cycles_per_example=measure_cycles_per_example(task, highest),
+        link_bits_per_second=_link_bits_per_second(query.ticket, context),
+        energy_budget_joules=_own(context, "energy_budget_joules", DEFAULT_ENERGY_BUDGET_JOULES),
+        max_power_watts=_own(context, "max_power_watts", DEFAULT_MAX_POWER_WATTS),
+        capacitance=_own(context, "capacitance", DEFAULT_CAPACITANCE),
+    )
 
 
 def measure_cycles_per_example(task: ClientTask, frequency_hz: float) -> float:
@@ -131,31 +108,26 @@ def measure_cycles_per_example(task: ClientTask, frequency_hz: float) -> float:
     return min(tries) / seen * frequency_hz
 
 
-def _link_bits_per_second(message: Message, context: Context) -> float:
+def _link_bits_per_second(ticket: StreamTicket | None, context: Context) -> float:
     """Return what the node's config says, else what earlier transfers showed, else a probe; 0 is unknown."""
     if LINK_BITS_PER_SECOND in context.node_config:
-        return _own(context, LINK_BITS_PER_SECOND, 0.0)
+        return _own(context, "link_bits_per_second", 0.0)
     if LINK in context.state.metric_records:
         return float(context.state.metric_records[LINK][LINK_BITS_PER_SECOND])  # type: ignore[arg-type]
-    config = _config(message)
-    if STREAM_TOKEN not in config:
+    if ticket is None:
         return 0.0
     try:
-        return measure_link(config)
+        return measure_link(ticket)
     except (ConnectionError, TimeoutError) as error:
         logger.warning("the link can't be measured: %s", error)
         return 0.0
 
 
-def _own(context: Context, key: str, otherwise: float) -> float:
-    """Return a positive number of the node's config, `otherwise` where it has none."""
-    if key not in context.node_config:
+def _own(context: Context, field: str, otherwise: float) -> float:
+    """Return a positive number of the node's config, by the field of a profile; `otherwise` where it has none."""
+    if (key := key_of(field)) not in context.node_config:
         return otherwise
     value = context.node_config[key]
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ValueError(f"{key} = {value!r} in the node's config: allowed is a number above 0")
     return float(value)
-
-
-def _config(message: Message) -> Mapping[str, object]:
-    return next(iter(message.content.config_records.values()), {})

@@ -1,10 +1,10 @@
-"""What a node says of itself, so that a server can group nodes without knowing their random ids."""
+"""A node's answer to who it is, so that a server can group nodes without knowing their random ids."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message
 
-from .messages import CLASS_COUNTS, EDGE_NAME, NUM_TEST_EXAMPLES, NUM_TRAIN_EXAMPLES, PARTITION_ID, PROFILE
+from .messages.profile import DeviceProfile, Profile
 
 
 def profile_reply(
@@ -15,7 +15,7 @@ def profile_reply(
     num_test_examples: int = 0,
     class_counts: Sequence[int] = (),
     edge_name: str = "",
-    device: Mapping[str, int | float] | None = None,
+    device: DeviceProfile | None = None,
 ) -> Message:
     """Return the answer to a ``query.profile`` message.
 
@@ -31,17 +31,10 @@ def profile_reply(
         Training examples per class.
     edge_name : str (default: "")
         The edge it asks to belong to; empty leaves that to the server.
-    device : Mapping[str, int | float], optional (default: None)
+    device : DeviceProfile, optional (default: None)
         What the device measured of itself, see `espalier.clients.measuring.measured_profile`.
     """
-    record = ConfigRecord(
-        {
-            PARTITION_ID: partition_id,
-            EDGE_NAME: edge_name,
-            NUM_TRAIN_EXAMPLES: num_train_examples,
-            NUM_TEST_EXAMPLES: num_test_examples,
-            CLASS_COUNTS: list(class_counts),
-            **(device or {}),
-        }
-    )
-    return Message(RecordDict({PROFILE: record}), reply_to=message)
+    own = message.metadata.dst_node_id
+    counts = tuple(class_counts)
+    profile = Profile(own, partition_id, edge_name, num_train_examples, num_test_examples, counts, device)
+    return Message(profile.to_content(), reply_to=message)

@@ -2,31 +2,24 @@
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any
 
 import grpc
+import torch
 from flwr.app import Context, Error, Message, MetricRecord
 
-from .messages import (
-    CLIENT_BLOCK,
-    CONFIG,
-    LINK,
-    LINK_BITS_PER_SECOND,
-    STREAM_ADDRESS,
-    STREAM_CERTIFICATE,
-    STREAM_MAX_BYTES,
-    STREAM_PAYLOAD,
-    STREAM_TIMEOUT,
-    STREAM_TOKEN,
-    STREAM_WITHDRAWN,
-)
-from .messages.frames import METHOD, PROBE_BYTES, TOKEN_KEY, Format, pack, unpack_gradient
-from .split import Session, Sessions, backward, batch_labels, begin_session, forward, result
+from .messages.frames import METHOD, PROBE_BYTES, TOKEN_KEY, Format, StreamTicket, pack, unpack_gradient
+from .messages.profile import key_of
+from .messages.split import STREAM_WITHDRAWN, SplitStream
+from .split import Session, Sessions, check_registered
 from .task import ClientTask
+
+# Record of a node's state, and its key: what the node knows of its link.
+LINK = "link"
+LINK_BITS_PER_SECOND = key_of("link_bits_per_second")
 
 KEEPALIVE_SECONDS = 10
 SHORTEST_SECONDS = 1e-6
@@ -103,33 +96,32 @@ class Stream:
 
 
 @contextmanager
-def open_stream(config: Mapping[str, Any], timeout_seconds: float) -> Iterator[Stream]:
-    """Open the stream that a config record tells of, over TLS, and close it in the end.
+def open_stream(ticket: StreamTicket, timeout_seconds: float) -> Iterator[Stream]:
+    """Open the stream that a ticket is for, over TLS, and close it in the end.
 
     Parameters
     ----------
-    config : Mapping[str, Any]
-        Holds ``stream-address``, ``stream-certificate``, ``stream-token`` and ``stream-max-bytes``.
+    ticket : StreamTicket
+        The ticket.
     timeout_seconds : float
         Longest wait for an answer.
     """
-    address = str(config[STREAM_ADDRESS])
     options = (
         ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, also beside others in this process
         ("grpc.keepalive_time_ms", 1000 * KEEPALIVE_SECONDS),
         ("grpc.keepalive_timeout_ms", 1000 * KEEPALIVE_SECONDS),
         ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.max_receive_message_length", int(config[STREAM_MAX_BYTES])),
+        ("grpc.max_receive_message_length", ticket.max_bytes),
         ("grpc.max_send_message_length", -1),
     )
-    credentials = grpc.ssl_channel_credentials(bytes(config[STREAM_CERTIFICATE]))
-    with grpc.secure_channel(address, credentials, options) as channel:
+    credentials = grpc.ssl_channel_credentials(ticket.certificate)
+    with grpc.secure_channel(ticket.address, credentials, options) as channel:
         ready = grpc.channel_ready_future(channel)
         try:
             ready.result(timeout=CONNECT_SECONDS)
         except grpc.FutureTimeoutError:  # the call says why
             ready.cancel()
-        stream = Stream(channel, address, str(config[STREAM_TOKEN]), timeout_seconds)
+        stream = Stream(channel, ticket.address, ticket.token, timeout_seconds)
         try:
             yield stream
         finally:
@@ -148,25 +140,27 @@ def split_stream(message: Message, context: Context, task: ClientTask, sessions:
     ValueError
         If the edge sends what does not fit.
     """
-    config = message.content.config_records[CONFIG]
+    instruction = SplitStream.from_content(message.content)
     sessions.drop(context)  # of a round by messages that was broken off
-    session = begin_session(task, config, message.content.array_records[CLIENT_BLOCK])
+    check_registered(context, task, instruction.begin.labels)
+    session, rates = Session.begin(task, instruction.begin), []
     try:
-        with open_stream(config, float(config[STREAM_TIMEOUT])) as stream:  # type: ignore[arg-type]
-            rates = [_step(session, task, stream, step, str(config[STREAM_PAYLOAD])) for step in _steps(session)]
+        with open_stream(instruction.ticket, instruction.timeout_seconds) as stream:
+            while not session.is_over:
+                rates.append(_step(session, stream, instruction.payload))
     except Withdrawn as withdrawn:
         return Message(Error(STREAM_WITHDRAWN, str(withdrawn)), reply_to=message)
     context.state[LINK] = MetricRecord({LINK_BITS_PER_SECOND: statistics.median(rates)})
-    return Message(result(session, task), reply_to=message)
+    return Message(session.result().to_content(), reply_to=message)
 
 
-def measure_link(config: Mapping[str, Any], num_frames: int = 4) -> float:
+def measure_link(ticket: StreamTicket, num_frames: int = 4) -> float:
     """Return the bits per second of a link, those of both directions together, by frames that the edge gives back.
 
     Parameters
     ----------
-    config : Mapping[str, Any]
-        As for `open_stream`, with the ticket of a probe.
+    ticket : StreamTicket
+        Of a probe.
     num_frames : int (default: 4)
         Frames of 1 MiB to send.
 
@@ -176,7 +170,7 @@ def measure_link(config: Mapping[str, Any], num_frames: int = 4) -> float:
         If the edge can't be reached, refuses, or is silent for 30 s.
     """
     frame = bytes(PROBE_BYTES)
-    with open_stream(config, PROBE_TIMEOUT_SECONDS) as stream:
+    with open_stream(ticket, PROBE_TIMEOUT_SECONDS) as stream:
         stream.exchange(b"\0")  # the connection takes longer to make than a frame
         started = time.perf_counter()
         for _ in range(num_frames):
@@ -185,22 +179,14 @@ def measure_link(config: Mapping[str, Any], num_frames: int = 4) -> float:
     return 2 * 8 * num_frames * len(frame) / max(seconds, SHORTEST_SECONDS)
 
 
-def _steps(session: Session) -> range:
-    return range(len(session.batches))
-
-
-def _step(session: Session, task: ClientTask, stream: Stream, step: int, payload: str) -> float:
+def _step(session: Session, stream: Stream, payload: str) -> float:
     """Make a split step and return the bits per second of its frames."""
-    session.step = step
-    forward(session, task)
-    activations = session.activations
-    assert activations is not None
-    form = Format(payload, activations.dtype)
-    labels = batch_labels(session, task)
-    sent = pack(form, activations, step=step, num_steps=len(session.batches), labels=labels)
+    batch = session.forward()
+    form, labels = Format(payload, batch.values.dtype), torch.from_numpy(batch.numbers)
+    sent = pack(form, batch.values, step=batch.step, num_steps=batch.num_steps, labels=labels)
     started = time.perf_counter()
     received = stream.exchange(sent)
     seconds = time.perf_counter() - started
-    gradient = unpack_gradient(form, received, step=step, shape=tuple(activations.shape))
-    backward(session, gradient.values)
+    gradient = unpack_gradient(form, received, step=batch.step, shape=tuple(batch.values.shape))
+    session.backward(gradient.values)
     return 8 * (len(sent) + len(received)) / max(seconds - gradient.seconds_held, SHORTEST_SECONDS)

@@ -1,11 +1,16 @@
 """What a device trains: handed in from outside, so that the handlers know no data set and no model by name."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from .messages.train import ACCURACY, LOSS
+
+MakeOptimizer = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
@@ -14,13 +19,14 @@ class Examples:
 
     Parameters
     ----------
-    inputs : Tensor
-        Shape (N, ...), in any form that `ClientTask.prepare` understands, e.g. uint8 pixels.
+    inputs : Tensor, or a tuple, list or dict of such
+        Of shape (N, ...) each, in any form that `ClientTask.prepare` understands, e.g. uint8 pixels, or the ids of a
+        text's tokens with a mask.
     labels : Tensor
-        Shape (N,), int64 class indices.
+        Shape (N, ...): int64 class indices, or what else the loss takes.
     """
 
-    inputs: Tensor
+    inputs: Any
     labels: Tensor
 
     def __len__(self) -> int:
@@ -39,19 +45,50 @@ class LocalTraining:
         Mini-batches per local epoch; 0 makes an epoch a pass over the whole local set.
     batch_size : int (default: 32)
         Examples per mini-batch.
-    optimizer : "sgd" or "adam" (default: "sgd")
-        Starts afresh in every round.
+    optimizer : "sgd", "adam" or a callable (default: "sgd")
+        Starts afresh in every round. A callable makes it from the parameters and the learning rate.
     learning_rate, momentum, weight_decay : float
         Of the optimizer; momentum is SGD's.
+    schedule : Callable[[float, int], float], optional (default: None)
+        The learning rate in a round, by `learning_rate` and the round. None: the same in all.
     """
 
     local_epochs: int = 1
     batches_per_epoch: int = 0
     batch_size: int = 32
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    optimizer: Literal["sgd", "adam"] | MakeOptimizer = "sgd"
     learning_rate: float = 0.01
     momentum: float = 0.0
     weight_decay: float = 0.0
+    schedule: Callable[[float, int], float] | None = None
+
+    def at(self, server_round: int) -> "LocalTraining":
+        """Return how a client trains in a round."""
+        if self.schedule is None:
+            return self
+        return replace(self, learning_rate=self.schedule(self.learning_rate, server_round), schedule=None)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a model is trained for, and what it is judged by.
+
+    Parameters
+    ----------
+    loss : callable (default: cross-entropy)
+        Called as PyTorch's own are: ``loss(outputs, labels)`` is the mean over a mini-batch,
+        ``loss(outputs, labels, reduction="sum")`` the sum.
+    metrics : callable, optional (default: None)
+        Gives figures by name from all outputs and labels of a test set. None: the accuracy.
+    """
+
+    loss: Callable[..., Tensor] = cross_entropy
+    metrics: Callable[[Any, Tensor], Mapping[str, float]] | None = None
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Names of those figures that every evaluation has."""
+        return (ACCURACY, LOSS) if self.metrics is None else (LOSS,)
 
 
 @dataclass(frozen=True)
@@ -64,7 +101,7 @@ class ClientTask:
         Workspace: every message brings its own weights. It may be shared by clients that run one after another.
     train, test : Examples
         The device's own data.
-    prepare : Callable[[Tensor], Tensor]
+    prepare : Callable
         Turns a batch of inputs, already on `device`, into what the model takes.
     training : LocalTraining
         How it trains.
@@ -73,7 +110,7 @@ class ClientTask:
     partition_id : int
         The client's place among the clients.
     class_counts : tuple[int, ...]
-        Its training examples per class.
+        Its training examples per class; empty where labels are no classes.
     device : torch.device
         Where the model lives.
     edge_name : str (default: "")
@@ -87,12 +124,14 @@ class ClientTask:
         Does the work of plain SGD faster, for models that it suits: called with the model, the training examples, the
         indices of every mini-batch and the learning rate, it trains the model in place and returns the mean loss over
         the examples seen. None: PyTorch's automatic differentiation.
+    objective : Objective (default: cross-entropy and accuracy)
+        What it trains for and is judged by.
     """
 
     model: nn.Module
     train: Examples
     test: Examples
-    prepare: Callable[[Tensor], Tensor]
+    prepare: Callable[[Any], Any]
     training: LocalTraining
     seed: int
     partition_id: int
@@ -102,6 +141,7 @@ class ClientTask:
     available: Callable[[int], int] | None = None
     top_m: tuple[int, ...] = ()
     sgd: Callable[[nn.Module, Examples, Iterable[Tensor], float], float] | None = None
+    objective: Objective = Objective()
 
     def num_train(self, server_round: int) -> int:
         """Return the number of training examples in a round."""

@@ -1,23 +1,14 @@
 """Local training of the whole model: FedAvg's client."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecordValues, Message
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
-from .messages import (
-    ACCUMULATED_GRADIENT,
-    ARRAYS,
-    LOCAL_ROUNDS,
-    METRICS,
-    NUM_EXAMPLES,
-    PROXIMAL_MU,
-    SERVER_ROUND,
-    TRAIN_LOSS,
-)
+from .messages.train import LOCAL_ROUNDS, AccumulatedGradient, Train, Trained
+from .nested import take
 from .optimizers import SGD, Adam
 from .randomness import client_generator, seeded_torch
 from .task import ClientTask, LocalTraining
@@ -29,8 +20,9 @@ def train(message: Message, task: ClientTask) -> Message:
     The config record may hold ``server-round``, which selects the mini-batches, ``proximal-mu``, the weight of
     FedProx's proximal term, and ``local-rounds``, see `planned`.
     """
-    metrics = _train(message, task)
-    return Message(RecordDict({ARRAYS: ArrayRecord(task.model.state_dict()), METRICS: metrics}), reply_to=message)
+    instruction = Train.from_content(message.content)
+    loss, num_examples, _ = _train(instruction, task)
+    return Message(Trained(ArrayRecord(task.model.state_dict()), loss, num_examples).to_content(), reply_to=message)
 
 
 def train_accumulated(message: Message, task: ClientTask) -> Message:
@@ -39,37 +31,30 @@ def train_accumulated(message: Message, task: ClientTask) -> Message:
     With plain SGD this sum is the difference of the weights over the learning rate, and so it is computed. Integers,
     such as BatchNorm's counters, are sent as the plain difference.
     """
-    metrics = _train(message, task)
-    (before,) = message.content.array_records.values()
-    gradient = ArrayRecord()
+    instruction = Train.from_content(message.content)
+    loss, num_examples, training = _train(instruction, task)
+    before, gradient = instruction.arrays, ArrayRecord()
     for name, after in task.model.state_dict().items():
         difference = torch.from_numpy(before[name].numpy()) - after.cpu()
-        rate = task.training.learning_rate if after.is_floating_point() else 1
+        rate = training.learning_rate if after.is_floating_point() else 1
         gradient[name] = Array((difference / rate).to(after.dtype).numpy())
-    return Message(RecordDict({ACCUMULATED_GRADIENT: gradient, METRICS: metrics}), reply_to=message)
+    return Message(AccumulatedGradient(gradient, loss, num_examples).to_content(), reply_to=message)
 
 
-def _train(message: Message, task: ClientTask) -> MetricRecord:
-    """Train `task.model` as a message says and return the metrics of the reply."""
-    config = next(iter(message.content.config_records.values()), ConfigRecord())
-    server_round = int(config.get(SERVER_ROUND, 0))  # type: ignore[arg-type]
-    load_weights(task.model, message.content)
-    proximal_mu = float(config.get(PROXIMAL_MU, 0.0))  # type: ignore[arg-type]
-    loss = local_sgd(task, server_round, planned(task.training, config), proximal_mu)
-    return MetricRecord({TRAIN_LOSS: loss, NUM_EXAMPLES: task.num_train(server_round)})
+def _train(instruction: Train, task: ClientTask) -> tuple[float, int, LocalTraining]:
+    """Train `task.model` as an instruction says; return the loss, the number of examples and how it was trained."""
+    server_round = instruction.server_round
+    task.model.load_state_dict(instruction.arrays.to_torch_state_dict())
+    training = planned(task.training, instruction.config).at(server_round)
+    loss = local_sgd(task, server_round, training, instruction.proximal_mu)
+    return loss, task.num_train(server_round), training
 
 
-def planned(training: LocalTraining, config: ConfigRecord) -> LocalTraining:
+def planned(training: LocalTraining, config: Mapping[str, ConfigRecordValues]) -> LocalTraining:
     """Return how to train by the plan in an instruction: with ``local-rounds`` local epochs where it is given."""
     if LOCAL_ROUNDS not in config:
         return training
     return replace(training, local_epochs=int(config[LOCAL_ROUNDS]))  # type: ignore[arg-type]
-
-
-def load_weights(model: nn.Module, content: RecordDict) -> None:
-    """Load the one ArrayRecord of a message into a model; names and shapes must fit."""
-    (arrays,) = content.array_records.values()
-    model.load_state_dict(arrays.to_torch_state_dict())
 
 
 def local_sgd(
@@ -91,7 +76,7 @@ def local_sgd(
     Returns
     -------
     float
-        Mean cross-entropy over the examples seen, without the proximal term.
+        Mean loss over the examples seen, without the proximal term.
 
     Raises
     ------
@@ -99,7 +84,7 @@ def local_sgd(
         If there is nothing to train on in this round.
     """
     model, device = task.model, task.device
-    training, num_examples = training or task.training, task.num_train(server_round)
+    training, num_examples = (training or task.training).at(server_round), task.num_train(server_round)
     if num_examples == 0:
         raise ValueError("it has no training examples yet")
     batch_order = client_generator(task.seed, task.partition_id, server_round, "batches")
@@ -115,9 +100,9 @@ def local_sgd(
     model.train()
     with seeded_torch(dropout, device):
         for batch in batches:
-            inputs = task.prepare(task.train.inputs[batch].to(device))
+            inputs = task.prepare(take(task.train.inputs, batch, device))
             labels = task.train.labels[batch].to(device)
-            loss = cross_entropy(model(inputs), labels)
+            loss = task.objective.loss(model(inputs), labels)
             optimizer.zero_grad()
             loss.backward()
             for parameter, origin in zip(parameters, start, strict=False):
@@ -144,6 +129,8 @@ def mini_batches(num_examples: int, training: LocalTraining, generator: torch.Ge
 
 def make_optimizer(parameters: list[nn.Parameter], training: LocalTraining) -> torch.optim.Optimizer:
     """Return a fresh optimizer with the settings of `training`."""
+    if callable(training.optimizer):
+        return training.optimizer(parameters, training.learning_rate)
     if training.optimizer == "adam":
         return Adam(parameters, lr=training.learning_rate, weight_decay=training.weight_decay)
     return SGD(parameters, lr=training.learning_rate, momentum=training.momentum, weight_decay=training.weight_decay)

@@ -94,8 +94,8 @@ def unique_row_sgd(
             layer.trained.addmm_(before.activations_t, layer.gradient, alpha=-learning_rate)
             layer = before
         layer.trained.addmm_(inputs.t(), layer.gradient, alpha=-learning_rate)
-    for layer in layers:
-        layer.write_back()
+    for weights in layers:
+        weights.write_back()
     return -float(torch.cat(steps.log_likelihoods).mean(dtype=torch.float64))
 
 

@@ -19,9 +19,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from espalier.app.reports.plots import BLUE, ORANGE
+from espalier.app.resources.simulated import BITS_PER_INPUT
+from espalier.app.resources.work import Work, split_work
 from espalier.app.tasks.models import build_model
-from espalier.app.wireless import BITS_PER_INPUT
-from espalier.app.work import Work, split_work
 from espalier.sim.world import World, make_world
 from espalier.strategies.allocation import Plan, Problem, exact
 from espalier.strategies.split.server_block import legal_cuts

@@ -18,17 +18,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 from rich.progress import track
 
-from espalier.app.algorithms import build_algorithm
 from espalier.app.config.parse import parse_config
-from espalier.app.config.sections import RunConfig
-from espalier.app.engines import in_process_grid
+from espalier.app.config.run_config import RunConfig
+from espalier.app.config.saved import saved_config
+from espalier.app.engines.in_process import InProcess
 from espalier.app.errors import UserError
-from espalier.app.federation import assign_edges, gather_clients
 from espalier.app.logs import quiet_flower
-from espalier.app.reports.folder import ResultsFolder, saved_config
+from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import is_evaluation
 from espalier.app.reports.plots import BLUE, GREY, ORANGE
-from espalier.clients.messages import ACCURACY, LOSS
+from espalier.app.run import assemble, checked_task
+from espalier.clients.messages.train import ACCURACY, LOSS
 from espalier.strategies.exchange import converse
 from espalier.strategies.split import FineTuning, SplitEdge
 from espalier.strategies.views import MemberGrid
@@ -42,7 +42,7 @@ Result = dict[str, float]
 def measure(folder: Path, config: RunConfig) -> list[Result]:
     """Return accuracy and loss, mean over clients, for each of `SETTINGS`; None stands for the global model."""
     results_folder = ResultsFolder(folder)
-    if not config.is_split or (state := results_folder.load_state()) is None:
+    if not config.algorithm.splits or (state := results_folder.load_state()) is None:
         raise UserError(f"{folder}: allowed is the results folder of a split run with a finished round")
     # What a head is tuned to depends neither on how edges were trained, or where, nor on the clients' cuts.
     plain = {
@@ -53,10 +53,8 @@ def measure(folder: Path, config: RunConfig) -> list[Result]:
         "cut-layer": 1 if config.split.cut_layer.is_best else config.split.cut_layer.text,
     }
     config = parse_config({**config.as_dict(), **plain})
-    grid = in_process_grid(config)
-    profiles = gather_clients(grid, config)
-    client_of = {profile.node_id: profile.partition_id for profile in profiles}
-    hierarchical = build_algorithm(config, assign_edges(profiles, config), client_of)
+    grid = InProcess.open(config.federation.num_clients, config.as_dict(), config.seed).grid
+    hierarchical = assemble(config, grid, *checked_task(config)).hierarchical
     evaluated = [line for line in results_folder.read_metrics() if line["scope"] == "global" and ACCURACY in line]
     means = []
     for setting in SETTINGS:
@@ -135,7 +133,7 @@ def main() -> None:
     try:
         for folder in track(arguments.folders, "runs"):
             config = saved_config(folder.absolute())
-            found[config.algorithm].append(measure(folder.absolute(), config))
+            found[config.algorithm.name].append(measure(folder.absolute(), config))
     except UserError as error:
         sys.exit(f"error: {error}")
     print_table(found)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from logging import getLogger
 from random import Random
+from typing import Any
 from uuid import uuid4
 
 from flwr.app import Array, Context, Error, Message, Metadata, RecordDict, UserConfig
@@ -307,8 +308,9 @@ def _copy_records(records: RecordDict) -> RecordDict:
     `copy.deepcopy` fails once an `Array` was asked for its object id, which makes it cache memoryviews.
     """
     copied = records.copy()
-    for name, record in copied.items():
-        copied[name] = record = record.copy()
+    for name, original in copied.items():
+        record: Any = original.copy()
+        copied[name] = record
         for key, value in record.items():
             if isinstance(value, (Array, list)):
                 record[key] = copy(value)

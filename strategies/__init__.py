@@ -1,4 +1,4 @@
-"""Flower strategies for two tiers, usable in any Flower project.
+"""Flower strategies for two tiers or more, usable in any Flower project.
 
 What is exported here is imported when it is first asked for, so that
 `espalier.strategies.allocation` needs neither Flower nor PyTorch.
@@ -8,12 +8,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from espalier.clients.messages.profile import DeviceProfile, Profile
+
     from .accumulated import AccumulatedGradients
-    from .edges import EdgeRounds, Evaluation, Failure, StrategyEdge, Update
+    from .edges import EdgeRounds, StrategyEdge
     from .equal_weights import EqualWeights
-    from .hierarchical import EdgeOutcome, Hierarchical, Observer, Round
+    from .hierarchical import Hierarchical
+    from .outcomes import EdgeOutcome, Evaluation, Round, Update
+    from .place import Observer
     from .resource_aware import ResourceAware, Resources
-    from .topology import DeviceProfile, Profile, ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
+    from .screening import Failure
+    from .topology import ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
 
 __all__ = [
     "AccumulatedGradients",
@@ -38,12 +43,16 @@ __all__ = [
 ]
 
 _MODULES = {
+    ".clients.messages.profile": ("DeviceProfile", "Profile"),
     "accumulated": ("AccumulatedGradients",),
-    "edges": ("EdgeRounds", "Evaluation", "Failure", "StrategyEdge", "Update"),
+    "edges": ("EdgeRounds", "StrategyEdge"),
     "equal_weights": ("EqualWeights",),
-    "hierarchical": ("EdgeOutcome", "Hierarchical", "Observer", "Round"),
+    "hierarchical": ("Hierarchical",),
+    "outcomes": ("EdgeOutcome", "Evaluation", "Round", "Update"),
+    "place": ("Observer",),
     "resource_aware": ("ResourceAware", "Resources"),
-    "topology": ("DeviceProfile", "Profile", "ask_profiles", "ask_to_measure", "group_by_edge", "wait_for_nodes"),
+    "screening": ("Failure",),
+    "topology": ("ask_profiles", "ask_to_measure", "group_by_edge", "wait_for_nodes"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
-from espalier.clients.messages import ARRAYS, CONFIG, NUM_EXAMPLES, SERVER_ROUND, TRAIN_ACCUMULATED, TRAIN_LOSS
+from espalier.clients.messages.train import NUM_EXAMPLES, TRAIN_LOSS, AccumulatedGradient, TrainAccumulated
 
-from .edges import Evaluation, StrategyEdge, Update
+from .edges import StrategyEdge
 from .exchange import Exchanges
+from .outcomes import Evaluation, Update
 from .screening import screen
 from .views import MemberGrid
 
@@ -40,17 +41,18 @@ class AccumulatedGradients:
     ) -> Exchanges[Update]:
         """Ask all nodes for their accumulated gradients and step."""
         clients = grid.get_node_ids()
-        instruction = ConfigRecord({**config, SERVER_ROUND: server_round})
-        messages = [
-            Message(RecordDict({ARRAYS: arrays.copy(), CONFIG: ConfigRecord({**instruction})}), n, TRAIN_ACCUMULATED)
-            for n in clients
-        ]
+        instruction = TrainAccumulated(arrays, server_round, config)
+        messages = [instruction.to_message(n) for n in clients]
         screened, failures = screen(messages, (yield messages), NUM_EXAMPLES, numbers=[TRAIN_LOSS])
-        replies = {n: reply for n, reply in zip(clients, screened, strict=True) if not reply.has_error()}
+        replies = {
+            n: AccumulatedGradient.from_content(reply.content)
+            for n, reply in zip(clients, screened, strict=True)
+            if not reply.has_error()
+        }
         if not replies:
             return Update(arrays, weight=self.WEIGHT, failures=failures)
-        gradients = [next(iter(reply.content.array_records.values())) for reply in replies.values()]
-        losses = [float(next(iter(r.content.metric_records.values()))[TRAIN_LOSS]) for r in replies.values()]  # type: ignore[arg-type]
+        gradients = [reply.gradient for reply in replies.values()]
+        losses = [reply.train_loss for reply in replies.values()]
         return Update(
             step(arrays, gradients, self.learning_rate, len(clients)),
             MetricRecord({TRAIN_LOSS: sum(losses) / len(losses)}),

@@ -1,7 +1,7 @@
 """What an edge does in one edge round, as a conversation with its nodes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -9,61 +9,14 @@ from flwr.serverapp.exception import AggregationError, InconsistentMessageReplie
 from flwr.serverapp.strategy import Bulyan, FedAvgM, QFedAvg, Strategy
 
 from .exchange import Exchanges
+from .outcomes import EVERYBODY, Evaluation, Update
 from .randomness import derived_seed, seeded_globals
 from .screening import Failure, all_finite, in_form_of, one_line, screen, weight_of
 from .state import built_attributes, restore_strategy_state, strategy_state
 from .views import MemberGrid
 
-EVERYBODY = 0  # the node id of a failure that is the edge's own
 # What Flower's strategies raise for replies that they can't use.
 REFUSALS = (AggregationError, InconsistentMessageReplies)
-
-
-@dataclass(frozen=True)
-class Update:
-    """What an edge round gave.
-
-    Parameters
-    ----------
-    arrays : ArrayRecord, optional
-        The edge's new model; None where the round gave none, and the edge keeps the one it had.
-    metrics : MetricRecord, optional
-        Aggregated training metrics.
-    weight : float
-        Weight of those who took part, e.g. their number of training examples; more than 0 where there is a model.
-    participants : Sequence[int]
-        Node ids of those who took part, in client order.
-    failures : Sequence[Failure]
-        Those who were asked and left out.
-    """
-
-    arrays: ArrayRecord | None = None
-    metrics: MetricRecord | None = None
-    weight: float = 0.0
-    participants: Sequence[int] = ()
-    failures: Sequence[Failure] = ()
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What an evaluation of a model on an edge's nodes gave.
-
-    Parameters
-    ----------
-    metrics : MetricRecord, optional
-        Aggregated metrics; None where no node answered.
-    weight : float
-        Weight of those who answered.
-    replies : Mapping[int, MetricRecord]
-        Each node's own metrics, by node id, in client order.
-    failures : Sequence[Failure]
-        Those who were asked and left out.
-    """
-
-    metrics: MetricRecord | None = None
-    weight: float = 0.0
-    replies: Mapping[int, MetricRecord] = field(default_factory=dict)
-    failures: Sequence[Failure] = ()
 
 
 class EdgeRounds(Protocol):
@@ -93,15 +46,18 @@ class StrategyEdge:
     ----------
     strategy : Strategy
         Any Flower strategy.
-    seed : int, optional (default: None)
+    seed : int | str, optional (default: None)
         What the strategy draws (its samples of nodes, noise) follows this seed and the round. None: `Hierarchical`
         gives the edge one of its own.
+    name : str, optional (default: None)
+        Its name in its own failures; None is the name of the strategy's class.
     """
 
-    def __init__(self, strategy: Strategy, seed: int | None = None) -> None:
+    def __init__(self, strategy: Strategy, seed: int | str | None = None, name: str | None = None) -> None:
         self.strategy = strategy
         self.seed = seed
         self.weight_key = weight_key(strategy)
+        self._name = name or type(strategy).__name__
         self._built = built_attributes(strategy)
 
     def train_round(
@@ -112,27 +68,24 @@ class StrategyEdge:
         if too_few := self._too_few("train", grid):
             return Update(failures=too_few)
         forget_sent_model(self.strategy)
-        with self._seeded("configure_train", server_round):
-            messages = list(self.strategy.configure_train(server_round, arrays.copy(), ConfigRecord({**config}), grid))
-        messages = grid.in_client_order(messages)
+        messages = self._configure("train", server_round, arrays, config, grid)
         numbers = needed_metrics(self.strategy)
         screened, failures = screen(messages, (yield messages), self.weight_key, numbers)
         # Some strategies take the replies apart, so weights are read before they get them.
         participants, weight = _participants(messages, screened), self._total_weight(screened)
         if weight == 0:
             return Update(failures=failures)
-        name = type(self.strategy).__name__
         try:
             with self._seeded("aggregate_train", server_round):
                 aggregate, metrics = self.strategy.aggregate_train(server_round, screened)
         except REFUSALS as refusal:
-            return Update(failures=[*failures, Failure(EVERYBODY, f"{name}: {one_line(refusal)}")])
+            return Update(failures=[*failures, Failure(EVERYBODY, f"{self._name}: {one_line(refusal)}")])
         if aggregate is None:
-            fault = f"{name} made no model of {len(participants)} replies"
+            fault = f"{self._name} made no model of {len(participants)} replies"
         elif set(aggregate) != set(arrays):
-            fault = f"the model that {name} made has other arrays"
+            fault = f"the model that {self._name} made has other arrays"
         elif not all_finite(aggregate, arrays):
-            fault = f"the model that {name} made holds NaN or Inf"
+            fault = f"the model that {self._name} made holds NaN or Inf"
         else:
             return Update(in_form_of(arrays, aggregate), metrics, weight, participants, failures)
         return Update(metrics=metrics, failures=[*failures, Failure(EVERYBODY, fault)])
@@ -144,11 +97,7 @@ class StrategyEdge:
         grid = grid.as_of_now()
         if too_few := self._too_few("evaluate", grid):
             return Evaluation(failures=too_few)
-        with self._seeded("configure_evaluate", server_round):
-            messages = list(
-                self.strategy.configure_evaluate(server_round, arrays.copy(), ConfigRecord({**config}), grid)
-            )
-        messages = grid.in_client_order(messages)
+        messages = self._configure("evaluate", server_round, arrays, config, grid)
         screened, failures = screen(messages, (yield messages), self.weight_key)
         weight = self._total_weight(screened)
         if weight == 0:
@@ -158,12 +107,12 @@ class StrategyEdge:
             for message, reply in zip(messages, screened, strict=True)
             if not reply.has_error()
         }
-        metrics = None
         try:
             with self._seeded("aggregate_evaluate", server_round):
                 metrics = self.strategy.aggregate_evaluate(server_round, screened)
         except REFUSALS as refusal:
-            failures = [*failures, Failure(EVERYBODY, f"{type(self.strategy).__name__}: {one_line(refusal)}")]
+            failures = [*failures, Failure(EVERYBODY, f"{self._name}: {one_line(refusal)}")]
+            return Evaluation(replies=own_metrics, failures=failures)
         return Evaluation(metrics, weight, own_metrics, failures)
 
     def state_dict(self) -> dict[str, Any]:
@@ -174,7 +123,16 @@ class StrategyEdge:
         """Take back what `state_dict` returned."""
         restore_strategy_state(self.strategy, state, self._built)
 
-    def _seeded(self, step: str, server_round: int):  # noqa: ANN202
+    def _configure(
+        self, phase: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> list[Message]:
+        """Return the strategy's messages in client order."""
+        configure = getattr(self.strategy, f"configure_{phase}")
+        with self._seeded(f"configure_{phase}", server_round):
+            messages = list(configure(server_round, arrays.copy(), ConfigRecord({**config}), grid))
+        return grid.in_client_order(messages)
+
+    def _seeded(self, step: str, server_round: int) -> AbstractContextManager[None]:
         return seeded_globals(derived_seed(self.seed or 0, step, server_round))
 
     def _total_weight(self, replies: Sequence[Message]) -> float:
@@ -186,8 +144,7 @@ class StrategyEdge:
         needed = nodes_needed(self.strategy, phase, connected)
         if connected >= needed:
             return []
-        fault = f"{connected} nodes connected, {type(self.strategy).__name__} needs {needed}"
-        return [Failure(EVERYBODY, fault)]
+        return [Failure(EVERYBODY, f"{connected} nodes connected, {self._name} needs {needed}")]
 
 
 def edge_of(made: Strategy | EdgeRounds) -> EdgeRounds:

@@ -8,10 +8,11 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from espalier.clients.messages import NUM_EXAMPLES
+from espalier.clients.messages.train import NUM_EXAMPLES
 
-from .edges import EdgeRounds, Evaluation, Update, edge_of, innermost
-from .exchange import Exchanges
+from .edges import EdgeRounds, edge_of, innermost
+from .exchange import Exchanges, Together, answered
+from .outcomes import Evaluation, Update
 from .views import MemberGrid
 
 
@@ -24,7 +25,8 @@ class EqualWeights:
     Parameters
     ----------
     edge : Strategy | EdgeRounds
-        Trains. It reads each reply's weight as 1; a client that has nothing to train on weighs 0 as before.
+        Trains. It reads each reply's weight as 1; a client that has nothing to train on weighs 0 as before. Of a
+        `Hierarchical` the weight at the tier above is 1; what its own edges weigh is for one in front of each of them.
     """
 
     def __init__(self, edge: Strategy | EdgeRounds) -> None:
@@ -35,15 +37,8 @@ class EqualWeights:
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Update]:
         """Run the edge's round, its clients' weights replaced."""
-        rounds = self.edge.train_round(server_round, arrays, config, grid)
-        replies: list[Message] | None = None
-        while True:
-            try:
-                messages = rounds.send(replies)  # type: ignore[arg-type]
-            except StopIteration as stop:
-                update: Update = stop.value
-                return update if update.arrays is None else replace(update, weight=1.0)
-            replies = [self._weighing_one(reply) for reply in (yield messages)]
+        update = yield from answered(self.edge.train_round(server_round, arrays, config, grid), self._weighing_one)
+        return update if update.arrays is None else replace(update, weight=1.0)
 
     def evaluate_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -59,7 +54,12 @@ class EqualWeights:
         """Take back what `state_dict` returned."""
         self.edge.load_state_dict(state)
 
-    def _weighing_one(self, reply: Message) -> Message:
+    def _weighing_one(self, step: list[Message] | Together) -> Exchanges[Any]:
+        """Pass a step on; replies to messages weigh 1."""
+        answers = yield step
+        return answers if isinstance(step, Together) else [self._with_weight_one(reply) for reply in answers]
+
+    def _with_weight_one(self, reply: Message) -> Message:
         """Return a reply with weight 1 in place of a positive one; what is wrong with others is the edge's to say."""
         if reply.has_error():
             return reply

@@ -1,18 +1,22 @@
 """Exchanges with nodes, many conversations at a time.
 
 A conversation is a generator: it yields the messages it wants sent, is resumed with their replies, and returns
-its result. An ordinary Flower round is a conversation of one exchange, a split round one of many.
+its result. An ordinary Flower round is a conversation of one exchange, a split round one of many. A conversation may
+yield other conversations as well, and is resumed with their results: so a tier holds those of its edges.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 Result = TypeVar("Result")
-Exchanges = Generator[list[Message], list[Message], Result]
+Exchanges = Generator["list[Message] | Together", Any, Result]
 
 Direction = Literal["downlink", "uplink"]
 OnMessage = Callable[[str, Direction, Message], None]
@@ -40,6 +44,19 @@ class Losable(list[Message]):
     def __init__(self, messages: Iterable[Message], is_lost: Callable[[int], bool]) -> None:
         super().__init__(messages)
         self.is_lost = is_lost
+
+
+@dataclass(frozen=True)
+class Together:
+    """Conversations to yield: they run side by side, and their results by name, in this order, are the answer.
+
+    Parameters
+    ----------
+    conversations : Mapping[str, Exchanges]
+        Generators by name.
+    """
+
+    conversations: Mapping[str, Exchanges[Any]]
 
 
 class _Exchange:
@@ -107,50 +124,90 @@ def converse(
     poll_seconds : float (default: 0.05)
         Pause between two looks at the grid when nothing has come in; it doubles up to a second while that lasts.
     on_message : callable, optional (default: None)
-        Called with (name, "downlink" | "uplink", message) for every message sent and every reply used.
+        Called with (path, "downlink" | "uplink", message) for every message sent and every reply used. The path of a
+        conversation is its name, after those of the conversations that it runs in: ``"site-1/room-2"``.
 
     Returns
     -------
     dict[str, Any]
         What each conversation returned, in the order of `conversations`.
     """
-    results: dict[str, Any] = dict.fromkeys(conversations)
-    running: dict[str, _Exchange] = {}
+    results: dict[str, Any] = {}
+    running: dict[_Exchange, tuple[str, Callable[[list[Message]], None]]] = {}
+    ready: deque[Callable[[], None]] = deque()  # to go on with conversations whose `Together` is over
 
-    def resume(name: str, replies: list[Message] | None) -> None:
+    def begin(conversations: Mapping[str, Exchanges[Any]], path: str, over: Callable[[dict[str, Any]], None]) -> None:
+        """Start conversations; `over` is called with the results of all."""
+        results, going_on = dict.fromkeys(conversations), set(conversations)
+
+        def end(name: str, result: Any) -> None:
+            results[name] = result
+            going_on.remove(name)
+            if not going_on:
+                over(results)
+
+        for name, conversation in conversations.items():
+            resume(conversation, path_of(path, name), partial(end, name), None)
+        if not conversations:
+            over(results)
+
+    def resume(conversation: Exchanges[Any], path: str, end: Callable[[Any], None], answer: Any) -> None:
+        """Go on with a conversation; `end` is called with its result."""
         try:
-            messages = conversations[name].send(replies)  # type: ignore[arg-type]
+            step = conversation.send(answer)
         except StopIteration as stop:
-            results[name] = stop.value
+            end(stop.value)
+            return
+        go_on = partial(resume, conversation, path, end)
+        if isinstance(step, Together):
+            begin(step.conversations, path, lambda results: ready.append(partial(go_on, results)))
             return
         deadline = float("inf") if timeout_seconds is None else time.monotonic() + timeout_seconds
-        running[name] = _Exchange(grid, messages, deadline)
-        report(name, "downlink", messages)
+        running[_Exchange(grid, step, deadline)] = path, go_on
+        report(path, "downlink", step)
 
-    def report(name: str, direction: Direction, messages: list[Message]) -> None:
+    def report(path: str, direction: Direction, messages: list[Message]) -> None:
         if on_message is not None:
             for message in messages:
-                on_message(name, direction, message)
+                on_message(path, direction, message)
 
-    for name in conversations:
-        resume(name, None)
+    begin(conversations, "", results.update)
     pause = poll_seconds
-    while running:
-        waiting = {message_id: exchange for exchange in running.values() for message_id in exchange.waiting}
+    while running or ready:
+        while ready:
+            ready.popleft()()
+        waiting = {message_id: exchange for exchange in running for message_id in exchange.waiting}
         replies = list(grid.pull_messages(sorted(waiting))) if waiting else []
         for reply in replies:
             # A reply that nobody waits for (any more) is nobody's.
             if exchange := waiting.pop(reply.metadata.reply_to_message_id, None):
                 exchange.take(reply)
-        for name in [name for name, exchange in running.items() if exchange.is_over()]:
-            answers = running.pop(name).replies()
-            report(name, "uplink", answers)
-            resume(name, answers)
+        for exchange in [exchange for exchange in running if exchange.is_over()]:
+            path, go_on = running.pop(exchange)
+            answers = exchange.replies()
+            report(path, "uplink", answers)
+            go_on(answers)
             pause = poll_seconds
-        if not replies and running:
+        if not replies and running and not ready:
             time.sleep(pause)
             pause = min(2 * pause, MAX_POLL_SECONDS)
     return results
+
+
+def path_of(*names: str) -> str:
+    """Return names joined to a path; empty ones are left out."""
+    return "/".join(filter(None, names))
+
+
+def answered(conversation: Exchanges[Result], answer: Callable[[Any], Exchanges[Any]]) -> Exchanges[Result]:
+    """Run a conversation whose steps are answered by another: `answer` gets what it yields and returns the answer."""
+    answers = None
+    while True:
+        try:
+            step = conversation.send(answers)
+        except StopIteration as stop:
+            return stop.value
+        answers = yield from answer(step)
 
 
 def ask(grid: Grid, messages: list[Message], *, timeout_seconds: float | None = None) -> list[Message]:

@@ -2,32 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from espalier.clients.messages import (
-    CONFIG,
-    CPU_FREQUENCY_HZ,
-    LOCAL_ROUNDS,
-    SPLIT_BEGIN,
-    SPLIT_END,
-    SPLIT_STREAM,
-    TRAIN,
-    TRAIN_ACCUMULATED,
-    TRANSMIT_POWER_WATTS,
-)
+from espalier.clients.messages import begins_round, ends_round
+from espalier.clients.messages.train import CONFIG, ClientPlan
 
 from .allocation import Plan, Problem, Solver
-from .edges import EVERYBODY, EdgeRounds, Evaluation, Update, edge_of
-from .exchange import LATE, Exchanges
+from .edges import EdgeRounds, edge_of, innermost
+from .exchange import LATE, Exchanges, answered
+from .hierarchical import Hierarchical
+from .outcomes import EVERYBODY, Evaluation, Update
 from .screening import Failure
 from .views import MemberGrid
-
-INSTRUCTIONS = (TRAIN, TRAIN_ACCUMULATED, SPLIT_BEGIN, SPLIT_STREAM)  # these tell a client its plan
-RESULTS = (TRAIN, TRAIN_ACCUMULATED, SPLIT_END, SPLIT_STREAM)  # the replies to these bring what a client has learned
 
 
 @dataclass(frozen=True)
@@ -77,6 +68,11 @@ class ResourceAware:
         Weight at the cloud of an edge whose round nobody can take part in: it keeps its model. With 0 the cloud leaves
         an edge out that had no other round, as it does with one whose clients all fail.
 
+    Raises
+    ------
+    ValueError
+        If the edge is a `Hierarchical`: plans are made for devices.
+
     Notes
     -----
     A round in which nobody can take part is a failure in the round's metrics, not an error. A client whose result
@@ -87,6 +83,8 @@ class ResourceAware:
         self, edge: Strategy | EdgeRounds, resources: Resources, solve: Solver, *, idle_weight: float = 0.0
     ) -> None:
         self.edge = edge_of(edge)
+        if isinstance(innermost(self.edge), Hierarchical):
+            raise ValueError("plans are made for devices: put ResourceAware in front of the edges inside")
         self.resources = resources
         self.solve = solve
         self.idle_weight = idle_weight
@@ -105,10 +103,10 @@ class ResourceAware:
             kept = arrays if self.idle_weight else None
             failure = Failure(EVERYBODY, f"nobody can take part: {_reasons(plan)}")
             return Update(kept, weight=self.idle_weight, failures=[failure])
-        plans = {clients[i]: _as_config(plan, i) for i in np.flatnonzero(plan.selected)}
+        plans = {clients[i]: _plan_of(plan, i) for i in np.flatnonzero(plan.selected).tolist()}
         late = {clients[i] for i in np.flatnonzero(outcome.late & plan.selected)}
         rounds = self.edge.train_round(server_round, arrays, config, MemberGrid(grid, selected))
-        return (yield from _with_plans(rounds, plans, late))
+        return (yield from answered(rounds, partial(_with_plans, plans=plans, late=late)))
 
     def evaluate_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -126,19 +124,13 @@ class ResourceAware:
         self.resources.load_state_dict(state["resources"])
 
 
-def _with_plans(rounds: Exchanges[Update], plans: Mapping[int, dict[str, Any]], late: set[int]) -> Exchanges[Update]:
-    """Pass an edge round's exchanges on, plans added to the instructions and late results taken away."""
-    replies: list[Message] | None = None
-    while True:
-        try:
-            messages = rounds.send(replies)  # type: ignore[arg-type]
-        except StopIteration as stop:
-            return stop.value
-        for message in messages:
-            if message.metadata.message_type in INSTRUCTIONS:
-                message.content = _with_config(message.content, plans[message.metadata.dst_node_id])
-        replies = yield messages
-        replies = [_late_or_not(*pair, late) for pair in zip(messages, replies, strict=True)]
+def _with_plans(messages: list[Message], plans: Mapping[int, ClientPlan], late: set[int]) -> Exchanges[list[Message]]:
+    """Pass an exchange on, plans added to the instructions and late results taken away."""
+    for message in messages:
+        if begins_round(message.metadata.message_type):
+            message.content = _with_config(message.content, plans[message.metadata.dst_node_id].to_config())
+    replies = yield messages
+    return [_late_or_not(*pair, late) for pair in zip(messages, replies, strict=True)]
 
 
 def _with_config(content: RecordDict, plan: dict[str, Any]) -> RecordDict:
@@ -148,18 +140,14 @@ def _with_config(content: RecordDict, plan: dict[str, Any]) -> RecordDict:
 
 
 def _late_or_not(message: Message, reply: Message, late: set[int]) -> Message:
-    is_result = message.metadata.message_type in RESULTS
+    is_result = ends_round(message.metadata.message_type)
     if is_result and message.metadata.dst_node_id in late and not reply.has_error():
         return Message(Error(LATE, "its result arrived after the deadline"), reply_to=message)
     return reply
 
 
-def _as_config(plan: Plan, client: int) -> dict[str, Any]:
-    return {
-        LOCAL_ROUNDS: int(plan.local_rounds[client]),
-        CPU_FREQUENCY_HZ: float(plan.frequency_hz[client]),
-        TRANSMIT_POWER_WATTS: float(plan.power_watts[client]),
-    }
+def _plan_of(plan: Plan, client: int) -> ClientPlan:
+    return ClientPlan(int(plan.local_rounds[client]), float(plan.frequency_hz[client]), float(plan.power_watts[client]))
 
 
 def _reasons(plan: Plan) -> str:

@@ -4,10 +4,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import BytesIO
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Error, Message, MessageType, RecordDict
+
+from espalier.clients.messages.arrays import values_of
 
 from .exchange import REJECTED
 
@@ -82,34 +83,18 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())
 
 
+def content_of(reply: Message) -> RecordDict:
+    """Return what a reply holds; ValueError with its reason for an error reply."""
+    if reply.has_error():
+        raise ValueError(reply.error.reason or f"error {reply.error.code}")
+    return reply.content
+
+
 def weight_of(reply: Message, weight_key: str) -> float:
     """Return the weight of a screened reply, 0 for an error reply."""
     if reply.has_error():
         return 0.0
     return float(next(iter(reply.content.metric_records.values()))[weight_key])  # type: ignore[arg-type]
-
-
-def values_of(array: Array) -> np.ndarray:
-    """Return the numbers of an array that came in a message; they can't be written to.
-
-    Nothing is allocated, whatever its header says: the values are those in the message.
-
-    Raises
-    ------
-    ValueError
-        If it can't be read.
-    """
-    try:
-        data = BytesIO(array.data)
-        version = np.lib.format.read_magic(data)
-        if array.stype != "numpy.ndarray" or version != (1, 0):
-            raise ValueError(f"{array.stype} in format {version}")
-        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(data)
-        if dtype.kind not in "biufc":
-            raise ValueError(f"it holds {dtype}, not numbers")
-        return np.ndarray(shape, dtype, array.data, data.tell(), order="F" if is_fortran else "C")
-    except Exception as error:  # all of this only reads foreign data, which can fail in any way
-        raise ValueError(f"can't be read ({' '.join(str(error).split())})") from None
 
 
 def array_fault(arrays: ArrayRecord, reference: ArrayRecord) -> str:

@@ -88,6 +88,10 @@ class _FixedGrid(MemberGrid):
         """Return the members, in client order."""
         return list(self._members)
 
+    def as_of_now(self) -> MemberGrid:
+        """Return itself."""
+        return self
+
 
 class EdgeGrid(_FixedGrid):
     """What a cloud strategy sees: one node per edge, always connected.

@@ -1,19 +1,27 @@
 """What the docs say about the code is complete, and their links lead somewhere."""
 
+import ast
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-from espalier.clients import messages
+from espalier.app.config.run_config import RunConfig
+from espalier.clients import gateway, split, stream
+from espalier.clients.messages import edge, frames, profile, train
+from espalier.clients.messages import split as split_messages
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 
 
 def test_every_message_type_and_key_is_in_the_table_of_messages():
-    names = {value for name, value in vars(messages).items() if name.isupper() and isinstance(value, str)}
-    assert "query.profile" in names
+    modules = (edge, frames, gateway, profile, split, split_messages, stream, train)
+    spelled = [(name, value) for module in modules for name, value in vars(module).items()]
+    names = {value for name, value in spelled if name.isupper() and isinstance(value, str)} - {split.STATE}
+    names |= {profile.key_of(field) for field in profile.DeviceProfile.__dataclass_fields__}
+    assert names >= {"query.profile", "cpu-count", "train.split_end", "link", "edge-folder", "stream-token"}
     text = (ROOT / "docs/messages.md").read_text()
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
 
@@ -29,3 +37,30 @@ def test_the_list_of_pages_has_every_page_with_its_title():
 def test_links_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_the_program_of_the_theory_page_counts_sgd_steps_in_theorem_1(capsys):
+    (program,) = re.findall(r"^python - <<'END'\n(.*?)^END$", (ROOT / "docs/theory.md").read_text(), re.M | re.S)
+    exec(program, {})
+    split, whole, limit, bound = capsys.readouterr().out.splitlines()
+    assert split == f"split, bits: {5 * 5 * (2 * 32 * 4096 * 33 + 32 * 10) + 2 * 1792 * 33}"
+    assert whole == f"whole model, bits: {2 * 209_546 * 33}"
+    assert float(limit.removeprefix("eta < ")) == pytest.approx(1 / (2 * 5**0.5 * 3 * 25))
+    terms = ast.literal_eval(bound)
+    assert terms["loss"] == pytest.approx(2 * (2.3 - 0.8) / (0.002 * 100 * 3 * 25))
+    assert terms["user_es"] == pytest.approx(12 * (0.002 * 25) ** 2 * (1 + 20 * (25 * 3 * 0.002) ** 2) * 0.1)
+
+
+def test_the_script_of_the_in_process_page_prints_what_the_page_says(capsys):
+    page = (ROOT / "docs/in-process.md").read_text()
+    (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    (printed,) = re.findall(r"^```\n(round 1.*?)^```$", page, re.M | re.S)
+    exec(program, {})
+    assert capsys.readouterr().out == printed
+
+
+def test_the_tables_of_settings_have_every_key_with_its_default():
+    text = (ROOT / "docs/configuration.md").read_text()
+    rows = re.findall(r"^\| (`[^|]+`) \| `([^|]*)` \|", text, re.MULTILINE)
+    defaults = {key: json.loads(default) for keys, default in rows for key in re.findall("`([^`]+)`", keys)}
+    assert defaults == RunConfig().as_dict()

@@ -1,4 +1,4 @@
-"""Who may import whom: the walls between the folders, and the one module that may use Flower's private names."""
+"""Who may import whom, within the app too; who may use Flower's private names, and who may name an algorithm."""
 
 import ast
 import subprocess
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from espalier import strategies
+from espalier.app.algorithms.registry import ALGORITHMS
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("app", "strategies", "clients", "sim")
@@ -23,11 +24,21 @@ LIBRARIES = {
     "strategies": {"flwr", "grpc", "numpy", "cvxpy", "torch"},
 }
 PRIVATE = "sim/in_process_grid.py"
+WHOLE_CONFIG = "espalier.app.config.run_config"
+OF_AN_ALGORITHM = {f"app/algorithms/{name.replace('-', '_')}.py": name for name in ALGORITHMS}
+# All others take sections of the run config, or what they hold.
+TAKES_WHOLE_CONFIG = {
+    "app/run.py",
+    "app/command_line.py",
+    "app/server.py",
+    "app/tasks/build.py",
+    "app/tasks/clients.py",
+}
 STANDARD = sys.stdlib_module_names
 
 
-def imported(path: Path) -> set[str]:
-    """Return the full names of the modules that a file imports."""
+def imported(path: Path, *, with_names: bool = False) -> set[str]:
+    """Return the full names of the modules that a file imports; with names also what it imports from them."""
     names = set()
     package = ".".join(("espalier", *path.relative_to(ROOT).parent.parts))
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -35,8 +46,22 @@ def imported(path: Path) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            names.add(".".join([*above, *([node.module] if node.module else [])]))
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            names.add(module)
+            if with_names:
+                names |= {f"{module}.{alias.name}" for alias in node.names}
     return names
+
+
+def constants(path: Path) -> list[str]:
+    """Return the texts in a file's code; docstrings are none."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone
+    ]
 
 
 def modules() -> list[str]:
@@ -57,10 +82,32 @@ def test_folders_import_only_what_the_design_allows(module):
 
 def test_the_walls_would_notice():
     assert imported(ROOT / "strategies/topology.py") >= {
-        "espalier.clients.messages",
+        "espalier.clients.messages.profile",
         "espalier.strategies.exchange",
-        "flwr.app",
+        "flwr.serverapp",
     }
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if m.startswith("app/")])
+def test_the_whole_run_config_is_for_those_who_assemble_a_run(module):
+    names = imported(ROOT / module, with_names=True)
+    if module not in TAKES_WHOLE_CONFIG and not module.startswith("app/config/"):
+        assert [name for name in names if name == WHOLE_CONFIG or name.split(".")[-1] == "RunConfig"] == []
+
+
+def test_the_wall_around_the_run_config_would_notice():
+    assert imported(ROOT / "app/run.py", with_names=True) >= {WHOLE_CONFIG, f"{WHOLE_CONFIG}.RunConfig"}
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if m.startswith("app/")])
+def test_algorithms_are_named_in_their_own_files_alone(module):
+    if module not in OF_AN_ALGORITHM and module != "app/algorithms/registry.py":
+        assert set(constants(ROOT / module)) & ALGORITHMS.keys() == set()
+
+
+def test_every_algorithm_has_a_file_of_its_own():
+    for module, name in OF_AN_ALGORITHM.items():
+        assert name in constants(ROOT / module)
 
 
 @pytest.mark.parametrize("module", [m for m in modules() if m != PRIVATE])

@@ -8,28 +8,26 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from espalier.app.config.defaults import with_defaults
+from espalier.app.config.run_config import RunConfig
 from espalier.app.config.section import Section
-from espalier.app.config.sections import RunConfig
 from espalier.app.config.together import check_together
 from espalier.app.config.values import Channels, Words
 from espalier.app.errors import UserError, bad_value
-from espalier.app.strategy_spec import StrategySpec
+from espalier.app.object_spec import ObjectSpec
 
 Kind = TypeVar("Kind", bound=Section)
 
+SECTIONS: dict[str, type[Section]] = {"": RunConfig, **RunConfig.sections()}
 # The section and the field of every key.
-FIELD_OF: dict[str, tuple[str, str]] = {
-    key: (section, field)
-    for section, kind in {"": RunConfig, **RunConfig.sections()}.items()
-    for field, key in kind.keys().items()
-}
+FIELD_OF = {key: (section, field) for section, kind in SECTIONS.items() for field, key in kind.keys().items()}
 KEYS = tuple(FIELD_OF)
 
 
 def _takes_text_alone(key: str) -> bool:
     section, field = FIELD_OF[key]
-    kind: type[Section] = RunConfig.sections().get(section, RunConfig)
-    return kind.model_fields[field].annotation in (str, StrategySpec, Words, Channels)
+    wanted = SECTIONS[section].model_fields[field].annotation
+    return isinstance(wanted, type) and issubclass(wanted, str | ObjectSpec | Words | Channels)
 
 
 STRING_KEYS = tuple(key for key in KEYS if _takes_text_alone(key))
@@ -43,7 +41,7 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
     UserError
         For an unknown key, a value of the wrong type or out of range, or values that don't go together.
     """
-    fields: dict[str, dict[str, Any]] = {name: {} for name in ("", *RunConfig.sections())}
+    fields: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for key, value in values.items():
         if key not in FIELD_OF:
             raise unknown_key(key)
@@ -51,6 +49,7 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
         fields[section][field] = value
     sections = {name: _validated(kind, fields[name]) for name, kind in RunConfig.sections().items()}
     config = _validated(RunConfig, fields[""] | sections)
+    config = with_defaults(config)
     check_together(config)
     return config
 

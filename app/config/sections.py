@@ -17,6 +17,7 @@ from espalier.app.config.values import (
     numbers_within,
     range_within,
 )
+from espalier.app.object_spec import ObjectSpec, parse_object
 from espalier.app.strategy_spec import StrategySpec, parse_strategy
 
 Positive = Annotated[int, Field(gt=0)]
@@ -25,13 +26,6 @@ Momentum = Annotated[float, Field(ge=0, lt=1)]
 Decay = Annotated[float, Field(ge=0)]
 VIDEO_CACHING = "video-caching"
 OWN = "own"  # the partition where every client has a folder of its own
-# RawHFL and the algorithms it is compared with: each edge round follows a plan over the simulated radio world.
-PLANNED_ALGORITHMS = ("rawhfl", "h-fedavg-m1", "h-fedavg-m2", "h-fedavg-ub", "fedavg-ub")
-FLAT_ALGORITHMS = ("fedavg", "centralised", "fedavg-ub", "top-popular")
-# These are flat unless they are given more than one edge.
-FLAT_BY_DEFAULT = ("sl", "sfl-v1", "sfl-v2")
-SPLIT_ALGORITHMS = (*FLAT_BY_DEFAULT, "hsfl", "phsfl")
-ONE_CUT_ALGORITHMS = ("sl", "sfl-v2")
 
 
 def _strategy(key: str, given: Any) -> StrategySpec:
@@ -42,6 +36,22 @@ def _strategy(key: str, given: Any) -> StrategySpec:
     return parse_strategy(key, given)
 
 
+def _task(given: Any) -> ObjectSpec:
+    if isinstance(given, ObjectSpec):
+        return given
+    allowed = "'' for that of dataset, or package.module:NAME(argument=value, ...) of your own"
+    if not isinstance(given, str):
+        raise ValueError(allowed)
+    try:
+        module, name, parameters = parse_object(given) if given else ("", "", ())
+    except ValueError:
+        raise ValueError(allowed) from None
+    if given and not module:
+        raise ValueError(allowed)
+    return ObjectSpec("task", given, module, name, parameters)
+
+
+TaskSetting = Annotated[ObjectSpec, BeforeValidator(_task)]
 CloudStrategy = Annotated[StrategySpec, BeforeValidator(partial(_strategy, "cloud-strategy"))]
 EdgeStrategy = Annotated[StrategySpec, BeforeValidator(partial(_strategy, "edge-strategy"))]
 
@@ -80,8 +90,10 @@ class Data(Section):
     """Data and model."""
 
     name = "data"
-    flat = ("dataset", "data_dir", "partition", "alpha", "model")
+    flat = ("task", "dataset", "data_dir", "partition", "alpha", "model")
 
+    task: TaskSetting = _task("")
+    """A task of your own, package.module:NAME(argument=value, ...); "" is that of dataset."""
     dataset: Literal["digits", "cifar10", "cifar100", "fashion-mnist", "image-folder", "video-caching"] = "digits"
     """The data set."""
     data_dir: str = ""
@@ -107,6 +119,16 @@ class Data(Section):
     min_samples: Positive = 10
     """Training samples that every client has at least."""
 
+    @property
+    def source(self) -> str:
+        """The setting that says which task it is, for messages."""
+        return f"task = {self.task.text!r}" if self.task.text else f"dataset = {self.dataset!r}"
+
+    @property
+    def title(self) -> str:
+        """What reports call it."""
+        return self.task.name or self.dataset
+
 
 class Train(Section):
     """Local training."""
@@ -117,7 +139,7 @@ class Train(Section):
     local_epochs: Positive = 2
     """Local epochs per edge round (kappa_0)."""
     batches_per_epoch: NotNegative = 0
-    """Mini-batches per local epoch; 0 is the whole local set."""
+    """Mini-batches per local epoch; 0 is the whole local set (10 for plans on data that grow)."""
     batch_size: Positive = 32
     """Examples of a mini-batch."""
     optimizer: Literal["sgd", "adam"] = "sgd"
@@ -142,8 +164,8 @@ class Split(Section):
 
     cut_layer: CutsSetting = Cuts((1,), 1)
     """Number of blocks on a client; "1,2,4" gives the clients cuts in turn; "best" lets every plan choose."""
-    label_policy: Literal["indices", "labels"] = "indices"
-    """Labels are registered at the edge once and indices travel, or labels travel with the activations."""
+    label_policy: Literal["auto", "indices", "labels"] = "auto"
+    """indices: labels are registered at the edge once; labels: they travel; auto is labels where the data grow."""
     server_optimizer: Literal["sgd", "adam"] = "sgd"
     """Of the server's blocks."""
     server_learning_rate: Annotated[float, Field(ge=0)] = 0.0
@@ -200,12 +222,12 @@ class Plans(Section):
     """Plans are made for the simulated radio world, or for what devices measure of themselves."""
     solver: str = "exact"
     """exact, sca (the paper's) or random."""
-    selected_per_edge: Positive = 4
-    """Clients selected in each cell, Z."""
+    selected_per_edge: NotNegative = 0
+    """Clients selected in each cell, Z; 0 is half of a cell's."""
     max_overlap: Annotated[int, Field(ge=-1)] = -1
     """How many of them may be of the round before, Psi; -1 is half of them, or as many as it takes."""
-    max_local_rounds: Annotated[int, Field(gt=0, le=100_000)] = 50
-    """Most local rounds, L."""
+    max_local_rounds: Annotated[int, Field(ge=0, le=100_000)] = 0
+    """Most local rounds, L (50 in the RawHFL paper); 0 is local-epochs."""
     deadline_seconds: Annotated[float, Field(gt=0, le=1e9)] = 150.0
     """Time to compute and upload in an edge round."""
     theta: Annotated[float, Field(ge=0, le=1)] = 0.4
@@ -291,100 +313,5 @@ class Report(Section):
 
     evaluate_every: NotNegative = 1
     """Evaluate the global model every so many global rounds and after the last; 0: only then."""
-
-
-class RunConfig(Section):
-    """All settings of a run; ``docs/configuration.md`` explains each key."""
-
-    name = ""
-    flat = ("algorithm", "seed", "engine", "device", "output_dir", "resume")
-
-    algorithm: Literal[
-        "fedavg",
-        "h-fedavg",
-        "sl",
-        "sfl-v1",
-        "sfl-v2",
-        "hsfl",
-        "phsfl",
-        "rawhfl",
-        "h-fedavg-m1",
-        "h-fedavg-m2",
-        "h-fedavg-ub",
-        "fedavg-ub",
-        "centralised",
-        "top-popular",
-    ] = "h-fedavg"
-    """What is computed; see the README's table."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Decides partition, initial weights, mini-batches and samples of clients."""
-    engine: Literal["flower", "in-process"] = "flower"
-    """Flower's own runtime, or all clients in the ServerApp's process."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where models compute; auto is a GPU where there is one."""
-    output_dir: str = ""
-    """The results folder; by default a new one in ./results, under flwr run in ~/espalier-results."""
-    resume: str = ""
-    """Results folder of a run to go on with."""
-
-    federation: Federation = Federation()
-    data: Data = Data()
-    train: Train = Train()
-    split: Split = Split()
-    stream: Stream = Stream()
-    fine_tune: FineTune = FineTune()
-    plan: Plans = Plans()
-    radio: RadioWorld = RadioWorld()
-    caching: Caching = Caching()
-    deploy: Deploy = Deploy()
-    report: Report = Report()
-
-    @classmethod
-    def sections(cls) -> dict[str, type[Section]]:
-        """Return the sections by the names of their fields."""
-        kinds = {name: field.annotation for name, field in cls.model_fields.items()}
-        return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)}
-
-    @classmethod
-    def keys(cls) -> dict[str, str]:
-        """Return the key of every field that is no section."""
-        return {field: field.replace("_", "-") for field in cls.flat}
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all settings by key, as a user types them."""
-        values = super().as_dict()
-        for name in self.sections():
-            values |= getattr(self, name).as_dict()
-        return values
-
-    @property
-    def edges(self) -> int:
-        """Number of edges; a flat algorithm has one group of clients, the cloud's own."""
-        if self.algorithm in FLAT_ALGORITHMS:
-            return 1
-        return self.federation.num_edges or (1 if self.algorithm in FLAT_BY_DEFAULT else 2)
-
-    @property
-    def is_flat(self) -> bool:
-        """True for an algorithm without edges."""
-        return self.algorithm in FLAT_ALGORITHMS or (self.algorithm in FLAT_BY_DEFAULT and self.edges == 1)
-
-    @property
-    def has_model(self) -> bool:
-        """True for an algorithm that trains a model."""
-        return self.algorithm != "top-popular"
-
-    @property
-    def is_planned(self) -> bool:
-        """True where each edge round follows a plan that says who trains, and how hard."""
-        return self.algorithm in PLANNED_ALGORITHMS or self.plan.selection == "resource-aware"
-
-    @property
-    def is_split(self) -> bool:
-        """True for an algorithm that cuts the model."""
-        return self.algorithm in SPLIT_ALGORITHMS
-
-    @property
-    def cells(self) -> int:
-        """Number of radio cells: one per edge; a flat algorithm's clients are in as many as two tiers would have."""
-        return self.federation.num_edges or (1 if self.algorithm in FLAT_BY_DEFAULT else 2)
+    tracker: str = ""
+    """An object of your own that gets the figures of every round: package.module:Class(argument=value)."""

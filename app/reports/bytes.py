@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from espalier.clients.messages import ARRAYS, EVALUATE, TRAIN, TRAIN_ACCUMULATED
+from espalier.clients.messages.train import ARRAYS, EVALUATE, TRAIN, TRAIN_ACCUMULATED
 from espalier.strategies import Observer
 
 EVALUATION = "evaluation"

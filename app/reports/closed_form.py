@@ -7,38 +7,36 @@ from typing import Any
 
 from torch import nn
 
-from espalier.app.config.sections import VIDEO_CACHING, RunConfig
-from espalier.app.tasks.family import family
-from espalier.app.work import num_values
+from espalier.app.config.sections import Train
+from espalier.app.resources.work import num_values
 from espalier.strategies import Profile
 from espalier.strategies.split.edges import cut_shapes
 from espalier.strategies.split.theory import phi_hfl, phi_phsfl
 
 
-def has_closed_form(config: RunConfig) -> bool:
-    """Return whether eq. 17 is for such a run: plans don't change cuts and local rounds, and the data don't grow."""
-    return config.is_split and not config.is_planned and config.data.dataset != VIDEO_CACHING
-
-
-def closed_form_bits(config: RunConfig, model: nn.Sequential, profiles: Sequence[Profile]) -> dict[str, float]:
+def closed_form_bits(
+    model: nn.Sequential,
+    example: Any,
+    cuts: Sequence[int],
+    train: Train,
+    profiles: Sequence[Profile],
+) -> dict[str, float]:
     """Return the payload of a client in an edge round, in bits and mean over clients.
 
     The paper counts 33 bits a value and both directions; ``phi_phsfl`` is for the split model, ``phi_hfl`` for the
     whole one. The statistics of BatchNorm, which the paper's models lack, count as parameters: they travel as well.
+    The formula is for runs without plans, which change cuts and local rounds, and for data that don't grow.
     """
-    shapes = cut_shapes(model, family(config).input_shape(config))
+    shapes = cut_shapes(model, example)
     bits = []
     for profile in profiles:
-        cut, samples = (
-            config.split.cut_layer.numbers[profile.partition_id % len(config.split.cut_layer.numbers)],
-            profile.num_train_examples,
-        )
-        n_batches = config.train.batches_per_epoch or ceil(samples / config.train.batch_size)
+        cut, samples = cuts[profile.partition_id % len(cuts)], profile.num_train_examples
+        n_batches = train.batches_per_epoch or ceil(samples / train.batch_size)
         bits.append(
             phi_phsfl(
-                kappa_0=config.train.local_epochs,
+                kappa_0=train.local_epochs,
                 n_batches=n_batches,
-                N=config.train.batch_size,
+                N=train.batch_size,
                 Z_c=prod(shapes[cut]),
                 Z_0=num_values(model[:cut]),
                 D_u=samples,

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from espalier.app.config.sections import RunConfig
-from espalier.app.reports.folder import ResultsFolder, saved_config
-from espalier.app.reports.metrics import summarise
+from espalier.app.errors import UserError
+from espalier.app.reports.folder import ResultsFolder, RunTitle, saved_values
+from espalier.app.reports.metrics import figure_names, summarise
 from espalier.app.reports.plots import draw_plots
 from espalier.app.reports.resource_plots import draw_resource_plots
 from espalier.app.reports.resources import ClientTotals, client_totals
@@ -22,9 +22,9 @@ from espalier.strategies import Profile
 
 
 def write_final_reports(
-    config: RunConfig,
+    title: RunTitle,
     folder: ResultsFolder,
-    model: nn.Sequential,
+    model: nn.Module,
     profiles: Sequence[Profile],
     topology: Mapping[str, Sequence[int]],
     closed_form: Mapping[str, float] | None,
@@ -37,7 +37,7 @@ def write_final_reports(
     torch.save({name: tensor.cpu() for name, tensor in model.state_dict().items()}, folder.path / "model.pt")
     with (folder.path / "clients.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(client_table(lines, profiles, topology))
-    _write_figures(config, folder, lines, closed_form)
+    _write_figures(title, folder, lines, closed_form)
 
 
 def report_again(path: Path) -> None:
@@ -56,21 +56,25 @@ def report_again(path: Path) -> None:
         If it holds no run, or a file is damaged.
     """
     folder = ResultsFolder(path)
-    config, lines = saved_config(path), folder.read_metrics()
+    values, lines = saved_values(path), folder.read_metrics()
+    try:
+        title = RunTitle(values["algorithm"], values["dataset"], values["seed"])
+    except KeyError as error:
+        raise UserError(f"{path / 'config.json'}: lacks {error}; allowed is the file that the run wrote") from None
     closed_forms = [line["closed_form_bits"] for line in lines if "closed_form_bits" in line]
-    _write_figures(config, folder, lines, closed_forms[-1] if closed_forms else None)
+    _write_figures(title, folder, lines, closed_forms[-1] if closed_forms else None)
 
 
 def _write_figures(
-    config: RunConfig, folder: ResultsFolder, lines: Sequence[dict[str, Any]], closed_form: Mapping[str, float] | None
+    title: RunTitle, folder: ResultsFolder, lines: Sequence[dict[str, Any]], closed_form: Mapping[str, float] | None
 ) -> None:
-    summary = summarise(config, lines)
+    summary = {**vars(title), **summarise(lines)}
     if closed_form:
         summary["closed_form"] = closed_form
     folder.write_json("summary.json", summary)
-    title = f"{config.algorithm} on {config.data.dataset}, seed {config.seed}"
-    draw_plots(folder.path, title, lines)
-    draw_resource_plots(folder.path, title, lines, folder.read_world())
+    text = f"{title.algorithm} on {title.dataset}, seed {title.seed}"
+    draw_plots(folder.path, text, lines)
+    draw_resource_plots(folder.path, text, lines, folder.read_world())
 
 
 def client_table(
@@ -81,12 +85,15 @@ def client_table(
     Where rounds were planned, also how often it could take part, was selected and was late, and its joules.
     """
     edge_of = {node_id: edge for edge, members in topology.items() for node_id in members}
-    metrics = next((line["clients"] for line in reversed(lines) if line["scope"] == "global" and "clients" in line), {})
-    personalised = next((line["clients"] for line in lines if line["scope"] == "personalised"), {})
+    last: dict[str, Any] = next(
+        (line for line in reversed(lines) if line["scope"] == "global" and "clients" in line), {}
+    )
+    names, metrics = figure_names(last.get("test")), last.get("clients", {})
+    personalised: dict[str, Any] = next((line["clients"] for line in lines if line["scope"] == "personalised"), {})
     failures = Counter(failure["client"] for line in lines if line["scope"] == "edge" for failure in line["failures"])
     planned = any("plans" in line for line in lines)
     totals = client_totals(lines, (profile.partition_id for profile in profiles))
-    header = ["client", "edge", "train_examples", "test_examples", "classes", "accuracy", "loss", "times_left_out"]
+    header = ["client", "edge", "train_examples", "test_examples", "classes", *names, "times_left_out"]
     header += ["personalised_accuracy", "personalised_loss"] * bool(personalised)
     rows: list[list[Any]] = [header + [field.name for field in fields(ClientTotals)] * planned]
     for profile in profiles:
@@ -98,8 +105,7 @@ def client_table(
                 profile.num_train_examples,
                 profile.num_test_examples,
                 sum(count > 0 for count in profile.class_counts),
-                own.get("accuracy"),
-                own.get("loss"),
+                *map(own.get, names),
                 failures[profile.partition_id],
             ]
         )
@@ -116,12 +122,12 @@ def result_table(summary: Mapping[str, Any]) -> str:
     table = Table(title=f"{summary['algorithm']} on {summary['dataset']}, {summary['rounds']} global rounds")
     for column in ("", "mean", "std", "min", "max", "whole test pool"):
         table.add_column(column, justify="left" if not column else "right")
-    for key in ("accuracy", "loss"):
+    for key in summary["global"]:
         spread, test = summary["global"][key] or {}, summary["test"] or {}
         cells = [_figure(spread.get(part)) for part in ("mean", "std", "min", "max")]
         table.add_row(f"test {key}, over clients", *cells, _figure(test.get(key)))
         if "personalised" in summary:
-            spread = summary["personalised"][key] or {}
+            spread = summary["personalised"].get(key) or {}
             cells = [_figure(spread.get(part)) for part in ("mean", "std", "min", "max")]
             table.add_row("  with fine-tuned heads", *cells, "")
     console = Console(width=100, color_system=None)

@@ -1,15 +1,15 @@
 """The results folder of one run."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
 from espalier.app.checkpoint import load_state, save_state
-from espalier.app.config.parse import parse_config
-from espalier.app.config.sections import RunConfig
 from espalier.app.errors import UserError, bad_value
 
 # A resumed run may differ in these. The data are compared by what they hold, wherever they lie.
@@ -27,8 +27,29 @@ FREE_TO_CHANGE = frozenset(
 )
 
 
+@dataclass(frozen=True)
+class RunTitle:
+    """What reports call a run.
+
+    Parameters
+    ----------
+    algorithm, dataset : str
+        Their names.
+    seed : int
+        The run's.
+    """
+
+    algorithm: str
+    dataset: str
+    seed: int
+
+
 def refuse_used(path: Path) -> None:
-    """Raise UserError if a folder is there and not empty."""
+    """Raise UserError if a folder is there and not empty, or can't be made or written."""
+    parent = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        why = "it can't be written" if parent.is_dir() else "it is no folder"
+        raise bad_value("output-dir", str(path), f"a folder that can be written ({parent}: {why})")
     try:
         used = any(path.iterdir())
     except OSError:  # it is not there, or can't be written either, which `create` says
@@ -55,46 +76,49 @@ class ResultsFolder:
         self._metrics = path / "metrics.jsonl"
         self._state = path / "state.npz"
 
+    @staticmethod
+    def path_for(output_dir: str, default_parent: Path, title: RunTitle) -> Path:
+        """Return the folder `output-dir`, or one named after the time and the run in `default_parent`."""
+        if output_dir:
+            return Path(output_dir).expanduser().absolute()
+        path = default_parent / f"{datetime.now():%Y%m%d-%H%M%S}-{title.algorithm}-{title.dataset}-seed{title.seed}"
+        while path.exists():  # another run began in the same second
+            path = path.with_name(path.name + "+")
+        return path
+
     @classmethod
-    def create(cls, config: RunConfig, default_parent: Path) -> "ResultsFolder":
-        """Make the folder `output-dir`, or one named after the time and the run in `default_parent`.
+    def create(cls, path: Path, config: Mapping[str, Any]) -> "ResultsFolder":
+        """Make a folder with the settings of a run, by their keys.
 
         Raises
         ------
         UserError
             If it can't be written or holds a run already.
         """
-        if not config.output_dir:
-            name = f"{datetime.now():%Y%m%d-%H%M%S}-{config.algorithm}-{config.data.dataset}-seed{config.seed}"
-            path = default_parent / name
-            while path.exists():  # another run began in the same second
-                path = path.with_name(path.name + "+")
-        else:
-            path = Path(config.output_dir).expanduser().absolute()
         try:
             path.mkdir(parents=True, exist_ok=True)
             refuse_used(path)
             # Exclusively: of two runs that start at once in one folder, one is refused.
             with (path / "config.json").open("x", encoding="utf-8") as file:
-                json.dump(config.as_dict(), file, indent=2)
+                json.dump(dict(config), file, indent=2)
         except OSError as error:
             raise bad_value("output-dir", str(path), f"a folder that can be written ({error.strerror})") from None
         return cls(path)
 
     @classmethod
-    def reopen(cls, config: RunConfig) -> "ResultsFolder":
-        """Open the folder `resume` to go on with its run.
+    def reopen(cls, path: Path, config: Mapping[str, Any]) -> "ResultsFolder":
+        """Open a folder to go on with its run.
 
         Raises
         ------
         UserError
             If it holds no run, or one of another config.
         """
-        path = Path(config.resume).expanduser().absolute()
-        saved = saved_config(path).as_dict()
-        for key, value in config.as_dict().items():
-            if key not in FREE_TO_CHANGE and value != saved[key]:
-                raise bad_value(key, value, f"{saved[key]!r}, as in the run to resume, {path}")
+        path = path.expanduser().absolute()
+        saved = saved_values(path)
+        for key, value in config.items():
+            if key not in FREE_TO_CHANGE and value != saved.get(key):
+                raise bad_value(key, value, f"{saved.get(key)!r}, as in the run to resume, {path}")
         return cls(path)
 
     def load_state(self) -> dict[str, Any] | None:
@@ -119,13 +143,13 @@ class ResultsFolder:
             raise UserError(f"{self._metrics}: lacks rounds; allowed is the file that the run wrote")
         return state
 
-    def go_on_after(self, last_round: int, config: RunConfig) -> None:
+    def go_on_after(self, last_round: int, config: Mapping[str, Any]) -> None:
         """Drop the lines of rounds after `last_round`, whose state was not saved; write the config to go on with."""
         lines = [
             line for line in self.read_metrics() if line["round"] <= last_round and line["scope"] != "personalised"
         ]
         replace_text(self._metrics, "".join(json.dumps(line) + "\n" for line in lines))
-        values = {**config.as_dict(), "resume": "", "output-dir": str(self.path)}
+        values = {**config, "resume": "", "output-dir": str(self.path)}
         replace_text(self.path / "config.json", json.dumps(values, indent=2) + "\n")
 
     def save_state(self, state: dict[str, Any]) -> None:
@@ -191,8 +215,8 @@ def replace_text(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def saved_config(path: Path) -> RunConfig:
-    """Return the config of the run in a results folder.
+def saved_values(path: Path) -> dict[str, Any]:
+    """Return the settings of the run in a results folder, by their keys.
 
     Raises
     ------
@@ -200,9 +224,6 @@ def saved_config(path: Path) -> RunConfig:
         If the folder holds no run.
     """
     try:
-        values = json.loads((path / "config.json").read_text(encoding="utf-8"))
-        return parse_config(dict(values))
+        return dict(json.loads((path / "config.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         raise bad_value("resume", str(path), "the results folder of a run, with its config.json") from None
-    except UserError as error:
-        raise UserError(f"{path / 'config.json'}: {error}") from None

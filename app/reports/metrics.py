@@ -5,12 +5,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, TypeGuard
 
-from espalier.app.config.sections import RunConfig
 from espalier.app.reports.bytes import EVALUATION, Link, nested
 from espalier.app.reports.resources import resource_summary
-from espalier.clients.messages import ACCURACY, LOSS, NUM_EXAMPLES, TOP
+from espalier.clients.messages.train import ACCURACY, LOSS, NUM_EXAMPLES, TOP
 from espalier.strategies import Evaluation, Failure, Round
 from espalier.strategies.split import Personalised
 
@@ -67,7 +66,7 @@ def global_line(
     outcome: Round,
     counts: Counter[Link],
     client_of: Mapping[int, int],
-    test: tuple[float, float] | None,
+    test: Mapping[str, float] | None,
     closed_form_bits: Mapping[str, float] | None,
     wall_seconds: float,
 ) -> Line:
@@ -77,26 +76,27 @@ def global_line(
     ----------
     outcome, counts, client_of
         As in `edge_lines`.
-    test : tuple[float, float], optional
-        Loss and accuracy on the whole test pool; None in a round without evaluation.
+    test : Mapping[str, float], optional
+        Loss, accuracy and what else the task measures, on the whole test pool; None in a round without evaluation.
     closed_form_bits : Mapping[str, float], optional
         What the formula gives for a client and edge round, see `app.reports.closed_form`; None if nothing is split.
     wall_seconds : float
         Wall time of the run so far.
     """
     line: Line = {"round": outcome.number, "scope": "global", **reported(trained(outcome.train_metrics or {}))}
-    clients = {
+    names = figure_names(test)
+    clients: dict[int, Mapping[str, Any]] = {
         client_of[node_id]: metrics
         for evaluation in outcome.evaluations.values()
         for node_id, metrics in evaluation.replies.items()
-        if is_evaluation(metrics)
+        if is_evaluation(metrics, names)
     }
     if clients:
-        for key in (ACCURACY, LOSS):
+        for key in names:
             line[key] = spread([float(metrics[key]) for metrics in clients.values()])
-        line["clients"] = {str(i): finite(dict(clients[i])) for i in sorted(clients)}
+        line["clients"] = {str(i): finite(clients[i]) for i in sorted(clients)}
     if test is not None:
-        line["test"] = finite({LOSS: test[0], ACCURACY: test[1]})
+        line["test"] = finite(test)
     failures = sum(len(update.failures) for edge in outcome.edges.values() for update in edge.updates)
     failures += sum(len(evaluation.failures) for evaluation in outcome.evaluations.values())
     line |= {
@@ -124,8 +124,8 @@ def personalised_line(
     counts, client_of
         As in `edge_lines`.
     """
-    clients = {
-        client_of[node_id]: dict(metrics)
+    clients: dict[int, Mapping[str, Any]] = {
+        client_of[node_id]: metrics
         for result in results.values()
         for node_id, metrics in result.metrics.items()
         if is_evaluation(metrics)
@@ -139,7 +139,7 @@ def personalised_line(
     return line | {"bytes": nested(counts)}
 
 
-def summarise(config: RunConfig, lines: Sequence[Line]) -> Line:
+def summarise(lines: Sequence[Line]) -> Line:
     """Return the final figures of a run, the content of ``summary.json``.
 
     ``bytes`` counts what training sends; what evaluations send besides is in ``bytes_by_kind``.
@@ -158,11 +158,8 @@ def summarise(config: RunConfig, lines: Sequence[Line]) -> Line:
                 for kind, count in kinds.items():
                     sums[kind] = sums.get(kind, 0) + count
     summary = {
-        "algorithm": config.algorithm,
-        "dataset": config.data.dataset,
-        "seed": config.seed,
         "rounds": rounds[-1]["round"] if rounds else 0,
-        "global": {key: evaluated.get(key) for key in (ACCURACY, LOSS)},
+        "global": {key: evaluated.get(key) for key in figure_names(evaluated.get("test"))},
         "test": evaluated.get("test"),
         "bytes": totals,
         "bytes_by_kind": by_kind,
@@ -193,16 +190,27 @@ def top_m(clients: Mapping[str, Line]) -> dict[str, dict[str, float | None]]:
     return {str(m): spread([v if is_number(v) else math.nan for v in values]) for m, values in shares.items()}
 
 
-def is_evaluation(metrics: Mapping[str, Any]) -> bool:
-    """Return whether these are a client's metrics of an evaluation, on one example at least.
+def figure_names(test: Mapping[str, Any] | None) -> list[str]:
+    """Return what models are judged by in a run, the loss last.
+
+    Parameters
+    ----------
+    test : Mapping[str, Any], optional
+        Figures of a round on the whole test pool; None where there are none: loss and accuracy.
+    """
+    return [name for name in test or (ACCURACY,) if name not in FIELDS | {LOSS}] + [LOSS]
+
+
+def is_evaluation(metrics: Mapping[str, Any], names: Sequence[str] = (ACCURACY, LOSS)) -> bool:
+    """Return whether these are a client's metrics of an evaluation, on one example at least, with those of some names.
 
     Without any it would count as always wrong. The only client of an edge has no others that its reply has to be like,
     so that anything can be in it.
     """
-    return metrics.get(NUM_EXAMPLES) != 0 and all(is_number(metrics.get(key)) for key in (ACCURACY, LOSS))
+    return metrics.get(NUM_EXAMPLES) != 0 and all(is_number(metrics.get(key)) for key in names)
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Return whether a metric is one number, not a list."""
     return isinstance(value, int | float)
 

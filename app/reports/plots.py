@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from espalier.app.reports.closed_form import closed_form_bytes
-from espalier.app.reports.metrics import top_m
+from espalier.app.reports.metrics import figure_names, top_m
+from espalier.clients.messages.train import ACCURACY, LOSS
 
 Line = dict[str, Any]
 BLUE, ORANGE, GREY = "#1f6f8b", "#e07a3f", "#8a8a8a"
@@ -40,10 +41,13 @@ def draw_plots(folder: Path, title: str, lines: Sequence[Line]) -> list[Path]:
     evaluated = [line for line in rounds if "clients" in line]
     paths = []
     if evaluated:
-        panels = 2 if any(line["loss"]["mean"] is not None for line in evaluated) else 1  # a ranking has no loss
-        width = 4.5 * panels
-        paths.append(save_plot(folder / "rounds.png", title, _draw_rounds, evaluated, width=width, columns=panels))
-        paths.append(save_plot(folder / "clients.png", title, _draw_clients, evaluated[-1]["clients"], width=9.0))
+        every = figure_names(evaluated[-1].get("test"))
+        names = [name for name in every if any(line[name]["mean"] is not None for line in evaluated)]
+        names = names or every[:1]  # a ranking has no loss
+        drawn, width = (evaluated, names), 4.5 * len(names)
+        paths.append(save_plot(folder / "rounds.png", title, _draw_rounds, drawn, width=width, columns=len(names)))
+        bars = (evaluated[-1]["clients"], every[0])
+        paths.append(save_plot(folder / "clients.png", title, _draw_clients, bars, width=9.0))
         if tops := top_m(evaluated[-1]["clients"]):
             paths.append(save_plot(folder / "top-m.png", title, _draw_top_m, tops, width=4.8))
     personalised = [line for line in lines if line["scope"] == "personalised" and line["clients"]]
@@ -70,9 +74,10 @@ def save_plot(
     return path
 
 
-def _draw_rounds(axes: Sequence[Axes], evaluated: Sequence[Line]) -> None:
+def _draw_rounds(axes: Sequence[Axes], drawn: tuple[Sequence[Line], Sequence[str]]) -> None:
+    evaluated, names = drawn
     numbers = [line["round"] for line in evaluated]
-    for ax, key in zip(axes, ("accuracy", "loss"), strict=False):
+    for ax, key in zip(axes, names, strict=True):
         mean, low, high = ([number(line[key][part]) for line in evaluated] for part in ("mean", "min", "max"))
         ax.fill_between(numbers, low, high, color=BLUE, alpha=0.15, lw=0, label="clients, min to max")
         ax.plot(numbers, mean, color=BLUE, marker="o", ms=3, label="clients, mean")
@@ -80,18 +85,19 @@ def _draw_rounds(axes: Sequence[Axes], evaluated: Sequence[Line]) -> None:
             pool = [number(line["test"][key]) for line in evaluated]
             ax.plot(numbers, pool, color=ORANGE, label="whole test pool")
         ax.set(xlabel="global round", ylabel=f"test {key}")
-        ax.set_ylim(0, 1 if key == "accuracy" else None)
+        if key in (ACCURACY, LOSS):
+            ax.set_ylim(0, 1 if key == ACCURACY else None)
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].legend(frameon=False, fontsize=8)
 
 
-def _draw_clients(axes: Sequence[Axes], clients: dict[str, Line]) -> None:
-    (ax,) = axes
-    values = [number(metrics["accuracy"]) for metrics in clients.values()]
+def _draw_clients(axes: Sequence[Axes], drawn: tuple[dict[str, Line], str]) -> None:
+    (ax,), (clients, name) = axes, drawn
+    values = [number(metrics[name]) for metrics in clients.values()]
     ax.bar(list(clients), values, color=BLUE, width=0.7)
     mean = sum(values) / len(values)
     ax.axhline(mean, color=ORANGE, lw=1.2, label=f"mean {mean:.3f}")
-    ax.set(xlabel="client", ylabel="test accuracy of the global model", ylim=(0, 1))
+    ax.set(xlabel="client", ylabel=f"test {name} of the global model", ylim=(0, 1) if name == ACCURACY else None)
     if len(values) > 30:
         ax.xaxis.set_major_locator(MaxNLocator(20, integer=True))
     ax.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1))

@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from espalier.app.reports.metrics import figure_names
 from espalier.strategies import Observer, Update
 
 logger = getLogger("espalier")
@@ -94,7 +95,7 @@ class LogProgress(Observer):
 
 
 def _figures(line: dict[str, Any]) -> str:
-    accuracy, loss = line.get("accuracy") or {}, line.get("loss") or {}
-    if accuracy.get("mean") is None or loss.get("mean") is None:
+    means = {name: (line.get(name) or {}).get("mean") for name in figure_names(line.get("test"))}
+    if None in means.values():
         return ""
-    return f"  accuracy {accuracy['mean']:.4f}  loss {loss['mean']:.4f}"
+    return "".join(f"  {name} {mean:.4f}" for name, mean in means.items())

@@ -103,18 +103,21 @@ def _draw_positions(axes: Sequence[Axes], map_: tuple[Mapping[str, Any], dict[in
     disks = [Circle((station["x_metres"], station["y_metres"]), radius) for station in stations]
     ax.add_collection(PatchCollection(disks, facecolor="none", edgecolor=GREY, linewidth=0.8))
     places = np.array([(client["x_metres"], client["y_metres"]) for client in clients])
+    x, y = places.T
     times = np.array([totals[client["client"]].times_selected for client in clients])
     xy = np.array([(station["x_metres"], station["y_metres"]) for station in stations])
     few = len(clients) <= MAX_LABELS
     size, never = 36 if few else 8, times == 0
-    ax.scatter(*xy.T, s=size, marker="^", color=ORANGE, label="base station")
+    ax.scatter(xy[:, 0], xy[:, 1], s=size, marker="^", color=ORANGE, label="base station")
     if never.any():
         ax.scatter(
-            *places[never].T, s=size, facecolor="white", edgecolor=GREY, lw=0.8, label=f"{never.sum()} clients never"
+            x[never], y[never], s=size, facecolor="white", edgecolor=GREY, lw=0.8, label=f"{never.sum()} clients never"
         )
-    points = ax.scatter(*places[~never].T, s=size, c=times[~never], cmap="viridis", vmin=0, vmax=max(times.max(), 1))
-    for client, (x, y) in zip(clients if few else [], places, strict=False):
-        ax.annotate(str(client["client"]), (x, y), (4, 4), textcoords="offset points", fontsize=6, color="#444444")
+    points = ax.scatter(x[~never], y[~never], s=size, c=times[~never], cmap="viridis", vmin=0, vmax=max(times.max(), 1))
+    for client, place in zip(clients if few else [], places, strict=False):
+        ax.annotate(
+            str(client["client"]), tuple(place), (4, 4), textcoords="offset points", fontsize=6, color="#444444"
+        )
     ax.set(xlabel="metres", ylabel="metres", aspect="equal")
     bar = ax.figure.colorbar(points, ax=ax, shrink=0.7, label="edge rounds in which it was selected")
     bar.ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))

@@ -17,8 +17,9 @@ from espalier.clients.task import Examples
 from espalier.sim.requests import Catalogue, Habits, Requests, Similar, draw_habits, make_catalogue, make_requests
 
 INITIAL_SLOTS = 100
-# The paper does not say. With 1, 4 or 10 a federated model is right as often as v_u after about as many rounds;
-# with 4 the least active UE has about 20 examples in the first edge round and 340 in the 400th.
+# Section V-A has one: 150 s lie between two slots, and an edge round takes 150 s; Fig. 3 allows several.
+# With 1, 4 or 10 a federated model is right as often as v_u after about as many rounds; with 4 the least active UE has
+# about 20 examples in the first edge round and 340 in the 400th.
 SLOTS_PER_EDGE_ROUND = 4
 TEST_SLOTS = 2400
 

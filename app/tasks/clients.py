@@ -5,10 +5,10 @@ from functools import lru_cache
 from flwr.app import Context
 
 from espalier.app.config.parse import parse_config
-from espalier.app.config.sections import RunConfig
+from espalier.app.config.run_config import RunConfig
 from espalier.app.errors import UserError
+from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import compute_device, set_up_torch
-from espalier.app.tasks.family import family
 from espalier.app.tasks.node import Node, parse_node
 from espalier.clients.task import ClientTask
 
@@ -36,9 +36,10 @@ class ClientTasks:
     """
 
     def __init__(self, config: RunConfig) -> None:
-        set_up_torch(config)
-        self._config = config
-        self._model = family(config).new_model(config).to(compute_device(config))
+        set_up_torch(config.device, config.train.torch_threads)
+        self._num_clients = config.federation.num_clients
+        self._task = build_task(config)
+        self._model = self._task.new_model().to(compute_device(config.device))
         self._tasks: dict[Node, ClientTask] = {}
 
     def of(self, node: Node) -> ClientTask:
@@ -50,9 +51,8 @@ class ClientTasks:
             If there is no such client, or its data can't be had.
         """
         if node not in self._tasks:
-            num_clients = self._config.federation.num_clients
-            if not 0 <= node.partition_id < num_clients:
-                allowed = f"0 to num-clients - 1 = {num_clients - 1}"
+            if not 0 <= node.partition_id < self._num_clients:
+                allowed = f"0 to num-clients - 1 = {self._num_clients - 1}"
                 raise UserError(f"partition-id = {node.partition_id}: allowed is {allowed}")
-            self._tasks[node] = family(self._config).new_client_task(self._config, self._model, node)
+            self._tasks[node] = self._task.new_client_task(self._model, node)
         return self._tasks[node]

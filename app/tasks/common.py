@@ -5,19 +5,19 @@ import os
 import torch
 import torch.utils.deterministic
 
-from espalier.app.config.sections import RunConfig
+from espalier.app.config.sections import Train
 from espalier.app.errors import bad_value
 from espalier.clients.task import LocalTraining
 
 
-def compute_device(config: RunConfig) -> torch.device:
+def compute_device(device: str) -> torch.device:
     """Return the device that `device` names; "auto" takes a GPU where there is one."""
-    if config.device == "cuda" and not torch.cuda.is_available():
+    if device == "cuda" and not torch.cuda.is_available():
         raise bad_value("device", "cuda", "'cpu' or 'auto': torch finds no GPU here")
-    return torch.device("cpu" if config.device == "cpu" or not torch.cuda.is_available() else "cuda")
+    return torch.device("cpu" if device == "cpu" or not torch.cuda.is_available() else "cuda")
 
 
-def set_up_torch(config: RunConfig) -> None:
+def set_up_torch(device: str, threads: int) -> None:
     """Let torch compute in this process as the config says: with its threads, and with the same bits each time.
 
     A GPU would otherwise add in the order in which its threads come, and round inputs of convolutions to TF32's 10
@@ -28,24 +28,24 @@ def set_up_torch(config: RunConfig) -> None:
     UserError
         If `device` names a GPU and there is none.
     """
-    torch.set_num_threads(config.train.torch_threads)
-    on_gpu = compute_device(config).type == "cuda"
+    torch.set_num_threads(threads)
+    on_gpu = compute_device(device).type == "cuda"
     torch.set_deterministic_debug_mode("warn" if on_gpu else "default")
     if on_gpu:
         # cuBLAS reads it when it is first used, and repeats its bits only with one of these workspaces.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-        torch.backends.cudnn.conv.fp32_precision = "ieee"
+        torch.backends.cudnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
 
 
-def local_training(config: RunConfig) -> LocalTraining:
+def local_training(train: Train) -> LocalTraining:
     """Return how a client trains."""
     return LocalTraining(
-        local_epochs=config.train.local_epochs,
-        batches_per_epoch=config.train.batches_per_epoch,
-        batch_size=config.train.batch_size,
-        optimizer=config.train.optimizer,
-        learning_rate=config.train.learning_rate,
-        momentum=config.train.momentum,
-        weight_decay=config.train.weight_decay,
+        local_epochs=train.local_epochs,
+        batches_per_epoch=train.batches_per_epoch,
+        batch_size=train.batch_size,
+        optimizer=train.optimizer,
+        learning_rate=train.learning_rate,
+        momentum=train.momentum,
+        weight_decay=train.weight_decay,
     )

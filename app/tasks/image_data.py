@@ -155,10 +155,10 @@ def load(folder: Path) -> ImageData:
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         classes, mean, std = (tuple(meta[key]) for key in ("classes", "mean", "std"))
-        pools = [_map_pool(folder, pool, tuple(meta[pool]), len(classes)) for pool in _POOLS]
+        train, test = (_map_pool(folder, pool, tuple(meta[pool]), len(classes)) for pool in _POOLS)
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{folder}: not a saved data set ({error})") from error
-    return ImageData(*pools, classes, mean, std)
+    return ImageData(train, test, classes, mean, std)
 
 
 def load_pool(folder: Path, pool: str, shape: tuple[int, ...], num_classes: int) -> LabelledImages:

@@ -1,9 +1,9 @@
-"""The image tasks: model, data and client tasks for a run config."""
+"""The image tasks: one data set, which a partition shares out to the clients."""
 
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
@@ -11,87 +11,147 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from espalier.app.config.sections import RunConfig
+from espalier.app.config.sections import Data, Train
 from espalier.app.errors import UserError
-from espalier.app.tasks.common import compute_device, local_training
+from espalier.app.tasks.common import local_training
 from espalier.app.tasks.data import ImageData, LabelledImages, load_dataset
 from espalier.app.tasks.models import build_model
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.partition import ClientIndices, partition
+from espalier.app.tasks.task import Task
 from espalier.clients.task import ClientTask, Examples
 
 
-def load_data(config: RunConfig) -> ImageData:
-    """Return the data set of a config."""
-    folder = str(Path(config.data.data_dir).expanduser()) if config.data.data_dir else ""
-    return _load_data(config.data.dataset, folder, config.data.image_size, str(cache_folder(config)))
+class ImageTask(Task):
+    """Images of a data set, in the parts that a partition gives the clients.
 
-
-@lru_cache(maxsize=1)
-def _load_data(dataset: str, data_dir: str, image_size: int, cache_dir: str) -> ImageData:
-    folder = Path(data_dir) if data_dir else None
-    try:
-        return load_dataset(dataset, data_dir=folder, image_size=image_size, cache_dir=Path(cache_dir))
-    except (OSError, MemoryError) as error:
-        raise UserError(f"data-dir = {data_dir!r}: can't be read ({error})") from None
-
-
-def cache_folder(config: RunConfig) -> Path:
-    """Return `data.cache-dir`; by default ``espalier`` in the user's cache folder."""
-    if config.data.cache_dir:
-        return Path(config.data.cache_dir).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "espalier"
-
-
-def data_fingerprint(config: RunConfig) -> str:
-    """Return a hash of the data set: of its labels, and of its pixels' statistics."""
-    data = load_data(config)
-    content = repr((data.classes, data.mean, data.std)).encode()
-    return sha256(content + data.train.labels.tobytes() + data.test.labels.tobytes()).hexdigest()
-
-
-@lru_cache(maxsize=1)
-def client_indices(config: RunConfig) -> list[ClientIndices]:
-    """Return every client's part of the data set."""
-    data = load_data(config)
-    return partition(
-        data.train.labels,
-        data.test.labels,
-        scheme=config.data.partition,
-        num_clients=config.federation.num_clients,
-        seed=config.seed,
-        alpha=config.data.alpha,
-        shards_per_client=config.data.shards_per_client,
-        min_samples=config.data.min_samples,
-    )
-
-
-def new_model(config: RunConfig) -> nn.Sequential:
-    """Return the config's model with the initial weights that its seed gives."""
-    return model_for(config, input_shape(config), len(load_data(config).classes))
-
-
-def model_for(config: RunConfig, image_shape: tuple[int, int, int], num_classes: int) -> nn.Sequential:
-    """Return the config's model for images of a shape (C, H, W), with the initial weights that its seed gives."""
-    name = (
-        config.data.model if config.data.model != "auto" else "small-cnn" if config.data.dataset == "digits" else "cnn"
-    )
-    return build_model(name, image_shape=image_shape, num_classes=num_classes, seed=config.seed)
-
-
-def input_shape(config: RunConfig) -> tuple[int, int, int]:
-    """Return channels, height and width of an image."""
-    height, width, channels = load_data(config).train.images.shape[1:]
-    return channels, height, width
-
-
-def normaliser(config: RunConfig) -> Callable[[Tensor], Tensor]:
-    """Return the function from uint8 pixels (N, C, H, W) to the float32 input of the model.
-
-    Channels get mean 0 and variance 1 over the training pool.
+    Parameters
+    ----------
+    section : Data
+        Which data set, partition and model.
+    train : Train
+        How clients train.
+    num_clients : int
+        Clients to share the data out to.
+    seed : int
+        Decides the partition, the initial weights and the clients' randomness.
+    device : torch.device
+        Where models compute.
     """
-    data = load_data(config)
-    return normalise_by(data.mean, data.std, compute_device(config))
+
+    def __init__(self, section: Data, train: Train, num_clients: int, seed: int, device: torch.device) -> None:
+        self.section = section
+        self.training = local_training(train)
+        self.num_clients = num_clients
+        self.seed = seed
+        self.device = device
+
+    @cached_property
+    def data(self) -> ImageData:
+        """The data set."""
+        given = self.section.data_dir
+        folder = Path(given).expanduser() if given else None
+        try:
+            return load_dataset(
+                self.section.dataset,
+                data_dir=folder,
+                image_size=self.section.image_size,
+                cache_dir=cache_folder(self.section),
+            )
+        except (OSError, MemoryError) as error:
+            raise UserError(f"data-dir = {str(folder or '')!r}: can't be read ({error})") from None
+
+    @cached_property
+    def client_indices(self) -> list[ClientIndices]:
+        """Every client's part of the data set."""
+        return partition(
+            self.data.train.labels,
+            self.data.test.labels,
+            scheme=self.section.partition,
+            num_clients=self.num_clients,
+            seed=self.seed,
+            alpha=self.section.alpha,
+            shards_per_client=self.section.shards_per_client,
+            min_samples=self.section.min_samples,
+        )
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.data.classes)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+        height, width, channels = self.data.train.images.shape[1:]
+        return channels, height, width
+
+    def check_data(self) -> None:
+        """Load the data and share them out; UserError if they can't be."""
+        self.client_indices  # noqa: B018
+
+    def data_fingerprint(self) -> str:
+        """Return a hash of the data set: of its labels, and of its pixels' statistics."""
+        content = repr((self.data.classes, self.data.mean, self.data.std)).encode()
+        return sha256(content + self.data.train.labels.tobytes() + self.data.test.labels.tobytes()).hexdigest()
+
+    def new_model(self) -> nn.Sequential:
+        """Return the model with the initial weights that the seed gives."""
+        name = self.section.model
+        if name == "auto":
+            name = "small-cnn" if self.section.dataset == "digits" else "cnn"
+        return build_model(name, image_shape=self.image_shape, num_classes=self.num_classes, seed=self.seed)
+
+    def example_input(self) -> Tensor:
+        """Return a blank image."""
+        return torch.zeros(1, *self.image_shape)
+
+    def normaliser(self) -> Callable[[Tensor], Tensor]:
+        """Return the function from uint8 pixels (N, C, H, W) to the float32 input of the model.
+
+        Channels get mean 0 and variance 1 over the training pool.
+        """
+        return normalise_by(self.data.mean, self.data.std, self.device)
+
+    def test_examples(self) -> Examples:
+        """Return the whole test pool."""
+        return examples(self.data.test)
+
+    def new_client_task(self, model: nn.Module, node: Node) -> ClientTask:
+        """Return the task of one client, which works on `model`."""
+        indices = self.client_indices[node.partition_id]
+        train, test = examples(self.data.train, indices.train), examples(self.data.test, indices.test)
+        return self.task_of(model, node, train, test)
+
+    def centralised_task(self) -> ClientTask:
+        """Return the task of a client with all data, and as many mini-batches as all clients of a flat round."""
+        everything = self.task_of(
+            self.new_model().to(self.device), Node(0), examples(self.data.train), self.test_examples()
+        )
+        whole = replace(self.training, batches_per_epoch=self.training.batches_per_epoch * self.num_clients)
+        return replace(everything, training=whole)
+
+    def task_of(self, model: nn.Module, node: Node, train: Examples, test: Examples) -> ClientTask:
+        """Return the task of a client that has these examples."""
+        return ClientTask(
+            model=model,
+            train=train,
+            test=test,
+            prepare=self.normaliser(),
+            training=self.training,
+            seed=self.seed,
+            partition_id=node.partition_id,
+            class_counts=tuple(np.bincount(train.labels.numpy(), minlength=self.num_classes).tolist()),
+            device=self.device,
+            edge_name=node.edge_name,
+        )
+
+
+def cache_folder(section: Data) -> Path:
+    """Return `data.cache-dir`; by default ``espalier`` in the user's cache folder."""
+    if section.cache_dir:
+        return Path(section.cache_dir).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "espalier"
 
 
 def normalise_by(mean: Sequence[float], deviation: Sequence[float], device: torch.device) -> Callable[[Tensor], Tensor]:
@@ -109,61 +169,3 @@ def examples(pool: LabelledImages, indices: np.ndarray | slice = slice(None)) ->
     """
     pixels = torch.from_numpy(np.array(pool.images[indices])).permute(0, 3, 1, 2)
     return Examples(pixels, torch.from_numpy(np.array(pool.labels[indices])))
-
-
-def centralised_task(config: RunConfig) -> ClientTask:
-    """Return the task of one client that has all the data, with as many mini-batches as all clients of a flat round."""
-    data, training = load_data(config), local_training(config)
-    train = examples(data.train)
-    return ClientTask(
-        model=new_model(config).to(compute_device(config)),
-        train=train,
-        test=examples(data.test),
-        prepare=normaliser(config),
-        training=replace(training, batches_per_epoch=training.batches_per_epoch * config.federation.num_clients),
-        seed=config.seed,
-        partition_id=0,
-        class_counts=tuple(np.bincount(data.train.labels, minlength=len(data.classes)).tolist()),
-        device=compute_device(config),
-    )
-
-
-def check_data(config: RunConfig) -> None:
-    """Load the data and share them out; UserError if they can't be."""
-    client_indices(config)
-
-
-def test_examples(config: RunConfig) -> Examples:
-    """Return the whole test pool."""
-    return examples(load_data(config).test)
-
-
-def new_client_task(config: RunConfig, model: nn.Module, node: Node) -> ClientTask:
-    """Return the task of one client, which works on `model`."""
-    data, indices = load_data(config), client_indices(config)[node.partition_id]
-    train, test = examples(data.train, indices.train), examples(data.test, indices.test)
-    return task_of(config, model, node, train, test, normaliser(config), len(data.classes))
-
-
-def task_of(
-    config: RunConfig,
-    model: nn.Module,
-    node: Node,
-    train: Examples,
-    test: Examples,
-    prepare: Callable[[Tensor], Tensor],
-    num_classes: int,
-) -> ClientTask:
-    """Return the task of a client that has these examples."""
-    return ClientTask(
-        model=model,
-        train=train,
-        test=test,
-        prepare=prepare,
-        training=local_training(config),
-        seed=config.seed,
-        partition_id=node.partition_id,
-        class_counts=tuple(np.bincount(train.labels.numpy(), minlength=num_classes).tolist()),
-        device=compute_device(config),
-        edge_name=node.edge_name,
-    )

@@ -5,129 +5,130 @@ config's; the server has a test pool only.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
-from espalier.app.config.sections import RunConfig
+from espalier.app.config.sections import Data, Train
 from espalier.app.errors import UserError
-from espalier.app.tasks import images
-from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.data import LabelledImages, load_pool
 from espalier.app.tasks.image_data import channel_statistics
 from espalier.app.tasks.image_folder import FILES, LAYOUT
+from espalier.app.tasks.images import ImageTask, cache_folder, examples, normalise_by
 from espalier.app.tasks.node import Node
 from espalier.clients.task import ClientTask, Examples
 
 CHANNELS = 3  # images of folders become RGB
 
 
-def check_data(config: RunConfig) -> None:
-    """Load the server's test pool, and where clients are simulated in this process their folders too."""
-    if config.deploy.role != "edge":  # an edge host evaluates on its devices only
-        server_pool(config)
-    if config.engine == "in-process":
-        for i in range(config.federation.num_clients):
-            client_pools(config, Node(i))
+class OwnImagesTask(ImageTask):
+    """Images of a folder of each client's own.
 
-
-def data_fingerprint(config: RunConfig) -> str:
-    """Return a hash of the classes and of the server's test pool: its labels, and its pixels' statistics."""
-    pool = server_pool(config)
-    content = repr((config.data.classes.items, channel_statistics(pool.images))).encode()
-    return sha256(content + pool.labels.tobytes()).hexdigest()
-
-
-def new_model(config: RunConfig) -> nn.Sequential:
-    """Return the config's model with the initial weights that its seed gives."""
-    return images.model_for(config, input_shape(config), len(config.data.classes.items))
-
-
-def input_shape(config: RunConfig) -> tuple[int, int, int]:
-    """Return channels, height and width of an image."""
-    return CHANNELS, config.data.image_size, config.data.image_size
-
-
-def normaliser(config: RunConfig) -> Callable[[Tensor], Tensor]:
-    """Return the function from uint8 pixels (N, C, H, W) to the float32 input of the model."""
-    return images.normalise_by(config.data.pixel_mean.numbers, config.data.pixel_std.numbers, compute_device(config))
-
-
-def test_examples(config: RunConfig) -> Examples:
-    """Return the server's test pool."""
-    return images.examples(server_pool(config))
-
-
-def new_client_task(config: RunConfig, model: nn.Module, node: Node) -> ClientTask:
-    """Return the task of one client, which works on `model`."""
-    train, test = (images.examples(pool) for pool in client_pools(config, node))
-    return images.task_of(config, model, node, train, test, normaliser(config), len(config.data.classes.items))
-
-
-def centralised_task(config: RunConfig) -> ClientTask:
-    """Refuse: nobody has all the data; a validated config does not ask for it."""
-    raise ValueError("clients with folders of their own have no common training pool")
-
-
-def server_pool(config: RunConfig) -> LabelledImages:
-    """Return the test pool, ``<data-dir>/test``.
-
-    Raises
-    ------
-    UserError
-        It holds no images, or those of a class that is not the run's.
+    Parameters
+    ----------
+    section, train, seed, device
+        As for `ImageTask`.
+    has_pool : bool
+        The server's test pool is here.
+    num_clients_here : int
+        Clients whose folders are here.
     """
-    return _server_pool(
-        config.data.data_dir, config.data.classes.items, config.data.image_size, images.cache_folder(config)
-    )
 
+    is_pooled = False
 
-@lru_cache(maxsize=1)
-def _server_pool(data_dir: str, classes: tuple[str, ...], image_size: int, cache_dir: Path) -> LabelledImages:
-    root = Path(data_dir).expanduser().absolute()
-    return _not_empty(root / "test", _load(root, "test", classes, image_size, cache_dir), classes)
+    def __init__(
+        self, section: Data, train: Train, seed: int, device: torch.device, *, has_pool: bool, num_clients_here: int
+    ) -> None:
+        super().__init__(section, train, num_clients_here, seed, device)
+        self.has_pool = has_pool
 
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.section.classes.items)
 
-def client_pools(config: RunConfig, node: Node) -> tuple[LabelledImages, LabelledImages]:
-    """Return a client's training and test images; there may be none to test on.
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+        return CHANNELS, self.section.image_size, self.section.image_size
 
-    Raises
-    ------
-    UserError
-        Its folder is missing, has no training images, or has a class that is not the run's.
-    """
-    root, classes = client_folder(config, node), config.data.classes.items
-    train, test = (
-        _load(root, pool, classes, config.data.image_size, images.cache_folder(config)) for pool in ("train", "test")
-    )
-    return _not_empty(root / "train", train, classes), test
+    @cached_property
+    def pool(self) -> LabelledImages:
+        """The test pool, ``<data-dir>/test``; UserError if it holds no images, or those of a class not the run's."""
+        root = Path(self.section.data_dir).expanduser().absolute()
+        return self._not_empty(root / "test", self._load(root, "test"))
 
+    def check_data(self) -> None:
+        """Load the server's test pool and the clients' folders where they are here."""
+        if self.has_pool:
+            self.pool  # noqa: B018
+        for i in range(self.num_clients):
+            self.client_pools(Node(i))
 
-def client_folder(config: RunConfig, node: Node) -> Path:
-    """Return a client's folder: the one its node's config names, else ``<data-dir>/<partition-id>`` of the run's."""
-    if not node.data_dir:
-        return Path(config.data.data_dir).expanduser().absolute() / str(node.partition_id)
-    try:
-        folder = Path(node.data_dir).expanduser()
-    except RuntimeError:  # there is no home folder of that user
-        folder = Path(node.data_dir)
-    if not folder.is_absolute():
-        raise UserError(f"data-dir = {node.data_dir!r} in the node's config: allowed is an absolute path")
-    return folder
+    def data_fingerprint(self) -> str:
+        """Return a hash of the classes and of the server's test pool: its labels, and its pixels' statistics."""
+        content = repr((self.section.classes.items, channel_statistics(self.pool.images))).encode()
+        return sha256(content + self.pool.labels.tobytes()).hexdigest()
 
+    def normaliser(self) -> Callable[[Tensor], Tensor]:
+        """Return the function from uint8 pixels (N, C, H, W) to the float32 input of the model."""
+        return normalise_by(self.section.pixel_mean.numbers, self.section.pixel_std.numbers, self.device)
 
-def _load(root: Path, pool: str, classes: tuple[str, ...], image_size: int, cache_dir: Path) -> LabelledImages:
-    try:
-        if not root.is_dir():
-            raise UserError(f"{root}: no such folder: {LAYOUT}")
-        return load_pool(root / pool, classes=classes, image_size=image_size, cache_dir=cache_dir)
-    except (OSError, MemoryError) as error:
-        raise UserError(f"{root / pool}: can't be read ({error})") from None
+    def test_examples(self) -> Examples:
+        """Return the server's test pool."""
+        return examples(self.pool)
 
+    def new_client_task(self, model: nn.Module, node: Node) -> ClientTask:
+        """Return the task of one client, which works on `model`."""
+        train, test = map(examples, self.client_pools(node))
+        return self.task_of(model, node, train, test)
 
-def _not_empty(folder: Path, pool: LabelledImages, classes: tuple[str, ...]) -> LabelledImages:
-    if len(pool.labels) == 0:
-        raise UserError(f"{folder}: holds no images in folders named {', '.join(classes)}: {FILES}")
-    return pool
+    def centralised_task(self) -> ClientTask:
+        """Refuse: nobody has all the data; a validated config does not ask for it."""
+        raise ValueError("clients with folders of their own have no common training pool")
+
+    def client_pools(self, node: Node) -> tuple[LabelledImages, LabelledImages]:
+        """Return a client's training and test images; there may be none to test on.
+
+        Raises
+        ------
+        UserError
+            Its folder is missing, has no training images, or has a class that is not the run's.
+        """
+        root = self.client_folder(node)
+        train, test = (self._load(root, pool) for pool in ("train", "test"))
+        return self._not_empty(root / "train", train), test
+
+    def client_folder(self, node: Node) -> Path:
+        """Return a client's folder: the one that its node's config names, else ``<data-dir>/<partition-id>``."""
+        if not node.data_dir:
+            return Path(self.section.data_dir).expanduser().absolute() / str(node.partition_id)
+        try:
+            folder = Path(node.data_dir).expanduser()
+        except RuntimeError:  # there is no home folder of that user
+            folder = Path(node.data_dir)
+        if not folder.is_absolute():
+            raise UserError(f"data-dir = {node.data_dir!r} in the node's config: allowed is an absolute path")
+        return folder
+
+    def _load(self, root: Path, pool: str) -> LabelledImages:
+        try:
+            if not root.is_dir():
+                raise UserError(f"{root}: no such folder: {LAYOUT}")
+            return load_pool(
+                root / pool,
+                classes=self.section.classes.items,
+                image_size=self.section.image_size,
+                cache_dir=cache_folder(self.section),
+            )
+        except (OSError, MemoryError) as error:
+            raise UserError(f"{root / pool}: can't be read ({error})") from None
+
+    def _not_empty(self, folder: Path, pool: LabelledImages) -> LabelledImages:
+        if len(pool.labels) == 0:
+            names = ", ".join(self.section.classes.items)
+            raise UserError(f"{folder}: holds no images in folders named {names}: {FILES}")
+        return pool

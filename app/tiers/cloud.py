@@ -8,16 +8,16 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from espalier.app.algorithms import MakeEdge
+from espalier.app.algorithms.algorithm import Algorithm, PlanRule
+from espalier.app.algorithms.build import MakeEdge
 from espalier.app.checkpoint import to_bytes
-from espalier.app.config.sections import RunConfig
+from espalier.app.config.sections import Deploy
 from espalier.app.errors import UserError, bad_value
 from espalier.app.federation import answers_of_nodes
 from espalier.app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
 from espalier.app.tiers.wire import Wire, profile_from_wire
-from espalier.app.wireless import JOINT_RULES
-from espalier.clients.gateway import request_to
-from espalier.clients.messages import QUERY_EDGE
+from espalier.clients.messages.edge import QUERY_EDGE, EdgeRequest
+from espalier.clients.messages.train import ACCURACY, LOSS
 from espalier.strategies import Profile
 from espalier.strategies.exchange import ask
 from espalier.strategies.screening import one_line
@@ -71,21 +71,17 @@ class EdgeHost:
     state: dict[str, Any]
 
 
-def gather_edges(grid: Grid, config: RunConfig) -> list[EdgeHost]:
+def gather_edges(grid: Grid, num_edges: int, deploy: Deploy) -> list[EdgeHost]:
     """Wait until the gateways of `num-edges` edges have answered; return the edges.
 
     Raises
     ------
     UserError
-        If too few or too many answer within `deploy.wait-for-nodes` seconds, two are of the same edge, an edge's config
-        is another one, or the clients are not 0 to num-clients - 1, each once.
+        If too few or too many answer within `deploy.wait-for-nodes` seconds, or two are of the same edge.
     """
-    refuse_rules_over_all_cells(config)
     edges: dict[str, EdgeHost] = {}
     try:
-        for answers in answers_of_nodes(
-            grid, config.edges, config.deploy.wait_for_nodes, partial(ask_edges, grid, config)
-        ):
+        for answers in answers_of_nodes(grid, num_edges, deploy.wait_for_nodes, partial(ask_edges, grid, deploy)):
             for edge in answers:
                 if edge.name in edges:
                     both = f"{edges[edge.name].gateway} and {edge.gateway}"
@@ -93,7 +89,7 @@ def gather_edges(grid: Grid, config: RunConfig) -> list[EdgeHost]:
                 edges[edge.name] = edge
                 numbers = ", ".join(str(profile.partition_id) for profile in edge.clients)
                 logger.info("edge %r joined, with clients %s (gateway: node %d)", edge.name, numbers, edge.gateway)
-            if len(edges) >= config.edges:
+            if len(edges) >= num_edges:
                 break
     except TimeoutError:
         there = ", ".join(map(repr, edges)) or "none"
@@ -101,22 +97,19 @@ def gather_edges(grid: Grid, config: RunConfig) -> list[EdgeHost]:
         allowed += (
             "an edge that is busy with a round of an earlier run answers when that is over: raise deploy.wait-for-nodes"
         )
-        raise bad_value("num-edges", config.edges, allowed) from None
-    if len(edges) > config.edges:
-        raise bad_value("num-edges", config.edges, f"{len(edges)}, the edges that answer: {', '.join(edges)}")
-    for edge in edges.values():
-        check_same_config(config, edge)
-    check_clients(config, edges.values())
+        raise bad_value("num-edges", num_edges, allowed) from None
+    if len(edges) > num_edges:
+        raise bad_value("num-edges", num_edges, f"{len(edges)}, the edges that answer: {', '.join(edges)}")
     return list(edges.values())
 
 
-def ask_edges(grid: Grid, config: RunConfig, node_ids: Iterable[int]) -> dict[int, EdgeHost]:
+def ask_edges(grid: Grid, deploy: Deploy, node_ids: Iterable[int]) -> dict[int, EdgeHost]:
     """Return the edges that nodes are gateways of, by node id; others are logged."""
     ids = sorted(node_ids)
     # An edge's run is there before its devices are; it may be asked again.
-    wait = max(config.deploy.wait_for_nodes, 1)
-    messages = [request_to(n, QUERY_EDGE, to_bytes({}), wait_seconds=wait, reply_seconds=wait) for n in ids]
-    replies = ask(grid, messages, timeout_seconds=config.deploy.reply_timeout or None)
+    wait = max(deploy.wait_for_nodes, 1)
+    messages = [EdgeRequest(to_bytes({}), wait, wait).to_message(n, QUERY_EDGE) for n in ids]
+    replies = ask(grid, messages, timeout_seconds=deploy.reply_timeout or None)
     edges = {}
     for node_id, reply in zip(ids, replies, strict=True):
         try:
@@ -139,13 +132,29 @@ def _edge_host(gateway: int, answer: Wire) -> EdgeHost:
     return EdgeHost(name, gateway, clients, config, dict(answer["state"]))
 
 
-def check_same_config(config: RunConfig, edge: EdgeHost) -> None:
+def check_edges(own: Mapping[str, Any], edges: Sequence[EdgeHost], num_clients: int) -> None:
+    """Raise UserError where an edge's run trains in another way than this one, or the clients are not all there.
+
+    Parameters
+    ----------
+    own : Mapping[str, Any]
+        The settings of the cloud's run, by their keys.
+    edges : Sequence[EdgeHost]
+        What the edges say of themselves.
+    num_clients : int
+        The clients are 0 to `num_clients` - 1, each once.
+    """
+    for edge in edges:
+        check_same_config(own, edge)
+    check_clients(num_clients, edges)
+
+
+def check_same_config(own: Mapping[str, Any], edge: EdgeHost) -> None:
     """Raise UserError where an edge's run trains in another way than this one."""
-    own = config.as_dict()
     for key in sorted(own.keys() | edge.config.keys()):
         is_own = key in OWN_KEYS or (key.startswith(OWN_PREFIXES) and key not in NOT_OWN)
         if key == "split.transport":  # messages round nothing
-            is_own = config.stream.payload == "float32"
+            is_own = own["stream.payload"] == "float32"
         if is_own:
             continue
         if own.get(key) != edge.config.get(key):
@@ -155,7 +164,7 @@ def check_same_config(config: RunConfig, edge: EdgeHost) -> None:
             )
 
 
-def check_clients(config: RunConfig, edges: Iterable[EdgeHost]) -> None:
+def check_clients(num_clients: int, edges: Iterable[EdgeHost]) -> None:
     """Raise UserError unless every client belongs to one edge."""
     edge_of: dict[int, str] = {}
     for edge in edges:
@@ -166,17 +175,15 @@ def check_clients(config: RunConfig, edges: Iterable[EdgeHost]) -> None:
                     f"partition-id = {client} at edge {edge_of[client]!r} and at {edge.name!r}: allowed is one edge"
                 )
             edge_of[client] = edge.name
-    if missing := sorted(set(range(config.federation.num_clients)) - edge_of.keys()):
-        raise bad_value(
-            "num-clients", config.federation.num_clients, f"as many as the edges have: clients {missing} are missing"
-        )
-    if unknown := sorted(edge_of.keys() - set(range(config.federation.num_clients))):
-        raise bad_value(
-            "num-clients", config.federation.num_clients, f"as many as the edges have: they have clients {unknown}"
-        )
+    if missing := sorted(set(range(num_clients)) - edge_of.keys()):
+        raise bad_value("num-clients", num_clients, f"as many as the edges have: clients {missing} are missing")
+    if unknown := sorted(edge_of.keys() - set(range(num_clients))):
+        raise bad_value("num-clients", num_clients, f"as many as the edges have: they have clients {unknown}")
 
 
-def remote_edges(config: RunConfig, edges: Iterable[EdgeHost]) -> MakeEdge:
+def remote_edges(
+    edges: Iterable[EdgeHost], edge_rounds: int, deploy: Deploy, figures: Sequence[str] = (ACCURACY, LOSS)
+) -> MakeEdge:
     """Return the function that makes the edge of a name."""
     by_name = {edge.name: edge for edge in edges}
 
@@ -186,17 +193,18 @@ def remote_edges(config: RunConfig, edges: Iterable[EdgeHost]) -> MakeEdge:
             name,
             edge.gateway,
             [profile.partition_id for profile in edge.clients],
-            config.federation.edge_rounds,
+            edge_rounds,
             edge.state,
-            wait_seconds=min(config.deploy.wait_for_nodes, LONGEST_WAIT_SECONDS),
-            reply_seconds=config.deploy.reply_timeout,
+            wait_seconds=min(deploy.wait_for_nodes, LONGEST_WAIT_SECONDS),
+            reply_seconds=deploy.reply_timeout,
+            figures=figures,
         )
 
     return make
 
 
-def refuse_rules_over_all_cells(config: RunConfig) -> None:
+def refuse_rules_over_all_cells(algorithm: Algorithm, rule: PlanRule, role: str) -> None:
     """Raise UserError for an algorithm whose edges must know the clients of all edges."""
-    if config.algorithm in JOINT_RULES:
-        allowed = f"another one for deploy.role = {config.deploy.role!r}: its plans are for the clients of all edges"
-        raise bad_value("algorithm", config.algorithm, allowed)
+    if rule.over_all_cells:
+        allowed = f"another one for deploy.role = {role!r}: its plans are for the clients of all edges at once"
+        raise bad_value("algorithm", algorithm.text, allowed)

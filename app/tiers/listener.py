@@ -1,32 +1,29 @@
 """The edge's end of the local socket."""
 
-import os
-import socket
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import CancelledError, Future, InvalidStateError, ThreadPoolExecutor
 from logging import getLogger
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from secrets import token_hex
+
+import grpc
 
 from espalier.app.errors import bad_value
-from espalier.clients.edge_socket import KEY, MAX_BYTES, SOCKET, connection_over, folder_fault
+from espalier.clients.edge_socket import ANSWER, OPTIONS, SERVICE, SOCKET, TYPE, address_of, folder_fault, is_served
 
 logger = getLogger("espalier")
 
-KEY_BYTES = 32
-SILENCE_SECONDS = 30.0  # a gateway that says nothing for so long is let go
+THREADS = 4  # one holds a request that waits to be served, or that has not arrived whole
 
 
 class EdgeListener:
-    """Listens for gateways in a private folder, which it makes, with a key that is new each time.
+    """Listens for gateways in a private folder, which it makes.
 
     Parameters
     ----------
     folder : Path
-        The folder; it holds ``socket`` and ``key``.
-    silence_seconds : float (default: 30)
-        How long to wait for a gateway that says nothing.
+        The folder; it holds ``socket``.
 
     Raises
     ------
@@ -35,21 +32,32 @@ class EdgeListener:
         run listens there.
     """
 
-    def __init__(self, folder: Path, silence_seconds: float = SILENCE_SECONDS) -> None:
+    def __init__(self, folder: Path) -> None:
         self._path = folder / SOCKET
-        self._silence_seconds = silence_seconds
+        self._requests: SimpleQueue[tuple[str, bytes, Future[bytes]]] = SimpleQueue()
+        handlers = {ANSWER: grpc.unary_unary_rpc_method_handler(self._receive)}
+        self._server = grpc.server(
+            ThreadPoolExecutor(THREADS, "edge-listener"),
+            [grpc.method_handlers_generic_handler(SERVICE, handlers)],
+            options=OPTIONS,
+        )
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if fault := folder_fault(folder):
                 raise bad_value("deploy.edge-folder", str(folder), fault)
-            if _is_served(self._path):
+            if is_served(folder):
                 raise bad_value("deploy.edge-folder", str(folder), "another folder: a run serves an edge there")
-            self._key = _new_key(folder / KEY)
-            self._socket = _listening_socket(self._path)
+            # Whoever finds it under its final name can connect; and gRPC removes it in the end by this one.
+            new = folder / token_hex(len(SOCKET) // 2)
+            self._server.add_insecure_port(address_of(new))
+            self._server.start()
+            new.replace(self._path)
         except OSError as error:
             raise bad_value(
                 "deploy.edge-folder", str(folder), f"a folder that can be written ({error.strerror})"
             ) from None
+        except RuntimeError:  # gRPC's, which says on standard error why it can't make the socket
+            raise bad_value("deploy.edge-folder", str(folder), "a folder that can be written") from None
 
     def serve_one(self, answer: Callable[[str, bytes], bytes], timeout_seconds: float) -> bool:
         """Wait for a request and answer it.
@@ -59,29 +67,29 @@ class EdgeListener:
         answer : Callable[[str, bytes], bytes]
             Called with the message type and the request, returns the reply.
         timeout_seconds : float
-            How long to wait for a gateway.
+            How long to wait for a request.
 
         Returns
         -------
         bool
-            Whether one came, with or without a request that could be answered.
+            Whether one came.
         """
-        self._socket.settimeout(timeout_seconds)
         try:
-            local, _ = self._socket.accept()
-        except TimeoutError:
+            message_type, request, reply = self._requests.get(timeout=timeout_seconds)
+        except Empty:
             return False
-        with local:
-            connection = connection_over(local, self._silence_seconds)
-        with connection:
-            if self._knows_the_key(connection):
-                self._serve(connection, answer)
+        if not reply.cancelled():
+            made = answer(message_type, request)
+            try:
+                reply.set_result(made)
+            except InvalidStateError:
+                logger.warning("gateway left before it had the answer to %s", message_type)
         return True
 
     def close(self) -> None:
         """Stop listening."""
         self._path.unlink(missing_ok=True)  # while it is known to be its own
-        self._socket.close()
+        self._server.stop(None).wait()
 
     def __enter__(self) -> "EdgeListener":
         return self
@@ -89,60 +97,12 @@ class EdgeListener:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _knows_the_key(self, connection: Connection) -> bool:
+    def _receive(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        """Hand a request to `serve_one` and wait for the reply, in a thread of gRPC's."""
+        reply: Future[bytes] = Future()
+        if context.add_callback(reply.cancel):  # when the gateway leaves, and when the run ends
+            self._requests.put((str(dict(context.invocation_metadata()).get(TYPE)), request, reply))
         try:
-            deliver_challenge(connection, self._key)
-            answer_challenge(connection, self._key)
-        except (AuthenticationError, AssertionError):
-            logger.warning("gateway refused: it does not know the key in %s", self._path.parent)
-            return False
-        except BlockingIOError:
-            logger.warning("gateway refused: it said nothing for %g s", self._silence_seconds)
-            return False
-        except (OSError, EOFError):  # it has gone, or looked whether anybody listens
-            return False
-        return True
-
-    def _serve(self, connection: Connection, answer: Callable[[str, bytes], bytes]) -> None:
-        try:
-            message_type = connection.recv_bytes(256).decode(errors="replace")
-            request = connection.recv_bytes(MAX_BYTES)
-        except (OSError, EOFError) as error:
-            logger.warning("gateway left before its request was here (%s)", type(error).__name__)
-            return
-        reply = answer(message_type, request)
-        try:
-            connection.send_bytes(reply)
-        except OSError:
-            logger.warning("gateway left before it had the answer to %s", message_type)
-
-
-def _is_served(path: Path) -> bool:
-    """Return whether somebody listens at a socket; the one of a run that died refuses."""
-    with socket.socket(socket.AF_UNIX) as local, suppress(FileNotFoundError, ConnectionRefusedError):
-        local.connect(str(path))
-        return True
-    return False
-
-
-def _listening_socket(path: Path) -> socket.socket:
-    """Return a socket that listens at a path, in place of what was there."""
-    new = path.with_name("new")  # whoever finds it under its final name can connect
-    new.unlink(missing_ok=True)
-    listening = socket.socket(socket.AF_UNIX)
-    listening.bind(str(new))
-    listening.listen()
-    new.replace(path)
-    return listening
-
-
-def _new_key(path: Path) -> bytes:
-    """Write a new key, which nobody else may read, in place of the one that was there."""
-    key = os.urandom(KEY_BYTES)
-    temporary = path.with_suffix(".part")
-    temporary.unlink(missing_ok=True)
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(file, "wb") as stream:
-        stream.write(key)
-    temporary.replace(path)
-    return key
+            return reply.result()
+        except CancelledError:
+            return b""  # to nobody

@@ -8,11 +8,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from espalier.app.checkpoint import from_bytes, to_bytes
 from espalier.app.tiers.wire import Wire, evaluation_from_wire, heads_from_wire, updates_from_wire
-from espalier.clients.gateway import from_payload, request_to
-from espalier.clients.messages import EVALUATE_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
+from espalier.clients.messages.edge import EVALUATE_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS, EdgeRequest, from_payload
+from espalier.clients.messages.train import ACCURACY, LOSS
 from espalier.strategies import Evaluation, Failure, Update
-from espalier.strategies.edges import EVERYBODY
 from espalier.strategies.exchange import Exchanges
+from espalier.strategies.outcomes import EVERYBODY
 from espalier.strategies.screening import one_line
 from espalier.strategies.split import FineTuning, Personalised
 from espalier.strategies.views import MemberGrid
@@ -47,6 +47,8 @@ class RemoteEdge:
         How long the gateway waits where the edge's run is not there.
     reply_seconds : float
         How long it waits for an answer; 0 waits for ever.
+    figures : Sequence[str] (default: accuracy and loss)
+        What an evaluation of each client has to hold.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class RemoteEdge:
         *,
         wait_seconds: float,
         reply_seconds: float,
+        figures: Sequence[str] = (ACCURACY, LOSS),
     ) -> None:
         self.name = name
         self.gateway = gateway
@@ -66,6 +69,7 @@ class RemoteEdge:
         self.edge_rounds = edge_rounds
         self.wait_seconds = wait_seconds
         self.reply_seconds = reply_seconds
+        self.figures = figures
         self._state = state
         self._updates: list[Update] = []
         self._is_there = True
@@ -83,9 +87,13 @@ class RemoteEdge:
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Evaluation]:
         """Let the edge evaluate `arrays` on its clients."""
-        request = {"round": server_round // self.edge_rounds, "arrays": arrays, "config": config}
+
+        def read(reply: Wire) -> Evaluation:
+            return evaluation_from_wire(reply, self.clients, self.figures)
+
         try:
-            return (yield from self._ask(EVALUATE_EDGE, request, lambda r: evaluation_from_wire(r, self.clients)))
+            request = {"round": server_round // self.edge_rounds, "arrays": arrays, "config": config}
+            return (yield from self._ask(EVALUATE_EDGE, request, read))
         except EdgeError as error:
             return Evaluation(failures=[Failure(EVERYBODY, str(error))])
 
@@ -143,8 +151,7 @@ def exchange_with(
     EdgeError
         If there is none, or the edge says that it failed.
     """
-    message = request_to(gateway, message_type, request, wait_seconds=wait_seconds, reply_seconds=reply_seconds)
-    (reply,) = yield [message]
+    (reply,) = yield [EdgeRequest(request, wait_seconds, reply_seconds).to_message(gateway, message_type)]
     return reply_of(reply)
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 
-from espalier.clients.messages import ACCURACY, LOSS, TOP
+from espalier.clients.messages.arrays import to_record
+from espalier.clients.messages.train import ACCURACY, LOSS, TOP
 from espalier.strategies import EdgeOutcome, Evaluation, Failure, Profile, Update
-from espalier.strategies.edges import EVERYBODY
+from espalier.strategies.outcomes import EVERYBODY
 from espalier.strategies.screening import array_fault, in_form_of
 from espalier.strategies.split import Personalised
-from espalier.strategies.split.conversation import to_record
 
 Wire = dict[str, Any]
 
@@ -123,12 +123,15 @@ def evaluation_to_wire(evaluation: Evaluation, client_of: Mapping[int, int]) -> 
     }
 
 
-def evaluation_from_wire(wire: Wire, clients: Sequence[int]) -> Evaluation:
-    """Return what `evaluation_to_wire` made, somewhere else; raises what `updates_from_wire` does."""
+def evaluation_from_wire(wire: Wire, clients: Sequence[int], figures: Sequence[str]) -> Evaluation:
+    """Return what `evaluation_to_wire` made, somewhere else; raises what `updates_from_wire` does.
+
+    Each client's metrics have to hold these figures.
+    """
     return Evaluation(
         metrics=_metrics(wire["metrics"]),
         weight=_weight(wire["weight"]),
-        replies=_by_node(wire["replies"], clients),
+        replies=_by_node(wire["replies"], clients, figures),
         failures=_failures_from_wire(wire["failures"], clients),
     )
 
@@ -150,7 +153,7 @@ def heads_from_wire(wire: Wire, clients: Sequence[int]) -> Personalised:
             raise ValueError(fault)
     return Personalised(
         heads={n: head.to_torch_state_dict() for n, head in heads.items()},
-        metrics=_by_node(wire["metrics"], clients),
+        metrics=_by_node(wire["metrics"], clients, (ACCURACY, LOSS)),
         failures=_failures_from_wire(wire["failures"], clients),
     )
 
@@ -191,17 +194,18 @@ def _metrics(value: Any) -> MetricRecord | None:
 
 def _finite_metrics(value: Any) -> MetricRecord | None:
     metrics = _metrics(value)
-    for name, number in (metrics or {}).items():
+    numbers: Mapping[str, Any] = metrics or {}
+    for name, number in numbers.items():
         if not math.isfinite(number):
             raise ValueError(f"metric {name!r} is {number!r}")
     return metrics
 
 
-def _by_node(metrics: Mapping[Any, Any], clients: Sequence[int]) -> dict[int, MetricRecord]:
+def _by_node(metrics: Mapping[Any, Any], clients: Sequence[int], figures: Sequence[str]) -> dict[int, MetricRecord]:
     """Return each client's metrics of an evaluation, as the reports need them; NaN is a figure too."""
     for own in metrics.values():
         _metrics(own)
-        for name in (ACCURACY, LOSS):
+        for name in figures:
             float(own[name])
         for name in own:
             if name.startswith(TOP):

@@ -7,18 +7,26 @@ messages.
 
 import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
+from flwr.app import ConfigRecordValues
 from torch import Tensor
 
-from . import as_computed, as_travels
+from .arrays import as_computed, as_travels
 
 # The RPC that carries frames, and the key of its metadata that holds the client's ticket.
 METHOD: Final = "/espalier.CutLayer/Stream"
 TOKEN_KEY: Final = "espalier-token"
+
+# Keys of the config record that tell a client where its stream goes.
+STREAM_ADDRESS: Final = "stream-address"
+STREAM_CERTIFICATE: Final = "stream-certificate"
+STREAM_TOKEN: Final = "stream-token"
+STREAM_MAX_BYTES: Final = "stream-max-bytes"
 
 PAYLOADS: Final = ("float32", "float16", "int8")
 PROBE_BYTES: Final = 2**20
@@ -26,6 +34,45 @@ PROBE_BYTES: Final = 2**20
 _HEADER = struct.Struct("<IIBBfI")  # step, number of steps, kind of numbers, dimensions, seconds held, labels
 _MOST_DIMENSIONS = 8
 _CODES = {torch.float32: 0, torch.float64: 1, "float16": 2, "int8": 3}
+
+
+@dataclass(frozen=True)
+class StreamTicket:
+    """The right to open one stream, once, as it is told to a client in a config record.
+
+    Parameters
+    ----------
+    address : str
+        Host and port of the edge.
+    certificate : bytes
+        PEM; the one to trust.
+    token : str
+        Shown when the stream is opened.
+    max_bytes : int
+        The largest frame.
+    """
+
+    address: str
+    certificate: bytes
+    token: str
+    max_bytes: int
+
+    def to_config(self) -> dict[str, ConfigRecordValues]:
+        """Return the keys of a config record."""
+        return {
+            STREAM_ADDRESS: self.address,
+            STREAM_CERTIFICATE: self.certificate,
+            STREAM_TOKEN: self.token,
+            STREAM_MAX_BYTES: self.max_bytes,
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self | None:
+        """Read what `to_config` wrote; None where there is no ticket."""
+        if STREAM_TOKEN not in config:
+            return None
+        address, token = str(config[STREAM_ADDRESS]), str(config[STREAM_TOKEN])
+        return cls(address, bytes(config[STREAM_CERTIFICATE]), token, int(config[STREAM_MAX_BYTES]))
 
 
 @dataclass(frozen=True)
@@ -249,7 +296,7 @@ def _written(form: Format, values: Tensor) -> tuple[Tensor, ...]:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.contiguous().numpy().reshape(-1)).cast("B")
+    return tensor.contiguous().numpy().reshape(-1).data.cast("B")
 
 
 def _travelling_shape(sample_shape: tuple[int, ...]) -> tuple[int, ...]:

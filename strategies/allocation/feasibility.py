@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .costs import client_costs
 from .plan import Plan, objective
@@ -96,15 +97,16 @@ def _client_violations(problem: Problem, plan: Plan) -> Iterator[str]:
         spent = client_costs(problem, who, plan.option[who], rounds, frequency, power)
     seconds = spent["compute_seconds"] + spent["upload_seconds"] + spent["idle_seconds"]
     joules = spent["compute_joules"] + spent["upload_joules"]
-    for name, what, values, low, high in (
+    limits: list[tuple[str, str, np.ndarray, ArrayLike, ArrayLike]] = [
         ("C4", "local_rounds", rounds, 1, problem.max_local_rounds),
         ("C5", "frequency_hz", frequency, problem.min_frequency_hz[who], problem.max_frequency_hz[who]),
         ("C6", "power_watts", power, 0, problem.max_power_watts[who]),
         ("C7", "seconds", seconds, 0, problem.deadline_seconds),
         ("C8", "joules", joules, 0, problem.energy_budget_joules[who]),
         *(("costs", name, getattr(plan, name)[who], values, values) for name, values in spent.items()),
-    ):
-        low, high = np.broadcast_to(low, who.shape), np.broadcast_to(high, who.shape)
+    ]
+    for name, what, values, *ends in limits:
+        low, high = (np.broadcast_to(end, who.shape) for end in ends)
         kept = (values >= low * (1 - TOLERANCE)) & (values <= high * (1 + TOLERANCE))
         for i in np.flatnonzero(~kept):
             yield f"{name}: client {who[i]}: {what} = {values[i]:.9g}, must be from {low[i]:.9g} to {high[i]:.9g}"
@@ -149,7 +151,7 @@ def least_seconds(problem: Problem) -> np.ndarray:
     """Return what one local round takes each client at its highest frequency and power, shape ``(U,)``."""
     client, option = np.indices((problem.clients, problem.options))
     costs = client_costs(
-        problem, client, option, np.int64(1), problem.max_frequency_hz[client], problem.max_power_watts[client]
+        problem, client, option, np.array(1), problem.max_frequency_hz[client], problem.max_power_watts[client]
     )
     return (costs["compute_seconds"] + costs["upload_seconds"] + costs["idle_seconds"]).min(axis=1)
 
@@ -157,7 +159,7 @@ def least_seconds(problem: Problem) -> np.ndarray:
 def _needs(problem: Problem) -> list[dict[str, str]]:
     """Return what one local round takes of each client at least, by the reason for which it may not suffice."""
     client, option = np.indices((problem.clients, problem.options))
-    joules = least_energy(problem, client, option, np.int64(1)).joules.min(axis=1)
+    joules = least_energy(problem, client, option, np.array(1)).joules.min(axis=1)
     return [
         {
             "deadline": f": one round takes {s:.4g} s at least",

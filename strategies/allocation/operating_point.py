@@ -110,7 +110,8 @@ def best_operating_point(
         whole[enough] = values
         return whole
 
-    return OperatingPoint(*(filled(v, 0.0) for v in (frequency, power, compute, upload)), filled(joules, np.inf))
+    frequency, power, compute, upload = (filled(values, 0.0) for values in (frequency, power, compute, upload))
+    return OperatingPoint(frequency, power, compute, upload, filled(joules, np.inf))
 
 
 def _best_shares(

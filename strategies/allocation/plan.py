@@ -87,8 +87,8 @@ def make_plan(
     option = np.broadcast_to(option, problem.clients)
     spent = client_costs(problem, who, option[who], local_rounds[who], frequency_hz[who], power_watts[who])
 
-    def filled(values: np.ndarray, kind: type = np.float64) -> np.ndarray:
-        whole = np.zeros(problem.clients, dtype=kind)
+    def filled(values: np.ndarray | bool, kind: type = np.float64) -> np.ndarray:
+        whole: np.ndarray = np.zeros(problem.clients, dtype=kind)
         whole[who] = values
         return whole
 

@@ -250,7 +250,7 @@ def _start(problem: Problem, clients: _Clients, who: np.ndarray) -> _Points:
     """
     one = np.ones(who.size)
     half = clients.points(one, one / 2)
-    least = least_energy(problem, who, np.int64(0), np.int64(1))
+    least = least_energy(problem, who, np.array(0), np.array(1))
     share = least.compute_seconds / (least.compute_seconds + least.upload_seconds)
     share = np.where(np.isfinite(half.value), half.compute_share, share)
     return clients.allowed(one * problem.max_local_rounds, share)
@@ -266,9 +266,11 @@ def _equal_shares(problem: Problem, who: np.ndarray) -> tuple[np.ndarray, np.nda
     eligible[who] = True
     taken = choose(problem, eligible)[0]
     seats = np.bincount(index, taken, cells.size)
-    limited = problem.previous is not None and problem.max_overlap is not None
-    again = problem.previous[who] if limited else np.zeros(who.size, dtype=bool)
-    overlap = np.full(cells.size, float(problem.max_overlap if limited else problem.clients_per_cell))
+    if problem.previous is None or problem.max_overlap is None:
+        again, most = np.zeros(who.size, dtype=bool), problem.clients_per_cell
+    else:
+        again, most = problem.previous[who], problem.max_overlap
+    overlap = np.full(cells.size, float(most))
     index = index[who]
     of_again, of_new = (np.maximum(np.bincount(index, part, cells.size), 1e-9) for part in (again, ~again))
     share_again = np.minimum(seats / (of_again + of_new), overlap / of_again)
@@ -366,7 +368,7 @@ class _Program:
             self._program.solve(solver=self._solver, warm_start=False)
         except self._failures:
             return None
-        if self._program.status != "optimal":
+        if self._program.status != "optimal" or self._variables.value is None:
             return None
         solution = self._variables.value[:, who]
         x = solution[:1]

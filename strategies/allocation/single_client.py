@@ -138,7 +138,8 @@ def eligibility(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     tuple[np.ndarray, np.ndarray]
         Booleans, and ``"deadline"``, ``"energy"`` or an empty string where eligible; both of shape ``(U,)``.
     """
-    return _verdict(problem, least_energy(problem, *np.indices((problem.clients, problem.options)), np.int64(1)).joules)
+    client, option = np.indices((problem.clients, problem.options))
+    return _verdict(problem, least_energy(problem, client, option, np.array(1)).joules)
 
 
 def _verdict(problem: Problem, joules: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

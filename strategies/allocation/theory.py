@@ -3,6 +3,7 @@
 from math import sqrt
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 SMALLEST, LARGEST = np.finfo(float).tiny, np.finfo(float).max
 ROUNDING = 1e-9
@@ -198,7 +199,7 @@ def _check_arrival(p_sc: np.ndarray, g2: np.ndarray) -> None:
     _check_range("g2", g2, 0, LARGEST, "0 <= g2")
 
 
-def _check_range(name: str, values: object, low: float, high: float, holds_for: str) -> None:
+def _check_range(name: str, values: ArrayLike, low: float, high: float, holds_for: str) -> None:
     least, most = np.min(values), np.max(values)  # not a number if one of them is not
     if not low <= least <= most <= high:
         raise ValueError(f"{name} from {least:g} to {most:g}: the theorem holds for {holds_for}")

@@ -1,5 +1,7 @@
 """Split training at an edge: the server half, the algorithms as edges, and head fine-tuning."""
 
+from espalier.clients.messages.cut import Cut
+
 from .edges import Relay, SplitEdge, SplitFedV1, SplitFedV2
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads
 from .server_block import ServerBlock
@@ -7,6 +9,7 @@ from .stream import StreamServer
 from .transports import MessageTransport, StreamTransport, Transport
 
 __all__ = [
+    "Cut",
     "FineTuning",
     "MessageTransport",
     "Personalised",

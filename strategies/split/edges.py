@@ -7,21 +7,26 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from espalier.clients.messages import TRAIN_LOSS
+from espalier.clients.messages.arrays import to_record
+from espalier.clients.messages.cut import Cut
+from espalier.clients.messages.train import TRAIN_LOSS
 
-from ..edges import Evaluation, StrategyEdge, Update
+from ..edges import StrategyEdge
 from ..exchange import Exchanges
+from ..outcomes import Evaluation, Update
 from ..randomness import derived_seed
 from ..views import MemberGrid
-from .conversation import Labels, MiniBatch, Outcome, Serve, Terms, Weights, to_record
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads
-from .server_block import MakeOptimizer, ServerBlock, checked_cut, legal_cuts, names_before
+from .labels import Labels
+from .loop import MiniBatch, Outcome, Serve, Terms, Weights
+from .server_block import Loss, MakeOptimizer, ServerBlock, checked_cut, legal_cuts, names_before, num_outputs
 from .transports import MessageTransport, Transport
 
 DRAWING = Lock()  # held while a server block draws random numbers: PyTorch's generators are the process's
@@ -35,12 +40,14 @@ class SplitEdge(ABC):
     model : nn.Sequential
         The whole model as a list of named blocks, the last one the head, with `out_features` as an `nn.Linear` has;
         on the device that the edge computes on.
-    cut_of : Callable[[int], int]
-        Number of blocks on a client, by its node id.
+    cut_of : Callable[[int], Cut | int]
+        Where the model is cut for a client, by its node id. A number k is short for ``Cut(k, len(model))``: the first k
+        blocks are the client's.
     make_optimizer : Callable[[list[nn.Parameter]], Optimizer]
         Makes the optimizer of a server block.
-    input_shape : tuple[int, ...]
-        Shape of one sample as the model takes it.
+    input_shape : tuple[int, ...], or what the model takes
+        Shape of one sample as the model takes it; for a model of other inputs than one tensor of its own data type, a
+        batch of one example, on its device.
     evaluation : StrategyEdge
         Evaluates the whole model on the clients.
     label_policy : "indices" or "labels" (default: "indices")
@@ -55,44 +62,50 @@ class SplitEdge(ABC):
         number.
     seed : int (default: 0)
         Decides samples of clients and random orders.
+    transport : Transport, optional (default: None)
+        How mini-batches travel; None is by messages.
+    loss : Callable[[Tensor, Tensor], Tensor] (default: cross-entropy)
+        Of outputs and labels, the mean over a mini-batch.
+    schedule : Callable[[float, int], float], optional (default: None)
+        The learning rate of the server blocks in a round, by the one that they were made with and the round.
 
     Raises
     ------
     ValueError
         If the model is not such a list, or has not such a cut (where clients may differ, in the first round).
-
-    Attributes
-    ----------
-    transport : Transport
-        How mini-batches travel: by messages, unless it is given another.
     """
 
     def __init__(
         self,
         model: nn.Sequential,
-        cut_of: Callable[[int], int],
+        cut_of: Callable[[int], Cut | int],
         make_optimizer: MakeOptimizer,
         *,
-        input_shape: tuple[int, ...],
+        input_shape: Any,
         evaluation: StrategyEdge,
         label_policy: str = "indices",
         frozen: ArrayRecord | None = None,
         participation: float = 1.0,
         max_batch: int | None = None,
         seed: int = 0,
+        transport: Transport | None = None,
+        loss: Loss = cross_entropy,
+        schedule: Callable[[float, int], float] | None = None,
     ) -> None:
         first = min(legal_cuts(model))
         self.model = model
-        self.cut_of = cut_of
+        self.cut_of = lambda node_id: Cut.of(model, cut_of(node_id))
         self.make_optimizer = make_optimizer
         self.evaluation = evaluation
         self.labels = Labels(label_policy)
-        self.transport: Transport = MessageTransport()
+        self.transport = transport or MessageTransport()
         self.frozen = frozen
         self.participation = participation
         self.max_batch = max_batch
         self.seed = seed
-        self.num_classes = model[-1].out_features
+        self.loss = loss
+        self.schedule = schedule
+        self.num_classes = num_outputs(model)
         self._cut_shapes = cut_shapes(model, input_shape)
         self._draws = draws_random_numbers(model[first:], self._cut_shapes[first])
 
@@ -131,7 +144,7 @@ class SplitEdge(ABC):
     def personalise(self, arrays: ArrayRecord, fine_tuning: FineTuning, grid: MemberGrid) -> Exchanges[Personalised]:
         """Fine-tune a head for every client, from a trained model, and evaluate it."""
         return fine_tune_heads(
-            self.model, self.whole(arrays), self.cut_of, self._cut_shapes, self.labels, fine_tuning, grid
+            self.model, self.whole(arrays), self.cut_of, self._cut_shapes, self.labels, fine_tuning, grid, self.loss
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -144,18 +157,28 @@ class SplitEdge(ABC):
 
     def whole(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return the whole model: the travelling part and the frozen one, in the model's order."""
-        frozen = self.frozen or {}
+        frozen = self.frozen or ArrayRecord()
         return ArrayRecord({n: arrays[n] if n in arrays else frozen[n] for n in self.model.state_dict()})
 
-    def client_block(self, weights: Mapping[str, Any], cut: int) -> dict[str, Any]:
+    def client_block(self, weights: Mapping[str, Any], cut: Cut) -> dict[str, Any]:
         """Return the weights in front of the cut."""
         return {name: weights[name] for name in names_before(weights, self.model, cut)}
 
-    def server_block(self, cut: int) -> ServerBlock:
+    def server_block(self, cut: Cut | int) -> ServerBlock:
         """Return a new server half for a cut."""
         return ServerBlock(
-            self.model, checked_cut(self.model, cut), self.make_optimizer, frozen_head=self.frozen is not None
+            self.model,
+            checked_cut(self.model, cut),
+            self.make_optimizer,
+            frozen_head=self.frozen is not None,
+            loss=self.loss,
         )
+
+    def begin(self, server: ServerBlock, weights: Weights, server_round: int) -> None:
+        """Let a server half begin a round."""
+        server.load(weights)
+        if (schedule := self.schedule) is not None:
+            server.set_learning_rates(lambda rate: schedule(rate, server_round))
 
     def converse(
         self,
@@ -187,7 +210,7 @@ class SplitEdge(ABC):
             server_round=server_round,
             blocks={node_id: by_cut[cut] for node_id, cut in cuts.items()},
             cuts=cuts,
-            cut_shapes={node_id: self._cut_shapes[cut] for node_id, cut in cuts.items()},
+            cut_shapes={node_id: self._cut_shapes[cut.first] for node_id, cut in cuts.items()},
             dtype=next(self.model.parameters()).dtype,
             labels=self.labels,
             num_classes=self.num_classes,
@@ -240,7 +263,7 @@ class SplitFedV1(SplitEdge):
         """Train every client against a server block of its own, then average."""
         servers = {node_id: self.server_block(self.cut_of(node_id)) for node_id in clients}
         for server in servers.values():
-            server.load(weights)
+            self.begin(server, weights, server_round)
 
         def serve(batches: list[MiniBatch]) -> dict[int, Tensor | ValueError]:
             return {b.node_id: self.step(servers[b.node_id], b, server_round, losses) for b in batches}
@@ -257,13 +280,13 @@ class SharedServerEdge(SplitEdge):
     ----------
     model : nn.Sequential
         The whole model.
-    cut : int
-        Number of blocks on every client.
+    cut : Cut | int
+        Where the model is cut for every client, as what `SplitEdge`'s `cut_of` returns.
     make_optimizer, **options
         As for `SplitEdge`.
     """
 
-    def __init__(self, model: nn.Sequential, cut: int, make_optimizer: MakeOptimizer, **options: Any) -> None:
+    def __init__(self, model: nn.Sequential, cut: Cut | int, make_optimizer: MakeOptimizer, **options: Any) -> None:
         super().__init__(model, lambda node_id: cut, make_optimizer, **options)
         self.server = self.server_block(cut)
 
@@ -304,7 +327,7 @@ class SplitFedV2(SharedServerEdge):
     def __init__(
         self,
         model: nn.Sequential,
-        cut: int,
+        cut: Cut | int,
         make_optimizer: MakeOptimizer,
         *,
         one_by_one: bool = False,
@@ -317,7 +340,7 @@ class SplitFedV2(SharedServerEdge):
         self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: "Losses"
     ) -> Exchanges[tuple[Outcome, Weights]]:
         """Train all clients against the shared server block, then average the client blocks."""
-        self.server.load(weights)
+        self.begin(self.server, weights, server_round)
         passes = count()
 
         def shuffled(batches: list[MiniBatch]) -> list[MiniBatch]:
@@ -342,7 +365,7 @@ class Relay(SharedServerEdge):
         self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: "Losses"
     ) -> Exchanges[tuple[Outcome, Weights]]:
         """Pass the client block along the clients, in client order."""
-        self.server.load(weights)
+        self.begin(self.server, weights, server_round)
         serve = self.serve_in_order(server_round, losses, lambda batches: batches)
         outcome = Outcome()
         for node_id in clients:
@@ -391,8 +414,8 @@ def average(models: Mapping[int, Weights], num_examples: Mapping[int, int]) -> W
     for name, first in next(iter(models.values())).items():
         exact = first.dtype if first.is_floating_point() else torch.float64
         parts = (model[name].to(exact) * (num_examples[n] / total) for n, model in models.items())
-        summed = sum(parts)
-        result[name] = summed if first.is_floating_point() else summed.round().to(first.dtype)  # type: ignore[union-attr]
+        summed = cast(Tensor, sum(parts))  # of one model at least
+        result[name] = summed if first.is_floating_point() else summed.round().to(first.dtype)
     return result
 
 
@@ -401,18 +424,28 @@ def _on_cpu(weights: Weights) -> Weights:
 
 
 @torch.no_grad()
-def cut_shapes(model: nn.Sequential, input_shape: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
-    """Return the shape of one sample's activations behind every legal cut."""
-    was_training, first = model.training, next(model.parameters())
+def cut_shapes(model: nn.Sequential, example: Any) -> dict[int, tuple[int, ...]]:
+    """Return the shape of one sample's activations behind every legal cut, by the number of blocks in front of it.
+
+    `example` is as for `example_input`.
+    """
+    was_training = model.training
     model.eval()
-    sample, shapes = first.new_zeros(1, *input_shape), {}
+    sample, shapes = example_input(model, example), {}
     legal = legal_cuts(model)
-    for cut, block in enumerate(model[:-1], start=1):
+    for cut, block in enumerate(list(model)[:-1], start=1):
         sample = block(sample)
         if cut in legal:
             shapes[cut] = tuple(sample.shape[1:])
     model.train(was_training)
     return shapes
+
+
+def example_input(model: nn.Module, example: Any) -> Any:
+    """Return a batch of one for a model: `example` itself, or zeros where it is a shape, a tuple of integers."""
+    if isinstance(example, tuple) and all(isinstance(size, int) for size in example):
+        return next(model.parameters()).new_zeros(1, *example)
+    return example
 
 
 @torch.no_grad()

@@ -5,28 +5,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from espalier.clients.messages import (
-    ACTIVATIONS,
-    ARRAYS,
-    CLIENT_BLOCK,
-    CONFIG,
-    CUT,
-    EVALUATE,
-    NUM_EXAMPLES,
-    NUM_STEPS,
-    SPLIT_FEATURES,
-    to_tensor,
-)
+from espalier.clients.messages.arrays import to_record
+from espalier.clients.messages.cut import Cut
+from espalier.clients.messages.split import Features, SplitFeatures
+from espalier.clients.messages.train import NUM_EXAMPLES, Evaluate
 
 from ..exchange import Exchanges
-from ..screening import Failure, one_line, screen
+from ..screening import Failure, content_of, one_line, screen
 from ..views import MemberGrid
-from .conversation import Labels, Weights, to_record
-from .server_block import channels_last, names_before
+from .labels import Labels
+from .loop import Weights
+from .server_block import Loss, channels_last, names_before, num_outputs
 
 
 @dataclass(frozen=True)
@@ -67,11 +60,12 @@ class Personalised:
 def fine_tune_heads(
     model: nn.Sequential,
     arrays: ArrayRecord,
-    cut_of: Callable[[int], int],
+    cut_of: Callable[[int], Cut],
     cut_shapes: Mapping[int, tuple[int, ...]],
     labels: Labels,
     fine_tuning: FineTuning,
     grid: MemberGrid,
+    loss: Loss = cross_entropy,
 ) -> Exchanges[Personalised]:
     """Fine-tune a head for every client of an edge and evaluate it, in two exchanges.
 
@@ -83,16 +77,18 @@ def fine_tune_heads(
         Workspace on the device to compute on.
     arrays : ArrayRecord
         The whole trained model.
-    cut_of : Callable[[int], int]
-        Number of blocks on a client.
+    cut_of : Callable[[int], Cut]
+        Where the model is cut for a client, by its node id.
     cut_shapes : Mapping[int, tuple[int, ...]]
-        By cut: the shape of one sample's activations behind it.
+        By the number of blocks in front of the cut: the shape of one sample's activations behind it.
     labels : Labels
         Finds the labels, as in training.
     fine_tuning : FineTuning
         Steps and learning rate.
     grid : MemberGrid
         The edge's nodes.
+    loss : Callable[[Tensor, Tensor], Tensor] (default: cross-entropy)
+        Of outputs and labels, the mean over a mini-batch.
     """
     clients = grid.get_node_ids()
     failures = yield from labels.register(clients)
@@ -104,19 +100,15 @@ def fine_tune_heads(
     heads: dict[int, dict[str, Tensor]] = {}
     for node_id, reply in zip(known, (yield messages), strict=True):
         try:
-            if reply.has_error():
-                raise ValueError(reply.error.reason)
-            batches, targets = _features(
-                reply.content, node_id, cut_shapes[cut_of(node_id)], labels, model, fine_tuning
+            features = Features.from_content(content_of(reply), label_policy=labels.policy)
+            batches, targets = _checked(
+                features, node_id, cut_shapes[cut_of(node_id).first], labels, model, fine_tuning
             )
-            heads[node_id] = _fine_tune(model, cut_of(node_id), batches, targets, fine_tuning)
+            heads[node_id] = _fine_tune(model, cut_of(node_id), batches, targets, fine_tuning, loss)
         except (ValueError, KeyError, TypeError, RuntimeError) as error:
             failures.append(Failure(node_id, one_line(error)))
 
-    messages = [
-        Message(RecordDict({ARRAYS: to_record({**weights, **head}), CONFIG: ConfigRecord()}), node_id, EVALUATE)
-        for node_id, head in heads.items()
-    ]
+    messages = [Evaluate(to_record({**weights, **head})).to_message(node_id) for node_id, head in heads.items()]
     replies, bad = screen(messages, (yield messages), NUM_EXAMPLES)
     metrics = {
         node_id: MetricRecord({**next(iter(reply.content.metric_records.values()))})
@@ -127,45 +119,49 @@ def fine_tune_heads(
 
 
 def _ask(
-    node_id: int, weights: Weights, model: nn.Sequential, cut: int, labels: Labels, fine_tuning: FineTuning
+    node_id: int, weights: Weights, model: nn.Sequential, cut: Cut, labels: Labels, fine_tuning: FineTuning
 ) -> Message:
     block = to_record({name: weights[name] for name in names_before(weights, model, cut)})
-    config = ConfigRecord({CUT: cut, NUM_STEPS: fine_tuning.num_steps, **labels.terms(node_id)})
-    return Message(RecordDict({CLIENT_BLOCK: block, CONFIG: config}), node_id, SPLIT_FEATURES)
+    return SplitFeatures(block, cut.first, fine_tuning.num_steps, labels.terms(node_id)).to_message(node_id)
 
 
-def _features(
-    content: RecordDict,
+def _checked(
+    features: Features,
     node_id: int,
     cut_shape: tuple[int, ...],
     labels: Labels,
     model: nn.Sequential,
     fine_tuning: FineTuning,
-) -> tuple[list[Tensor], list[Tensor]]:
+) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
     """Return a client's activations and labels, a tensor of each for every step; ValueError for what does not fit."""
-    batches = [to_tensor(array) for array in content.array_records[ACTIVATIONS].values()]
+    batches = features.values
     for batch in batches:
         if tuple(batch.shape[1:]) != cut_shape:
             expected = ", ".join(map(str, cut_shape))
             raise ValueError(f"activations have shape {tuple(batch.shape)}, expected (N, {expected})")
-    targets = torch.from_numpy(labels.find(node_id, labels.read(content), model[-1].out_features))
+    targets = torch.from_numpy(labels.find(node_id, features.numbers, num_outputs(model)))
     if len(batches) != fine_tuning.num_steps or sum(map(len, batches)) != len(targets):
         raise ValueError(f"{len(batches)} mini-batches with {len(targets)} labels for {fine_tuning.num_steps} steps")
     return batches, list(targets.split([len(batch) for batch in batches]))
 
 
 def _fine_tune(
-    model: nn.Sequential, cut: int, batches: Sequence[Tensor], targets: Sequence[Tensor], fine_tuning: FineTuning
+    model: nn.Sequential,
+    cut: Cut,
+    batches: Sequence[Tensor],
+    targets: Sequence[Tensor],
+    fine_tuning: FineTuning,
+    loss: Loss,
 ) -> dict[str, Tensor]:
     """Make K SGD steps on a copy of the head and return its weights under their names in the model."""
     device = next(model.parameters()).device
-    body, head = model[cut:-1], copy.deepcopy(model[-1]).requires_grad_(True)
+    body, head = cut.server_side(model)[:-1], copy.deepcopy(model[-1]).requires_grad_(True)
     optimizer = torch.optim.SGD(head.parameters(), lr=fine_tuning.learning_rate)
     for batch, target in zip(batches, targets, strict=True):
         with torch.no_grad():
             features = body(channels_last(batch.to(device)))
         optimizer.zero_grad()
-        cross_entropy(head(features), target.to(device)).backward()
+        loss(head(features), target.to(device)).backward()
         optimizer.step()
     if not all(torch.isfinite(p).all() for p in head.parameters()):
         raise ValueError("the fine-tuned head holds NaN or Inf: lower fine-tune.rate")

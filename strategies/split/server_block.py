@@ -2,13 +2,17 @@
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from espalier.clients.messages.cut import Cut
+
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+Loss = Callable[[Tensor, Tensor], Tensor]  # the mean over a mini-batch, of outputs and labels
 
 
 class ServerBlock:
@@ -20,29 +24,43 @@ class ServerBlock:
     ----------
     model : nn.Sequential
         The whole model as a list of named blocks, the last one the head. Its blocks behind the cut are copied.
-    cut : int
-        Number of blocks on the client.
+    cut : Cut | int
+        Where the model is cut; a number is that of the first blocks, which are the client's, see `Cut.of`.
     make_optimizer : Callable[[list[nn.Parameter]], Optimizer]
         Makes the optimizer of the parameters that train.
     frozen_head : bool (default: False)
         The head keeps its weights, as in PHSFL.
+    loss : Callable[[Tensor, Tensor], Tensor] (default: cross-entropy)
+        Of outputs and labels, the mean over a mini-batch.
     """
 
     def __init__(
-        self, model: nn.Sequential, cut: int, make_optimizer: MakeOptimizer, *, frozen_head: bool = False
+        self,
+        model: nn.Sequential,
+        cut: Cut | int,
+        make_optimizer: MakeOptimizer,
+        *,
+        frozen_head: bool = False,
+        loss: Loss = cross_entropy,
     ) -> None:
-        self.cut = cut
-        self.blocks = copy.deepcopy(model[cut:])
+        self.blocks = copy.deepcopy(Cut.of(model, cut).server_side(model))
         self.device = next(self.blocks.parameters()).device
         if frozen_head:
             self.blocks[-1].requires_grad_(False)
         self._parameters = [p for p in self.blocks.parameters() if p.requires_grad]
+        self._loss = loss
         self._optimizer = make_optimizer(self._parameters) if self._parameters else None
+        self._rates = [group["lr"] for group in self._optimizer.param_groups] if self._optimizer else []
 
     def load(self, weights: dict[str, Tensor]) -> None:
         """Take the weights of the blocks behind the cut out of a whole model's."""
         own = self.blocks.state_dict()
         self.blocks.load_state_dict({name: weights[name] for name in own})
+
+    def set_learning_rates(self, rate_of: Callable[[float], float]) -> None:
+        """Let the optimizer go on with other learning rates, by those that it was made with."""
+        for group, rate in zip(self._optimizer.param_groups if self._optimizer else (), self._rates, strict=True):
+            group["lr"] = rate_of(rate)
 
     def step(self, activations: Tensor, labels: Tensor) -> tuple[Tensor, float]:
         """Make steps 3 and 4 of a split step: forward, loss, backward, and step the blocks.
@@ -57,7 +75,7 @@ class ServerBlock:
         Returns
         -------
         tuple[Tensor, float]
-            The gradient of the mean cross-entropy with respect to the activations, and that loss.
+            The gradient of the mean loss with respect to the activations, and that loss.
 
         Raises
         ------
@@ -67,7 +85,7 @@ class ServerBlock:
         self.blocks.train()
         before = [buffer.clone() for buffer in self.blocks.buffers()]
         inputs = channels_last(activations.to(self.device)).requires_grad_(True)
-        loss = cross_entropy(self.blocks(inputs), labels.to(self.device, torch.int64))
+        loss = self._loss(self.blocks(inputs), labels.to(self.device, torch.int64))
         if self._optimizer is not None:
             self._optimizer.zero_grad()
         loss.backward()
@@ -121,9 +139,14 @@ def block_names(model: nn.Sequential) -> list[str]:
     return [name for name, _ in model.named_children()]
 
 
-def names_before(names: Iterable[str], model: nn.Sequential, cut: int) -> list[str]:
-    """Return those names of weights that belong to the first `cut` blocks of a model."""
-    blocks = set(block_names(model)[:cut])
+def num_outputs(model: nn.Sequential) -> int:
+    """Return how many classes a model's head tells apart."""
+    return cast(int, model[-1].out_features)
+
+
+def names_before(names: Iterable[str], model: nn.Sequential, cut: Cut) -> list[str]:
+    """Return those names of weights that belong to the blocks of a model in front of the cut."""
+    blocks = set(block_names(model)[: cut.first])
     return [name for name in names if name.split(".", 1)[0] in blocks]
 
 
@@ -133,21 +156,25 @@ def legal_cuts(model: nn.Module) -> range:
     Raises
     ------
     ValueError
-        If the model is not a list of named blocks, with weights in front of the last, the head.
+        If the model is not a list of different named blocks, with weights in front of the last, the head.
     """
     if not isinstance(model, nn.Sequential) or not len(model) or not hasattr(model[-1], "out_features"):
         raise ValueError(
             "the model is not an nn.Sequential of blocks that ends with a head with `out_features`, such as an "
             "nn.Linear: it can't be split"
         )
+    if len(set(map(id, model))) < len(model):  # its weights would be on both sides, and its name is there once
+        raise ValueError("one block stands in the model twice: it can't be split, so make a second block")
     first = next((i for i, block in enumerate(model, start=1) if any(True for _ in block.parameters())), len(model))
     if first == len(model):
         raise ValueError("the model has no weights in front of its last block: it can't be split")
     return range(first, len(model))
 
 
-def checked_cut(model: nn.Module, cut: int) -> int:
-    """Return a cut; ValueError for one that the model does not have."""
-    if cut not in (legal := legal_cuts(model)):
-        raise ValueError(f"cut {cut}: allowed are {', '.join(map(str, legal))}; the last block stays at the server")
+def checked_cut(model: nn.Sequential, cut: Cut | int) -> Cut:
+    """Return a cut, see `Cut.of`; ValueError for one that the model does not have."""
+    cut = Cut.of(model, cut)
+    if cut.first not in (legal := legal_cuts(model)):
+        allowed = f"{', '.join(map(str, legal))}; the last block stays at the server"
+        raise ValueError(f"cut {cut.first}: allowed are {allowed}")
     return cut

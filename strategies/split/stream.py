@@ -16,8 +16,7 @@ from typing import NoReturn
 
 import grpc
 
-from espalier.clients.messages import STREAM_ADDRESS, STREAM_CERTIFICATE, STREAM_MAX_BYTES, STREAM_TOKEN
-from espalier.clients.messages.frames import METHOD, PROBE_BYTES, TOKEN_KEY
+from espalier.clients.messages.frames import METHOD, PROBE_BYTES, TOKEN_KEY, StreamTicket
 
 logger = getLogger("espalier")
 
@@ -41,6 +40,9 @@ OPTIONS = (
     ("grpc.max_connection_idle_ms", 3000 * KEEPALIVE_SECONDS),
     ("grpc.server_handshake_timeout_ms", 1000 * KEEPALIVE_SECONDS),
 )
+
+
+Serve = Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]
 
 
 class StreamEnded(Exception):
@@ -110,14 +112,14 @@ class Ticket:
 
     Attributes
     ----------
-    config : dict[str, str | bytes | int]
-        What the client needs to know, by the keys of a config record.
+    told : StreamTicket
+        What the client needs to know.
     came_late : bool
         Whether somebody presented it after it was withdrawn.
     """
 
-    def __init__(self, config: dict[str, str | bytes | int], serve: Callable | None, forget: Callable) -> None:
-        self.config = config
+    def __init__(self, told: StreamTicket, serve: Serve | None, forget: Callable[[], object]) -> None:
+        self.told = told
         self.came_late = False
         self.serve = serve
         self._forget = forget
@@ -226,7 +228,7 @@ class StreamServer:
             for frame in requests:
                 answer = connection.exchange(frame)
                 if isinstance(answer, _End):
-                    context.abort(answer.code, answer.reason)
+                    _abort(context, answer.code, answer.reason)
                 yield answer
 
         return self._ticket(serve)
@@ -240,16 +242,11 @@ class StreamServer:
 
         return self._ticket(echo)
 
-    def _ticket(self, serve: Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]) -> Ticket:
+    def _ticket(self, serve: Serve) -> Ticket:
         token = secrets.token_urlsafe(32)
         digest = _digest(token)
-        config: dict[str, str | bytes | int] = {
-            STREAM_ADDRESS: self.address,
-            STREAM_CERTIFICATE: self._certificate,
-            STREAM_TOKEN: token,
-            STREAM_MAX_BYTES: self._max_bytes,
-        }
-        ticket = Ticket(config, serve, lambda: self._take(digest))
+        told = StreamTicket(self.address, self._certificate, token, self._max_bytes)
+        ticket = Ticket(told, serve, lambda: self._take(digest))
         with self._lock:
             self._tickets[digest] = ticket
         return ticket
@@ -267,7 +264,7 @@ class StreamServer:
         if (serve := ticket.serve) is None:
             ticket.came_late = True
         if serve is None or not ticket.begin(context.cancel):
-            context.abort(*WITHDRAWN)
+            _abort(context, *WITHDRAWN)
         return serve(requests, context)
 
     def _refuse(self, context: grpc.ServicerContext, code: grpc.StatusCode, reason: str) -> NoReturn:
@@ -279,8 +276,12 @@ class StreamServer:
         if not is_quiet:  # a stranger must not fill the log
             others = f" ({count - 1} others since the last such line)" if count > 1 else ""
             logger.warning("stream from %s refused: %s%s", context.peer(), reason, others)
-        context.abort(code, reason)
-        raise AssertionError  # abort raises
+        _abort(context, code, reason)
+
+
+def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, reason: str) -> NoReturn:
+    context.abort(code, reason)
+    raise AssertionError  # abort raises
 
 
 def _digest(token: str | bytes) -> bytes:

@@ -40,7 +40,10 @@ def phi_hfl(*, Z: int, w: int = 32) -> int:
 
 
 def phsfl_learning_rate_limit(*, beta: float, kappa_0: int, kappa_1: int) -> float:
-    """Return the learning rate below which PHSFL's Theorem 1 holds: ``1 / (2 sqrt(5) beta kappa_1 kappa_0)``."""
+    """Return the learning rate below which PHSFL's Theorem 1 holds: ``1 / (2 sqrt(5) beta kappa_1 kappa_0)``.
+
+    Here `kappa_0` is what it is in `phsfl_bound`: SGD steps, not epochs.
+    """
     return 1 / (2 * sqrt(5) * beta * kappa_1 * kappa_0)
 
 
@@ -66,7 +69,7 @@ def phsfl_bound(
     f_0, f_T : float
         Loss at the start and at the end.
     T : int
-        Local steps.
+        SGD steps of the whole training: global rounds times `kappa_1` times `kappa_0`.
     eta : float
         Learning rate.
     beta : float
@@ -75,8 +78,11 @@ def phsfl_bound(
         Bound on the variance of the stochastic gradients.
     epsilon2_0, epsilon2_1 : float
         Bounds on the divergence between user and ES, and between ES and CS, losses.
-    kappa_0, kappa_1 : int
-        Local epochs per edge round, edge rounds per global round.
+    kappa_0 : int
+        SGD steps of a client in an edge round (the paper's eq. 1): its local epochs times the mini-batches of an epoch.
+        In the payloads (section VI and eq. 17, `phi_phsfl`) the same symbol counts the epochs.
+    kappa_1 : int
+        Edge rounds per global round.
     alpha_b : Sequence[float]
         Weights of the edge servers.
     alpha_u : Sequence[Sequence[float]]

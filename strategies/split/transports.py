@@ -14,19 +14,21 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from espalier.clients.messages import (
+from espalier.clients.messages.frames import Format, as_received, pack, unpack_activations
+from espalier.clients.messages.split import (
     ACTIVATIONS,
     CUT_GRADIENT,
-    SPLIT_STREAM,
-    STREAM_PAYLOAD,
-    STREAM_TIMEOUT,
     STREAM_WITHDRAWN,
+    Activations,
+    SplitEnd,
+    SplitResult,
+    SplitStep,
+    SplitStream,
 )
-from espalier.clients.messages.frames import Format, as_received, pack, unpack_activations
 
 from ..exchange import LATE, Exchanges, Losable
-from ..screening import Failure, one_line
-from .conversation import MiniBatch, Outcome, Serve, Terms, lock_step
+from ..screening import Failure, content_of, one_line
+from .loop import Answer, MiniBatch, Outcome, Serve, SplitLoop, Terms
 from .stream import WITHDRAWN, Connection, StreamEnded, StreamServer, Ticket
 
 logger = getLogger("espalier")
@@ -51,6 +53,29 @@ class MessageTransport:
     def train(self, groups: Sequence[Sequence[int]], terms: Terms, serve: Serve) -> Exchanges[Outcome]:
         """Train all clients in one lock step."""
         return lock_step([node_id for group in groups for node_id in group], terms, serve)
+
+
+def lock_step(clients: Sequence[int], terms: Terms, serve: Serve) -> Exchanges[Outcome]:
+    """Carry the loop of some clients by messages: S mini-batches are S + 1 exchanges."""
+    loop = SplitLoop(clients, terms, serve)
+    policy = terms.labels.policy
+    messages = {n: terms.begin(n).to_message(n) for n in clients}
+    while messages:
+        replies = yield list(messages.values())
+        for node_id, reply in zip(messages, replies, strict=True):
+            try:
+                if node_id in loop.trained:
+                    loop.conclude(node_id, SplitResult.from_content(content_of(reply)))
+                else:
+                    sent = Activations.from_content(content_of(reply), step=loop.step, label_policy=policy)
+                    loop.receive(node_id, sent.values, sent.numbers, sent.num_steps)
+            except (ValueError, KeyError, TypeError) as error:
+                loop.leave(node_id, error)
+        messages = {}
+        for node_id, answer in loop.answers().items():
+            kind = SplitEnd if answer.is_last else SplitStep
+            messages[node_id] = kind(terms.server_round, answer.step, policy, answer.gradient).to_message(node_id)
+    return loop.outcome()
 
 
 class StreamTransport:
@@ -135,15 +160,8 @@ class StreamTransport:
                     self._note_shortage(lane)
                 continue
             for node_id in lane.clients:
-                try:
-                    lane.check(node_id)
-                    outcome.conclude(node_id, replies[node_id], terms)
-                except (ValueError, KeyError, TypeError) as error:
-                    reason = one_line(error)
-                    answer = replies[node_id]
-                    if isinstance(error, _BrokenOff) and answer.has_error() and answer.error.code != LATE:
-                        reason += f" ({one_line(ValueError(answer.error.reason))})"
-                    outcome.failures.append(Failure(node_id, reason))
+                lane.conclude(node_id, replies[node_id])
+            outcome.add(lane.loop.outcome())
         return crowded, again
 
     def _note_shortage(self, lane: "_Lane") -> None:
@@ -184,25 +202,20 @@ class _BrokenOff(ValueError):
 
 
 class _Lane:
-    """Clients that advance together, their streams, and the thread that serves them.
-
-    The thread starts with the first stream. It alone touches `steps_left` and calls `serve`.
-    """
+    """Carries the loop of clients that advance together by their streams, in a thread that the first stream starts."""
 
     def __init__(
         self, clients: Sequence[int], terms: Terms, serve: Serve, form: Format, transport: StreamTransport
     ) -> None:
         self.clients = list(clients)
+        self.loop = SplitLoop(clients, terms, serve)  # the thread's own until it is over
         self.gave_way = False
         self._terms = terms
-        self._serve = serve
         self._form = form
         self._transport = transport
         self._tickets: dict[int, Ticket] = {}
         self._connections: dict[int, Connection] = {}
-        self._reasons: dict[int, ValueError] = {}
         self._left_at: dict[int, float] = {}
-        self._finished: set[int] = set()
         self._changed = Condition()
         self._is_closed = False
         self._thread: Thread | None = None
@@ -217,13 +230,11 @@ class _Lane:
         """Return the clients' instructions, with a ticket each."""
         patience = self._transport.patience_seconds if len(self.clients) > 1 else 0.0
         # Beside its own mini-batch a client waits for those of others, and for what the edge computes.
-        config = {
-            STREAM_PAYLOAD: self._form.payload,
-            STREAM_TIMEOUT: patience + 4 * self._transport.timeout_seconds,
-        }
+        timeout_seconds = patience + 4 * self._transport.timeout_seconds
         self._tickets = {n: self._transport.server.expect(partial(self._opened, n)) for n in self.clients}
         return [
-            self._terms.instruction(n, SPLIT_STREAM, **config, **ticket.config) for n, ticket in self._tickets.items()
+            SplitStream(self._terms.begin(n), ticket.told, self._form.payload, timeout_seconds).to_message(n)
+            for n, ticket in self._tickets.items()
         ]
 
     def close(self) -> None:
@@ -241,12 +252,18 @@ class _Lane:
         if self._fault is not None:
             raise self._fault
 
-    def check(self, node_id: int) -> None:
-        """Raise ValueError for a client that left the stream, or never opened it and does not say why."""
-        if node_id in self._reasons:
-            raise self._reasons[node_id]
-        if node_id not in self._finished:
-            raise _BrokenOff("it did not train through a stream")
+    def conclude(self, node_id: int, reply: Message) -> None:
+        """Take in a client's reply: its result, or its own words where its stream broke or was never opened."""
+        try:
+            if node_id in self.loop.left:
+                raise self.loop.left[node_id]
+            if node_id not in self.loop.trained:
+                raise _BrokenOff("it did not train through a stream")
+            self.loop.conclude(node_id, SplitResult.from_content(content_of(reply)))
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, _BrokenOff) and reply.has_error() and reply.error.code != LATE:
+                error = ValueError(f"{error} ({reply.error.reason})")
+            self.loop.leave(node_id, error)
 
     def is_lost(self, node_id: int) -> bool:
         """Return whether a client left the stream and has had time to say why."""
@@ -294,56 +311,45 @@ class _Lane:
             return False
 
     def _train(self) -> None:
-        """Serve the clients' mini-batches, one of each at a time, until all have finished or left."""
-        num_steps: dict[int, int] = {}
-        active, step = self.clients, 0
-        while active:
+        """Carry frames until all clients have trained or left."""
+        loop = self.loop
+        while active := loop.active:
             deadline = time.monotonic() + self._transport.timeout_seconds
-            batches: list[MiniBatch] = []
             arrived: dict[int, float] = {}
             for node_id in active:
                 try:
                     data, arrived[node_id] = self._connections[node_id].receive(deadline)
-                    batch, claimed = self._read(node_id, data, step)
+                    self._take_in(node_id, data)
                 except StreamEnded as ended:
-                    self._leave(node_id, _BrokenOff(f"{ended} (mini-batch {step})"))
+                    loop.leave(node_id, _BrokenOff(f"{ended} (mini-batch {loop.step})"))
                 except ValueError as error:
-                    self._leave(node_id, error)
-                else:
-                    num_steps.setdefault(node_id, claimed)
-                    batches.append(batch)
-            gradients = self._serve(batches) if batches else {}
-
-            for node_id, gradient in gradients.items():
+                    loop.leave(node_id, error)
+            for node_id, answer in loop.answers().items():
                 try:
-                    if isinstance(gradient, ValueError):
-                        raise gradient
-                    self._answer(node_id, gradient, step, arrived[node_id], is_last=step + 1 == num_steps[node_id])
+                    self._send(node_id, answer, arrived[node_id])
                 except ValueError as error:
-                    self._leave(node_id, error)
-            active = [n for n in gradients if n not in self._finished and n not in self._reasons]
-            step += 1
+                    loop.leave(node_id, error)
+            for node_id in active:
+                if node_id in loop.left:
+                    self._end(node_id, loop.left[node_id])
 
-    def _read(self, node_id: int, data: bytes, step: int) -> tuple[MiniBatch, int]:
-        frame = unpack_activations(self._form, data, step=step, sample_shape=self._terms.cut_shapes[node_id])
-        batch = self._terms.mini_batch(node_id, frame.values, frame.labels)
+    def _take_in(self, node_id: int, data: bytes) -> None:
+        sample_shape = self._terms.cut_shapes[node_id]
+        frame = unpack_activations(self._form, data, step=self.loop.step, sample_shape=sample_shape)
+        self.loop.receive(node_id, frame.values, frame.labels, frame.num_steps)
         self._transport.on_bytes("uplink", ACTIVATIONS, frame.tensor_bytes)
         self._transport.on_bytes("uplink", self._terms.labels.policy, 4 * len(frame.labels))
-        if frame.num_steps < 1:
-            raise ValueError(f"num-steps is {frame.num_steps}, expected a whole number from 1 on")
-        return batch, frame.num_steps
 
-    def _answer(self, node_id: int, gradient: Tensor, step: int, arrived: float, *, is_last: bool) -> None:
-        frame = pack(self._form, gradient, step=step, seconds_held=time.monotonic() - arrived)
-        if is_last:
-            self._finished.add(node_id)  # before the client can know
+    def _send(self, node_id: int, answer: Answer, arrived: float) -> None:
+        gradient = answer.gradient
+        frame = pack(self._form, gradient, step=answer.step, seconds_held=time.monotonic() - arrived)
         self._connections[node_id].send(frame)
-        values = gradient[0].numel()
-        self._transport.on_bytes("downlink", CUT_GRADIENT, self._form.tensor_bytes(len(gradient), values))
+        tensor_bytes = self._form.tensor_bytes(len(gradient), gradient[0].numel())
+        self._transport.on_bytes("downlink", CUT_GRADIENT, tensor_bytes)
 
-    def _leave(self, node_id: int, reason: ValueError) -> None:
+    def _end(self, node_id: int, reason: Exception) -> None:
+        """End the stream of a client that has left."""
         self._left_at[node_id] = time.monotonic()
-        self._reasons[node_id] = reason
         connection = self._connections[node_id]
         if isinstance(reason, _BrokenOff):
             connection.cancel()

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from espalier.app.config.sections import RunConfig
+from espalier.app.config.run_config import RunConfig
+from espalier.app.tasks.build import build_task
 from espalier.app.tasks.image_folder import list_images
-from espalier.app.tasks.images import client_indices, load_data
 
 CLASSES = ("ant", "bee", "cow")
 SMALL = {"dataset": "image-folder", "image_size": 8, "model": "small-cnn", "num_clients": 4}
@@ -30,15 +30,15 @@ def noise_folder(root: Path, *, train: int = 20, test: int = 6) -> Path:
 
 def cut(whole: Path, config: RunConfig, folder_of) -> dict[str, str]:
     """Copy every client's images to `folder_of(client)`; return what a run on them has to be told."""
-    listing, data = list_images(whole), load_data(config)
-    for client, indices in enumerate(client_indices(config)):
+    listing, task = list_images(whole), build_task(config)
+    for client, indices in enumerate(task.client_indices):
         for pool, own in ((listing.train, indices.train), (listing.test, indices.test)):
             for i in own:
                 target = folder_of(client) / pool[i].relative_to(whole)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(pool[i], target)
-    mean, std = (",".join(map(repr, numbers)) for numbers in (data.mean, data.std))
-    return {"classes": ",".join(data.classes), "pixel_mean": mean, "pixel_std": std}
+    mean, std = (",".join(map(repr, numbers)) for numbers in (task.data.mean, task.data.std))
+    return {"classes": ",".join(task.data.classes), "pixel_mean": mean, "pixel_std": std}
 
 
 def own_folders(root: Path, num_clients: int = 4) -> Path:

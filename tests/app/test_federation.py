@@ -7,24 +7,22 @@ from typing import get_args
 
 import pytest
 
-from espalier.app.algorithms import ALGORITHMS
 from espalier.app.client import app as client_app
-from espalier.app.config.parse import parse_config
-from espalier.app.config.sections import FLAT_ALGORITHMS, OWN, VIDEO_CACHING, Data, RunConfig
+from espalier.app.config.sections import OWN, VIDEO_CACHING, Data, Deploy
 from espalier.app.errors import UserError
 from espalier.app.federation import assign_edges, gather_clients, gather_devices
 from espalier.app.tasks.data import DATASETS
 from espalier.app.tasks.models import MODELS
 from espalier.app.tasks.partition import PARTITIONS
 from espalier.sim.in_process_grid import InProcessGrid
-from tests.app.runs import key_of
+from tests.app.assembling import config_of, engine_of
 
 
 class Arriving(InProcessGrid):
     """Nodes connect one by one: those of high partition ids first."""
 
-    def __init__(self, num_nodes, config, seconds):
-        super().__init__(client_app, num_nodes, run_config=config.as_dict())
+    def __init__(self, num_nodes, seconds):
+        super().__init__(client_app, num_nodes, run_config={"num-clients": 3})
         self.started, self.seconds = time.monotonic(), seconds
         self.order = sorted(self._nodes, key=lambda n: -self._nodes[n].partition_id)
 
@@ -33,12 +31,11 @@ class Arriving(InProcessGrid):
 
 
 def test_clients_are_awaited_whoever_comes_first():
-    config = parse_config({"num-clients": 3, "deploy.wait-for-nodes": 20})
-    profiles = gather_clients(Arriving(5, config, 0.05), config)
+    profiles = gather_clients(Arriving(5, 0.05), 3, Deploy(wait_for_nodes=20))
     assert [profile.partition_id for profile in profiles] == [0, 1, 2]
 
 
-def failing_at_first(config, on_failure=lambda grid, node_id: None):
+def failing_at_first(on_failure=lambda grid, node_id: None):
     """Return a grid of three clients, of which one gives no profile when it is first asked."""
     failures = []
 
@@ -49,43 +46,38 @@ def failing_at_first(config, on_failure=lambda grid, node_id: None):
             raise RuntimeError("the disk is not mounted yet")
         return client_app(message, context)
 
-    grid = InProcessGrid(app, 3, run_config=config.as_dict())
+    grid = InProcessGrid(app, 3, run_config={"num-clients": 3})
     return grid, failures
 
 
 def test_a_client_that_failed_at_first_is_asked_again_after_a_while(monkeypatch):
     monkeypatch.setattr("espalier.app.federation.FIRST_PAUSE_SECONDS", 0.05)
-    config = parse_config({"num-clients": 3, "deploy.wait-for-nodes": 20})
-    grid, failures = failing_at_first(config)
-    assert [profile.partition_id for profile in gather_clients(grid, config)] == [0, 1, 2]
+    grid, failures = failing_at_first()
+    assert [profile.partition_id for profile in gather_clients(grid, 3, Deploy(wait_for_nodes=20))] == [0, 1, 2]
     assert len(failures) == 1
 
 
 def test_a_client_that_failed_and_was_started_again_is_asked_at_once(monkeypatch):
     monkeypatch.setattr("espalier.app.federation.FIRST_PAUSE_SECONDS", 1e6)
-    config = parse_config({"num-clients": 3, "deploy.wait-for-nodes": 20})
 
     def start_again(grid, node_id):
         grid.disconnect(node_id)
         Timer(0.5, grid.connect, [node_id]).start()
 
-    grid, failures = failing_at_first(config, start_again)
-    assert [profile.partition_id for profile in gather_clients(grid, config)] == [0, 1, 2]
+    grid, failures = failing_at_first(start_again)
+    assert [profile.partition_id for profile in gather_clients(grid, 3, Deploy(wait_for_nodes=20))] == [0, 1, 2]
     assert len(failures) == 1
 
 
 def test_clients_that_never_come_are_named():
-    config = parse_config({"num-clients": 3, "deploy.wait-for-nodes": 1})
-    grid = Arriving(5, config, 0.01)
+    grid = Arriving(5, 0.01)
     grid.order = grid.order[:4]  # partitions 4, 3, 2, 1
     with pytest.raises(UserError, match=r"no profile from clients \[0\]"):
-        gather_clients(grid, config)
+        gather_clients(grid, 3, Deploy(wait_for_nodes=1))
 
 
 @pytest.mark.parametrize("count", [0, -5])
 def test_a_client_without_examples_is_named(count):
-    config = parse_config({"num-clients": 3})
-
     def without(message, context):
         reply = client_app(message, context)
         if context.node_config["partition-id"] == 1:
@@ -93,14 +85,11 @@ def test_a_client_without_examples_is_named(count):
         return reply
 
     with pytest.raises(UserError, match=f"client 1 has {count} training examples: allowed is 1 or more"):
-        gather_clients(InProcessGrid(without, 3, run_config=config.as_dict()), config)
+        gather_clients(InProcessGrid(without, 3, run_config={"num-clients": 3}), 3, Deploy())
 
 
 def test_a_device_that_comes_later_as_a_client_that_is_there_is_named_with_it():
-    config = parse_config(
-        {"deploy.role": "edge", "deploy.edge-name": "west", "deploy.edge-folder": "/x", "deploy.edge-clients": 2}
-        | {"num-clients": 2, "deploy.wait-for-nodes": 20}
-    )
+    deploy = Deploy(role="edge", edge_name="west", edge_folder="/x", edge_clients=2, wait_for_nodes=20)
 
     def no_profile_of_one(message, context):
         if context.node_id != silent:
@@ -109,33 +98,27 @@ def test_a_device_that_comes_later_as_a_client_that_is_there_is_named_with_it():
         raise RuntimeError("no data")
 
     node_configs = [{"partition-id": 1}] * 3
-    grid = InProcessGrid(no_profile_of_one, 3, run_config=config.as_dict(), node_configs=node_configs)
+    grid = InProcessGrid(no_profile_of_one, 3, run_config={"num-clients": 2}, node_configs=node_configs)
     first, silent, second = grid.get_node_ids()
     grid.disconnect(second)
     with pytest.raises(UserError, match=f"nodes {first} and {second} both have partition-id 1: give every node one"):
-        gather_devices(grid, config)
+        gather_devices(grid, 2, deploy)
 
 
 @pytest.mark.parametrize(
-    ("section", "key", "names"),
-    [
-        (RunConfig, "algorithm", ALGORITHMS),
-        (Data, "dataset", (*DATASETS, VIDEO_CACHING)),
-        (Data, "partition", (*PARTITIONS, OWN)),
-        (Data, "model", ("auto", *MODELS)),
-    ],
+    ("key", "names"),
+    [("dataset", (*DATASETS, VIDEO_CACHING)), ("partition", (*PARTITIONS, OWN)), ("model", ("auto", *MODELS))],
 )
-def test_the_config_allows_what_there_is(section, key, names):
-    assert sorted(get_args(section.model_fields[key].annotation)) == sorted(names)
-    assert set(FLAT_ALGORITHMS) <= set(ALGORITHMS)
+def test_the_config_allows_what_there_is(key, names):
+    assert sorted(get_args(Data.model_fields[key].annotation)) == sorted(names)
 
 
 def joined(caplog, num_clients, node_configs=None, **settings):
     caplog.set_level(logging.INFO, "espalier")
-    config = parse_config({"num-clients": num_clients} | {key_of(k): v for k, v in settings.items()})
-    grid = InProcessGrid(client_app, num_clients, run_config=config.as_dict(), node_configs=node_configs)
+    config = config_of(num_clients=num_clients, **settings)
+    grid = engine_of(config, node_configs).grid
     caplog.clear()
-    assign_edges(gather_clients(grid, config), config)
+    assign_edges(gather_clients(grid, num_clients, config.deploy), None if config.is_flat else config.edges)
     return [record.getMessage() for record in caplog.records if record.name == "espalier"]
 
 

@@ -10,34 +10,24 @@ import pytest
 from PIL import Image
 
 from espalier.app.command_line import main
-from espalier.app.config.parse import parse_config
 from espalier.app.errors import UserError
 from espalier.app.federation import gather_clients
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run
-from espalier.app.tasks import own_images
-from espalier.app.tasks.clients import client_task
-from espalier.clients.client_app import make_client_app
-from espalier.sim.in_process_grid import InProcessGrid
+from espalier.app.tasks.build import build_task
+from tests.app.assembling import config_of, engine_of
 from tests.app.own_folders import OWN, SMALL, cut, noise_folder, own_folders
 from tests.app.runs import key_of, lines, run_app, same_weights, summary
 
 
-def parsed(**settings):
-    return parse_config({key_of(key): value for key, value in settings.items()})
+def engine_with(config, folders):
+    """Return an engine with nodes whose configs name these folders."""
+    return engine_of(config, [{"data-dir": str(folder)} for folder in folders])
 
 
-def grid_of(config, folders):
-    """Return a Grid of nodes whose configs name these folders."""
-    node_configs = [{"data-dir": str(folder)} for folder in folders]
-    client_app = make_client_app(client_task, durable=False)
-    return InProcessGrid(
-        client_app,
-        config.federation.num_clients,
-        run_config=config.as_dict(),
-        node_configs=node_configs,
-        seed=config.seed,
-    )
+def gathered(config, folders):
+    """Return the profiles of clients with these folders."""
+    return gather_clients(engine_with(config, folders).grid, config.federation.num_clients, config.deploy)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +38,7 @@ def grid_of(config, folders):
 def test_folders_cut_by_a_partition_give_its_weights_to_the_bit(tmp_path, partition, algorithm):
     whole = noise_folder(tmp_path / "whole")
     shared = {**SMALL, **algorithm, "data_dir": str(whole), "partition": partition, "seed": 3}
-    told = cut(whole, parsed(**shared), lambda client: tmp_path / "own" / str(client))
+    told = cut(whole, config_of(**shared), lambda client: tmp_path / "own" / str(client))
     shutil.copytree(whole / "test", tmp_path / "own" / "test")
     first = run_app(tmp_path / "1", **shared)
     own = shared | told | {"data_dir": str(tmp_path / "own"), "partition": "own"}
@@ -64,21 +54,19 @@ def test_folders_that_nodes_name_give_the_same_weights_and_the_server_needs_a_te
     whole = noise_folder(tmp_path / "whole")
     shared = {**SMALL, "data_dir": str(whole), "partition": "iid", "global_rounds": 2}
     folders = [tmp_path / name for name in ("north", "east", "south", "west")]
-    told = cut(whole, parsed(**shared), lambda client: folders[client])
+    told = cut(whole, config_of(**shared), lambda client: folders[client])
     shutil.copytree(whole / "test", tmp_path / "server" / "test")
-    config = parsed(**shared | told | {"data_dir": str(tmp_path / "server"), "partition": "own"})
-    named = run(config, grid_of(config, folders), LogProgress(), tmp_path / "results")
+    config = config_of(**shared | told | {"data_dir": str(tmp_path / "server"), "partition": "own"})
+    named = run(config, engine_with(config, folders), LogProgress(), tmp_path / "results")
     assert same_weights(named, run_app(tmp_path / "1", **shared))
 
 
 def test_nodes_of_one_process_have_the_folders_that_their_configs_name(tmp_path):
     root = own_folders(tmp_path)
     shutil.rmtree(root / "3/train/bee")
-    config = parsed(**OWN, data_dir=str(root), wait_for_nodes=0)
+    config = config_of(**OWN, data_dir=str(root), wait_for_nodes=0)
     folders = [root / str(client) for client in range(4)]
-    sizes = [
-        [p.num_train_examples for p in gather_clients(grid_of(config, f), config)] for f in (folders, folders[::-1])
-    ]
+    sizes = [[p.num_train_examples for p in gathered(config, order)] for order in (folders, folders[::-1])]
     assert sizes == [[15, 15, 15, 10], [10, 15, 15, 15]]
 
 
@@ -88,8 +76,8 @@ def test_a_client_may_lack_classes(tmp_path):
     shutil.rmtree(root / "1/test/ant")
     for file in (root / "2/train/cow").iterdir():
         file.unlink()
-    config = parsed(**OWN, data_dir=str(root), wait_for_nodes=0)
-    profiles = gather_clients(grid_of(config, [root / str(i) for i in range(4)]), config)
+    config = config_of(**OWN, data_dir=str(root), wait_for_nodes=0)
+    profiles = gathered(config, [root / str(i) for i in range(4)])
     assert [p.class_counts for p in profiles] == [(5, 5, 5), (5, 0, 5), (5, 5, 0), (5, 5, 5)]
     assert [p.num_test_examples for p in profiles] == [6, 4, 6, 6]
     folder = run_app(tmp_path / "run", **OWN, data_dir=str(root))
@@ -195,10 +183,10 @@ def test_bad_folders_are_one_line_before_training(tmp_path, capsys, change, mess
 @pytest.mark.parametrize("folder", ["images/north", "5", "~nobody-of-that-name/images"])
 def test_a_node_that_names_a_relative_path_is_told_in_one_line(tmp_path, caplog, folder):
     root = own_folders(tmp_path / "images")
-    config = parsed(**OWN, data_dir=str(root), wait_for_nodes=0)
+    config = config_of(**OWN, data_dir=str(root), wait_for_nodes=0)
     folders = [root / "0", folder, root / "2", root / "3"]
     with pytest.raises(UserError, match=r"^no profile from clients \[1\]: the log says what they failed on$"):
-        gather_clients(grid_of(config, folders), config)
+        gathered(config, folders)
     (line,) = [record.getMessage() for record in caplog.records]
     assert f"data-dir = '{folder}' in the node's config: allowed is an absolute path" in line
 
@@ -206,8 +194,8 @@ def test_a_node_that_names_a_relative_path_is_told_in_one_line(tmp_path, caplog,
 def test_a_home_folder_in_a_nodes_config_is_expanded(tmp_path, monkeypatch):
     root = own_folders(tmp_path / "images", 1)
     monkeypatch.setenv("HOME", str(root))
-    config = parsed(**OWN | {"num_clients": 1, "num_edges": 1}, data_dir=str(root))
-    (profile,) = gather_clients(grid_of(config, ["~/0"]), config)
+    config = config_of(**OWN | {"num_clients": 1, "num_edges": 1}, data_dir=str(root))
+    (profile,) = gathered(config, ["~/0"])
     assert profile.num_train_examples == 15
 
 
@@ -237,7 +225,7 @@ def test_a_home_folder_in_a_nodes_config_is_expanded(tmp_path, monkeypatch):
 )
 def test_settings_that_do_not_go_together_are_one_line(settings, parts):
     with pytest.raises(UserError) as caught:
-        parsed(**{**OWN, "data_dir": "/images", **settings})
+        config_of(**{**OWN, "data_dir": "/images", **settings})
     assert [part for part in parts if part not in str(caught.value)] == []
     assert "\n" not in str(caught.value)
 
@@ -257,7 +245,8 @@ def test_a_run_is_resumed_on_the_same_test_pool_and_refused_on_another(tmp_path,
 
 
 def test_the_model_comes_from_the_settings_without_any_data():
-    config = parsed(**OWN, data_dir="/no/such/folder")
-    assert own_images.input_shape(config) == (3, 8, 8)
-    assert own_images.new_model(config)[-1].out_features == 3
+    config = config_of(**OWN, data_dir="/no/such/folder")
+    task = build_task(config)
+    assert task.example_input().shape == (1, 3, 8, 8)
+    assert task.new_model()[-1].out_features == 3
     assert not Path("/no/such/folder").exists()

@@ -8,23 +8,22 @@ import pytest
 import torch
 from torch import nn
 
-from espalier.app.algorithms import examples_of_local_rounds, make_world
 from espalier.app.checkpoint import load_state
 from espalier.app.command_line import main
-from espalier.app.config.parse import parse_config
-from espalier.app.config.together import check_cell_size
+from espalier.app.config.sections import Train
 from espalier.app.errors import UserError
-from espalier.app.tasks.caching import client_data
+from espalier.app.resources.planner import check_cell_size, check_deadline, falls_short, solver_for
+from espalier.app.resources.work import Work, forward_flops, split_work, traffic_of, whole_model_work
+from espalier.app.resources.world import examples_of_local_rounds
+from espalier.app.tasks.build import build_task
 from espalier.app.tasks.caching_data import top_popular
-from espalier.app.tasks.family import family
-from espalier.app.wireless import check_deadline, falls_short, solver_for
-from espalier.app.work import Work, forward_flops, split_work, traffic_of, whole_model_work
 from espalier.clients.evaluation import top_m_accuracies
 from espalier.clients.randomness import client_generator
 from espalier.clients.task import LocalTraining
 from espalier.clients.training import mini_batches
 from espalier.strategies.allocation import eligible_at_full_power, exact, get_solver, violations
 from espalier.strategies.allocation.feasibility import least_seconds
+from tests.app.assembling import config_of, make_world
 from tests.app.runs import key_of, lines, run_app, same_weights, summary, weights
 
 CACHING = {
@@ -41,10 +40,6 @@ CACHING = {
 SPLIT = {"algorithm": "hsfl", "selection": "resource-aware", "label_policy": "labels"}
 
 
-def config_of(**settings):
-    return parse_config({key_of(key): value for key, value in settings.items()})
-
-
 def world_of(config):
     topology = {f"edge-{e}": list(range(e * 3, e * 3 + 3)) for e in range(config.cells)}
     return make_world(
@@ -57,15 +52,16 @@ def world_of(config):
 
 @pytest.mark.parametrize("batches", [0, 1, 3, 7, 20])
 def test_a_local_round_counts_the_examples_of_its_mini_batches(batches):
-    config = config_of(algorithm="rawhfl", batches_per_epoch=batches, batch_size=8)
+    train = Train(batches_per_epoch=batches, batch_size=8)
     training = LocalTraining(batches_per_epoch=batches, batch_size=8)
     sizes = [1, 5, 8, 9, 16, 50]
     counted = [sum(map(len, mini_batches(n, training, client_generator(0, 0, 1, "batches")))) for n in sizes]
-    assert examples_of_local_rounds(config, sizes) == counted
+    assert examples_of_local_rounds(train, False, sizes) == counted
+    assert examples_of_local_rounds(train, True, sizes) == ([8 * batches] * len(sizes) if batches else sizes)
 
 
 def test_the_papers_payload_and_cycles():
-    world = world_of(config_of(**CACHING | {"batches_per_epoch": 10}))
+    world = world_of(config_of(**CACHING | {"batches_per_epoch": 10}, algorithm="rawhfl"))
     problem = world.problem(1, np.arange(6), None, 0)
     np.testing.assert_array_equal(problem.payload_bits, 7_248_384)
     np.testing.assert_allclose(
@@ -111,7 +107,7 @@ def test_in_split_training_a_client_computes_the_share_of_its_cut():
 
     whole, split = cycles(algorithm="h-fedavg", selection="resource-aware"), cycles(**SPLIT, cut_layer="best")
     config = config_of(**SPLIT)
-    share = split_work(family(config).new_model(config), family(config).input_shape(config), [1, 2, 3]).share
+    share = split_work(build_task(config).new_model(), build_task(config).example_input(), [1, 2, 3]).share
     assert share.max() < 1
     np.testing.assert_allclose(split, whole * share)
 
@@ -134,7 +130,7 @@ def test_the_overlap_is_limited_to_half_of_the_selected_or_as_the_config_says(se
 
 
 def test_clients_are_in_the_cell_of_their_edge_whatever_their_order():
-    config = config_of(**CACHING)
+    config = config_of(**CACHING, algorithm="rawhfl")
     ids = {10: 0, 11: 1, 12: 2, 13: 3, 14: 4, 15: 5}
     mixed = make_world(config, {"a": [10, 12, 14], "b": [11, 13, 15]}, ids, [100] * 6)
     sizes = mixed.problem(1, np.arange(6), None, 0).cell
@@ -157,14 +153,13 @@ def test_clients_are_in_the_cell_of_their_edge_whatever_their_order():
 )
 def test_plans_cost_what_was_planned_when_the_channel_is_as_seen(settings):
     config = config_of(**CACHING | {"deadline_seconds": 4.0} | settings)
-    algorithm = config.algorithm
     world, clients = world_of(config), np.arange(3)
     resources = world.edges["edge-0"]
-    solve = solver_for(config, resources)
+    solve = solver_for(config.rule, config.plan.solver, resources)
     for server_round in range(1, 9):
         problem = resources.problem(server_round, clients)
         plan = solve(problem)
-        assert algorithm.startswith("h-fedavg") or not violations(problem, plan)
+        assert config.rule.solver or not violations(problem, plan)
         before = world.clock.edge_now("edge-0")
         report = world.carry_out("edge-0", server_round, clients, plan)
         who = plan.selected
@@ -318,8 +313,9 @@ def test_clients_that_chose_their_edges_are_counted_as_they_are(tmp_path, capsys
         plan = exact(world.problem(1, clients, None, 0))
         assert world.carry_out(name, 1, clients, plan)["short"] == (plan.selected.sum() < 2)
     with pytest.raises(UserError, match=r"plan\.selected-per-edge = 2: allowed is 1 to 1, the clients of the smallest"):
-        check_cell_size(config, 1)
-    check_cell_size(config_of(**CACHING, algorithm="h-fedavg-ub"), 1)
+        check_cell_size(config.plan, config.rule, 1)
+    unlimited = config_of(**CACHING, algorithm="h-fedavg-ub")
+    check_cell_size(unlimited.plan, unlimited.rule, 1)
 
 
 def test_the_weakest_client_of_all_cells_sets_the_rounds_of_h_fedavg_m1_and_m2():
@@ -331,7 +327,7 @@ def test_the_weakest_client_of_all_cells_sets_the_rounds_of_h_fedavg_m1_and_m2()
             for name, members in (("edge-0", [0, 1, 2]), ("edge-1", [3, 4, 5])):
                 resources = world.edges[name]
                 resources.problem(server_round, members)
-                plans.append(solver_for(config, resources)(None))
+                plans.append(solver_for(config.rule, config.plan.solver, resources)(None))
             rounds = np.concatenate([plan.local_rounds for plan in plans])
             whole = get_solver(algorithm)(world.problem(server_round, np.arange(6), None, 0))
             np.testing.assert_array_equal(rounds, whole.local_rounds)
@@ -357,7 +353,7 @@ def test_an_edge_that_nobody_can_train_for_keeps_its_model_and_its_weight(tmp_pa
     assert [edge["trained"] for edge in lines(both, "edge")] == [True, False]
     assert line["edges_left_out"] == []
     assert line["train_loss"] == pytest.approx(lines(both, "edge")[0]["train_loss"])
-    start = family(config).new_model(config).state_dict()
+    start = build_task(config).new_model().state_dict()
     edges = load_state(both / "state.npz")["edge_arrays"]
     trained = edges["edge-0"].to_torch_state_dict()
     for name, after in weights(both).items():
@@ -408,7 +404,7 @@ def test_a_plan_falls_short_by_cell_and_only_where_somebody_is_selected():
 
     def short(*selected, algorithm="rawhfl"):
         config, taken = config_of(**CACHING, algorithm=algorithm), np.isin(np.arange(6), selected)
-        return falls_short(config, "edge-0", 1, np.repeat([0, 1], 3), replace(plan, selected=taken))
+        return falls_short(config.plan, config.rule, "edge-0", 1, np.repeat([0, 1], 3), replace(plan, selected=taken))
 
     assert not short(0, 1, 3, 4)
     assert short(0, 1, 2, 3)
@@ -439,7 +435,7 @@ def test_a_report_is_the_plan_in_the_clients_numbers():
 def test_the_deadline_is_refused_only_where_it_is_too_short_for_the_fastest():
     def check(deadline, algorithm="rawhfl"):
         config = config_of(**CACHING | {"deadline_seconds": deadline}, algorithm=algorithm)
-        check_deadline(config, world_of(config))
+        check_deadline(config.plan, config.rule, world_of(config))
 
     seconds = np.sort(
         least_seconds(world_of(config_of(**CACHING, algorithm="rawhfl")).problem(1, np.arange(6), None, 0))
@@ -454,7 +450,7 @@ def test_the_key_solver_and_the_seed_of_the_run_decide_the_draw():
     def edge(**settings):
         config = config_of(**CACHING, algorithm="rawhfl", **settings)
         resources = world_of(config).edges["edge-0"]
-        return solver_for(config, resources), resources.problem(1, [0, 1, 2]).seed
+        return solver_for(config.rule, config.plan.solver, resources), resources.problem(1, [0, 1, 2]).seed
 
     assert [edge(solver=name)[0] for name in ("exact", "random")] == [get_solver("exact"), get_solver("random")]
     assert edge(seed=1)[1] != edge(seed=2)[1]
@@ -515,7 +511,7 @@ def test_the_best_cut_never_takes_more_energy_than_any_fixed_one(tmp_path):
 def test_top_popular_counts_requests(tmp_path):
     folder = run_app(tmp_path / "run", algorithm="top-popular", **CACHING)
     config = config_of(**CACHING, algorithm="top-popular", global_rounds=2)
-    clients = client_data(config)
+    clients = build_task(config).clients
     seen = [int((data.train_slots < 100 + 4 * 4).sum()) for data in clients]
     scores = top_popular([data.train.labels[:n] for data, n in zip(clients, seen, strict=True)])
     expected = np.mean([top_m_accuracies(scores, data.test.labels).tolist() for data in clients], axis=0)
@@ -553,9 +549,11 @@ def test_runs_resume_to_the_same_bits_and_the_same_figures(tmp_path, settings):
         ({"solver": "h-fedavg-ub"}, "plan.solver = 'h-fedavg-ub': allowed is exact, sca, random"),
         ({"participation": 0.5}, "participation = 0.5: allowed is 1.0: plans select the clients"),
         ({"edge_strategy": "Krum"}, "edge-strategy = 'Krum': allowed is 'FedAvg'"),
-        ({"batches_per_epoch": 0}, "batches-per-epoch = 0: allowed is 1 or more"),
         ({"algorithm": "sl", "selection": "resource-aware", "label_policy": "labels"}, "selection = 'resource-aware'"),
-        ({"algorithm": "hsfl"}, "split.label-policy = 'indices': allowed is 'labels' for dataset = 'video-caching'"),
+        (
+            {"algorithm": "hsfl", "label_policy": "indices"},
+            "split.label-policy = 'indices': allowed is 'labels' for dataset = 'video-caching'",
+        ),
         (
             {"algorithm": "h-fedavg", "selection": "resource-aware", "edge_strategy": "FedAvg(min_train_nodes=3)"},
             "plan.selected-per-edge = 2: allowed is at least 3: its FedAvg needs 3 clients",
@@ -616,9 +614,9 @@ def test_a_cut_chosen_by_plans_needs_plans_and_a_model_that_is_split(capsys, alg
 
 def test_the_pooled_test_examples_are_the_clients_own():
     config = config_of(**CACHING, device="cpu")
-    tasks, clients = family(config), client_data(config)
-    pool = tasks.test_examples(config)
-    features = tasks.normaliser(config)(pool.inputs)
+    task = build_task(config)
+    clients, pool = task.clients, task.test_examples()
+    features = task.normaliser()(pool.inputs)
     own = torch.cat([data.table[data.test.inputs] for data in clients])
     assert torch.equal(features, own)
     assert torch.equal(pool.labels, torch.cat([data.test.labels for data in clients]))

@@ -1,6 +1,8 @@
 """A run that was interrupted goes on to the same bits."""
 
 import json
+import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -8,13 +10,11 @@ import time
 import pytest
 from PIL import Image
 
-from espalier.app.client import app as client_app
 from espalier.app.command_line import main
-from espalier.app.config.parse import parse_config
 from espalier.app.errors import UserError
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run
-from espalier.sim.in_process_grid import InProcessGrid
+from tests.app.assembling import config_of, engine_of
 from tests.app.pictures import image_folder
 from tests.app.runs import key_of, lines, run_app, same_weights, summary
 
@@ -60,6 +60,27 @@ def test_a_run_killed_in_the_middle_of_a_round_resumes_to_the_same_bits(tmp_path
     assert 3 <= done < 30
     assert main([f"resume={killed}"]) == 0
     assert_same_run(killed, whole)
+
+
+def test_an_interrupt_says_what_to_type_to_go_on(tmp_path):
+    folder = tmp_path / "it's here"
+    settings = {"global-rounds": 30, "output-dir": folder} | {key_of(k): v for k, v in STATEFUL.items()}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "espalier", *(f"{key}={value}" for key, value in settings.items())],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    while len(lines_so_far(folder)) < 3:
+        assert process.poll() is None, "the run was over before it could be interrupted"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    said = "interrupted; to go on after the last whole round: python -m espalier "
+    assert error.startswith(said)
+    assert shlex.split(error.removeprefix(said)) == [f"resume={folder}"]
 
 
 def lines_so_far(folder):
@@ -161,11 +182,8 @@ def test_clients_stay_at_the_edges_that_hold_their_state(tmp_path, edges, messag
     folder = tmp_path / "run"
 
     def go(edges, **settings):
-        settings = {"num_clients": 4, "batches_per_epoch": 1, **settings}
-        config = parse_config({key_of(key): value for key, value in settings.items()})
-        node_configs = [{"edge-name": edge} for edge in edges]
-        grid = InProcessGrid(client_app, 4, run_config=config.as_dict(), node_configs=node_configs)
-        return run(config, grid, LogProgress(), tmp_path)
+        config = config_of(num_clients=4, batches_per_epoch=1, **settings)
+        return run(config, engine_of(config, [{"edge-name": edge} for edge in edges]), LogProgress(), tmp_path)
 
     before = ("west", "west", "east", "east")
     go(before, global_rounds=1, output_dir=str(folder))

@@ -14,13 +14,12 @@ from torch.nn.functional import cross_entropy
 
 from espalier.app.client import app as client_app
 from espalier.app.config.parse import parse_config
-from espalier.app.engines import in_process_grid
 from espalier.app.federation import gather_clients
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run
-from espalier.app.tasks.images import client_indices, load_data, new_model
-from espalier.sim.in_process_grid import InProcessGrid
+from espalier.app.tasks.build import build_task
 from espalier.strategies.views import MemberGrid
+from tests.app.assembling import config_of, engine_of
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 FILES = ["bytes.png", "clients.csv", "clients.png", "config.json", "metrics.jsonl", "model.pt", "rounds.png"]
@@ -56,7 +55,8 @@ def test_a_run_leaves_every_report_and_its_figures_agree(tmp_path, capsys):
 def test_the_reported_accuracy_is_that_of_the_saved_model(tmp_path):
     folder = run_app(tmp_path / "run", global_rounds=4)
     config = parse_config(json.loads((folder / "config.json").read_text()))
-    data, model = load_data(config), new_model(config)
+    task = build_task(config)
+    data, model = task.data, task.new_model()
     model.load_state_dict(weights(folder))
     pixels = torch.tensor(data.test.images.astype(np.float32)).permute(0, 3, 1, 2) / 255
     train = data.train.images / 255
@@ -64,13 +64,15 @@ def test_the_reported_accuracy_is_that_of_the_saved_model(tmp_path):
     labels = torch.tensor(data.test.labels)
     assert summary(folder)["test"]["accuracy"] == pytest.approx(float((outputs.argmax(1) == labels).float().mean()))
     assert summary(folder)["test"]["loss"] == pytest.approx(float(cross_entropy(outputs, labels)), rel=1e-4)
-    own = client_indices(config)[2].test
+    own = task.client_indices[2].test
     expected = float((outputs[own].argmax(1) == labels[own]).float().mean())
     assert lines(folder, "global")[-1]["clients"]["2"]["accuracy"] == pytest.approx(expected)
 
 
 def test_bytes_are_those_of_the_models_that_travel(tmp_path):
-    one = ArrayRecord({k: Array(v.numpy()) for k, v in new_model(parse_config({})).state_dict().items()}).count_bytes()
+    one = ArrayRecord(
+        {k: Array(v.numpy()) for k, v in build_task(parse_config({})).new_model().state_dict().items()}
+    ).count_bytes()
     folder = run_app(tmp_path / "two", global_rounds=2, edge_rounds=3, num_edges=4)
     kinds = summary(folder)["bytes_by_kind"]
     for direction in ("uplink", "downlink"):
@@ -90,10 +92,10 @@ def test_flat_and_one_edge_are_flowers_own_fedavg_to_the_bit(tmp_path, monkeypat
     assert summary(flat)["global"] == summary(nested)["global"]
     # Flower averages in the order in which it happened to draw the nodes: let that be client order.
     monkeypatch.setattr(random, "sample", lambda population, k: population[:k])
-    config = parse_config({"engine": "in-process", "global-rounds": 3, "algorithm": "fedavg"})
-    grid = in_process_grid(config)
-    clients = MemberGrid(grid, [profile.node_id for profile in gather_clients(grid, config)])
-    start = ArrayRecord(new_model(config).state_dict())
+    config = config_of(engine="in-process", global_rounds=3, algorithm="fedavg")
+    grid = engine_of(config).grid
+    clients = MemberGrid(grid, [profile.node_id for profile in gather_clients(grid, 8, config.deploy)])
+    start = ArrayRecord(build_task(config).new_model().state_dict())
     expected = FedAvg().start(clients, start, num_rounds=3).arrays.to_torch_state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(flat).items())
 
@@ -158,9 +160,8 @@ def die(arrays):
 
 
 def run_with(faults, folder):
-    config = parse_config({"global-rounds": 2, "output-dir": str(folder), "engine": "in-process"})
-    grid = InProcessGrid(faulty(faults), 8, run_config=config.as_dict())
-    return run(config, grid, LogProgress(), folder)
+    config = config_of(global_rounds=2, output_dir=str(folder), engine="in-process")
+    return run(config, engine_of(config, client_app=faulty(faults)), LogProgress(), folder)
 
 
 def test_bad_clients_are_counted_and_the_run_goes_on(tmp_path, caplog):

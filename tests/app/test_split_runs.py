@@ -10,8 +10,7 @@ import torch
 
 from espalier.app.command_line import main
 from espalier.app.config.parse import parse_config
-from espalier.app.tasks.family import family
-from espalier.app.tasks.images import new_model
+from espalier.app.tasks.build import build_task
 from espalier.app.tasks.node import Node
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
@@ -57,7 +56,7 @@ def test_with_one_client_v1_v2_and_sl_are_local_training(tmp_path):
 
 def test_phsfl_freezes_the_head_and_fine_tunes_nothing_else(tmp_path):
     folder = run_app(tmp_path / "run", algorithm="phsfl", alpha=0.1, global_rounds=3)
-    start = new_model(parse_config(json.loads((folder / "config.json").read_text()))).state_dict()
+    start = build_task(parse_config(json.loads((folder / "config.json").read_text()))).new_model().state_dict()
     trained, heads = weights(folder), torch.load(folder / "heads.pt", weights_only=True)
     assert torch.equal(trained["head.weight"], start["head.weight"])
     assert not torch.equal(trained["conv1.0.weight"], start["conv1.0.weight"])
@@ -81,7 +80,7 @@ def test_the_models_can_be_used_as_the_page_on_results_says(tmp_path, capsys):
     exec(snippet.replace("results/20260101-120000-phsfl-digits-seed0", str(folder)), used)  # the page's own
     printed = float(re.search(r"0\.\d+", capsys.readouterr().out)[0])
     assert printed == pytest.approx(summary(folder)["test"]["accuracy"], abs=1e-4)
-    test = family(used["config"]).new_client_task(used["config"], used["model"], Node(partition_id=3)).test
+    test = build_task(used["config"]).new_client_task(used["model"], Node(partition_id=3)).test
     with torch.inference_mode():
         hits = used["model"](used["prepare"](test.inputs)).argmax(1) == test.labels
     (line,) = lines(folder, "personalised")

@@ -6,8 +6,11 @@ import pytest
 from certificates import make_certificates
 
 from espalier.app.command_line import main
-from espalier.app.config.parse import parse_config
-from espalier.app.streams import checked_address, largest_frame_bytes, listen_on, streams_of
+from espalier.app.config.sections import Stream
+from espalier.app.run import checked_task, streams_of
+from espalier.app.streams import checked_address, largest_frame_bytes, listen_on
+from espalier.app.tasks.build import build_task
+from tests.app.assembling import config_of, engine_of
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 SHORT = {"batches_per_epoch": 2, "batch_size": 16, "local_epochs": 1, "edge_rounds": 1, "fine_tune_steps": 0}
@@ -104,17 +107,24 @@ def test_a_given_certificate_is_used(tmp_path):
     assert same_weights(folder, run_app(tmp_path / "messages", **settings))
 
 
+def streams_for(**settings):
+    config = config_of(**settings)
+    task, model = checked_task(config)
+    return streams_of(config, model, task, engine_of(config))
+
+
 def test_other_algorithms_and_the_cloud_have_no_streams():
-    for values in ({"algorithm": "fedavg"}, {"algorithm": "hsfl", "deploy.role": "cloud"}):
-        with streams_of(parse_config({"split.transport": "stream", **values})) as streams:
+    for settings in ({"algorithm": "fedavg"}, {"algorithm": "hsfl", "role": "cloud"}):
+        with streams_for(**STREAM, **settings) as streams:
             assert streams is None
-    with streams_of(parse_config({"algorithm": "hsfl"})) as streams:
+    with streams_for(algorithm="hsfl") as streams:
         assert streams is None
 
 
 def test_the_largest_frame_is_that_of_the_largest_cut():
-    config = {"algorithm": "sfl-v1", "batch-size": 16}
-    one, two, both = (largest_frame_bytes(parse_config({**config, "cut-layer": cut})) for cut in (1, 2, "1,2"))
+    task = build_task(config_of(algorithm="sfl-v1"))
+    model, example = task.new_model(), task.example_input()
+    one, two, both = (largest_frame_bytes(model, example, cuts, "float32", 16) for cuts in ((1,), (2,), (1, 2)))
     assert one == 18 + 16 + 16 * 4 + 16 * 16 * 4 * 4 * 4
     assert two < one == both
 
@@ -125,7 +135,7 @@ def test_a_server_listens_no_wider_than_it_must():
     assert listen_on("::1") == "[::1]"
     for address in ("edge.example.org", "10.0.0.7"):
         assert listen_on(address) in ("[::]", "0.0.0.0")
-        assert checked_address(parse_config({"stream.address": address})) == address
+        assert checked_address(Stream(address=address)) == address
 
 
 BAD = [
@@ -162,7 +172,7 @@ def test_bad_settings_end_the_run_in_one_line(arguments, parts, tmp_path, capsys
 
 
 def test_a_port_that_is_taken(tmp_path, capsys):
-    with streams_of(parse_config({"algorithm": "sfl-v1", "split.transport": "stream"})) as streams:
+    with streams_for(algorithm="sfl-v1", **STREAM) as streams:
         port = streams.server.port
         assert main(["algorithm=sfl-v1", "split.transport=stream", f"stream.port={port}"]) == 2
     assert f"stream.port = {port}: allowed is a free port of 127.0.0.1" in capsys.readouterr().err

@@ -2,44 +2,44 @@
 
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
-from multiprocessing.connection import Listener
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from espalier.app.tiers.listener import EdgeListener
 from espalier.clients.client_app import make_client_app
-from espalier.clients.edge_socket import KEY, SOCKET, NoEdgeError, ask_edge
-from espalier.clients.gateway import from_payload, request_to
+from espalier.clients.edge_socket import SOCKET, NoEdgeError, ask_edge
+from espalier.clients.messages.edge import EdgeRequest, from_payload
 from espalier.sim.in_process_grid import InProcessGrid
 
+ROOT = Path(__file__).parents[2]
 TYPES = ["query.edge", "train.edge", "evaluate.edge", "train.edge_heads"]
 
 
 @pytest.fixture
 def folder():
     path = Path(tempfile.mkdtemp(prefix="e"))
-    (path / KEY).write_bytes(b"k" * 32)
     yield path
     shutil.rmtree(path)
 
 
 class Edge:
-    """An edge's run as Python's own listener has it; `serve` gets each connection."""
+    """An edge's run in a thread, which answers one request by `answer`."""
 
-    def __init__(self, folder, serve, times=1):
+    def __init__(self, folder, answer):
         self.requests = []
-        self._listener = Listener(str(folder / SOCKET), "AF_UNIX", authkey=b"k" * 32)
-        self._serve, self._times = serve, times
-        self._thread = threading.Thread(target=self._run)
+        self._listener, self._answer = EdgeListener(folder), answer
+        self._thread = threading.Thread(target=self._listener.serve_one, args=(self._serve, 20))
 
-    def _run(self):
-        for _ in range(self._times):
-            with self._listener.accept() as connection:
-                self.requests.append((connection.recv_bytes(), connection.recv_bytes()))
-                self._serve(connection, self.requests[-1])
+    def _serve(self, *request):
+        self.requests.append(request)
+        return self._answer(request[1])
 
     def __enter__(self):
         self._thread.start()
@@ -63,19 +63,17 @@ def node(grid, partition_id):
 
 
 def ask(grid, partition_id, message_type, data=b"", wait_seconds=0.0, reply_seconds=0.0):
-    message = request_to(
-        node(grid, partition_id), message_type, data, wait_seconds=wait_seconds, reply_seconds=reply_seconds
-    )
+    message = EdgeRequest(data, wait_seconds, reply_seconds).to_message(node(grid, partition_id), message_type)
     (reply,) = grid.send_and_receive([message])
     return reply
 
 
 @pytest.mark.parametrize("message_type", TYPES)
 def test_every_request_goes_through_unchanged(folder, message_type):
-    with Edge(folder, lambda connection, request: connection.send_bytes(request[1] + b"!")) as edge:
+    with Edge(folder, lambda request: request + b"!") as edge:
         reply = ask(gateway_grid(folder), 0, message_type, b"\x00\xff" * 1000)
     assert from_payload(reply.content) == b"\x00\xff" * 1000 + b"!"
-    assert edge.requests == [(message_type.encode(), b"\x00\xff" * 1000)]
+    assert edge.requests == [(message_type, b"\x00\xff" * 1000)]
 
 
 @pytest.mark.parametrize("message_type", TYPES)
@@ -103,21 +101,49 @@ def test_an_edge_that_comes_while_it_waits_is_served(folder):
     waiting = threading.Thread(target=wait_for_reply)
     waiting.start()
     (folder / SOCKET).unlink()
-    with Edge(folder, lambda connection, request: connection.send_bytes(b"2")):
+    with Edge(folder, lambda request: b"2"):
         waiting.join()
     assert replies == [b"2"]
 
 
-def test_an_edge_that_ends_in_the_middle_is_not_asked_again(folder):
-    edge = Edge(folder, lambda connection, request: None)
-    with edge, pytest.raises(NoEdgeError, match="ended before it answered"):
-        ask_edge(folder, "train.edge", b"1", wait_seconds=20)
-    assert edge.requests == [(b"train.edge", b"1")]
+DYING = """
+import os, sys
+from pathlib import Path
+from espalier.app.tiers.listener import EdgeListener
+
+def die(message_type, request):
+    print(message_type, request, flush=True)
+    os.kill(os.getpid(), 9)
+
+EdgeListener(Path(sys.argv[1])).serve_one(die, 20)
+"""
+
+
+def test_an_edge_that_dies_in_the_middle_is_noticed_at_once_and_not_asked_again(folder):
+    with subprocess.Popen([sys.executable, "-c", DYING, str(folder)], stdout=subprocess.PIPE, cwd=ROOT) as edge:
+        started = time.monotonic()
+        with pytest.raises(NoEdgeError, match="ended before it answered"):
+            ask_edge(folder, "train.edge", b"1", wait_seconds=20)
+        assert edge.wait() == -9
+        assert time.monotonic() - started < 10
+        assert edge.stdout.read() == b"train.edge b'1'\n"
+    with pytest.raises(NoEdgeError, match="is not there"):
+        ask_edge(folder, "train.edge", b"1")
+
+
+def test_an_edge_that_ends_before_it_serves_says_so(folder):
+    listener = EdgeListener(folder)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(ask_edge, folder, "train.edge", b"1", wait_seconds=20)
+        time.sleep(0.3)
+        listener.close()
+        with pytest.raises(NoEdgeError, match="ended before it answered"):
+            asked.result()
 
 
 def test_an_edge_that_never_answers_is_given_up(folder):
     over = threading.Event()
-    with Edge(folder, lambda connection, request: over.wait(20)):
+    with Edge(folder, lambda request: b"%d" % over.wait(20)):
         with pytest.raises(NoEdgeError, match=r"did not answer within 0\.2 s"):
             ask_edge(folder, "train.edge", b"1", reply_seconds=0.2)
         over.set()
@@ -127,5 +153,5 @@ def test_an_edge_that_is_busy_for_too_long_is_given_up(folder):
     with socket.socket(socket.AF_UNIX) as busy:
         busy.bind(str(folder / SOCKET))
         busy.listen()
-        with pytest.raises(NoEdgeError, match=r"was busy for 0\.2 s"):
+        with pytest.raises(NoEdgeError, match=r"did not answer within 0\.2 s"):
             ask_edge(folder, "train.edge", b"1", wait_seconds=20, reply_seconds=0.2)

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from torch import nn
 
 from espalier.clients.client_app import make_client_app
 from espalier.clients.measuring import measure_cycles_per_example, measured_profile
-from espalier.clients.messages import LINK, LINK_BITS_PER_SECOND, MEASURE, PROFILE, QUERY_PROFILE
+from espalier.clients.messages.profile import MEASURE, PROFILE, QUERY_PROFILE, ProfileQuery
+from espalier.clients.stream import LINK, LINK_BITS_PER_SECOND
 from espalier.clients.task import ClientTask, Examples, LocalTraining
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.split.stream import StreamServer
@@ -92,24 +94,24 @@ def server(tmp_path_factory):
         yield server
 
 
-def with_ticket(config):
-    return RecordDict({"config": ConfigRecord({MEASURE: True, **config})})
+def with_ticket(ticket):
+    return ProfileQuery(measure=True, ticket=ticket).to_content()
 
 
 def test_a_ticket_lets_the_link_be_measured(server):
-    rate = asked(content=with_ticket(server.expect_probe().config))["link-bits-per-second"]
+    rate = asked(content=with_ticket(server.expect_probe().told))["link-bits-per-second"]
     assert 1e6 < rate < 1e12
 
 
 def test_what_is_known_of_the_link_needs_no_probe(server):
-    ticket = server.expect_probe().config
+    ticket = server.expect_probe().told
     assert asked({"link-bits-per-second": 5}, with_ticket(ticket), 7e6)["link-bits-per-second"] == 5
     assert asked({}, with_ticket(ticket), 7e6)["link-bits-per-second"] == 7e6
     assert asked({}, with_ticket(ticket))["link-bits-per-second"] > 1e6  # the ticket was still good
 
 
 def test_a_link_that_can_not_be_measured_is_unknown(server, caplog):
-    wrong = server.expect_probe().config | {"stream-token": "guessed"}
+    wrong = replace(server.expect_probe().told, token="guessed")
     assert asked(content=with_ticket(wrong))["link-bits-per-second"] == 0
     assert "the link can't be measured: stream to 127.0.0.1" in caplog.text
     assert "UNAUTHENTICATED" in caplog.text
@@ -125,13 +127,13 @@ def test_a_bad_value_in_the_nodes_config_is_named(key, value):
 def test_frequencies_come_from_the_system(tmp_path):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text("cpu MHz : 1000\n")
-    query = Message(RecordDict({"config": ConfigRecord({MEASURE: True})}), 1, QUERY_PROFILE)
+    query = ProfileQuery(measure=True)
     context = Context(1, 1, {}, RecordDict(), {})
     profile = measured_profile(query, context, task_of(), tmp_path)
-    assert (profile["min-frequency-hz"], profile["max-frequency-hz"]) == (0, 1e9)
-    assert profile["cycles-per-example"] > 0
+    assert (profile.min_frequency_hz, profile.max_frequency_hz) == (0, 1e9)
+    assert profile.cycles_per_example > 0
     unknown = measured_profile(query, context, task_of(), tmp_path / "nothing")
-    assert unknown["max-frequency-hz"] == unknown["cycles-per-example"] == 0
+    assert unknown.max_frequency_hz == unknown.cycles_per_example == 0
 
 
 # Training speed.

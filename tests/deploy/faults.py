@@ -11,11 +11,13 @@ import local
 from flwr_run import descendants
 
 from espalier.app.config.parse import parse_config
+from espalier.app.engines.in_process import InProcess
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run
 from espalier.app.tasks.clients import client_task
 from espalier.clients.client_app import make_client_app
-from espalier.clients.messages import CONFIG, SERVER_ROUND, SPLIT_BEGIN, TRAIN
+from espalier.clients.messages.split import SPLIT_BEGIN
+from espalier.clients.messages.train import CONFIG, SERVER_ROUND, TRAIN
 from espalier.sim.in_process_grid import InProcessGrid
 from tests.app.runs import key_of, lines
 
@@ -117,4 +119,4 @@ def replay(recorded: Path, folder: Path, settings: Mapping[str, object]) -> Path
         return app(message, context)
 
     grid = InProcessGrid(with_absence, config.federation.num_clients, run_config=config.as_dict(), seed=config.seed)
-    return run(config, grid, LogProgress(), folder.parent)
+    return run(config, InProcess(grid), LogProgress(), folder.parent)

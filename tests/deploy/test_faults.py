@@ -8,7 +8,7 @@ import pytest
 from flwr_run import free_ports
 from local import Federation, count_online, device_configs, federation, log_of, run_config, start_edge_run, two_tiers
 
-from espalier.clients.messages import STREAM_ADDRESS, STREAM_CERTIFICATE, STREAM_MAX_BYTES, STREAM_TOKEN
+from espalier.clients.messages.frames import StreamTicket
 from espalier.clients.stream import open_stream
 from tests.app.runs import lines, same_weights, summary
 
@@ -118,13 +118,7 @@ def test_streams_that_break_or_freeze_or_lie_or_have_no_ticket(tmp_path, monkeyp
 def knock(port: int) -> None:
     """Ask for a stream with a ticket that nobody gave out."""
     certificate = ssl.get_server_certificate(("127.0.0.1", port)).encode()  # as anybody can see it
-    config = {
-        STREAM_ADDRESS: f"127.0.0.1:{port}",
-        STREAM_CERTIFICATE: certificate,
-        STREAM_TOKEN: "guessed",
-        STREAM_MAX_BYTES: 2**20,
-    }
-    with open_stream(config, 30.0) as stream:
+    with open_stream(StreamTicket(f"127.0.0.1:{port}", certificate, "guessed", 2**20), 30.0) as stream:
         stream.exchange(b"x")
 
 

@@ -6,8 +6,9 @@ from math import prod
 import numpy as np
 import pytest
 
-from espalier.app.config.parse import parse_config
-from espalier.app.wireless import WirelessWorld
+from espalier.app.algorithms.algorithm import PlanRule
+from espalier.app.config.sections import Plans, RadioWorld
+from espalier.app.resources.simulated import WirelessWorld
 from espalier.strategies.allocation import exact
 from experiments.best_cut import BEST, CLIENTS_PER_CELL, IMAGE, Case, check, draw_worlds, problem_of, solve, work_of
 
@@ -17,21 +18,12 @@ CASE = Case("cnn", 10, 20e6, 3.0, 100e6)
 def test_the_problem_is_the_one_of_a_split_run():
     clients = np.arange(sum(CLIENTS_PER_CELL))
     cells = np.split(clients, np.cumsum(CLIENTS_PER_CELL)[:-1])
-    config = {
-        "algorithm": "hsfl",
-        "dataset": "cifar10",
-        "cut-layer": "best",
-        "selection": "resource-aware",
-        "num-clients": clients.size,
-        "num-edges": len(cells),
-        "plan.max-local-rounds": 5,
-        "plan.downlink-bits-per-second": 1e7,
-        "plan.deadline-seconds": 10.0,
-        "seed": 3,
-    }
+    plan = Plans(selected_per_edge=4, max_local_rounds=5, downlink_bits_per_second=1e7, deadline_seconds=10.0)
     topology = {f"edge-{i}": members.tolist() for i, members in enumerate(cells)}
-    same = {n: n for n in clients.tolist()}
-    run = WirelessWorld(parse_config(config), topology, same, work_of("cnn"), prod(IMAGE), [10 * 32] * clients.size)
+    same, counts = {n: n for n in clients.tolist()}, [10 * 32] * clients.size
+    cell_of = {n: cell for cell, members in enumerate(cells) for n in members.tolist()}
+    sections = plan, RadioWorld(), PlanRule(), 3
+    run = WirelessWorld(*sections, topology, same, cell_of, work_of("cnn"), prod(IMAGE), counts)
     expected = vars(run.problem(7, clients, None, 0))
     found = vars(problem_of(Case("cnn", 10, 540e3, 10.0, 1e7), work_of("cnn"), draw_worlds(540e3, [3]), 7))
     for name in expected.keys() - {"previous", "max_overlap", "seed"}:

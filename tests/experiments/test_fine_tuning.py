@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
+from espalier.app.config.saved import saved_config
 from espalier.app.errors import UserError
-from espalier.app.reports.folder import saved_config
 from espalier.strategies.split import FineTuning
 from experiments import fine_tuning
 from tests.app.own_folders import OWN, own_folders

@@ -5,8 +5,6 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from espalier.app.algorithms import make_world
-from espalier.app.config.parse import parse_config
 from experiments.optimal_energy import (
     at_full_power,
     by_rank,
@@ -17,6 +15,7 @@ from experiments.optimal_energy import (
     of_selected,
     solve_rounds,
 )
+from tests.app.assembling import config_of, make_world
 
 
 def mean_joules(rounds):
@@ -24,16 +23,17 @@ def mean_joules(rounds):
 
 
 def test_the_problem_is_the_one_of_a_rawhfl_run():
-    config = {
-        "algorithm": "rawhfl",
-        "dataset": "video-caching",
-        "num-clients": 48,
-        "num-edges": 4,
-        "batches-per-epoch": 10,
-        "seed": 5,
-    }
+    config = config_of(
+        algorithm="rawhfl",
+        dataset="video-caching",
+        num_clients=48,
+        num_edges=4,
+        selected_per_edge=4,
+        max_local_rounds=50,
+        seed=5,
+    )
     topology = {f"edge-{i}": list(range(12 * i, 12 * i + 12)) for i in range(4)}
-    run = make_world(parse_config(config), topology, {n: n for n in range(48)}, [100] * 48)
+    run = make_world(config, topology, {n: n for n in range(48)}, [100] * 48)
     (_, before), (problem, _) = solve_rounds(draw_worlds([5]), rounds=2)
     expected = vars(run.problem(2, np.arange(48), before.selected, 0))
     for name, value in vars(problem).items():

@@ -328,12 +328,6 @@ def test_an_edge_too_small_for_its_strategy_is_refused(strategy, needed):
         Hierarchical(FedAvg(**ANY), lambda name, size: strategy(), {"a": [1, 2, 3] if needed != 3 else [1, 2]})
 
 
-def test_there_are_two_tiers():
-    inner = Hierarchical(FedAvg(**ANY), lambda name, size: FedAvg(**ANY), {"a": [1]})
-    with pytest.raises(ValueError, match="edge 'b' is itself hierarchical"):
-        Hierarchical(FedAvg(**ANY), lambda name, size: inner, {"b": [1, 2]})
-
-
 def private(strategy, noise=0.0, clip=1e9, sampled=2):
     return DifferentialPrivacyServerSideFixedClipping(strategy, noise, clip, sampled)
 

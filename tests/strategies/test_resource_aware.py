@@ -9,7 +9,8 @@ from flwr.app import ArrayRecord, ConfigRecord, MessageType
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
-from espalier.clients.messages import CPU_FREQUENCY_HZ, LOCAL_ROUNDS, SPLIT_END, TRAIN_ACCUMULATED, TRANSMIT_POWER_WATTS
+from espalier.clients.messages.split import SPLIT_END
+from espalier.clients.messages.train import CPU_FREQUENCY_HZ, LOCAL_ROUNDS, TRAIN_ACCUMULATED, TRANSMIT_POWER_WATTS
 from espalier.strategies import AccumulatedGradients, Hierarchical, Observer, ResourceAware, StrategyEdge, ask_profiles
 from espalier.strategies.accumulated import step
 from espalier.strategies.allocation import Problem, exact

@@ -1,12 +1,14 @@
 """Who belongs to which edge."""
 
-from dataclasses import asdict
+from dataclasses import replace
 from itertools import chain, repeat
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from espalier.clients.messages.frames import StreamTicket
+from espalier.clients.messages.profile import ProfileQuery
 from espalier.clients.profile import profile_reply
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import DeviceProfile, Profile, ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
@@ -121,12 +123,10 @@ def measuring_grid(num_nodes):
 
     @app.query("profile")
     def profile(message, context):
-        asked = dict(message.content.config_records.get("config", {}))
-        device = {key.replace("_", "-"): value for key, value in asdict(DEVICE).items()}
-        device["cpu-count"] = asked.get("ticket", 4)
-        return profile_reply(
-            message, partition_id=context.node_config["partition-id"], device=device if asked.get("measure") else None
-        )
+        asked = ProfileQuery.from_content(message.content)
+        device = replace(DEVICE, cpu_count=asked.ticket.max_bytes) if asked.ticket else DEVICE
+        partition_id = context.node_config["partition-id"]
+        return profile_reply(message, partition_id=partition_id, device=device if asked.measure else None)
 
     return InProcessGrid(app, num_nodes)
 
@@ -139,5 +139,9 @@ def test_devices_measure_only_when_they_are_asked_to():
 
 def test_every_node_can_be_asked_with_a_ticket_of_its_own():
     grid = measuring_grid(3)
-    profiles = ask_profiles(grid, measure=lambda node_id: ConfigRecord({"measure": True, "ticket": node_id % 1000}))
+
+    def measure(node_id):
+        return ProfileQuery(measure=True, ticket=StreamTicket("", b"", "", node_id % 1000))
+
+    profiles = ask_profiles(grid, measure=measure)
     assert [profile.device.cpu_count for profile in profiles] == [profile.node_id % 1000 for profile in profiles]

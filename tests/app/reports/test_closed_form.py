@@ -6,12 +6,12 @@ import pytest
 from flwr.app import ArrayRecord
 
 from espalier.app.command_line import main
-from espalier.app.config.parse import parse_config
+from espalier.app.config.sections import Train
 from espalier.app.reports import plots
 from espalier.app.reports.closed_form import closed_form_bits, closed_form_bytes
 from espalier.strategies import Profile
 from tests.app.runs import lines, run_app, summary
-from tests.strategies.split.federation import tiny_model
+from tests.strategies.split.federation import SHAPE, tiny_model
 
 # digits: 16x16 values of a sample pass the cut, the client block has 160 parameters, the model 13,706.
 SHORT = {"algorithm": "hsfl", "batches_per_epoch": 3, "batch_size": 16, "local_epochs": 2, "edge_rounds": 2}
@@ -101,22 +101,21 @@ def test_rounds_from_before_the_figure_was_kept_are_counted_in_a_resumed_run(tmp
 
 
 def test_the_statistics_of_batchnorm_count_since_they_travel():
-    config = parse_config({"algorithm": "hsfl", "local-epochs": 1, "batch-size": 32})
     model = tiny_model()
     assert list(model[:1].buffers())
     travels = {cut: sum(a.numpy().size for a in ArrayRecord(model[:cut].state_dict()).values()) for cut in (1, 4)}
-    bits = closed_form_bits(config, model, [Profile(1, 0, "", 64, 1, (64,))])
+    train = Train(local_epochs=1, batch_size=32)
+    bits = closed_form_bits(model, SHAPE, (1,), train, [Profile(1, 0, "", 64, 1, (64,))])
     samples = 2 * 32  # of two mini-batches, with 256 values each at the cut and an index of 6 + 1 bits
     assert bits["phi_phsfl"] == 33 * 2 * (samples * 256 + travels[1]) + samples * 7
     assert bits["phi_hfl"] == 33 * 2 * travels[4]
 
 
 def test_each_client_counts_its_own_cut_and_a_last_mini_batch_that_is_not_full():
-    config = parse_config({"algorithm": "hsfl", "local-epochs": 1, "batch-size": 32, "cut-layer": "1,2"})
-    model = tiny_model()
+    model, train = tiny_model(), Train(local_epochs=1, batch_size=32)
 
     def bits(*profiles):
-        return closed_form_bits(config, model, profiles)["phi_phsfl"]
+        return closed_form_bits(model, SHAPE, (1, 2), train, profiles)["phi_phsfl"]
 
     first, second = (Profile(1 + i, i, "", 65, 1, (65,)) for i in range(2))
     travels = sum(a.numpy().size for a in ArrayRecord(model[:1].state_dict()).values())

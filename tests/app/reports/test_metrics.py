@@ -3,22 +3,20 @@
 import pytest
 from flwr.app import MetricRecord
 
-from espalier.app.config.parse import parse_config
 from espalier.app.reports.metrics import FIELDS, is_evaluation, top_m
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run
 from espalier.app.tasks.clients import client_task
 from espalier.clients.client_app import make_client_app
-from espalier.sim.in_process_grid import InProcessGrid
-from tests.app.runs import key_of, lines, run_app, summary
+from tests.app.assembling import config_of, engine_of
+from tests.app.runs import lines, run_app, summary
 
 SETTINGS = {"num-clients": 2, "num-edges": 2, "global-rounds": 1, "local-epochs": 1, "batches-per-epoch": 1}
 
 
 def run_with_a_liar(folder, message_type, lie, **settings):
     """Run the app where client 1 replaces its metrics in its replies to one type of message."""
-    values = SETTINGS | {key_of(key): value for key, value in settings.items()}
-    config = parse_config(values | {"engine": "in-process", "output-dir": str(folder)})
+    config = config_of(**SETTINGS | settings, engine="in-process", output_dir=str(folder))
     app = make_client_app(client_task, durable=False)
 
     def lying(message, context):
@@ -31,8 +29,7 @@ def run_with_a_liar(folder, message_type, lie, **settings):
             )
         return reply
 
-    grid = InProcessGrid(lying, config.federation.num_clients, run_config=config.as_dict(), seed=config.seed)
-    return run(config, grid, LogProgress(), folder.parent)
+    return run(config, engine_of(config, client_app=lying), LogProgress(), folder.parent)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from espalier.app.algorithms import make_world
 from espalier.app.command_line import main
-from espalier.app.config.parse import parse_config
 from espalier.app.errors import UserError
 from espalier.app.reports.final import client_table, report_again, result_table
-from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.folder import ResultsFolder, RunTitle
 from espalier.app.reports.metrics import summarise
 from espalier.app.reports.plots import Figure, draw_plots
 from espalier.app.reports.resource_plots import draw_resource_plots
@@ -25,6 +23,7 @@ from espalier.app.reports.resources import (
     resource_summary,
 )
 from espalier.strategies import Profile
+from tests.app.assembling import config_of, make_world
 from tests.app.runs import lines as lines_of
 from tests.app.runs import run_app, summary
 
@@ -151,7 +150,7 @@ def test_a_run_in_which_nobody_could_take_part_has_no_joules_per_client():
 
 
 def test_summary_json_has_the_figures_of_plans_and_of_the_last_evaluations_top_m(lines):
-    final = summarise(parse_config({}), lines)
+    final = summarise(lines)
     assert final["energy_joules"]["total"] == 35.25
     assert list(final["top_m"]) == ["1", "2", "10"]
     std = np.sqrt((2 * 0.125**2) / 4)
@@ -162,16 +161,16 @@ def test_summary_json_has_the_figures_of_plans_and_of_the_last_evaluations_top_m
 
 def test_a_client_without_requests_leaves_no_top_m_figures(lines):
     lines[-1]["clients"]["2"] |= {"top-1": None}
-    tops = summarise(parse_config({}), lines)["top_m"]
+    tops = summarise(lines)["top_m"]
     assert tops["1"] == {"mean": None, "std": None, "min": None, "max": None}
     assert tops["2"]["mean"] == 0.5
 
 
 def test_other_runs_are_summed_up_as_before(lines):
-    final = summarise(parse_config({}), without_tops(without_plans(lines)))
+    final = summarise(without_tops(without_plans(lines)))
     new = {"energy_joules", "simulated_seconds", "late", "edge_rounds_without_anybody", "edge_rounds_short", "top_m"}
     assert new & set(final) == set()
-    assert set(summarise(parse_config({}), lines)) - set(final) == new
+    assert set(summarise(lines)) - set(final) == new
 
 
 def test_the_clients_part_by_hand(lines):
@@ -219,15 +218,16 @@ def test_cdf_values():
 
 
 def test_the_terminal_shows_energy_time_and_top_m_in_a_line_each(lines):
-    new = result_table(summarise(parse_config({}), lines)).splitlines()
-    old = result_table(summarise(parse_config({}), without_tops(without_plans(lines)))).splitlines()
+    title = vars(RunTitle("rawhfl", "video-caching", 0))
+    new = result_table(title | summarise(lines)).splitlines()
+    old = result_table(title | summarise(without_tops(without_plans(lines)))).splitlines()
     assert [line for line in new if line not in old] == [
         "top-M accuracy, mean over clients: M = 1: 0.2500, M = 2: 0.5000, M = 10: 1.0000",
         "energy: 35.25 J, 5.875 J per selected client and edge round",
         "simulated time: 50.0 s; 2 late, 3 edge rounds without anybody",
     ]
-    summary = summarise(parse_config({}), lines) | {"edge_rounds_short": 2}
-    assert result_table(summary).splitlines()[-2].endswith("3 edge rounds without anybody, 2 short of clients")
+    summary = summarise(lines) | {"edge_rounds_short": 2}
+    assert result_table(title | summary).splitlines()[-2].endswith("3 edge rounds without anybody, 2 short of clients")
     assert len(new) == len(old) + 3
 
 
@@ -288,14 +288,8 @@ def test_a_run_in_which_nobody_took_part_and_one_of_many_cells_can_be_drawn(tmp_
 
 
 def test_the_description_of_the_world_is_in_the_clients_order():
-    config = parse_config(
-        {
-            "dataset": "video-caching",
-            "algorithm": "rawhfl",
-            "num-clients": 6,
-            "plan.selected-per-edge": 2,
-            "batches-per-epoch": 1,
-        }
+    config = config_of(
+        dataset="video-caching", algorithm="rawhfl", num_clients=6, selected_per_edge=2, batches_per_epoch=1
     )
     ids = {10: 0, 11: 1, 12: 2, 13: 3, 14: 4, 15: 5}
     mixed = make_world(config, {"a": [10, 12, 14], "b": [11, 13, 15]}, ids, [100] * 6)
@@ -316,9 +310,7 @@ def test_the_description_of_the_world_is_in_the_clients_order():
         distance = np.hypot(own["x_metres"] - station["x_metres"], own["y_metres"] - station["y_metres"])
         assert 10 <= own["distance_metres"] <= told["radius_metres"] == 400
         assert own["distance_metres"] == pytest.approx(distance)
-    flat = make_world(
-        parse_config({"algorithm": "fedavg-ub", "num-clients": 6, "num-edges": 2}), {"cloud": list(ids)}, ids, [9] * 6
-    )
+    flat = make_world(config_of(algorithm="fedavg-ub", num_clients=6, num_edges=2), {"cloud": list(ids)}, ids, [9] * 6)
     assert [(own["edge"], own["cell"]) for own in flat.describe()["clients"]] == [("cloud", i // 3) for i in range(6)]
 
 
@@ -356,7 +348,7 @@ def test_a_planned_run_reports_on_all_of_its_rounds_when_resumed_and_again_later
 
 
 def test_later_reports_need_no_world_and_refuse_a_damaged_one(tmp_path, lines):
-    folder = ResultsFolder.create(parse_config({"output-dir": str(tmp_path / "run")}), tmp_path)
+    folder = ResultsFolder.create(tmp_path / "run", config_of().as_dict())
     folder.append_metrics(without_tops(lines))
     report_again(folder.path)
     assert summary(folder.path)["energy_joules"]["total"] == 35.25

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from espalier.app.config.parse import parse_config
-from espalier.app.tasks.caching import examples_available
+from espalier.app.tasks.build import build_task
 from espalier.app.tasks.caching_data import (
     caching_clients,
     caching_data,
@@ -64,10 +64,10 @@ def test_no_request_is_in_both_sets(train_slots, train, test):
 def test_an_example_counts_once_its_label_has_been_asked_for():
     data = caching_data(TINY, HABITS, REQUESTS, train_slots=11)
     config = parse_config({"dataset": "video-caching", "caching.initial-slots": 3, "caching.slots-per-edge-round": 2})
-    available = examples_available(config, data.train_slots, edge_rounds_per_round=1)
+    available = build_task(config).available(data.train_slots, edge_rounds_per_round=1)
     # The slots before 3, 5, 7, 9 and 11 have passed.
     assert [available(server_round) for server_round in range(1, 6)] == [0, 1, 2, 2, 4]
-    two_at_a_time = examples_available(config, data.train_slots, edge_rounds_per_round=2)
+    two_at_a_time = build_task(config).available(data.train_slots, edge_rounds_per_round=2)
     assert [two_at_a_time(server_round) for server_round in range(1, 4)] == [0, 2, 4]
     assert num_slots(400, initial_slots=100, slots_per_edge_round=4) == num_slots(400) == 1700
     with pytest.raises(ValueError, match="edge_rounds = -1: allowed is an integer >= 0"):

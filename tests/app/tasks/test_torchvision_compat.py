@@ -13,7 +13,7 @@ def test_models_data_sets_and_transforms_are_there():
 
 
 def test_a_fresh_process_imports_it_without_warnings_and_any_import_after_it_works():
-    code = "import app.tasks.torchvision_compat, torchvision, torchvision.ops; print(torchvision.__version__)"
+    code = "import espalier.app.tasks.torchvision_compat, torchvision, torchvision.ops; print(torchvision.__version__)"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -6,13 +6,9 @@ from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 
-from espalier.app.client import app as client_app
-from espalier.app.config.parse import parse_config
 from espalier.app.reports.progress import LogProgress
-from espalier.app.run import run
-from espalier.app.tiers.edge_host import run_edge
-from espalier.sim.in_process_grid import InProcessGrid
-from tests.app.runs import key_of
+from espalier.app.run import run, run_edge
+from tests.app.assembling import config_of, engine_of
 
 SMALL = {
     "num_clients": 4,
@@ -24,10 +20,6 @@ SMALL = {
     "batch_size": 16,
     "wait_for_nodes": 0,
 }
-
-
-def config_of(**settings):
-    return parse_config({key_of(key): value for key, value in settings.items()})
 
 
 class EdgeHost:
@@ -53,13 +45,7 @@ class EdgeHost:
             output_dir=str(self.results),
             **self.settings,
         )
-        self.grid = InProcessGrid(
-            client_app,
-            len(self.node_configs),
-            run_config=self.config.as_dict(),
-            node_configs=self.node_configs,
-            seed=sum(map(ord, self.name)),
-        )
+        self.engine = engine_of(self.config, self.node_configs, seed=sum(map(ord, self.name)))
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
         wait_until(lambda: (self.results / "config.json").exists() or not self._thread.is_alive())
@@ -77,7 +63,7 @@ class EdgeHost:
 
     def _run(self) -> None:
         try:
-            run_edge(self.config, self.grid, self.folder, self._over.is_set, look_seconds=0.02)
+            run_edge(self.config, self.engine, self.folder, self._over.is_set, look_seconds=0.02)
         except BaseException as error:
             self.error = error
 
@@ -94,18 +80,16 @@ class Watching(LogProgress):
         self.after_round(number)
 
 
-def cloud_grid(hosts, config, devices=0):
-    """Return the cloud's grid; its last nodes are no gateways."""
-    node_configs = [{"edge-folder": host.config.deploy.edge_folder} for host in hosts] + [{}] * devices
-    return InProcessGrid(
-        client_app, len(node_configs), run_config=config.as_dict(), node_configs=node_configs, seed=config.seed
-    )
+def cloud_engine(hosts, config, devices=0):
+    """Return the cloud's engine; its last nodes are no gateways."""
+    gateways = [{"edge-folder": host.config.deploy.edge_folder} for host in hosts]
+    return engine_of(config, gateways + [{}] * devices)
 
 
 def run_cloud(folder: Path, hosts, after_round=lambda number: None, devices=0, **settings) -> Path:
     """Run the cloud over edge hosts that are there, into `folder`."""
     config = config_of(**{"role": "cloud", "output_dir": str(folder)} | settings)
-    return run(config, cloud_grid(hosts, config, devices), Watching(after_round), folder.parent)
+    return run(config, cloud_engine(hosts, config, devices), Watching(after_round), folder.parent)
 
 
 @contextmanager

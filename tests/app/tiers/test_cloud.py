@@ -7,27 +7,34 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from espalier.app.checkpoint import to_bytes
+from espalier.app.config.sections import Deploy
 from espalier.app.errors import UserError
-from espalier.app.tiers.cloud import EdgeHost, ask_edges, check_same_config, gather_edges, remote_edges
-from espalier.clients.gateway import to_payload
-from espalier.clients.messages import PAYLOAD
+from espalier.app.tiers.cloud import EdgeHost, ask_edges, check_edges, check_same_config, gather_edges, remote_edges
+from espalier.clients.messages.edge import PAYLOAD, to_payload
 from espalier.sim.in_process_grid import InProcessGrid
-from tests.app.tiers.hosts import SMALL, cloud_grid, config_of, edge_hosts
+from tests.app.assembling import config_of, federation_of
+from tests.app.tiers.hosts import SMALL, cloud_engine, edge_hosts
 
 TWO = {"edge-0": [0, 1], "edge-1": [2, 3]}
+
+
+def gathered(hosts, config, devices=0):
+    edges = gather_edges(cloud_engine(hosts, config, devices).grid, config.edges, config.deploy)
+    check_edges(config.as_dict(), edges, config.federation.num_clients)
+    return edges
 
 
 def refused(hosts, match, **settings):
     config = config_of(role="cloud", **SMALL | settings)
     with pytest.raises(UserError, match=match) as error:
-        gather_edges(cloud_grid(hosts, config, devices=1), config)
+        gathered(hosts, config, devices=1)
     assert "\n" not in str(error.value)
 
 
 def test_edges_and_their_clients_are_found(short_path):
     config = config_of(role="cloud", **SMALL)
     with edge_hosts(short_path, TWO, **SMALL) as hosts:
-        edges = gather_edges(cloud_grid(hosts, config, devices=2), config)
+        edges = gathered(hosts, config, devices=2)
     assert {edge.name: [profile.partition_id for profile in edge.clients] for edge in edges} == TWO
     assert all(len(profile.class_counts) == 10 for edge in edges for profile in edge.clients)
 
@@ -68,9 +75,9 @@ def test_what_is_the_hosts_own_may_differ(short_path):
     own = {"global_rounds": 9, "cloud_strategy": "FedAdam", "evaluate_every": 3}
     config = config_of(role="cloud", **SMALL | own)
     with edge_hosts(short_path, TWO, **SMALL | {"reply_timeout": 9, "stream_port": 1234}) as hosts:
-        edges = gather_edges(cloud_grid(hosts, config), config)
+        edges = gathered(hosts, config)
     for edge in edges:
-        check_same_config(config, edge)
+        check_same_config(config.as_dict(), edge)
 
 
 def test_where_streams_round_all_edges_stream(short_path):
@@ -82,8 +89,7 @@ def test_where_streams_round_all_edges_stream(short_path):
 
 @pytest.mark.parametrize(("wait_for_nodes", "seconds"), [(3600, 20), (5, 5)])
 def test_a_round_waits_no_longer_than_an_edge_takes_to_start(wait_for_nodes, seconds):
-    config = config_of(role="cloud", **SMALL | {"wait_for_nodes": wait_for_nodes})
-    make_edge = remote_edges(config, [EdgeHost("west", 1, [], {}, {})])
+    make_edge = remote_edges([EdgeHost("west", 1, [], {}, {})], 2, Deploy(wait_for_nodes=wait_for_nodes))
     assert make_edge("west", 2).wait_seconds == seconds
 
 
@@ -114,7 +120,7 @@ def test_a_node_whose_introduction_can_not_be_used_is_left_out_in_one_line(answe
         return Message(RecordDict({PAYLOAD: record}), reply_to=message)
 
     grid = InProcessGrid(respond, 2)
-    edges = list(ask_edges(grid, config_of(role="cloud", **SMALL), grid.get_node_ids()).values())
+    edges = list(ask_edges(grid, Deploy(wait_for_nodes=0), grid.get_node_ids()).values())
     assert [(edge.name, len(edge.clients)) for edge in edges] == [("west", 1)]
     (line,) = [record.getMessage() for record in caplog.records]
     assert "is left out: its answer " in line
@@ -123,7 +129,7 @@ def test_a_node_whose_introduction_can_not_be_used_is_left_out_in_one_line(answe
 
 @pytest.mark.parametrize("algorithm", ["h-fedavg-m1", "h-fedavg-m2"])
 def test_rules_over_all_cells_are_refused(algorithm):
-    config = config_of(role="cloud", algorithm=algorithm, batches_per_epoch=2, dataset="video-caching")
+    config = config_of(role="cloud", algorithm=algorithm, batches_per_epoch=2)
     grid = InProcessGrid(lambda message, context: message, 1)
     with pytest.raises(UserError, match=f"algorithm = '{algorithm}': allowed is another one for deploy.role = 'cloud'"):
-        gather_edges(grid, config)
+        federation_of(config, grid)

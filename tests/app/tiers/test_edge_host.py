@@ -6,11 +6,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from espalier.app.checkpoint import from_bytes, to_bytes
 from espalier.app.errors import UserError
-from espalier.app.federation import gather_devices
-from espalier.app.tiers.edge_host import EdgeRun, world_of_edge
-from espalier.clients.messages import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE
+from espalier.app.run import planned_world
+from espalier.app.tasks.build import build_task
+from espalier.app.tiers.edge_host import EdgeRun
+from espalier.clients.messages.edge import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE
 from espalier.strategies import Profile
-from tests.app.tiers.hosts import SMALL, EdgeHost, config_of, edge_hosts
+from tests.app.assembling import config_of, federation_of
+from tests.app.tiers.hosts import SMALL, EdgeHost, edge_hosts
 
 PLANNED = SMALL | {
     "algorithm": "rawhfl",
@@ -25,7 +27,9 @@ def edge_run(short_path, clients=(0, 1), **settings):
     host = EdgeHost(short_path, "edge-0", list(clients), **SMALL | settings)
     host.start()
     host.stop()
-    return EdgeRun(host.config, host.grid, gather_devices(host.grid, host.config))
+    grid, made = host.engine.grid, federation_of(host.config, host.engine.grid)
+    parts = made.profiles, made.hierarchical, made.meter, made.world
+    return EdgeRun(host.name, host.config.as_dict(), grid, *parts, timeout_seconds=None)
 
 
 def test_a_request_that_fails_is_answered_and_the_next_one_is_served(short_path, caplog):
@@ -94,7 +98,9 @@ def profiles_of(clients):
 def test_an_edge_with_plans_must_have_a_whole_cell():
     def world(name, clients):
         config = config_of(role="edge", edge_name=name, edge_folder="/x", edge_clients=len(clients), **PLANNED)
-        return world_of_edge(config, profiles_of(clients))
+        task, profiles = build_task(config), profiles_of(clients)
+        topology = {name: [profile.node_id for profile in profiles]}
+        return planned_world(config, config.rule, topology, profiles, task, task.new_model())
 
     assert list(world("west", [2, 3]).edges) == ["edge-0", "west", "edge-2"]
     assert list(world("edge-2", [4, 5]).edges) == ["edge-0", "edge-1", "edge-2"]

@@ -1,10 +1,11 @@
-"""The local socket: who is let in, and what happens when one side goes."""
+"""The local socket: whose folder it takes, and what happens when one side goes."""
 
 import os
 import socket
 import stat
 import threading
-from multiprocessing.connection import Client
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -24,7 +25,7 @@ def serving(short_path):
         asked.append((message_type, request))
         return request[::-1]
 
-    with EdgeListener(folder, silence_seconds=0.2) as listener:
+    with EdgeListener(folder) as listener:
 
         def serve():
             while not over.is_set():
@@ -45,54 +46,91 @@ def test_bytes_go_there_and_back(serving, size):
     assert asked == [("train.edge", request)]
 
 
-def test_folder_and_files_are_private_and_the_key_is_new_each_time(short_path):
+def test_a_path_may_have_any_characters(short_path):
+    folder = short_path / "e %23#?ü"
+    with EdgeListener(folder) as listener, ThreadPoolExecutor() as pool:
+        asked = pool.submit(ask_edge, folder, "train.edge", b"1")
+        assert listener.serve_one(lambda message_type, request: request, 10)
+        assert asked.result() == b"1"
+
+
+def test_requests_are_served_one_at_a_time(short_path):
     folder = short_path / "edge"
-    keys = []
-    for _ in range(2):
-        with EdgeListener(folder):
-            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-            assert stat.S_IMODE((folder / "key").stat().st_mode) == 0o600
-            assert sorted(file.name for file in folder.iterdir()) == ["key", "socket"]
-            keys.append((folder / "key").read_bytes())
-        assert not (folder / "socket").exists()
-    assert len(keys[0]) == len(keys[1]) == 32
-    assert keys[0] != keys[1]
+    running, most = 0, 0
+
+    def answer(message_type, request):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        time.sleep(0.02)
+        running -= 1
+        return request
+
+    with EdgeListener(folder) as listener, ThreadPoolExecutor(6) as pool:
+        asked = [pool.submit(ask_edge, folder, "train.edge", b"%d" % i) for i in range(6)]
+        for _ in asked:
+            assert listener.serve_one(answer, 10)
+        assert [one.result() for one in asked] == [b"%d" % i for i in range(6)]
+    assert most == 1
 
 
-def test_a_wrong_key_is_refused_before_anything_is_asked_and_others_are_served(serving, caplog):
-    folder, asked = serving
-    right = (folder / "key").read_bytes()
-    (folder / "key").write_bytes(bytes(32))
-    with pytest.raises(NoEdgeError, match="refused its key"):
-        ask_edge(folder, "train.edge", b"1")
-    assert asked == []
-    (folder / "key").write_bytes(right)
-    # Served one after the other: once this is answered, all has been said of the one before.
-    assert ask_edge(folder, "train.edge", b"12") == b"21"
-    assert [record.getMessage() for record in caplog.records] == [
-        f"gateway refused: it does not know the key in {folder}"
-    ]
+def test_the_folder_is_private_and_nothing_is_left_in_it(short_path):
+    folder = short_path / "edge"
+    with EdgeListener(folder):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert [file.name for file in folder.iterdir()] == ["socket"]
+    assert list(folder.iterdir()) == []
 
 
-def test_who_says_nothing_or_garbage_is_let_go(serving):
+def test_a_run_that_ends_leaves_the_socket_of_the_next_one_alone(short_path):
+    folder = short_path / "edge"
+    for i in range(5):
+        with EdgeListener(folder) as listener, ThreadPoolExecutor() as pool:
+            asked = pool.submit(ask_edge, folder, "train.edge", b"%d" % i)
+            assert listener.serve_one(lambda message_type, request: request, 10)
+            assert asked.result() == b"%d" % i
+
+
+def test_a_gateway_that_leaves_is_not_answered_and_the_next_one_is(short_path, caplog):
+    folder = short_path / "edge"
+    with EdgeListener(folder) as listener, ThreadPoolExecutor() as pool:
+
+        def answer_late(message_type, request):
+            with pytest.raises(NoEdgeError, match=r"did not answer within 0\.2 s"):
+                asked.result()
+            time.sleep(0.2)  # until the listener has heard of it
+            return b""
+
+        asked = pool.submit(ask_edge, folder, "train.edge", b"1", reply_seconds=0.2)
+        assert listener.serve_one(answer_late, 10)
+        assert [record.getMessage() for record in caplog.records] == [
+            "gateway left before it had the answer to train.edge"
+        ]
+        asked = pool.submit(ask_edge, folder, "train.edge", b"2", reply_seconds=10)
+        assert listener.serve_one(lambda message_type, request: request, 10)
+        assert asked.result() == b"2"
+
+
+def test_a_request_that_nobody_waits_for_any_more_is_not_served(short_path):
+    folder = short_path / "edge"
+    served = []
+    with EdgeListener(folder) as listener:
+        with pytest.raises(NoEdgeError, match=r"did not answer within 0\.2 s"):
+            ask_edge(folder, "train.edge", b"1", reply_seconds=0.2)
+        time.sleep(0.2)
+        assert listener.serve_one(lambda *request: served.append(request), 10)
+        assert not listener.serve_one(lambda *request: served.append(request), 0.01)
+    assert served == []
+
+
+def test_who_says_nothing_or_garbage_is_in_nobodys_way(serving):
     folder, asked = serving
     with socket.socket(socket.AF_UNIX) as silent, socket.socket(socket.AF_UNIX) as garbage:
         silent.connect(str(folder / "socket"))
         garbage.connect(str(folder / "socket"))
-        garbage.sendall(b"\x7f\xff\xff\xff" + bytes(100))  # as if 2 GiB were to come
+        garbage.sendall(b"\x7f\xff\xff\xff" + bytes(100))
         assert ask_edge(folder, "query.edge", b"12", wait_seconds=10) == b"21"
     assert asked == [("query.edge", b"12")]
-
-
-def test_a_peer_without_the_key_gets_no_pickle_in(serving):
-    folder, asked = serving
-    with Client(str(folder / "socket"), "AF_UNIX") as peer:
-        assert peer.recv_bytes().startswith(b"#CHALLENGE#")
-        peer.send(["a pickle"])
-        assert peer.recv_bytes() == b"#FAILURE#"
-        with pytest.raises((OSError, EOFError)):
-            peer.recv_bytes()
-    assert asked == []
 
 
 def test_a_folder_open_to_others_is_refused_on_both_sides(short_path):
@@ -133,8 +171,9 @@ def test_the_socket_of_a_run_that_died_is_replaced_and_one_that_is_served_is_not
     folder.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(folder / "socket"))
-    with EdgeListener(folder):
-        key = (folder / "key").read_bytes()
+    with EdgeListener(folder) as listener, ThreadPoolExecutor() as pool:
         with pytest.raises(UserError, match="another folder: a run serves an edge there"):
             EdgeListener(folder)
-        assert (folder / "key").read_bytes() == key
+        asked = pool.submit(ask_edge, folder, "query.edge", b"1")
+        assert listener.serve_one(lambda message_type, request: request, 10)
+        assert asked.result() == b"1"

@@ -16,8 +16,8 @@ from espalier.app.tiers.wire import (
     profile_from_wire,
     profile_to_wire,
 )
-from espalier.clients.gateway import from_payload, to_payload
-from espalier.clients.messages import PAYLOAD, to_array
+from espalier.clients.messages.arrays import to_array
+from espalier.clients.messages.edge import PAYLOAD, from_payload, to_payload
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import EdgeOutcome, Evaluation, Failure, Profile, Update
 from espalier.strategies.edges import EVERYBODY

@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from espalier.app.checkpoint import load_state
-from espalier.app.client import app as client_app
-from espalier.app.engines import in_process_grid
 from espalier.app.run import run
-from espalier.sim.in_process_grid import InProcessGrid
+from tests.app.assembling import config_of, engine_of
 from tests.app.runs import lines, run_app, same_weights, summary
-from tests.app.tiers.hosts import SMALL, Watching, config_of, edge_hosts, run_cloud
+from tests.app.tiers.hosts import SMALL, Watching, edge_hosts, run_cloud
 
 TWO = {"edge-0": [0, 1], "edge-1": [2, 3]}
 CASES = {
@@ -39,6 +37,8 @@ CASES = {
         "max_local_rounds": 3,
         "fine_tune_steps": 2,
     },
+    "own-task": {"task": "tests.app.own_tasks:Values", "batch_size": 8},
+    "own-split-task": {"task": "tests.app.own_tasks:Steered", "algorithm": "phsfl", "batch_size": 8},
 }
 
 
@@ -163,10 +163,11 @@ def test_an_edge_that_is_gone_for_a_round_is_left_out_of_it_alone(tmp_path, shor
     texts = [record.getMessage() for record in caplog.records]
     # In one run with both tiers: the edge's clients are gone.
     config = config_of(**settings, engine="in-process", output_dir=str(tmp_path / "server"))
-    grid = in_process_grid(config)
+    engine = engine_of(config)
+    grid = engine.grid
     ids = [node_id for node_id, node in grid._nodes.items() if node.partition_id in TWO["edge-1"]]
     actions = {1: grid.disconnect, 2: grid.connect, 3: lambda node_id: None}
-    server = run(config, grid, Watching(lambda number: [actions[number](n) for n in ids]), tmp_path)
+    server = run(config, engine, Watching(lambda number: [actions[number](n) for n in ids]), tmp_path)
     assert same_weights(cloud, server)
     assert [line["edges_left_out"] for line in lines(cloud, "global")] == [[], ["edge-1"], []]
     (edge_0, edge_1) = (line for line in lines(cloud, "edge") if line["round"] == 2)
@@ -203,9 +204,8 @@ def test_edges_go_by_any_name_and_clients_need_not_be_blocks(tmp_path, short_pat
     clients_of = {"west": [1, 3], "east": [0, 2]}
     config = config_of(**settings, engine="in-process", output_dir=str(tmp_path / "server"))
     edge_of = {client: name for name, clients in clients_of.items() for client in clients}
-    node_configs = [{"edge-name": edge_of[client]} for client in range(4)]
-    grid = InProcessGrid(client_app, 4, run_config=config.as_dict(), node_configs=node_configs)
-    server = run(config, grid, Watching(lambda number: None), tmp_path)
+    engine = engine_of(config, [{"edge-name": edge_of[client]} for client in range(4)])
+    server = run(config, engine, Watching(lambda number: None), tmp_path)
     with edge_hosts(short_path, clients_of, **settings) as hosts:
         cloud = run_cloud(tmp_path / "cloud", hosts, **settings)
     assert same_weights(cloud, server)

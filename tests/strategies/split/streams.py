@@ -4,12 +4,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
 
+import torch
 from flwr.app import Message
 
 from espalier.app.certificates import self_signed
-from espalier.clients.messages import CLIENT_BLOCK, SERVER_ROUND, SPLIT_STREAM, STREAM_PAYLOAD
 from espalier.clients.messages.frames import Format, pack, unpack_gradient
-from espalier.clients.split import backward, batch_labels, begin_session, forward, result
+from espalier.clients.messages.split import SPLIT_STREAM, SplitStream
+from espalier.clients.messages.train import SERVER_ROUND
+from espalier.clients.split import Session
 from espalier.clients.stream import open_stream
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.split import StreamServer, StreamTransport
@@ -66,19 +68,23 @@ def lying(federation, lie, client=1, server_round=1):
         who = (message.metadata.message_type, context.node_config["partition-id"], config.get(SERVER_ROUND))
         if who != (SPLIT_STREAM, client, server_round):
             return app(message, context)
-        task = federation.load(context)
-        session = begin_session(task, config, message.content.array_records[CLIENT_BLOCK])
-        form = Format(config[STREAM_PAYLOAD], next(task.model.parameters()).dtype)
-        with open_stream(config, 10.0) as stream:
-            for step in range(len(session.batches)):
-                session.step = step
-                forward(session, task)
-                frame = lie(form, session.activations, step, len(session.batches), batch_labels(session, task))
-                shape = tuple(session.activations.shape)
-                backward(session, unpack_gradient(form, stream.exchange(frame), step=step, shape=shape).values)
-        return Message(result(session, task), reply_to=message)
+        task, instruction = federation.load(context), SplitStream.from_content(message.content)
+        session = Session.begin(task, instruction.begin)
+        form = Format(instruction.payload, next(task.model.parameters()).dtype)
+        with open_stream(instruction.ticket, 10.0) as stream:
+            while not session.is_over:
+                train_on(session, form, stream.exchange, lie)
+        return Message(session.result().to_content(), reply_to=message)
 
     return answer
+
+
+def train_on(session, form, exchange, lie):
+    """Make a step of a session, with what `lie` makes of its activations."""
+    batch = session.forward()
+    frame = lie(form, batch.values, batch.step, batch.num_steps, torch.from_numpy(batch.numbers))
+    shape = tuple(batch.values.shape)
+    session.backward(unpack_gradient(form, exchange(frame), step=batch.step, shape=shape).values)
 
 
 def honest(form, values, step, num_steps, labels):

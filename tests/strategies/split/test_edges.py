@@ -15,12 +15,12 @@ from torch.nn.functional import cross_entropy
 
 from espalier.app.tasks.models import build_model
 from espalier.clients.randomness import client_generator
-from espalier.clients.split import Sessions, forward, open_session
+from espalier.clients.split import Session, Sessions
 from espalier.clients.training import local_sgd, make_optimizer, mini_batches
 from espalier.strategies import Hierarchical, ask_profiles, group_by_edge
-from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2
-from espalier.strategies.split.conversation import MiniBatch
+from espalier.strategies.split import Cut, Relay, SplitFedV1, SplitFedV2
 from espalier.strategies.split.edges import draws_random_numbers
+from espalier.strategies.split.loop import MiniBatch
 from espalier.strategies.split.server_block import legal_cuts
 from tests.strategies.split.federation import ANY, SGD, SHAPE, Federation, assert_close, same, tiny_model, weights
 from tests.strategies.split.streams import ThreadedGrid, serving, streamed
@@ -69,6 +69,16 @@ def test_an_illegal_cut_is_refused_with_those_that_are_legal(kind, cut):
     federation = Federation()
     with pytest.raises(ValueError, match=f"^cut {cut}: allowed are 1, 2, 3; the last block stays at the server$"):
         federation.run(federation.split(kind, every(cut) if kind is SplitFedV1 else cut))
+
+
+@pytest.mark.parametrize("kind", [SplitFedV1, SplitFedV2, Relay])
+def test_a_number_is_short_for_a_cut_behind_which_all_is_the_servers(kind):
+    federation = Federation(sizes=(20, 33))
+    own = every if kind is SplitFedV1 else lambda cut: cut
+    short, long = (federation.run(federation.split(kind, own(cut))) for cut in (2, Cut(2, 4)))
+    assert same(weights(short[-1]), weights(long[-1]))
+    with pytest.raises(ValueError, match=r"^cut 1 to 3: allowed is to 4, the model's number of blocks$"):
+        federation.run(federation.split(kind, own(Cut(1, 3))))
 
 
 @pytest.mark.parametrize(
@@ -326,10 +336,9 @@ def test_dropout_in_front_of_the_cut_depends_on_seed_client_round_and_step():
 
     def activations(step=0, server_round=1, **changes):
         own = replace(task, **changes)
-        session = open_session(own, 1, 3, server_round, "indices")
+        session = Session(own, Cut(3, 4), server_round, "indices", local_epochs=1)
         session.batches, session.step = [torch.arange(8)] * 2, step
-        forward(session, own)
-        return session.activations.detach()
+        return session.forward().values.detach()
 
     assert torch.equal(activations(), activations())
     for changes in ({"step": 1}, {"server_round": 2}, {"seed": 1}, {"partition_id": 1}):
@@ -447,9 +456,10 @@ def test_a_process_keeps_no_sessions_of_earlier_rounds(monkeypatch):
     kept = []
 
     class Watched(Sessions):
-        def put(self, context, session, task):
-            super().put(context, session, task)
+        def put(self, context, session):
+            activations = super().put(context, session)
             kept.append({s.server_round for s in self._alive.values()})
+            return activations
 
     monkeypatch.setattr("espalier.clients.client_app.Sessions", Watched)
     processes = [federation.app(durable=True) for _ in range(2)]
@@ -461,3 +471,11 @@ def test_a_process_keeps_no_sessions_of_earlier_rounds(monkeypatch):
     )
     assert max(max(rounds) - min(rounds) for rounds in kept) <= 1
     assert set().union(*kept) == {1, 2, 3, 4}
+
+
+def test_a_model_in_which_a_block_stands_twice_is_refused():
+    relu = nn.ReLU()
+    model = nn.Sequential(nn.Linear(2, 2), relu, nn.Linear(2, 2), relu, nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="one block stands in the model twice"):
+        legal_cuts(model)
+    assert list(legal_cuts(nn.Sequential(*model[:3], nn.ReLU(), model[4]))) == [1, 2, 3, 4]

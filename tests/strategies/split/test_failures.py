@@ -10,21 +10,21 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from espalier.clients.messages import (
+from espalier.clients.messages.arrays import to_array, values_of
+from espalier.clients.messages.split import (
     ACTIVATIONS,
     INDICES,
     LABELS,
-    METRICS,
-    NUM_EXAMPLES,
     NUM_STEPS,
     SPLIT_BEGIN,
     SPLIT_FEATURES,
     STEP,
-    to_array,
+    LabelsQuery,
+    RegisteredLabels,
 )
+from espalier.clients.messages.train import METRICS, NUM_EXAMPLES
 from espalier.strategies import ask_profiles
 from espalier.strategies.exchange import converse
-from espalier.strategies.screening import values_of
 from espalier.strategies.split import FineTuning, Relay, SplitFedV1, SplitFedV2
 from espalier.strategies.split.server_block import ServerBlock
 from espalier.strategies.views import MemberGrid
@@ -351,6 +351,40 @@ def test_a_client_whose_labels_have_changed_registers_them_anew(stream):
     assert sorted(asked) == [0, 1, 1, 2]
 
 
+def test_a_client_whose_state_is_lost_registers_its_labels_anew():
+    federation = Federation(sizes=(20, 33))
+    app = federation.app()
+
+    def forgets(message, context):
+        config = message.content.config_records.get("config", {})
+        begins = message.metadata.message_type == SPLIT_BEGIN
+        if begins and (context.node_config["partition-id"], config["server-round"]) == (1, 2):
+            context.state.clear()
+        return app(message, context)
+
+    rounds = federation.run(federation.split(SplitFedV1, lambda n: 1), rounds=3, grid=federation.grid(forgets))
+    assert [len(outcome.edges["edge-0"].updates[0].participants) for outcome in rounds] == [2, 1, 2]
+
+
+def test_the_digest_of_labels_tells_others_nothing():
+    """Clients with the same labels have other digests; a client's own stays the same until its labels change."""
+    federation = Federation(sizes=(20, 20))
+    federation.tasks[1] = replace(federation.tasks[1], train=federation.tasks[0].train)
+    grid = federation.grid()
+    ids = [profile.node_id for profile in ask_profiles(grid)]
+
+    def digests():
+        replies = grid.send_and_receive([LabelsQuery().to_message(node_id) for node_id in ids])
+        return [RegisteredLabels.from_content(reply.content).digest for reply in replies]
+
+    first, again = digests(), digests()
+    assert first == again
+    assert first[0] != first[1]
+    federation.tasks[0] = replace(federation.tasks[0], train=examples(20, seed=99))
+    assert digests()[0] != first[0]
+    assert digests()[1] == first[1]
+
+
 def test_a_client_that_fails_for_another_reason_is_not_asked_for_its_labels_again():
     federation, asked = Federation(sizes=(20, 33)), []
     app = faulty(federation, dies)
@@ -366,7 +400,10 @@ def test_a_client_that_fails_for_another_reason_is_not_asked_for_its_labels_agai
 
 def test_an_optimizers_state_stays_finite():
     """Squares of gradients this large would be infinite: Adam would never move these weights again."""
-    server = ServerBlock(nn.Sequential(nn.Identity(), nn.Linear(4, 3)), 1, partial(torch.optim.Adam, lr=0.1))
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)  # with some weights both labels are certain, and there is no gradient
+        model = nn.Sequential(nn.Identity(), nn.Linear(4, 3))
+    server = ServerBlock(model, 1, partial(torch.optim.Adam, lr=0.1))
     labels = torch.zeros(2, dtype=torch.int64)
     server.step(torch.ones(2, 4), labels)
     with pytest.raises(ValueError, match="its activations make the loss, or a gradient, NaN or too large"):

@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from queue import SimpleQueue
 
 import grpc
@@ -15,26 +16,21 @@ import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from espalier.app.certificates import self_signed
-from espalier.clients.messages import (
-    CLIENT_BLOCK,
-    CONFIG,
-    LINK,
-    LINK_BITS_PER_SECOND,
-    SPLIT_BEGIN,
-    SPLIT_STREAM,
-    STREAM_ADDRESS,
-    STREAM_CERTIFICATE,
-    STREAM_PAYLOAD,
-    STREAM_TOKEN,
+from espalier.clients.messages.frames import (
+    METHOD,
+    TOKEN_KEY,
+    Format,
+    pack,
 )
-from espalier.clients.messages.frames import METHOD, TOKEN_KEY, Format, pack, unpack_gradient
-from espalier.clients.split import backward, batch_labels, begin_session, forward, result
-from espalier.clients.stream import Withdrawn, measure_link, open_stream
+from espalier.clients.messages.split import SPLIT_BEGIN, SPLIT_STREAM, SplitStream
+from espalier.clients.messages.train import CONFIG
+from espalier.clients.split import Session
+from espalier.clients.stream import LINK, LINK_BITS_PER_SECOND, Withdrawn, measure_link, open_stream
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2, StreamServer
 from espalier.strategies.split.stream import CONNECTIONS_PER_STREAM, SPARE_STREAMS, StreamEnded
 from tests.strategies.split.federation import Federation, same, tiny_model, weights
-from tests.strategies.split.streams import HOST, ThreadedGrid, honest, lying, serving, streamed
+from tests.strategies.split.streams import HOST, ThreadedGrid, honest, lying, serving, streamed, train_on
 from tests.strategies.split.test_failures import dies, faulty
 
 SOON = 20.0
@@ -427,18 +423,12 @@ def test_a_client_that_falls_silent_is_left_out_when_its_time_is_over(server):
 # Who may open a stream.
 
 
-def config_of(ticket, **changes):
-    return {**ticket.config, **changes}
-
-
-def call(config, frames, channel_options=()):
+def call(ticket, frames, channel_options=()):
     """A stream of a client that does as it likes; for use in a with statement."""
-    credentials = grpc.ssl_channel_credentials(config[STREAM_CERTIFICATE])
+    credentials = grpc.ssl_channel_credentials(ticket.certificate)
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1), *channel_options]
-    channel = grpc.secure_channel(config[STREAM_ADDRESS], credentials, options)
-    return channel, channel.stream_stream(METHOD)(
-        iter(frames), metadata=((TOKEN_KEY, config[STREAM_TOKEN]),), timeout=SOON
-    )
+    channel = grpc.secure_channel(ticket.address, credentials, options)
+    return channel, channel.stream_stream(METHOD)(iter(frames), metadata=((TOKEN_KEY, ticket.token),), timeout=SOON)
 
 
 class CountingProxy:
@@ -481,9 +471,9 @@ def test_a_wrong_token_is_refused_before_its_64_mb_are_read(server, caplog):
     opened = []
     ticket = server.expect(opened.append)
     proxy = CountingProxy(server.address)
-    config = config_of(ticket, **{STREAM_TOKEN: "x" * 43, STREAM_ADDRESS: proxy.address})
+    wrong = replace(ticket.told, token="x" * 43, address=proxy.address)
     with caplog.at_level(logging.WARNING, "espalier"):
-        channel, stream = call(config, [bytes(64 * 2**20)])
+        channel, stream = call(wrong, [bytes(64 * 2**20)])
         with channel, pytest.raises(grpc.RpcError) as error:
             next(stream)
     proxy.close()
@@ -498,7 +488,7 @@ def test_a_wrong_token_is_refused_before_its_64_mb_are_read(server, caplog):
 def test_strangers_do_not_fill_the_log(server, caplog):
     with caplog.at_level(logging.WARNING, "espalier"):
         for _ in range(20):
-            channel, stream = call({**server.expect_probe().config, STREAM_TOKEN: "guessed"}, [b"frame"])
+            channel, stream = call(replace(server.expect_probe().told, token="guessed"), [b"frame"])
             with channel, pytest.raises(grpc.RpcError):
                 next(stream)
     assert len(own_lines(caplog)) == 1
@@ -519,19 +509,20 @@ def test_streams_that_clients_leave_open_are_ended():
     def answer(message, context):
         if message.metadata.message_type != SPLIT_STREAM:
             return app(message, context)
-        config, task = message.content.config_records[CONFIG], federation.load(context)
-        session = begin_session(task, config, message.content.array_records[CLIENT_BLOCK])
-        form = Format(config[STREAM_PAYLOAD], next(task.model.parameters()).dtype)
+        task, instruction = federation.load(context), SplitStream.from_content(message.content)
+        session = Session.begin(task, instruction.begin)
+        form = Format(instruction.payload, next(task.model.parameters()).dtype)
         frames, send = never_ending()
-        channel, answers = call(config, frames)
+        channel, answers = call(instruction.ticket, frames)
         left_open.append(channel)
-        for step in range(len(session.batches)):
-            session.step = step
-            forward(session, task)
-            shape = tuple(session.activations.shape)
-            send(honest(form, session.activations, step, len(session.batches), batch_labels(session, task)))
-            backward(session, unpack_gradient(form, next(answers), step=step, shape=shape).values)
-        return Message(result(session, task), reply_to=message)
+
+        def exchange(frame):
+            send(frame)
+            return next(answers)
+
+        while not session.is_over:
+            train_on(session, form, exchange, honest)
+        return Message(session.result().to_content(), reply_to=message)
 
     rounds = SPARE_STREAMS // 4 + 3
     with serving(max_streams=4) as server:
@@ -546,22 +537,22 @@ def test_streams_that_clients_leave_open_are_ended():
 def test_a_probe_that_is_over_holds_no_thread():
     with serving(max_streams=0) as server:
         tickets = [server.expect_probe() for _ in range(SPARE_STREAMS)]
-        calls = [call(ticket.config, never_ending(b"frame")[0]) for ticket in tickets]
+        calls = [call(ticket.told, never_ending(b"frame")[0]) for ticket in tickets]
         for _, stream in calls:
             next(stream)
         for ticket in tickets:
             ticket.forget()
         until(lambda: not any(stream.is_active() for _, stream in calls))
-        assert measure_link(server.expect_probe().config) > 0
+        assert measure_link(server.expect_probe().told) > 0
         for channel, _ in calls:
             channel.close()
 
 
 def test_a_token_opens_one_stream_once(server):
-    config = server.expect_probe().config
-    with open_stream(config, SOON) as stream:
+    told = server.expect_probe().told
+    with open_stream(told, SOON) as stream:
         assert stream.exchange(b"one") == b"one"
-        with open_stream(config, SOON) as another, pytest.raises(ConnectionError, match="UNAUTHENTICATED"):
+        with open_stream(told, SOON) as another, pytest.raises(ConnectionError, match="UNAUTHENTICATED"):
             another.exchange(b"two")
         assert stream.exchange(b"three") == b"three"
 
@@ -571,9 +562,9 @@ def test_a_withdrawn_ticket_and_a_forgotten_one(server):
     withdrawn, forgotten = server.expect(opened.append), server.expect(opened.append)
     withdrawn.withdraw()
     forgotten.forget()
-    with open_stream(withdrawn.config, SOON) as stream, pytest.raises(Withdrawn):
+    with open_stream(withdrawn.told, SOON) as stream, pytest.raises(Withdrawn):
         stream.exchange(b"frame")
-    with open_stream(forgotten.config, SOON) as stream, pytest.raises(ConnectionError, match="unknown token"):
+    with open_stream(forgotten.told, SOON) as stream, pytest.raises(ConnectionError, match="unknown token"):
         stream.exchange(b"frame")
     assert (withdrawn.came_late, forgotten.came_late, opened) == (True, False, [])
 
@@ -582,22 +573,22 @@ def test_a_client_trusts_the_runs_certificate_alone(server, monkeypatch):
     monkeypatch.setattr("espalier.clients.stream.CONNECT_SECONDS", 0.5)
     ticket = server.expect(lambda connection: pytest.fail("it was let in"))
     with serving() as other:
-        config = config_of(ticket, **{STREAM_ADDRESS: other.address})
-        with open_stream(config, SOON) as stream, pytest.raises(ConnectionError, match="UNAVAILABLE"):
+        elsewhere = replace(ticket.told, address=other.address)
+        with open_stream(elsewhere, SOON) as stream, pytest.raises(ConnectionError, match="UNAVAILABLE"):
             stream.exchange(b"frame")
 
 
 def test_without_tls_nobody_gets_in(server):
     ticket = server.expect(lambda connection: pytest.fail("it was let in"))
     with grpc.insecure_channel(server.address) as channel:
-        stream = channel.stream_stream(METHOD)(iter([b"x"]), metadata=((TOKEN_KEY, ticket.config[STREAM_TOKEN]),))
+        stream = channel.stream_stream(METHOD)(iter([b"x"]), metadata=((TOKEN_KEY, ticket.told.token),))
         with pytest.raises(grpc.RpcError):
             next(stream)
 
 
 def test_too_large_a_message_ends_its_own_stream_only(server):
     opened = []
-    channel, stream = call(server.expect(opened.append).config, [bytes(2**20 + 1)])
+    channel, stream = call(server.expect(opened.append).told, [bytes(2**20 + 1)])
     with channel:
         with pytest.raises(grpc.RpcError) as error:
             next(stream)
@@ -605,26 +596,26 @@ def test_too_large_a_message_ends_its_own_stream_only(server):
         until(lambda: opened)
         with pytest.raises(StreamEnded):
             opened[0].receive(time.monotonic() + SOON)
-    assert measure_link(server.expect_probe().config) > 0
+    assert measure_link(server.expect_probe().told) > 0
 
 
 def test_peers_that_stop_reading_hold_no_thread_once_they_are_broken_off():
     with serving(max_streams=0) as server:
         opened, calls = [], []
         for _ in range(SPARE_STREAMS):
-            calls.append(call(server.expect(opened.append).config, [b"frame"], SMALL_WINDOW))
+            calls.append(call(server.expect(opened.append).told, [b"frame"], SMALL_WINDOW))
         until(lambda: len(opened) == SPARE_STREAMS)
         for connection in opened:
             connection.receive(time.monotonic() + SOON)
             connection.send(bytes(4 * 2**20))  # never read
         # Every thread is taken.
-        with open_stream(server.expect_probe().config, SOON) as stream, pytest.raises(ConnectionError, match="EXHAUST"):
+        with open_stream(server.expect_probe().told, SOON) as stream, pytest.raises(ConnectionError, match="EXHAUST"):
             stream.exchange(b"frame")
         for connection in opened:
             connection.cancel()
             with pytest.raises(StreamEnded):
                 connection.receive(time.monotonic() + SOON)
-        assert measure_link(server.expect_probe().config) > 0
+        assert measure_link(server.expect_probe().told) > 0
         for channel, _ in calls:
             channel.close()
 
@@ -634,13 +625,13 @@ def test_a_client_notices_that_the_edge_is_gone(monkeypatch):
     with serving() as server:
         opened = []
         ticket = server.expect(opened.append)
-        with ThreadPoolExecutor(1) as pool, open_stream(ticket.config, SOON) as stream:
+        with ThreadPoolExecutor(1) as pool, open_stream(ticket.told, SOON) as stream:
             waiting = pool.submit(stream.exchange, b"frame")
             until(lambda: opened)
             server.__exit__()
             with pytest.raises(ConnectionError):
                 waiting.result(SOON)
-    with open_stream(ticket.config, SOON) as stream, pytest.raises(ConnectionError, match="UNAVAILABLE"):
+    with open_stream(ticket.told, SOON) as stream, pytest.raises(ConnectionError, match="UNAVAILABLE"):
         stream.exchange(b"frame")
 
 
@@ -651,7 +642,7 @@ def test_a_client_that_strangers_keep_out_for_a_moment_tries_again():
         time.sleep(PAUSE_SECONDS)
 
         def exchange():
-            with open_stream(server.expect_probe().config, SOON) as stream:
+            with open_stream(server.expect_probe().told, SOON) as stream:
                 return stream.exchange(b"frame")
 
         answer = pool.submit(exchange)
@@ -663,8 +654,8 @@ def test_a_client_that_strangers_keep_out_for_a_moment_tries_again():
 
 def test_a_client_does_not_wait_for_ever(server):
     opened, started = [], time.monotonic()
-    config = server.expect(opened.append).config
-    with open_stream(config, 0.2) as stream, pytest.raises(TimeoutError, match=r"no answer from .* for 0.2 s"):
+    told = server.expect(opened.append).told
+    with open_stream(told, 0.2) as stream, pytest.raises(TimeoutError, match=r"no answer from .* for 0.2 s"):
         stream.exchange(b"frame")
     assert opened
     assert time.monotonic() - started < SOON
@@ -720,4 +711,4 @@ def test_time_that_the_edge_computes_is_not_the_links(server):
 
 
 def test_a_probe_measures_the_link(server):
-    assert 1e6 < measure_link(server.expect_probe().config) < 1e13
+    assert 1e6 < measure_link(server.expect_probe().told) < 1e13

@@ -1,0 +1,5 @@
+"""The algorithms: a file and a frozen value each, and the registry that knows them by name."""
+
+from espalier.app.algorithms.algorithm import Algorithm, PlanRule, Site
+
+__all__ = ["Algorithm", "PlanRule", "Site"]

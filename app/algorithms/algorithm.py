@@ -1,0 +1,164 @@
+"""What an algorithm is: a frozen value that says what its edges do, and in which respects it differs from others."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from flwr.serverapp.strategy import Strategy
+from torch import nn
+
+from espalier.app.config.sections import Federation, Split, Train
+from espalier.app.tasks.task import Task
+from espalier.clients.messages.cut import as_blocks
+from espalier.strategies import EdgeRounds
+from espalier.strategies.split.transports import Transport
+
+# What a Flower strategy waits for, where one node is enough.
+ONE_NODE: Mapping[str, Any] = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
+
+Tiers = Literal["one", "two", "one or two"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """An edge that is to be made, and what it can be made of.
+
+    Parameters
+    ----------
+    name : str
+        Of the edge; "cloud" for the one group of clients of an algorithm without edges.
+    size : int
+        Number of its clients.
+    seed : int
+        For what the edge draws; every edge has one of its own.
+    cut_of : Callable[[int], int]
+        Number of blocks on a client, by its node id; for algorithms that split the model.
+    client_of : Mapping[int, int]
+        Client number by node id.
+    transport : Transport, optional
+        How mini-batches travel; None is by messages.
+    task : Task
+        Model and data.
+    federation, train, split
+        Sections of the run config.
+    device : torch.device
+        Where the edge computes.
+    """
+
+    name: str
+    size: int
+    seed: int
+    cut_of: Callable[[int], int]
+    client_of: Mapping[int, int]
+    transport: Transport | None
+    task: Task
+    federation: Federation
+    train: Train
+    split: Split
+    device: torch.device
+
+    def new_model(self) -> nn.Sequential:
+        """Return a model of the edge's own to split, on the device that it computes on."""
+        return as_blocks(self.task.new_model().to(self.device))
+
+
+@dataclass(frozen=True)
+class PlanRule:
+    """How the plans of an algorithm's edge rounds are made.
+
+    Parameters
+    ----------
+    solver : str (default: "")
+        One of `espalier.strategies.allocation.SOLVERS`, which selects as many clients as it likes; empty: the one that
+        ``plan.solver`` names, for ``plan.selected-per-edge`` clients.
+    over_all_cells : bool (default: False)
+        The plan is made for the clients of all cells at once.
+    has_limits : bool (default: True)
+        False: no deadline is kept.
+    """
+
+    solver: str = ""
+    over_all_cells: bool = False
+    has_limits: bool = True
+
+    @property
+    def selects_a_number(self) -> bool:
+        """Whether ``plan.selected-per-edge`` clients are selected."""
+        return not self.solver
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An algorithm. One of your own is named in the run config: ``algorithm="your_package.module:NAME"``.
+
+    Parameters
+    ----------
+    name : str
+        As the run config and the reports call it.
+    summary : str
+        What it is, in a line.
+    make_edge : Callable[[Site], Strategy | EdgeRounds]
+        Makes an edge: a Flower strategy, or what trains and evaluates by itself.
+    tiers : str (default: "two")
+        "two": edges under a cloud. "one": the clients are under the cloud. "one or two": "one", unless ``num-edges`` is
+        2 or more.
+    strategy_key : str (default: "")
+        The key of the Flower strategy that its edges are made from; empty where they are not.
+    splits : bool (default: False)
+        It cuts the model.
+    shares_server : bool (default: False)
+        Clients share one server block, so they have one cut.
+    in_turn : Callable[[Split], bool] (default: never)
+        Whether clients train one after the other, which no plan can be made for.
+    freezes_head : bool (default: False)
+        The head keeps its initial weights while all train.
+    rule : PlanRule, optional (default: None)
+        It always has plans, made in this way. None: only with ``selection = "resource-aware"``.
+    adds_gradients : bool (default: False)
+        Edges add up gradients: all clients of an edge weigh the same by themselves, and all edges.
+    averages : bool (default: True)
+        It averages models of clients.
+    trains_clients : bool (default: True)
+        Clients train; else the server does, or nobody.
+    has_model : bool (default: True)
+        It trains a model.
+    ranks_requests : bool (default: False)
+        It is for tasks whose labels are contents that were asked for.
+    written : str (default: "")
+        As a run config names it; set where it is looked up.
+    """
+
+    name: str
+    summary: str
+    make_edge: Callable[[Site], Strategy | EdgeRounds]
+    tiers: Tiers = "two"
+    strategy_key: Literal["cloud-strategy", "edge-strategy", ""] = ""
+    splits: bool = False
+    shares_server: bool = False
+    in_turn: Callable[[Split], bool] = lambda split: False
+    freezes_head: bool = False
+    rule: PlanRule | None = None
+    adds_gradients: bool = False
+    averages: bool = True
+    trains_clients: bool = True
+    has_model: bool = True
+    ranks_requests: bool = False
+    written: str = ""
+
+    @property
+    def text(self) -> str:
+        """As a run config names it."""
+        return self.written or self.name
+
+    def is_flat(self, num_edges: int) -> bool:
+        """Return whether the clients are under the cloud, for this setting of ``num-edges``."""
+        return self.tiers == "one" or (self.tiers == "one or two" and num_edges <= 1)
+
+    def num_edges(self, num_edges: int) -> int:
+        """Return the number of edges for this setting of ``num-edges``; one group of clients counts as one."""
+        return 1 if self.tiers == "one" else self.num_cells(num_edges)
+
+    def num_cells(self, num_edges: int) -> int:
+        """Return the number of radio cells: one per edge; without edges as many as two tiers would have."""
+        return num_edges or (1 if self.tiers == "one or two" else 2)

@@ -1,0 +1,13 @@
+"""RawHFL's upper bound without edges (RawHFL, Sec. V-C)."""
+
+from espalier.app.algorithms.algorithm import Algorithm, PlanRule
+from espalier.app.algorithms.rawhfl import accumulated_gradients
+
+FEDAVG_UB = Algorithm(
+    name="fedavg-ub",
+    summary="The same without edges.",
+    make_edge=accumulated_gradients,
+    tiers="one",
+    rule=PlanRule("h-fedavg-ub", has_limits=False),
+    adds_gradients=True,
+)

@@ -1,0 +1,11 @@
+"""HSFL: SFL-V1 at every edge, under a cloud."""
+
+from espalier.app.algorithms.algorithm import Algorithm
+from espalier.app.algorithms.split_edges import server_block_per_client
+
+HSFL = Algorithm(
+    name="hsfl",
+    summary="SFL-V1 at every edge, under any cloud-strategy but FedProx, whose term needs whole models.",
+    make_edge=server_block_per_client,
+    splits=True,
+)

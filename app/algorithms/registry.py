@@ -1,0 +1,63 @@
+"""The algorithms by name, and those of a user's own."""
+
+import difflib
+from dataclasses import replace
+
+from espalier.app.algorithms.algorithm import Algorithm
+from espalier.app.algorithms.centralised import CENTRALISED
+from espalier.app.algorithms.fedavg import FEDAVG
+from espalier.app.algorithms.fedavg_ub import FEDAVG_UB
+from espalier.app.algorithms.h_fedavg import H_FEDAVG
+from espalier.app.algorithms.h_fedavg_m1 import H_FEDAVG_M1
+from espalier.app.algorithms.h_fedavg_m2 import H_FEDAVG_M2
+from espalier.app.algorithms.h_fedavg_ub import H_FEDAVG_UB
+from espalier.app.algorithms.hsfl import HSFL
+from espalier.app.algorithms.phsfl import PHSFL
+from espalier.app.algorithms.rawhfl import RAWHFL
+from espalier.app.algorithms.sfl_v1 import SFL_V1
+from espalier.app.algorithms.sfl_v2 import SFL_V2
+from espalier.app.algorithms.sl import SL
+from espalier.app.algorithms.top_popular import TOP_POPULAR
+from espalier.app.errors import bad_value
+from espalier.app.object_spec import ObjectSpec
+
+ALGORITHMS = {
+    algorithm.name: algorithm
+    for algorithm in (
+        FEDAVG,
+        H_FEDAVG,
+        SL,
+        SFL_V1,
+        SFL_V2,
+        HSFL,
+        PHSFL,
+        RAWHFL,
+        H_FEDAVG_M1,
+        H_FEDAVG_M2,
+        H_FEDAVG_UB,
+        FEDAVG_UB,
+        CENTRALISED,
+        TOP_POPULAR,
+    )
+}
+
+
+def algorithm_named(text: str) -> Algorithm:
+    """Return the algorithm of a name, or the one of a user's own that ``package.module:NAME`` tells of.
+
+    Raises
+    ------
+    UserError
+        If there is none.
+    """
+    if text in ALGORITHMS:
+        return ALGORITHMS[text]
+    module, _, name = text.partition(":")
+    if not (module and name.isidentifier()):
+        names = f"{', '.join(map(repr, ALGORITHMS))}, or package.module:NAME of your own"
+        close = difflib.get_close_matches(text, ALGORITHMS, n=1)
+        raise bad_value("algorithm", text, f"{names}: did you mean {close[0]!r}?" if close else names)
+    found = ObjectSpec("algorithm", text, module, name, ()).load()
+    if not isinstance(found, Algorithm):
+        raise bad_value("algorithm", text, f"an espalier.app.algorithms.Algorithm, not a {type(found).__name__}")
+    return replace(found, written=text)

@@ -1,0 +1,101 @@
+"""The whole run config: its sections, and what belongs to none of them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from espalier.app.algorithms.algorithm import Algorithm, PlanRule
+from espalier.app.algorithms.h_fedavg import H_FEDAVG
+from espalier.app.algorithms.registry import algorithm_named
+from espalier.app.config.section import Section
+from espalier.app.config.sections import (
+    Caching,
+    Data,
+    Deploy,
+    Federation,
+    FineTune,
+    Plans,
+    RadioWorld,
+    Report,
+    Split,
+    Stream,
+    Train,
+)
+
+
+def _algorithm(given: Any) -> Algorithm:
+    if isinstance(given, Algorithm):
+        return given
+    if not isinstance(given, str):
+        raise ValueError("a string")
+    return algorithm_named(given)
+
+
+class RunConfig(Section):
+    """All settings of a run; ``docs/configuration.md`` explains each key."""
+
+    name = ""
+    flat = ("algorithm", "seed", "engine", "device", "output_dir", "resume")
+
+    algorithm: Annotated[Algorithm, BeforeValidator(_algorithm)] = H_FEDAVG
+    """What is computed; see the README's table."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Decides partition, initial weights, mini-batches and samples of clients."""
+    engine: Literal["flower", "in-process"] = "flower"
+    """Flower's own runtime, or all clients in the ServerApp's process."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where models compute; auto is a GPU where there is one."""
+    output_dir: str = ""
+    """The results folder; by default a new one in ./results, under flwr run in ~/espalier-results."""
+    resume: str = ""
+    """Results folder of a run to go on with."""
+
+    federation: Federation = Federation()
+    data: Data = Data()
+    train: Train = Train()
+    split: Split = Split()
+    stream: Stream = Stream()
+    fine_tune: FineTune = FineTune()
+    plan: Plans = Plans()
+    radio: RadioWorld = RadioWorld()
+    caching: Caching = Caching()
+    deploy: Deploy = Deploy()
+    report: Report = Report()
+
+    @classmethod
+    def sections(cls) -> dict[str, type[Section]]:
+        """Return the sections by the names of their fields."""
+        kinds = {name: field.annotation for name, field in cls.model_fields.items()}
+        return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)}
+
+    @classmethod
+    def keys(cls) -> dict[str, str]:
+        """Return the key of every field that is no section."""
+        return {field: field.replace("_", "-") for field in cls.flat}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all settings by key, as a user types them."""
+        values = super().as_dict()
+        for name in self.sections():
+            values |= getattr(self, name).as_dict()
+        return values
+
+    @property
+    def rule(self) -> PlanRule | None:
+        """How the plans of edge rounds are made; None for a run without plans."""
+        return self.algorithm.rule or (PlanRule() if self.plan.selection == "resource-aware" else None)
+
+    @property
+    def is_flat(self) -> bool:
+        """True where the clients are under the cloud."""
+        return self.algorithm.is_flat(self.federation.num_edges)
+
+    @property
+    def edges(self) -> int:
+        """Number of edges; without edges there is one group of clients, the cloud's own."""
+        return self.algorithm.num_edges(self.federation.num_edges)
+
+    @property
+    def cells(self) -> int:
+        """Number of radio cells."""
+        return self.algorithm.num_cells(self.federation.num_edges)

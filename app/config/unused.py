@@ -1,0 +1,73 @@
+"""Settings that were given and that a run has no use for."""
+
+from collections.abc import Iterable
+
+from espalier.app.config.defaults import with_defaults
+from espalier.app.config.run_config import RunConfig
+from espalier.app.config.sections import Plans, Split
+from espalier.app.tasks.build import task_kind
+
+
+def unused_keys(config: RunConfig) -> dict[str, str]:
+    """Return the keys whose values are not the defaults and that the run has no use for, each with the reason."""
+    # What was left open has come to something that depends on the other settings.
+    plan, split = Plans(selection=config.plan.selection), Split()
+    left_open = with_defaults(config.model_copy(update={"plan": plan, "split": split}))
+    defaults = RunConfig().as_dict() | left_open.plan.as_dict() | left_open.split.as_dict()
+    given = config.as_dict()
+    reasons: dict[str, str] = {}
+    for keys, reason in _without_use(config):
+        for key in keys:
+            if given[key] != defaults[key]:
+                reasons.setdefault(key, reason)
+    return reasons
+
+
+def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
+    """Yield keys, and why the run has no use for them."""
+    algorithm, data = config.algorithm, config.data
+    name = f"algorithm = {algorithm.text!r}"
+    keys = {kind.name: [k for k in kind.keys().values() if "." in k] for kind in config.sections().values()}
+    task = task_kind(data)
+    if config.is_flat:
+        yield ("edge-strategy",), f"{name} has no edges"
+        if not task.grows:  # there slots pass by edge rounds
+            yield ("edge-rounds",), f"{name} has no edges"
+        if not config.rule:
+            yield ("num-edges",), f"{name} has no edges"
+    if not algorithm.splits:
+        yield ("cut-layer", *keys["split"], *keys["fine-tune"]), f"{name} cuts no model"
+    elif not algorithm.shares_server:
+        yield ("split.server-order",), f"{name} has a server block for each client"
+    streams = config.plan.resources == "measured" or (algorithm.splits and config.split.transport == "stream")
+    if not streams:
+        yield keys["stream"], "no mini-batch goes through a stream: see split.transport"
+    if not config.rule:
+        yield (*keys["plan"], *keys["radio"]), "no round is planned: see selection"
+    elif not config.rule.selects_a_number:
+        yield ("plan.solver", "plan.selected-per-edge", "plan.max-overlap"), f"{name} has a rule of its own"
+    if not task.counts_requests:
+        yield keys["caching"], f"dataset = {data.dataset!r}"
+        yield from _partitions_without_use(data.partition)
+    else:
+        yield ("data-dir", "partition", "alpha", *keys["data"]), "dataset = 'video-caching' is simulated"
+    if config.train.optimizer != "sgd":
+        yield ("train.momentum",), f"optimizer = {config.train.optimizer!r}"
+    if not algorithm.has_model:
+        yield (
+            (
+                *("model", "local-epochs", "batches-per-epoch", "batch-size", "optimizer", "learning-rate"),
+                *keys["train"],
+            ),
+            f"{name} trains nothing",
+        )
+
+
+def _partitions_without_use(partition: str) -> Iterable[tuple[Iterable[str], str]]:
+    why = f"partition = {partition!r}"
+    if partition != "dirichlet":
+        yield ("alpha",), why
+    if partition not in ("dirichlet", "iid", "shards"):
+        yield ("data.min-samples",), why
+    if partition != "shards":
+        yield ("data.shards-per-client",), why

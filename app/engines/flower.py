@@ -1,0 +1,30 @@
+"""Flower's own runtime: a simulation, or SuperNodes on devices."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.serverapp import Grid
+
+
+class Flower:
+    """An engine that Flower runs; the clients' state is Flower's.
+
+    Parameters
+    ----------
+    grid : Grid
+        The one that Flower handed to the ServerApp.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+
+    def stream_patience_seconds(self, timeout_seconds: float) -> float:
+        """Return the timeout: clients run side by side."""
+        return timeout_seconds
+
+    def clients_state(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def load_clients_state(self, state: Mapping[str, Any]) -> None:
+        """Do nothing: Flower's nodes begin anew."""

@@ -1,0 +1,75 @@
+"""Objects that a run config names: ``NAME``, ``NAME(argument=value, ...)`` or ``package.module:NAME(...)``."""
+
+import ast
+import re
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from espalier.app.errors import bad_value
+
+MODULE_AND_CALL = re.compile(r"(?:([A-Za-z_][\w.]*):)?(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ObjectSpec:
+    """An object and the arguments it was given.
+
+    Parameters
+    ----------
+    key : str
+        The run-config key it stands in, for error messages.
+    text : str
+        As the user wrote it; two specs of the same text are equal.
+    module : str
+        Where it is; empty where the key says that.
+    name : str
+        Its name there.
+    parameters : tuple[tuple[str, Any], ...]
+        Names and values of the arguments.
+    """
+
+    key: str
+    text: str
+    module: str
+    name: str
+    parameters: tuple[tuple[str, Any], ...] = field(compare=False)
+
+    def load(self) -> Any:
+        """Return what stands under the name; UserError if it can't be imported."""
+        try:
+            return getattr(import_module(self.module), self.name)
+        except Exception as error:  # importing runs foreign code, which can fail in any way
+            raise bad_value(self.key, self.text, f"what can be imported ({error_line(error)})") from None
+
+    def call(self, found: Any, **defaults: Any) -> Any:
+        """Return what `found` returns for the arguments, and defaults for others; UserError if it fails."""
+        try:
+            return found(**{**defaults, **dict(self.parameters)})
+        except Exception as error:  # it may be foreign code
+            raise bad_value(self.key, self.text, f"what {self.name} takes ({error_line(error)})") from None
+
+
+def parse_object(text: str) -> tuple[str, str, tuple[tuple[str, Any], ...]]:
+    """Return module, name and arguments; nothing is imported.
+
+    Raises
+    ------
+    ValueError
+        If the text is not of the form.
+    """
+    module, call_text = MODULE_AND_CALL.fullmatch(text.strip()).groups(default="")  # type: ignore[union-attr]
+    try:
+        node = ast.parse(call_text, mode="eval").body
+        call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+        if not isinstance(call.func, ast.Name) or call.args:
+            raise ValueError
+        parameters = tuple((str(k.arg), ast.literal_eval(k.value)) for k in call.keywords)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ValueError("it is not NAME or NAME(argument=value, ...)") from None
+    return module, call.func.id, parameters
+
+
+def error_line(error: Exception) -> str:
+    """Return kind and text of an error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,0 +1,182 @@
+"""Those who watch the rounds of a run: evaluation, metrics, saving and tracking."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from flwr.app import ArrayRecord
+from torch import nn
+
+from espalier.app.algorithms.build import unsavable_as_user_error
+from espalier.app.engines.engine import Engine
+from espalier.app.reports.bytes import ByteMeter
+from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.metrics import edge_lines, global_line
+from espalier.app.reports.tracker import Tracker
+from espalier.app.resources.planner import World
+from espalier.app.tasks.task import Task
+from espalier.clients.evaluation import figures_on
+from espalier.clients.task import Examples
+from espalier.strategies import Hierarchical, Round
+
+
+@dataclass
+class RoundReport:
+    """A global round that is over, and what its observers found out so far.
+
+    Parameters
+    ----------
+    outcome : Round
+        What the round gave.
+    num_rounds : int
+        The last global round of the run.
+    wall_seconds : Callable[[], float]
+        Seconds since the run began, those before an interruption included.
+    test : Mapping[str, float], optional
+        Loss, accuracy and what else the task measures, of the global model on the whole test pool.
+    line : dict[str, Any]
+        The round's global line in ``metrics.jsonl``.
+    seconds : float
+        `wall_seconds` when the line was written.
+    """
+
+    outcome: Round
+    num_rounds: int
+    wall_seconds: Callable[[], float]
+    test: Mapping[str, float] | None = None
+    line: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class RoundObserver(Protocol):
+    """Is told of every global round when it is over."""
+
+    def round_over(self, report: RoundReport) -> None:
+        """Notice a round; what is found out goes into the report."""
+
+
+@dataclass(frozen=True)
+class ServerEvaluation:
+    """Evaluates the global model on the whole test pool, in the rounds in which the nodes evaluate it.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Takes the weights of the round.
+    frozen : ArrayRecord
+        Weights that do not travel.
+    task : Task
+        Has the test pool.
+    device : torch.device
+        Where the model is.
+    hierarchical : Hierarchical
+        Knows the rounds.
+    """
+
+    model: nn.Module
+    frozen: ArrayRecord
+    task: Task
+    device: torch.device
+    hierarchical: Hierarchical
+
+    @cached_property
+    def _pool(self) -> tuple[Examples, Callable[[Any], Any]]:
+        return self.task.test_examples(), self.task.normaliser()
+
+    def round_over(self, report: RoundReport) -> None:
+        """Evaluate the round's model."""
+        if self.hierarchical.evaluates_after(report.outcome.number, report.num_rounds):
+            arrays = ArrayRecord({**report.outcome.arrays, **self.frozen})
+            self.model.load_state_dict(arrays.to_torch_state_dict())
+            pool, prepare = self._pool
+            report.test = figures_on(self.model, pool, prepare, self.device, self.task.objective)
+
+
+@dataclass(frozen=True)
+class WriteMetrics:
+    """Appends the round's lines to ``metrics.jsonl``.
+
+    Parameters
+    ----------
+    folder : ResultsFolder
+        Where it is.
+    meter : ByteMeter
+        Counts bytes.
+    client_of : Mapping[int, int]
+        Client number by node id.
+    world : World, optional
+        Reports plans and joules.
+    closed_form : Mapping[str, float], optional
+        The payload by a formula.
+    tracker : Tracker, optional
+        Gets the global line too.
+    """
+
+    folder: ResultsFolder
+    meter: ByteMeter
+    client_of: Mapping[int, int]
+    world: World | None
+    closed_form: Mapping[str, float] | None
+    tracker: Tracker | None = None
+
+    def round_over(self, report: RoundReport) -> None:
+        """Write the lines of the round."""
+        report.seconds, counts = report.wall_seconds(), self.meter.take()
+        lines = edge_lines(report.outcome, counts, self.client_of)
+        line = global_line(report.outcome, counts, self.client_of, report.test, self.closed_form, report.seconds)
+        if self.world:
+            lines = [edge | {"plans": self.world.edges[edge["edge"]].take_reports()} for edge in lines]
+            line |= self.world.end_round()
+        self.folder.append_metrics([*lines, line])
+        report.line = line
+        if self.tracker is not None:
+            self.tracker.round_over(report.outcome.number, line)
+
+
+@dataclass(frozen=True)
+class StateSaver:
+    """Saves what a resumed run needs.
+
+    Parameters
+    ----------
+    folder : ResultsFolder
+        Where it goes.
+    hierarchical : Hierarchical
+        Its strategies have state.
+    engine : Engine
+        Its clients may have.
+    world : World, optional
+        Plans have.
+    fingerprint : str
+        Of the data.
+    edges : Mapping[str, list[int]]
+        Client numbers by edge.
+    """
+
+    folder: ResultsFolder
+    hierarchical: Hierarchical
+    engine: Engine
+    world: World | None
+    fingerprint: str
+    edges: Mapping[str, list[int]]
+
+    def round_over(self, report: RoundReport) -> None:
+        """Save the state after the round."""
+        outcome = report.outcome
+        with unsavable_as_user_error():
+            strategies = self.hierarchical.state_dict()
+        self.folder.save_state(
+            {
+                "round": outcome.number,
+                "data": self.fingerprint,
+                "edges": dict(self.edges),
+                "wall_seconds": report.seconds,
+                "arrays": outcome.arrays,
+                "edge_arrays": {name: edge.arrays for name, edge in outcome.edges.items()},
+                "strategies": strategies,
+                "clients": self.engine.clients_state(),
+                "world": self.world.state_dict() if self.world else {},
+            }
+        )

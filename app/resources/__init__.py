@@ -1,0 +1,1 @@
+"""What plans are made for: the simulated radio world, or what devices measured of themselves."""

@@ -1,0 +1,251 @@
+"""What plans are made for on real devices: the limits and speeds that clients have measured, not a simulated world."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from espalier.app.algorithms.algorithm import PlanRule
+from espalier.app.config.sections import Plans
+from espalier.app.errors import UserError, bad_value
+from espalier.app.resources.planner import (
+    EdgeResources,
+    end_energy_round,
+    falls_short,
+    limits_of,
+    report_of,
+    rows_of,
+)
+from espalier.app.resources.work import Work, traffic_of
+from espalier.clients.messages.profile import key_of
+from espalier.sim.meters import EnergyMeter
+from espalier.sim.radio import Radio, noise_watts
+from espalier.strategies import DeviceProfile, Profile
+from espalier.strategies.allocation import Plan, Problem
+
+RADIO_HZ = Radio().bandwidth_hz
+# A radio that sends more bits per second and hertz is rare, and the power for it grows exponentially.
+MOST_BITS_PER_SECOND_PER_HZ = 6.0
+NEEDED = ("max_frequency_hz", "link_bits_per_second", "max_power_watts", "capacitance", "cycles_per_example")
+
+
+class MeasuredWorld:
+    """Cells with their clients' devices as these have measured themselves (`espalier.app.resources.planner.World`).
+
+    Nothing is simulated: who is late is for the deadline of the replies to say, and the joules are those of the plans.
+
+    Parameters
+    ----------
+    plan : Plans
+        Section of the run config.
+    rule : PlanRule
+        How plans are made.
+    seed : int
+        Decides what solvers draw.
+    topology : Mapping[str, Sequence[int]]
+        Node ids by edge.
+    client_of : Mapping[int, int]
+        Client number by node id.
+    cell_of : Mapping[int, int]
+        Cell by client number.
+    work : Work
+        What training takes, for each way to share it.
+    profiles : Sequence[Profile]
+        The clients', measured.
+    num_examples : Sequence[int]
+        In the profiles' order: the examples of a local round.
+
+    Raises
+    ------
+    UserError
+        If a profile lacks something, or holds what no plan can be made for.
+    """
+
+    def __init__(
+        self,
+        plan: Plans,
+        rule: PlanRule,
+        seed: int,
+        topology: Mapping[str, Sequence[int]],
+        client_of: Mapping[int, int],
+        cell_of: Mapping[int, int],
+        work: Work,
+        profiles: Sequence[Profile],
+        num_examples: Sequence[int],
+    ) -> None:
+        self._devices = devices = checked_devices(plan, profiles)
+        self.everybody = np.array([profile.partition_id for profile in profiles])
+        self._row_of = {client: row for row, client in enumerate(self.everybody.tolist())}
+        self._cell = np.array([cell_of[client] for client in self._row_of])
+        self._edge_of = {client_of[n]: edge for edge, members in topology.items() for n in members}
+        self.seed = seed
+        self._plan = plan
+        self._rule = rule
+        self._client_of = client_of
+        self._max_power_watts = np.array([device.max_power_watts for device in devices])
+        rates = np.array([device.link_bits_per_second for device in devices])
+        self._bandwidth_hz = bandwidth_hz(rates)
+        self._gain = link_gain(rates, self._max_power_watts, self._bandwidth_hz)
+        examples = np.array(num_examples, dtype=np.float64)[:, np.newaxis]
+        self._cycles = examples * np.array([[device.cycles_per_example] for device in devices]) * work.share
+        self._traffic = traffic_of(work, num_examples, plan.downlink_bits_per_second)
+        self.energy = EnergyMeter(self._cell)
+        self.options: dict[int, int] = {}
+        self.edges = {name: EdgeResources(self, name) for name in topology}
+
+    def clients(self, node_ids: Sequence[int]) -> np.ndarray:
+        """Return the numbers of clients."""
+        return np.array([self._client_of[node_id] for node_id in node_ids])
+
+    def problem(self, server_round: int, clients: np.ndarray, previous: np.ndarray | None, seed: int) -> Problem:
+        """Return the problem of some clients; it is the same in every edge round but for who was there before."""
+        rows = self._rows(clients)
+        devices = [self._devices[row] for row in rows]
+        return Problem(
+            **limits_of(self._plan, self._cell[rows]),
+            gain=self._gain[rows],
+            max_frequency_hz=np.array([device.max_frequency_hz for device in devices]),
+            max_power_watts=self._max_power_watts[rows],
+            energy_budget_joules=np.array([device.energy_budget_joules for device in devices]),
+            capacitance=devices[0].capacitance,
+            cycles_per_local_round=self._cycles[rows],
+            **{name: values[rows] for name, values in self._traffic.items()},
+            cell=self._cell[rows],
+            previous=previous,
+            bandwidth_hz=self._bandwidth_hz,
+            noise_watts=noise_watts(self._bandwidth_hz),
+            min_frequency_hz=np.array(
+                [max(self._plan.min_frequency_hz, device.min_frequency_hz) for device in devices]
+            ),
+            seed=seed,
+        )
+
+    def option_of(self, client: int) -> int:
+        """Return the option that a client's last plan chose; the first for one that never had a plan."""
+        return self.options.get(client, 0)
+
+    def carry_out(self, edge: str, server_round: int, clients: np.ndarray, plan: Plan) -> dict[str, Any]:
+        """Take note of a plan and return what is to be reported of it; its times and joules are as planned."""
+        report, who = report_of(clients, plan), np.flatnonzero(plan.selected)
+        compute_joules, upload_joules = plan.compute_joules[who], plan.upload_joules[who]
+        self.energy.add(self._rows(clients[who]), compute_joules, upload_joules)
+        self.options |= dict(zip(report["selected"], report["option"], strict=True))
+        return {
+            **report,
+            "late": [],
+            "compute_joules": compute_joules.tolist(),
+            "upload_joules": upload_joules.tolist(),
+            "seconds": float(plan.seconds[who].max(initial=0.0)),
+            "short": falls_short(self._plan, self._rule, edge, server_round, self._cell[self._rows(clients)], plan),
+        }
+
+    def end_round(self) -> dict[str, Any]:
+        """Close a global round and return its planned joules."""
+        return {"energy_joules": end_energy_round(self.energy)}
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the clients measured of themselves, as plain data.
+
+        Returns
+        -------
+        dict
+            ``resources`` is ``"measured"``; ``bandwidth_hz`` of the radio that stands for all links; ``clients`` in the
+            order of their numbers, an energy budget without limit as None.
+        """
+        names = [field for field in DeviceProfile.__dataclass_fields__ if field != "energy_budget_joules"]
+        columns = {name: np.array([getattr(device, name) for device in self._devices]) for name in names}
+        rows = rows_of({"client": self.everybody, "cell": self._cell, "gain": self._gain, **columns})
+        for row, device in zip(rows, self._devices, strict=True):
+            budget = device.energy_budget_joules
+            row |= {"edge": self._edge_of[row["client"]], "energy_budget_joules": budget if budget < math.inf else None}
+        return {"resources": "measured", "bandwidth_hz": self._bandwidth_hz, "clients": rows}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+        return {"energy": self.energy.state_dict(), "options": dict(self.options)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.energy.load_state_dict(state["energy"])
+        self.options = dict(state["options"])
+
+    def _rows(self, clients: np.ndarray) -> np.ndarray:
+        return np.array([self._row_of[client] for client in clients.tolist()], dtype=int)
+
+
+def bandwidth_hz(bits_per_second: np.ndarray) -> float:
+    """Return the bandwidth of the radio that stands for all links: the simulated one's, or more for faster links.
+
+    So much more that no link needs more than 6 bits per second and hertz, ``max(540 kHz, max(R) / 6)``.
+    """
+    return max(RADIO_HZ, float(np.max(bits_per_second)) / MOST_BITS_PER_SECOND_PER_HZ)
+
+
+def link_gain(bits_per_second: np.ndarray, max_power_watts: np.ndarray, bandwidth_hz: float) -> np.ndarray:
+    """Return the channel gains with which links at the highest power have the rates that were measured.
+
+    The cost model's rate is ``R = w log2(1 + g P / N)``, so ``g = N / P_max (2^(R/w) - 1)`` with the thermal noise N of
+    the bandwidth w. Less power than P_max then means a lower rate, as over that channel.
+
+    Parameters
+    ----------
+    bits_per_second : np.ndarray
+        Shape (U,): measured rates R, above 0.
+    max_power_watts : np.ndarray
+        Shape (U,): P_max.
+    bandwidth_hz : float
+        w, see `bandwidth_hz`.
+
+    Returns
+    -------
+    np.ndarray
+        Shape (U,), linear.
+    """
+    # expm1 keeps the digits of a rate that is tiny beside the bandwidth.
+    snr = np.expm1(bits_per_second * (math.log(2) / bandwidth_hz))
+    return noise_watts(bandwidth_hz) / max_power_watts * snr
+
+
+def checked_devices(plan: Plans, profiles: Sequence[Profile]) -> list[DeviceProfile]:
+    """Return the clients' devices.
+
+    Raises
+    ------
+    UserError
+        One line that names the client, and the key of its node's config to set, for the first client whose device has
+        not told something, or something that no plan can be made for.
+    """
+    devices = [_checked(profile) for profile in profiles]
+    for profile, device in zip(profiles, devices, strict=True):
+        if device.capacitance != devices[0].capacitance:
+            # The optimizer has one for all clients.
+            allowed = f"{devices[0].capacitance:g} as on client {profiles[0].partition_id}: the same on all"
+            raise UserError(
+                f"client {profile.partition_id}: capacitance = {device.capacitance:g}: allowed is {allowed}"
+            )
+        if plan.min_frequency_hz > device.max_frequency_hz:
+            allowed = f"at most {device.max_frequency_hz:g}, the highest of client {profile.partition_id}"
+            raise bad_value("plan.min-frequency-hz", plan.min_frequency_hz, allowed)
+    return devices
+
+
+def _checked(profile: Profile) -> DeviceProfile:
+    device, client = profile.device, f"client {profile.partition_id}"
+    if device is None:
+        raise UserError(
+            f"{client} has measured nothing: allowed is a ClientApp that does, for plan.resources = 'measured'"
+        )
+    for field in NEEDED:
+        key, value = key_of(field), getattr(device, field)
+        if value == 0:
+            why = "no training examples" if field == "cycles_per_example" else f"set {key} in the config of its node"
+            raise UserError(f"{client}: {key} is unknown: {why} (partition-id={profile.partition_id})")
+        if not 0 < value < math.inf:
+            raise UserError(f"{client}: {key} = {value}: allowed is a finite number above 0")
+    if not device.energy_budget_joules > 0:
+        raise UserError(f"{client}: energy-budget-joules = {device.energy_budget_joules}: allowed is a number above 0")
+    if not 0 <= device.min_frequency_hz <= device.max_frequency_hz:
+        allowed = f"a number from 0 to max-frequency-hz = {device.max_frequency_hz:g}"
+        raise UserError(f"{client}: min-frequency-hz = {device.min_frequency_hz}: allowed is {allowed}")
+    return device

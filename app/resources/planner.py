@@ -1,0 +1,209 @@
+"""Plans for the edge rounds of a run: whom they are made for, under which limits, and what is reported of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from logging import getLogger
+from typing import Any, Protocol
+
+import numpy as np
+
+from espalier.app.algorithms.algorithm import PlanRule
+from espalier.app.config.sections import Plans
+from espalier.app.errors import bad_value
+from espalier.sim.meters import EnergyMeter
+from espalier.strategies.allocation import Plan, Problem, Solver, eligible_at_full_power, get_solver
+from espalier.strategies.allocation.feasibility import least_seconds
+from espalier.strategies.randomness import derived_seed
+from espalier.strategies.resource_aware import Outcome
+
+logger = getLogger("espalier")
+
+
+class World(Protocol):
+    """What plans are made for: all clients of all edges, simulated or measured."""
+
+    seed: int
+    edges: dict[str, "EdgeResources"]
+
+    @property
+    def everybody(self) -> np.ndarray:
+        """Numbers of the clients in all cells."""
+
+    def clients(self, node_ids: Sequence[int]) -> np.ndarray:
+        """Return the numbers of clients."""
+
+    def problem(self, server_round: int, clients: np.ndarray, previous: np.ndarray | None, seed: int) -> Problem:
+        """Return the problem of some clients, by their numbers, in an edge round."""
+
+    def option_of(self, client: int) -> int:
+        """Return the option that a client's last plan chose; the first for one that never had a plan."""
+
+    def carry_out(self, edge: str, server_round: int, clients: np.ndarray, plan: Plan) -> dict[str, Any]:
+        """Let the selected clients carry out their plans and return what is to be reported of it."""
+
+    def end_round(self) -> dict[str, Any]:
+        """Close a global round and return its figures."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what there is to know of it, as plain data."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+
+
+class EdgeResources:
+    """An edge's part of the world (`espalier.strategies.resource_aware.Resources`).
+
+    Parameters
+    ----------
+    world : World
+        The whole.
+    edge : str
+        Name of the edge.
+    """
+
+    def __init__(self, world: World, edge: str) -> None:
+        self._world = world
+        self._edge = edge
+        self._previous: list[int] | None = None
+        self._asked: tuple[int, np.ndarray] = (0, np.array([], dtype=int))
+        self._at_full_power = np.array([], dtype=bool)
+        self._reports: list[dict[str, Any]] = []
+
+    def problem(self, server_round: int, clients: Sequence[int]) -> Problem:
+        """Return the problem of an edge round."""
+        numbers = self._world.clients(clients)
+        self._asked = (server_round, numbers)
+        previous = None if self._previous is None else np.isin(numbers, self._previous)
+        seed = derived_seed(self._world.seed, "plan", self._edge, server_round)
+        problem = self._world.problem(server_round, numbers, previous, seed)
+        self._at_full_power = eligible_at_full_power(problem)
+        return problem
+
+    def plan_of_all_cells(self, rule: Solver) -> Plan:
+        """Return this edge's part of a plan for the clients of all cells, in the round last asked for."""
+        server_round, numbers = self._asked
+        whole = rule(self._world.problem(server_round, self._world.everybody, None, 0))
+        per_client = {name: value[numbers] for name, value in vars(whole).items() if isinstance(value, np.ndarray)}
+        return replace(whole, **per_client)
+
+    def carry_out(self, server_round: int, clients: Sequence[int], plan: Plan) -> Outcome:
+        """Carry a plan out and keep what is to be reported of it."""
+        numbers = self._world.clients(clients)
+        report = self._world.carry_out(self._edge, server_round, numbers, plan)
+        report["eligible_at_full_power"] = numbers[self._at_full_power].tolist()
+        self._reports.append(report)
+        self._previous = report["selected"]
+        return Outcome(np.isin(numbers, report["late"]))
+
+    def take_reports(self) -> list[dict[str, Any]]:
+        """Return the reports of the edge rounds since the last call."""
+        reports, self._reports = self._reports, []
+        return reports
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+        return {"previous": self._previous}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self._previous = state["previous"]
+
+
+def cells_of_clients(
+    topology: Mapping[str, Sequence[int]], client_of: Mapping[int, int], num_cells: int
+) -> dict[int, int]:
+    """Return each client's cell: that of its edge; one group of clients is in `num_cells` cells of equal size."""
+    cell_of = {client_of[n]: cell for cell, members in enumerate(topology.values()) for n in members}
+    if len(topology) == 1:
+        return {client: client * num_cells // len(cell_of) for client in sorted(cell_of)}
+    return cell_of
+
+
+def limits_of(plan: Plans, cell: np.ndarray) -> dict[str, Any]:
+    """Return the part of a `Problem` that the config decides, for clients of these cells."""
+    smallest = int(np.unique(cell, return_counts=True)[1].min())
+    to_select = min(plan.selected_per_edge, smallest)
+    overlap = plan.max_overlap if plan.max_overlap >= 0 else plan.selected_per_edge // 2
+    return {
+        "clients_per_cell": to_select,
+        # With clients missing, others may have to come twice.
+        "max_overlap": max(overlap, 2 * to_select - smallest),
+        "deadline_seconds": plan.deadline_seconds,
+        "max_local_rounds": plan.max_local_rounds,
+        "theta": plan.theta,
+    }
+
+
+def report_of(clients: np.ndarray, plan: Plan) -> dict[str, Any]:
+    """Return what is reported of a plan for clients of these numbers, whatever comes of it."""
+    who = np.flatnonzero(plan.selected)
+    return {
+        "eligible": clients[plan.eligible].tolist(),
+        "selected": clients[who].tolist(),
+        "local_rounds": plan.local_rounds[who].tolist(),
+        "option": plan.option[who].tolist(),
+        "frequency_hz": plan.frequency_hz[who].tolist(),
+        "power_watts": plan.power_watts[who].tolist(),
+    }
+
+
+def falls_short(limits: Plans, rule: PlanRule, edge: str, server_round: int, cell: np.ndarray, plan: Plan) -> bool:
+    """Tell, and log, whether a plan has somebody but fewer of the clients of a cell than `plan.selected-per-edge`."""
+    selected, wanted = int(plan.selected.sum()), limits.selected_per_edge
+    fewest = np.bincount(cell, weights=plan.selected)[np.unique(cell)].min()
+    # The rules that take everybody have no number to fall short of.
+    is_short = selected > 0 and fewest < wanted and rule.selects_a_number
+    if is_short:
+        logger.info("edge round %d: %s: %d clients, not %d in each cell", server_round, edge, selected, wanted)
+    return bool(is_short)
+
+
+def end_energy_round(energy: EnergyMeter) -> dict[str, float]:
+    """Close the round of a meter and return its joules, and those of all rounds so far."""
+    compute, upload = energy.round_compute_joules, energy.round_upload_joules
+    energy.end_round()
+    return {
+        "compute": float(compute.sum()),
+        "upload": float(upload.sum()),
+        "so_far": float(energy.total_joules.sum()),
+    }
+
+
+def rows_of(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Return equally long arrays as a row per entry."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)]
+
+
+def solver_for(rule: PlanRule, solver: str, resources: EdgeResources) -> Solver:
+    """Return the solver of an edge: the rule's own, or the one of this name."""
+    solve = get_solver(rule.solver or solver)
+    if rule.over_all_cells:
+        return lambda problem: resources.plan_of_all_cells(solve)
+    return solve
+
+
+def check_deadline(plan: Plans, rule: PlanRule, world: World) -> None:
+    """Raise UserError where no client could make one local round before the deadline in the first edge round."""
+    if not rule.has_limits:
+        return
+    fastest = float(least_seconds(world.problem(1, world.everybody, None, 0)).min())
+    if fastest > plan.deadline_seconds:
+        allowed = f"more: the fastest client needs {fastest:.3g} s for one local round"
+        raise bad_value("plan.deadline-seconds", plan.deadline_seconds, allowed)
+
+
+def check_cell_size(plan: Plans, rule: PlanRule, smallest: int) -> None:
+    """Raise UserError for a number of clients to select, or an overlap, that a cell of this size can't have."""
+    if not rule.selects_a_number:
+        return
+    z = plan.selected_per_edge
+    if z > smallest:
+        raise bad_value("plan.selected-per-edge", z, f"1 to {smallest}, the clients of the smallest cell")
+    least = max(0, 2 * z - smallest)
+    if 0 <= plan.max_overlap < least:
+        why = f"with {z} of {smallest} clients selected in every round"
+        raise bad_value("plan.max-overlap", plan.max_overlap, f"at least {least} {why}, or -1 for half of them")

@@ -1,0 +1,205 @@
+"""The simulated radio world of a run, as its edges see it: problems to solve, and what becomes of the plans."""
+
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from espalier.app.algorithms.algorithm import PlanRule
+from espalier.app.config.sections import Plans, RadioWorld
+from espalier.app.resources.planner import (
+    EdgeResources,
+    end_energy_round,
+    falls_short,
+    limits_of,
+    report_of,
+    rows_of,
+)
+from espalier.app.resources.work import Work, traffic_of
+from espalier.sim.meters import Clock, EnergyMeter
+from espalier.sim.world import make_world, realise
+from espalier.strategies.allocation import Plan, Problem
+
+BITS_PER_INPUT = 32  # D_u = 43 features x 32 bit in the RawHFL paper
+
+
+class WirelessWorld:
+    """Cells with their clients' channels and devices, the simulated clock, and the energy spent.
+
+    Parameters
+    ----------
+    plan, radio
+        Sections of the run config.
+    rule : PlanRule
+        How plans are made.
+    seed : int
+        Decides what is drawn.
+    topology : Mapping[str, Sequence[int]]
+        Node ids by edge.
+    client_of : Mapping[int, int]
+        Client number by node id.
+    cell_of : Mapping[int, int]
+        Cell by client number.
+    work : Work
+        What training takes.
+    values_per_example : int
+        Numbers that an example consists of.
+    num_examples : Sequence[int]
+        By client: the examples of a local round.
+    """
+
+    def __init__(
+        self,
+        plan: Plans,
+        radio: RadioWorld,
+        rule: PlanRule,
+        seed: int,
+        topology: Mapping[str, Sequence[int]],
+        client_of: Mapping[int, int],
+        cell_of: Mapping[int, int],
+        work: Work,
+        values_per_example: int,
+        num_examples: Sequence[int],
+    ) -> None:
+        cells = np.array([cell_of[client] for client in sorted(cell_of)])
+        self._place = np.argsort(np.argsort(cells, kind="stable"), kind="stable")  # of each client in the world
+        self._cell = cells
+        ranges: dict[str, Any] = {**radio.device_ranges}
+        self.world = make_world(
+            np.bincount(cells).tolist(),
+            seed,
+            radius_metres=radio.cell_radius_metres,
+            redraw=radio.fading == "redrawn",
+            planning_error_db=radio.planning_error_db,
+            bandwidth_hz=radio.bandwidth_hz,
+            noise_figure_db=radio.noise_figure_db,
+            **ranges,
+        )
+        self.clock = Clock(topology)
+        self.energy = EnergyMeter(cells)
+        self.seed = seed
+        self._plan = plan
+        self._rule = rule
+        self._client_of = client_of
+        examples = np.array(num_examples, dtype=np.float64)[:, np.newaxis]
+        self._cycles = examples * BITS_PER_INPUT * values_per_example * self._cycles_per_bit[:, np.newaxis] * work.share
+        self._traffic = traffic_of(work, num_examples, plan.downlink_bits_per_second)
+        self.options: dict[int, int] = {}
+        self.edges = {name: EdgeResources(self, name) for name in topology}
+
+    @property
+    def _cycles_per_bit(self) -> np.ndarray:
+        return self.world.devices.cycles_per_bit[self._place]
+
+    @property
+    def everybody(self) -> np.ndarray:
+        """Numbers of the clients in all cells."""
+        return np.arange(len(self._cell))
+
+    def clients(self, node_ids: Sequence[int]) -> np.ndarray:
+        """Return the numbers of clients."""
+        return np.array([self._client_of[node_id] for node_id in node_ids])
+
+    def problem(self, server_round: int, clients: np.ndarray, previous: np.ndarray | None, seed: int) -> Problem:
+        """Return the problem of some clients in an edge round, by the channel that the planner sees."""
+        place = self._place[clients]
+        devices, cell = self.world.devices, self._cell[clients]
+        return Problem(
+            **limits_of(self._plan, cell),
+            gain=self.world.observed_gains(server_round)[place],
+            max_frequency_hz=devices.max_frequency_hz[place],
+            max_power_watts=devices.max_power_watts[place],
+            energy_budget_joules=devices.energy_budget_joules[place],
+            capacitance=float(devices.capacitance[0]),
+            cycles_per_local_round=self._cycles[clients],
+            **{name: values[clients] for name, values in self._traffic.items()},
+            cell=cell,
+            previous=previous,
+            bandwidth_hz=self.world.radio.bandwidth_hz,
+            noise_watts=self.world.radio.noise_watts,
+            min_frequency_hz=np.full(len(clients), self._plan.min_frequency_hz),
+            seed=seed,
+        )
+
+    def option_of(self, client: int) -> int:
+        """Return the option that a client's last plan chose; the first for one that never had a plan."""
+        return self.options.get(client, 0)
+
+    def carry_out(self, edge: str, server_round: int, clients: np.ndarray, plan: Plan) -> dict[str, Any]:
+        """Let the selected clients carry out their plans over the true channel; return what came of it, to report."""
+        who = np.flatnonzero(plan.selected)
+        chosen, option, rounds = clients[who], plan.option[who], plan.local_rounds[who]
+        place = self._place[chosen]
+        deadline = self._plan.deadline_seconds if self._rule.has_limits else inf
+        traffic = {name: values[chosen, option] for name, values in self._traffic.items()}
+        done = realise(
+            cycles=rounds * self._cycles[chosen, option],
+            upload_bits=traffic["payload_bits"] + rounds * traffic["payload_bits_per_local_round"],
+            idle_seconds=traffic["idle_seconds"] + rounds * traffic["idle_seconds_per_local_round"],
+            frequency_hz=plan.frequency_hz[who],
+            power_watts=plan.power_watts[who],
+            gains=self.world.gains(server_round)[place],
+            capacitance=self.world.devices.capacitance[place],
+            deadline_seconds=deadline,
+            bandwidth_hz=self.world.radio.bandwidth_hz,
+            noise_watts=self.world.radio.noise_watts,
+        )
+        seconds = deadline if done.late.any() else done.finish_seconds.max(initial=0.0)
+        self.clock.advance(edge, seconds)
+        self.energy.add(chosen, done.compute_joules, done.upload_joules)
+        self.options |= dict(zip(chosen.tolist(), option.tolist(), strict=True))
+        return {
+            **report_of(clients, plan),
+            "late": chosen[done.late].tolist(),
+            "compute_joules": done.compute_joules.tolist(),
+            "upload_joules": done.upload_joules.tolist(),
+            "seconds": float(seconds),
+            "short": falls_short(self._plan, self._rule, edge, server_round, self._cell[clients], plan),
+        }
+
+    def end_round(self) -> dict[str, Any]:
+        """Close a global round and return its figures: its joules, and the simulated time at its end."""
+        self.clock.end_round()
+        return {"energy_joules": end_energy_round(self.energy), "simulated_seconds": self.clock.now}
+
+    def describe(self) -> dict[str, Any]:
+        """Return where base stations and clients are, and what the clients' devices are capable of, as plain data.
+
+        Returns
+        -------
+        dict
+            ``radius_metres`` of the cells, ``base_stations`` in the order of their cells and ``clients`` in that of
+            their numbers.
+        """
+        cells, devices, place = self.world.cells, self.world.devices, self._place
+        edges = list(self.edges)
+        names = edges if len(edges) > 1 else edges * len(cells.station_x_metres)
+        stations = {"x_metres": cells.station_x_metres, "y_metres": cells.station_y_metres}
+        clients = {
+            "cell": self._cell,
+            "x_metres": cells.x_metres[place],
+            "y_metres": cells.y_metres[place],
+            "distance_metres": cells.distance_metres[place],
+            "cycles_per_bit": devices.cycles_per_bit[place],
+            "max_frequency_hz": devices.max_frequency_hz[place],
+            "max_power_watts": devices.max_power_watts[place],
+            "energy_budget_joules": devices.energy_budget_joules[place],
+        }
+        return {
+            "radius_metres": cells.radius_metres,
+            "base_stations": [{"cell": cell, **row} for cell, row in enumerate(rows_of(stations))],
+            "clients": [
+                {"client": client, "edge": names[row["cell"]], **row} for client, row in enumerate(rows_of(clients))
+            ],
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+        return {"clock": self.clock.state_dict(), "energy": self.energy.state_dict(), "options": dict(self.options)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.clock.load_state_dict(state["clock"])
+        self.energy.load_state_dict(state["energy"])
+        self.options = dict(state["options"])

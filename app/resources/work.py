@@ -1,0 +1,103 @@
+"""What a client's part of the training takes: CPU cycles, and bits to and from its edge."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from espalier.strategies.split.edges import cut_shapes, example_input
+from espalier.strategies.split.server_block import channels_last
+
+BITS_PER_VALUE = 33  # phi = 32 and a sign bit, as the RawHFL and PHSFL papers count
+# Of activations and their gradients, and of the scale that goes with each example's.
+STREAM_PAYLOAD_BITS = {"float32": (BITS_PER_VALUE, 0), "float16": (17, 0), "int8": (9, BITS_PER_VALUE)}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one example, one local round and one edge round take, for each of the ways (cuts) to share the work.
+
+    Parameters
+    ----------
+    share : np.ndarray
+        Shape (K,): the part of the model's arithmetic that the client does.
+    once_bits : np.ndarray
+        Shape (K,): what goes up in every edge round, and down as much: the client's part of the model.
+    example_bits : np.ndarray
+        Shape (K,): what goes up for every training example, and down as much: activations and their gradient.
+    """
+
+    share: np.ndarray
+    once_bits: np.ndarray
+    example_bits: np.ndarray
+
+
+def num_values(model: nn.Module) -> int:
+    """Return how many values travel where a model does: its parameters, and the statistics of BatchNorm."""
+    return sum(tensor.numel() for tensor in model.state_dict().values())
+
+
+def whole_model_work(model: nn.Module) -> Work:
+    """Return the work of a client that trains the whole model."""
+    bits = BITS_PER_VALUE * num_values(model)
+    return Work(np.ones(1), np.array([float(bits)]), np.zeros(1))
+
+
+def split_work(model: nn.Sequential, example: Any, cuts: Sequence[int], payload: str = "float32") -> Work:
+    """Return the work of a client that has the first blocks of a model, for each of the cuts.
+
+    The arithmetic of the forward pass is counted, since that of the backward pass is in proportion. Activations and
+    their gradients travel as `payload` says, one of `STREAM_PAYLOAD_BITS`. `example` is a batch of one on the CPU, or
+    its shape.
+    """
+    value_bits, scale_bits = STREAM_PAYLOAD_BITS[payload]
+    flops = [forward_flops(model[:cut], example) for cut in (*cuts, len(model))]
+    shapes = cut_shapes(model, example)
+    return Work(
+        share=np.array(flops[:-1]) / flops[-1],
+        once_bits=np.array([BITS_PER_VALUE * float(num_values(model[:cut])) for cut in cuts]),
+        example_bits=np.array([scale_bits + value_bits * float(prod(shapes[cut])) for cut in cuts]),
+    )
+
+
+def traffic_of(work: Work, num_examples: Sequence[int], downlink_bits_per_second: float) -> dict[str, np.ndarray]:
+    """Return what travels for each client and way to share the work, by the names of `Problem`; shapes (U, K).
+
+    Parameters
+    ----------
+    work : Work
+        What training takes.
+    num_examples : Sequence[int]
+        By client: the examples of a local round.
+    downlink_bits_per_second : float
+        Rate at which as much comes down again; 0 ignores that time.
+    """
+    rate = downlink_bits_per_second or inf
+    per_round = np.array(num_examples, dtype=np.float64)[:, np.newaxis] * work.example_bits
+    once = np.broadcast_to(work.once_bits, per_round.shape)
+    return {
+        "payload_bits": once,
+        "payload_bits_per_local_round": per_round,
+        "idle_seconds": once / rate,
+        "idle_seconds_per_local_round": per_round / rate,
+    }
+
+
+@torch.no_grad()
+def forward_flops(model: nn.Module, example: Any) -> int:
+    """Return the floating-point operations of the products and convolutions for one example, given as to `split_work`.
+
+    Where there are none, as in an embedding, a value that comes out counts as one.
+    """
+    was_training = model.training
+    model.eval()
+    inputs = example_input(model, example)
+    with FlopCounterMode(display=False) as counter:
+        outputs = model(channels_last(inputs) if isinstance(inputs, Tensor) else inputs)
+    model.train(was_training)
+    return counter.get_total_flops() or outputs.numel()

@@ -1,0 +1,69 @@
+"""The world that the plans of a run are made for."""
+
+from collections.abc import Mapping, Sequence
+
+from espalier.app.algorithms.algorithm import PlanRule
+from espalier.app.config.sections import Plans, RadioWorld, Train
+from espalier.app.resources.measured import MeasuredWorld
+from espalier.app.resources.planner import World
+from espalier.app.resources.simulated import WirelessWorld
+from espalier.app.resources.work import Work
+from espalier.app.tasks.task import Task
+from espalier.clients.nested import tensors_of
+from espalier.strategies import Profile
+
+
+def world_of(
+    plan: Plans,
+    radio: RadioWorld,
+    rule: PlanRule,
+    seed: int,
+    *,
+    topology: Mapping[str, Sequence[int]],
+    cell_of: Mapping[int, int],
+    profiles: Sequence[Profile],
+    work: Work,
+    task: Task,
+    train: Train,
+) -> World:
+    """Return what plans are made for: the clients' measurements, or the simulated radio world.
+
+    Parameters
+    ----------
+    plan, radio, train
+        Sections of the run config.
+    rule : PlanRule
+        How plans are made.
+    seed : int
+        Of the run.
+    topology : Mapping[str, Sequence[int]]
+        Node ids by edge; an algorithm's one group of clients where it has no edges.
+    cell_of : Mapping[int, int]
+        Radio cell by client number.
+    profiles : Sequence[Profile]
+        The clients, in client order.
+    work : Work
+        What a client's part of the training takes.
+    task : Task
+        Says what an example is, and whether the data grow.
+    """
+    client_of = {profile.node_id: profile.partition_id for profile in profiles}
+    examples = examples_of_local_rounds(train, task.grows, [profile.num_train_examples for profile in profiles])
+    if plan.resources == "measured":
+        return MeasuredWorld(plan, rule, seed, topology, client_of, cell_of, work, profiles, examples)
+    values = sum(tensor.numel() for tensor in tensors_of(task.example_input()))
+    return WirelessWorld(plan, radio, rule, seed, topology, client_of, cell_of, work, values, examples)
+
+
+def examples_of_local_rounds(train: Train, grows: bool, num_examples: Sequence[int]) -> list[int]:
+    """Return the examples of a local round by client, from those that each has: `mini_batches`.
+
+    Where data grow, mini-batches count as full, as the RawHFL paper has it.
+    """
+    batches, size = train.batches_per_epoch, train.batch_size
+    if not batches:
+        return list(num_examples)
+    if grows:
+        return [batches * size] * len(num_examples)
+    permutations = [divmod(batches, -(-n // size)) if n else (0, 0) for n in num_examples]
+    return [whole * n + rest * size for n, (whole, rest) in zip(num_examples, permutations, strict=True)]

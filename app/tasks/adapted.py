@@ -1,0 +1,220 @@
+"""A user's own task, as the rest of the app asks for it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from espalier.app.config.sections import Train
+from espalier.app.errors import UserError, bad_value
+from espalier.app.object_spec import ObjectSpec, error_line
+from espalier.app.tasks.common import local_training
+from espalier.app.tasks.node import Node
+from espalier.app.tasks.own import OwnTask
+from espalier.app.tasks.task import Task
+from espalier.clients.messages.train import ACCURACY
+from espalier.clients.nested import concatenate, take, tensors_of
+from espalier.clients.task import ClientTask, Examples, Objective
+from espalier.strategies.split.edges import cut_shapes
+
+
+class AdaptedTask(Task):
+    """What `espalier.app.tasks.OwnTask` describes, with the settings of a run.
+
+    Parameters
+    ----------
+    spec : ObjectSpec
+        Names the user's class, with its arguments.
+    train : Train
+        How clients train.
+    num_clients : int
+        Clients of the run.
+    seed : int
+        Decides data, initial weights and the clients' randomness.
+    device : torch.device
+        Where models compute.
+    has_pool : bool
+        The server's test pool is here.
+    splits_for : str
+        The algorithm that splits the model; empty for one that does not.
+
+    Raises
+    ------
+    UserError
+        If there is no such class, or it can't be made.
+    """
+
+    has_own_model = True
+
+    def __init__(
+        self,
+        spec: ObjectSpec,
+        train: Train,
+        num_clients: int,
+        seed: int,
+        device: torch.device,
+        *,
+        has_pool: bool,
+        splits_for: str,
+    ) -> None:
+        self.spec = spec
+        self.num_clients = num_clients
+        self.seed = seed
+        self.device = device
+        self.has_pool = has_pool
+        self.splits_for = splits_for
+        self.own = own = self._made()
+        self.training = local_training(train)
+        if self._has_own("optimizer"):
+            self.training = replace(self.training, optimizer=own.optimizer)
+        if self._has_own("learning_rate"):
+            self.training = replace(self.training, schedule=own.learning_rate)
+        self.objective = Objective(self._loss if self._has_own("loss") else cross_entropy, self._metrics)
+
+    def refused(self, allowed: str) -> UserError:
+        """Return the error that names the task and says what is allowed."""
+        return bad_value(self.spec.key, self.spec.text, allowed)
+
+    @cached_property
+    def pool(self) -> Examples:
+        """The server's test pool."""
+        given = self.own.test_data()
+        if given is not None:
+            return self._checked(given, "test_data()")
+        tests = [self.client_examples(client)[1] for client in range(self.num_clients)]
+        return Examples(concatenate([e.inputs for e in tests]), torch.cat([e.labels for e in tests]))
+
+    def check_data(self) -> None:
+        """Load the server's test pool; refuse a model, or labels, that can't be split where they have to be."""
+        if self.has_pool:
+            self.pool  # noqa: B018
+        if self.splits_for:
+            self.check_split()
+
+    def data_fingerprint(self) -> str:
+        """Return the task's own fingerprint, or a hash of the server's test pool."""
+        if given := self.own.fingerprint():
+            return str(given)
+        digest = sha256()
+        for tensor in (*tensors_of(self.pool.inputs), self.pool.labels):
+            digest.update(repr((tensor.dtype, tuple(tensor.shape))).encode())
+            digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def new_model(self) -> nn.Module:
+        """Return the model with the initial weights that the seed gives."""
+        with torch.random.fork_rng(devices=[]):
+            # Not torch.manual_seed, which would seed the generators of all devices as well.
+            torch.default_generator.manual_seed(self.seed)
+            model = self.own.model()
+        if not isinstance(model, nn.Module):
+            raise self.refused(f"one whose model() returns an nn.Module, not a {type(model).__name__}")
+        return model
+
+    def example_input(self) -> Any:
+        """Return the first example of the server's test pool, as the model takes it."""
+        return self.own.prepare(take(self.pool.inputs, slice(1), torch.device("cpu")))
+
+    def test_examples(self) -> Examples:
+        """Return the server's test pool."""
+        return self.pool
+
+    def normaliser(self) -> Callable[[Any], Any]:
+        """Return what prepares inputs for the model."""
+        return self.own.prepare
+
+    def client_examples(self, client: int) -> tuple[Examples, Examples]:
+        """Return what a client trains on and is tested on; UserError if it is not of the form."""
+        what = f"client_data({client}, {self.num_clients}, {self.seed})"
+        given = self.own.client_data(client, self.num_clients, self.seed)
+        if not isinstance(given, tuple | list) or len(given) != 2:
+            raise self.refused(f"one whose {what} returns two Examples, to train on and to test on")
+        train, test = (self._checked(part, what) for part in given)
+        return train, test
+
+    def new_client_task(self, model: nn.Module, node: Node) -> ClientTask:
+        """Return the task of one client, which works on `model`."""
+        train, test = self.client_examples(node.partition_id)
+        return ClientTask(
+            model=model,
+            train=train,
+            test=test,
+            prepare=self.own.prepare,
+            training=self.training,
+            seed=self.seed,
+            partition_id=node.partition_id,
+            class_counts=tuple(torch.bincount(train.labels).tolist()) if are_classes(train.labels) else (),
+            device=self.device,
+            edge_name=node.edge_name,
+            objective=self.objective,
+        )
+
+    def centralised_task(self) -> ClientTask:
+        """Return the task of a client with all data, and as many mini-batches as all clients of a flat round."""
+        parts = [self.client_examples(client)[0] for client in range(self.num_clients)]
+        train = Examples(concatenate([e.inputs for e in parts]), torch.cat([e.labels for e in parts]))
+        one = self.new_client_task(self.new_model().to(self.device), Node(0))
+        whole = replace(self.training, batches_per_epoch=self.training.batches_per_epoch * self.num_clients)
+        return replace(one, train=train, test=self.pool, training=whole)
+
+    def check_split(self) -> None:
+        """Raise UserError unless the model can be split, and labels can travel as class numbers."""
+        model = self.new_model()
+        names = [name for name, _ in model.named_children()]
+        if not isinstance(model, nn.Sequential) or names[-1:] != ["head"]:
+            allowed = "one whose model is an nn.Sequential of named blocks, the last one called head,"
+            raise self.refused(f"{allowed} for algorithm = {self.splits_for!r}")
+        try:
+            cut_shapes(model, self.example_input())
+        except Exception as error:  # the model is foreign code
+            allowed = f"one whose blocks each take what the one before gives, a tensor ({error_line(error)}),"
+            raise self.refused(f"{allowed} for algorithm = {self.splits_for!r}") from None
+        if not are_classes(self.pool.labels):
+            allowed = (
+                f"one whose labels are classes, integers of shape (N,) from 0, for algorithm = {self.splits_for!r}"
+            )
+            raise self.refused(allowed)
+
+    def _made(self) -> OwnTask:
+        """Return the user's object."""
+        kind = self.spec.load()
+        if not (isinstance(kind, type) and issubclass(kind, OwnTask)):
+            raise self.refused("a subclass of espalier.app.tasks.OwnTask")
+        if missing := sorted(kind.__abstractmethods__):
+            raise self.refused(f"one that has {' and '.join(f'{name}()' for name in missing)}")
+        return self.spec.call(kind)
+
+    def _has_own(self, method: str) -> bool:
+        return getattr(type(self.own), method) is not getattr(OwnTask, method)
+
+    def _checked(self, examples: Any, what: str) -> Examples:
+        """Return examples; UserError unless there are some, with as many labels as rows in each tensor."""
+        try:
+            sizes = {len(tensor) for tensor in (*tensors_of(examples.inputs), examples.labels)}
+            if len(sizes) != 1 or sizes == {0}:
+                raise ValueError(f"{sorted(sizes)} rows")
+        except (AttributeError, TypeError, ValueError) as error:
+            allowed = f"one whose {what} gives Examples, at least one, with a label for each ({error_line(error)})"
+            raise self.refused(allowed) from None
+        return examples
+
+    def _loss(self, outputs: Any, labels: Tensor, reduction: str = "mean") -> Tensor:
+        mean = self.own.loss(outputs, labels)
+        return mean * len(labels) if reduction == "sum" else mean
+
+    def _metrics(self, outputs: Any, labels: Tensor) -> Mapping[str, float]:
+        own = {str(name): float(value) for name, value in self.own.metrics(outputs, labels).items()}
+        if not (are_classes(labels) and isinstance(outputs, Tensor) and outputs.dim() == 2):
+            return own
+        return {ACCURACY: float((outputs.argmax(1) == labels).sum()) / len(labels)} | own
+
+
+def are_classes(labels: Tensor) -> bool:
+    """Return whether labels are class indices, one for each example."""
+    is_integer = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+    return is_integer and labels.dim() == 1 and bool((labels >= 0).all())

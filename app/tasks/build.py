@@ -1,0 +1,80 @@
+"""The task of a run config."""
+
+from functools import lru_cache
+from typing import Any
+
+from espalier.app.config.run_config import RunConfig
+from espalier.app.config.sections import OWN, VIDEO_CACHING, Data, Split, Train
+from espalier.app.errors import bad_value
+from espalier.app.tasks.adapted import AdaptedTask
+from espalier.app.tasks.caching import CachingTask
+from espalier.app.tasks.common import compute_device, local_training
+from espalier.app.tasks.images import ImageTask
+from espalier.app.tasks.own_images import OwnImagesTask
+from espalier.app.tasks.task import Task
+
+# Of no use beside an optimizer of the task's own.
+OPTIMIZER_KEYS = (
+    "optimizer",
+    "train.momentum",
+    "train.weight-decay",
+    "split.server-optimizer",
+    "split.server-momentum",
+    "split.server-weight-decay",
+)
+
+
+def task_kind(data: Data) -> type[Task]:
+    """Return what kind of task it is, whose traits tell what goes with it; nothing is loaded."""
+    if data.task.text:
+        return AdaptedTask
+    if data.dataset == VIDEO_CACHING:
+        return CachingTask
+    return OwnImagesTask if data.partition == OWN else ImageTask
+
+
+def build_task(config: RunConfig) -> Task:
+    """Return the task of a run config; the same one, with what it has loaded, as long as nothing that it needs changes.
+
+    Raises
+    ------
+    UserError
+        If `device` names a GPU and there is none, or a task of one's own can't be made or does not suit the algorithm.
+    """
+    kind, data, num_clients = task_kind(config.data), config.data, config.federation.num_clients
+    seed, device = config.seed, compute_device(config.device)
+    if kind is CachingTask:
+        return _built(
+            kind, config.caching, config.train, config.federation, is_flat=config.is_flat, seed=seed, device=device
+        )
+    has_pool = config.deploy.role != "edge"  # an edge host evaluates on its devices only
+    if kind is AdaptedTask:
+        splits_for = config.algorithm.name if config.algorithm.splits else ""
+        task: AdaptedTask = _built(
+            kind, data.task, config.train, num_clients, seed, device, has_pool=has_pool, splits_for=splits_for
+        )
+        check_optimizer(config, task)
+        return task
+    if kind is OwnImagesTask:
+        here = num_clients if config.engine == "in-process" else 0
+        return _built(kind, data, config.train, seed, device, has_pool=has_pool, num_clients_here=here)
+    return _built(kind, data, config.train, num_clients, seed, device)
+
+
+def check_optimizer(config: RunConfig, task: AdaptedTask) -> None:
+    """Refuse what has no use for an optimizer, or learning rates, of the task's own, or beside them."""
+    given, usual = (
+        {**train.as_dict(), **split.as_dict()} for train, split in ((config.train, config.split), (Train(), Split()))
+    )
+    for key in OPTIMIZER_KEYS if callable(task.training.optimizer) else ():
+        if given[key] != usual[key]:
+            allowed = f"{usual[key]!r} for {config.data.source}, which has an optimizer of its own"
+            raise bad_value(key, given[key], allowed)
+    if config.algorithm.adds_gradients and task.training != local_training(config.train):
+        what = "one without an optimizer or a learning rate of its own"
+        raise task.refused(f"{what} for algorithm = {config.algorithm.text!r}, whose edges add up gradients")
+
+
+@lru_cache(maxsize=1)
+def _built(kind: Any, *arguments: Any, **options: Any) -> Any:
+    return kind(*arguments, **options)

@@ -1,0 +1,84 @@
+"""The base of a user's own task."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from espalier.clients.task import Examples
+
+
+class OwnTask(ABC):
+    """A model, its data and how it is trained: what ``task = "package.module:NAME(argument=value)"`` names.
+
+    A subclass has `model` and `client_data`, and of the others what it does differently. One is made in every process
+    of a run, the server's and the clients', and keeps what it has loaded as it likes. Inputs are a tensor, or a tuple,
+    list or dict of tensors, with a row per example in each.
+    """
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """Return a new model. PyTorch's generator has been seeded by the run's `seed`: the initial weights follow it.
+
+        Split algorithms need an ``nn.Sequential`` of named blocks that pass on one tensor, the last of them an
+        ``nn.Linear`` called ``head``, and labels that are classes.
+        """
+
+    @abstractmethod
+    def client_data(self, client: int, num_clients: int, seed: int) -> tuple[Examples, Examples]:
+        """Return what a client trains on, and what it is tested on, at least one example of each.
+
+        Parameters
+        ----------
+        client : int
+            Its number, from 0.
+        num_clients : int
+            Clients of the run.
+        seed : int
+            The run's, the only source of chance: the same three numbers give the same data in every process.
+
+        Returns
+        -------
+        tuple[Examples, Examples]
+            ``Examples(inputs, labels)`` with labels of shape (N, ...), e.g. int64 classes of shape (N,).
+        """
+
+    def test_data(self) -> Examples | None:
+        """Return the server's test pool. None, the default: the test examples of all clients.
+
+        It is read where the server runs, so it has to be given where clients' data can be read on their devices alone.
+        """
+        return None
+
+    def prepare(self, inputs: Any) -> Any:
+        """Return what the model takes for a mini-batch's inputs, which are on its device. By default themselves."""
+        return inputs
+
+    def loss(self, outputs: Any, labels: Tensor) -> Tensor:
+        """Return the mean loss of a mini-batch. By default the cross-entropy of logits (N, C)."""
+        return cross_entropy(outputs, labels)
+
+    def metrics(self, outputs: Any, labels: Tensor) -> Mapping[str, float]:
+        """Return figures by name, from all outputs and labels of a test set. By default none.
+
+        The loss is reported besides, and the accuracy where labels are classes.
+        """
+        return {}
+
+    def optimizer(self, parameters: list[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+        """Return an optimizer; each client makes one in every round. By default that of the run config."""
+        raise NotImplementedError
+
+    def learning_rate(self, rate: float, server_round: int) -> float:
+        """Return the learning rate in a round. By default `rate`, that of the run config, in all.
+
+        Rounds are counted from 1: edge rounds, on over global rounds, or with one tier global rounds.
+        """
+        return rate
+
+    def fingerprint(self) -> str:
+        """Return what tells other data apart when a run is resumed. By default a hash of the server's test pool."""
+        return ""

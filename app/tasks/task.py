@@ -1,0 +1,62 @@
+"""What a task is: the model and the data of a run, and the clients' part of it."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+
+from torch import nn
+
+from espalier.app.tasks.node import Node
+from espalier.clients.task import ClientTask, Examples, LocalTraining, Objective
+
+
+class Task(Protocol):
+    """What the rest of the app asks of a task; `espalier.app.tasks.build.build_task` makes that of a run config.
+
+    What a task has loaded it keeps, so one is made per process.
+
+    Attributes
+    ----------
+    training : LocalTraining
+        How clients train.
+    objective : Objective
+        What models are trained for and judged by.
+    grows : bool
+        Clients get more training examples from round to round.
+    is_pooled : bool
+        All training data can be had in one place.
+    counts_requests : bool
+        Labels are contents that were asked for, which can be ranked by how often.
+    has_own_model : bool
+        The model is part of the task; the run config names none.
+    """
+
+    training: LocalTraining
+    objective: Objective = Objective()
+    grows: ClassVar[bool] = False
+    is_pooled: ClassVar[bool] = True
+    counts_requests: ClassVar[bool] = False
+    has_own_model: ClassVar[bool] = False
+
+    def check_data(self) -> None:
+        """Raise UserError if the data can't be had."""
+
+    def data_fingerprint(self) -> str:
+        """Return a hash of the data."""
+
+    def new_model(self) -> nn.Module:
+        """Return the model with the initial weights that the seed gives; where it is to be split, an nn.Sequential."""
+
+    def example_input(self) -> Any:
+        """Return a batch of one example as the model takes it, on the CPU."""
+
+    def test_examples(self) -> Examples:
+        """Return the whole test pool."""
+
+    def normaliser(self) -> Callable[[Any], Any]:
+        """Return the function from inputs of `test_examples` to those of the model."""
+
+    def new_client_task(self, model: nn.Module, node: Node) -> ClientTask:
+        """Return the task of one client, which works on `model`."""
+
+    def centralised_task(self) -> ClientTask:
+        """Return the task of one client that has all the data."""

@@ -1,0 +1,131 @@
+"""Arrays in messages: how tensors at the cut layer travel, and how what comes from others is read."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from io import BytesIO
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from torch import Tensor
+
+
+def to_array(tensor: Tensor) -> Array:
+    """Return activations or a cut gradient as they travel: in NumPy's format, images channels last.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        Of any shape; images (N, C, H, W) travel as (N, H, W, C), as convolutions like them in memory.
+    """
+    values = as_travels(tensor).numpy()
+    data = b"".join((_header(values.dtype.str, values.shape), values.reshape(-1).data.cast("B")))
+    return Array(str(values.dtype), values.shape, "numpy.ndarray", data)
+
+
+def to_tensor(array: Array) -> Tensor:
+    """Return the tensor that `to_array` packed.
+
+    Raises
+    ------
+    ValueError
+        If the data are not those of an array of the dtype and the shape that the record names.
+    """
+    header = _header(_dtype(array.dtype).str, tuple(array.shape))
+    if not array.data.startswith(header):
+        raise ValueError(f"the data are not those of an array of {array.dtype} of shape {tuple(array.shape)}")
+    # A copy, since torch shares no memory that can't be written to.
+    values = np.frombuffer(bytearray(memoryview(array.data)[len(header) :]), array.dtype).reshape(array.shape)
+    try:
+        return as_computed(torch.from_numpy(values))
+    except TypeError:
+        raise ValueError(f"a tensor can't hold {array.dtype}") from None
+
+
+def to_record(weights: Mapping[str, Tensor]) -> ArrayRecord:
+    """Return weights as a Flower record."""
+    return ArrayRecord({name: Array(tensor.detach().cpu().contiguous().numpy()) for name, tensor in weights.items()})
+
+
+def values_of(array: Array) -> np.ndarray:
+    """Return the numbers of an array that came in a message; they can't be written to.
+
+    Nothing is allocated, whatever its header says: the values are those in the message.
+
+    Raises
+    ------
+    ValueError
+        If it can't be read.
+    """
+    try:
+        data = BytesIO(array.data)
+        version = np.lib.format.read_magic(data)
+        if array.stype != "numpy.ndarray" or version != (1, 0):
+            raise ValueError(f"{array.stype} in format {version}")
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(data)
+        if dtype.kind not in "biufc":
+            raise ValueError(f"it holds {dtype}, not numbers")
+        return np.ndarray(shape, dtype, array.data, data.tell(), order="F" if is_fortran else "C")
+    except Exception as error:  # all of this only reads foreign data, which can fail in any way
+        raise ValueError(f"can't be read ({' '.join(str(error).split())})") from None
+
+
+def record_of(content: RecordDict, name: str) -> ArrayRecord:
+    """Return an ArrayRecord of a reply; ValueError if it has none of that name."""
+    if name not in content.array_records:
+        raise ValueError(f"its reply has no record {name!r}")
+    return content.array_records[name]
+
+
+def array_of(content: RecordDict, name: str) -> Array:
+    """Return the array that is in the record of the same name; ValueError if a reply has none."""
+    if name not in (record := record_of(content, name)):
+        raise ValueError(f"its record {name!r} has no array of that name")
+    return record[name]
+
+
+def vector_of(content: RecordDict, name: str) -> np.ndarray:
+    """Return the vector of whole numbers, as int64, in a reply; ValueError if there is none."""
+    array = array_of(content, name)
+    try:
+        values = values_of(array)
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from None
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        raise ValueError(f"{name} are {values.dtype} of shape {values.shape}, expected a vector of integers")
+    return values.astype(np.int64)
+
+
+def count_of(metrics: MetricRecord, key: str, least: int = 0) -> int:
+    """Return a metric that counts something; ValueError if it is no whole number from `least` on."""
+    value = metrics.get(key)
+    if not isinstance(value, int) or value < least:
+        raise ValueError(f"{key} is {value!r}, expected a whole number from {least} on")
+    return value
+
+
+def as_travels(tensor: Tensor) -> Tensor:
+    """Return a tensor on the CPU, without its graph, images (N, C, H, W) channels last."""
+    tensor = tensor.detach()
+    return (tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor).cpu().contiguous()
+
+
+def as_computed(tensor: Tensor) -> Tensor:
+    """Return what travelled channels last as the images (N, C, H, W) that it was."""
+    return tensor.permute(0, 3, 1, 2) if tensor.dim() == 4 else tensor
+
+
+def _dtype(name: str) -> np.dtype:
+    """Return the data type of a name that came in a message; ValueError if there is none."""
+    try:
+        return np.dtype(name)
+    except Exception:  # NumPy parses it, and "(1," is a SyntaxError
+        raise ValueError(f"{name!r} is not a data type") from None
+
+
+@lru_cache(maxsize=64)
+def _header(descr: str, shape: tuple[int, ...]) -> bytes:
+    """Return what NumPy's format puts in front of the values; it takes as long to make as the values to copy."""
+    buffer = BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": descr, "fortran_order": False, "shape": shape})
+    return buffer.getvalue()

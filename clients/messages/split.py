@@ -1,0 +1,352 @@
+"""Split training. A round of S mini-batches is S + 1 exchanges, begin, S - 1 steps and end, or one with a stream."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, ConfigRecordValues, MetricRecord, RecordDict
+from torch import Tensor
+
+from .arrays import array_of, count_of, record_of, to_array, to_tensor, vector_of
+from .frames import StreamTicket
+from .instruction import Instruction
+from .train import CONFIG, METRICS, NUM_EXAMPLES, SERVER_ROUND
+
+SPLIT_BEGIN: Final = "train.split_begin"
+SPLIT_STEP: Final = "train.split_step"
+SPLIT_END: Final = "train.split_end"
+SPLIT_STREAM: Final = "train.split_stream"
+SPLIT_FEATURES: Final = "train.split_features"
+QUERY_LABELS: Final = "query.labels"
+
+# Records.
+CLIENT_BLOCK: Final = "client-block"
+ACTIVATIONS: Final = "activations"
+CUT_GRADIENT: Final = "cut-gradient"
+INDICES: Final = "indices"
+LABELS: Final = "labels"
+
+# Keys.
+CUT: Final = "cut"
+STEP: Final = "step"
+NUM_STEPS: Final = "num-steps"
+LABEL_POLICY: Final = "label-policy"
+LABELS_DIGEST: Final = "labels-digest"
+STREAM_PAYLOAD: Final = "stream-payload"
+STREAM_TIMEOUT: Final = "stream-timeout"
+
+# A client refuses an instruction with this word where its labels are not those that it registered.
+LABELS_CHANGED: Final = "labels-changed"
+# Code of the error reply of a client whose stream the edge called off; other codes of this project are in
+# `espalier.strategies.exchange`.
+STREAM_WITHDRAWN: Final = 1101
+
+
+@dataclass(frozen=True)
+class LabelTerms:
+    """How the edge learns labels.
+
+    Parameters
+    ----------
+    policy : "indices" or "labels"
+        What goes with activations: sample indices, where the labels have been registered, or the labels.
+    digest : int, optional (default: None)
+        What the client sent along with the labels that the edge goes by, with the policy ``"indices"``.
+    """
+
+    policy: str
+    digest: int | None = None
+
+    def to_config(self) -> dict[str, ConfigRecordValues]:
+        """Return the keys of a config record."""
+        return {LABEL_POLICY: self.policy, **({} if self.digest is None else {LABELS_DIGEST: self.digest})}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Read what `to_config` wrote."""
+        return cls(str(config[LABEL_POLICY]), config.get(LABELS_DIGEST))
+
+
+@dataclass(frozen=True)
+class SplitBegin(Instruction, message_type=SPLIT_BEGIN, begins_round=True):
+    """Begin a round: the reply is the first mini-batch's `Activations`.
+
+    Parameters
+    ----------
+    block : ArrayRecord
+        Weights in front of the cut.
+    server_round : int
+        Selects the mini-batches.
+    cut : int
+        Number of blocks at the client.
+    labels : LabelTerms
+        How the edge learns labels.
+    config : Mapping[str, ...] (default: none)
+        What is sent along, such as a plan.
+    """
+
+    block: ArrayRecord
+    server_round: int
+    cut: int
+    labels: LabelTerms
+    config: Mapping[str, ConfigRecordValues] = field(default_factory=dict)
+
+    def to_content(self) -> RecordDict:
+        """Return the records."""
+        own = {SERVER_ROUND: self.server_round, CUT: self.cut, **self.labels.to_config()}
+        return RecordDict({CLIENT_BLOCK: self.block.copy(), CONFIG: ConfigRecord({**self.config, **own})})
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> Self:
+        """Read the records."""
+        config: Mapping[str, Any] = content.config_records[CONFIG]
+        block, labels = content.array_records[CLIENT_BLOCK], LabelTerms.from_config(config)
+        return cls(block, int(config[SERVER_ROUND]), int(config[CUT]), labels, config)
+
+
+@dataclass(frozen=True)
+class SplitStream(Instruction, message_type=SPLIT_STREAM, begins_round=True, ends_round=True):
+    """Train for a round whose mini-batches go through a stream (`espalier.clients.messages.frames`).
+
+    The reply is a `SplitResult`, or the error `STREAM_WITHDRAWN`.
+
+    Parameters
+    ----------
+    begin : SplitBegin
+        What begins a round by messages.
+    ticket : StreamTicket
+        Opens the stream.
+    payload : str
+        How tensors are written, see `Format`.
+    timeout_seconds : float
+        How long the client waits for an answer.
+    """
+
+    begin: SplitBegin
+    ticket: StreamTicket
+    payload: str
+    timeout_seconds: float
+
+    def to_content(self) -> RecordDict:
+        """Return the records."""
+        content = self.begin.to_content()
+        own = {STREAM_PAYLOAD: self.payload, STREAM_TIMEOUT: self.timeout_seconds, **self.ticket.to_config()}
+        return RecordDict({**content, CONFIG: ConfigRecord({**content.config_records[CONFIG], **own})})
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> Self:
+        """Read the records; ValueError without a ticket."""
+        begin = SplitBegin.from_content(content)
+        config: Mapping[str, Any] = begin.config
+        if (ticket := StreamTicket.from_config(config)) is None:
+            raise ValueError("no ticket for a stream")
+        return cls(begin, ticket, str(config[STREAM_PAYLOAD]), float(config[STREAM_TIMEOUT]))
+
+
+@dataclass(frozen=True)
+class SplitStep(Instruction, message_type=SPLIT_STEP):
+    """Bring the cut gradient of a mini-batch: the reply is the next one's `Activations`."""
+
+    server_round: int
+    step: int
+    label_policy: str
+    gradient: Tensor
+
+    def to_content(self) -> RecordDict:
+        """Return the records."""
+        config = ConfigRecord({SERVER_ROUND: self.server_round, STEP: self.step, LABEL_POLICY: self.label_policy})
+        return RecordDict({CUT_GRADIENT: ArrayRecord({CUT_GRADIENT: to_array(self.gradient)}), CONFIG: config})
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> Self:
+        """Read the records; ValueError if there is no gradient."""
+        config: Mapping[str, Any] = content.config_records[CONFIG]
+        gradient = to_tensor(array_of(content, CUT_GRADIENT))
+        return cls(int(config[SERVER_ROUND]), int(config[STEP]), str(config[LABEL_POLICY]), gradient)
+
+
+@dataclass(frozen=True)
+class SplitEnd(SplitStep, message_type=SPLIT_END, ends_round=True):
+    """Bring the last cut gradient: the reply is a `SplitResult`."""
+
+
+@dataclass(frozen=True)
+class Activations:
+    """A mini-batch's activations, and what tells their labels.
+
+    Parameters
+    ----------
+    values : Tensor
+        Shape (N, *cut_shape).
+    label_policy : "indices" or "labels"
+        What the numbers are.
+    numbers : np.ndarray
+        Shape (N,): sample indices or labels, int32, int64 where they were read.
+    step : int
+        Number of the mini-batch, from 0.
+    num_steps : int
+        Mini-batches of the round.
+    num_examples : int
+        Training examples of the client.
+    """
+
+    values: Tensor
+    label_policy: str
+    numbers: np.ndarray
+    step: int
+    num_steps: int
+    num_examples: int
+
+    def to_content(self) -> RecordDict:
+        """Return the records."""
+        metrics = MetricRecord({STEP: self.step, NUM_STEPS: self.num_steps, NUM_EXAMPLES: self.num_examples})
+        return RecordDict(
+            {
+                ACTIVATIONS: ArrayRecord({ACTIVATIONS: to_array(self.values)}),
+                METRICS: metrics,
+                self.label_policy: ArrayRecord({self.label_policy: Array(self.numbers)}),
+            }
+        )
+
+    @classmethod
+    def from_content(cls, content: RecordDict, *, step: int, label_policy: str) -> Self:
+        """Read the records that a client sent; ValueError for what is not a mini-batch of `step`."""
+        metrics = _metrics(content)
+        num_steps = count_of(metrics, NUM_STEPS, least=1)
+        if (answered := count_of(metrics, STEP)) != step:
+            raise ValueError(f"it answered step {answered}, not step {step}")
+        values, numbers = to_tensor(array_of(content, ACTIVATIONS)), vector_of(content, label_policy)
+        return cls(values, label_policy, numbers, step, num_steps, metrics.get(NUM_EXAMPLES, 0))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class SplitResult:
+    """A client's result of a round.
+
+    Parameters
+    ----------
+    block : ArrayRecord
+        The trained weights in front of the cut; nothing is known of them before they are compared to those sent.
+    num_examples : int
+        Training examples of the client.
+    step : int
+        Number of its last mini-batch.
+    """
+
+    block: ArrayRecord
+    num_examples: int
+    step: int
+
+    def to_content(self) -> RecordDict:
+        """Return the records."""
+        metrics = MetricRecord({NUM_EXAMPLES: self.num_examples, STEP: self.step})
+        return RecordDict({CLIENT_BLOCK: self.block, METRICS: metrics})
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> Self:
+        """Read the records that a client sent; ValueError if it is no result."""
+        block, metrics = record_of(content, CLIENT_BLOCK), _metrics(content)
+        return cls(block, count_of(metrics, NUM_EXAMPLES, least=1), metrics.get(STEP, 0))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class SplitFeatures(Instruction, message_type=SPLIT_FEATURES):
+    """Ask for the `Features` of mini-batches to fine-tune a head with.
+
+    Parameters
+    ----------
+    block : ArrayRecord
+        Weights in front of the cut, which stay as they are.
+    cut : int
+        Number of blocks at the client.
+    num_steps : int
+        How many mini-batches.
+    labels : LabelTerms
+        How the edge learns labels.
+    """
+
+    block: ArrayRecord
+    cut: int
+    num_steps: int
+    labels: LabelTerms
+
+    def to_content(self) -> RecordDict:
+        """Return the records."""
+        config = {CUT: self.cut, NUM_STEPS: self.num_steps, **self.labels.to_config()}
+        return RecordDict({CLIENT_BLOCK: self.block, CONFIG: ConfigRecord(config)})
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> Self:
+        """Read the records."""
+        config: Mapping[str, Any] = content.config_records[CONFIG]
+        block, labels = content.array_records[CLIENT_BLOCK], LabelTerms.from_config(config)
+        return cls(block, int(config[CUT]), int(config[NUM_STEPS]), labels)
+
+
+@dataclass(frozen=True)
+class Features:
+    """Activations of several mini-batches in one reply, and what tells their labels; fields as of `Activations`."""
+
+    values: Sequence[Tensor]
+    label_policy: str
+    numbers: np.ndarray
+    num_examples: int
+
+    def to_content(self) -> RecordDict:
+        """Return the records."""
+        return RecordDict(
+            {
+                ACTIVATIONS: ArrayRecord({f"{i}": to_array(values) for i, values in enumerate(self.values)}),
+                METRICS: MetricRecord({NUM_EXAMPLES: self.num_examples}),
+                self.label_policy: ArrayRecord({self.label_policy: Array(self.numbers)}),
+            }
+        )
+
+    @classmethod
+    def from_content(cls, content: RecordDict, *, label_policy: str) -> Self:
+        """Read the records that a client sent; ValueError if they are not features."""
+        values = [to_tensor(array) for array in record_of(content, ACTIVATIONS).values()]
+        numbers, count = vector_of(content, label_policy), _metrics(content).get(NUM_EXAMPLES, 0)
+        return cls(values, label_policy, numbers, count)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class LabelsQuery(Instruction, message_type=QUERY_LABELS):
+    """Ask a client to register its labels."""
+
+    def to_content(self) -> RecordDict:
+        """Return the records: none."""
+        return RecordDict()
+
+
+@dataclass(frozen=True)
+class RegisteredLabels:
+    """The labels of all of a client's training examples.
+
+    Parameters
+    ----------
+    labels : np.ndarray
+        Shape (N,), in the order of the examples: int32, int64 where they were read.
+    digest : int
+        Tells these labels from others, to the client alone.
+    """
+
+    labels: np.ndarray
+    digest: int
+
+    def to_content(self) -> RecordDict:
+        """Return the records."""
+        metrics = MetricRecord({LABELS_DIGEST: self.digest})
+        return RecordDict({LABELS: ArrayRecord({LABELS: Array(self.labels)}), METRICS: metrics})
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> Self:
+        """Read the records that a client sent; ValueError if there are no labels."""
+        return cls(vector_of(content, LABELS), count_of(_metrics(content), LABELS_DIGEST))
+
+
+def _metrics(content: RecordDict) -> MetricRecord:
+    if METRICS not in content.metric_records:
+        raise ValueError(f"its reply has no record {METRICS!r}")
+    return content.metric_records[METRICS]

@@ -1,0 +1,182 @@
+"""Training of whole models, evaluation, and the plan that an instruction may bring."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, MetricRecord, RecordDict
+
+from .instruction import Instruction
+
+TRAIN: Final = "train"
+EVALUATE: Final = "evaluate"
+TRAIN_ACCUMULATED: Final = "train.accumulated"
+
+# Records.
+ARRAYS: Final = "arrays"
+CONFIG: Final = "config"
+METRICS: Final = "metrics"
+ACCUMULATED_GRADIENT: Final = "accumulated-gradient"
+
+# Keys of the config record of an instruction; the first two are those of Flower's strategies.
+SERVER_ROUND: Final = "server-round"
+PROXIMAL_MU: Final = "proximal-mu"
+LOCAL_ROUNDS: Final = "local-rounds"
+CPU_FREQUENCY_HZ: Final = "cpu-frequency-hz"
+TRANSMIT_POWER_WATTS: Final = "transmit-power-watts"
+
+# Keys of the metric record of a reply. "train_loss" is the name that Flower's QFedAvg looks for.
+NUM_EXAMPLES: Final = "num-examples"
+TRAIN_LOSS: Final = "train_loss"
+LOSS: Final = "loss"
+ACCURACY: Final = "accuracy"
+TOP: Final = "top-"  # and M: the share of examples whose label is among the M likeliest
+
+
+@dataclass(frozen=True)
+class Train(Instruction, message_type=TRAIN, begins_round=True, ends_round=True):
+    """Train the whole model. Flower's strategies write it, under names of their own for the records.
+
+    Parameters
+    ----------
+    arrays : ArrayRecord
+        The model to start from.
+    server_round : int (default: 0)
+        Selects the mini-batches.
+    config : Mapping[str, ...] (default: none)
+        What is sent along, such as a plan.
+    """
+
+    arrays: ArrayRecord
+    server_round: int = 0
+    config: Mapping[str, ConfigRecordValues] = field(default_factory=dict)
+
+    @property
+    def proximal_mu(self) -> float:
+        """The weight of FedProx's proximal term."""
+        return float(self.config.get(PROXIMAL_MU, 0.0))  # type: ignore[arg-type]
+
+    def to_content(self) -> RecordDict:
+        """Return the records."""
+        config = ConfigRecord({**self.config, SERVER_ROUND: self.server_round})
+        return RecordDict({ARRAYS: self.arrays.copy(), CONFIG: config})
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> Self:
+        """Read the records; ValueError unless there is one ArrayRecord."""
+        config = next(iter(content.config_records.values()), ConfigRecord())
+        return cls(only_arrays(content), int(config.get(SERVER_ROUND, 0)), config)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class TrainAccumulated(Train, message_type=TRAIN_ACCUMULATED, begins_round=True, ends_round=True):
+    """Train the whole model, and send the sum of all steps' gradients (RawHFL)."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The reply to `Train`: the model, and the mean loss over the examples that it saw."""
+
+    arrays: ArrayRecord
+    train_loss: float
+    num_examples: int
+
+    def to_content(self) -> RecordDict:
+        """Return the records."""
+        return RecordDict({ARRAYS: self.arrays, METRICS: _learned(self.train_loss, self.num_examples)})
+
+
+@dataclass(frozen=True)
+class AccumulatedGradient:
+    """The reply to `TrainAccumulated`: the sum of the gradients, and the mean loss over the examples that it saw."""
+
+    gradient: ArrayRecord
+    train_loss: float
+    num_examples: int
+
+    def to_content(self) -> RecordDict:
+        """Return the records."""
+        metrics = _learned(self.train_loss, self.num_examples)
+        return RecordDict({ACCUMULATED_GRADIENT: self.gradient, METRICS: metrics})
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> Self:
+        """Read the records of a reply that has been screened."""
+        (metrics,) = content.metric_records.values()
+        loss, count = float(metrics[TRAIN_LOSS]), int(metrics[NUM_EXAMPLES])  # type: ignore[arg-type]
+        return cls(only_arrays(content), loss, count)
+
+
+@dataclass(frozen=True)
+class Evaluate(Instruction, message_type=EVALUATE):
+    """Evaluate the whole model on the client's own test set; also written by Flower's strategies."""
+
+    arrays: ArrayRecord
+
+    def to_content(self) -> RecordDict:
+        """Return the records."""
+        return RecordDict({ARRAYS: self.arrays, CONFIG: ConfigRecord()})
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> Self:
+        """Read the records; ValueError unless there is one ArrayRecord."""
+        return cls(only_arrays(content))
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The reply to `Evaluate`.
+
+    Parameters
+    ----------
+    figures : Mapping[str, float]
+        The loss, the accuracy and what else the task measures, by name.
+    num_examples : int
+        Examples of the test set.
+    top : Mapping[int, float] (default: none)
+        By M, the share of examples whose label is among the M likeliest.
+    """
+
+    figures: Mapping[str, float]
+    num_examples: int
+    top: Mapping[int, float] = field(default_factory=dict)
+
+    def to_content(self) -> RecordDict:
+        """Return the records."""
+        top = {f"{TOP}{m}": share for m, share in self.top.items()}
+        return RecordDict({METRICS: MetricRecord({**self.figures, NUM_EXAMPLES: self.num_examples, **top})})
+
+
+@dataclass(frozen=True)
+class ClientPlan:
+    """How a client trains in a round, by the plan: told in the config record of what begins the round.
+
+    Parameters
+    ----------
+    local_rounds : int
+        Replaces the client's number of local epochs.
+    cpu_frequency_hz, transmit_power_watts : float
+        What it is to compute and to send with.
+    """
+
+    local_rounds: int
+    cpu_frequency_hz: float
+    transmit_power_watts: float
+
+    def to_config(self) -> dict[str, ConfigRecordValues]:
+        """Return the keys of the config record."""
+        return {
+            LOCAL_ROUNDS: self.local_rounds,
+            CPU_FREQUENCY_HZ: self.cpu_frequency_hz,
+            TRANSMIT_POWER_WATTS: self.transmit_power_watts,
+        }
+
+
+def only_arrays(content: RecordDict) -> ArrayRecord:
+    """Return the one ArrayRecord of a message, under whatever name; ValueError if it has none or several."""
+    (arrays,) = content.array_records.values()
+    return arrays
+
+
+def _learned(train_loss: float, num_examples: int) -> MetricRecord:
+    return MetricRecord({TRAIN_LOSS: train_loss, NUM_EXAMPLES: num_examples})

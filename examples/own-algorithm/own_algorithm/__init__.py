@@ -1,0 +1,1 @@
+"""An algorithm of one's own for the app."""

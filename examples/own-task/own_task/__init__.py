@@ -1,0 +1,1 @@
+"""Models and data of one's own for Espalier's app."""

@@ -1,0 +1,83 @@
+"""Where in the tree of tiers a `Hierarchical` is, and who watches the run."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from flwr.app import Message
+
+from .exchange import Direction, path_of
+from .outcomes import Update
+from .randomness import derived_seed
+
+Tier = Literal["edge", "middle", "cloud"]
+
+
+class Observer:
+    """Watches a run. Override what you need, and leave the messages as they are.
+
+    An edge is named by its path from the top: ``"edge-1"`` under the cloud, ``"site-1/room-2"`` in three tiers.
+    """
+
+    def on_message(self, tier: Tier, edge: str, direction: Direction, message: Message) -> None:
+        """Notice a message.
+
+        Parameters
+        ----------
+        tier : "edge", "middle" or "cloud"
+            Between a node and its edge, between an edge and one above it that is not the cloud, or between an edge and
+            the cloud.
+        edge : str
+            The edge; of two edges the lower one.
+        direction : "downlink" or "uplink"
+            Away from the cloud, or towards it.
+        message : Message
+            The message.
+        """
+
+    def on_edge_round(self, server_round: int, edge: str, update: Update) -> None:
+        """Notice that an edge finished an edge round; `server_round` counts edge rounds from 1."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in the tree, and what is the same in all of it.
+
+    Parameters
+    ----------
+    path : str
+        Names from the top, e.g. ``"site-1"``; empty at the top.
+    seed : int
+        What the strategies here and below draw follows it.
+    observers : Sequence[Observer]
+        Told of messages and edge rounds.
+    node_name : Callable[[int], str]
+        Name of a node in log lines.
+    """
+
+    path: str
+    seed: int
+    observers: Sequence[Observer]
+    node_name: Callable[[int], str]
+
+    @property
+    def tier(self) -> Tier:
+        """The tier of messages between here and the edges below."""
+        return "middle" if self.path else "cloud"
+
+    def path_to(self, edge: str) -> str:
+        """Return the path of an edge below."""
+        return path_of(self.path, edge)
+
+    def seed_of(self, edge: str) -> int:
+        """Return the seed of an edge below."""
+        return derived_seed(self.seed, "edge", edge)
+
+    def when(self, server_round: int) -> str:
+        """Return a round's name in log lines."""
+        return f"round {server_round} of {self.path}" if self.path else f"round {server_round}"
+
+    def notice(self, tier: Tier, path: str, direction: Direction, message: Message) -> None:
+        """Tell the observers of a message."""
+        for observer in self.observers:
+            observer.on_message(tier, path, direction, message)

@@ -1,0 +1,83 @@
+"""Where an edge finds the labels of its clients' mini-batches."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from espalier.clients.messages.split import (
+    INDICES,
+    LABELS_CHANGED,
+    LabelsQuery,
+    LabelTerms,
+    RegisteredLabels,
+)
+
+from ..exchange import Exchanges
+from ..screening import Failure, content_of, one_line
+
+
+class Labels:
+    """Where an edge finds the labels of a mini-batch.
+
+    Parameters
+    ----------
+    policy : str
+        ``"indices"``: clients register their labels once, then send sample indices; a client whose labels have changed
+        leaves the round, and registers them anew in the next. ``"labels"``: labels come with the activations.
+    """
+
+    def __init__(self, policy: str) -> None:
+        self.policy = policy
+        self._registered: dict[int, RegisteredLabels] = {}
+
+    def register(self, node_ids: Iterable[int]) -> Exchanges[list[Failure]]:
+        """Ask those clients for their labels that have not registered them yet."""
+        unknown = [n for n in node_ids if n not in self._registered] if self.policy == INDICES else []
+        if not unknown:
+            return []
+        failures = []
+        replies = yield [LabelsQuery().to_message(node_id) for node_id in unknown]
+        for node_id, reply in zip(unknown, replies, strict=True):
+            try:
+                self._registered[node_id] = RegisteredLabels.from_content(content_of(reply))
+            except (ValueError, KeyError, TypeError) as error:
+                failures.append(Failure(node_id, f"no labels registered: {one_line(error)}"))
+        return failures
+
+    def forget(self, failures: Iterable[Failure]) -> None:
+        """Let those who failed because their labels have changed register them again."""
+        for failure in failures:
+            if LABELS_CHANGED in failure.reason:
+                self._registered.pop(failure.node_id, None)
+
+    def terms(self, node_id: int) -> LabelTerms:
+        """Return what a client has to know: the policy, and by their digest which of its labels it goes by."""
+        known = self._registered.get(node_id)
+        return LabelTerms(self.policy, known.digest if known else None)
+
+    def find(self, node_id: int, numbers: np.ndarray, num_classes: int) -> np.ndarray:
+        """Return the labels of a client's mini-batch.
+
+        Parameters
+        ----------
+        node_id : int
+            The client.
+        numbers : np.ndarray
+            What it sent, int64, of shape (N,): labels or indices, by the policy.
+        num_classes : int
+            Labels are below it.
+
+        Raises
+        ------
+        ValueError
+            If a label or an index is out of range.
+        """
+        labels = numbers
+        if self.policy == INDICES:
+            known = self._registered[node_id].labels
+            if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(known)):
+                raise ValueError(f"an index is out of range, {len(known)} labels are registered")
+            labels = known[numbers]
+        if labels.size and not (labels.min() >= 0 and labels.max() < num_classes):
+            raise ValueError(f"a label is out of range, there are {num_classes} classes")
+        return labels

@@ -1,0 +1,57 @@
+"""What the config says reaches the parts that the algorithms are made of."""
+
+import pytest
+import torch
+
+from espalier.app.algorithms.registry import ALGORITHMS, algorithm_named
+from espalier.app.algorithms.split_edges import split_options
+from espalier.app.config.parse import parse_config
+from espalier.app.tasks.build import build_task
+from espalier.app.tasks.common import local_training
+from tests.app.assembling import config_of, engine_of, federation_of, site_of
+
+CLIENTS = {"learning-rate": 0.2, "train.momentum": 0.5, "train.weight-decay": 0.01}
+
+
+def server_optimizer(**settings):
+    config = config_of(algorithm="sfl-v2", **CLIENTS, **settings)
+    return split_options(site_of(config))["make_optimizer"]([torch.nn.Parameter(torch.ones(1))])
+
+
+def test_every_algorithm_is_known_by_its_own_name():
+    assert len(ALGORITHMS) == 14
+    for name, algorithm in ALGORITHMS.items():
+        assert algorithm_named(name) is algorithm
+        assert algorithm.name == algorithm.text == name
+        dataset = "video-caching" if algorithm.ranks_requests else "digits"
+        assert config_of(algorithm=name, dataset=dataset).algorithm is algorithm
+
+
+def test_the_keys_of_both_optimizers_reach_them():
+    training = local_training(parse_config(CLIENTS).train)
+    assert (training.learning_rate, training.momentum, training.weight_decay) == (0.2, 0.5, 0.01)
+    adam = server_optimizer(server_optimizer="adam", server_learning_rate=0.03, server_weight_decay=0.04)
+    assert "Adam" in type(adam).__name__
+    assert (adam.param_groups[0]["lr"], adam.param_groups[0]["weight_decay"]) == (0.03, 0.04)
+    (group,) = server_optimizer(server_momentum=0.7).param_groups
+    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.2, 0.7, 0.0)
+
+
+@pytest.mark.parametrize(("order", "one_by_one"), [("one-by-one", True), ("interleaved", False)])
+def test_the_order_of_the_server_reaches_the_edge(order, one_by_one):
+    config = config_of(algorithm="sfl-v2", server_order=order)
+    assert config.algorithm.make_edge(site_of(config)).one_by_one is one_by_one
+
+
+def test_split_edges_draw_by_the_seed_each_by_itself():
+    configs = [config_of(algorithm="hsfl", seed=seed) for seed in (0, 1)]
+    federations = [federation_of(config, engine_of(config).grid) for config in configs]
+    seeds = {edge.seed for federation in federations for edge in federation.hierarchical.edges.values()}
+    assert len(seeds) == 4
+
+
+@pytest.mark.parametrize(("dataset", "factor"), [("digits", 6), ("video-caching", 6 * 2)])
+def test_centralised_makes_the_steps_of_all_clients(dataset, factor):
+    keys = {"algorithm": "centralised", "dataset": dataset, "num-clients": 6, "edge-rounds": 2, "batches-per-epoch": 3}
+    config = parse_config(keys)
+    assert build_task(config).centralised_task().training.batches_per_epoch == 3 * factor

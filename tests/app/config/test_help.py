@@ -1,0 +1,21 @@
+"""``--help`` says every key with its default and what it means, by section."""
+
+from espalier.app.command_line import main
+from espalier.app.config.help import help_text
+from espalier.app.config.run_config import RunConfig
+
+
+def test_every_key_has_its_default_and_a_line():
+    lines = help_text().splitlines()
+    for key, value in RunConfig().as_dict().items():
+        place = lines.index(f"  {key} = {value!r}")
+        assert lines[place + 1].startswith("      ")
+        assert lines[place + 1].endswith(".")
+
+
+def test_it_is_printed(capsys):
+    assert main(["--help"]) == 0
+    assert (
+        "  stream.payload = 'float32'\n      How activations and gradients travel in a stream."
+        in capsys.readouterr().out
+    )

@@ -1,0 +1,66 @@
+"""Settings that were given and that a run has no use for are named, and no others."""
+
+import pytest
+
+from espalier.app.algorithms.registry import ALGORITHMS
+from espalier.app.config.parse import parse_config
+from espalier.app.config.unused import unused_keys
+from tests.app.runs import run_app
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "reason"),
+    [
+        ({"algorithm": "fedavg", "edge-strategy": "Krum"}, "edge-strategy", "algorithm = 'fedavg' has no edges"),
+        ({"algorithm": "fedavg", "edge-rounds": 5}, "edge-rounds", "algorithm = 'fedavg' has no edges"),
+        ({"algorithm": "h-fedavg", "cut-layer": 2}, "cut-layer", "algorithm = 'h-fedavg' cuts no model"),
+        ({"algorithm": "fedavg", "fine-tune.steps": 3}, "fine-tune.steps", "algorithm = 'fedavg' cuts no model"),
+        ({"algorithm": "hsfl", "split.server-order": "one-by-one"}, "split.server-order", "a server block for each"),
+        ({"algorithm": "hsfl", "stream.payload": "int8"}, "stream.payload", "see split.transport"),
+        ({"plan.theta": 0.1}, "plan.theta", "no round is planned: see selection"),
+        ({"radio.fading": "static"}, "radio.fading", "no round is planned: see selection"),
+        ({"algorithm": "h-fedavg-m1", "plan.selected-per-edge": 1}, "plan.selected-per-edge", "a rule of its own"),
+        ({"caching.initial-slots": 7}, "caching.initial-slots", "dataset = 'digits'"),
+        ({"dataset": "video-caching", "alpha": 0.1}, "alpha", "dataset = 'video-caching' is simulated"),
+        ({"partition": "iid", "alpha": 0.1}, "alpha", "partition = 'iid'"),
+        ({"data.shards-per-client": 3}, "data.shards-per-client", "partition = 'dirichlet'"),
+        ({"optimizer": "adam", "train.momentum": 0.9}, "train.momentum", "optimizer = 'adam'"),
+        (
+            {"algorithm": "top-popular", "dataset": "video-caching", "learning-rate": 1.0},
+            "learning-rate",
+            "algorithm = 'top-popular' trains nothing",
+        ),
+    ],
+)
+def test_a_setting_without_use_is_named_with_the_reason(given, key, reason):
+    unused = unused_keys(parse_config(given))
+    assert list(unused) == [key]
+    assert reason in unused[key]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("dataset", ["digits", "video-caching"])
+def test_defaults_are_never_named(algorithm, dataset):
+    if ALGORITHMS[algorithm].ranks_requests and dataset != "video-caching":
+        return
+    assert unused_keys(parse_config({"algorithm": algorithm, "dataset": dataset})) == {}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"algorithm": "sl", "num-edges": 2, "edge-rounds": 3, "cut-layer": 2},
+        {"algorithm": "fedavg", "selection": "resource-aware", "num-edges": 3, "plan.theta": 0.1},
+        {"algorithm": "fedavg", "dataset": "video-caching", "edge-rounds": 4, "caching.initial-slots": 7},
+        {"algorithm": "sfl-v2", "split.server-order": "one-by-one", "split.transport": "stream", "stream.timeout": 9.0},
+        {"algorithm": "rawhfl", "plan.resources": "measured", "stream.timeout": 9.0},
+    ],
+)
+def test_settings_with_a_use_are_not_named(given):
+    assert unused_keys(parse_config(given)) == {}
+
+
+def test_a_run_warns_once(tmp_path, caplog):
+    run_app(tmp_path / "run", algorithm="fedavg", edge_strategy="Krum", num_clients=2, batches_per_epoch=1)
+    warned = [record.getMessage() for record in caplog.records if "has no effect" in record.getMessage()]
+    assert warned == ["edge-strategy = 'Krum' has no effect: algorithm = 'fedavg' has no edges"]

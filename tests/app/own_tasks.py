@@ -1,0 +1,127 @@
+"""Tasks as users write them, for tests."""
+
+from collections import OrderedDict
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from espalier.app.tasks import Examples, OwnTask
+
+
+class Points(OwnTask):
+    """Three clouds of points in float64: a tuple of two tensors as the input, blocks that can be split."""
+
+    def __init__(self, spread: float = 0.5) -> None:
+        self.spread = spread
+
+    def model(self):
+        blocks = OrderedDict(
+            join=nn.Sequential(Join(), nn.Linear(2, 8), nn.Tanh()), body=nn.Linear(8, 8), head=nn.Linear(8, 3)
+        )
+        return nn.Sequential(blocks).double()
+
+    def client_data(self, client, num_clients, seed):
+        generator = torch.Generator().manual_seed(1000 * seed + client)
+        labels = torch.randint(3, (40,), generator=generator)
+        noise = self.spread * torch.randn(2, 40, generator=generator, dtype=torch.float64)
+        angles = labels * 2 * torch.pi / 3
+        x, y = angles.cos() + noise[0], angles.sin() + noise[1]
+        return Examples((x[:30], y[:30]), labels[:30]), Examples((x[30:], y[30:]), labels[30:])
+
+
+class Join(nn.Module):
+    def forward(self, inputs):
+        return torch.stack(inputs, dim=1)
+
+
+class Steered(Points):
+    """With a loss, an optimizer and learning rates of its own."""
+
+    def loss(self, outputs, labels):
+        return cross_entropy(outputs, labels, label_smoothing=0.1)
+
+    def optimizer(self, parameters, learning_rate):
+        return torch.optim.SGD(parameters, lr=learning_rate, momentum=0.5)
+
+    def learning_rate(self, rate, server_round):
+        return rate / server_round
+
+    def metrics(self, outputs, labels):
+        return {"confidence": outputs.softmax(1).amax(1).mean()}
+
+
+class Scheduled(Points):
+    """With learning rates of its own."""
+
+    def learning_rate(self, rate, server_round):
+        return rate / server_round
+
+
+class Pooled(Points):
+    """The server has a test pool of its own."""
+
+    def test_data(self):
+        return Examples(
+            (torch.tensor([1.0], dtype=torch.float64), torch.tensor([0.0], dtype=torch.float64)), torch.tensor([0])
+        )
+
+    def fingerprint(self):
+        return f"points {self.spread}"
+
+
+class Values(Points):
+    """Labels that are numbers."""
+
+    def client_data(self, client, num_clients, seed):
+        return tuple(Examples(e.inputs, e.labels.double()) for e in super().client_data(client, num_clients, seed))
+
+    def loss(self, outputs, labels):
+        return ((outputs[:, 0] - labels) ** 2).mean()
+
+
+class NoData(OwnTask):
+    def model(self):
+        return nn.Linear(1, 1)
+
+
+class Uneven(Points):
+    """One label too few."""
+
+    def client_data(self, client, num_clients, seed):
+        train, test = super().client_data(client, num_clients, seed)
+        return Examples(train.inputs, train.labels[1:]), test
+
+
+class One(Points):
+    """Training examples alone."""
+
+    def client_data(self, client, num_clients, seed):
+        return super().client_data(client, num_clients, seed)[0]
+
+
+class Whole(Points):
+    """A model in one piece."""
+
+    def model(self):
+        return nn.Sequential(Join(), nn.Linear(2, 3).double())
+
+
+class Branches(Points):
+    """Blocks that pass on more than a tensor."""
+
+    def model(self):
+        return nn.Sequential(OrderedDict(two=Two(), join=Join(), head=nn.Linear(2, 3).double()))
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, inputs):
+        return inputs[0] * self.scale, inputs[1]
+
+
+class NotATask:
+    pass

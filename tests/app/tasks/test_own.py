@@ -1,0 +1,197 @@
+"""Tasks of users' own: what they may leave out, and what is said of those that don't fit."""
+
+import pytest
+import torch
+
+from espalier.app.command_line import main
+from espalier.app.config.parse import parse_config
+from espalier.app.errors import UserError
+from espalier.app.tasks.build import build_task
+from espalier.app.tasks.node import Node
+from tests.app.runs import lines, run_app, same_weights, summary, weights
+
+HERE = "tests.app.own_tasks"
+SMALL = {"num_clients": 4, "edge_rounds": 2, "local_epochs": 1, "batch_size": 8, "learning_rate": 0.3}
+
+
+def own(name):
+    return f"{HERE}:{name}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Points", "allowed is '' for that of dataset, or package.module:NAME(argument=value, ...) of your own"),
+        (
+            own("Points(1)"),
+            "allowed is '' for that of dataset, or package.module:NAME(argument=value, ...) of your own",
+        ),
+        ("no.such:Points", "allowed is what can be imported (ModuleNotFoundError: No module named 'no')"),
+        (own("Nothing"), "allowed is what can be imported (AttributeError: module "),
+        (own("NotATask"), "allowed is a subclass of espalier.app.tasks.OwnTask"),
+        (own("NoData"), "allowed is one that has client_data()"),
+        (own("Points(size=3)"), "allowed is what Points takes (TypeError: "),
+        (
+            own("Uneven"),
+            "allowed is one whose client_data(0, 8, 0) gives Examples, at least one, with a label for each (",
+        ),
+        (own("One"), "allowed is one whose client_data(0, 8, 0) returns two Examples, to train on and to test on"),
+    ],
+)
+def test_a_task_that_does_not_fit_is_one_line_before_training(tmp_path, capsys, text, message):
+    assert main([f"task={text}", f"output-dir={tmp_path / 'run'}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: task = {text!r}: {message}")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "Whole",
+            "one whose model is an nn.Sequential of named blocks, the last one called head, for algorithm = 'phsfl'",
+        ),
+        ("Branches", "one whose blocks each take what the one before gives, a tensor (AttributeError: "),
+        ("Values", "one whose labels are classes, integers of shape (N,) from 0, for algorithm = 'phsfl'"),
+    ],
+)
+def test_what_cannot_be_split_says_so_where_a_split_algorithm_is_asked_for(tmp_path, capsys, name, message):
+    assert main([f"task={own(name)}", "algorithm=phsfl"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: task = {own(name)!r}: allowed is {message}")
+    assert run_app(tmp_path / "run", task=own(name), algorithm="fedavg", global_rounds=1, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dataset": "cifar10"}, "dataset = 'cifar10': allowed is 'digits', the default, for task = "),
+        ({"data.min-samples": 3}, "data.min-samples = 3: allowed is 10, the default, for task = "),
+        ({"algorithm": "top-popular"}, "algorithm = 'top-popular': allowed is another one"),
+    ],
+)
+def test_settings_of_other_data_are_refused_beside_it(settings, message):
+    with pytest.raises(UserError) as caught:
+        parse_config({"task": own("Points"), **settings})
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer": "adam"}, "optimizer = 'adam': allowed is 'sgd' for task = "),
+        ({"split.server-momentum": 0.5}, "split.server-momentum = 0.5: allowed is 0.0 for task = "),
+        ({"algorithm": "rawhfl"}, f"task = {own('Steered')!r}: allowed is one without an optimizer or a learning rate"),
+    ],
+)
+def test_settings_that_its_own_optimizer_overrules_are_refused(settings, message):
+    with pytest.raises(UserError) as caught:
+        build_task(parse_config({"task": own("Steered"), **settings}))
+    assert str(caught.value).startswith(message)
+
+
+def test_one_object_serves_all_who_ask_with_the_same_settings():
+    config = parse_config({"task": own("Points(spread=0.1)")})
+    task = build_task(config)
+    assert build_task(parse_config({"task": own("Points(spread=0.1)"), "algorithm": "fedavg"})) is task
+    assert build_task(parse_config({"task": own("Points(spread=0.2)")})).own.spread == 0.2
+
+
+def test_the_model_follows_the_seed_and_leaves_the_generators_alone():
+    first, second = (build_task(parse_config({"task": own("Points"), "seed": seed})) for seed in (0, 1))
+    torch.manual_seed(5)
+    drawn = torch.rand(3)
+    torch.manual_seed(5)
+    a, b, c = first.new_model(), first.new_model(), second.new_model()
+    assert torch.equal(torch.rand(3), drawn)
+    assert torch.equal(a.head.weight, b.head.weight)
+    assert not torch.equal(a.head.weight, c.head.weight)
+
+
+def test_the_test_pool_is_that_of_all_clients_or_the_servers_own():
+    task = build_task(parse_config({"task": own("Points"), "num-clients": 3}))
+    tests = [task.new_client_task(task.new_model(), Node(client)).test for client in range(3)]
+    assert torch.equal(task.pool.labels, torch.cat([test.labels for test in tests]))
+    assert torch.equal(task.pool.inputs[1], torch.cat([test.inputs[1] for test in tests]))
+    assert len(build_task(parse_config({"task": own("Pooled")})).test_examples()) == 1
+
+
+def test_other_data_have_another_fingerprint():
+    def fingerprint(name, **settings):
+        return build_task(parse_config({"task": own(name), **settings})).data_fingerprint()
+
+    points = fingerprint("Points")
+    assert fingerprint("Points(spread=0.5)") == points
+    assert fingerprint("Points(spread=0.4)") != points != fingerprint("Points", seed=1)
+    assert fingerprint("Pooled(spread=2.0)") == "points 2.0"
+
+
+def test_a_client_counts_its_classes_where_labels_are_some():
+    task, numbers = (build_task(parse_config({"task": own(name)})) for name in ("Points", "Values"))
+    client = task.new_client_task(task.new_model(), Node(0))
+    assert client.class_counts == tuple((client.train.labels == label).sum() for label in range(3))
+    assert numbers.new_client_task(numbers.new_model(), Node(0)).class_counts == ()
+
+
+def test_centralised_has_all_the_data(tmp_path):
+    task = build_task(parse_config({"task": own("Points"), "num-clients": 3, "batches-per-epoch": 2}))
+    pool = task.centralised_task()
+    parts = [task.new_client_task(task.new_model(), Node(client)).train for client in range(3)]
+    assert torch.equal(pool.train.labels, torch.cat([part.labels for part in parts]))
+    assert pool.training.batches_per_epoch == 6
+    folder = run_app(tmp_path / "run", task=own("Points"), algorithm="centralised", global_rounds=5, **SMALL)
+    assert summary(folder)["test"]["accuracy"] > 0.7
+
+
+@pytest.mark.parametrize("name", ["Points", "Steered"])
+@pytest.mark.parametrize("algorithm", [{"algorithm": "sfl-v1", "cut_layer": "1,2"}, {"algorithm": "hsfl"}])
+def test_split_is_unsplit_with_its_own_loss_optimizer_and_learning_rates(tmp_path, name, algorithm):
+    whole = "h-fedavg" if algorithm["algorithm"] == "hsfl" else "fedavg"
+    split = run_app(tmp_path / "split", task=own(name), **algorithm, **SMALL)
+    unsplit = run_app(tmp_path / "whole", task=own(name), algorithm=whole, **SMALL)
+    for key, values in weights(unsplit).items():
+        torch.testing.assert_close(weights(split)[key], values, rtol=0, atol=1e-12)
+    assert summary(split)["test"] == pytest.approx(summary(unsplit)["test"], abs=1e-9)
+
+
+def test_one_server_for_all_clients_follows_the_learning_rates(tmp_path):
+    """With one client SFL-V2 is local training: the server's optimizer lives on, its momentum is 0.0 here."""
+    one = SMALL | {"num_clients": 1}
+    split = run_app(tmp_path / "split", task=own("Scheduled"), algorithm="sfl-v2", **one)
+    unsplit = run_app(tmp_path / "whole", task=own("Scheduled"), algorithm="fedavg", **one)
+    for key, values in weights(unsplit).items():
+        torch.testing.assert_close(weights(split)[key], values, rtol=0, atol=1e-12)
+
+
+def test_its_learning_rates_and_metrics_are_used_and_reported(tmp_path):
+    folder = run_app(tmp_path / "run", task=own("Steered"), **SMALL)
+    assert not same_weights(folder, run_app(tmp_path / "plain", task=own("Points"), **SMALL))
+    final, (_, line) = summary(folder), lines(folder, "global")
+    assert final["dataset"] == "Steered"
+    assert list(final["global"]) == ["accuracy", "confidence", "loss"]
+    assert 1 / 3 < final["global"]["confidence"]["mean"] == line["confidence"]["mean"] <= 1
+    assert set(line["test"]) == {"accuracy", "confidence", "loss"}
+    header = (folder / "clients.csv").read_text().splitlines()[0]
+    assert "classes,accuracy,confidence,loss,times_left_out" in header
+    assert {path.name for path in folder.glob("*.png")} == {"rounds.png", "clients.png", "bytes.png"}
+
+
+def test_plans_are_made_for_it(tmp_path):
+    settings = {"task": own("Points"), "algorithm": "phsfl", "cut_layer": "best", "selected_per_edge": 1, **SMALL}
+    folder = run_app(tmp_path / "run", selection="resource-aware", **settings)
+    assert summary(folder)["energy_joules"]["total"] > 0
+    assert summary(folder)["failures"] == 0
+
+
+def test_a_run_is_resumed_to_the_same_bits_and_refused_on_other_data(tmp_path, capsys):
+    settings = {"task": own("Steered"), "algorithm": "phsfl", **SMALL}
+    whole = run_app(tmp_path / "whole", **settings, global_rounds=3)
+    folder = run_app(tmp_path / "run", **settings, global_rounds=2)
+    assert main([f"resume={folder}", "global-rounds=3"]) == 0
+    assert same_weights(whole, folder)
+    capsys.readouterr()
+    assert main([f"resume={folder}", f"task={own('Points')}", "global-rounds=4"]) == 2
+    assert (
+        f"task = {own('Points')!r}: allowed is {own('Steered')!r}, as in the run to resume" in capsys.readouterr().err
+    )

@@ -1,0 +1,79 @@
+"""The example of an algorithm of one's own, run by the app."""
+
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from espalier.app.command_line import main
+from tests.app.runs import flwr_run, lines, run_app, same_weights, summary, weights
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own-algorithm"
+NAME = "own_algorithm.slow_edges:SLOW_EDGES"
+SMALL = {"num_clients": 4, "batches_per_epoch": 2, "local_epochs": 1, "edge_rounds": 1}
+
+
+@pytest.fixture(autouse=True)
+def _example_can_be_imported(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLE)
+
+
+def test_it_has_thirty_lines_or_fewer():
+    from own_algorithm import slow_edges
+
+    code = [line for line in inspect.getsource(slow_edges).splitlines() if line.strip()]
+    assert len(code) <= 30
+
+
+def test_a_round_goes_half_of_the_way_of_h_fedavg(tmp_path):
+    whole = run_app(tmp_path / "whole", global_rounds=1, **SMALL)
+    half = run_app(tmp_path / "half", algorithm=NAME, global_rounds=1, **SMALL)
+    still = run_app(tmp_path / "still", learning_rate=1e-30, global_rounds=1, **SMALL)
+    for name, start in weights(still).items():
+        torch.testing.assert_close(weights(half)[name], (start + weights(whole)[name]) / 2, atol=1e-7, rtol=1e-6)
+
+
+def test_it_is_reported_and_resumed_to_the_same_bits(tmp_path, capsys):
+    straight = run_app(tmp_path / "straight", algorithm=NAME, global_rounds=3, **SMALL)
+    stopped = run_app(tmp_path / "stopped", algorithm=NAME, global_rounds=1, **SMALL)
+    assert main([f"resume={stopped}", "global-rounds=3"]) == 0
+    assert "slow-edges on digits, 3 global rounds" in capsys.readouterr().out
+    assert same_weights(straight, stopped)
+    assert summary(straight)["algorithm"] == "slow-edges"
+    assert json.loads((straight / "config.json").read_text())["algorithm"] == NAME
+    assert len(lines(straight, "global")) == 3
+
+
+def test_plans_go_in_front_of_it(tmp_path):
+    folder = run_app(tmp_path / "run", algorithm=NAME, global_rounds=1, selection="resource-aware", **SMALL)
+    assert [len(plan["selected"]) for line in lines(folder, "edge") for plan in line["plans"]] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("own_algorithm.slow_edges:SHARE", "an espalier.app.algorithms.Algorithm, not a float"),
+        ("own_algorithm.slow_edges:FAST", "what can be imported (AttributeError: module 'own_algorithm.slow_edges'"),
+        ("nowhere:FAST", "what can be imported (ModuleNotFoundError: No module named 'nowhere')"),
+        ("fedvag", "did you mean 'fedavg'?"),
+    ],
+)
+def test_what_is_no_algorithm_gets_one_line(capsys, text, allowed):
+    assert main([f"algorithm={text}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: algorithm = {text!r}: allowed is ")
+    assert allowed in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_flwr_run_gives_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLE))
+    here = run_app(tmp_path / "here", algorithm=NAME, **SMALL)
+    code, text = flwr_run(
+        "num-supernodes=4", algorithm=NAME, global_rounds=2, output_dir=str(tmp_path / "there"), **SMALL
+    )
+    assert code == 0, text
+    assert same_weights(here, tmp_path / "there")

@@ -1,0 +1,132 @@
+"""The wheel, installed into an empty folder, beside a user's own modules that have the names of our folders."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("app", "clients", "sim", "strategies", "espalier")
+OWN = 'raise ImportError("this is the user\'s own")\n'
+
+RUN_EXAMPLE = """
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+from flwr.app import Context, RecordDict
+
+from espalier.sim.in_process_grid import InProcessGrid
+
+package = {package!r}
+client, server = (import_module(f"{{package}}.{{name}}_app") for name in ("client", "server"))
+config = tomllib.loads(Path({project!r}).read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
+context = Context(run_id=1, node_id=1, node_config={{}}, state=RecordDict(), run_config=config)
+server.app(InProcessGrid(client.app, 4, run_config=config), context)
+"""
+
+WHERE_FROM = """
+import sys
+files = {module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] == "espalier"}
+print(*sorted(files), sep="\\n", file=sys.stderr)
+"""
+
+PLAN = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("flwr", "torch", "grpc", "ray", "matplotlib", "pydantic"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+from espalier.strategies.allocation import Problem, get_solver
+
+problem = Problem(
+    gain=[2e-11, 4e-12, 9e-13, 2e-14],
+    max_frequency_hz=[1.2e9, 1.5e9, 1.8e9, 2e9],
+    max_power_watts=0.5,
+    energy_budget_joules=1.0,
+    cycles_per_local_round=1.4e7,
+    payload_bits=219_648 * 33,
+    max_local_rounds=50,
+    deadline_seconds=2.0,
+    clients_per_cell=2,
+    bandwidth_hz=540e3,
+    noise_watts=2.15e-15,
+    capacitance=2e-28,
+    theta=0.4,
+)
+print(*(get_solver(name)(problem).selected.sum() for name in ("exact", "sca")))
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Build the wheel and install it, and nothing else, into an empty folder."""
+    source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, source)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*pip, "--target", site, source], check=True)
+    return site
+
+
+@pytest.fixture
+def user(tmp_path, site):
+    """Return what runs a command in a folder of the user's, whose modules come before the installed ones."""
+    for name in ("app.py", "clients.py", "sim.py", "strategies/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(OWN)
+
+    def run(*command: str | Path, path: tuple[Path, ...] = ()) -> subprocess.CompletedProcess[str]:
+        folders = os.pathsep.join(map(str, (tmp_path, site, *path)))
+        environment = {**os.environ, "PYTHONPATH": folders, "PYTHONSAFEPATH": "1", "PYTHONWARNINGS": "default"}
+        finished = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert finished.returncode == 0, finished.stdout + finished.stderr
+        return finished
+
+    return run
+
+
+def test_it_has_every_module_and_its_types(site):
+    def modules(root: Path, folders: tuple[str, ...]) -> set[Path]:
+        return {file.relative_to(root) for folder in folders for file in (root / folder).rglob("*.py")}
+
+    expected = {Path("espalier", file) for file in modules(ROOT, FOLDERS[:4])} | modules(ROOT, ("espalier",))
+    assert modules(site, ("espalier",)) == expected
+    assert (site / "espalier/py.typed").is_file()
+    assert {path.name.partition("-")[0] for path in site.iterdir()} == {"bin", "espalier", "espalier_fl"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["own-strategy", "own-split-model"])
+def test_the_examples_run_with_it(user, site, name):
+    example = ROOT / "examples" / name
+    program = RUN_EXAMPLE.format(package=name.replace("-", "_"), project=str(example / "pyproject.toml")) + WHERE_FROM
+    finished = user(sys.executable, "-c", program, path=(example,))
+    (accuracy,) = re.findall(r"^accuracy after 5 rounds: (0\.\d{4})$", finished.stdout, re.MULTILINE)
+    assert float(accuracy) > 0.93
+    files = [line for line in finished.stderr.splitlines() if line.endswith(".py")]
+    assert len(files) > 10
+    assert [file for file in files if not file.startswith(str(site))] == []
+
+
+@pytest.mark.slow
+def test_the_command_runs(user, site, tmp_path):
+    assert "algorithm = " in user(site / "bin/espalier", "--help").stdout
+    config = ("algorithm=h-fedavg", "num-clients=2", "global-rounds=1", "batches-per-epoch=1", "output-dir=out")
+    assert "test accuracy" in user(site / "bin/espalier", *config).stdout
+    assert (tmp_path / "out/summary.json").is_file()
+
+
+def test_plans_need_numpy_and_cvxpy_alone(user):
+    assert user(sys.executable, "-c", PLAN).stdout == "2 2\n"

@@ -1,0 +1,1 @@
+../../espalier/__init__.py

@@ -1,0 +1,1 @@
+../../espalier/__main__.py
