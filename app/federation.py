@@ -56,7 +56,9 @@ def gather_clients(grid: Grid, num_clients: int, deploy: Deploy, measure: Measur
                 break
     except TimeoutError as error:
         if not are_there:
-            raise bad_value("num-clients", num_clients, f"as many SuperNodes as there are: {error}") from None
+            connected = len(list(grid.get_node_ids()))
+            fewer = f"; or set num-clients={connected}" if connected else ""
+            raise UserError(f"num-clients = {num_clients}: {error}{fewer}") from None
         missing = sorted(set(range(num_clients)) - profiles.keys())
         raise UserError(f"no profile from clients {missing}: the log says what they failed on") from None
     return [profiles[i] for i in range(num_clients)]
@@ -85,7 +87,7 @@ def gather_devices(grid: Grid, num_clients: int, deploy: Deploy, measure: Measur
                 if profile.edge not in ("", deploy.edge_name):
                     raise UserError(
                         f"edge-name = {profile.edge!r} in the config of client {profile.partition_id}'s node: allowed "
-                        f"is {deploy.edge_name!r}, the edge that this run serves"
+                        f"is {deploy.edge_name!r}, the edge of this run"
                     )
                 first = profiles.setdefault(profile.partition_id, profile)
                 if first is not profile:
@@ -96,10 +98,9 @@ def gather_devices(grid: Grid, num_clients: int, deploy: Deploy, measure: Measur
             if len(profiles) >= deploy.edge_clients:
                 break
     except TimeoutError as error:
-        allowed = f"as many SuperNodes as there are with a profile, {len(profiles)} so far: {error}"
-        raise bad_value("deploy.edge-clients", deploy.edge_clients, allowed) from None
+        raise UserError(f"deploy.edge-clients = {deploy.edge_clients}: {error}") from None
     if len(profiles) > deploy.edge_clients:
-        raise bad_value("deploy.edge-clients", deploy.edge_clients, f"{len(profiles)}, the clients that are there")
+        raise bad_value("deploy.edge-clients", deploy.edge_clients, f"{len(profiles)}, the number of connected clients")
     return [profiles[i] for i in sorted(profiles)]
 
 
@@ -144,7 +145,7 @@ def answers_of_nodes(
             yield list(answers.values())
         if time.monotonic() >= deadline:
             silent = f"{len(again)} of {len(node_ids)} connected SuperNodes gave no answer"
-            raise TimeoutError(silent if again else f"{len(node_ids)} SuperNodes are connected: start the others")
+            raise TimeoutError(silent if again else f"only {len(node_ids)} SuperNodes are connected: start the others")
         time.sleep(0.2)
         node_ids = list(grid.get_node_ids())
 

@@ -140,7 +140,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         with unwritable_as_user_error(folder.path), interrupted_in(folder.path):
             _run_with(config, engine, task, model, federation, folder, state, progress, title, tracker)
     if not any(line.get("trained") for line in folder.read_metrics()):
-        message = f"{folder.path}: no client trained in any round; metrics.jsonl says why each was left out"
+        message = f"{folder.path}: no client trained in any round; metrics.jsonl has the reasons"
         if not config.rule:
             raise UserError(message)
         logger.warning(message)  # that nobody can take part is what such a run may have to say

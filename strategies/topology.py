@@ -44,7 +44,7 @@ def wait_for_nodes(grid: Grid, count: int, *, timeout_seconds: float = 60.0) -> 
         now = time.monotonic()
         if now >= deadline:
             raise TimeoutError(
-                f"{len(node_ids)} of {count} SuperNodes are connected: start the others. In a simulation, type: "
+                f"only {len(node_ids)} of {count} SuperNodes are connected: start the others. In a simulation, type: "
                 f'flwr run . --stream --federation-config "num-supernodes={count} client-resources-num-cpus=1"'
             )
         if now - last_logged >= LOG_EVERY_SECONDS:

@@ -50,23 +50,23 @@ def check_together(config: RunConfig) -> None:
             allowed = f"one cut for all clients: in {config.algorithm.name} they share the server's block"
             raise bad_value("cut-layer", cuts.text, allowed)
         if task.grows and config.split.label_policy == "indices":
-            allowed = f"'labels' for {config.data.source}: labels that are not there yet can't be registered"
+            allowed = f"'labels' for {config.data.source}: labels of future data can't be registered"
             raise bad_value("split.label-policy", "indices", allowed)
     chooses = config.algorithm.splits and not config.algorithm.shares_server and config.rule
     if config.split.cut_layer.is_best and not chooses:
-        allowed = "numbers; plans choose with selection = 'resource-aware', where each client has a server block"
+        allowed = "a number, or selection = 'resource-aware' and an algorithm with a server block for each client"
         raise bad_value("cut-layer", BEST_CUT, allowed)
     if task.has_own_model and config.data.model != "auto":
-        raise bad_value("model", config.data.model, f"'auto' for {config.data.source}, which has a network of its own")
+        raise bad_value("model", config.data.model, f"'auto' for {config.data.source}, which has a model of its own")
     algorithm = config.algorithm
     if algorithm.ranks_requests and not task.counts_requests:
-        raise bad_value("algorithm", algorithm.text, "another one, or dataset = 'video-caching'")
+        raise bad_value("algorithm", algorithm.text, "another algorithm, or dataset = 'video-caching'")
     if not algorithm.trains_clients and config.plan.selection != "everybody":
         raise bad_value("selection", config.plan.selection, f"'everybody': {algorithm.name} trains no clients")
     if config.rule:
         _check_plans(config, config.rule)
     if config.plan.resources == "measured" and not config.rule:
-        allowed = "'simulated', or selection = 'resource-aware', or an algorithm that plans, such as 'rawhfl'"
+        allowed = "'simulated', or selection = 'resource-aware', or an algorithm with plans, such as 'rawhfl'"
         raise bad_value("plan.resources", config.plan.resources, allowed)
     if config.edges > config.federation.num_clients:
         raise bad_value("num-edges", config.edges, f"at most num-clients = {config.federation.num_clients}")
@@ -107,11 +107,11 @@ def _refuse_unused_strategies(config: RunConfig) -> None:
     """Refuse strategies that an algorithm has no use for; one without edges just has none."""
     algorithm, cloud, edge = config.algorithm, config.federation.cloud_strategy, config.federation.edge_strategy
     if not config.is_flat and algorithm.strategy_key != edge.key and edge.text != "FedAvg":
-        allowed = f"'FedAvg': {algorithm.name} says how edges train; other strategies go with h-fedavg"
+        allowed = f"'FedAvg': {algorithm.name} decides how edges train; other strategies work with h-fedavg"
         raise bad_value(edge.key, edge.text, allowed)
     if config.is_flat and algorithm.strategy_key != cloud.key and cloud.text != "FedAvg":
         edges = ", or num-edges = 2 or more" if algorithm.tiers == "one or two" else ""
-        allowed = f"'FedAvg': {algorithm.name} without edges has nothing for it to aggregate{edges}"
+        allowed = f"'FedAvg': {algorithm.name} without edges averages nothing{edges}"
         raise bad_value(cloud.key, cloud.text, allowed)
 
 
@@ -145,7 +145,7 @@ def _check_own_folders(config: RunConfig) -> None:
         for key in ("data.classes", "data.pixel-mean", "data.pixel-std"):
             if value := config.as_dict()[key]:
                 raise bad_value(
-                    key, value, f"'' for partition = {config.data.partition!r}, whose data set says it itself"
+                    key, value, f"'' for partition = {config.data.partition!r}, where the data set decides it"
                 )
         return
     if config.data.dataset != "image-folder":
@@ -171,7 +171,7 @@ def _check_role(config: RunConfig) -> None:
         for key in ("deploy.edge-name", "deploy.edge-folder", "deploy.edge-clients"):
             if value := config.as_dict()[key]:
                 raise bad_value(
-                    key, value, f"nothing for deploy.role = {config.deploy.role!r}: it is for deploy.role = 'edge'"
+                    key, value, f"no value for deploy.role = {config.deploy.role!r}: only deploy.role = 'edge' uses it"
                 )
     if config.deploy.role == "server":
         return
@@ -201,9 +201,9 @@ def _check_plans(config: RunConfig, rule: PlanRule) -> None:
             "participation", config.federation.participation, "1.0: plans select the clients (plan.selected-per-edge)"
         )
     if config.algorithm.in_turn(config.split):
-        raise bad_value("selection", config.plan.selection, "'everybody' where clients train one after the other")
+        raise bad_value("selection", config.plan.selection, "'everybody': here clients train one after the other")
     if config.algorithm.splits and config.plan.solver == "sca":
-        raise bad_value("plan.solver", "sca", "'exact' or 'random' for split training: its uploads grow with rounds")
+        raise bad_value("plan.solver", "sca", "'exact' or 'random' for split training, where uploads grow with rounds")
     if config.algorithm.splits and len(set(config.split.cut_layer.numbers)) > 1:
         raise bad_value(
             "cut-layer", config.split.cut_layer.text, "one cut, or 'best', with selection = 'resource-aware'"
@@ -220,7 +220,7 @@ def _check_devices(config: RunConfig) -> None:
         for name in DEVICE_RANGES:
             default = getattr(RadioWorld(), name)
             if (given := getattr(config.radio, name)) != default:
-                allowed = f"{default.text!r} for plan.resources = 'measured': devices say it, each in its node's config"
+                allowed = f"{default.text!r} for plan.resources = 'measured': each node's config sets it"
                 raise bad_value(RadioWorld.keys()[name], given.text, allowed)
         return
     lowest = config.radio.device_ranges["max_frequency_hz"][0]

@@ -220,7 +220,7 @@ def checked_devices(plan: Plans, profiles: Sequence[Profile]) -> list[DeviceProf
     for profile, device in zip(profiles, devices, strict=True):
         if device.capacitance != devices[0].capacitance:
             # The optimizer has one for all clients.
-            allowed = f"{devices[0].capacitance:g} as on client {profiles[0].partition_id}: the same on all"
+            allowed = f"{devices[0].capacitance:g} as on client {profiles[0].partition_id}: all must have the same"
             raise UserError(
                 f"client {profile.partition_id}: capacitance = {device.capacitance:g}: allowed is {allowed}"
             )
@@ -233,9 +233,7 @@ def checked_devices(plan: Plans, profiles: Sequence[Profile]) -> list[DeviceProf
 def _checked(profile: Profile) -> DeviceProfile:
     device, client = profile.device, f"client {profile.partition_id}"
     if device is None:
-        raise UserError(
-            f"{client} has measured nothing: allowed is a ClientApp that does, for plan.resources = 'measured'"
-        )
+        raise UserError(f"{client} sent no measurements: plan.resources = 'measured' needs a ClientApp that measures")
     for field in NEEDED:
         key, value = key_of(field), getattr(device, field)
         if value == 0:

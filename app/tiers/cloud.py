@@ -93,13 +93,12 @@ def gather_edges(grid: Grid, num_edges: int, deploy: Deploy) -> list[EdgeHost]:
                 break
     except TimeoutError:
         there = ", ".join(map(repr, edges)) or "none"
-        allowed = f"as many edges as answer: {there}; a gateway is a SuperNode with edge-folder in its config, and "
-        allowed += (
-            "an edge that is busy with a round of an earlier run answers when that is over: raise deploy.wait-for-nodes"
-        )
-        raise bad_value("num-edges", num_edges, allowed) from None
+        raise UserError(
+            f"num-edges = {num_edges}: only these edges answered: {there}. A gateway is a SuperNode with edge-folder "
+            "in its config. An edge that works on an earlier run's round answers after it: raise deploy.wait-for-nodes"
+        ) from None
     if len(edges) > num_edges:
-        raise bad_value("num-edges", num_edges, f"{len(edges)}, the edges that answer: {', '.join(edges)}")
+        raise bad_value("num-edges", num_edges, f"{len(edges)}, the number of edges that answered: {', '.join(edges)}")
     return list(edges.values())
 
 
@@ -160,7 +159,7 @@ def check_same_config(own: Mapping[str, Any], edge: EdgeHost) -> None:
         if own.get(key) != edge.config.get(key):
             raise UserError(
                 f"{key} = {own.get(key)!r}, but {edge.config.get(key)!r} at edge {edge.name!r}: allowed is the same at "
-                "both, so start one of the two runs again"
+                "both: start one of the two runs again with the other's value"
             )
 
 
@@ -176,9 +175,9 @@ def check_clients(num_clients: int, edges: Iterable[EdgeHost]) -> None:
                 )
             edge_of[client] = edge.name
     if missing := sorted(set(range(num_clients)) - edge_of.keys()):
-        raise bad_value("num-clients", num_clients, f"as many as the edges have: clients {missing} are missing")
+        raise UserError(f"num-clients = {num_clients}: no edge has clients {missing}")
     if unknown := sorted(edge_of.keys() - set(range(num_clients))):
-        raise bad_value("num-clients", num_clients, f"as many as the edges have: they have clients {unknown}")
+        raise UserError(f"num-clients = {num_clients}: the edges have clients {unknown} besides")
 
 
 def remote_edges(
@@ -206,5 +205,5 @@ def remote_edges(
 def refuse_rules_over_all_cells(algorithm: Algorithm, rule: PlanRule, role: str) -> None:
     """Raise UserError for an algorithm whose edges must know the clients of all edges."""
     if rule.over_all_cells:
-        allowed = f"another one for deploy.role = {role!r}: its plans are for the clients of all edges at once"
+        allowed = f"another one for deploy.role = {role!r}: its plans need the clients of all edges at once"
         raise bad_value("algorithm", algorithm.text, allowed)

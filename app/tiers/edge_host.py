@@ -225,7 +225,7 @@ def whole_radio_world(
         raise UserError(f"edge {name!r} has clients {numbers}: allowed are whole radio cells, {blocks}")
     names = {i: name if i == cell else f"edge-{i}" for i in cells}
     if len(set(names.values())) < len(names):
-        raise bad_value("deploy.edge-name", name, f"'edge-{cell}', or a name of another kind")
+        raise bad_value("deploy.edge-name", name, f"'edge-{cell}', or a name that is not of the form 'edge-N'")
     # Nodes of other edges are not known here, and nothing of them matters but that they are in other cells.
     nobody = Profile(0, 0, "", 1, 1, ())
     everybody = [

@@ -73,7 +73,7 @@ def test_a_full_disk_is_named_and_what_is_anothers_fault_is_not_laid_on_it(tmp_p
         ("algorithm=sfl-v1 cut-layer=4", ["cut-layer = 4", "1 (after conv1), 2 (after conv2), 3 (after fc1)", "head"]),
         ("algorithm=hsfl cut-layer=0", ["cut-layer = 0", "1 (after conv1)"]),
         ("algorithm=hsfl cut-layer=1.5", ["cut-layer = 1.5", "an integer or a string"]),
-        ("algorithm=hsfl edge-strategy=FedAdam", ["edge-strategy = 'FedAdam'", "hsfl says how edges train"]),
+        ("algorithm=hsfl edge-strategy=FedAdam", ["edge-strategy = 'FedAdam'", "hsfl decides how edges train"]),
         ("algorithm=sfl-v1 cloud-strategy=FedAdam", ["cloud-strategy = 'FedAdam'", "num-edges = 2 or more"]),
         ("algorithm=hsfl cloud-strategy=FedProx(proximal_mu=0.1)", ["cloud-strategy = 'FedProx", "the whole model"]),
         ("algorithm=hsfl cut-layer=1,x", ["cut-layer = '1,x'", "'1,2,4'"]),

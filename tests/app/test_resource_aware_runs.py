@@ -591,7 +591,7 @@ def test_runs_resume_to_the_same_bits_and_the_same_figures(tmp_path, settings):
         ),
         (
             {"resources": "measured", "cycles_per_bit": 30.0},
-            "radio.cycles-per-bit = 30.0: allowed is '25-40' for plan.resources = 'measured': devices say it",
+            "radio.cycles-per-bit = 30.0: allowed is '25-40' for plan.resources = 'measured': each node's config",
         ),
         ({"model": "cnn"}, "model = 'cnn': allowed is 'auto' for dataset = 'video-caching'"),
         ({"num_edges": 7}, "num-edges = 7: allowed is at most num-clients = 6"),

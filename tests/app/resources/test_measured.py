@@ -329,7 +329,7 @@ def test_devices_that_no_plan_can_be_made_for(change, message):
 
 
 def test_a_device_that_did_not_measure_is_named():
-    with pytest.raises(UserError, match="client 3 has measured nothing"):
+    with pytest.raises(UserError, match="client 3 sent no measurements"):
         world_with([DEVICE] * 3 + [None])
 
 

@@ -41,9 +41,9 @@ def test_edges_and_their_clients_are_found(short_path):
 
 def test_too_few_and_too_many_edges_are_counted_and_named(short_path):
     with edge_hosts(short_path, TWO, **SMALL) as hosts:
-        refused(hosts[:1], "num-edges = 2: allowed is as many edges as answer: 'edge-0'; a gateway is")
-        refused([], "num-edges = 2: allowed is as many edges as answer: none")
-        refused(hosts, "num-edges = 1: allowed is 2, the edges that answer", num_edges=1)
+        refused(hosts[:1], "num-edges = 2: only these edges answered: 'edge-0'. A gateway is")
+        refused([], "num-edges = 2: only these edges answered: none")
+        refused(hosts, "num-edges = 1: allowed is 2, the number of edges that answered", num_edges=1)
 
 
 def test_two_gateways_of_one_edge_are_named(short_path):
@@ -55,7 +55,7 @@ def test_missing_and_double_clients_are_named(short_path):
     with edge_hosts(short_path, {"west": [0, 1], "east": [1, 2]}, **SMALL) as hosts:
         refused(hosts, "partition-id = 1 at edge 'west' and at 'east'|partition-id = 1 at edge 'east' and at 'west'")
     with edge_hosts(short_path, {"north": [0], "south": [3]}, **SMALL) as hosts:
-        refused(hosts, r"num-clients = 4: allowed is as many as the edges have: clients \[1, 2\] are missing")
+        refused(hosts, r"num-clients = 4: no edge has clients \[1, 2\]")
 
 
 def test_an_edge_that_trains_otherwise_is_named_with_key_and_both_values(short_path):

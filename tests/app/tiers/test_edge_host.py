@@ -64,8 +64,8 @@ def test_devices_of_another_edge_are_named(short_path):
 @pytest.mark.parametrize(
     ("number", "match"),
     [
-        (3, "deploy.edge-clients = 3: allowed is as many SuperNodes as there are with a profile, 0 so far: 2 of 3"),
-        (1, "deploy.edge-clients = 1: allowed is 2, the clients that are there"),
+        (3, "deploy.edge-clients = 3: only 2 of 3 SuperNodes are connected: start the others"),
+        (1, "deploy.edge-clients = 1: allowed is 2, the number of connected clients"),
         (9, "deploy.edge-clients = 9: allowed is at most num-clients = 4"),
     ],
 )
@@ -106,7 +106,7 @@ def test_an_edge_with_plans_must_have_a_whole_cell():
     assert list(world("edge-2", [4, 5]).edges) == ["edge-0", "edge-1", "edge-2"]
     with pytest.raises(UserError, match="edge 'west' has clients 1, 2: allowed are whole radio cells, 0 to 1, 2 to 3"):
         world("west", [1, 2])
-    with pytest.raises(UserError, match=r"deploy\.edge-name = 'edge-0': allowed is 'edge-1', or a name of another"):
+    with pytest.raises(UserError, match=r"deploy\.edge-name = 'edge-0': allowed is 'edge-1', or a name that is not"):
         world("edge-0", [2, 3])
 
 
