@@ -57,7 +57,7 @@ def gather_clients(grid: Grid, num_clients: int, deploy: Deploy, measure: Measur
     except TimeoutError as error:
         if not are_there:
             connected = len(list(grid.get_node_ids()))
-            fewer = f"; or set num-clients={connected}" if connected else ""
+            fewer = f" (or set num-clients={connected})" if connected else ""
             raise UserError(f"num-clients = {num_clients}: {error}{fewer}") from None
         missing = sorted(set(range(num_clients)) - profiles.keys())
         raise UserError(f"no profile from clients {missing}: the log says what they failed on") from None

@@ -85,6 +85,8 @@ def test_too_few_supernodes_say_what_to_type(tmp_path):
     assert code == 1
     (line,) = [line for line in output.splitlines() if "num-clients = 8" in line]
     assert 'flwr run . --stream --federation-config "num-supernodes=8 client-resources-num-cpus=1"' in line
+    assert "only 2 of 8 SuperNodes are connected: start the others" in line
+    assert "(or set num-clients=2)" in line
     assert "Traceback" not in output
     assert not folder.exists()
 
