@@ -1,0 +1,45 @@
+"""What is counted of a message."""
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from espalier.app.client import app as client_app
+from espalier.app.reports.bytes import ByteMeter, config_bytes, payload_bytes
+from espalier.app.reports.progress import LogProgress
+from espalier.app.run import run
+from tests.app.assembling import config_of, engine_of
+from tests.app.runs import summary
+
+
+def test_a_config_counts_its_keys_and_values():
+    full = ConfigRecord({"rate": 0.1, "on": False, "name": "west", "steps": [1, 2]})
+    assert config_bytes(full) == full.count_bytes() == len("rateonnamesteps") + 8 + 1 + 4 + 2 * 8
+
+
+@pytest.mark.parametrize("empty", ["", b"", []])
+def test_what_is_empty_in_a_config_counts_its_key(empty):
+    record = ConfigRecord({"rate": 0.1, "edge": empty})
+    assert payload_bytes("train", RecordDict({"config": record})) == {"config": 4 + 8 + 4}
+
+
+def test_an_empty_text_in_a_clients_reply_harms_no_run(tmp_path):
+    def with_a_note(message, context):
+        reply = client_app(message, context)
+        if message.metadata.message_type == "train":
+            reply.content["note"] = ConfigRecord({"note": ""})
+        return reply
+
+    settings = {"num_clients": 2, "global_rounds": 1, "batches_per_epoch": 1, "edge_rounds": 1}
+    config = config_of(**settings, engine="in-process", output_dir=str(tmp_path / "run"))
+    folder = run(config, engine_of(config, client_app=with_a_note), LogProgress(), tmp_path)
+    assert summary(folder)["bytes_by_kind"]["edge"]["uplink"]["config"] == 2 * len("note")
+
+
+def test_tiers_without_a_name_are_not_counted():
+    meter = ByteMeter({"edge": "cloud"})
+    message = Message(RecordDict({"config": ConfigRecord({"a": 1})}), 7, "train")
+    meter.on_message("cloud", "west", "downlink", message)
+    assert not meter.take()
+    meter.on_message("edge", "west", "downlink", message)
+    ((link, count),) = meter.take().items()
+    assert (link.tier, link.kind, count) == ("cloud", "config", 9)
