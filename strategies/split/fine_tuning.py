@@ -156,13 +156,16 @@ def _fine_tune(
     """Make K SGD steps on a copy of the head and return its weights under their names in the model."""
     device = next(model.parameters()).device
     body, head = cut.server_side(model)[:-1], copy.deepcopy(model[-1]).requires_grad_(True)
-    optimizer = torch.optim.SGD(head.parameters(), lr=fine_tuning.learning_rate)
     for batch, target in zip(batches, targets, strict=True):
         with torch.no_grad():
             features = body(channels_last(batch.to(device)))
-        optimizer.zero_grad()
+        head.zero_grad()
         loss(head(features), target.to(device)).backward()
-        optimizer.step()
+        # torch.optim's SGD does the same, and imports PyTorch's compiler first, for more than a second.
+        with torch.no_grad():
+            for weights in head.parameters():
+                if weights.grad is not None:
+                    weights.sub_(weights.grad, alpha=fine_tuning.learning_rate)
     if not all(torch.isfinite(p).all() for p in head.parameters()):
         raise ValueError("the fine-tuned head holds NaN or Inf: lower fine-tune.rate")
     name = [name for name, _ in model.named_children()][-1]
