@@ -10,16 +10,15 @@ from espalier.app.algorithms.algorithm import PlanRule
 from espalier.app.config.sections import Plans
 from espalier.app.errors import UserError, bad_value
 from espalier.app.resources.planner import (
-    EdgeResources,
+    World,
     end_energy_round,
     falls_short,
     limits_of,
     report_of,
     rows_of,
 )
-from espalier.app.resources.work import Work, traffic_of
+from espalier.app.resources.work import Work
 from espalier.clients.messages.profile import key_of
-from espalier.sim.meters import EnergyMeter
 from espalier.sim.radio import Radio, noise_watts
 from espalier.strategies import DeviceProfile, Profile
 from espalier.strategies.allocation import Plan, Problem
@@ -30,31 +29,19 @@ MOST_BITS_PER_SECOND_PER_HZ = 6.0
 NEEDED = ("max_frequency_hz", "link_bits_per_second", "max_power_watts", "capacitance", "cycles_per_example")
 
 
-class MeasuredWorld:
-    """Cells with their clients' devices as these have measured themselves (`espalier.app.resources.planner.World`).
+class MeasuredWorld(World):
+    """Cells with their clients' devices as these have measured themselves.
 
     Nothing is simulated: who is late is for the deadline of the replies to say, and the joules are those of the plans.
 
     Parameters
     ----------
-    plan : Plans
-        Section of the run config.
-    rule : PlanRule
-        How plans are made.
-    seed : int
-        Decides what solvers draw.
-    topology : Mapping[str, Sequence[int]]
-        Node ids by edge.
-    client_of : Mapping[int, int]
-        Client number by node id.
     cell_of : Mapping[int, int]
         Cell by client number.
-    work : Work
-        What training takes, for each way to share it.
     profiles : Sequence[Profile]
         The clients', measured.
-    num_examples : Sequence[int]
-        In the profiles' order: the examples of a local round.
+    plan, rule, seed, topology, client_of, work, num_examples
+        As for `World`; the examples are in the profiles' order.
 
     Raises
     ------
@@ -75,28 +62,21 @@ class MeasuredWorld:
         num_examples: Sequence[int],
     ) -> None:
         self._devices = devices = checked_devices(plan, profiles)
-        self.everybody = np.array([profile.partition_id for profile in profiles])
-        self._row_of = {client: row for row, client in enumerate(self.everybody.tolist())}
-        self._cell = np.array([cell_of[client] for client in self._row_of])
+        self._row_of = {profile.partition_id: row for row, profile in enumerate(profiles)}
+        cells = np.array([cell_of[client] for client in self._row_of])
+        super().__init__(plan, rule, seed, topology, client_of, cells, work, num_examples)
         self._edge_of = {client_of[n]: edge for edge, members in topology.items() for n in members}
-        self.seed = seed
-        self._plan = plan
-        self._rule = rule
-        self._client_of = client_of
         self._max_power_watts = np.array([device.max_power_watts for device in devices])
         rates = np.array([device.link_bits_per_second for device in devices])
         self._bandwidth_hz = bandwidth_hz(rates)
         self._gain = link_gain(rates, self._max_power_watts, self._bandwidth_hz)
         examples = np.array(num_examples, dtype=np.float64)[:, np.newaxis]
         self._cycles = examples * np.array([[device.cycles_per_example] for device in devices]) * work.share
-        self._traffic = traffic_of(work, num_examples, plan.downlink_bits_per_second)
-        self.energy = EnergyMeter(self._cell)
-        self.options: dict[int, int] = {}
-        self.edges = {name: EdgeResources(self, name) for name in topology}
 
-    def clients(self, node_ids: Sequence[int]) -> np.ndarray:
-        """Return the numbers of clients."""
-        return np.array([self._client_of[node_id] for node_id in node_ids])
+    @property
+    def everybody(self) -> np.ndarray:
+        """Numbers of the clients in all cells."""
+        return np.array(list(self._row_of))
 
     def problem(self, server_round: int, clients: np.ndarray, previous: np.ndarray | None, seed: int) -> Problem:
         """Return the problem of some clients; it is the same in every edge round but for who was there before."""
@@ -120,10 +100,6 @@ class MeasuredWorld:
             ),
             seed=seed,
         )
-
-    def option_of(self, client: int) -> int:
-        """Return the option that a client's last plan chose; the first for one that never had a plan."""
-        return self.options.get(client, 0)
 
     def carry_out(self, edge: str, server_round: int, clients: np.ndarray, plan: Plan) -> dict[str, Any]:
         """Take note of a plan and return what is to be reported of it; its times and joules are as planned."""
@@ -160,15 +136,6 @@ class MeasuredWorld:
             budget = device.energy_budget_joules
             row |= {"edge": self._edge_of[row["client"]], "energy_budget_joules": budget if budget < math.inf else None}
         return {"resources": "measured", "bandwidth_hz": self._bandwidth_hz, "clients": rows}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what must survive an interruption."""
-        return {"energy": self.energy.state_dict(), "options": dict(self.options)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
-        self.energy.load_state_dict(state["energy"])
-        self.options = dict(state["options"])
 
     def _rows(self, clients: np.ndarray) -> np.ndarray:
         return np.array([self._row_of[client] for client in clients.tolist()], dtype=int)

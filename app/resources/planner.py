@@ -1,15 +1,17 @@
 """Plans for the edge rounds of a run: whom they are made for, under which limits, and what is reported of them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from espalier.app.algorithms.algorithm import PlanRule
 from espalier.app.config.sections import Plans
 from espalier.app.errors import bad_value
+from espalier.app.resources.work import Work, traffic_of
 from espalier.sim.meters import EnergyMeter
 from espalier.strategies.allocation import Plan, Problem, Solver, eligible_at_full_power, get_solver
 from espalier.strategies.allocation.feasibility import least_seconds
@@ -19,39 +21,87 @@ from espalier.strategies.resource_aware import Outcome
 logger = getLogger("espalier")
 
 
-class World(Protocol):
-    """What plans are made for: all clients of all edges, simulated or measured."""
+class World(ABC):
+    """What plans are made for: all clients of all edges, simulated or measured.
 
-    seed: int
-    edges: dict[str, "EdgeResources"]
+    Parameters
+    ----------
+    plan : Plans
+        Section of the run config.
+    rule : PlanRule
+        How plans are made.
+    seed : int
+        Decides what is drawn.
+    topology : Mapping[str, Sequence[int]]
+        Node ids by edge.
+    client_of : Mapping[int, int]
+        Client number by node id.
+    cell : np.ndarray
+        Shape (U,): the radio cells of the clients.
+    work : Work
+        What training takes, for each way to share it.
+    num_examples : Sequence[int]
+        By client: the examples of a local round.
+    """
+
+    def __init__(
+        self,
+        plan: Plans,
+        rule: PlanRule,
+        seed: int,
+        topology: Mapping[str, Sequence[int]],
+        client_of: Mapping[int, int],
+        cell: np.ndarray,
+        work: Work,
+        num_examples: Sequence[int],
+    ) -> None:
+        self.seed = seed
+        self.energy = EnergyMeter(cell)
+        self.options: dict[int, int] = {}
+        self.edges = {name: EdgeResources(self, name) for name in topology}
+        self._plan = plan
+        self._rule = rule
+        self._client_of = client_of
+        self._cell = cell
+        self._traffic = traffic_of(work, num_examples, plan.downlink_bits_per_second)
 
     @property
+    @abstractmethod
     def everybody(self) -> np.ndarray:
         """Numbers of the clients in all cells."""
 
-    def clients(self, node_ids: Sequence[int]) -> np.ndarray:
-        """Return the numbers of clients."""
-
+    @abstractmethod
     def problem(self, server_round: int, clients: np.ndarray, previous: np.ndarray | None, seed: int) -> Problem:
         """Return the problem of some clients, by their numbers, in an edge round."""
 
-    def option_of(self, client: int) -> int:
-        """Return the option that a client's last plan chose; the first for one that never had a plan."""
-
+    @abstractmethod
     def carry_out(self, edge: str, server_round: int, clients: np.ndarray, plan: Plan) -> dict[str, Any]:
         """Let the selected clients carry out their plans and return what is to be reported of it."""
 
+    @abstractmethod
     def end_round(self) -> dict[str, Any]:
         """Close a global round and return its figures."""
 
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return what there is to know of it, as plain data."""
 
+    def clients(self, node_ids: Sequence[int]) -> np.ndarray:
+        """Return the numbers of clients."""
+        return np.array([self._client_of[node_id] for node_id in node_ids])
+
+    def option_of(self, client: int) -> int:
+        """Return the option that a client's last plan chose; the first for one that never had a plan."""
+        return self.options.get(client, 0)
+
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
+        return {"energy": self.energy.state_dict(), "options": dict(self.options)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
+        self.energy.load_state_dict(state["energy"])
+        self.options = dict(state["options"])
 
 
 class EdgeResources:

@@ -9,44 +9,34 @@ import numpy as np
 from espalier.app.algorithms.algorithm import PlanRule
 from espalier.app.config.sections import Plans, RadioWorld
 from espalier.app.resources.planner import (
-    EdgeResources,
+    World,
     end_energy_round,
     falls_short,
     limits_of,
     report_of,
     rows_of,
 )
-from espalier.app.resources.work import Work, traffic_of
-from espalier.sim.meters import Clock, EnergyMeter
+from espalier.app.resources.work import Work
+from espalier.sim.meters import Clock
 from espalier.sim.world import make_world, realise
 from espalier.strategies.allocation import Plan, Problem
 
 BITS_PER_INPUT = 32  # D_u = 43 features x 32 bit in the RawHFL paper
 
 
-class WirelessWorld:
+class WirelessWorld(World):
     """Cells with their clients' channels and devices, the simulated clock, and the energy spent.
 
     Parameters
     ----------
-    plan, radio
-        Sections of the run config.
-    rule : PlanRule
-        How plans are made.
-    seed : int
-        Decides what is drawn.
-    topology : Mapping[str, Sequence[int]]
-        Node ids by edge.
-    client_of : Mapping[int, int]
-        Client number by node id.
+    radio : RadioWorld
+        Section of the run config.
     cell_of : Mapping[int, int]
         Cell by client number.
-    work : Work
-        What training takes.
+    plan, rule, seed, topology, client_of, work, num_examples
+        As for `World`.
     values_per_example : int
         Numbers that an example consists of.
-    num_examples : Sequence[int]
-        By client: the examples of a local round.
     """
 
     def __init__(
@@ -63,8 +53,8 @@ class WirelessWorld:
         num_examples: Sequence[int],
     ) -> None:
         cells = np.array([cell_of[client] for client in sorted(cell_of)])
+        super().__init__(plan, rule, seed, topology, client_of, cells, work, num_examples)
         self._place = np.argsort(np.argsort(cells, kind="stable"), kind="stable")  # of each client in the world
-        self._cell = cells
         ranges: dict[str, Any] = {**radio.device_ranges}
         self.world = make_world(
             np.bincount(cells).tolist(),
@@ -77,16 +67,8 @@ class WirelessWorld:
             **ranges,
         )
         self.clock = Clock(topology)
-        self.energy = EnergyMeter(cells)
-        self.seed = seed
-        self._plan = plan
-        self._rule = rule
-        self._client_of = client_of
         examples = np.array(num_examples, dtype=np.float64)[:, np.newaxis]
         self._cycles = examples * BITS_PER_INPUT * values_per_example * self._cycles_per_bit[:, np.newaxis] * work.share
-        self._traffic = traffic_of(work, num_examples, plan.downlink_bits_per_second)
-        self.options: dict[int, int] = {}
-        self.edges = {name: EdgeResources(self, name) for name in topology}
 
     @property
     def _cycles_per_bit(self) -> np.ndarray:
@@ -96,10 +78,6 @@ class WirelessWorld:
     def everybody(self) -> np.ndarray:
         """Numbers of the clients in all cells."""
         return np.arange(len(self._cell))
-
-    def clients(self, node_ids: Sequence[int]) -> np.ndarray:
-        """Return the numbers of clients."""
-        return np.array([self._client_of[node_id] for node_id in node_ids])
 
     def problem(self, server_round: int, clients: np.ndarray, previous: np.ndarray | None, seed: int) -> Problem:
         """Return the problem of some clients in an edge round, by the channel that the planner sees."""
@@ -121,10 +99,6 @@ class WirelessWorld:
             min_frequency_hz=np.full(len(clients), self._plan.min_frequency_hz),
             seed=seed,
         )
-
-    def option_of(self, client: int) -> int:
-        """Return the option that a client's last plan chose; the first for one that never had a plan."""
-        return self.options.get(client, 0)
 
     def carry_out(self, edge: str, server_round: int, clients: np.ndarray, plan: Plan) -> dict[str, Any]:
         """Let the selected clients carry out their plans over the true channel; return what came of it, to report."""
@@ -196,10 +170,9 @@ class WirelessWorld:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
-        return {"clock": self.clock.state_dict(), "energy": self.energy.state_dict(), "options": dict(self.options)}
+        return super().state_dict() | {"clock": self.clock.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
+        super().load_state_dict(state)
         self.clock.load_state_dict(state["clock"])
-        self.energy.load_state_dict(state["energy"])
-        self.options = dict(state["options"])

@@ -161,7 +161,7 @@ def _fine_tune(
             features = body(channels_last(batch.to(device)))
         head.zero_grad()
         loss(head(features), target.to(device)).backward()
-        # torch.optim's SGD does the same, and imports PyTorch's compiler first, for more than a second.
+        # torch.optim's SGD does the same, but first imports PyTorch's compiler, which takes about a second.
         with torch.no_grad():
             for weights in head.parameters():
                 if weights.grad is not None:

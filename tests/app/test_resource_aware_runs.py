@@ -609,7 +609,7 @@ def test_bad_settings_stop_in_one_line(capsys, tmp_path, settings, message):
 @pytest.mark.parametrize("algorithm", ["hsfl", "h-fedavg", "rawhfl"])
 def test_a_cut_chosen_by_plans_needs_plans_and_a_model_that_is_split(capsys, algorithm):
     assert main([f"algorithm={algorithm}", "cut-layer=best"]) == 2
-    assert "cut-layer = 'best': allowed is numbers" in capsys.readouterr().err
+    assert "cut-layer = 'best': allowed is a number" in capsys.readouterr().err
 
 
 def test_the_pooled_test_examples_are_the_clients_own():
