@@ -1,6 +1,7 @@
-"""The command line: ``python -m app KEY=VALUE ... [FILE.toml ...]`` runs the app in this process."""
+"""The command line: ``python -m espalier KEY=VALUE ... [FILE.toml ...]`` runs the app in this process."""
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -20,13 +21,13 @@ from espalier.app.reports.final import result_table
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run
 
-USAGE = """python -m app KEY=VALUE ... [FILE.toml ...]
+USAGE = """python -m espalier KEY=VALUE ... [FILE.toml ...]
 
-Runs the same app as `flwr run .`, without Ray and in this process.
+Runs Espalier's Flower app in this process, without Flower's runtime and Ray.
 
-  python -m app algorithm=fedavg global-rounds=5 alpha=0.1
-  python -m app experiment.toml seed=1
-  python -m app resume=results/20260101-120000-h-fedavg-digits-seed0
+  python -m espalier algorithm=fedavg global-rounds=5 alpha=0.1
+  python -m espalier experiment.toml seed=1
+  python -m espalier resume=results/20260101-120000-h-fedavg-digits-seed0
 
 keys and defaults, by section:
 
@@ -36,7 +37,7 @@ keys and defaults, by section:
 def main(arguments: Sequence[str]) -> int:
     """Run what a command line asks for and return the exit code."""
     if {"-h", "--help"} & set(arguments):
-        print(USAGE + help_text())
+        print_help()
         return 0
     show_own_lines()
     quiet_flower()
@@ -57,6 +58,14 @@ def main(arguments: Sequence[str]) -> int:
     print(result_table(json.loads((path / "summary.json").read_text(encoding="utf-8"))))
     print(f"results: {path}")
     return 0
+
+
+def print_help() -> None:
+    """Print what can be typed; somebody may read the first lines only."""
+    try:
+        print(USAGE + help_text(), flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains as it ends
 
 
 def _config(given: dict[str, Any]) -> RunConfig:

@@ -13,8 +13,9 @@ def help_text() -> str:
 
 def _lines(section: Section) -> list[str]:
     values, fields = section.as_dict(), type(section).model_fields
-    title = type(section).__doc__.splitlines()[0].partition(";")[0]  # type: ignore[union-attr]
-    lines = [f"{title.rstrip('.')}:"]
+    title = "The run" if not section.name else (type(section).__doc__ or "").splitlines()[0].rstrip(".")
+    lines = [f"{title}:"]
     for field, key in section.keys().items():
-        lines += [f"  {key} = {values[key]!r}", f"      {' '.join((fields[field].description or '').split())}"]
+        meaning = " ".join((fields[field].description or "").split())
+        lines += [f"  {key} = {values[key]!r}", f"      {meaning}"]
     return lines

@@ -38,7 +38,7 @@ class RunConfig(Section):
     flat = ("algorithm", "seed", "engine", "device", "output_dir", "resume")
 
     algorithm: Annotated[Algorithm, BeforeValidator(_algorithm)] = H_FEDAVG
-    """What is computed; see the README's table."""
+    """What is computed; espalier.app.algorithms.registry lists the names, and package.module:NAME is your own."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Decides partition, initial weights, mini-batches and samples of clients."""
     engine: Literal["flower", "in-process"] = "flower"

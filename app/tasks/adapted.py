@@ -90,11 +90,20 @@ class AdaptedTask(Task):
         return Examples(concatenate([e.inputs for e in tests]), torch.cat([e.labels for e in tests]))
 
     def check_data(self) -> None:
-        """Load the server's test pool; refuse a model, or labels, that can't be split where they have to be."""
-        if self.has_pool:
-            self.pool  # noqa: B018
+        """Load the server's test pool; refuse a model that can't take the data, or be split where it has to be."""
         if self.splits_for:
             self.check_split()
+        elif self.has_pool:
+            self.check_model()
+
+    @torch.no_grad()
+    def check_model(self) -> None:
+        """Raise UserError unless the model takes an example."""
+        model, example = self.new_model().eval(), self.example_input()
+        try:
+            model(example)
+        except Exception as error:  # the model is foreign code
+            raise self.refused(f"one whose model takes its data ({error_line(error)})") from None
 
     def data_fingerprint(self) -> str:
         """Return the task's own fingerprint, or a hash of the server's test pool."""

@@ -30,6 +30,13 @@ class Points(OwnTask):
         return Examples((x[:30], y[:30]), labels[:30]), Examples((x[30:], y[30:]), labels[30:])
 
 
+class Narrow(Points):
+    """A model that takes other inputs than the data."""
+
+    def model(self):
+        return nn.Linear(5, 3)
+
+
 class Join(nn.Module):
     def forward(self, inputs):
         return torch.stack(inputs, dim=1)

@@ -1,5 +1,8 @@
 """``--help`` says every key with its default and what it means, by section."""
 
+import subprocess
+import sys
+
 from espalier.app.command_line import main
 from espalier.app.config.help import help_text
 from espalier.app.config.run_config import RunConfig
@@ -19,3 +22,12 @@ def test_it_is_printed(capsys):
         "  stream.payload = 'float32'\n      How activations and gradients travel in a stream."
         in capsys.readouterr().out
     )
+
+
+def test_somebody_may_read_the_first_line_only():
+    command = [sys.executable, "-m", "espalier", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "python -m espalier KEY=VALUE ... [FILE.toml ...]\n"
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 0

@@ -35,6 +35,7 @@ def own(name):
             own("Uneven"),
             "allowed is one whose client_data(0, 8, 0) gives Examples, at least one, with a label for each (",
         ),
+        (own("Narrow"), "allowed is one whose model takes its data (TypeError: "),
         (own("One"), "allowed is one whose client_data(0, 8, 0) returns two Examples, to train on and to test on"),
     ],
 )
@@ -68,7 +69,7 @@ def test_what_cannot_be_split_says_so_where_a_split_algorithm_is_asked_for(tmp_p
     [
         ({"dataset": "cifar10"}, "dataset = 'cifar10': allowed is 'digits', the default, for task = "),
         ({"data.min-samples": 3}, "data.min-samples = 3: allowed is 10, the default, for task = "),
-        ({"algorithm": "top-popular"}, "algorithm = 'top-popular': allowed is another one"),
+        ({"algorithm": "top-popular"}, "algorithm = 'top-popular': allowed is another algorithm"),
     ],
 )
 def test_settings_of_other_data_are_refused_beside_it(settings, message):
