@@ -116,6 +116,7 @@ class InProcessGrid(Grid):
             node_id: _Node(i, {PARTITION_ID_KEY: i, NUM_PARTITIONS_KEY: num_nodes, **node_configs[i]})
             for i, node_id in enumerate(node_ids)
         }
+        self._connected = sorted(self._nodes)
         self._pushed: dict[str, Message] = {}
         self._grid_id = uuid4()
         self._message_numbers = count()
@@ -151,7 +152,7 @@ class InProcessGrid(Grid):
 
     def get_node_ids(self) -> list[int]:
         """Return the ids of the connected nodes, in ascending order, which is not the partitions' order."""
-        return sorted(node_id for node_id, node in self._nodes.items() if node.connected)
+        return self._connected.copy()
 
     def disconnect(self, node_id: int) -> None:
         """Take a node off the network; its messages get error replies (`ErrorCode.NODE_UNAVAILABLE`) when pulled.
@@ -161,7 +162,7 @@ class InProcessGrid(Grid):
         KeyError
             If there is no such node.
         """
-        self._nodes[node_id].connected = False
+        self._set_connected(node_id, False)
 
     def connect(self, node_id: int) -> None:
         """Bring a node back, with the state it had; it answers the messages that were not pulled meanwhile.
@@ -171,7 +172,7 @@ class InProcessGrid(Grid):
         KeyError
             If there is no such node.
         """
-        self._nodes[node_id].connected = True
+        self._set_connected(node_id, True)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Store copies of the messages and write an id into each of the messages given.
@@ -246,6 +247,10 @@ class InProcessGrid(Grid):
         states = {key: recorddict_from_proto(ProtoRecordDict.FromString(value)) for key, value in state.items()}
         for node in self._nodes.values():
             node.state = states.get(str(node.partition_id), RecordDict())
+
+    def _set_connected(self, node_id: int, connected: bool) -> None:
+        self._nodes[node_id].connected = connected
+        self._connected = sorted(n for n, node in self._nodes.items() if node.connected)
 
     def _give_id(self, message: Message) -> str:
         """Write a new id into the message; ids of one grid sort in the order they were given."""

@@ -20,7 +20,7 @@ from .place import Observer, Place
 from .screening import Failure
 from .start_log import EvaluateFn, flower_logger, labelled, log_start, run_and_log
 from .topology import Topology
-from .views import EdgeGrid, MemberGrid
+from .views import Connected, EdgeGrid, MemberGrid
 
 logger = getLogger("espalier")
 ARRAYS, METRICS = "arrays", "metrics"
@@ -124,6 +124,7 @@ class Hierarchical:
             raise ValueError("make_edge must return a new strategy for every edge: strategies hold state")
         self._seedless = {name for name, edge in self._inner.items() if getattr(edge, "seed", 0) is None}
         self._edge_of_id = dict(enumerate(self.edges, start=1))
+        self._connected = Connected()
         self._take(Place("", seed or 0, tuple(observers), node_name))
 
     def summary(self) -> None:
@@ -290,12 +291,12 @@ class Hierarchical:
     def members(self, name: str, grid: Grid) -> MemberGrid:
         """Return the view of an edge's nodes; who has left, and who is back, is logged when somebody looks through it.
 
-        An edge looks when a round of its begins; a look of its own for the log would be dear with many nodes.
+        An edge looks when a round of its begins, and nobody looks for the log alone.
         """
         # The tier under a Hierarchical looks by itself, and knows more exactly where a node is.
         is_tier = isinstance(self._inner[name], Hierarchical)
         on_look = None if is_tier else partial(self._attendance.note, self._place.path_to(name))
-        return MemberGrid(grid, self.topology[name], on_look)
+        return MemberGrid(grid, self.topology[name], on_look, self._connected)
 
     def train_edge(
         self, name: str, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -337,7 +338,7 @@ class Hierarchical:
         self, name: str, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Exchanges[Evaluation]:
         """Evaluate `arrays` on an edge's nodes after a global round; parameters as for `train_edge`."""
-        members = MemberGrid(grid, self.topology[name])
+        members = MemberGrid(grid, self.topology[name], connected=self._connected)
         evaluation = self.edges[name].evaluate_round(number * self.edge_rounds, arrays, config, members)
         return labelled(self._place.path_to(name), evaluation)
 

@@ -7,6 +7,25 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 
+class Connected:
+    """Answers which of some nodes are connected; as long as nobody comes or goes, a look costs next to nothing.
+
+    With a thousand edges that look in every edge round, a new set of all nodes each time would take longer than the
+    rounds.
+    """
+
+    def __init__(self) -> None:
+        self._last: list[int] = []
+        self._all: frozenset[int] = frozenset()
+
+    def among(self, members: Sequence[int], grid: Grid) -> list[int]:
+        """Return those of `members` that are connected to a grid, in their order."""
+        node_ids = list(grid.get_node_ids())
+        if node_ids != self._last:
+            self._last, self._all = node_ids, frozenset(node_ids)
+        return [node_id for node_id in members if node_id in self._all]
+
+
 class MemberGrid(Grid):
     """The part of a Grid that belongs to one edge: its connected members, in client order.
 
@@ -18,19 +37,25 @@ class MemberGrid(Grid):
         Node ids of the edge, in client order.
     on_look : Callable[[Sequence[int]], None], optional (default: None)
         Told which members are connected, whenever somebody asks.
+    connected : Connected, optional (default: None)
+        Shared by views of one Grid, so that a look is cheap. None is one of its own.
     """
 
     def __init__(
-        self, grid: Grid, members: Sequence[int], on_look: Callable[[Sequence[int]], None] | None = None
+        self,
+        grid: Grid,
+        members: Sequence[int],
+        on_look: Callable[[Sequence[int]], None] | None = None,
+        connected: Connected | None = None,
     ) -> None:
         self._grid = grid
         self._members = tuple(members)
         self._on_look = on_look
+        self._connected = connected or Connected()
 
     def get_node_ids(self) -> list[int]:
         """Return the members that are connected, in client order."""
-        connected = set(self._grid.get_node_ids())
-        present = [node_id for node_id in self._members if node_id in connected]
+        present = self._connected.among(self._members, self._grid)
         if self._on_look is not None:
             self._on_look(present)
         return present

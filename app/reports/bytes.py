@@ -91,11 +91,18 @@ def config_bytes(record: ConfigRecord) -> int:
     return filled.count_bytes() + sum(map(len, empty))
 
 
-def nested(counts: Counter[Link], edge: str | None = None) -> dict[str, Any]:
-    """Return counts as ``{tier: {direction: {kind: bytes}}}``, of one edge or of all."""
+def nested(counts: Mapping[Link, int]) -> dict[str, Any]:
+    """Return counts as ``{tier: {direction: {kind: bytes}}}``, of all edges together."""
     result: dict[str, Any] = {}
     for link, count in sorted(counts.items()):
-        if edge is None or link.edge == edge:
-            kinds = result.setdefault(link.tier, {}).setdefault(link.direction, {})
-            kinds[link.kind] = kinds.get(link.kind, 0) + count
+        kinds = result.setdefault(link.tier, {}).setdefault(link.direction, {})
+        kinds[link.kind] = kinds.get(link.kind, 0) + count
+    return result
+
+
+def by_edge(counts: Mapping[Link, int]) -> dict[str, dict[Link, int]]:
+    """Return the counts of each edge by its name."""
+    result: dict[str, dict[Link, int]] = {}
+    for link, count in counts.items():
+        result.setdefault(link.edge, {})[link] = count
     return result

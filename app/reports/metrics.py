@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any, TypeGuard
 
-from espalier.app.reports.bytes import EVALUATION, Link, nested
+from espalier.app.reports.bytes import EVALUATION, Link, by_edge, nested
 from espalier.app.reports.resources import resource_summary
 from espalier.clients.messages.train import ACCURACY, LOSS, NUM_EXAMPLES, TOP
 from espalier.strategies import Evaluation, Failure, Round
@@ -37,6 +37,7 @@ def edge_lines(outcome: Round, counts: Counter[Link], client_of: Mapping[int, in
         Client number (partition id) by node id.
     """
     lines = []
+    of_edge = by_edge(counts)
     for name, edge in outcome.edges.items():
         evaluation = outcome.evaluations.get(name, Evaluation())
         failures = [
@@ -55,7 +56,7 @@ def edge_lines(outcome: Round, counts: Counter[Link], client_of: Mapping[int, in
                 "failures": failures,
                 **reported(trained(edge.metrics)),
                 **reported(evaluation.metrics or {}),
-                "bytes": nested(counts, name),
+                "bytes": nested(of_edge.get(name, {})),
                 "seconds": round(edge.seconds, 4),
             }
         )
