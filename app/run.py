@@ -28,6 +28,7 @@ from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies
 from espalier.app.config.unused import unused_keys
 from espalier.app.engines.engine import Engine
+from espalier.app.engines.in_process import InProcess
 from espalier.app.errors import Interrupted, UserError, bad_value
 from espalier.app.federation import assign_edges, gather_clients, gather_devices
 from espalier.app.memory import keep_memory
@@ -57,6 +58,7 @@ from espalier.app.tiers.cloud import check_edges, gather_edges, refuse_rules_ove
 from espalier.app.tiers.edge_host import LOOK_SECONDS, EdgeRun, serve, whole_radio_world
 from espalier.app.tiers.listener import EdgeListener
 from espalier.clients.messages.cut import as_blocks
+from espalier.sim.in_process_grid import GridLost
 from espalier.strategies import Hierarchical, Profile, ask_to_measure
 from espalier.strategies.randomness import derived_seed
 from espalier.strategies.split import FineTuning
@@ -98,6 +100,17 @@ class Federation:
         }
 
 
+def simulation(config: RunConfig) -> Engine:
+    """Return the engine that a run config names, other than Flower's; it is to be closed."""
+    num_clients, values, seed = config.federation.num_clients, config.as_dict(), config.seed
+    if config.engine != "ray":
+        return InProcess.open(num_clients, values, seed)
+    from espalier.app.engines.ray import Ray  # which other runs have no time for, and need not have
+
+    on_gpu = compute_device(config.device).type == "cuda"
+    return Ray(num_clients, values, seed, config.ray, threads=config.train.torch_threads, on_gpu=on_gpu)
+
+
 def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_parent: Path) -> Path:
     """Run the config's algorithm and return the results folder.
 
@@ -137,7 +150,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         else:
             folder = ResultsFolder.create(path, config.as_dict())
         logger.info("results go to %s", folder.path)
-        with unwritable_as_user_error(folder.path), interrupted_in(folder.path):
+        with unwritable_as_user_error(folder.path), interrupted_in(folder.path), lost_grid_as_user_error(folder.path):
             _run_with(config, engine, task, model, federation, folder, state, progress, title, tracker)
     if not any(line.get("trained") for line in folder.read_metrics()):
         message = f"{folder.path}: no client trained in any round; metrics.jsonl has the reasons"
@@ -502,6 +515,17 @@ def interrupted_in(folder: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise Interrupted(folder) from None
+
+
+@contextmanager
+def lost_grid_as_user_error(folder: Path) -> Iterator[None]:
+    """Make a UserError of the end of all workers."""
+    try:
+        yield
+    except GridLost as error:
+        raise UserError(
+            f"{error}; the rounds that are over are saved: to go on, set resume = {str(folder)!r}"
+        ) from None
 
 
 @contextmanager

@@ -21,3 +21,6 @@ class Engine(Protocol):
 
     def load_clients_state(self, state: Mapping[str, Any]) -> None:
         """Give it back to them."""
+
+    def close(self) -> None:
+        """End what the engine has started."""

@@ -17,9 +17,10 @@ os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed|
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
 
 import ray
+import torch
 
-from espalier.app.errors import UserError, bad_value
-from espalier.clients.device import cpu_count
+from espalier.app.errors import bad_value
+from espalier.clients.device import cpu_count, memory_bytes
 from espalier.sim.ray_grid import Place
 
 ADDRESS_ALLOWED = "'' to start Ray here, 'auto', or the HOST:PORT that `ray start --head` printed"
@@ -35,7 +36,7 @@ class Machine:
     Parameters
     ----------
     node_id : str
-        Ray's name for it.
+        Ray's name for it; empty where Ray has only one machine.
     num_cores : int
         Its cores.
     num_gpus : float
@@ -50,8 +51,13 @@ class Machine:
     memory_bytes: float = float("inf")
 
 
+def is_connected() -> bool:
+    """Return whether this process has a Ray: in Flower's simulation it does."""
+    return ray.is_initialized()
+
+
 @contextmanager
-def started_ray(address: str, num_cores: int | None = None) -> Iterator[bool]:
+def started_ray(address: str, num_cores: int | None = None) -> Iterator[None]:
     """Connect to a Ray cluster, or start Ray on this machine; leave, or stop it, at the end.
 
     A Ray that this process is connected to already is used, and left alone: Flower's simulation has one.
@@ -63,18 +69,13 @@ def started_ray(address: str, num_cores: int | None = None) -> Iterator[bool]:
     num_cores : int, optional (default: None)
         Cores of a Ray that is started; None: those of this machine.
 
-    Yields
-    ------
-    bool
-        Whether this process had one already.
-
     Raises
     ------
     UserError
         If there is no cluster at the address.
     """
-    if ray.is_initialized():
-        yield True
+    if is_connected():
+        yield
         return
     options: dict[str, Any] = {"address": "local", "num_cpus": num_cores or cpu_count(), "include_dashboard": False}
     if address:
@@ -88,7 +89,7 @@ def started_ray(address: str, num_cores: int | None = None) -> Iterator[bool]:
         reason = " ".join(str(error).split())
         raise bad_value("ray.address", address, f"{ADDRESS_ALLOWED} ({reason})") from None
     try:
-        yield False
+        yield
     finally:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # Ray does not wait for the processes that it ends
@@ -107,6 +108,11 @@ def check_address(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise bad_value("ray.address", address, f"that of a Ray cluster, which there is none ({error})") from None
+
+
+def machine_here() -> Machine:
+    """Return this machine, before Ray is started on it."""
+    return Machine("", cpu_count(), torch.cuda.device_count(), memory_bytes() or float("inf"))
 
 
 def machines_of_ray() -> list[Machine]:
@@ -132,7 +138,6 @@ def places_of(
     threads: int,
     *,
     on_gpu: bool,
-    data_bytes: float = 0.0,
     counts_cores: bool = True,
 ) -> list[Place]:
     """Return where workers go: to each machine as many as its part of all cores.
@@ -149,8 +154,6 @@ def places_of(
         Of each worker.
     on_gpu : bool
         Models compute on a GPU.
-    data_bytes : float (default: 0)
-        What each worker holds of the data, as far as is known.
     counts_cores : bool (default: True)
         The workers' cores are taken in Ray's books, so that nobody else gets them.
 
@@ -180,10 +183,10 @@ def places_of(
     wanted = num_workers or most
     taken = _share_out(wanted, room)
     for machine in machines:
-        need = taken[machine.node_id] * (WORKER_BYTES + data_bytes)
+        need = taken[machine.node_id] * WORKER_BYTES
         if need > machine.memory_bytes:
-            each, there = (WORKER_BYTES + data_bytes) / 1e9, machine.memory_bytes / 1e9
-            fit = sum(int(m.memory_bytes // (WORKER_BYTES + data_bytes)) for m in machines)
+            each, there = WORKER_BYTES / 1e9, machine.memory_bytes / 1e9
+            fit = sum(int(m.memory_bytes // WORKER_BYTES) for m in machines)
             allowed = f"at most {fit}: a worker takes {each:.2g} GB or more, and a machine has {there:.2g} GB for them"
             raise bad_value("ray.workers", num_workers or wanted, allowed)
     places = []
@@ -214,8 +217,3 @@ def _share_out(count: int, room: Mapping[str, int]) -> dict[str, int]:
 
 def _count(machines: Sequence[Machine]) -> str:
     return "this machine" if len(machines) == 1 else f"{len(machines)} machines"
-
-
-def refused(error: Exception) -> UserError:
-    """Return the one line for workers that could not be started."""
-    return UserError(f"engine = 'ray': {' '.join(str(error).split())}")
