@@ -5,7 +5,6 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     quiet_flower()
     try:
         config = _config(read_arguments(arguments))
-        with closing(simulation(config)) as engine:
+        with simulation(config) as engine:
             path = run(config, engine, BarProgress(Console()), Path.cwd() / "results")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from contextlib import closing
+from contextlib import nullcontext
 from pathlib import Path
 
 from flwr.app import Context
@@ -35,7 +35,7 @@ def main(grid: Grid, context: Context) -> None:
     if config.deploy.role == "edge":
         run_edge(config, Flower(grid), results)
         return
-    with closing(Flower(grid) if config.engine == "flower" else simulation(config)) as engine:
+    with nullcontext(Flower(grid)) if config.engine == "flower" else simulation(config) as engine:
         path = run(config, engine, LogProgress(), results)
     print(result_table(json.loads((path / "summary.json").read_text(encoding="utf-8"))))
     print(f"results: {path}", flush=True)

@@ -59,11 +59,13 @@ class SimulatedGrid(Grid, ABC):
         One per node, in partition order: added to the node's config, and wins over the two keys above.
     seed : int (default: 0)
         Decides the node ids.
+    node_ids : Sequence[int], optional (default: None)
+        The node ids, in partition order, where they are not to be drawn.
 
     Raises
     ------
     ValueError
-        If `num_nodes` is less than 1, or `node_configs` has another length.
+        If `num_nodes` is less than 1, or `node_configs` or `node_ids` has another length.
 
     Notes
     -----
@@ -94,6 +96,7 @@ class SimulatedGrid(Grid, ABC):
         run_config: UserConfig | None = None,
         node_configs: Sequence[UserConfig] | None = None,
         seed: int = 0,
+        node_ids: Sequence[int] | None = None,
     ) -> None:
         if num_nodes < 1:
             raise ValueError(f"num_nodes is {num_nodes}: it must be 1 or more")
@@ -102,8 +105,11 @@ class SimulatedGrid(Grid, ABC):
         if len(node_configs) != num_nodes:
             raise ValueError(f"node_configs has {len(node_configs)} entries for {num_nodes} nodes")
         self._run_config = dict(run_config or {})
-        # 0 and 1 are not drawn: Flower keeps them for "unset" and for the server.
-        node_ids = Random(seed).sample(range(2, 2**63), num_nodes)
+        if node_ids is None:
+            # 0 and 1 are not drawn: Flower keeps them for "unset" and for the server.
+            node_ids = Random(seed).sample(range(2, 2**63), num_nodes)
+        if len(node_ids) != num_nodes:
+            raise ValueError(f"node_ids has {len(node_ids)} entries for {num_nodes} nodes")
         self._nodes = {
             node_id: Node(i, {PARTITION_ID_KEY: i, NUM_PARTITIONS_KEY: num_nodes, **node_configs[i]})
             for i, node_id in enumerate(node_ids)
@@ -244,7 +250,7 @@ class InProcessGrid(SimulatedGrid):
     ----------
     client_app : ClientApp | Callable[[Message, Context], Message]
         What every node runs.
-    num_nodes, run_config, node_configs, seed
+    num_nodes, run_config, node_configs, seed, node_ids
         As of `SimulatedGrid`.
 
     Notes
@@ -273,8 +279,9 @@ class InProcessGrid(SimulatedGrid):
         run_config: UserConfig | None = None,
         node_configs: Sequence[UserConfig] | None = None,
         seed: int = 0,
+        node_ids: Sequence[int] | None = None,
     ) -> None:
-        super().__init__(num_nodes, run_config=run_config, node_configs=node_configs, seed=seed)
+        super().__init__(num_nodes, run_config=run_config, node_configs=node_configs, seed=seed, node_ids=node_ids)
         self._client_app = client_app
         self._pushed: dict[str, Message] = {}
 

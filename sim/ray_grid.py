@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 from flwr.app import Array, Message, RecordDict, UserConfig
-from ray.exceptions import GetTimeoutError, ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
+from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .in_process_grid import AnyClientApp, GridLost, SimulatedGrid, answer, context_of, ensure_run_id, unavailable
@@ -62,39 +62,74 @@ class _Call:
     message_ids: list[str]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Worker:
-    """A worker process, as the grid sees it."""
+    """A worker process, as a grid sees it."""
 
-    number: int
     actor: Any
-    about: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any]
+    name: str
     calls: list[_Call] = field(default_factory=list)  # in the order in which it works on them
     load: float = 0.0
 
-    @property
-    def name(self) -> str:
-        return f"worker {self.number} (process {self.about.get('pid')} on {self.about.get('host')})"
+
+class Workers:
+    """Worker processes for grids; Ray has to be initialised, and stays so.
+
+    Parameters
+    ----------
+    places : Sequence[Place]
+        One for each worker.
+    start_seconds : float (default: 120)
+        How long the workers have to start.
+
+    Raises
+    ------
+    ValueError
+        Without places.
+    GridLost
+        If a worker can't be started or has other versions of what computes, in one line.
+
+    Attributes
+    ----------
+    abouts : list[dict]
+        What each worker said of itself: ``pid``, ``host``, ``machine`` and versions.
+    """
+
+    def __init__(self, places: Sequence[Place], *, start_seconds: float = 120.0) -> None:
+        if not places:
+            raise ValueError("a grid needs a worker")
+        worker_class = _worker_class()
+        self.actors = [worker_class.options(**_options(place)).remote(sys.path) for place in places]
+        try:
+            self.abouts = all_of([actor.about.remote() for actor in self.actors], start_seconds)
+            for about in self.abouts:
+                _check_versions(about)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the workers."""
+        for actor in self.actors:
+            ray.kill(actor)
 
 
 class RayGrid(SimulatedGrid):
     """A Grid that runs ClientApps in worker processes: each node has its worker, and stays there.
 
-    Ray has to be initialised. The grid ends its workers, and leaves Ray as it is.
-
     Parameters
     ----------
+    workers : Workers
+        Where its nodes are; other grids may use them too.
     make_app : Callable[[], ClientApp | Callable[[Message, Context], Message]]
         Makes what every node runs; called once in every worker. It is pickled.
     num_nodes, run_config, node_configs, seed
         As of `SimulatedGrid`.
-    places : Sequence[Place]
-        One for each worker.
     sizes : Sequence[float], optional (default: None)
-        How much work each node has, in partition order. The largest goes first to the worker that has least. None: all
-        nodes are alike.
-    start_seconds : float (default: 120)
-        How long the workers have to start.
+        How much work each node has, in partition order. None: all nodes are alike.
+    groups : Sequence[int], optional (default: None)
+        Nodes of one group are at the same worker; a number for each, in partition order. None: each is by itself.
 
     Attributes
     ----------
@@ -104,9 +139,9 @@ class RayGrid(SimulatedGrid):
     Raises
     ------
     ValueError
-        As `SimulatedGrid`; also without workers.
+        As `SimulatedGrid`.
     GridLost
-        If a worker can't be started, in one line. `pull_messages` raises it when no worker is left.
+        If an app can't be made, in one line. `pull_messages` raises it when no worker is left.
 
     Notes
     -----
@@ -121,6 +156,7 @@ class RayGrid(SimulatedGrid):
     - When a worker dies, its messages are given to other workers, with the states that their nodes had, so that the
       replies are the same. A message with which two workers have died is answered by an error reply, and its node is
       disconnected: it would take down one after the other. When a whole machine goes, that is no message's fault.
+    - The group with most work goes first to the worker that has least.
     - What workers log to the logger ``espalier``, from INFO on, is logged here, when the replies come.
 
     Which worker a node is at, and how many there are, makes no difference to any reply.
@@ -128,33 +164,28 @@ class RayGrid(SimulatedGrid):
 
     def __init__(
         self,
+        workers: Workers,
         make_app: Callable[[], AnyClientApp],
         num_nodes: int,
-        places: Sequence[Place],
         *,
         run_config: UserConfig | None = None,
         node_configs: Sequence[UserConfig] | None = None,
         sizes: Sequence[float] | None = None,
+        groups: Sequence[int] | None = None,
         seed: int = 0,
-        start_seconds: float = 120.0,
     ) -> None:
         super().__init__(num_nodes, run_config=run_config, node_configs=node_configs, seed=seed)
-        if not places:
-            raise ValueError("a grid needs a worker")
         self._sizes = dict(zip(self._nodes, sizes or [1.0] * num_nodes, strict=True))
+        self._groups = dict(zip(self._nodes, groups or range(num_nodes), strict=True))
         self._tasks: dict[str, _Task] = {}
         self._replies: dict[str, Message] = {}
         self._knows: dict[int, _Worker] = {}  # which worker has a node's state, as the node has it
-        worker_class = _worker_class(self._run_config)
         self._workers = [
-            _Worker(i, worker_class.options(**_options(place)).remote(sys.path)) for i, place in enumerate(places)
+            _Worker(actor, about, f"worker {i} (process {about['pid']} on {about['host']})")
+            for i, (actor, about) in enumerate(zip(workers.actors, workers.abouts, strict=True))
         ]
-        try:
-            self._start(make_app, start_seconds)
-        except BaseException:
-            self.close()
-            raise
-        self._at = spread(self._sizes, self._workers)
+        all_of([w.actor.open.remote(str(self._grid_id), make_app, self._run_config) for w in self._workers])
+        self._at = self._spread(list(self._nodes))
 
     @property
     def workers(self) -> list[dict[str, Any]]:
@@ -164,12 +195,6 @@ class RayGrid(SimulatedGrid):
     def worker_of(self, node_id: int) -> dict[str, Any]:
         """Return what a node's worker says of itself."""
         return dict(self._at[node_id].about)
-
-    def close(self) -> None:
-        """End the workers; nothing can be pushed or pulled any more."""
-        for worker in self._workers:
-            ray.kill(worker.actor)
-        self._workers = []
 
     def load_state_dict(self, state: Mapping[str, bytes]) -> None:
         """Give all nodes the states that `state_dict` returned; see `SimulatedGrid.load_state_dict`."""
@@ -222,17 +247,16 @@ class RayGrid(SimulatedGrid):
 
     def _send(self, message_ids: Sequence[str]) -> None:
         """Give messages to the workers of their nodes; one that may have killed a worker goes alone."""
-        groups: dict[int, list[list[str]]] = {}
+        groups: dict[_Worker, list[list[str]]] = {}
         for message_id in message_ids:
             task = self._tasks[message_id]
-            groups_there = groups.setdefault(self._at[task.message.metadata.dst_node_id].number, [])
+            groups_there = groups.setdefault(self._at[task.message.metadata.dst_node_id], [])
             if task.deaths or not groups_there or self._tasks[groups_there[-1][-1]].deaths:
                 groups_there.append([])
             groups_there[-1].append(message_id)
-        by_number = {worker.number: worker for worker in self._workers}
-        for number, groups_there in groups.items():
+        for worker, groups_there in groups.items():
             for group in groups_there:
-                self._call(by_number[number], group)
+                self._call(worker, group)
 
     def _call(self, worker: _Worker, message_ids: list[str]) -> None:
         messages = [self._tasks[message_id].message for message_id in message_ids]
@@ -242,7 +266,8 @@ class RayGrid(SimulatedGrid):
                 node = self._nodes[node_id]
                 news[node_id] = (node.config, node.state)
                 self._knows[node_id] = worker
-        worker.calls.append(_Call(worker.actor.answer.remote(*pack((messages, news))), message_ids))
+        result = worker.actor.answer.remote(str(self._grid_id), *pack((messages, news)))
+        worker.calls.append(_Call(result, message_ids))
 
     def _collect(self, seconds: float | None) -> None:
         """Take in the results of calls that are over; wait for the first one, for so many seconds or for ever."""
@@ -254,16 +279,16 @@ class RayGrid(SimulatedGrid):
         over, _ = ray.wait(list(calls), num_returns=1, timeout=seconds)
         if over and len(calls) > 1:
             over, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
-        dead: dict[int, _Worker] = {}
+        dead: list[_Worker] = []
         for result in over:  # in the order in which each worker works on them
             worker, call = calls[result]
-            if worker.number in dead:
+            if worker in dead:
                 continue
             try:
                 answers, log = unpack(*ray.get(result))
             except DEATHS as error:
                 logger.debug("%s: %s", worker.name, error)
-                dead[worker.number] = worker
+                dead.append(worker)
                 continue
             worker.calls.remove(call)
             for level, line in log:
@@ -274,13 +299,12 @@ class RayGrid(SimulatedGrid):
                     if state is not None:
                         self._nodes[task.message.metadata.dst_node_id].state = state
         if dead:
-            self._bury(list(dead.values()))
+            self._bury(dead)
 
     def _bury(self, dead: Sequence[_Worker]) -> None:
         """Go on without workers that have died: others take their nodes, and do their messages again."""
         machines = {machine["NodeID"] for machine in ray.nodes() if machine["Alive"]}
-        numbers = {worker.number for worker in dead}
-        self._workers = [worker for worker in self._workers if worker.number not in numbers]
+        self._workers = [worker for worker in self._workers if worker not in dead]
         again: list[str] = []
         for worker in dead:
             # Replies of later calls, if there are any, would be to nodes whose earlier messages are done again.
@@ -291,11 +315,9 @@ class RayGrid(SimulatedGrid):
                 self._tasks[message_id].deaths += 1
             what = f"the machine of {worker.name} is gone" if is_machine else f"{worker.name} died"
             logger.warning("%s: %d others go on with its nodes", what, len(self._workers))
-        orphans = {node_id: self._sizes[node_id] for node_id, worker in self._at.items() if worker.number in numbers}
-        self._knows = {node_id: worker for node_id, worker in self._knows.items() if worker.number not in numbers}
         if not self._workers:
             raise GridLost("no Ray worker is left")
-        self._at |= spread(orphans, self._workers)
+        self._at |= self._spread([node_id for node_id, worker in self._at.items() if worker in dead])
         for message_id in again:
             if self._tasks[message_id].deaths >= MOST_DEATHS:
                 self._leave_out(message_id)
@@ -312,40 +334,43 @@ class RayGrid(SimulatedGrid):
             "node %d (partition %d) is left out: %s", message.metadata.dst_node_id, node.partition_id, reason
         )
 
-    def _start(self, make_app: Callable[[], AnyClientApp], seconds: float) -> None:
-        """Let the workers make their apps and say what they are."""
-        started = [worker.actor.start.remote(make_app) for worker in self._workers]
-        over, late = ray.wait(started, num_returns=len(started), timeout=seconds)
-        here = versions()
-        for worker, result in zip(self._workers, started, strict=True):
-            if result in late:
-                raise GridLost(
-                    f"{len(over)} of {len(started)} Ray workers started in {seconds:g} s: others may hold the cores"
-                )
-            try:
-                worker.about = ray.get(result, timeout=seconds)
-            except RayTaskError as error:
-                cause = error.cause
-                raise GridLost(
-                    f"a Ray worker can't start: {type(cause).__name__}: {' '.join(str(cause).split())}"
-                ) from error
-            except (*DEATHS, GetTimeoutError) as error:
-                raise GridLost(f"a Ray worker can't start: {' '.join(str(error).split())}") from error
-            for name, version in here.items():
-                if worker.about[name] != version:
-                    raise GridLost(
-                        f"{name} is {worker.about[name]} on {worker.about['host']}, and {version} here: allowed is the "
-                        "same on all machines"
-                    )
+    def _spread(self, node_ids: Sequence[int]) -> dict[int, _Worker]:
+        """Give nodes to workers: the largest group first, to the worker that has least; ties in the order given."""
+        sizes: dict[int, float] = {}
+        for node_id in node_ids:
+            sizes[self._groups[node_id]] = sizes.get(self._groups[node_id], 0.0) + self._sizes[node_id]
+        at = {}
+        for group in sorted(sizes, key=lambda group: -sizes[group]):
+            at[group] = worker = min(self._workers, key=lambda worker: worker.load)
+            worker.load += sizes[group]
+        return {node_id: at[self._groups[node_id]] for node_id in node_ids}
 
 
-def spread(sizes: Mapping[int, float], workers: Sequence[_Worker]) -> dict[int, _Worker]:
-    """Give nodes to workers: the largest first, to the worker that has least; ties in the order given."""
-    at = {}
-    for node_id in sorted(sizes, key=lambda node_id: -sizes[node_id]):
-        at[node_id] = worker = min(workers, key=lambda worker: worker.load)
-        worker.load += sizes[node_id]
-    return at
+def all_of(results: Sequence[Any], seconds: float | None = None) -> list[Any]:
+    """Return what workers answer that have just been started; GridLost if one can't."""
+    over, late = ray.wait(list(results), num_returns=len(results), timeout=seconds)
+    if late:
+        raise GridLost(f"{len(over)} of {len(results)} Ray workers started in {seconds:g} s: others may hold the cores")
+    try:
+        return ray.get(list(results))
+    except RayTaskError as error:
+        cause = error.cause
+        raise GridLost(f"a Ray worker can't start: {type(cause).__name__}: {one_line(cause)}") from error
+    except DEATHS as error:
+        raise GridLost(f"a Ray worker can't start: {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's text in one line."""
+    return " ".join(str(error).split())
+
+
+def _check_versions(about: Mapping[str, Any]) -> None:
+    for name, version in versions().items():
+        if about[name] != version:
+            raise GridLost(
+                f"{name} is {about[name]} on {about['host']}, and {version} here: allowed is the same on all machines"
+            )
 
 
 def versions() -> dict[str, str]:
@@ -367,7 +392,7 @@ def _options(place: Place) -> dict[str, Any]:
     return options
 
 
-def _worker_class(run_config: UserConfig) -> Any:
+def _worker_class() -> Any:
     """Return Ray's class of workers.
 
     It is defined here, so that Ray sends its code: where this package is found a worker only knows once it has the path
@@ -377,43 +402,50 @@ def _worker_class(run_config: UserConfig) -> Any:
     class Worker:
         def __init__(self, path: list[str]) -> None:
             sys.path += [folder for folder in path if folder not in sys.path]
-            from espalier.sim.ray_grid import WorkerNodes
+            from espalier.sim import ray_grid
 
-            self._nodes = WorkerNodes(run_config)
+            self._module = ray_grid
+            self._grids: dict[str, WorkerNodes] = {}
 
-        def start(self, make_app: Any) -> dict[str, Any]:
-            return self._nodes.start(make_app)
+        def about(self) -> dict[str, Any]:
+            return self._module.about_worker()
 
-        def answer(self, *request: Any) -> tuple[Any, ...]:
-            return self._nodes.answer(*request)
+        def open(self, grid: str, make_app: Any, run_config: UserConfig) -> None:
+            self._grids[grid] = self._module.WorkerNodes(make_app, run_config)
+
+        def answer(self, grid: str, *request: Any) -> tuple[Any, ...]:
+            return self._grids[grid].answer(*request)
 
     return ray.remote(max_restarts=0, max_task_retries=0)(Worker)
 
 
+def about_worker() -> dict[str, Any]:
+    """Return what a worker's process says of itself."""
+    machine = ray.get_runtime_context().get_node_id()
+    return {"pid": os.getpid(), "host": platform.node(), "machine": machine, **versions()}
+
+
 class WorkerNodes:
-    """The nodes of a worker, in its process.
+    """A grid's nodes of one worker, in its process.
 
     Parameters
     ----------
+    make_app : Callable[[], ClientApp | Callable[[Message, Context], Message]]
+        Makes what the nodes run.
     run_config : UserConfig
         The `context.run_config` of every node.
     """
 
-    def __init__(self, run_config: UserConfig) -> None:
-        self._run_config = run_config
-        self._nodes: dict[int, tuple[UserConfig, RecordDict]] = {}
+    def __init__(self, make_app: Callable[[], AnyClientApp], run_config: UserConfig) -> None:
+        ensure_run_id()
         self._log = _Collected()
         own = logging.getLogger("espalier")
         own.setLevel(logging.INFO)
         own.propagate = False
         own.handlers = [self._log]
-        ensure_run_id()
-
-    def start(self, make_app: Callable[[], AnyClientApp]) -> dict[str, Any]:
-        """Make the app; return what the process says of itself."""
+        self._run_config = run_config
+        self._nodes: dict[int, tuple[UserConfig, RecordDict]] = {}
         self._client_app = make_app()
-        machine = ray.get_runtime_context().get_node_id()
-        return {"pid": os.getpid(), "host": platform.node(), "machine": machine, **versions()}
 
     def answer(self, head: bytes, *buffers: Any) -> tuple[Any, ...]:
         """Answer messages one after the other; what comes and goes is packed.

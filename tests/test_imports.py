@@ -29,11 +29,13 @@ WHOLE_CONFIG = "espalier.app.config.run_config"
 OF_AN_ALGORITHM = {f"app/algorithms/{name.replace('-', '_')}.py": name for name in ALGORITHMS}
 # All others take sections of the run config, or what they hold.
 TAKES_WHOLE_CONFIG = {
+    "app/assembly.py",
     "app/run.py",
     "app/command_line.py",
     "app/server.py",
     "app/tasks/build.py",
     "app/tasks/clients.py",
+    "app/tiers/served.py",
 }
 STANDARD = sys.stdlib_module_names
 

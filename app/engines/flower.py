@@ -28,6 +28,3 @@ class Flower:
 
     def load_clients_state(self, state: Mapping[str, Any]) -> None:
         """Do nothing: Flower's nodes begin anew."""
-
-    def close(self) -> None:
-        """Do nothing: it is Flower's to end."""

@@ -40,6 +40,3 @@ class InProcess:
     def load_clients_state(self, state: Mapping[str, Any]) -> None:
         """Give all nodes their state back."""
         self.grid.load_state_dict(state)
-
-    def close(self) -> None:
-        """Do nothing: it has started nothing."""

@@ -4,12 +4,11 @@ import time
 
 import numpy as np
 import pytest
-import ray
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 
 from espalier.sim.in_process_grid import GridLost, InProcessGrid
-from espalier.sim.ray_grid import Place, RayGrid, pack, unpack
+from espalier.sim.ray_grid import Place, RayGrid, Workers, pack, unpack
 
 SERVER = 1
 NUM_NODES = 7
@@ -43,15 +42,20 @@ def fail_to_make():
     raise ImportError("no module\nnamed so")
 
 
-def new_grid(num_workers, num_nodes=NUM_NODES, **options):
-    return RayGrid(make_app, num_nodes, [Place()] * num_workers, run_config={"lr": 0.5}, seed=3, **options)
+def new_grid(workers, **options):
+    return RayGrid(workers, make_app, NUM_NODES, run_config={"lr": 0.5}, seed=3, **options)
 
 
 @pytest.fixture(scope="module")
-def grid_of_all(ray_here):
-    grid = new_grid(2, sizes=[1, 5, 3, 3, 1, 1, 1])
-    yield grid
-    grid.close()
+def two_workers(ray_here):
+    workers = Workers([Place()] * 2)
+    yield workers
+    workers.close()
+
+
+@pytest.fixture(scope="module")
+def grid_of_all(two_workers):
+    return new_grid(two_workers, sizes=[1, 5, 3, 3, 1, 1, 1])
 
 
 @pytest.fixture
@@ -158,8 +162,9 @@ def test_a_disconnected_node_answers_with_an_error(grid):
 
 
 def test_worker_after_worker_dies(ray_here, reference, caplog):
-    grid = new_grid(4)
+    workers = Workers([Place()] * 4)
     try:
+        grid = new_grid(workers)
         assert round_of(grid) == round_of(reference)
         slow = grid._nodes[grid.get_node_ids()[0]].partition_id
 
@@ -189,13 +194,20 @@ def test_worker_after_worker_dies(ray_here, reference, caplog):
         with pytest.raises(GridLost, match="no Ray worker is left"):
             round_of(grid)
     finally:
-        grid.close()
+        workers.close()
 
 
-def test_an_app_that_can_not_be_made_is_one_line(ray_here):
+def test_an_app_that_can_not_be_made_is_one_line(two_workers):
     with pytest.raises(GridLost, match=r"^a Ray worker can't start: ImportError: no module named so$"):
-        RayGrid(fail_to_make, 2, [Place()])
-    assert ray.is_initialized()
+        RayGrid(two_workers, fail_to_make, 2)
+
+
+def test_nodes_of_a_group_are_at_one_worker(two_workers):
+    grid = new_grid(two_workers, groups=[0, 0, 1, 1, 1, 2, 2])
+    pids = [grid.worker_of(node_id)["pid"] for node_id in grid._nodes]
+    first, second = pids[2], pids[0]
+    # Sizes 2, 3, 2: group 1 goes first, then 0 to the other, and 2 to that too.
+    assert pids == [second, second, first, first, first, second, second]
 
 
 def test_a_large_array_is_packed_once_and_beside_the_rest():
