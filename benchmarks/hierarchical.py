@@ -24,12 +24,12 @@ from rich.progress import track
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from espalier.app.assembly import assemble, checked_task
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.in_process import InProcess
 from espalier.app.logs import quiet_flower
 from espalier.app.memory import keep_memory
-from espalier.app.run import assemble, checked_task
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.images import examples
 from espalier.clients.randomness import client_generator

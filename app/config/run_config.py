@@ -16,6 +16,7 @@ from espalier.app.config.sections import (
     FineTune,
     Plans,
     RadioWorld,
+    RayWorkers,
     Report,
     Split,
     Stream,
@@ -41,8 +42,8 @@ class RunConfig(Section):
     """What is computed; espalier.app.algorithms.registry lists the names, and package.module:NAME is your own."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Decides partition, initial weights, mini-batches and samples of clients."""
-    engine: Literal["flower", "in-process"] = "flower"
-    """Flower's own runtime, or all clients in the ServerApp's process."""
+    engine: Literal["flower", "in-process", "ray"] = "flower"
+    """Flower's own runtime, all clients in the ServerApp's process, or in workers of its own that Ray runs."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where models compute; auto is a GPU where there is one."""
     output_dir: str = ""
@@ -59,6 +60,7 @@ class RunConfig(Section):
     plan: Plans = Plans()
     radio: RadioWorld = RadioWorld()
     caching: Caching = Caching()
+    ray: RayWorkers = RayWorkers()
     deploy: Deploy = Deploy()
     report: Report = Report()
 

@@ -42,6 +42,8 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     streams = config.plan.resources == "measured" or (algorithm.splits and config.split.transport == "stream")
     if not streams:
         yield keys["stream"], "no mini-batch goes through a stream: see split.transport"
+    if config.engine != "ray":
+        yield keys["ray"], f"engine = {config.engine!r}"
     if not config.rule:
         yield (*keys["plan"], *keys["radio"]), "no round is planned: see selection"
     elif not config.rule.selects_a_number:

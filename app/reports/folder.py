@@ -21,6 +21,9 @@ FREE_TO_CHANGE = frozenset(
         "data-dir",
         "global-rounds",
         "engine",
+        "ray.workers",
+        "ray.address",
+        "ray.gpus-per-worker",
         "deploy.reply-timeout",
         "deploy.wait-for-nodes",
     }

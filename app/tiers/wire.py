@@ -1,11 +1,14 @@
 """What an edge's run and the cloud's run tell each other: plain data, with clients by their number."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 
+from espalier.app.reports.bytes import Link
 from espalier.clients.messages.arrays import to_record
 from espalier.clients.messages.train import ACCURACY, LOSS, TOP
 from espalier.strategies import EdgeOutcome, Evaluation, Failure, Profile, Update
@@ -14,6 +17,29 @@ from espalier.strategies.screening import array_fault, in_form_of
 from espalier.strategies.split import Personalised
 
 Wire = dict[str, Any]
+DIRECTIONS = ("downlink", "uplink")
+MOST_BYTES = 2**63
+# What `EdgeResources` reports of an edge round: numbers of clients, and a figure for each that was selected.
+CLIENTS_OF_A_PLAN = ("eligible", "eligible_at_full_power", "selected", "late")
+WHOLE_OF_A_CLIENT = ("local_rounds", "option")
+OF_A_CLIENT = (*WHOLE_OF_A_CLIENT, "frequency_hz", "power_watts", "compute_joules", "upload_joules")
+OF_A_PLAN = frozenset((*CLIENTS_OF_A_PLAN, *OF_A_CLIENT, "seconds", "short"))
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What an edge counted while it served a request.
+
+    Parameters
+    ----------
+    sent : Mapping[tuple[str, str], int]
+        Bytes between its clients and itself, by direction and kind.
+    plans : Sequence[tuple[int, dict]]
+        Number and report of each edge round that was planned.
+    """
+
+    sent: Mapping[tuple[str, str], int]
+    plans: Sequence[tuple[int, dict[str, Any]]]
 
 
 def node_of(client: int) -> int:
@@ -111,6 +137,72 @@ def updates_from_wire(wire: Wire, sent: ArrayRecord, edge_rounds: int, clients: 
         )
         for one in rounds
     ]
+
+
+def counted_to_wire(counts: Counter[Link], plans: Sequence[tuple[int, dict[str, Any]]]) -> Wire:
+    """Return what an edge counted: bytes, and the number and report of each edge round that was planned."""
+    sent = [(link.direction, link.kind, count) for link, count in sorted(counts.items())]
+    return {"sent": sent, "plans": list(plans)}
+
+
+def counted_from_wire(wire: Wire, clients: Sequence[int], edge_rounds: range) -> Counted:
+    """Return what `counted_to_wire` made, somewhere else; raises what `updates_from_wire` does.
+
+    Parameters
+    ----------
+    wire : dict
+        What an edge says.
+    clients : Sequence[int]
+        The edge's clients.
+    edge_rounds : range
+        Numbers of the edge rounds that may have been planned.
+    """
+    sent: dict[tuple[str, str], int] = {}
+    for direction, kind, count in wire["sent"]:
+        if (
+            direction not in DIRECTIONS
+            or not isinstance(kind, str)
+            or not kind.isprintable()
+            or (direction, kind) in sent
+        ):
+            raise ValueError(f"its bytes are of {direction!r}, {kind!r}")
+        if type(count) is not int or not 0 <= count < MOST_BYTES:
+            raise ValueError(f"its bytes of {kind!r} are {count!r}")
+        sent[direction, kind] = count
+    numbers = [number for number, _ in wire["plans"]]
+    if numbers != sorted(set(numbers)) or any(type(n) is not int or n not in edge_rounds for n in numbers):
+        raise ValueError(f"its plans are of edge rounds {numbers}")
+    return Counted(sent, [(number, _plan(report, set(clients))) for number, report in wire["plans"]])
+
+
+def _plan(report: Any, clients: set[int]) -> dict[str, Any]:
+    """Return the report of an edge round that was planned, if it is one of these clients."""
+    if not isinstance(report, dict) or report.keys() != OF_A_PLAN:
+        raise ValueError("a plan has other fields than a report")
+    for name in CLIENTS_OF_A_PLAN:
+        numbers = report[name]
+        if not isinstance(numbers, list) or any(type(n) is not int or n not in clients for n in numbers):
+            raise ValueError(f"{name!r} of a plan holds others than the edge's clients")
+        if len(set(numbers)) < len(numbers):
+            raise ValueError(f"{name!r} of a plan holds a client twice")
+    for name in OF_A_CLIENT:
+        kinds = (int,) if name in WHOLE_OF_A_CLIENT else (int, float)
+        values = report[name]
+        if (
+            not isinstance(values, list)
+            or len(values) != len(report["selected"])
+            or not all(_is_amount(value, kinds) for value in values)
+        ):
+            raise ValueError(f"{name!r} of a plan is no number >= 0 for each selected client")
+    if not _is_amount(report["seconds"], (int, float)) or type(report["short"]) is not bool:
+        raise ValueError("'seconds' or 'short' of a plan is no number >= 0, or no boolean")
+    if not set(report["late"]) <= set(report["selected"]):
+        raise ValueError("'late' of a plan holds others than those selected")
+    return report
+
+
+def _is_amount(value: Any, kinds: tuple[type, ...]) -> bool:
+    return type(value) in kinds and 0 <= value < MOST_BYTES
 
 
 def evaluation_to_wire(evaluation: Evaluation, client_of: Mapping[int, int]) -> Wire:
