@@ -314,7 +314,7 @@ class RayGrid(SimulatedGrid):
             for message_id in lost[0] if lost and not is_machine else ():
                 self._tasks[message_id].deaths += 1
             what = f"the machine of {worker.name} is gone" if is_machine else f"{worker.name} died"
-            logger.warning("%s: %d others go on with its nodes", what, len(self._workers))
+            logger.warning("%s: its nodes go to others, of which %d are left", what, len(self._workers))
         if not self._workers:
             raise GridLost("no Ray worker is left")
         self._at |= self._spread([node_id for node_id, worker in self._at.items() if worker in dead])

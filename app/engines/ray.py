@@ -2,21 +2,58 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cached_property, partial
 from logging import getLogger
 from typing import Any
 
+from espalier.app.config.parse import parse_config
 from espalier.app.config.sections import RayWorkers
-from espalier.app.engines.engine import EDGE_NAME, MakeApp
+from espalier.app.engines.engine import EDGE_NAME, App, MakeApp
 from espalier.app.engines.in_process import PATIENCE_SECONDS
-from espalier.app.engines.ray_cluster import is_connected, machine_here, machines_of_ray, places_of, started_ray
+from espalier.app.engines.ray_cluster import (
+    is_connected,
+    machine_here,
+    machines_of_ray,
+    places_of,
+    started_ray,
+    store,
+    stored,
+)
 from espalier.app.errors import UserError
+from espalier.app.tasks.build import build_task
 from espalier.app.tasks.clients import client_task
+from espalier.app.tasks.shared import from_arrays, to_arrays
 from espalier.clients.client_app import make_client_app
 from espalier.sim.in_process_grid import GridLost
 from espalier.sim.ray_grid import Place, RayGrid, Workers
 
 logger = getLogger("espalier")
+
+
+@dataclass(frozen=True)
+class WithData:
+    """Makes an app in a worker, whose task has the data that are in the memory of its machine; it can be pickled.
+
+    Parameters
+    ----------
+    make_app : MakeApp
+        Makes the app.
+    run_config : Mapping[str, Any]
+        Settings of the run by their keys.
+    data : ObjectRef
+        What `espalier.app.tasks.shared.to_arrays` made of them, in Ray's object store.
+    """
+
+    make_app: MakeApp
+    run_config: Mapping[str, Any]
+    data: Any
+
+    def __call__(self) -> App:
+        """Return the app."""
+        # One task is built in a process, and whoever asks for it gets this one.
+        build_task(parse_config(dict(self.run_config))).take_loaded(from_arrays(*stored(self.data)))
+        return self.make_app()
 
 
 class Ray:
@@ -103,10 +140,19 @@ class Ray:
         self._open.close()
 
     def _new_grid(self, make_app: MakeApp, num_nodes: int, **options: Any) -> RayGrid:
+        workers = self._workers
+        if self._data:
+            make_app = WithData(make_app, self._run_config, self._data)
         try:
-            return RayGrid(self._workers, make_app, num_nodes, **options)
+            return RayGrid(workers, make_app, num_nodes, **options)
         except GridLost as error:
             raise UserError(f"engine = 'ray': {error}") from None
+
+    @cached_property
+    def _data(self) -> Any:
+        """The data of the task, once on each machine; None where they are memory maps."""
+        loaded = build_task(parse_config(self._run_config)).loaded()
+        return None if loaded is None else store(to_arrays(loaded))
 
     @cached_property
     def _workers(self) -> Workers:

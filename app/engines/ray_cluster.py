@@ -97,6 +97,16 @@ def started_ray(address: str, num_cores: int | None = None) -> Iterator[None]:
             gc.collect()
 
 
+def store(value: Any) -> Any:
+    """Put a value into Ray's object store, and return the reference to it."""
+    return ray.put(value)
+
+
+def stored(reference: Any) -> Any:
+    """Return the value of a reference; its arrays are those in the store of this machine, and can't be written to."""
+    return ray.get(reference)
+
+
 def check_address(address: str) -> None:
     """Raise UserError unless somebody listens at a cluster's address."""
     if address == "auto":

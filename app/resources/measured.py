@@ -110,7 +110,7 @@ class MeasuredWorld(World):
             "compute_joules": compute_joules.tolist(),
             "upload_joules": upload_joules.tolist(),
             "seconds": float(plan.seconds[who].max(initial=0.0)),
-            "short": falls_short(self._plan, self._rule, edge, server_round, self._cell[self._rows(clients)], plan),
+            "short": falls_short(self._plan, self._rule, self._cell[self._rows(clients)], plan),
         }
         self.book(edge, report)
         return report

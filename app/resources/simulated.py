@@ -126,7 +126,7 @@ class WirelessWorld(World):
             "compute_joules": done.compute_joules.tolist(),
             "upload_joules": done.upload_joules.tolist(),
             "seconds": float(seconds),
-            "short": falls_short(self._plan, self._rule, edge, server_round, self._cell[clients], plan),
+            "short": falls_short(self._plan, self._rule, self._cell[clients], plan),
         }
         self.book(edge, report)
         return report

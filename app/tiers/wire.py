@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from espalier.app.reports.bytes import Link
 from espalier.clients.messages.arrays import to_record
 from espalier.clients.messages.train import ACCURACY, LOSS, TOP
-from espalier.strategies import EdgeOutcome, Evaluation, Failure, Profile, Update
+from espalier.strategies import DeviceProfile, EdgeOutcome, Evaluation, Failure, Profile, Update
 from espalier.strategies.outcomes import EVERYBODY
 from espalier.strategies.screening import array_fault, in_form_of
 from espalier.strategies.split import Personalised
@@ -59,6 +59,7 @@ def profile_to_wire(profile: Profile) -> Wire:
         "num_train_examples": profile.num_train_examples,
         "num_test_examples": profile.num_test_examples,
         "class_counts": list(profile.class_counts),
+        "device": profile.device.to_config() if profile.device else {},
     }
 
 
@@ -73,6 +74,7 @@ def profile_from_wire(wire: Wire, edge: str) -> Profile:
         num_train_examples=int(wire["num_train_examples"]),
         num_test_examples=int(wire["num_test_examples"]),
         class_counts=tuple(map(int, wire["class_counts"])),
+        device=DeviceProfile.from_config(wire["device"]),
     )
 
 

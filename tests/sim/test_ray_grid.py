@@ -174,7 +174,9 @@ def test_worker_after_worker_dies(ray_here, reference, caplog):
         os.kill(victim["pid"], 9)
         assert told(pulled(grid, ids)) == round_of(reference, sleep=slow)
         (line,) = caplog.messages
-        assert f"(process {victim['pid']} on {victim['host']}) died: 3 others go on with its nodes" in line
+        assert (
+            f"(process {victim['pid']} on {victim['host']}) died: its nodes go to others, of which 3 are left" in line
+        )
         assert round_of(grid) == round_of(reference)
         assert grid.state_dict() == reference.state_dict()
 

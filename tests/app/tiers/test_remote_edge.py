@@ -118,7 +118,8 @@ def claimed(data, size=3):
     return ArrayRecord({PAYLOAD: Array("uint8", (size,), "numpy.ndarray", data)})
 
 
-HUGE = to_array(torch.zeros(1, dtype=torch.uint8)).data[:-1].replace(b"(1,), }" + b" " * 14, b"(100000000000000,), }")
+ONE = to_array(torch.zeros(1, dtype=torch.uint8)).data
+HUGE = ONE[:-1].replace(b"(1,), }" + b" " * 14, b"(100000000000000,), }")
 
 
 def round_of(**changes):
@@ -230,9 +231,13 @@ def test_what_an_edge_counted_comes_back_with_its_answer(remote):
         (RecordDict({PAYLOAD: ArrayRecord({PAYLOAD: Array(np.zeros(3))})}), "a payload is float64"),
         ({"error": "KeyError:\n'state'"}, "KeyError: 'state'"),
         ({"error": np.array([0xFFFFFFF], np.uint32).view("<U1")}, "its answer can't be read"),
-        (RecordDict({PAYLOAD: claimed(b"")}), "its answer can't be read: the data are not those"),
-        (RecordDict({PAYLOAD: claimed(b"PK\x03\x04")}), "its answer can't be read: the data are not those"),
-        (RecordDict({PAYLOAD: claimed(HUGE, 10**14)}), "its answer can't be read: cannot reshape array of size 0"),
+        (RecordDict({PAYLOAD: claimed(b"")}), "its answer can't be read: can't be read (EOF"),
+        (RecordDict({PAYLOAD: claimed(b"PK\x03\x04")}), "its answer can't be read: can't be read (EOF"),
+        (
+            RecordDict({PAYLOAD: claimed(ONE)}),
+            "its answer can't be read: the data are not those of a vector of 3 bytes",
+        ),
+        (RecordDict({PAYLOAD: claimed(HUGE, 10**14)}), "its answer can't be read: can't be read (buffer is too small"),
     ],
 )
 def test_an_answer_that_is_none_is_a_failure(remote, content, reason):

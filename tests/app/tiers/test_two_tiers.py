@@ -1,5 +1,7 @@
 """Edges on hosts of their own give what the same edges give in one run."""
 
+import json
+
 import pytest
 import torch
 
@@ -89,6 +91,28 @@ def test_edges_whose_clients_stream_give_the_same_bits(tmp_path, short_path, alg
     assert same_weights(cloud, server)
     assert same_figures(cloud, server)
     assert same_heads(cloud, server)
+
+
+def test_plans_from_measurements_come_back_too(tmp_path, short_path):
+    node = {"max-frequency-hz": 1.5e9, "link-bits-per-second": 20e6, "energy-budget-joules": 50.0}
+    settings = (
+        SMALL | CASES["rawhfl"] | {"plan_resources": "measured", "global_rounds": 1, "plan_deadline_seconds": 1e6}
+    )
+    clients_of = {"west": [0, 2, 4], "east": [1, 3, 5]}
+    with edge_hosts(short_path, clients_of, node_settings=node, **settings) as hosts:
+        cloud = run_cloud(tmp_path / "cloud", hosts, **settings)
+    plans = {line["edge"]: line["plans"] for line in lines(cloud, "edge")}
+    assert plans == {line["edge"]: line["plans"] for (line,) in plans_of(hosts)}
+    assert [len(one["selected"]) for own in plans.values() for one in own] == [2] * 4
+    spent = [line["energy_joules"]["so_far"] for (line,) in plans_of(hosts)]
+    assert summary(cloud)["energy_joules"]["total"] == pytest.approx(sum(spent), rel=1e-12) != 0
+    world = json.loads((cloud / "world.json").read_text())
+    assert [(client["client"], client["edge"]) for client in world["clients"]] == [
+        (i, "east" if i % 2 else "west") for i in range(6)
+    ]
+    own = [json.loads((host.results / "world.json").read_text())["clients"] for host in hosts]
+    measured = {client["client"]: client["cycles_per_example"] for clients in own for client in clients}
+    assert {client["client"]: client["cycles_per_example"] for client in world["clients"]} == measured
 
 
 def same_heads(left, right):
