@@ -4,13 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecordValues, Message
+from flwr.app import ConfigRecordValues, Message
 from torch import Tensor, nn
 
+from .messages.arrays import to_record, to_weights
 from .messages.train import LOCAL_ROUNDS, AccumulatedGradient, Train, Trained
 from .nested import take
 from .optimizers import SGD, Adam
-from .randomness import client_generator, seeded_torch
+from .randomness import client_generator, client_seed, seeded_torch
 from .task import ClientTask, LocalTraining
 
 
@@ -22,7 +23,7 @@ def train(message: Message, task: ClientTask) -> Message:
     """
     instruction = Train.from_content(message.content)
     loss, num_examples, _ = _train(instruction, task)
-    return Message(Trained(ArrayRecord(task.model.state_dict()), loss, num_examples).to_content(), reply_to=message)
+    return Message(Trained(to_record(task.model.state_dict()), loss, num_examples).to_content(), reply_to=message)
 
 
 def train_accumulated(message: Message, task: ClientTask) -> Message:
@@ -33,18 +34,17 @@ def train_accumulated(message: Message, task: ClientTask) -> Message:
     """
     instruction = Train.from_content(message.content)
     loss, num_examples, training = _train(instruction, task)
-    before, gradient = instruction.arrays, ArrayRecord()
+    before, gradient = to_weights(instruction.arrays), {}
     for name, after in task.model.state_dict().items():
-        difference = torch.from_numpy(before[name].numpy()) - after.cpu()
         rate = training.learning_rate if after.is_floating_point() else 1
-        gradient[name] = Array((difference / rate).to(after.dtype).numpy())
-    return Message(AccumulatedGradient(gradient, loss, num_examples).to_content(), reply_to=message)
+        gradient[name] = ((before[name] - after.cpu()) / rate).to(after.dtype)
+    return Message(AccumulatedGradient(to_record(gradient), loss, num_examples).to_content(), reply_to=message)
 
 
 def _train(instruction: Train, task: ClientTask) -> tuple[float, int, LocalTraining]:
     """Train `task.model` as an instruction says; return the loss, the number of examples and how it was trained."""
     server_round = instruction.server_round
-    task.model.load_state_dict(instruction.arrays.to_torch_state_dict())
+    task.model.load_state_dict(to_weights(instruction.arrays))
     training = planned(task.training, instruction.config).at(server_round)
     loss = local_sgd(task, server_round, training, instruction.proximal_mu)
     return loss, task.num_train(server_round), training
@@ -95,7 +95,7 @@ def local_sgd(
     parameters = [p for p in model.parameters() if p.requires_grad]
     start = [p.detach().clone() for p in parameters] if proximal_mu else []
     optimizer = make_optimizer(parameters, training)
-    dropout = client_generator(task.seed, task.partition_id, server_round, "dropout")
+    dropout = client_seed(task.seed, task.partition_id, server_round, "dropout")
     total_loss, seen = torch.zeros((), device=device), 0
     model.train()
     with seeded_torch(dropout, device):

@@ -1,7 +1,8 @@
 """InProcessGrid: a Flower Grid whose nodes live in this process; and what other grids have in common with it.
 
 It is the one module of the project that leans on names Flower does not call public: `TaskIdentity`, the message id
-inside the metadata, `make_message`, the codes of error replies and the Protobuf form of records.
+inside the metadata, `make_message`, the codes of error replies, the Protobuf form of records and the dictionary inside
+of them.
 """
 
 import time
@@ -357,7 +358,7 @@ def answer(client_app: AnyClientApp, message: Message, context: Context) -> tupl
     """
     metadata, run_config = message.metadata, dict(context.run_config)
     try:
-        reply = client_app(make_message(copy(metadata), message.content), context)
+        reply = client_app(make_message(_copy_metadata(metadata), message.content), context)
         _check_reply(reply, metadata.message_id)
         if context.run_config != run_config:
             raise ValueError("a ClientApp can't change context.run_config")
@@ -393,22 +394,31 @@ def ensure_run_id() -> int:
 
 def _copy_message(message: Message) -> Message:
     if message.has_error():
-        return make_message(copy(message.metadata), error=message.error)
-    return make_message(copy(message.metadata), _copy_records(message.content))
+        return make_message(_copy_metadata(message.metadata), error=message.error)
+    return make_message(_copy_metadata(message.metadata), _copy_records(message.content))
+
+
+def _copy_metadata(metadata: Metadata) -> Metadata:
+    """Copy metadata as `copy.copy` does, which takes ten times as long."""
+    copied = Metadata.__new__(Metadata)
+    copied.__dict__.update(metadata.__dict__)
+    return copied
 
 
 def _copy_records(records: RecordDict) -> RecordDict:
     """Copy the records down to their values, sharing what can't be changed (numbers, text, bytes).
 
-    `copy.deepcopy` fails once an `Array` was asked for its object id, which makes it cache memoryviews.
+    `copy.deepcopy` fails once an `Array` was asked for its object id, which makes it cache memoryviews. What is in a
+    record was checked when it got there, so it is not assigned, which would check it again.
     """
     copied = records.copy()
-    for name, original in copied.items():
-        record: Any = original.copy()
-        copied[name] = record
-        for key, value in record.items():
+    contents = copied.__dict__["_data"]
+    for name, original in contents.items():
+        record = contents[name] = original.copy()
+        values = record.__dict__["_data"]
+        for key, value in values.items():
             if isinstance(value, (Array, list)):
-                record[key] = copy(value)
+                values[key] = copy(value)
     return copied
 
 

@@ -144,7 +144,7 @@ class Mortal(Points):
     The figures are those of `Points`.
     """
 
-    STAGES = {
+    STAGES: ClassVar = {
         "train": {"train", "train_accumulated", "forward"},
         "evaluate": {"evaluate"},
         "heads": {"fine_tuning_features"},

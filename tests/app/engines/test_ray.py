@@ -1,16 +1,9 @@
 """Runs on Ray: the bits of one process, whatever the number of workers, and whoever of them dies."""
 
-import json
 import os
-import signal
 
 import pytest
 
-from espalier.app.command_line import main
-from espalier.app.engines.ray import Ray
-from espalier.app.reports.progress import LogProgress
-from espalier.app.run import run, simulation
-from tests.app.assembling import config_of
 from tests.app.runs import run_app
 from tests.app.tiers.test_served import same_runs
 
