@@ -21,6 +21,7 @@ from espalier.app.engines.ray_cluster import (
     stored,
 )
 from espalier.app.errors import UserError
+from espalier.app.memory import keep_memory
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.clients import client_task
 from espalier.app.tasks.shared import from_arrays, to_arrays
@@ -32,8 +33,8 @@ logger = getLogger("espalier")
 
 
 @dataclass(frozen=True)
-class WithData:
-    """Makes an app in a worker, whose task has the data that are in the memory of its machine; it can be pickled.
+class InWorker:
+    """Makes an app in a worker's process, ready for long work; it can be pickled.
 
     Parameters
     ----------
@@ -41,8 +42,9 @@ class WithData:
         Makes the app.
     run_config : Mapping[str, Any]
         Settings of the run by their keys.
-    data : ObjectRef
-        What `espalier.app.tasks.shared.to_arrays` made of them, in Ray's object store.
+    data : ObjectRef, optional
+        What `espalier.app.tasks.shared.to_arrays` made of the task's data, in Ray's object store. None: the task reads
+        them itself.
     """
 
     make_app: MakeApp
@@ -51,9 +53,12 @@ class WithData:
 
     def __call__(self) -> App:
         """Return the app."""
-        # One task is built in a process, and whoever asks for it gets this one.
-        build_task(parse_config(dict(self.run_config))).take_loaded(from_arrays(*stored(self.data)))
-        return self.make_app()
+        if self.data is not None:
+            # One task is built in a process, and whoever asks for it gets this one.
+            build_task(parse_config(dict(self.run_config))).take_loaded(from_arrays(*stored(self.data)))
+        app = self.make_app()
+        keep_memory()
+        return app
 
 
 class Ray:
@@ -141,10 +146,8 @@ class Ray:
 
     def _new_grid(self, make_app: MakeApp, num_nodes: int, **options: Any) -> RayGrid:
         workers = self._workers
-        if self._data:
-            make_app = WithData(make_app, self._run_config, self._data)
         try:
-            return RayGrid(workers, make_app, num_nodes, **options)
+            return RayGrid(workers, InWorker(make_app, self._run_config, self._data), num_nodes, **options)
         except GridLost as error:
             raise UserError(f"engine = 'ray': {error}") from None
 

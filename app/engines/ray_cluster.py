@@ -13,7 +13,9 @@ from typing import Any
 
 # Ray reads these when it is imported: what it says of a worker that died the grid says too, in a line; and that a
 # worker without a share of a GPU sees none is as it should be.
-os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed|The node with node id")
+os.environ.setdefault(
+    "RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed|Raylet is terminated|The node with node id"
+)
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
 
 import ray
@@ -26,7 +28,7 @@ from espalier.sim.ray_grid import Place
 ADDRESS_ALLOWED = "'' to start Ray here, 'auto', or the HOST:PORT that `ray start --head` printed"
 CONNECT_SECONDS = 5.0
 # What a worker holds for itself: Python, PyTorch and Flower. See docs/scale.md for what comes on top.
-WORKER_BYTES = 350e6
+WORKER_BYTES = 300e6
 
 
 @dataclass(frozen=True)
@@ -112,12 +114,13 @@ def check_address(address: str) -> None:
     if address == "auto":
         return
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or "/" in host:
+    if not colon or not host or not port.isdigit() or int(port) > 65535 or "/" in host:
         raise bad_value("ray.address", address, ADDRESS_ALLOWED)
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise bad_value("ray.address", address, f"that of a Ray cluster, which there is none ({error})") from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise bad_value("ray.address", address, f"that of a Ray cluster, and there is none ({reason})") from None
 
 
 def machine_here() -> Machine:

@@ -138,17 +138,18 @@ class NotATask:
     pass
 
 
+STAGES = {
+    "train": {"train", "train_accumulated", "forward"},
+    "evaluate": {"evaluate"},
+    "heads": {"fine_tuning_features"},
+}
+
+
 class Mortal(Points):
     """Kills its process once in a client's training, evaluation and fine-tuning, unless that is the run's own process.
 
     The figures are those of `Points`.
     """
-
-    STAGES: ClassVar = {
-        "train": {"train", "train_accumulated", "forward"},
-        "evaluate": {"evaluate"},
-        "heads": {"fine_tuning_features"},
-    }
 
     def __init__(self, folder: str = "", driver: int = 0) -> None:
         super().__init__()
@@ -158,7 +159,7 @@ class Mortal(Points):
     def prepare(self, inputs):
         if os.getpid() != self.driver:
             doing = {frame.name for frame in traceback.extract_stack()}
-            for stage, functions in self.STAGES.items():
+            for stage, functions in STAGES.items():
                 if doing & functions and is_first(Path(self.folder) / f"died-in-{stage}"):
                     os.kill(os.getpid(), signal.SIGKILL)
         return inputs
