@@ -4,12 +4,15 @@ import json
 import os
 from collections.abc import Callable
 from io import BytesIO
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
-from zipfile import ZIP_STORED
+from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
+
+from espalier.app.durable import replace_file
 
 _RECORDS = {"arrays": ArrayRecord, "config": ConfigRecord, "metrics": MetricRecord}
 
@@ -24,25 +27,21 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
     state : dict[str, Any]
         Numbers, strings, bytes, arrays, Flower records, and lists, tuples and dicts of these.
     """
-    temporary = path.with_suffix(".part")
-    with temporary.open("wb") as file:
-        _write(file, state)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    replace_file(path, lambda file: _write(file, state))
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Return what `save_state` wrote; nothing in the file is executed.
+    """Return what `save_state` wrote; nothing in the file is executed, and its arrays take no more memory than it.
 
     Raises
     ------
-    OSError, ValueError, KeyError, zipfile.BadZipFile
-        If the file can't be read or is not such a file.
+    OSError
+        If the file can't be opened.
+    ValueError
+        If it is not such a file.
     """
-    # The file is opened here, since np.load leaves it open where it turns out not to be an archive.
     with path.open("rb") as file:
-        return _read(file)
+        return _read(file, os.fstat(file.fileno()).st_size)
 
 
 def to_bytes(state: dict[str, Any]) -> bytes:
@@ -60,13 +59,7 @@ def from_bytes(data: bytes) -> dict[str, Any]:
     ValueError
         If `data` are not such bytes.
     """
-    try:
-        state = _read(BytesIO(data), most_bytes=len(data))
-    except Exception as error:  # all of this only reads foreign data, which can fail in any way
-        raise ValueError(f"it is not packed data ({type(error).__name__})") from None
-    if not isinstance(state, dict):
-        raise ValueError(f"it holds a {type(state).__name__}, not named values")
-    return state
+    return _read(BytesIO(data), len(data))
 
 
 def _write(file: BinaryIO, state: dict[str, Any]) -> None:
@@ -76,22 +69,39 @@ def _write(file: BinaryIO, state: dict[str, Any]) -> None:
     np.savez(file, tree=np.frombuffer(tree, np.uint8), **named)
 
 
-def _read(file: BinaryIO, most_bytes: int | None = None) -> dict[str, Any]:
-    with np.load(file, allow_pickle=False) as stored:
-        entries = stored.zip.infolist()
-        # `_write` compresses nothing, so that all of it can't be larger than the whole.
-        if most_bytes is not None and (
-            any(entry.compress_type != ZIP_STORED for entry in entries)
-            or sum(entry.file_size for entry in entries) > most_bytes
-        ):
-            raise ValueError("compressed data")
-        unused = set(stored.files)
+def _read(file: BinaryIO, num_bytes: int) -> dict[str, Any]:
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            state = _read_stored(stored, num_bytes)
+    except Exception as error:  # all of this only reads foreign data, which can fail in any way
+        raise ValueError(f"it is not packed data ({type(error).__name__})") from None
+    if not isinstance(state, dict):
+        raise ValueError(f"it holds a {type(state).__name__}, not named values")
+    return state
 
-        def take(number: int) -> np.ndarray:
-            unused.remove(str(number))  # `_write` refers to each array once; every time would be a copy
-            return stored[str(number)]
 
-        return _unpack(json.loads(stored["tree"].tobytes()), take)
+def _read_stored(stored: Any, num_bytes: int) -> Any:
+    entries = stored.zip.infolist()
+    # `_write` compresses nothing, so that all of it can't be larger than the whole.
+    if any(entry.compress_type != ZIP_STORED for entry in entries) or sum(e.file_size for e in entries) > num_bytes:
+        raise ValueError("compressed data")
+    unused = set(stored.files)
+
+    def take(name: str) -> np.ndarray:
+        unused.remove(name)  # `_write` refers to each array once; every time would be a copy
+        _check_size(stored.zip, f"{name}.npy")
+        return stored[name]
+
+    return _unpack(json.loads(take("tree").tobytes()), lambda number: take(str(number)))
+
+
+def _check_size(archive: ZipFile, name: str) -> None:
+    """Raise ValueError for an array that says it is larger, or smaller, than what is there."""
+    headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    with archive.open(name) as file:
+        shape, _, dtype = headers[np.lib.format.read_magic(file)](file)
+        if prod(shape) * dtype.itemsize != archive.getinfo(name).file_size - file.tell():
+            raise ValueError("an array of another size")
 
 
 def _pack(value: Any, arrays: list[np.ndarray]) -> Any:

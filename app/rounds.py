@@ -1,17 +1,18 @@
 """The global rounds of a run, and those who watch them."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from logging import getLogger
-from typing import Any
 
 from flwr.app import ArrayRecord
 
 from espalier.app.engines.engine import Engine
 from espalier.app.memory import keep_memory
+from espalier.app.object_spec import error_line
 from espalier.app.reports.observers import RoundObserver, RoundReport
 from espalier.app.reports.progress import BarProgress, LogProgress
 from espalier.app.resources.planner import World
+from espalier.app.run_state import RunState
 from espalier.strategies import Hierarchical
 
 logger = getLogger("espalier")
@@ -26,8 +27,7 @@ def train(
     progress: BarProgress | LogProgress,
     *,
     timeout_seconds: float | None,
-    state: Mapping[str, Any] | None = None,
-    world: World | None = None,
+    state: RunState | None = None,
 ) -> ArrayRecord:
     """Run all global rounds, or those that a resumed run has left, and return the global model.
 
@@ -47,19 +47,13 @@ def train(
         Shows how far it is.
     timeout_seconds : float, optional
         How long an edge waits for replies.
-    state : Mapping[str, Any], optional (default: None)
-        What `StateSaver` saved of a run that is to go on.
-    world : World, optional (default: None)
-        What plans are made for.
+    state : RunState, optional (default: None)
+        Of a run that is to go on; the parts that have a state have taken it back, see `take_back`.
     """
     first_round, wall_seconds = 1, 0.0
     if state:
-        arrays, first_round, wall_seconds = state["arrays"], state["round"] + 1, state["wall_seconds"]
-        hierarchical.load_state_dict(state["strategies"])
-        engine.load_clients_state(state["clients"])
-        if world:
-            world.load_state_dict(state["world"])
-        logger.info("resumed after round %d", state["round"])
+        arrays, first_round, wall_seconds = state.arrays, state.round + 1, state.wall_seconds
+        logger.info("resumed after round %d", state.round)
     steps = hierarchical.edge_rounds * len(hierarchical.edges)
     keep_memory()
     progress.begin((first_round - 1) * steps, num_rounds * steps)
@@ -76,3 +70,20 @@ def train(
     finally:
         progress.end()
     return arrays
+
+
+def take_back(state: RunState, hierarchical: Hierarchical, engine: Engine, world: World | None) -> None:
+    """Give all who keep a state from round to round theirs, of a run that is to go on.
+
+    Raises
+    ------
+    ValueError
+        If it is not a state of theirs; in one line.
+    """
+    try:
+        hierarchical.load_state_dict(state.strategies)
+        engine.load_clients_state(state.clients)
+        if world:
+            world.load_state_dict(state.world)
+    except Exception as error:  # foreign data, which a strategy of a user's own may read too
+        raise ValueError(error_line(error)) from None
