@@ -1,19 +1,23 @@
 """The global rounds of a run, and those who watch them."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from logging import getLogger
 
+import torch
 from flwr.app import ArrayRecord
 
 from espalier.app.engines.engine import Engine
+from espalier.app.errors import UserError
 from espalier.app.memory import keep_memory
 from espalier.app.object_spec import error_line
 from espalier.app.reports.observers import RoundObserver, RoundReport
 from espalier.app.reports.progress import BarProgress, LogProgress
 from espalier.app.resources.planner import World
 from espalier.app.run_state import RunState
-from espalier.strategies import Hierarchical
+from espalier.strategies import Hierarchical, Round
 
 logger = getLogger("espalier")
 
@@ -59,9 +63,8 @@ def train(
     progress.begin((first_round - 1) * steps, num_rounds * steps)
     started = time.monotonic() - wall_seconds
     try:
-        for outcome in hierarchical.rounds(
-            engine.grid, arrays, num_rounds, first_round=first_round, timeout=timeout_seconds
-        ):
+        rounds = hierarchical.rounds(engine.grid, arrays, num_rounds, first_round=first_round, timeout=timeout_seconds)
+        for outcome in chain(first_after_resume(rounds), rounds) if state else rounds:
             arrays = outcome.arrays
             report = RoundReport(outcome, num_rounds, lambda: time.monotonic() - started)
             for observer in observers:
@@ -72,18 +75,42 @@ def train(
     return arrays
 
 
+class UnfitStateError(Exception):
+    """A saved state that is not one of this run's; the text says why."""
+
+
+@contextmanager
+def unfit_state() -> Iterator[None]:
+    """Lay what fails on the state: it is foreign data, which the strategies of a user's own read too."""
+    try:
+        yield
+    except (UserError, OSError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise UnfitStateError(error_line(error)) from error
+
+
 def take_back(state: RunState, hierarchical: Hierarchical, engine: Engine, world: World | None) -> None:
     """Give all who keep a state from round to round theirs, of a run that is to go on.
 
     Raises
     ------
-    ValueError
-        If it is not a state of theirs; in one line.
+    UnfitStateError
+        If they can't take it.
     """
-    try:
+    with unfit_state():
         hierarchical.load_state_dict(state.strategies)
         engine.load_clients_state(state.clients)
         if world:
             world.load_state_dict(state.world)
-    except Exception as error:  # foreign data, which a strategy of a user's own may read too
-        raise ValueError(error_line(error)) from None
+
+
+def first_after_resume(rounds: Iterator[Round]) -> Iterator[Round]:
+    """Yield the first round, if there is one; UnfitStateError if those who have taken their state back can't begin it.
+
+    Arrays of a wrong shape, say, are found out only by the strategy that they belong to.
+    """
+    with unfit_state():
+        outcome = next(rounds, None)
+    if outcome is not None:
+        yield outcome

@@ -47,7 +47,7 @@ from espalier.app.reports.tracker import Tracker, load_tracker
 from espalier.app.resources.planner import World, cells_of_clients, check_cell_size, check_deadline
 from espalier.app.resources.work import Work, split_work, whole_model_work
 from espalier.app.resources.world import world_of
-from espalier.app.rounds import take_back, train
+from espalier.app.rounds import UnfitStateError, take_back, train
 from espalier.app.run_state import RunState
 from espalier.app.strategy_spec import parse_strategy
 from espalier.app.streams import Streams, largest_frame_bytes, open_streams
@@ -135,16 +135,20 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         state = resumable_state(config, folder, task, model) if folder else None
         streams = opened.enter_context(streams_of(config, model, task, engine))
         federation = assemble(config, engine.grid, task, model, streams, observers=(progress,))
-        if state and folder:
-            go_on_from(state, folder, federation, engine)
         if folder is None:
             create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
             folder = opened.enter_context(create(path, config.as_dict()))
         logger.info("results go to %s", folder.path)
         with unwritable_as_user_error(folder.path), interrupted_in(folder.path):
-            if config.resume:
-                folder.go_on_after(state.round if state else 0, config.as_dict())
-            _run_with(config, engine, task, model, federation, folder, state, progress, title, tracker)
+            try:
+                if state:
+                    check_same_edges(state.edges, federation.edges)
+                    take_back(state, federation.hierarchical, engine, federation.world)
+                if config.resume:
+                    folder.go_on_after(state.round if state else 0, config.as_dict())
+                _run_with(config, engine, task, model, federation, folder, state, progress, title, tracker)
+            except UnfitStateError as error:
+                raise folder.other_state(str(error)) from error
         if not any(line.get("trained") for line in folder.read_metrics()):
             message = f"{folder.path}: no client trained in any round; metrics.jsonl has the reasons"
             if not config.rule:
@@ -504,23 +508,20 @@ def resumable_state(config: RunConfig, folder: ResultsFolder, task: Task, model:
     return state
 
 
-def go_on_from(state: RunState, folder: ResultsFolder, federation: Federation, engine: Engine) -> None:
-    """Give a run the state to go on from; UserError if it is not one of this run's."""
-    check_same_edges(state.edges, federation.edges, folder)
-    try:
-        take_back(state, federation.hierarchical, engine, federation.world)
-    except ValueError as error:
-        raise folder.other_state(str(error)) from None
+def check_same_edges(before: Mapping[str, Sequence[int]], now: Mapping[str, Sequence[int]]) -> None:
+    """Refuse other edges, or clients, than those of the run to resume: states belong to edges.
 
-
-def check_same_edges(
-    before: Mapping[str, Sequence[int]], now: Mapping[str, Sequence[int]], folder: ResultsFolder
-) -> None:
-    """Raise UserError where a client's edge is another one than in the run to resume: states belong to edges."""
+    Raises
+    ------
+    UserError
+        If a client is at another edge.
+    UnfitStateError
+        If the clients are others.
+    """
     edge_before = {client: edge for edge, clients in before.items() for client in clients}
     edge_now = {client: edge for edge, clients in now.items() for client in clients}
     if edge_before.keys() != edge_now.keys():
-        raise folder.other_state("it is of other clients")
+        raise UnfitStateError("edges: it is of other clients")
     for client, edge in sorted(edge_now.items()):
         if edge != edge_before[client]:
             raise UserError(
