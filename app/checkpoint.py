@@ -5,11 +5,13 @@ import os
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
+from espalier.app.durable import replace_file
 from espalier.clients.messages.arrays import values_of
 
 _HEAD_BYTES = 8  # the length of what precedes the arrays
@@ -26,28 +28,22 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
     state : dict[str, Any]
         Numbers, strings, bytes, arrays, Flower records, and lists, tuples and dicts of these.
     """
-    temporary = path.with_suffix(".part")
-    with temporary.open("wb") as file:
-        arrays: list[np.ndarray] = []
-        tree = json.dumps(_pack(state, arrays)).encode()
-        named: dict[str, Any] = {str(i): array for i, array in enumerate(arrays)}
-        np.savez(file, tree=np.frombuffer(tree, np.uint8), **named)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    replace_file(path, lambda file: _write(file, state))
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Return what `save_state` wrote; nothing in the file is executed.
+    """Return what `save_state` wrote; nothing in the file is executed, and its arrays take no more memory than it.
 
     Raises
     ------
-    OSError, ValueError, KeyError, zipfile.BadZipFile
-        If the file can't be read or is not such a file.
+    OSError
+        If the file can't be opened.
+    ValueError
+        If it is not such a file.
     """
-    # The file is opened here, since np.load leaves it open where it turns out not to be an archive.
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-        return _unpack(json.loads(stored["tree"].tobytes()), lambda number: stored[str(number)])
+    with path.open("rb") as file:
+        num_bytes = os.fstat(file.fileno()).st_size
+        return _named_values(lambda: _read(file, num_bytes))
 
 
 def to_bytes(state: dict[str, Any]) -> bytes:
@@ -70,8 +66,13 @@ def from_bytes(data: bytes) -> dict[str, Any]:
     ValueError
         If `data` are not such bytes.
     """
+    return _named_values(lambda: _from_bytes(data))
+
+
+def _named_values(read: Callable[[], Any]) -> dict[str, Any]:
+    """Return what was read; ValueError, in one way, for all that can be wrong with it."""
     try:
-        state = _from_bytes(data)
+        state = read()
     except Exception as error:  # all of this only reads foreign data, which can fail in any way
         raise ValueError(f"it is not packed data ({type(error).__name__})") from None
     if not isinstance(state, dict):
@@ -93,6 +94,42 @@ def _from_bytes(data: bytes) -> Any:
         raise ValueError("more or fewer bytes than the arrays have")
     # `to_bytes` refers to each array once; every time is a copy.
     return _unpack(tree, arrays.pop)
+
+
+def _write(file: BinaryIO, state: dict[str, Any]) -> None:
+    arrays: list[np.ndarray] = []
+    tree = json.dumps(_pack(state, arrays)).encode()
+    named: dict[str, Any] = {str(i): array for i, array in enumerate(arrays)}
+    np.savez(file, tree=np.frombuffer(tree, np.uint8), **named)
+
+
+def _read(file: BinaryIO, num_bytes: int) -> Any:
+    with np.load(file, allow_pickle=False) as stored:
+        return _read_stored(stored, num_bytes)
+
+
+def _read_stored(stored: Any, num_bytes: int) -> Any:
+    entries = stored.zip.infolist()
+    # `_write` compresses nothing, so that all of it can't be larger than the whole.
+    if any(entry.compress_type != ZIP_STORED for entry in entries) or sum(e.file_size for e in entries) > num_bytes:
+        raise ValueError("compressed data")
+    unused = set(stored.files)
+
+    def take(name: str) -> np.ndarray:
+        unused.remove(name)  # `_write` refers to each array once; every time would be a copy
+        _check_size(stored.zip, f"{name}.npy")
+        return stored[name]
+
+    return _unpack(json.loads(take("tree").tobytes()), lambda number: take(str(number)))
+
+
+def _check_size(archive: ZipFile, name: str) -> None:
+    """Raise ValueError for an array that says it is larger, or smaller, than what is there."""
+    headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    with archive.open(name) as file:
+        shape, _, dtype = headers[np.lib.format.read_magic(file)](file)
+        if prod(shape) * dtype.itemsize != archive.getinfo(name).file_size - file.tell():
+            raise ValueError("an array of another size")
 
 
 def _pack(value: Any, arrays: list[np.ndarray]) -> Any:

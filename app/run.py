@@ -2,11 +2,10 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from errno import EDQUOT, EFBIG, EIO, ENOSPC
 from logging import getLogger
 from pathlib import Path
-from typing import Any
 
 from flwr.app import ArrayRecord
 from torch import nn
@@ -32,7 +31,8 @@ from espalier.app.reports.observers import (
 )
 from espalier.app.reports.progress import BarProgress, LogProgress
 from espalier.app.reports.tracker import Tracker, load_tracker
-from espalier.app.rounds import train
+from espalier.app.rounds import UnfitStateError, take_back, train
+from espalier.app.run_state import RunState
 from espalier.app.tasks.common import compute_device, set_up_torch
 from espalier.app.tasks.task import Task
 from espalier.app.tiers.cloud import refuse_rules_over_all_cells
@@ -43,6 +43,7 @@ from espalier.app.tiers.states import OwnState
 from espalier.clients.messages.cut import as_blocks
 from espalier.sim.in_process_grid import GridLost
 from espalier.strategies import Profile
+from espalier.strategies.screening import array_fault
 from espalier.strategies.split import FineTuning
 
 logger = getLogger("espalier")
@@ -90,36 +91,42 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
     warn_of_unused(config)
     set_up_torch(config.device, config.train.torch_threads)
     title = RunTitle(config.algorithm.name, config.data.title, config.seed)
-    folder = ResultsFolder.reopen(Path(config.resume), config.as_dict()) if config.resume else None
     path = ResultsFolder.path_for(config.output_dir, results_parent, title)
-    if not folder:
-        refuse_used(path)
-    tracker = load_tracker(config.report.tracker)
-    task, model = checked_task(config)
-    state = resumable_state(config, folder, task) if folder else None
-    with (
-        lost_grid_as_user_error(folder.path if folder else path),
-        streams_of(config, model, task, engine.stream_patience_seconds) as streams,
-    ):
+    with ExitStack() as opened:
+        folder = None
+        if config.resume:
+            folder = opened.enter_context(ResultsFolder.reopen(Path(config.resume), config.as_dict()))
+        else:
+            refuse_used(path)
+        tracker = load_tracker(config.report.tracker)
+        task, model = checked_task(config)
+        state = resumable_state(config, folder, task, model) if folder else None
+        opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
+        streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
         if isinstance(engine, ServesEdges) and not config.is_flat:
             federation, engine = assemble_served(config, engine, task, model, streams, observers=(progress,))
         else:
             federation = assemble(config, engine.grid, task, model, streams, observers=(progress,))
-        if state:
-            check_same_edges(state["edges"], federation.edges)
-        if folder:
-            folder.go_on_after(state["round"] if state else 0, config.as_dict())
-        else:
-            folder = ResultsFolder.create(path, config.as_dict())
+        if folder is None:
+            create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
+            folder = opened.enter_context(create(path, config.as_dict()))
         logger.info("results go to %s", folder.path)
         with unwritable_as_user_error(folder.path), interrupted_in(folder.path):
-            _run_with(config, engine, task, model, federation, folder, state, progress, title, tracker)
-    if not any(line.get("trained") for line in folder.read_metrics()):
-        message = f"{folder.path}: no client trained in any round; metrics.jsonl has the reasons"
-        if not config.rule:
-            raise UserError(message)
-        logger.warning(message)  # that nobody can take part is what such a run may have to say
-    return folder.path
+            try:
+                if state:
+                    check_same_edges(state.edges, federation.edges)
+                    take_back(state, federation.hierarchical, engine, federation.world)
+                if config.resume:
+                    folder.go_on_after(state.round if state else 0, config.as_dict())
+                _run_with(config, engine, task, model, federation, folder, state, progress, title, tracker)
+            except UnfitStateError as error:
+                raise folder.other_state(str(error)) from error
+        if not any(line.get("trained") for line in folder.read_metrics()):
+            message = f"{folder.path}: no client trained in any round; metrics.jsonl has the reasons"
+            if not config.rule:
+                raise UserError(message)
+            logger.warning(message)  # that nobody can take part is what such a run may have to say
+        return folder.path
 
 
 def _run_with(
@@ -129,7 +136,7 @@ def _run_with(
     model: nn.Module,
     federation: Federation,
     folder: ResultsFolder,
-    state: dict[str, Any] | None,
+    state: RunState | None,
     progress: ProgressDisplay,
     title: RunTitle,
     tracker: Tracker | None,
@@ -138,7 +145,7 @@ def _run_with(
     hierarchical, world = federation.hierarchical, federation.world
     if world:
         folder.write_json("world.json", world.describe())
-    frozen = head_weights(model) if config.algorithm.freezes_head else ArrayRecord()
+    frozen = frozen_weights(config, model)
     closed_form = closed_form_of(config, task, model, federation.profiles)
     timeout = config.deploy.reply_timeout or None
     device = compute_device(config.device)
@@ -152,13 +159,12 @@ def _run_with(
     arrays = train(
         engine,
         hierarchical,
-        ArrayRecord({n: array for n, array in ArrayRecord(model.state_dict()).items() if n not in frozen}),
+        travelling_weights(config, model),
         config.federation.global_rounds,
         observers,
         progress,
         timeout_seconds=timeout,
         state=state,
-        world=world,
     )
     model.load_state_dict(ArrayRecord({**arrays, **frozen}).to_torch_state_dict())
     if config.algorithm.splits and config.fine_tune.steps:
@@ -227,9 +233,11 @@ def run_edge(
             OwnState(federation.hierarchical.edges[config.deploy.edge_name], federation.world),
             timeout_seconds=config.deploy.reply_timeout or None,
         )
-        edge.report_to(ResultsFolder.create(path, config.as_dict()))
-        keep_memory()
-        serve(edge, listener, is_over, look_seconds)
+        create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
+        with create(path, config.as_dict()) as folder:
+            edge.report_to(folder)
+            keep_memory()
+            serve(edge, listener, is_over, look_seconds)
 
 
 def warn_of_unused(config: RunConfig) -> None:
@@ -248,23 +256,46 @@ def closed_form_of(
     return closed_form_bits(as_blocks(model), task.example_input(), cuts, config.train, profiles)
 
 
-def resumable_state(config: RunConfig, folder: ResultsFolder, task: Task) -> dict[str, Any] | None:
+def frozen_weights(config: RunConfig, model: nn.Module) -> ArrayRecord:
+    """Return the weights of a new model that are never trained and do not travel."""
+    return head_weights(model) if config.algorithm.freezes_head else ArrayRecord()
+
+
+def travelling_weights(config: RunConfig, model: nn.Module) -> ArrayRecord:
+    """Return the weights of a model that the cloud and the clients send each other."""
+    frozen = frozen_weights(config, model)
+    return ArrayRecord({name: array for name, array in ArrayRecord(model.state_dict()).items() if name not in frozen})
+
+
+def resumable_state(config: RunConfig, folder: ResultsFolder, task: Task, model: nn.Module) -> RunState | None:
     """Return the state to go on from, None if there is none yet; UserError if it is not one of this run's."""
     state = folder.load_state()
     if state is None:
         return None
-    if state["data"] != task.data_fingerprint():
+    if state.data != task.data_fingerprint():
         raise bad_value("data-dir", config.data.data_dir, f"the data of the run to resume, {folder.path}")
-    if state["round"] > config.federation.global_rounds:
-        allowed = f"at least {state['round']}, the rounds that are over"
+    if state.round > config.federation.global_rounds:
+        allowed = f"at least {state.round}, the rounds that are over"
         raise bad_value("global-rounds", config.federation.global_rounds, allowed)
+    if fault := array_fault(state.arrays, travelling_weights(config, model)):
+        raise folder.other_state(f"arrays: {fault}")
     return state
 
 
 def check_same_edges(before: Mapping[str, Sequence[int]], now: Mapping[str, Sequence[int]]) -> None:
-    """Raise UserError where a client's edge is another one than in the run to resume: states belong to edges."""
+    """Refuse other edges, or clients, than those of the run to resume: states belong to edges.
+
+    Raises
+    ------
+    UserError
+        If a client is at another edge.
+    UnfitStateError
+        If the clients are others.
+    """
     edge_before = {client: edge for edge, clients in before.items() for client in clients}
     edge_now = {client: edge for edge, clients in now.items() for client in clients}
+    if edge_before.keys() != edge_now.keys():
+        raise UnfitStateError("edges: it is of other clients")
     for client, edge in sorted(edge_now.items()):
         if edge != edge_before[client]:
             raise UserError(

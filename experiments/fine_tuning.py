@@ -62,7 +62,7 @@ def measure(folder: Path, config: RunConfig) -> list[Result]:
             means.append({key: evaluated[-1][key]["mean"] for key in (ACCURACY, LOSS)})
             continue
         conversations = {
-            name: edge.personalise(state["arrays"], setting, MemberGrid(grid, hierarchical.topology[name]))
+            name: edge.personalise(state.arrays, setting, MemberGrid(grid, hierarchical.topology[name]))
             for name, edge in hierarchical.edges.items()
             if isinstance(edge, SplitEdge)
         }

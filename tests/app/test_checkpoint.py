@@ -1,6 +1,10 @@
 """The state file."""
 
 import pickle
+import zipfile
+from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -44,12 +48,6 @@ def test_what_cannot_be_saved_is_refused_and_the_old_state_stays(tmp_path):
     with pytest.raises(TypeError, match="a set can't be saved"):
         save_state(path, {"round": {1, 2}})
     assert load_state(path) == {"round": 1}
-
-
-def test_a_file_with_pickles_is_refused(tmp_path):
-    np.savez(tmp_path / "state.npz", tree=np.array([{"a": 1}], dtype=object))
-    with pytest.raises(ValueError, match="allow_pickle"):
-        load_state(tmp_path / "state.npz")
 
 
 def test_bytes_come_back_as_they_were():
@@ -115,3 +113,94 @@ class Evil:
 def test_other_bytes_are_refused_in_one_way(data):
     with pytest.raises(ValueError, match=r"packed data|named values"):
         from_bytes(data)
+
+
+def file_of(state):
+    """Return the bytes of the file of a state."""
+    with TemporaryDirectory() as folder:
+        save_state(Path(folder) / "state.npz", state)
+        return (Path(folder) / "state.npz").read_bytes()
+
+
+def load(folder, data):
+    (folder / "state.npz").write_bytes(data)
+    return load_state(folder / "state.npz")
+
+
+def npz(**arrays):
+    buffer = BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def tree(text):
+    return np.frombuffer(text, np.uint8)
+
+
+def encrypted(data):
+    """Say of the first entry that it is encrypted."""
+    flagged = bytearray(data)
+    flagged[6] |= 1
+    flagged[data.index(b"PK\x01\x02") + 8] |= 1
+    return bytes(flagged)
+
+
+def test_a_file_with_pickles_is_refused(tmp_path):
+    np.savez(tmp_path / "state.npz", tree=np.array([Evil()], dtype=object))
+    with pytest.raises(ValueError, match="packed data"):
+        load_state(tmp_path / "state.npz")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"PK\x03\x04",
+        pickle.dumps(Evil()),
+        b"\x93NUMPY\x01\x00",
+        file_of(STATE)[:-40],
+        npz(a=np.zeros(3)),
+        npz(tree=tree(b"no json")),
+        npz(tree=tree(b"[1]")),
+        npz(tree=tree(b'{"dict": [["a", {"array": 7}]]}')),
+        npz(tree=tree(b'{"strange": 1}')),
+        npz(tree=tree(b'{"dict": 3}')),
+        npz(tree=tree(b'{"dict": [["a", {"metrics": {"dict": [["b", "text"]]}}]]}')),
+        npz(tree=tree(b"[" * 100_000)),
+        # It would be as many copies.
+        npz(**{"tree": tree(b'{"dict": [["a", {"array": 0}], ["b", {"array": 0}]]}'), "0": np.zeros(3)}),
+        encrypted(file_of({})),
+        file_of({}).replace(b"(12,), }", b"(-2,), }"),
+    ],
+)
+def test_another_file_is_refused_in_one_way(tmp_path, data):
+    with pytest.raises(ValueError, match=r"packed data|named values"):
+        load(tmp_path, data)
+
+
+def test_a_file_that_would_grow_is_refused(tmp_path):
+    buffer = BytesIO()
+    np.savez_compressed(buffer, tree=tree(b'{"dict": [["a", {"array": 0}]]}'), **{"0": np.zeros(10**7, np.uint8)})
+    assert len(buffer.getvalue()) < 100_000
+    with pytest.raises(ValueError, match="packed data"):
+        load(tmp_path, buffer.getvalue())
+    # Too small a thing to be larger than the whole.
+    buffer = BytesIO()
+    np.savez_compressed(buffer, tree=tree(b'{"dict": []}'))
+    with pytest.raises(ValueError, match="packed data"):
+        load(tmp_path, buffer.getvalue())
+    # Entries that are one and the same.
+    buffer = BytesIO(file_of({"a": np.zeros(1000, np.uint8)}))
+    with zipfile.ZipFile(buffer, "a") as archive:
+        archive.filelist += archive.filelist * 3
+        archive._didModify = True
+    with pytest.raises(ValueError, match="packed data"):
+        load(tmp_path, buffer.getvalue())
+    # An array that says it is larger than what is there.
+    data = file_of({"a": np.zeros(1000, np.uint8)})
+    for length in ("1000000000000", "3000000000"):
+        huge = data.replace(b"(1000,), }".ljust(20), f"({length},), }}".encode().ljust(20))
+        assert len(huge) == len(data)
+        assert huge != data
+        with pytest.raises(ValueError, match="packed data"):
+            load(tmp_path, huge)
