@@ -4,6 +4,7 @@ It is the one module of the project that leans on names Flower does not call pub
 inside the metadata, `make_message`, the codes of error replies and the Protobuf form of records.
 """
 
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -375,6 +376,11 @@ def unavailable(message: Message, reason: str) -> Message:
         group_id=metadata.group_id,
         message_type=metadata.message_type,
     )
+
+
+def is_in_simulation() -> bool:
+    """Return whether this is a process of Flower's simulation, which starts Ray in another thread."""
+    return "flwr.server.superlink.fleet.vce.vce_api" in sys.modules
 
 
 def ensure_run_id() -> int:
