@@ -19,8 +19,8 @@ from espalier.app.algorithms.build import (
     under_cloud,
 )
 from espalier.app.algorithms.split_edges import check_cuts
+from espalier.app.config import sections
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.sections import Federation as SectionOfFederation
 from espalier.app.errors import UserError
 from espalier.app.federation import assign_edges, gather_clients, gather_devices
 from espalier.app.reports.bytes import ByteMeter
@@ -195,18 +195,19 @@ def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, obse
 def book(meter: ByteMeter, world: World | None, edge: str, counted: Counted) -> None:
     """Count what an edge counted that runs elsewhere, as if it ran here."""
     meter.add(edge, counted.sent)
-    for server_round, report in counted.plans if world else ():
-        world.edges[edge].carried_out(server_round, report)  # type: ignore[union-attr]
+    if world:
+        for server_round, report in counted.plans:
+            world.edges[edge].carried_out(server_round, report)
 
 
-def alone(federation: SectionOfFederation) -> SectionOfFederation:
+def alone(federation: sections.Federation) -> sections.Federation:
     """Return the settings for an edge that runs by itself: the cloud's own strategy may need more than this one."""
     return federation.model_copy(update={"cloud_strategy": parse_strategy("cloud-strategy", "FedAvg")})
 
 
 def algorithm_over(
     config: RunConfig,
-    federation: SectionOfFederation,
+    federation: sections.Federation,
     make_edge: MakeEdge,
     topology: Mapping[str, Sequence[int]],
     client_of: Mapping[int, int],

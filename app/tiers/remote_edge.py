@@ -1,6 +1,6 @@
 """An edge that has a host of its own, as the cloud's run sees it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import getLogger
 from typing import Any, TypeVar
 
@@ -45,7 +45,7 @@ class RemoteEdge:
         The edge.
     gateway : int
         Node id of its gateway.
-    clients : Sequence[int]
+    clients : Iterable[int]
         Numbers of its clients.
     edge_rounds : int
         Edge rounds in a global round.
@@ -67,7 +67,7 @@ class RemoteEdge:
         self,
         name: str,
         gateway: int,
-        clients: Sequence[int],
+        clients: Iterable[int],
         edge_rounds: int,
         state: CloudState,
         *,
@@ -79,7 +79,7 @@ class RemoteEdge:
     ) -> None:
         self.name = name
         self.gateway = gateway
-        self.clients = tuple(clients)
+        self.clients = frozenset(clients)
         self.edge_rounds = edge_rounds
         self.wait_seconds = wait_seconds
         self.reply_seconds = reply_seconds

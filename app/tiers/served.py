@@ -82,6 +82,7 @@ class EdgeApp:
 
     def __init__(self, config: RunConfig, profiles: Sequence[Profile]) -> None:
         self._config = config
+        self._run_config = config.as_dict()
         self._profiles = {profile.node_id: profile for profile in profiles}
         self._client_of = {profile.node_id: profile.partition_id for profile in profiles}
         self._topology = group_by_edge(profiles, config.edges)
@@ -108,10 +109,8 @@ class EdgeApp:
         grid = InProcessGrid(
             self._client_app,
             len(members),
-            run_config=config.as_dict(),
-            node_configs=[
-                {"partition-id": client, "num-partitions": config.federation.num_clients} for client in clients
-            ],
+            run_config=self._run_config,
+            node_configs=[{"partition-id": client, "num-partitions": len(self._profiles)} for client in clients],
             node_ids=members,
         )
         meter = ByteMeter({"edge": "edge"})

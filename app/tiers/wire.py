@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from espalier.strategies.split import Personalised
 
 Wire = dict[str, Any]
 DIRECTIONS = ("downlink", "uplink")
-MOST_BYTES = 2**63
+LIMIT = 2**63  # of counts and amounts
 # What `EdgeResources` reports of an edge round: numbers of clients, and a figure for each that was selected.
 CLIENTS_OF_A_PLAN = ("eligible", "eligible_at_full_power", "selected", "late")
 WHOLE_OF_A_CLIENT = ("local_rounds", "option")
@@ -101,7 +101,7 @@ def outcome_to_wire(outcome: EdgeOutcome, client_of: Mapping[int, int]) -> Wire:
     return {"arrays": outcome.arrays, "rounds": rounds}
 
 
-def updates_from_wire(wire: Wire, sent: ArrayRecord, edge_rounds: int, clients: Sequence[int]) -> list[Update]:
+def updates_from_wire(wire: Wire, sent: ArrayRecord, edge_rounds: int, clients: Collection[int]) -> list[Update]:
     """Return the edge rounds of a global round, each with the model at the end of the last.
 
     Parameters
@@ -112,7 +112,7 @@ def updates_from_wire(wire: Wire, sent: ArrayRecord, edge_rounds: int, clients: 
         The model that the edge started from.
     edge_rounds : int
         How many edge rounds there must be.
-    clients : Sequence[int]
+    clients : Collection[int]
         The edge's clients.
 
     Raises
@@ -147,14 +147,14 @@ def counted_to_wire(counts: Counter[Link], plans: Sequence[tuple[int, dict[str, 
     return {"sent": sent, "plans": list(plans)}
 
 
-def counted_from_wire(wire: Wire, clients: Sequence[int], edge_rounds: range) -> Counted:
+def counted_from_wire(wire: Wire, clients: Collection[int], edge_rounds: range) -> Counted:
     """Return what `counted_to_wire` made, somewhere else; raises what `updates_from_wire` does.
 
     Parameters
     ----------
     wire : dict
         What an edge says.
-    clients : Sequence[int]
+    clients : Collection[int]
         The edge's clients.
     edge_rounds : range
         Numbers of the edge rounds that may have been planned.
@@ -168,16 +168,16 @@ def counted_from_wire(wire: Wire, clients: Sequence[int], edge_rounds: range) ->
             or (direction, kind) in sent
         ):
             raise ValueError(f"its bytes are of {direction!r}, {kind!r}")
-        if type(count) is not int or not 0 <= count < MOST_BYTES:
+        if type(count) is not int or not 0 <= count < LIMIT:
             raise ValueError(f"its bytes of {kind!r} are {count!r}")
         sent[direction, kind] = count
     numbers = [number for number, _ in wire["plans"]]
     if numbers != sorted(set(numbers)) or any(type(n) is not int or n not in edge_rounds for n in numbers):
         raise ValueError(f"its plans are of edge rounds {numbers}")
-    return Counted(sent, [(number, _plan(report, set(clients))) for number, report in wire["plans"]])
+    return Counted(sent, [(number, _plan(report, clients)) for number, report in wire["plans"]])
 
 
-def _plan(report: Any, clients: set[int]) -> dict[str, Any]:
+def _plan(report: Any, clients: Collection[int]) -> dict[str, Any]:
     """Return the report of an edge round that was planned, if it is one of these clients."""
     if not isinstance(report, dict) or report.keys() != OF_A_PLAN:
         raise ValueError("a plan has other fields than a report")
@@ -204,7 +204,7 @@ def _plan(report: Any, clients: set[int]) -> dict[str, Any]:
 
 
 def _is_amount(value: Any, kinds: tuple[type, ...]) -> bool:
-    return type(value) in kinds and 0 <= value < MOST_BYTES
+    return type(value) in kinds and 0 <= value < LIMIT
 
 
 def evaluation_to_wire(evaluation: Evaluation, client_of: Mapping[int, int]) -> Wire:
@@ -217,7 +217,7 @@ def evaluation_to_wire(evaluation: Evaluation, client_of: Mapping[int, int]) -> 
     }
 
 
-def evaluation_from_wire(wire: Wire, clients: Sequence[int], figures: Sequence[str]) -> Evaluation:
+def evaluation_from_wire(wire: Wire, clients: Collection[int], figures: Sequence[str]) -> Evaluation:
     """Return what `evaluation_to_wire` made, somewhere else; raises what `updates_from_wire` does.
 
     Each client's metrics have to hold these figures.
@@ -239,7 +239,7 @@ def heads_to_wire(result: Personalised, client_of: Mapping[int, int]) -> Wire:
     }
 
 
-def heads_from_wire(wire: Wire, clients: Sequence[int]) -> Personalised:
+def heads_from_wire(wire: Wire, clients: Collection[int]) -> Personalised:
     """Return what `heads_to_wire` made, somewhere else; raises what `updates_from_wire` does."""
     heads = dict(zip(_nodes(wire["heads"], clients), wire["heads"].values(), strict=True))
     for head in heads.values():
@@ -256,14 +256,14 @@ def _failures_to_wire(failures: Sequence[Failure], client_of: Mapping[int, int])
     return [(None if f.node_id == EVERYBODY else client_of[f.node_id], f.reason) for f in failures]
 
 
-def _failures_from_wire(failures: Sequence[Any], clients: Sequence[int]) -> list[Failure]:
+def _failures_from_wire(failures: Sequence[Any], clients: Collection[int]) -> list[Failure]:
     return [
         Failure(EVERYBODY if client is None else _nodes([client], clients)[0], " ".join(str(reason).split()))
         for client, reason in failures
     ]
 
 
-def _nodes(numbers: Any, clients: Sequence[int]) -> list[int]:
+def _nodes(numbers: Any, clients: Collection[int]) -> list[int]:
     numbers = list(numbers)
     if foreign := [number for number in numbers if not isinstance(number, int) or number not in clients]:
         raise ValueError(f"client {foreign[0]!r} is not one of the edge's")
@@ -295,7 +295,7 @@ def _finite_metrics(value: Any) -> MetricRecord | None:
     return metrics
 
 
-def _by_node(metrics: Mapping[Any, Any], clients: Sequence[int], figures: Sequence[str]) -> dict[int, MetricRecord]:
+def _by_node(metrics: Mapping[Any, Any], clients: Collection[int], figures: Sequence[str]) -> dict[int, MetricRecord]:
     """Return each client's metrics of an evaluation, as the reports need them; NaN is a figure too."""
     for own in metrics.values():
         _metrics(own)

@@ -83,6 +83,14 @@ def test_node_ids_follow_the_seed_and_tell_nothing():
     assert [node.node_id for node in grids[0].get_nodes()] == grids[0].get_node_ids()
 
 
+def test_node_ids_can_be_given():
+    grid = InProcessGrid(app, 2, node_ids=[9, 5])
+    assert by_partition(grid) == [9, 5]
+    assert grid.get_node_ids() == [5, 9]
+    with pytest.raises(ValueError, match="node_ids has 1 entries for 2 nodes"):
+        InProcessGrid(app, 2, node_ids=[9])
+
+
 def test_context_holds_both_configs():
     configs = [{"edge-name": "north"}, {"edge-name": "south", "num-partitions": 9}]
     grid = InProcessGrid(app, 2, run_config={"lr": 0.5}, node_configs=configs)

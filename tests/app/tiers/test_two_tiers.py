@@ -206,21 +206,24 @@ def test_an_edge_that_is_gone_for_a_round_is_left_out_of_it_alone(tmp_path, shor
     assert summary(cloud)["failures"] == 2
 
 
-def test_an_interrupted_cloud_goes_on_from_its_last_round_while_the_edges_run(tmp_path, short_path):
-    settings = SMALL | CASES["h-fedavg"] | {"global_rounds": 3}
+@pytest.mark.parametrize("name", ["h-fedavg", "rawhfl"])
+def test_an_interrupted_cloud_goes_on_from_its_last_round_while_the_edges_run(tmp_path, short_path, name):
+    settings = SMALL | CASES[name] | {"global_rounds": 3}
+    half = settings["num_clients"] // 2
+    clients_of = {"edge-0": list(range(half)), "edge-1": list(range(half, 2 * half))}
     server = run_app(tmp_path / "server", **settings)
 
     def interrupt(number):
         if number == 2:
             raise KeyboardInterrupt
 
-    with edge_hosts(short_path, TWO, **settings) as hosts:
+    with edge_hosts(short_path, clients_of, **settings) as hosts:
         with pytest.raises(KeyboardInterrupt):
             run_cloud(tmp_path / "cloud", hosts, after_round=interrupt, **settings)
         cloud = run_cloud(tmp_path / "cloud", hosts, output_dir="", resume=str(tmp_path / "cloud"), **settings)
     assert [line["round"] for line in lines(cloud, "global")] == [1, 2, 3]
     assert same_weights(cloud, server)
-    assert same_figures(cloud, server)
+    assert same_figures(cloud, server, bytes_too=True)
 
 
 def test_edges_go_by_any_name_and_clients_need_not_be_blocks(tmp_path, short_path):
