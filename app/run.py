@@ -57,7 +57,12 @@ def simulation(config: RunConfig) -> Iterator[Engine]:
     if config.engine != "ray":
         yield InProcess.open(num_clients, values, seed)
         return
-    from espalier.app.engines.ray import Ray  # which other runs have no time for, and need not have
+    try:
+        from espalier.app.engines.ray import Ray  # which other runs have no time for, and need not have
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise bad_value("engine", "ray", "another one: Ray is not installed (pip install ray)") from None
 
     on_gpu = compute_device(config.device).type == "cuda"
     edges = 0 if config.is_flat else config.edges

@@ -6,6 +6,7 @@ turns, and compares CPU seconds per global round, which other programs on the ma
 - the critical path, that is the driver's and those of the worker that took longest, of two edges on two workers, over
   one process;
 - what one worker and its driver take more than one process, which is what a global round costs beyond its work;
+- the memory that a worker has for itself, and what it shares;
 - 200 small messages in flight, per second;
 - on 16 cores or more: 16 edges on 16 workers over one process, by the clock.
 
@@ -93,6 +94,7 @@ def compare(config: RunConfig, num_workers: int) -> None:
             alone.append(one)
             path.append(driver + max(own))
             walls.append((wall, wall_there))
+        own_bytes, shared_bytes = memory_of(workers[0])
     edges = config.edges
     same = all(torch.equal(first[name], second[name]) for name in first)
     took, critical = median(alone[1:]), median(path[1:])
@@ -102,6 +104,7 @@ def compare(config: RunConfig, num_workers: int) -> None:
     print(f"  critical path    {critical:8.3f} CPU s/round, {took / critical:.2f} times as fast")
     if num_workers == 1:
         print(f"  beyond the work  {1e3 * (critical - took):8.1f} ms/round")
+    print(f"  a worker has     {own_bytes / 1e9:8.2f} GB for itself, and shares {shared_bytes / 1e9:.2f} GB")
     print(f"  by the clock     {clock[0]:8.3f} and {clock[1]:.3f} s/round, {clock[0] / clock[1]:.2f} times as fast")
 
 
@@ -125,6 +128,14 @@ def cpu_seconds(pid: int) -> float:
     """Return the CPU time that a process has had, to the nanosecond (Linux)."""
     tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+
+def memory_of(pid: int) -> tuple[int, int]:
+    """Return how many bytes of memory a process has for itself, and how many it shares with others (Linux)."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    sizes = {name: 1024 * int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    own = sizes["Private_Clean"] + sizes["Private_Dirty"]
+    return own, sizes["Rss"] - own
 
 
 def messages() -> None:

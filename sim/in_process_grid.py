@@ -5,6 +5,7 @@ inside the metadata, `make_message`, the codes of error replies, the Protobuf fo
 of them.
 """
 
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -381,6 +382,11 @@ def unavailable(message: Message, reason: str) -> Message:
         group_id=metadata.group_id,
         message_type=metadata.message_type,
     )
+
+
+def is_in_simulation() -> bool:
+    """Return whether this is a process of Flower's simulation, which starts Ray in another thread."""
+    return "flwr.server.superlink.fleet.vce.vce_api" in sys.modules
 
 
 def ensure_run_id() -> int:

@@ -293,7 +293,7 @@ class RayWorkers(Section):
     name = "ray"
 
     workers: NotNegative = 0
-    """Worker processes; 0: one for each core, of this machine or of the cluster."""
+    """Worker processes; 0: one for each core, of this machine or of the cluster, but no more than edges or clients."""
     address: str = ""
     """HOST:PORT of a cluster that `ray start` made, or auto; "" starts Ray on this machine."""
     gpus_per_worker: Annotated[float, Field(ge=0, le=64)] = 0.0

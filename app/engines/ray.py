@@ -178,11 +178,11 @@ class Ray:
             gpus_per_worker=section.gpus_per_worker,
             threads=self._threads,
             on_gpu=self._on_gpu,
+            enough=self._num_edges or self._num_clients,
         )
-        if is_connected() or section.address:
-            owns_cores = not is_connected()  # Flower's simulation has taken them all
+        if (has_ray := is_connected()) or section.address:
             self._open.enter_context(started_ray(section.address))
-            return share_out(machines_of_ray(), counts_cores=owns_cores)
+            return share_out(machines_of_ray(), counts_cores=not has_ray)  # Flower's simulation has taken all cores
         places = share_out([machine_here()])
         self._open.enter_context(started_ray(""))
         return places

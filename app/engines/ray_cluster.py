@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import socket
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,10 +24,12 @@ import torch
 
 from espalier.app.errors import bad_value
 from espalier.clients.device import cpu_count, memory_bytes
+from espalier.sim.in_process_grid import is_in_simulation
 from espalier.sim.ray_grid import Place
 
 ADDRESS_ALLOWED = "'' to start Ray here, 'auto', or the HOST:PORT that `ray start --head` printed"
 CONNECT_SECONDS = 5.0
+SIMULATION_SECONDS = 120.0
 # What a worker holds for itself: Python, PyTorch and Flower. See docs/scale.md for what comes on top.
 WORKER_BYTES = 300e6
 
@@ -54,7 +57,10 @@ class Machine:
 
 
 def is_connected() -> bool:
-    """Return whether this process has a Ray: in Flower's simulation it does."""
+    """Return whether this process has a Ray; in Flower's simulation wait for it, since two can't be started."""
+    deadline = time.monotonic() + SIMULATION_SECONDS
+    while is_in_simulation() and not ray.is_initialized() and time.monotonic() < deadline:
+        time.sleep(0.1)
     return ray.is_initialized()
 
 
@@ -151,6 +157,7 @@ def places_of(
     threads: int,
     *,
     on_gpu: bool,
+    enough: int | None = None,
     counts_cores: bool = True,
 ) -> list[Place]:
     """Return where workers go: to each machine as many as its part of all cores.
@@ -160,13 +167,15 @@ def places_of(
     machines : Sequence[Machine]
         What there is.
     num_workers : int
-        How many; 0: as many as there are cores, or shares of GPUs.
+        How many; 0: as many as there are cores, or shares of GPUs, and as have something to do.
     gpus_per_worker : float
         Share of a GPU that each has; 0: an equal one, where models compute there.
     threads : int
         Of each worker.
     on_gpu : bool
         Models compute on a GPU.
+    enough : int, optional (default: None)
+        More would have nothing to do.
     counts_cores : bool (default: True)
         The workers' cores are taken in Ray's books, so that nobody else gets them.
 
@@ -193,7 +202,7 @@ def places_of(
     most = sum(room.values())
     if num_workers > most:
         raise bad_value("ray.workers", num_workers, f"at most {most}: {what} of {_count(machines)}")
-    wanted = num_workers or most
+    wanted = num_workers or min(most, enough or most)
     taken = _share_out(wanted, room)
     for machine in machines:
         need = taken[machine.node_id] * WORKER_BYTES

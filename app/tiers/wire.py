@@ -18,7 +18,7 @@ from espalier.strategies.split import Personalised
 
 Wire = dict[str, Any]
 DIRECTIONS = ("downlink", "uplink")
-MOST_BYTES = 2**63
+LIMIT = 2**63  # of counts and amounts
 # What `EdgeResources` reports of an edge round: numbers of clients, and a figure for each that was selected.
 CLIENTS_OF_A_PLAN = ("eligible", "eligible_at_full_power", "selected", "late")
 WHOLE_OF_A_CLIENT = ("local_rounds", "option")
@@ -168,7 +168,7 @@ def counted_from_wire(wire: Wire, clients: Collection[int], edge_rounds: range) 
             or (direction, kind) in sent
         ):
             raise ValueError(f"its bytes are of {direction!r}, {kind!r}")
-        if type(count) is not int or not 0 <= count < MOST_BYTES:
+        if type(count) is not int or not 0 <= count < LIMIT:
             raise ValueError(f"its bytes of {kind!r} are {count!r}")
         sent[direction, kind] = count
     numbers = [number for number, _ in wire["plans"]]
@@ -204,7 +204,7 @@ def _plan(report: Any, clients: Collection[int]) -> dict[str, Any]:
 
 
 def _is_amount(value: Any, kinds: tuple[type, ...]) -> bool:
-    return type(value) in kinds and 0 <= value < MOST_BYTES
+    return type(value) in kinds and 0 <= value < LIMIT
 
 
 def evaluation_to_wire(evaluation: Evaluation, client_of: Mapping[int, int]) -> Wire:

@@ -125,6 +125,7 @@ def test_workers_go_to_machines_by_their_cores_and_share_gpus():
     places = places_of(machines, 4, 0.0, 1, on_gpu=True)
     assert [(p.machine, p.num_cpus, p.num_gpus) for p in places] == [("a", 1, 0.0)] + [("b", 1, 0.5)] * 3
     assert [p.machine for p in places_of(machines, 0, 0.0, 2, on_gpu=False)] == ["a", "b", "b", "b"]
+    assert [p.machine for p in places_of(machines, 0, 0.0, 1, on_gpu=False, enough=3)] == ["a", "b", "b"]
     assert [p.num_gpus for p in places_of(machines, 0, 0.25, 1, on_gpu=True)] == [0.25] * 6
     assert places_of(machines, 1, 0.0, 1, on_gpu=False, counts_cores=False)[0].num_cpus == 0
 
