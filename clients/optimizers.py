@@ -35,16 +35,15 @@ class SGD(_Unmarked, torch.optim.SGD):
 
     _step = _unmarked(torch.optim.SGD.step)
 
-    @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Make a step; there is no `closure`."""
-        for group in self.param_groups:
-            if any(group[name] for name in ("momentum", "weight_decay", "maximize", "differentiable", "fused")):
+        with torch.no_grad():
+            if any(group["momentum"] or group["weight_decay"] or group["maximize"] for group in self.param_groups):
                 return self._step()
-        for group in self.param_groups:
-            parameters = [p for p in group["params"] if p.grad is not None]
-            if parameters:
-                torch._foreach_add_(parameters, [p.grad for p in parameters], alpha=-group["lr"])
+            for group in self.param_groups:
+                parameters = [p for p in group["params"] if p.grad is not None]
+                if parameters:
+                    torch._foreach_add_(parameters, [p.grad for p in parameters], alpha=-group["lr"])
 
 
 class Adam(_Unmarked, torch.optim.Adam):

@@ -5,6 +5,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import nn
+
+# Modules whose forward pass draws no random numbers.
+_NEVER_DRAW = frozenset(
+    {nn.Sequential, nn.Identity, nn.Flatten, nn.Linear, nn.Embedding}
+    | {nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool2d}
+    | {nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh}
+    | {nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm}
+)
 
 
 def client_generator(seed: int, partition_id: int, server_round: int, purpose: str) -> torch.Generator:
@@ -45,3 +54,10 @@ def seeded_torch(seed: int, device: torch.device) -> Iterator[None]:
         torch.default_generator.set_state(before)
         if before_on_device is not None:
             torch.cuda.set_rng_state(before_on_device, device)
+
+
+def may_draw(module: nn.Module) -> bool:
+    """Return whether a forward pass may draw from PyTorch's generator: that of a module not known to draw nothing."""
+    return any(
+        type(part) not in _NEVER_DRAW or part._forward_hooks or part._forward_pre_hooks for part in module.modules()
+    )

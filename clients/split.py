@@ -2,8 +2,10 @@
 
 import secrets
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from hashlib import blake2b
+from typing import cast
 
 import numpy as np
 import torch
@@ -29,7 +31,7 @@ from .messages.split import (
 )
 from .messages.train import LOCAL_ROUNDS, SERVER_ROUND
 from .nested import take
-from .randomness import client_generator, client_seed, seeded_torch
+from .randomness import client_generator, client_seed, may_draw, seeded_torch
 from .task import ClientTask
 from .training import make_optimizer, mini_batches, planned
 
@@ -84,6 +86,7 @@ class Session:
         self.optimizer = make_optimizer(list(self.block.parameters()), training)
         self.batches = list(mini_batches(task.num_train(server_round), training, order))
         self.step = 0
+        self._draws = task.prepare_draws or may_draw(self.block)
         self._output: Tensor | None = None  # of the block, with its graph
 
     @classmethod
@@ -103,9 +106,7 @@ class Session:
     def forward(self) -> Activations:
         """Send the next mini-batch through the client block (step 1 of a split step) and keep the graph."""
         task, batch = self.task, self.batches[self.step]
-        dropout = client_seed(task.seed, task.partition_id, self.server_round, f"dropout/{self.step}")
-        with seeded_torch(dropout, task.device):
-            self._output = self.block(task.prepare(take(task.train.inputs, batch, task.device)))
+        self._output = self._output_of(batch)
         return Activations(
             values=self._output,
             label_policy=self.label_policy,
@@ -114,6 +115,16 @@ class Session:
             num_steps=len(self.batches),
             num_examples=task.num_train(self.server_round),
         )
+
+    def _output_of(self, batch: Tensor) -> Tensor:
+        """Return what the block makes of a mini-batch; what is drawn for it, as by dropout, follows the seed."""
+        task = self.task
+        seeded: AbstractContextManager[None] = nullcontext()
+        if self._draws:  # to seed takes as long as a small layer
+            dropout = client_seed(task.seed, task.partition_id, self.server_round, f"dropout/{self.step}")
+            seeded = seeded_torch(dropout, task.device)
+        with seeded:
+            return cast(Tensor, self.block(task.prepare(take(task.train.inputs, batch, task.device))))
 
     def backward(self, gradient: Tensor) -> None:
         """Finish the backward pass from the cut gradient and step the client block (step 5 of a split step).

@@ -126,6 +126,8 @@ class ClientTask:
         the examples seen. None: PyTorch's automatic differentiation.
     objective : Objective (default: cross-entropy and accuracy)
         What it trains for and is judged by.
+    prepare_draws : bool (default: True)
+        Whether `prepare` may draw from PyTorch's generator, as random crops do: then it is seeded for every mini-batch.
     """
 
     model: nn.Module
@@ -142,6 +144,7 @@ class ClientTask:
     top_m: tuple[int, ...] = ()
     sgd: Callable[[nn.Module, Examples, Iterable[Tensor], float], float] | None = None
     objective: Objective = Objective()
+    prepare_draws: bool = True
 
     def num_train(self, server_round: int) -> int:
         """Return the number of training examples in a round."""

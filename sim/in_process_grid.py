@@ -1,8 +1,7 @@
 """InProcessGrid: a Flower Grid whose nodes live in this process; and what other grids have in common with it.
 
-It is the one module of the project that leans on names Flower does not call public: `TaskIdentity`, the message id
-inside the metadata, `make_message`, the codes of error replies, the Protobuf form of records and the dictionary inside
-of them.
+It is the one module of the project that leans on names Flower does not call public: `TaskIdentity`, what is inside of
+messages, metadata and records, the codes of error replies and the Protobuf form of records.
 """
 
 import sys
@@ -18,7 +17,6 @@ from typing import Any
 from uuid import uuid4
 
 from flwr.app import Array, Context, Error, Message, Metadata, RecordDict, UserConfig
-from flwr.app.message import make_message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import NUM_PARTITIONS_KEY, PARTITION_ID_KEY, SUPERLINK_NODE_ID, ErrorCode
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
@@ -117,7 +115,7 @@ class SimulatedGrid(Grid, ABC):
             for i, node_id in enumerate(node_ids)
         }
         self._connected = sorted(self._nodes)
-        self._grid_id = uuid4()
+        self._grid_id = str(uuid4())
         self._message_numbers = count()
         self._run = Run.create_empty(ensure_run_id())
 
@@ -359,7 +357,7 @@ def answer(client_app: AnyClientApp, message: Message, context: Context) -> tupl
     """
     metadata, run_config = message.metadata, dict(context.run_config)
     try:
-        reply = client_app(make_message(_copy_metadata(metadata), message.content), context)
+        reply = client_app(_message(_copy_metadata(metadata), message.content), context)
         _check_reply(reply, metadata.message_id)
         if context.run_config != run_config:
             raise ValueError("a ClientApp can't change context.run_config")
@@ -400,8 +398,15 @@ def ensure_run_id() -> int:
 
 def _copy_message(message: Message) -> Message:
     if message.has_error():
-        return make_message(_copy_metadata(message.metadata), error=message.error)
-    return make_message(_copy_metadata(message.metadata), _copy_records(message.content))
+        return _message(_copy_metadata(message.metadata), error=message.error)
+    return _message(_copy_metadata(message.metadata), _copy_records(message.content))
+
+
+def _message(metadata: Metadata, content: RecordDict | None = None, error: Error | None = None) -> Message:
+    """Return a message of parts of messages, which need not be checked again."""
+    message = Message.__new__(Message)
+    message.__dict__.update(_metadata=metadata, _content=content, _error=error)
+    return message
 
 
 def _copy_metadata(metadata: Metadata) -> Metadata:
@@ -457,4 +462,4 @@ def _server_error(
         ttl=0,
         message_type=message_type,
     )
-    return make_message(metadata, error=Error(code, reason))
+    return _message(metadata, error=Error(code, reason))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from espalier.app.tasks.clients import client_task
+from espalier.app.tasks.clients import looked_up_once
 from espalier.clients.client_app import make_client_app
 from espalier.sim.in_process_grid import InProcessGrid
 
@@ -26,7 +26,7 @@ class InProcess:
     @classmethod
     def open(cls, num_clients: int, run_config: Mapping[str, Any], seed: int) -> "InProcess":
         """Return an engine with `num_clients` new nodes that run the app's ClientApp with a run config."""
-        client_app = make_client_app(client_task, durable=False)
+        client_app = make_client_app(looked_up_once(), durable=False)
         return cls(InProcessGrid(client_app, num_clients, run_config=dict(run_config), seed=seed))
 
     def stream_patience_seconds(self, timeout_seconds: float) -> float:

@@ -48,21 +48,20 @@ class ByteMeter(Observer):
 
     def on_message(self, tier: str, edge: str, direction: str, message: Message) -> None:
         """Count the records of a message; error replies carry none."""
-        if tier not in self._tier_names:
+        if tier not in self._tier_names or not message.has_content():
             return
-        if message.has_content():
-            for kind, count in payload_bytes(message.metadata.message_type, message.content).items():
-                self._add(tier, edge, direction, kind, count)
+        counts = payload_bytes(message.metadata.message_type, message.content)
+        self._add(tier, edge, direction, counts)
 
     def on_bytes(self, edge: str, direction: str, kind: str, count: int) -> None:
         """Count what a frame of a stream between clients and their edge holds; may be called from any thread."""
         if "edge" in self._tier_names:
-            self._add("edge", edge, direction, kind, count)
+            self._add("edge", edge, direction, {kind: count})
 
     def add(self, edge: str, counts: Mapping[tuple[str, str], int]) -> None:
         """Count what an edge in another process has counted between its clients and itself, by direction and kind."""
         for (direction, kind), count in counts.items():
-            self._add("edge", edge, direction, kind, count)
+            self._add("edge", edge, direction, {kind: count})
 
     def take(self) -> Counter[Link]:
         """Return what was counted since the last call and start again."""
@@ -70,14 +69,15 @@ class ByteMeter(Observer):
             counts, self.counts = self.counts, Counter()
         return counts
 
-    def _add(self, tier: str, edge: str, direction: str, kind: str, count: int) -> None:
+    def _add(self, tier: str, edge: str, direction: str, counts: Mapping[str, int]) -> None:
         with self._lock:
-            self.counts[Link(edge, self._tier_names.get(tier, tier), direction, kind)] += count
+            for kind, count in counts.items():
+                self.counts[Link(edge, self._tier_names.get(tier, tier), direction, kind)] += count
 
 
-def payload_bytes(message_type: str, content: RecordDict) -> Counter[str]:
+def payload_bytes(message_type: str, content: RecordDict) -> dict[str, int]:
     """Return the bytes of a message's records by kind."""
-    counts: Counter[str] = Counter()
+    counts: dict[str, int] = {}
     for name, record in content.items():
         if message_type == EVALUATE:
             kind = EVALUATION
@@ -86,7 +86,7 @@ def payload_bytes(message_type: str, content: RecordDict) -> Counter[str]:
             kind = "model" if is_model else name
         else:
             kind = "config" if isinstance(record, ConfigRecord) else "metrics"
-        counts[kind] += record_bytes(record)
+        counts[kind] = counts.get(kind, 0) + record_bytes(record)
     return counts
 
 
@@ -99,9 +99,15 @@ def record_bytes(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
 
 def config_bytes(record: ConfigRecord) -> int:
     """Return the bytes of a config record; an empty text or list, on which Flower's own count fails, has its key's."""
-    empty = {key for key, value in record.items() if isinstance(value, str | bytes | list) and not value}
-    filled = ConfigRecord({key: value for key, value in record.items() if key not in empty}) if empty else record
-    return filled.count_bytes() + sum(map(len, empty))
+    return sum(len(key) + _value_bytes(value) for key, value in record.items())
+
+
+def _value_bytes(value: object) -> int:
+    if isinstance(value, list):
+        return sum(map(_value_bytes, value))
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    return 1 if isinstance(value, bool) else 8
 
 
 def nested(counts: Mapping[Link, int]) -> dict[str, Any]:

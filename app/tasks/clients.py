@@ -1,5 +1,6 @@
 """The clients' tasks in a process, each built once."""
 
+from collections.abc import Callable
 from functools import lru_cache
 
 from flwr.app import Context
@@ -17,6 +18,18 @@ def client_task(context: Context) -> ClientTask:
     """Return the task of the node that a context belongs to; a ClientApp calls it for every message."""
     node = parse_node(context.node_config)
     return _tasks(tuple(sorted(context.run_config.items()))).of(node)
+
+
+def looked_up_once() -> Callable[[Context], ClientTask]:
+    """Return a `client_task` for an engine whose nodes keep their configs: it looks at each node's once."""
+    tasks: dict[int, ClientTask] = {}
+
+    def task_of_node(context: Context) -> ClientTask:
+        if context.node_id not in tasks:
+            tasks[context.node_id] = client_task(context)
+        return tasks[context.node_id]
+
+    return task_of_node
 
 
 @lru_cache(maxsize=1)

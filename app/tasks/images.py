@@ -144,6 +144,7 @@ class ImageTask(Task):
             class_counts=tuple(np.bincount(train.labels.numpy(), minlength=self.num_classes).tolist()),
             device=self.device,
             edge_name=node.edge_name,
+            prepare_draws=False,
         )
 
 

@@ -74,6 +74,10 @@ def copied(module: Module, memo: dict[int, Any] | None = None) -> Module:
     for name, value in cast(dict[str, Any], module.__getstate__()).items():
         if name == "_modules":
             state[name] = {key: None if child is None else copied(child, memo) for key, child in value.items()}
+        elif name == "_parameters":
+            state[name] = {key: copy.deepcopy(parameter, memo) for key, parameter in value.items()}
+        elif type(value) in _ATOMS or (type(value) is tuple and all(type(item) in _ATOMS for item in value)):
+            state[name] = value
         elif type(value) in _EMPTY and not value:
             state[name] = type(value)()
         else:
@@ -83,4 +87,5 @@ def copied(module: Module, memo: dict[int, Any] | None = None) -> Module:
 
 
 _COPYING = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__")
+_ATOMS = (type(None), bool, int, float, str)
 _EMPTY = (dict, OrderedDict, set, list)

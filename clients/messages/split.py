@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, Self
 
 import numpy as np
@@ -156,9 +157,9 @@ class SplitStep(Instruction, message_type=SPLIT_STEP):
 
     def to_content(self) -> RecordDict:
         """Return the records."""
-        config = ConfigRecord({SERVER_ROUND: self.server_round, STEP: self.step, LABEL_POLICY: self.label_policy})
+        config = _step_config(self.server_round, self.step, self.label_policy)
         gradient = record_by_reference({CUT_GRADIENT: to_array(self.gradient)})
-        return RecordDict({CUT_GRADIENT: gradient, CONFIG: config})
+        return RecordDict({CUT_GRADIENT: gradient, CONFIG: config.copy()})
 
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
@@ -202,11 +203,10 @@ class Activations:
 
     def to_content(self) -> RecordDict:
         """Return the records."""
-        metrics = MetricRecord({STEP: self.step, NUM_STEPS: self.num_steps, NUM_EXAMPLES: self.num_examples})
         return RecordDict(
             {
                 ACTIVATIONS: record_by_reference({ACTIVATIONS: to_array(self.values)}),
-                METRICS: metrics,
+                METRICS: _step_metrics(self.step, self.num_steps, self.num_examples).copy(),
                 self.label_policy: record_by_reference({self.label_policy: to_vector(self.numbers)}),
             }
         )
@@ -346,6 +346,18 @@ class RegisteredLabels:
     def from_content(cls, content: RecordDict) -> Self:
         """Read the records that a client sent; ValueError if there are no labels."""
         return cls(vector_of(content, LABELS), count_of(_metrics(content), LABELS_DIGEST))
+
+
+@lru_cache(maxsize=16)
+def _step_config(server_round: int, step: int, label_policy: str) -> ConfigRecord:
+    """Return what all clients are told in a step; to be copied."""
+    return ConfigRecord({SERVER_ROUND: server_round, STEP: step, LABEL_POLICY: label_policy})
+
+
+@lru_cache(maxsize=1024)
+def _step_metrics(step: int, num_steps: int, num_examples: int) -> MetricRecord:
+    """Return what a client says of a mini-batch, the same in every round; to be copied."""
+    return MetricRecord({STEP: step, NUM_STEPS: num_steps, NUM_EXAMPLES: num_examples})
 
 
 def _metrics(content: RecordDict) -> MetricRecord:

@@ -105,7 +105,7 @@ def num_bytes(array: Array) -> int:
     if not isinstance(array, TensorArray):
         return len(array.data)
     view = array.__dict__["_view"]
-    return len(header(view.dtype.str, view.shape)) + int(view.nbytes)
+    return _header_bytes(view.dtype, view.shape) + int(view.nbytes)
 
 
 def record_by_reference(arrays: Mapping[str, Array]) -> ArrayRecord:
@@ -122,6 +122,11 @@ def header(descr: str, shape: tuple[int, ...]) -> bytes:
     buffer = BytesIO()
     np.lib.format.write_array_header_1_0(buffer, {"descr": descr, "fortran_order": False, "shape": shape})
     return buffer.getvalue()
+
+
+@lru_cache(maxsize=256)
+def _header_bytes(dtype: np.dtype, shape: tuple[int, ...]) -> int:
+    return len(header(dtype.str, shape))
 
 
 @lru_cache(maxsize=64)

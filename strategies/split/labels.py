@@ -84,9 +84,14 @@ class Labels:
         labels = numbers
         if self.policy == INDICES:
             known = self._registered[node_id].labels
-            if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(known)):
+            if numbers.size and _largest(numbers) >= len(known):
                 raise ValueError(f"an index is out of range, {len(known)} labels are registered")
             labels = known[numbers]
-        if labels.size and not (labels.min() >= 0 and labels.max() < num_classes):
+        if labels.size and _largest(labels) >= num_classes:
             raise ValueError(f"a label is out of range, there are {num_classes} classes")
         return labels
+
+
+def _largest(numbers: np.ndarray) -> int:
+    """Return the largest of int64 numbers, where a negative one counts as larger than all others."""
+    return int(numbers.view(np.uint64).max())
