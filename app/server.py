@@ -8,7 +8,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from espalier.app.config.parse import parse_config
-from espalier.app.config.together import PATH_KEYS
+from espalier.app.config.values import PATH_KEYS
 from espalier.app.engines.engine import Engine
 from espalier.app.engines.flower import Flower
 from espalier.app.engines.in_process import InProcess
