@@ -14,6 +14,7 @@ from espalier.app.config.help import help_text
 from espalier.app.config.parse import parse_config, read_arguments
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.saved import saved_config
+from espalier.app.config.values import path_of
 from espalier.app.errors import Interrupted, UserError, bad_value
 from espalier.app.logs import quiet_flower, show_own_lines
 from espalier.app.reports.final import result_table
@@ -74,7 +75,7 @@ def _config(given: dict[str, Any]) -> RunConfig:
         raise bad_value("engine", given["engine"], allowed)
     values = {"engine": "in-process", **given}
     if values.get("resume"):
-        saved = saved_config(Path(str(values["resume"])).expanduser().absolute()).as_dict()
+        saved = saved_config(path_of("resume", str(values["resume"]))).as_dict()
         values = {**saved, "output-dir": "", **values}
     return parse_config(values)
 

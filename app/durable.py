@@ -1,4 +1,4 @@
-"""Files that survive a power cut: what these functions have written is on the disk when they return."""
+"""Files that survive a power cut: new ones are on the disk when these functions return, changed ones are old or new."""
 
 import os
 from collections.abc import Callable
@@ -21,6 +21,8 @@ def make_folder(path: Path) -> None:
 def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file as a whole: an interruption or an error leaves the one that was there.
 
+    So may a power cut, until `sync_folder`: a flush for every round that ends would be dear.
+
     Parameters
     ----------
     path : Path
@@ -29,6 +31,7 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
         Writes the content to an open file.
     """
     part = path.with_name(path.name + PART)
+    is_new = not path.exists()
     try:
         with part.open("wb") as file:
             write(file)
@@ -38,7 +41,8 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
         with suppress(OSError):
             part.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    if is_new:
+        sync_folder(path.parent)
 
 
 def replace_text(path: Path, text: str) -> None:

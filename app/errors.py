@@ -46,7 +46,10 @@ def bad_value(key: str, value: object, allowed: str) -> UserError:
     allowed : str
         What is allowed, in words, e.g. ``"a number > 0"``.
     """
-    shown = repr(value)
-    if len(shown) > MOST_SHOWN:
-        shown = f"{shown[: MOST_SHOWN // 2]}...{shown[-MOST_SHOWN // 2 :]}"
-    return UserError(f"{key} = {shown}: allowed is {allowed}")
+    return UserError(f"{key} = {shown(value)}: allowed is {allowed}")
+
+
+def shown(value: object) -> str:
+    """Return a value as Python writes it; of a very long one the ends."""
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN // 2]}...{text[-MOST_SHOWN // 2 :]}"

@@ -9,7 +9,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from espalier.app.config.parse import parse_config
-from espalier.app.config.together import PATH_KEYS
+from espalier.app.config.values import PATH_KEYS
 from espalier.app.engines.flower import Flower
 from espalier.app.errors import bad_value
 from espalier.app.logs import WithoutTraceback, quiet_flower, show_own_lines

@@ -76,8 +76,8 @@ class ResultsFolder:
 
     ``config.json``, ``world.json`` (where rounds are planned), ``metrics.jsonl`` (a line per edge and global round, and
     a global line), ``state.npz`` (to resume from), and at the end ``summary.json``, ``clients.csv``, ``model.pt`` and
-    the plots. Config, metrics and state are on the disk, in this order, when they are written: a run can be resumed
-    from whatever a power cut leaves.
+    the plots. Config, metrics and state reach the disk in this order, so that a run can be resumed from whatever a
+    power cut leaves; everything is there when the folder is closed.
 
     Parameters
     ----------
@@ -98,6 +98,7 @@ class ResultsFolder:
 
     def __exit__(self, *exception: object) -> None:
         if self._lock:
+            sync_folder(self.path)
             disown(self._lock)
 
     @staticmethod
@@ -200,6 +201,7 @@ class ResultsFolder:
         ]
         replace_text(self._metrics, "".join(json.dumps(line) + "\n" for line in lines))
         self.write_json(CONFIG, {**config, "resume": "", "output-dir": str(self.path)})
+        sync_folder(self.path)  # the lines to come go into the new file, and a state must not be there without them
 
     def save_state(self, state: RunState) -> None:
         """Save what a resumed run needs."""
