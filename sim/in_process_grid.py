@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from logging import getLogger
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 from flwr.app import Array, Context, Error, Message, Metadata, RecordDict, UserConfig
@@ -38,6 +38,24 @@ class _Node:
     connected: bool = True
 
 
+class Stack(Protocol):
+    """Answers the messages of several nodes at once, for whom that is quicker than one after the other.
+
+    Attributes
+    ----------
+    size : int
+        The most messages at a time.
+    """
+
+    size: int
+
+    def accepts(self, message: Message) -> bool:
+        """Return whether a message may be answered together with others."""
+
+    def __call__(self, messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message]:
+        """Return one reply per message; every message is another node's, with the node's context."""
+
+
 class InProcessGrid(Grid):
     """A Grid that runs the ClientApp in this process: no Ray, no polling, one message after the other.
 
@@ -54,6 +72,9 @@ class InProcessGrid(Grid):
         One per node, in partition order: added to the node's config, and wins over the two keys above.
     seed : int (default: 0)
         Decides the node ids.
+    stack : Stack, optional (default: None)
+        Answers those messages that it accepts, of those that are pulled together. If it raises, each of them is
+        answered by itself. None: all are.
 
     Raises
     ------
@@ -101,6 +122,7 @@ class InProcessGrid(Grid):
         run_config: UserConfig | None = None,
         node_configs: Sequence[UserConfig] | None = None,
         seed: int = 0,
+        stack: Stack | None = None,
     ) -> None:
         if num_nodes < 1:
             raise ValueError(f"num_nodes is {num_nodes}: it must be 1 or more")
@@ -110,6 +132,7 @@ class InProcessGrid(Grid):
             raise ValueError(f"node_configs has {len(node_configs)} entries for {num_nodes} nodes")
         self._client_app = client_app
         self._run_config = dict(run_config or {})
+        self._stack = stack
         # 0 and 1 are not drawn: Flower keeps them for "unset" and for the server.
         node_ids = Random(seed).sample(range(2, 2**63), num_nodes)
         self._nodes = {
@@ -209,13 +232,15 @@ class InProcessGrid(Grid):
             One reply per id, in the order of pushing. An id that is not known, or whose reply was pulled before,
             gets an error reply (`ErrorCode.MESSAGE_UNAVAILABLE`).
         """
+        ids = sorted(set(message_ids))  # sorted as they were pushed: see `_give_id`
+        messages = {message_id: self._pushed.pop(message_id, None) for message_id in ids}
+        stacked = self._answer_stacked([message for message in messages.values() if message is not None])
         replies = []
-        for message_id in sorted(set(message_ids)):  # sorted as they were pushed: see `_give_id`
-            message = self._pushed.pop(message_id, None)
+        for message_id, message in messages.items():
             if message is None:
                 reply = _server_error(self._run.run_id, message_id, ErrorCode.MESSAGE_UNAVAILABLE, "no such message")
             else:
-                reply = self._answer(message)
+                reply = stacked.get(message_id) or self._answer(message)
             self._give_id(reply)
             replies.append(reply)
         return replies
@@ -271,25 +296,60 @@ class InProcessGrid(Grid):
                 group_id=metadata.group_id,
                 message_type=metadata.message_type,
             )
-        context = Context(
-            run_id=metadata.run_id,
-            node_id=metadata.dst_node_id,
-            node_config=dict(node.config),
-            state=_copy_records(node.state),
-            run_config=dict(self._run_config),
-        )
+        context = self._context(message)
         try:
-            reply = self._client_app(make_message(copy(metadata), message.content), context)
-            _check_reply(reply, metadata.message_id)
-            if context.run_config != self._run_config:
-                raise ValueError("a ClientApp can't change context.run_config")
-            reply, state = _copy_message(reply), _copy_records(context.state)
+            return self._accept(message, self._client_app(_handed_over(message), context), context)
         except Exception as error:
             logger.debug("partition %d failed on %r", node.partition_id, metadata.message_type, exc_info=True)
             reason = f"{type(error).__name__}: {error}"
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
-        node.state = state
+
+    def _answer_stacked(self, messages: Sequence[Message]) -> dict[str, Message]:
+        """Return the replies, by message id, to those messages that were answered together."""
+        if self._stack is None:
+            return {}
+        fitting, seen, replies = [], set(), {}
+        for message in messages:
+            node_id = message.metadata.dst_node_id
+            # A second message of a node has to find the state that the first one leaves.
+            if node_id not in seen and self._nodes[node_id].connected and self._stack.accepts(message):
+                fitting.append(message)
+            seen.add(node_id)
+        for start in range(0, len(fitting), self._stack.size):
+            together = fitting[start : start + self._stack.size]
+            contexts = [self._context(message) for message in together]
+            try:
+                made = self._stack([_handed_over(message) for message in together], contexts)
+                for message, reply, context in zip(together, made, contexts, strict=True):
+                    replies[message.metadata.message_id] = self._accept(message, reply, context)
+            except Exception:
+                logger.debug("a stack of %d messages failed", len(together), exc_info=True)
+        return replies
+
+    def _context(self, message: Message) -> Context:
+        """Return what the ClientApp is told besides a message."""
+        node = self._nodes[message.metadata.dst_node_id]
+        return Context(
+            run_id=message.metadata.run_id,
+            node_id=message.metadata.dst_node_id,
+            node_config=dict(node.config),
+            state=_copy_records(node.state),
+            run_config=dict(self._run_config),
+        )
+
+    def _accept(self, message: Message, reply: Message, context: Context) -> Message:
+        """Return a copy of a ClientApp's reply and keep the node's state; raises for what is no good reply."""
+        _check_reply(reply, message.metadata.message_id)
+        if context.run_config != self._run_config:
+            raise ValueError("a ClientApp can't change context.run_config")
+        reply, state = _copy_message(reply), _copy_records(context.state)
+        self._nodes[message.metadata.dst_node_id].state = state
         return reply
+
+
+def _handed_over(message: Message) -> Message:
+    """Return a message with metadata of its own, and the same content."""
+    return make_message(copy(message.metadata), message.content)
 
 
 def _ensure_run_id() -> int:
