@@ -7,6 +7,7 @@ import torch
 from flwr.app import Message
 from torch import Tensor, nn
 
+from .messages.arrays import to_weights
 from .messages.train import ACCURACY, LOSS, Evaluate, Evaluated
 from .nested import concatenate, take
 from .task import ClientTask, Examples, Objective
@@ -14,7 +15,7 @@ from .task import ClientTask, Examples, Objective
 
 def evaluate(message: Message, task: ClientTask) -> Message:
     """Answer an instruction to evaluate the weights in the message on the client's test set."""
-    task.model.load_state_dict(Evaluate.from_content(message.content).arrays.to_torch_state_dict())
+    task.model.load_state_dict(to_weights(Evaluate.from_content(message.content).arrays))
     figures = figures_on(task.model, task.test, task.prepare, task.device, task.objective)
     top = dict(zip(task.top_m, top_accuracies(task), strict=True))
     return Message(Evaluated(figures, len(task.test), top).to_content(), reply_to=message)

@@ -21,17 +21,27 @@ def client_generator(seed: int, partition_id: int, server_round: int, purpose: s
     purpose : str
         What it is for, e.g. ``"batches"``.
     """
-    bits = random.Random(f"{seed}/{partition_id}/{server_round}/{purpose}").getrandbits(63)
-    return torch.Generator().manual_seed(bits)
+    return torch.Generator().manual_seed(client_seed(seed, partition_id, server_round, purpose))
+
+
+def client_seed(seed: int, partition_id: int, server_round: int, purpose: str) -> int:
+    """Return the seed of `client_generator`."""
+    return random.Random(f"{seed}/{partition_id}/{server_round}/{purpose}").getrandbits(63)
 
 
 @contextmanager
-def seeded_torch(generator: torch.Generator, device: torch.device) -> Iterator[None]:
-    """Let torch's global generators, from which dropout draws, follow `generator` inside the block."""
-    seed = generator.initial_seed()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+def seeded_torch(seed: int, device: torch.device) -> Iterator[None]:
+    """Let torch's global generators, from which dropout draws, follow `seed` inside the block."""
+    # Not torch.random.fork_rng, whose checks take longer than a small layer.
+    before = torch.default_generator.get_state()
+    before_on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    try:
         # Not torch.manual_seed: it takes a stack trace for every kind of device that might be there one day.
         torch.default_generator.manual_seed(seed)
-        if device.type == "cuda":
+        if before_on_device is not None:
             torch.cuda.manual_seed(seed)
         yield
+    finally:
+        torch.default_generator.set_state(before)
+        if before_on_device is not None:
+            torch.cuda.set_rng_state(before_on_device, device)

@@ -1,6 +1,5 @@
 """The client half of split training: forward through the client block, backward from the cut gradient."""
 
-import copy
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,8 +11,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from .messages.arrays import count_of, to_record
-from .messages.cut import Cut, as_blocks
+from .messages.arrays import count_of, record_of, to_record, to_weights
+from .messages.cut import Cut, as_blocks, copied
 from .messages.split import (
     CUT,
     INDICES,
@@ -30,7 +29,7 @@ from .messages.split import (
 )
 from .messages.train import LOCAL_ROUNDS, SERVER_ROUND
 from .nested import take
-from .randomness import client_generator, seeded_torch
+from .randomness import client_generator, client_seed, seeded_torch
 from .task import ClientTask
 from .training import make_optimizer, mini_batches, planned
 
@@ -81,7 +80,7 @@ class Session:
         self.label_policy = label_policy
         self.local_epochs = local_epochs
         self.cut = cut
-        self.block = copy.deepcopy(cut.client_side(as_blocks(task.model)))
+        self.block = copied(cut.client_side(as_blocks(task.model))).train()
         self.optimizer = make_optimizer(list(self.block.parameters()), training)
         self.batches = list(mini_batches(task.num_train(server_round), training, order))
         self.step = 0
@@ -93,7 +92,7 @@ class Session:
         local_epochs = planned(task.training, instruction.config).local_epochs
         cut = Cut.of(as_blocks(task.model), instruction.cut)
         session = cls(task, cut, instruction.server_round, instruction.labels.policy, local_epochs)
-        session.block.load_state_dict(instruction.block.to_torch_state_dict())
+        session.block.load_state_dict(to_weights(instruction.block))
         return session
 
     @property
@@ -104,8 +103,7 @@ class Session:
     def forward(self) -> Activations:
         """Send the next mini-batch through the client block (step 1 of a split step) and keep the graph."""
         task, batch = self.task, self.batches[self.step]
-        dropout = client_generator(task.seed, task.partition_id, self.server_round, f"dropout/{self.step}")
-        self.block.train()
+        dropout = client_seed(task.seed, task.partition_id, self.server_round, f"dropout/{self.step}")
         with seeded_torch(dropout, task.device):
             self._output = self.block(task.prepare(take(task.train.inputs, batch, task.device)))
         return Activations(
@@ -151,14 +149,13 @@ class Session:
         """Go to where `snapshot` was taken, and make the forward pass of that step again."""
         block: dict[str, Tensor] = {}
         states: dict[int, dict[str, Tensor]] = {}
-        for name, array in arrays.items():
+        for name, tensor in to_weights(arrays).items():
             kind, rest = name.split("/", 1)
-            tensor = torch.from_numpy(array.numpy())
             if kind == "block":
                 block[rest] = tensor
             else:
                 index, key = rest.split("/")
-                states.setdefault(int(index), {})[key] = tensor
+                states.setdefault(int(index), {})[key] = tensor.clone()  # the optimizer takes it as its own
         self.block.load_state_dict(block)
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": states, "param_groups": groups})
@@ -217,7 +214,7 @@ class Sessions:
                 first, local_epochs = count_of(at, CUT), count_of(at, LOCAL_ROUNDS)
                 cut = Cut.of(as_blocks(task.model), first)
                 session = Session(task, cut, server_round, instruction.label_policy, local_epochs)
-                session.restore(context.state.array_records[STATE], step)
+                session.restore(record_of(context.state, STATE), step)
             return session
         raise ValueError(f"no mini-batch of round {server_round}, step {step} waits for a cut gradient")
 
@@ -290,8 +287,8 @@ def fine_tuning_features(message: Message, context: Context, task: ClientTask) -
     asked = SplitFeatures.from_content(message.content)
     check_registered(context, task, asked.labels)
     model = as_blocks(task.model)
-    block = copy.deepcopy(Cut.of(model, asked.cut).client_side(model))
-    block.load_state_dict(asked.block.to_torch_state_dict())
+    block = copied(Cut.of(model, asked.cut).client_side(model))
+    block.load_state_dict(to_weights(asked.block))
     block.eval()
     order = client_generator(task.seed, task.partition_id, 0, "fine-tuning")
     training = type(task.training)(batches_per_epoch=asked.num_steps, batch_size=task.training.batch_size)

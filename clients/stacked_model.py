@@ -195,14 +195,14 @@ def check_stackable(model: nn.Module, example: Tensor) -> None:
     stacked, inputs = StackedModel(models[0]), torch.randn((2, 3, *example.shape[1:]), generator=draw)
     with torch.no_grad():
         for weights in models[1].parameters():
-            weights += torch.randn(weights.shape, generator=draw) * weights.std(correction=0)
+            weights.add_(torch.randn(weights.shape, generator=draw) * weights.std(correction=0))
         states = stacked_states([one.state_dict() for one in models])
         try:
             side_by_side = stacked(states, inputs, [torch.Generator().manual_seed(i) for i in range(2)])
         except (RuntimeError, ValueError) as error:
             raise ValueError(f"models side by side fail ({' '.join(str(error).split())[:200]})") from None
         for number, (one, got) in enumerate(zip(models, side_by_side, strict=True)):
-            with seeded_torch(torch.Generator().manual_seed(number), torch.device("cpu")):
+            with seeded_torch(number, torch.device("cpu")):
                 alone = one(inputs[number])
             if got.shape != alone.shape or not torch.allclose(got, alone, 0.0, TOLERANCE * float(alone.abs().max())):
                 raise ValueError("models side by side do not give the outputs that each gives alone")

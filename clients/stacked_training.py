@@ -74,7 +74,7 @@ def stacked_sgd(
             examples = [(tasks[row], batches[row][number]) for row in rows]
             losses = mini_batch_losses(model, state, examples, [dropout[row] for row in rows])
             # Of the sum, since no client's loss depends on the weights of another.
-            gradients = torch.autograd.grad(losses.sum(), [state[name] for name in trained])
+            gradients = list(torch.autograd.grad(losses.sum(), [state[name] for name in trained]))
             with torch.no_grad():
                 if proximal_mu:
                     gradients = [
@@ -114,12 +114,12 @@ def kept_by_optimizer(training: LocalTraining) -> tuple[str, ...]:
 
 
 def optimizer_step(
-    training: LocalTraining, tensors: Tensors, names: Sequence[str], gradients: Sequence[Tensor], number: int
+    training: LocalTraining, tensors: Tensors, names: Sequence[str], gradients: list[Tensor], number: int
 ) -> None:
     """Make step `number`, from 1, of SGD or Adam as PyTorch does; the weights and what it keeps change in place."""
     weights = [tensors["state", name] for name in names]
     if training.weight_decay:
-        gradients = torch._foreach_add(gradients, weights, alpha=training.weight_decay)
+        gradients = list(torch._foreach_add(gradients, weights, alpha=training.weight_decay))
     rate = training.learning_rate
     if training.optimizer == "adam":
         (beta, beta_of_square), epsilon = ADAM_BETAS, ADAM_EPSILON

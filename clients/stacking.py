@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from flwr.app import Context, Message
 
+from .messages.arrays import to_weights
 from .messages.train import TRAIN, TRAIN_ACCUMULATED, Train
 from .stacked_model import StackedModel
 from .stacked_training import stacked_sgd
@@ -57,9 +58,9 @@ class TrainingStack:
         for those in alike.values():
             own, first = [tasks[i] for i in those], instructions[those[0]]
             self._model = self._model or StackedModel(own[0].model)
-            starts = [instructions[i].arrays.to_torch_state_dict() for i in those]
-            training = [trainings[i] for i in those]
-            states, losses = stacked_sgd(self._model, own, starts, first.server_round, training, first.proximal_mu)
+            starts = [to_weights(instructions[i].arrays) for i in those]
+            how = [trainings[i] for i in those]
+            states, losses = stacked_sgd(self._model, own, starts, first.server_round, how, first.proximal_mu)
             for i, state, loss in zip(those, states, losses, strict=True):
                 num_examples = tasks[i].num_train(first.server_round)
                 result = LocalResult(instructions[i], trainings[i], state, loss, num_examples)

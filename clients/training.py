@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecordValues, Message
+from flwr.app import ConfigRecordValues, Message
 from torch import Tensor, nn
 
-from .messages.arrays import to_record
+from .messages.arrays import to_record, to_weights
 from .messages.train import LOCAL_ROUNDS, AccumulatedGradient, Train, Trained
 from .nested import take
 from .optimizers import SGD, Adam
-from .randomness import client_generator, seeded_torch
+from .randomness import client_generator, client_seed, seeded_torch
 from .task import ClientTask, LocalTraining
 
 
@@ -66,12 +66,11 @@ def accumulated_reply(message: Message, result: LocalResult) -> Message:
     With plain SGD this sum is the difference of the weights over the learning rate, and so it is computed. Integers,
     such as BatchNorm's counters, are sent as the plain difference.
     """
-    before, gradient = result.instruction.arrays, ArrayRecord()
+    before, gradient = to_weights(result.instruction.arrays), {}
     for name, after in result.weights.items():
-        difference = torch.from_numpy(before[name].numpy()) - after.cpu()
         rate = result.training.learning_rate if after.is_floating_point() else 1
-        gradient[name] = Array((difference / rate).to(after.dtype).numpy())
-    content = AccumulatedGradient(gradient, result.loss, result.num_examples).to_content()
+        gradient[name] = ((before[name] - after.cpu()) / rate).to(after.dtype)
+    content = AccumulatedGradient(to_record(gradient), result.loss, result.num_examples).to_content()
     return Message(content, reply_to=message)
 
 
@@ -79,7 +78,7 @@ def _train(message: Message, task: ClientTask) -> LocalResult:
     """Train `task.model` as an instruction says."""
     instruction = Train.from_content(message.content)
     server_round = instruction.server_round
-    task.model.load_state_dict(instruction.arrays.to_torch_state_dict())
+    task.model.load_state_dict(to_weights(instruction.arrays))
     training = planned(task.training, instruction.config).at(server_round)
     loss = local_sgd(task, server_round, training, instruction.proximal_mu)
     return LocalResult(instruction, training, task.model.state_dict(), loss, task.num_train(server_round))
@@ -130,7 +129,7 @@ def local_sgd(
     parameters = [p for p in model.parameters() if p.requires_grad]
     start = [p.detach().clone() for p in parameters] if proximal_mu else []
     optimizer = make_optimizer(parameters, training)
-    dropout = client_generator(task.seed, task.partition_id, server_round, "dropout")
+    dropout = client_seed(task.seed, task.partition_id, server_round, "dropout")
     total_loss, seen = torch.zeros((), device=device), 0
     model.train()
     with seeded_torch(dropout, device):

@@ -9,6 +9,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Error, Message, MessageType, RecordDict
 
 from espalier.clients.messages.arrays import values_of
+from espalier.clients.messages.tensor_array import record_by_reference
 
 from .exchange import REJECTED
 
@@ -126,7 +127,7 @@ def in_form_of(reference: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
     formed = {name: _in_form_of(expected, arrays[name]) for name, expected in reference.items()}
     if list(arrays) == list(formed) and all(array is arrays[name] for name, array in formed.items()):
         return arrays
-    return ArrayRecord(formed)
+    return record_by_reference(formed)
 
 
 def _in_form_of(expected: Array, array: Array) -> Array:
@@ -146,7 +147,7 @@ def is_finite(values: np.ndarray, dtype: np.dtype) -> bool:
 
 def all_finite(arrays: ArrayRecord, reference: ArrayRecord) -> bool:
     """Return whether a model is all finite numbers in the data types of `reference`."""
-    return all(is_finite(array.numpy(), np.dtype(reference[name].dtype)) for name, array in arrays.items())
+    return all(is_finite(values_of(array), np.dtype(reference[name].dtype)) for name, array in arrays.items())
 
 
 def _fault(instruction: Message, reply: Message, weight_key: str, numbers: Sequence[str]) -> str:

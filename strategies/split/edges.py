@@ -14,8 +14,9 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from espalier.clients.messages.arrays import to_record
+from espalier.clients.messages.arrays import to_record, to_weights
 from espalier.clients.messages.cut import Cut
+from espalier.clients.messages.tensor_array import record_by_reference
 from espalier.clients.messages.train import TRAIN_LOSS
 
 from ..edges import StrategyEdge
@@ -117,7 +118,7 @@ class SplitEdge(ABC):
         failures = yield from self.labels.register(clients)
         unregistered = {failure.node_id for failure in failures}
         clients = [node_id for node_id in clients if node_id not in unregistered]
-        weights = dict(self.whole(arrays).to_torch_state_dict())
+        weights = to_weights(self.whole(arrays))
         losses = Losses(clients)
         outcome, new = yield from self.split_round(server_round, weights, config, clients, losses)
         self.labels.forget(outcome.failures)
@@ -158,7 +159,7 @@ class SplitEdge(ABC):
     def whole(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return the whole model: the travelling part and the frozen one, in the model's order."""
         frozen = self.frozen or ArrayRecord()
-        return ArrayRecord({n: arrays[n] if n in arrays else frozen[n] for n in self.model.state_dict()})
+        return record_by_reference({n: arrays[n] if n in arrays else frozen[n] for n in self.model.state_dict()})
 
     def client_block(self, weights: Mapping[str, Any], cut: Cut) -> dict[str, Any]:
         """Return the weights in front of the cut."""

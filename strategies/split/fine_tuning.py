@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from espalier.clients.messages.arrays import to_record
+from espalier.clients.messages.arrays import to_record, to_weights
 from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.split import Features, SplitFeatures
 from espalier.clients.messages.train import NUM_EXAMPLES, Evaluate
@@ -93,7 +93,7 @@ def fine_tune_heads(
     clients = grid.get_node_ids()
     failures = yield from labels.register(clients)
     known = [n for n in clients if n not in {failure.node_id for failure in failures}]
-    weights: Weights = dict(arrays.to_torch_state_dict())
+    weights: Weights = to_weights(arrays)
     model.load_state_dict(weights)
     model.eval()
     messages = [_ask(n, weights, model, cut_of(n), labels, fine_tuning) for n in known]

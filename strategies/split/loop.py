@@ -1,5 +1,6 @@
 """The loop of split training at the edge, without any I/O: what arrived, who left, what to send next."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -8,6 +9,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecordValues
 from torch import Tensor
 
+from espalier.clients.messages.arrays import to_weights
 from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.split import SplitBegin, SplitResult
 
@@ -88,7 +90,7 @@ class Terms:
         if self.max_batch is not None and len(activations) > self.max_batch:
             raise ValueError(f"{len(activations)} activations in a mini-batch, expected {self.max_batch} at most")
         # The sum is finite nearly always, and much faster to have.
-        if not torch.isfinite(activations.sum()) and not torch.isfinite(activations).all():
+        if not math.isfinite(activations.sum().item()) and not torch.isfinite(activations).all():
             raise ValueError("activations hold NaN or Inf")
         if len(labels) != len(activations):
             raise ValueError(f"{len(labels)} labels for {len(activations)} activations")
@@ -242,7 +244,7 @@ class SplitLoop:
         sent = self._terms.blocks[node_id]
         if fault := array_fault(result.block, sent):
             raise ValueError(fault)
-        self._outcome.blocks[node_id] = dict(in_form_of(sent, result.block).to_torch_state_dict())
+        self._outcome.blocks[node_id] = to_weights(in_form_of(sent, result.block))
         self._outcome.num_examples[node_id] = result.num_examples
 
     def outcome(self) -> Outcome:

@@ -1,6 +1,6 @@
 """The server half of a split model. It knows nothing of Flower."""
 
-import copy
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from espalier.clients.messages.cut import Cut
+from espalier.clients.messages.cut import Cut, copied
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 Loss = Callable[[Tensor, Tensor], Tensor]  # the mean over a mini-batch, of outputs and labels
@@ -43,11 +43,12 @@ class ServerBlock:
         frozen_head: bool = False,
         loss: Loss = cross_entropy,
     ) -> None:
-        self.blocks = copy.deepcopy(Cut.of(model, cut).server_side(model))
+        self.blocks = copied(Cut.of(model, cut).server_side(model)).train()
         self.device = next(self.blocks.parameters()).device
         if frozen_head:
             self.blocks[-1].requires_grad_(False)
         self._parameters = [p for p in self.blocks.parameters() if p.requires_grad]
+        self._buffers = list(self.blocks.buffers())
         self._loss = loss
         self._optimizer = make_optimizer(self._parameters) if self._parameters else None
         self._rates = [group["lr"] for group in self._optimizer.param_groups] if self._optimizer else []
@@ -82,8 +83,7 @@ class ServerBlock:
         ValueError
             If the loss, a gradient or a statistic of BatchNorm is not finite; the blocks stay as they were.
         """
-        self.blocks.train()
-        before = [buffer.clone() for buffer in self.blocks.buffers()]
+        before = [buffer.clone() for buffer in self._buffers]
         inputs = channels_last(activations.to(self.device)).requires_grad_(True)
         loss = self._loss(self.blocks(inputs), labels.to(self.device, torch.int64))
         if self._optimizer is not None:
@@ -91,18 +91,19 @@ class ServerBlock:
         loss.backward()
         assert inputs.grad is not None
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        statistics = [buffer for buffer in self.blocks.buffers() if buffer.is_floating_point()]
+        statistics = [buffer for buffer in self._buffers if buffer.is_floating_point()]
         # A sum of all is quick to make, and not finite if one of them is not. Of the gradients it takes the squares:
         # where these are too large, Adam's state would be infinite for good.
+        mean_loss = loss.item()
         sums = [values.sum() for values in (inputs.grad, *statistics)]
         squares = [torch.dot(values, values) for values in map(torch.flatten, gradients)]
-        if not torch.isfinite(sum((*sums, *squares), loss.detach())):
-            for buffer, values in zip(self.blocks.buffers(), before, strict=True):
+        if not math.isfinite(sum(values.item() for values in (*sums, *squares)) + mean_loss):
+            for buffer, values in zip(self._buffers, before, strict=True):
                 buffer.copy_(values)
             raise ValueError("its activations make the loss, or a gradient, NaN or too large")
         if self._optimizer is not None:
             self._optimizer.step()
-        return inputs.grad, float(loss.detach())
+        return inputs.grad, mean_loss
 
     def optimizer_arrays(self) -> dict[str, np.ndarray]:
         """Return the optimizer's state as arrays named ``<parameter>/<quantity>``."""

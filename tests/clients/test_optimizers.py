@@ -10,7 +10,17 @@ from torch import nn
 
 from espalier.clients import optimizers
 
-SETTINGS = {"SGD": {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.01}, "Adam": {"lr": 0.01, "weight_decay": 0.01}}
+SETTINGS = {
+    "plain": {"lr": 0.1},
+    "momentum": {"lr": 0.1, "momentum": 0.5},
+    "decay": {"lr": 0.1, "weight_decay": 0.01},
+    "SGD": {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.01},
+    "Adam": {"lr": 0.01, "weight_decay": 0.01},
+}
+
+
+def make(module, name, parameters):
+    return getattr(module, "Adam" if name == "Adam" else "SGD")(parameters, **SETTINGS[name])
 
 
 def train(optimizer, model, steps, seed):
@@ -23,18 +33,31 @@ def train(optimizer, model, steps, seed):
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_same_bits_as_torchs_also_with_a_state_taken_over(name):
-    ours = nn.Linear(3, 2)
+    ours = nn.Sequential(nn.Linear(3, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 2))
+    ours[2].requires_grad_(False)
     theirs = copy.deepcopy(ours)
-    first = getattr(optimizers, name)(ours.parameters(), **SETTINGS[name])
-    expected = getattr(torch.optim, name)(theirs.parameters(), **SETTINGS[name])
+    first, expected = make(optimizers, name, ours.parameters()), make(torch.optim, name, theirs.parameters())
     train(first, ours, 3, seed=1)
-    second = getattr(optimizers, name)(ours.parameters(), **SETTINGS[name])
+    second = make(optimizers, name, ours.parameters())
     second.load_state_dict(first.state_dict())
     train(second, ours, 3, seed=2)
     train(expected, theirs, 3, seed=1)
     train(expected, theirs, 3, seed=2)
     assert all(torch.equal(*pair) for pair in zip(ours.parameters(), theirs.parameters(), strict=True))
     assert second.state_dict()["state"].keys() == expected.state_dict()["state"].keys()
+
+
+def test_parameters_without_a_gradient_and_those_of_sparse_ones_are_stepped_as_torchs():
+    ours = nn.ModuleDict({"used": nn.Embedding(9, 4, sparse=True), "unused": nn.Linear(2, 2)})
+    theirs = copy.deepcopy(ours)
+    for model, kind in ((ours, optimizers.SGD), (theirs, torch.optim.SGD)):
+        optimizer = kind(model.parameters(), lr=0.1)
+        optimizer.step()
+        for _ in range(2):
+            optimizer.zero_grad()
+            model["used"](torch.tensor([1, 3, 3])).square().sum().backward()
+            optimizer.step()
+    assert all(torch.equal(*pair) for pair in zip(ours.parameters(), theirs.parameters(), strict=True))
 
 
 CLIENT = """
