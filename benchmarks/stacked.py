@@ -1,8 +1,8 @@
 """What training clients side by side saves.
 
 ``python -m benchmarks.stacked`` trains the demo's model, `small-cnn` on the digits, with FedAvg on the in-process
-engine: 32 clients on 2 edges, 2 edge rounds of 25 mini-batches of 16, one thread, no evaluation. In turns with it runs a
-plain PyTorch loop that trains one client after the other on the same mini-batches. It prints CPU milliseconds per
+engine: 32 clients on 2 edges, 2 edge rounds of 25 mini-batches of 16, one thread, no evaluation. In turns with it runs
+a plain PyTorch loop that trains one client after the other on the same mini-batches. It prints CPU milliseconds per
 mini-batch of a client (median of 5 rounds, after one to warm up), with clients one after the other and with 8 and 32
 side by side, how many times as fast as the plain loop that is, and the largest difference between the weights after the
 first round.
