@@ -21,6 +21,7 @@ from espalier.app.algorithms.build import (
 from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.config import sections
 from espalier.app.config.run_config import RunConfig
+from espalier.app.config.unused import unused_keys
 from espalier.app.errors import UserError
 from espalier.app.federation import assign_edges, gather_clients, gather_devices
 from espalier.app.reports.bytes import ByteMeter
@@ -31,6 +32,7 @@ from espalier.app.strategy_spec import parse_strategy
 from espalier.app.streams import Streams, largest_frame_bytes, open_streams
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import compute_device
+from espalier.app.tasks.stacking import check_stack
 from espalier.app.tasks.task import Task
 from espalier.app.tiers.cloud import check_edges, gather_edges, refuse_rules_over_all_cells, remote_edges
 from espalier.app.tiers.edge_host import whole_radio_world
@@ -82,6 +84,8 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
     check_averages(specs + [config.federation.edge_strategy] * (config.deploy.role != "cloud"), model)
     if config.algorithm.splits:
         cuts_of(config, model)
+    if config.stack and "stack" not in unused_keys(config):
+        check_stack(config.stack, task, model)
     return task, model
 
 

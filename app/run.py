@@ -55,7 +55,7 @@ def simulation(config: RunConfig) -> Iterator[Engine]:
     """Open the engine that a run config names, other than Flower's."""
     num_clients, values, seed = config.federation.num_clients, config.as_dict(), config.seed
     if config.engine != "ray":
-        yield InProcess.open(num_clients, values, seed)
+        yield InProcess.open(num_clients, values, seed, config.stack)
         return
     try:
         from espalier.app.engines.ray import Ray  # which other runs have no time for, and need not have

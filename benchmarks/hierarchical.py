@@ -88,7 +88,7 @@ def measure(config: RunConfig) -> None:
 
 def hierarchical_rounds(config: RunConfig, start: Weights) -> Iterator[Weights]:
     """Yield the global weights after each round of the config's algorithm."""
-    grid = InProcess.open(config.federation.num_clients, config.as_dict(), config.seed).grid
+    grid = InProcess.open(config.federation.num_clients, config.as_dict(), config.seed, config.stack).grid
     federation = assemble(config, grid, *checked_task(config))
     for outcome in federation.hierarchical.rounds(grid, ArrayRecord(start), config.federation.global_rounds):
         yield outcome.arrays.to_torch_state_dict()

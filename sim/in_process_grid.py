@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from logging import getLogger
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 from flwr.app import Array, Context, Error, Message, Metadata, RecordDict, UserConfig
@@ -248,6 +248,24 @@ class SimulatedGrid(Grid, ABC):
         return _server_error(self._run.run_id, message_id, ErrorCode.MESSAGE_UNAVAILABLE, "no such message")
 
 
+class Stack(Protocol):
+    """Answers the messages of several nodes at once, where that is quicker than one after the other.
+
+    Attributes
+    ----------
+    size : int
+        The most messages at a time.
+    """
+
+    size: int
+
+    def accepts(self, message: Message) -> bool:
+        """Return whether a message may be answered together with others."""
+
+    def __call__(self, messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message]:
+        """Return one reply per message; every message is another node's, with the node's context."""
+
+
 class InProcessGrid(SimulatedGrid):
     """A Grid that runs the ClientApp in this process: no Ray, no polling, one message after the other.
 
@@ -257,6 +275,9 @@ class InProcessGrid(SimulatedGrid):
         What every node runs.
     num_nodes, run_config, node_configs, seed, node_ids
         As of `SimulatedGrid`.
+    stack : Stack, optional (default: None)
+        Answers those messages that it accepts, of those that are pulled together. If it raises, each of them is
+        answered by itself. None: all are.
 
     Notes
     -----
@@ -285,9 +306,11 @@ class InProcessGrid(SimulatedGrid):
         node_configs: Sequence[UserConfig] | None = None,
         seed: int = 0,
         node_ids: Sequence[int] | None = None,
+        stack: Stack | None = None,
     ) -> None:
         super().__init__(num_nodes, run_config=run_config, node_configs=node_configs, seed=seed, node_ids=node_ids)
         self._client_app = client_app
+        self._stack = stack
         self._pushed: dict[str, Message] = {}
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
@@ -299,10 +322,14 @@ class InProcessGrid(SimulatedGrid):
             One reply per id, in the order of pushing. An id that is not known, or whose reply was pulled before,
             gets an error reply (`ErrorCode.MESSAGE_UNAVAILABLE`).
         """
+        ids = sorted(set(message_ids))  # sorted as they were pushed: see `_give_id`
+        messages = {message_id: self._pushed.pop(message_id, None) for message_id in ids}
+        stacked = self._answer_stacked([message for message in messages.values() if message is not None])
         replies = []
-        for message_id in sorted(set(message_ids)):  # sorted as they were pushed: see `_give_id`
-            message = self._pushed.pop(message_id, None)
-            reply = self._unknown(message_id) if message is None else self._answer(message)
+        for message_id, message in messages.items():
+            reply = stacked.get(message_id)
+            if reply is None:
+                reply = self._unknown(message_id) if message is None else self._answer(message)
             self._give_id(reply)
             replies.append(reply)
         return replies
@@ -316,14 +343,48 @@ class InProcessGrid(SimulatedGrid):
 
     def _answer(self, message: Message) -> Message:
         """Let the message's node reply to it."""
-        node = self._nodes[message.metadata.dst_node_id]
-        if not node.connected:
+        if not self._node(message).connected:
             return unavailable(message, "the node is disconnected")
-        context = context_of(message, node.config, _copy_records(node.state), self._run_config)
-        reply, state = answer(self._client_app, message, context)
+        reply, state = answer(self._client_app, message, self._context(message))
         if state is not None:
-            node.state = state
+            self._node(message).state = state
         return reply
+
+    def _answer_stacked(self, messages: Sequence[Message]) -> dict[str, Message]:
+        """Return the replies, by message id, to those messages that were answered together."""
+        if self._stack is None:
+            return {}
+        fitting, seen, replies = [], set(), {}
+        for message in messages:
+            node_id = message.metadata.dst_node_id
+            # A second message of a node has to find the state that the first one leaves.
+            if node_id not in seen and self._node(message).connected and self._stack.accepts(message):
+                fitting.append(message)
+            seen.add(node_id)
+        for start in range(0, len(fitting), self._stack.size):
+            together = fitting[start : start + self._stack.size]
+            contexts = [self._context(message) for message in together]
+            try:
+                made = self._stack([_handed_over(message) for message in together], contexts)
+            except Exception:
+                logger.debug("a stack of %d messages failed", len(together), exc_info=True)
+                continue
+            for message, reply, context in zip(together, made, contexts, strict=True):
+                replies[message.metadata.message_id] = _copy_message(reply)
+                self._node(message).state = _copy_records(context.state)
+        return replies
+
+    def _node(self, message: Message) -> Node:
+        return self._nodes[message.metadata.dst_node_id]
+
+    def _context(self, message: Message) -> Context:
+        node = self._node(message)
+        return context_of(message, node.config, _copy_records(node.state), self._run_config)
+
+
+def _handed_over(message: Message) -> Message:
+    """Return a message with metadata of its own, and the same content."""
+    return _message(_copy_metadata(message.metadata), message.content)
 
 
 def context_of(message: Message, node_config: UserConfig, state: RecordDict, run_config: Mapping[str, Any]) -> Context:
@@ -357,7 +418,7 @@ def answer(client_app: AnyClientApp, message: Message, context: Context) -> tupl
     """
     metadata, run_config = message.metadata, dict(context.run_config)
     try:
-        reply = client_app(_message(_copy_metadata(metadata), message.content), context)
+        reply = client_app(_handed_over(message), context)
         _check_reply(reply, metadata.message_id)
         if context.run_config != run_config:
             raise ValueError("a ClientApp can't change context.run_config")

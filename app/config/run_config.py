@@ -36,7 +36,7 @@ class RunConfig(Section):
     """All settings of a run; ``docs/configuration.md`` explains each key."""
 
     name = ""
-    flat = ("algorithm", "seed", "engine", "device", "output_dir", "resume")
+    flat = ("algorithm", "seed", "engine", "device", "stack", "output_dir", "resume")
 
     algorithm: Annotated[Algorithm, BeforeValidator(_algorithm)] = H_FEDAVG
     """What is computed; espalier.app.algorithms.registry lists the names, and package.module:NAME is your own."""
@@ -46,6 +46,8 @@ class RunConfig(Section):
     """Flower's own runtime, all clients in the ServerApp's process, or in workers of its own that Ray runs."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where models compute; auto is a GPU where there is one."""
+    stack: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Clients of one process that train side by side, as one batched computation; 0: one after the other."""
     output_dir: str = ""
     """The results folder; by default a new one in ./results, under flwr run in ~/espalier-results."""
     resume: str = ""

@@ -33,7 +33,7 @@ from espalier.app.reports.bytes import ByteMeter
 from espalier.app.resources.planner import World
 from espalier.app.streams import Streams
 from espalier.app.tasks.build import build_task
-from espalier.app.tasks.clients import client_task
+from espalier.app.tasks.clients import looked_up_once
 from espalier.app.tasks.common import set_up_torch
 from espalier.app.tasks.task import Task
 from espalier.app.tiers.edge_host import EdgeRun
@@ -42,6 +42,7 @@ from espalier.app.tiers.states import AtDriver, WholeState
 from espalier.app.tiers.wire import node_of
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.edge import PAYLOAD, QUERY_EDGE, EdgeRequest, to_payload
+from espalier.clients.stacking import TrainingStack
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import Profile, group_by_edge
 from espalier.strategies.exchange import ask
@@ -86,7 +87,8 @@ class EdgeApp:
         self._profiles = {profile.node_id: profile for profile in profiles}
         self._client_of = {profile.node_id: profile.partition_id for profile in profiles}
         self._topology = group_by_edge(profiles, config.edges)
-        self._client_app = make_client_app(client_task, durable=False)
+        self._load_task = looked_up_once()
+        self._client_app = make_client_app(self._load_task, durable=False)
         self._edges: dict[str, EdgeRun] = {}
 
     def __call__(self, message: Message, context: Context) -> Message:
@@ -112,6 +114,7 @@ class EdgeApp:
             run_config=self._run_config,
             node_configs=[{"partition-id": client, "num-partitions": len(self._profiles)} for client in clients],
             node_ids=members,
+            stack=TrainingStack(self._load_task, config.stack) if config.stack else None,
         )
         meter = ByteMeter({"edge": "edge"})
         task, model = self._task_and_model
