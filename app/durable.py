@@ -64,7 +64,7 @@ def sync_folder(path: Path) -> None:
     """Bring to the disk which files are in a folder, and under which names, where the file system can."""
     try:
         folder = os.open(path, os.O_RDONLY)
-    except PermissionError:  # a folder in which we may write and not look
+    except (PermissionError, FileNotFoundError):  # we may write there and not look; somebody has removed it
         return
     try:
         os.fsync(folder)

@@ -98,8 +98,10 @@ class ResultsFolder:
 
     def __exit__(self, *exception: object) -> None:
         if self._lock:
-            sync_folder(self.path)
-            disown(self._lock)
+            try:
+                sync_folder(self.path)
+            finally:
+                disown(self._lock)
 
     @staticmethod
     def path_for(output_dir: str, default_parent: Path, title: RunTitle) -> Path:
@@ -117,7 +119,7 @@ class ResultsFolder:
         UserError
             If it can't be written, holds a run already, or another process is about to write one.
         """
-        with unwritable_as_user_error("output-dir", path):
+        with unopenable_as_user_error("output-dir", path):
             make_folder(path)
             folder = cls(path, own(path, "output-dir"))
             try:
@@ -131,7 +133,7 @@ class ResultsFolder:
     @classmethod
     def create_beside_others(cls, path: Path, config: Mapping[str, Any]) -> "ResultsFolder":
         """Do as `create` does, in a folder with ``+`` behind its name if another run began in the same second."""
-        with unwritable_as_user_error("output-dir", path):
+        with unopenable_as_user_error("output-dir", path):
             make_folder(path.parent)
             while True:
                 try:
@@ -153,7 +155,7 @@ class ResultsFolder:
         """
         path = path.expanduser().absolute()
         saved_values(path)  # before a lock is left in a folder that is no run's
-        with unwritable_as_user_error("resume", path):
+        with unopenable_as_user_error("resume", path):
             folder = cls(path, own(path, "resume"))
         try:
             saved = saved_values(path)
@@ -279,7 +281,7 @@ def unreadable(path: Path, error: OSError) -> UserError:
 
 
 @contextmanager
-def unwritable_as_user_error(key: str, path: Path) -> Iterator[None]:
+def unopenable_as_user_error(key: str, path: Path) -> Iterator[None]:
     """Make a UserError of an error from opening the results folder that a run-config key names."""
     try:
         yield
