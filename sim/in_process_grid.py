@@ -63,7 +63,8 @@ class InProcessGrid(Grid):
     As in Flower's own runtimes:
 
     - Node ids are random, so their order says nothing about partitions.
-    - Messages and contexts are copied on the way there and back; only the `bytes` of an `Array` are shared.
+    - Messages and contexts are copied on the way there and back; only what an `Array` holds is shared, which nobody
+      can change: its `bytes`, or with a subclass what its ``__copy__`` shares.
     - A node's `context.state` is kept when the ClientApp returns a reply, and left as it was when it raises.
     - An exception in the ClientApp becomes an error reply (`ErrorCode.CLIENT_APP_RAISED_EXCEPTION`) with the node as
       its `src_node_id`.
