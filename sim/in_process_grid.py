@@ -285,7 +285,8 @@ class InProcessGrid(SimulatedGrid):
 
     - A message runs when its reply is pulled, in the order of pushing. The result of a run therefore depends on no
       clock.
-    - Messages and contexts are copied on the way there and back; only the `bytes` of an `Array` are shared.
+    - Messages and contexts are copied on the way there and back; only what an `Array` holds is shared, which nobody
+      can change: its `bytes`, or with a subclass what its ``__copy__`` shares.
     - `KeyboardInterrupt` and `SystemExit` raised in a ClientApp reach whoever pulls.
     - A ClientApp sees the server's identity; it does not matter for ``Message(..., reply_to=message)``.
 

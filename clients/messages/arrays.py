@@ -60,9 +60,15 @@ def to_record(weights: Mapping[str, Tensor]) -> ArrayRecord:
 
 
 def to_weights(record: ArrayRecord) -> dict[str, Tensor]:
-    """Return the tensors of a record by name; they may be the sender's own and must not be written into."""
+    """Return the tensors of a record by name; they may be the sender's own and must not be written into.
+
+    Raises
+    ------
+    ValueError
+        If an array can't be read, or somebody wrote into a tensor that was sent.
+    """
     return {
-        name: array.values if isinstance(array, TensorArray) else torch.from_numpy(array.numpy())
+        name: array.values if isinstance(array, TensorArray) else torch.from_numpy(np.array(values_of(array)))
         for name, array in record.items()
     }
 

@@ -1,7 +1,7 @@
 """The server half of a split model. It knows nothing of Flower."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -94,16 +94,15 @@ class ServerBlock:
         statistics = [buffer for buffer in self._buffers if buffer.is_floating_point()]
         # A sum of all is quick to make, and not finite if one of them is not. Of the gradients it takes the squares:
         # where these are too large, Adam's state would be infinite for good.
-        mean_loss = loss.item()
         sums = [values.sum() for values in (inputs.grad, *statistics)]
         squares = [torch.dot(values, values) for values in map(torch.flatten, gradients)]
-        if not math.isfinite(sum(values.item() for values in (*sums, *squares)) + mean_loss):
+        if not _is_finite([loss.detach(), *sums, *squares]):
             for buffer, values in zip(self._buffers, before, strict=True):
                 buffer.copy_(values)
             raise ValueError("its activations make the loss, or a gradient, NaN or too large")
         if self._optimizer is not None:
             self._optimizer.step()
-        return inputs.grad, mean_loss
+        return inputs.grad, loss.item()
 
     def optimizer_arrays(self) -> dict[str, np.ndarray]:
         """Return the optimizer's state as arrays named ``<parameter>/<quantity>``."""
@@ -128,6 +127,12 @@ class ServerBlock:
     def state_dict(self) -> dict[str, Tensor]:
         """Return the weights under the names that they have in the whole model."""
         return self.blocks.state_dict()
+
+
+def _is_finite(numbers: Sequence[Tensor]) -> bool:
+    """Return whether the sum of some tensors of one number each is finite; a GPU is waited for once."""
+    on_cpu = numbers[0].device.type == "cpu"
+    return math.isfinite(sum(number.item() for number in numbers) if on_cpu else float(sum(numbers)))
 
 
 def channels_last(images: Tensor) -> Tensor:
