@@ -9,10 +9,11 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 .PHONY: demo test test-deploy lint install clean
 
+# The number after the time is a process's: two demos may begin in the same second.
 demo: $(INSTALLED)
 	$(BIN)/python deploy/flwr_run.py . \
 	  --run-config 'algorithm="phsfl" alpha=0.1 global-rounds=20 batches-per-epoch=4 batch-size=16 \
-	    engine="in-process" output-dir="$(CURDIR)/results/demo-$(shell date +%Y%m%d-%H%M%S)"' \
+	    engine="in-process" output-dir="$(CURDIR)/results/demo-$(shell date +%Y%m%d-%H%M%S)-'$$$$'"' \
 	  --federation-config "num-supernodes=8 client-resources-num-cpus=1 init-args-log-to-driver=false"
 
 test: lint

@@ -14,19 +14,19 @@ from espalier.app.config.help import help_text
 from espalier.app.config.parse import parse_config, read_arguments
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.saved import saved_config
-from espalier.app.engines.in_process import InProcess
+from espalier.app.config.values import path_of
 from espalier.app.errors import Interrupted, UserError, bad_value
 from espalier.app.logs import quiet_flower, show_own_lines
 from espalier.app.reports.final import result_table
 from espalier.app.reports.progress import BarProgress
-from espalier.app.run import run
+from espalier.app.run import run, simulation
 
 USAGE = """python -m espalier KEY=VALUE ... [FILE.toml ...]
 
-Runs Espalier's Flower app in this process, without Flower's runtime and Ray.
+Runs Espalier's Flower app in this process, without Flower's runtime; with engine=ray the clients on all cores.
 
   python -m espalier algorithm=fedavg global-rounds=5 alpha=0.1
-  python -m espalier experiment.toml seed=1
+  python -m espalier experiment.toml seed=1 engine=ray
   python -m espalier resume=results/20260101-120000-h-fedavg-digits-seed0
 
 keys and defaults, by section:
@@ -43,8 +43,8 @@ def main(arguments: Sequence[str]) -> int:
     quiet_flower()
     try:
         config = _config(read_arguments(arguments))
-        engine = InProcess.open(config.federation.num_clients, config.as_dict(), config.seed)
-        path = run(config, engine, BarProgress(Console()), Path.cwd() / "results")
+        with simulation(config) as engine:
+            path = run(config, engine, BarProgress(Console()), Path.cwd() / "results")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -70,13 +70,12 @@ def print_help() -> None:
 
 def _config(given: dict[str, Any]) -> RunConfig:
     """Return the config; a resumed run needs no key but `resume`, the rest comes from its folder."""
-    if given.get("engine", "in-process") != "in-process":
-        raise bad_value(
-            "engine", given["engine"], "'in-process' for python -m app; for Flower's runtime type: flwr run ."
-        )
+    if given.get("engine", "in-process") not in ("in-process", "ray"):
+        allowed = "'in-process' or 'ray' for python -m app; for Flower's runtime type: flwr run ."
+        raise bad_value("engine", given["engine"], allowed)
     values = {"engine": "in-process", **given}
     if values.get("resume"):
-        saved = saved_config(Path(str(values["resume"])).expanduser().absolute()).as_dict()
+        saved = saved_config(path_of("resume", str(values["resume"]))).as_dict()
         values = {**saved, "output-dir": "", **values}
     return parse_config(values)
 

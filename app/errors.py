@@ -2,12 +2,22 @@
 
 from pathlib import Path
 
+MOST_SHOWN = 400  # characters of a value
+
 
 class UserError(Exception):
     """A mistake of the user's: one line that names the key or file, the value and what is allowed.
 
     It is shown without a traceback and ends the run with an exit code that is not 0.
+
+    Parameters
+    ----------
+    text : str
+        The line; what can't be printed, a line break in a file's name say, is written as in a Python string.
     """
+
+    def __init__(self, text: str) -> None:
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in text))
 
 
 class Interrupted(KeyboardInterrupt):
@@ -36,4 +46,10 @@ def bad_value(key: str, value: object, allowed: str) -> UserError:
     allowed : str
         What is allowed, in words, e.g. ``"a number > 0"``.
     """
-    return UserError(f"{key} = {value!r}: allowed is {allowed}")
+    return UserError(f"{key} = {shown(value)}: allowed is {allowed}")
+
+
+def shown(value: object) -> str:
+    """Return a value as Python writes it; of a very long one the ends."""
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN // 2]}...{text[-MOST_SHOWN // 2 :]}"

@@ -43,5 +43,5 @@ def personalise(
     for name, result in results.items():
         hierarchical.log_failures("personalisation", name, result.failures)
     heads = {client_of[n]: head for result in results.values() for n, head in result.heads.items()}
-    torch.save(dict(sorted(heads.items())), folder.path / "heads.pt")
+    folder.write_file("heads.pt", lambda file: torch.save(dict(sorted(heads.items())), file))
     folder.append_metrics([personalised_line(number, results, meter.take(), client_of)])

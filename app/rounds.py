@@ -1,18 +1,24 @@
 """The global rounds of a run, and those who watch them."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from logging import getLogger
-from typing import Any
 
+import torch
 from flwr.app import ArrayRecord
 
 from espalier.app.engines.engine import Engine
+from espalier.app.errors import UserError
 from espalier.app.memory import keep_memory
+from espalier.app.object_spec import error_line
 from espalier.app.reports.observers import RoundObserver, RoundReport
 from espalier.app.reports.progress import BarProgress, LogProgress
 from espalier.app.resources.planner import World
-from espalier.strategies import Hierarchical
+from espalier.app.run_state import RunState
+from espalier.sim.in_process_grid import GridLost
+from espalier.strategies import Hierarchical, Round
 
 logger = getLogger("espalier")
 
@@ -26,8 +32,7 @@ def train(
     progress: BarProgress | LogProgress,
     *,
     timeout_seconds: float | None,
-    state: Mapping[str, Any] | None = None,
-    world: World | None = None,
+    state: RunState | None = None,
 ) -> ArrayRecord:
     """Run all global rounds, or those that a resumed run has left, and return the global model.
 
@@ -47,27 +52,20 @@ def train(
         Shows how far it is.
     timeout_seconds : float, optional
         How long an edge waits for replies.
-    state : Mapping[str, Any], optional (default: None)
-        What `StateSaver` saved of a run that is to go on.
-    world : World, optional (default: None)
-        What plans are made for.
+    state : RunState, optional (default: None)
+        Of a run that is to go on; the parts that have a state have taken it back, see `take_back`.
     """
     first_round, wall_seconds = 1, 0.0
     if state:
-        arrays, first_round, wall_seconds = state["arrays"], state["round"] + 1, state["wall_seconds"]
-        hierarchical.load_state_dict(state["strategies"])
-        engine.load_clients_state(state["clients"])
-        if world:
-            world.load_state_dict(state["world"])
-        logger.info("resumed after round %d", state["round"])
+        arrays, first_round, wall_seconds = state.arrays, state.round + 1, state.wall_seconds
+        logger.info("resumed after round %d", state.round)
     steps = hierarchical.edge_rounds * len(hierarchical.edges)
     keep_memory()
     progress.begin((first_round - 1) * steps, num_rounds * steps)
     started = time.monotonic() - wall_seconds
     try:
-        for outcome in hierarchical.rounds(
-            engine.grid, arrays, num_rounds, first_round=first_round, timeout=timeout_seconds
-        ):
+        rounds = hierarchical.rounds(engine.grid, arrays, num_rounds, first_round=first_round, timeout=timeout_seconds)
+        for outcome in chain(first_after_resume(rounds), rounds) if state else rounds:
             arrays = outcome.arrays
             report = RoundReport(outcome, num_rounds, lambda: time.monotonic() - started)
             for observer in observers:
@@ -76,3 +74,44 @@ def train(
     finally:
         progress.end()
     return arrays
+
+
+class UnfitStateError(Exception):
+    """A saved state that is not one of this run's; the text says why."""
+
+
+@contextmanager
+def unfit_state() -> Iterator[None]:
+    """Lay what fails on the state: it is foreign data, which the strategies of a user's own read too."""
+    try:
+        yield
+    except (UserError, GridLost, OSError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise UnfitStateError(error_line(error)) from error
+
+
+def take_back(state: RunState, hierarchical: Hierarchical, engine: Engine, world: World | None) -> None:
+    """Give all who keep a state from round to round theirs, of a run that is to go on.
+
+    Raises
+    ------
+    UnfitStateError
+        If they can't take it.
+    """
+    with unfit_state():
+        hierarchical.load_state_dict(state.strategies)
+        engine.load_clients_state(state.clients)
+        if world:
+            world.load_state_dict(state.world)
+
+
+def first_after_resume(rounds: Iterator[Round]) -> Iterator[Round]:
+    """Yield the first round, if there is one; UnfitStateError if those who have taken their state back can't begin it.
+
+    Arrays of a wrong shape, say, are found out only by the strategy that they belong to.
+    """
+    with unfit_state():
+        outcome = next(rounds, None)
+    if outcome is not None:
+        yield outcome

@@ -2,37 +2,24 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from errno import EDQUOT, EFBIG, EIO, ENOSPC
-from functools import partial
 from logging import getLogger
 from pathlib import Path
-from typing import Any
 
 from flwr.app import ArrayRecord
-from flwr.serverapp import Grid
 from torch import nn
 
-from espalier.app.algorithms.algorithm import PlanRule, Site
-from espalier.app.algorithms.build import (
-    MakeEdge,
-    check_averages,
-    cut_rule,
-    equally_weighted,
-    planned,
-    under_cloud,
-)
-from espalier.app.algorithms.split_edges import check_cuts, head_weights
+from espalier.app.algorithms.split_edges import head_weights
+from espalier.app.assembly import Federation, assemble, checked_task, streams_of
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies
 from espalier.app.config.unused import unused_keys
-from espalier.app.engines.engine import Engine
+from espalier.app.engines.engine import Engine, ServesEdges
+from espalier.app.engines.in_process import InProcess
 from espalier.app.errors import Interrupted, UserError, bad_value
-from espalier.app.federation import assign_edges, gather_clients, gather_devices
 from espalier.app.memory import keep_memory
 from espalier.app.personalisation import personalise
-from espalier.app.reports.bytes import ByteMeter
 from espalier.app.reports.closed_form import closed_form_bits
 from espalier.app.reports.final import write_final_reports
 from espalier.app.reports.folder import ResultsFolder, RunTitle, refuse_used
@@ -44,58 +31,46 @@ from espalier.app.reports.observers import (
 )
 from espalier.app.reports.progress import BarProgress, LogProgress
 from espalier.app.reports.tracker import Tracker, load_tracker
-from espalier.app.resources.planner import World, cells_of_clients, check_cell_size, check_deadline
-from espalier.app.resources.work import Work, split_work, whole_model_work
-from espalier.app.resources.world import world_of
-from espalier.app.rounds import train
-from espalier.app.strategy_spec import parse_strategy
-from espalier.app.streams import Streams, largest_frame_bytes, open_streams
-from espalier.app.tasks.build import build_task
+from espalier.app.rounds import UnfitStateError, take_back, train
+from espalier.app.run_state import RunState
 from espalier.app.tasks.common import compute_device, set_up_torch
 from espalier.app.tasks.task import Task
-from espalier.app.tiers.cloud import check_edges, gather_edges, refuse_rules_over_all_cells, remote_edges
-from espalier.app.tiers.edge_host import LOOK_SECONDS, EdgeRun, serve, whole_radio_world
+from espalier.app.tiers.cloud import refuse_rules_over_all_cells
+from espalier.app.tiers.edge_host import LOOK_SECONDS, EdgeRun, serve
 from espalier.app.tiers.listener import EdgeListener
+from espalier.app.tiers.served import assemble_served
+from espalier.app.tiers.states import OwnState
 from espalier.clients.messages.cut import as_blocks
-from espalier.strategies import Hierarchical, Profile, ask_to_measure
-from espalier.strategies.randomness import derived_seed
+from espalier.sim.in_process_grid import GridLost
+from espalier.strategies import Profile
+from espalier.strategies.screening import array_fault
 from espalier.strategies.split import FineTuning
 
 logger = getLogger("espalier")
 ProgressDisplay = BarProgress | LogProgress
 
 
-@dataclass(frozen=True)
-class Federation:
-    """Who takes part in a run, how they train, and what measures it.
+@contextmanager
+def simulation(config: RunConfig) -> Iterator[Engine]:
+    """Open the engine that a run config names, other than Flower's."""
+    num_clients, values, seed = config.federation.num_clients, config.as_dict(), config.seed
+    if config.engine != "ray":
+        yield InProcess.open(num_clients, values, seed, config.stack)
+        return
+    try:
+        from espalier.app.engines.ray import Ray  # which other runs have no time for, and need not have
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise bad_value("engine", "ray", "another one: Ray is not installed (pip install ray)") from None
 
-    Parameters
-    ----------
-    profiles : Sequence[Profile]
-        The clients, in client order.
-    client_of : Mapping[int, int]
-        Client number by node id.
-    hierarchical : Hierarchical
-        The algorithm; it knows the topology.
-    meter : ByteMeter
-        Counts bytes.
-    world : World, optional
-        Counts joules, and simulated seconds, where rounds are planned.
-    """
-
-    profiles: Sequence[Profile]
-    client_of: Mapping[int, int]
-    hierarchical: Hierarchical
-    meter: ByteMeter
-    world: World | None
-
-    @property
-    def edges(self) -> dict[str, list[int]]:
-        """The numbers of the clients of each edge."""
-        return {
-            name: [self.client_of[node_id] for node_id in members]
-            for name, members in self.hierarchical.topology.items()
-        }
+    on_gpu = compute_device(config.device).type == "cuda"
+    edges = 0 if config.is_flat else config.edges
+    engine = Ray(num_clients, edges, values, seed, config.ray, threads=config.train.torch_threads, on_gpu=on_gpu)
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
 def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_parent: Path) -> Path:
@@ -121,30 +96,43 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
     warn_of_unused(config)
     set_up_torch(config.device, config.train.torch_threads)
     title = RunTitle(config.algorithm.name, config.data.title, config.seed)
-    folder = ResultsFolder.reopen(Path(config.resume), config.as_dict()) if config.resume else None
     path = ResultsFolder.path_for(config.output_dir, results_parent, title)
-    if not folder:
-        refuse_used(path)
-    tracker = load_tracker(config.report.tracker)
-    task, model = checked_task(config)
-    state = resumable_state(config, folder, task) if folder else None
-    with streams_of(config, model, task, engine) as streams:
-        federation = assemble(config, engine.grid, task, model, streams, observers=(progress,))
-        if state:
-            check_same_edges(state["edges"], federation.edges)
-        if folder:
-            folder.go_on_after(state["round"] if state else 0, config.as_dict())
+    with ExitStack() as opened:
+        folder = None
+        if config.resume:
+            reopened = ResultsFolder.reopen(Path(config.resume), config.as_dict(), RunConfig().as_dict())
+            folder = opened.enter_context(reopened)
         else:
-            folder = ResultsFolder.create(path, config.as_dict())
+            refuse_used(path)
+        tracker = load_tracker(config.report.tracker)
+        task, model = checked_task(config)
+        state = resumable_state(config, folder, task, model) if folder else None
+        opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
+        streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
+        if isinstance(engine, ServesEdges) and not config.is_flat:
+            federation, engine = assemble_served(config, engine, task, model, streams, observers=(progress,))
+        else:
+            federation = assemble(config, engine.grid, task, model, streams, observers=(progress,))
+        if folder is None:
+            create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
+            folder = opened.enter_context(create(path, config.as_dict()))
         logger.info("results go to %s", folder.path)
         with unwritable_as_user_error(folder.path), interrupted_in(folder.path):
-            _run_with(config, engine, task, model, federation, folder, state, progress, title, tracker)
-    if not any(line.get("trained") for line in folder.read_metrics()):
-        message = f"{folder.path}: no client trained in any round; metrics.jsonl has the reasons"
-        if not config.rule:
-            raise UserError(message)
-        logger.warning(message)  # that nobody can take part is what such a run may have to say
-    return folder.path
+            try:
+                if state:
+                    check_same_edges(state.edges, federation.edges)
+                    take_back(state, federation.hierarchical, engine, federation.world)
+                if config.resume:
+                    folder.go_on_after(state.round if state else 0, config.as_dict())
+                _run_with(config, engine, task, model, federation, folder, state, progress, title, tracker)
+            except UnfitStateError as error:
+                raise folder.other_state(str(error)) from error
+        if not any(line.get("trained") for line in folder.read_metrics()):
+            message = f"{folder.path}: no client trained in any round; metrics.jsonl has the reasons"
+            if not config.rule:
+                raise UserError(message)
+            logger.warning(message)  # that nobody can take part is what such a run may have to say
+        return folder.path
 
 
 def _run_with(
@@ -154,7 +142,7 @@ def _run_with(
     model: nn.Module,
     federation: Federation,
     folder: ResultsFolder,
-    state: dict[str, Any] | None,
+    state: RunState | None,
     progress: ProgressDisplay,
     title: RunTitle,
     tracker: Tracker | None,
@@ -163,7 +151,7 @@ def _run_with(
     hierarchical, world = federation.hierarchical, federation.world
     if world:
         folder.write_json("world.json", world.describe())
-    frozen = head_weights(model) if config.algorithm.freezes_head else ArrayRecord()
+    frozen = frozen_weights(config, model)
     closed_form = closed_form_of(config, task, model, federation.profiles)
     timeout = config.deploy.reply_timeout or None
     device = compute_device(config.device)
@@ -177,13 +165,12 @@ def _run_with(
     arrays = train(
         engine,
         hierarchical,
-        ArrayRecord({n: array for n, array in ArrayRecord(model.state_dict()).items() if n not in frozen}),
+        travelling_weights(config, model),
         config.federation.global_rounds,
         observers,
         progress,
         timeout_seconds=timeout,
         state=state,
-        world=world,
     )
     model.load_state_dict(ArrayRecord({**arrays, **frozen}).to_torch_state_dict())
     if config.algorithm.splits and config.fine_tune.steps:
@@ -238,7 +225,7 @@ def run_edge(
     task, model = checked_task(config)
     with (
         EdgeListener(Path(config.deploy.edge_folder).expanduser()) as listener,
-        streams_of(config, model, task, engine) as streams,
+        streams_of(config, model, task, engine.stream_patience_seconds) as streams,
     ):
         federation = assemble(config, engine.grid, task, model, streams)
         edge = EdgeRun(
@@ -249,216 +236,20 @@ def run_edge(
             federation.hierarchical,
             federation.meter,
             federation.world,
+            OwnState(federation.hierarchical.edges[config.deploy.edge_name], federation.world),
             timeout_seconds=config.deploy.reply_timeout or None,
         )
-        edge.report_to(ResultsFolder.create(path, config.as_dict()))
-        keep_memory()
-        serve(edge, listener, is_over, look_seconds)
+        create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
+        with create(path, config.as_dict()) as folder:
+            edge.report_to(folder)
+            keep_memory()
+            serve(edge, listener, is_over, look_seconds)
 
 
 def warn_of_unused(config: RunConfig) -> None:
     """Warn of every setting that was given and that the run has no use for."""
     for key, reason in unused_keys(config).items():
         logger.warning("%s = %r has no effect: %s", key, config.as_dict()[key], reason)
-
-
-def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
-    """Return the task and its new model; UserError where data, cuts or strategies don't suit them."""
-    task = build_task(config)
-    task.check_data()
-    model = task.new_model()
-    specs = [config.federation.cloud_strategy] * (config.deploy.role != "edge")
-    check_averages(specs + [config.federation.edge_strategy] * (config.deploy.role != "cloud"), model)
-    if config.algorithm.splits:
-        _cuts(config, model)
-    return task, model
-
-
-def _cuts(config: RunConfig, model: nn.Module) -> tuple[int, ...]:
-    return check_cuts(config.split.cut_layer.numbers, config.split.cut_layer.text, model)
-
-
-@contextmanager
-def streams_of(config: RunConfig, model: nn.Module, task: Task, engine: Engine) -> Iterator[Streams | None]:
-    """Accept streams while a run lasts; None for a run without any."""
-    deploy = config.deploy
-    if not (trains_by_stream(config) or measures(config)):
-        yield None
-        return
-    largest = 0
-    if trains_by_stream(config):
-        cuts, payload = _cuts(config, model), config.stream.payload
-        largest = largest_frame_bytes(as_blocks(model), task.example_input(), cuts, payload, config.train.batch_size)
-    with open_streams(
-        config.stream,
-        max_frame_bytes=largest,
-        max_streams=deploy.edge_clients if deploy.role == "edge" else config.federation.num_clients,
-        patience_seconds=engine.stream_patience_seconds(config.stream.timeout),
-    ) as streams:
-        yield streams
-
-
-def trains_by_stream(config: RunConfig) -> bool:
-    """Return whether a run's mini-batches travel in streams to this host."""
-    return config.split.transport == "stream" and config.algorithm.splits and config.deploy.role != "cloud"
-
-
-def measures(config: RunConfig) -> bool:
-    """Return whether a run's clients measure themselves, and their links to this host."""
-    return config.plan.resources == "measured" and config.deploy.role != "cloud"
-
-
-def assemble(
-    config: RunConfig,
-    grid: Grid,
-    task: Task,
-    model: nn.Module,
-    streams: Streams | None = None,
-    observers: Sequence[Any] = (),
-) -> Federation:
-    """Wait for the clients, group them and build the algorithm: for one server, a cloud, or an edge's host.
-
-    Raises
-    ------
-    UserError
-        For whatever the user has to change.
-    """
-    deploy, federation = config.deploy, config.federation
-    hosts = []
-    if deploy.role == "cloud":
-        if config.rule:
-            refuse_rules_over_all_cells(config.algorithm, config.rule, deploy.role)
-        hosts = gather_edges(grid, config.edges, deploy)
-        check_edges(config.as_dict(), hosts, federation.num_clients)
-        profiles = sorted((client for edge in hosts for client in edge.clients), key=lambda p: p.partition_id)
-    else:
-        gather = gather_devices if deploy.role == "edge" else gather_clients
-        with streams.probes() if streams and measures(config) else nullcontext(ask_to_measure) as measure:
-            profiles = gather(grid, federation.num_clients, deploy, measure if measures(config) else None)
-    client_of = {profile.node_id: profile.partition_id for profile in profiles}
-    if deploy.role == "edge":
-        topology = {deploy.edge_name: [profile.node_id for profile in profiles]}
-        # The cloud's own strategy may need more edges than this one.
-        federation = federation.model_copy(update={"cloud_strategy": parse_strategy("cloud-strategy", "FedAvg")})
-    else:
-        topology = assign_edges(profiles, None if config.is_flat else config.edges)
-    meter = ByteMeter(_tiers(config))
-    world = None
-    try:
-        if hosts:
-            make_edge = remote_edges(hosts, federation.edge_rounds, deploy, task.objective.figures)
-        else:
-            world = planned_world(config, config.rule, topology, profiles, task, model) if config.rule else None
-            transport_of = partial(streams.transport, meter) if streams and trains_by_stream(config) else None
-            make_edge = edges_here(config, task, model, client_of, world, transport_of)
-        hierarchical = under_cloud(
-            federation,
-            make_edge,
-            topology,
-            is_flat=config.is_flat,
-            seed=config.seed,
-            evaluate_every=config.report.evaluate_every,
-            observers=(meter, *observers),
-            node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",
-        )
-    except ValueError as error:
-        raise UserError(f"{error} (see {HINTS[deploy.role]})") from None
-    return Federation(profiles, client_of, hierarchical, meter, world)
-
-
-# Where to look when strategies and the federation do not go together.
-HINTS = {
-    "server": "cloud-strategy, edge-strategy, num-clients and num-edges",
-    "cloud": "cloud-strategy and num-edges",
-    "edge": "edge-strategy and deploy.edge-clients",
-}
-
-
-def _tiers(config: RunConfig) -> dict[str, str]:
-    """Return how the report calls the tiers whose bytes are counted here."""
-    if config.deploy.role == "server":
-        return {"edge": "cloud"} if config.is_flat else {"edge": "edge", "cloud": "cloud"}
-    return {config.deploy.role: config.deploy.role}
-
-
-def planned_world(
-    config: RunConfig,
-    rule: PlanRule,
-    topology: Mapping[str, Sequence[int]],
-    profiles: Sequence[Profile],
-    task: Task,
-    model: nn.Module,
-) -> World:
-    """Return what the plans of a run are made for; UserError if no plan could be."""
-    plan, num_clients = config.plan, config.federation.num_clients
-    if not config.is_flat:  # nodes may have chosen their edges
-        check_cell_size(plan, rule, min(map(len, topology.values())))
-    is_part = config.deploy.role == "edge"
-    if is_part and plan.resources == "simulated":
-        # The radio world is drawn for all cells, so that plans are those of a run that has all edges.
-        topology, profiles = whole_radio_world(config.deploy.edge_name, profiles, num_clients, config.edges)
-    client_of = {profile.node_id: profile.partition_id for profile in profiles}
-    world = world_of(
-        plan,
-        config.radio,
-        rule,
-        config.seed,
-        topology=topology,
-        cell_of=cells_of_clients(topology, client_of, config.cells if config.is_flat else 1),
-        profiles=profiles,
-        work=work_of(config, task, model),
-        task=task,
-        train=config.train,
-    )
-    if not (is_part and plan.resources == "measured"):  # then other edges' clients are not known here
-        check_deadline(plan, rule, world)
-    return world
-
-
-def work_of(config: RunConfig, task: Task, model: nn.Module) -> Work:
-    """Return what a client's part of the training takes, for each cut that a plan may choose from."""
-    if not config.algorithm.splits:
-        return whole_model_work(model)
-    payload = config.stream.payload if config.split.transport == "stream" else "float32"
-    return split_work(as_blocks(model), task.example_input(), sorted(set(_cuts(config, model))), payload)
-
-
-def edges_here(
-    config: RunConfig,
-    task: Task,
-    model: nn.Module,
-    client_of: Mapping[int, int],
-    world: World | None,
-    transport_of: Callable[[str], Any] | None,
-) -> MakeEdge:
-    """Return the function that makes the edges that run in this process."""
-    algorithm, federation = config.algorithm, config.federation
-    legal = _cuts(config, model) if algorithm.splits else ()
-    cut_of = cut_rule(config.split.cut_layer, legal, client_of, world)
-
-    def make(name: str, size: int) -> Any:
-        return algorithm.make_edge(
-            Site(
-                name=name,
-                size=size,
-                seed=derived_seed(config.seed, "split", name),
-                cut_of=cut_of,
-                client_of=client_of,
-                transport=transport_of(name) if transport_of else None,
-                task=task,
-                federation=federation,
-                train=config.train,
-                split=config.split,
-                device=compute_device(config.device),
-            )
-        )
-
-    make_edge: MakeEdge = make
-    if world and config.rule:
-        spec = federation.cloud_strategy if config.is_flat else federation.edge_strategy
-        cells = config.cells if config.is_flat else 1
-        make_edge = planned(make_edge, config.rule, config.plan, world, cells_per_edge=cells, spec=spec)
-    return equally_weighted(make_edge) if config.train.weighting == "equal" else make_edge
 
 
 def closed_form_of(
@@ -471,23 +262,46 @@ def closed_form_of(
     return closed_form_bits(as_blocks(model), task.example_input(), cuts, config.train, profiles)
 
 
-def resumable_state(config: RunConfig, folder: ResultsFolder, task: Task) -> dict[str, Any] | None:
+def frozen_weights(config: RunConfig, model: nn.Module) -> ArrayRecord:
+    """Return the weights of a new model that are never trained and do not travel."""
+    return head_weights(model) if config.algorithm.freezes_head else ArrayRecord()
+
+
+def travelling_weights(config: RunConfig, model: nn.Module) -> ArrayRecord:
+    """Return the weights of a model that the cloud and the clients send each other."""
+    frozen = frozen_weights(config, model)
+    return ArrayRecord({name: array for name, array in ArrayRecord(model.state_dict()).items() if name not in frozen})
+
+
+def resumable_state(config: RunConfig, folder: ResultsFolder, task: Task, model: nn.Module) -> RunState | None:
     """Return the state to go on from, None if there is none yet; UserError if it is not one of this run's."""
     state = folder.load_state()
     if state is None:
         return None
-    if state["data"] != task.data_fingerprint():
+    if state.data != task.data_fingerprint():
         raise bad_value("data-dir", config.data.data_dir, f"the data of the run to resume, {folder.path}")
-    if state["round"] > config.federation.global_rounds:
-        allowed = f"at least {state['round']}, the rounds that are over"
+    if state.round > config.federation.global_rounds:
+        allowed = f"at least {state.round}, the rounds that are over"
         raise bad_value("global-rounds", config.federation.global_rounds, allowed)
+    if fault := array_fault(state.arrays, travelling_weights(config, model)):
+        raise folder.other_state(f"arrays: {fault}")
     return state
 
 
 def check_same_edges(before: Mapping[str, Sequence[int]], now: Mapping[str, Sequence[int]]) -> None:
-    """Raise UserError where a client's edge is another one than in the run to resume: states belong to edges."""
+    """Refuse other edges, or clients, than those of the run to resume: states belong to edges.
+
+    Raises
+    ------
+    UserError
+        If a client is at another edge.
+    UnfitStateError
+        If the clients are others.
+    """
     edge_before = {client: edge for edge, clients in before.items() for client in clients}
     edge_now = {client: edge for edge, clients in now.items() for client in clients}
+    if edge_before.keys() != edge_now.keys():
+        raise UnfitStateError("edges: it is of other clients")
     for client, edge in sorted(edge_now.items()):
         if edge != edge_before[client]:
             raise UserError(
@@ -502,6 +316,16 @@ def interrupted_in(folder: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise Interrupted(folder) from None
+
+
+@contextmanager
+def lost_grid_as_user_error(folder: Path) -> Iterator[None]:
+    """Make a UserError of the end of all workers."""
+    try:
+        yield
+    except GridLost as error:
+        go_on = f"; to go on after the last whole round, set resume = {str(folder)!r}" if folder.exists() else ""
+        raise UserError(f"{error}{go_on}") from None
 
 
 @contextmanager

@@ -2,21 +2,20 @@
 
 import json
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from espalier.app.config.parse import parse_config
-from espalier.app.config.together import PATH_KEYS
-from espalier.app.engines.engine import Engine
+from espalier.app.config.values import PATH_KEYS
 from espalier.app.engines.flower import Flower
-from espalier.app.engines.in_process import InProcess
 from espalier.app.errors import bad_value
 from espalier.app.logs import WithoutTraceback, quiet_flower, show_own_lines
 from espalier.app.reports.final import result_table
 from espalier.app.reports.progress import LogProgress
-from espalier.app.run import run, run_edge
+from espalier.app.run import run, run_edge, simulation
 
 app = ServerApp()
 
@@ -36,9 +35,7 @@ def main(grid: Grid, context: Context) -> None:
     if config.deploy.role == "edge":
         run_edge(config, Flower(grid), results)
         return
-    engine: Engine = Flower(grid)
-    if config.engine == "in-process":
-        engine = InProcess.open(config.federation.num_clients, config.as_dict(), config.seed)
-    path = run(config, engine, LogProgress(), results)
+    with nullcontext(Flower(grid)) if config.engine == "flower" else simulation(config) as engine:
+        path = run(config, engine, LogProgress(), results)
     print(result_table(json.loads((path / "summary.json").read_text(encoding="utf-8"))))
     print(f"results: {path}", flush=True)

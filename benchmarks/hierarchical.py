@@ -24,12 +24,12 @@ from rich.progress import track
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from espalier.app.assembly import assemble, checked_task
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.in_process import InProcess
 from espalier.app.logs import quiet_flower
 from espalier.app.memory import keep_memory
-from espalier.app.run import assemble, checked_task
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.images import examples
 from espalier.clients.randomness import client_generator
@@ -88,7 +88,7 @@ def measure(config: RunConfig) -> None:
 
 def hierarchical_rounds(config: RunConfig, start: Weights) -> Iterator[Weights]:
     """Yield the global weights after each round of the config's algorithm."""
-    grid = InProcess.open(config.federation.num_clients, config.as_dict(), config.seed).grid
+    grid = InProcess.open(config.federation.num_clients, config.as_dict(), config.seed, config.stack).grid
     federation = assemble(config, grid, *checked_task(config))
     for outcome in federation.hierarchical.rounds(grid, ArrayRecord(start), config.federation.global_rounds):
         yield outcome.arrays.to_torch_state_dict()

@@ -1,7 +1,7 @@
 """Local training of the whole model: FedAvg's client."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from flwr.app import ConfigRecordValues, Message
@@ -15,39 +15,73 @@ from .randomness import client_generator, client_seed, seeded_torch
 from .task import ClientTask, LocalTraining
 
 
+@dataclass(frozen=True)
+class LocalResult:
+    """What a client has learned in a round.
+
+    Parameters
+    ----------
+    instruction : Train
+        What it was told.
+    training : LocalTraining
+        How it trained.
+    weights : Mapping[str, Tensor]
+        The state of its model.
+    loss : float
+        The mean over the examples that it saw.
+    num_examples : int
+        The training examples that it has.
+    """
+
+    instruction: Train
+    training: LocalTraining
+    weights: Mapping[str, Tensor]
+    loss: float
+    num_examples: int
+
+
 def train(message: Message, task: ClientTask) -> Message:
     """Answer an instruction to train: local SGD from the weights in the message.
 
     The config record may hold ``server-round``, which selects the mini-batches, ``proximal-mu``, the weight of
     FedProx's proximal term, and ``local-rounds``, see `planned`.
     """
-    instruction = Train.from_content(message.content)
-    loss, num_examples, _ = _train(instruction, task)
-    return Message(Trained(to_record(task.model.state_dict()), loss, num_examples).to_content(), reply_to=message)
+    return model_reply(message, _train(message, task))
 
 
 def train_accumulated(message: Message, task: ClientTask) -> Message:
-    """Answer ``train.accumulated``: train, and send the sum of all steps' gradients (RawHFL, step 4).
+    """Answer ``train.accumulated``: train, and send the sum of all steps' gradients (RawHFL, step 4)."""
+    return accumulated_reply(message, _train(message, task))
+
+
+def model_reply(message: Message, result: LocalResult) -> Message:
+    """Return the reply that holds the model."""
+    arrays = to_record(result.weights)
+    return Message(Trained(arrays, result.loss, result.num_examples).to_content(), reply_to=message)
+
+
+def accumulated_reply(message: Message, result: LocalResult) -> Message:
+    """Return the reply that holds the sum of all steps' gradients.
 
     With plain SGD this sum is the difference of the weights over the learning rate, and so it is computed. Integers,
     such as BatchNorm's counters, are sent as the plain difference.
     """
-    instruction = Train.from_content(message.content)
-    loss, num_examples, training = _train(instruction, task)
-    before, gradient = to_weights(instruction.arrays), {}
-    for name, after in task.model.state_dict().items():
-        rate = training.learning_rate if after.is_floating_point() else 1
+    before, gradient = to_weights(result.instruction.arrays), {}
+    for name, after in result.weights.items():
+        rate = result.training.learning_rate if after.is_floating_point() else 1
         gradient[name] = ((before[name] - after.cpu()) / rate).to(after.dtype)
-    return Message(AccumulatedGradient(to_record(gradient), loss, num_examples).to_content(), reply_to=message)
+    content = AccumulatedGradient(to_record(gradient), result.loss, result.num_examples).to_content()
+    return Message(content, reply_to=message)
 
 
-def _train(instruction: Train, task: ClientTask) -> tuple[float, int, LocalTraining]:
-    """Train `task.model` as an instruction says; return the loss, the number of examples and how it was trained."""
+def _train(message: Message, task: ClientTask) -> LocalResult:
+    """Train `task.model` as an instruction says."""
+    instruction = Train.from_content(message.content)
     server_round = instruction.server_round
     task.model.load_state_dict(to_weights(instruction.arrays))
     training = planned(task.training, instruction.config).at(server_round)
     loss = local_sgd(task, server_round, training, instruction.proximal_mu)
-    return loss, task.num_train(server_round), training
+    return LocalResult(instruction, training, task.model.state_dict(), loss, task.num_train(server_round))
 
 
 def planned(training: LocalTraining, config: Mapping[str, ConfigRecordValues]) -> LocalTraining:

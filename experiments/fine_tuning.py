@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 from rich.progress import track
 
+from espalier.app.assembly import assemble, checked_task
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.saved import saved_config
@@ -27,7 +28,6 @@ from espalier.app.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import is_evaluation
 from espalier.app.reports.plots import BLUE, GREY, ORANGE
-from espalier.app.run import assemble, checked_task
 from espalier.clients.messages.train import ACCURACY, LOSS
 from espalier.strategies.exchange import converse
 from espalier.strategies.split import FineTuning, SplitEdge
@@ -62,7 +62,7 @@ def measure(folder: Path, config: RunConfig) -> list[Result]:
             means.append({key: evaluated[-1][key]["mean"] for key in (ACCURACY, LOSS)})
             continue
         conversations = {
-            name: edge.personalise(state["arrays"], setting, MemberGrid(grid, hierarchical.topology[name]))
+            name: edge.personalise(state.arrays, setting, MemberGrid(grid, hierarchical.topology[name]))
             for name, edge in hierarchical.edges.items()
             if isinstance(edge, SplitEdge)
         }

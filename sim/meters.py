@@ -79,10 +79,13 @@ class Clock:
         Raises
         ------
         ValueError
-            If it is of other edges. Nothing is changed then.
+            If it is of other edges, or has what is no time. Nothing is changed then.
         """
         if set(state["edges"]) != set(self._seconds):
             raise ValueError(f"edges = {state['edges']}: must be {list(self._seconds)}, those of this clock")
+        times = [*state["seconds"], state["round_start"]]
+        if not all(isinstance(time, int | float) and 0 <= time < np.inf for time in times):
+            raise ValueError("seconds: must be finite numbers >= 0")
         self._seconds |= dict(zip(state["edges"], state["seconds"], strict=True))
         self._round_start = state["round_start"]
 

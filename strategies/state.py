@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import FedAvg, Strategy
 
 _DATA = (type(None), bool, int, float, str, bytes, np.generic, np.ndarray, ArrayRecord, ConfigRecord, MetricRecord)
 
@@ -67,17 +67,34 @@ def restore_strategy_state(strategy: Strategy, state: Mapping[str, Any], built: 
         Its state to be.
     built : Mapping[str, Any]
         What `built_attributes` said when it was new: data that it has had since, and `state` has not, are deleted.
+
+    Raises
+    ------
+    ValueError
+        If `state` is of a strategy with other settings, or not of a strategy.
     """
     if hasattr(strategy, "load_state_dict"):
         strategy.load_state_dict(state)
         return
+    is_flowers = type(strategy).__module__.startswith("flwr.") and isinstance(strategy, FedAvg)
+    for name, saved in state.items():
+        if isroutine(getattr(type(strategy), name, None)):
+            raise ValueError(f"{type(strategy).__name__}.{name} is no data")
+        now = vars(strategy).get(name)
+        # Numbers and strings of Flower's own are their settings; a strategy that one is inside may change them.
+        if is_flowers and isinstance(now, int | float | str) and (type(saved) is not type(now) or saved != now):
+            raise ValueError(f"{type(strategy).__name__}.{name} is {now!r} in this run")
+    _restore(strategy, state, built)
+
+
+def _restore(strategy: Strategy, state: Mapping[str, Any], built: Mapping[str, Any]) -> None:
     own = {*built, *state}
     for name in [name for name, value in vars(strategy).items() if name not in own and not _is_code(value)]:
         delattr(strategy, name)
     for name, saved in state.items():
         current = getattr(strategy, name, None)
         if isinstance(current, Strategy):
-            restore_strategy_state(current, saved, built.get(name, {}))
+            _restore(current, saved, built.get(name, {}))
         elif isinstance(current, np.random.Generator):
             current.bit_generator.state = saved
         elif isinstance(current, random.Random):

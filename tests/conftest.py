@@ -19,3 +19,6 @@ def _cache_of_the_tests(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+from tests.on_ray import ray_here  # noqa: E402, F401  (a fixture of all)

@@ -13,7 +13,7 @@ from espalier.app.config.run_config import RunConfig
 from espalier.app.config.section import Section
 from espalier.app.config.together import check_together
 from espalier.app.config.values import Channels, Words
-from espalier.app.errors import UserError, bad_value
+from espalier.app.errors import UserError, bad_value, shown
 from espalier.app.object_spec import ObjectSpec
 
 Kind = TypeVar("Kind", bound=Section)
@@ -58,9 +58,9 @@ def unknown_key(key: str) -> UserError:
     """Return the error for a key that does not exist; it names the one that is meant, where that is clear."""
     # Keys had no sections once: "stream-payload" and "theta" are "stream.payload" and "plan.theta".
     moved = [k for k in KEYS if "." in k and key in (k.partition(".")[2], k.replace(".", "-"))]
-    close = moved or difflib.get_close_matches(key, KEYS, n=1)
+    close = moved or difflib.get_close_matches(key[:100], KEYS, n=1)
     allowed = f"did you mean {close[0]!r}?" if close else f"allowed are {', '.join(KEYS)}"
-    return UserError(f"unknown key {key!r}: {allowed}")
+    return UserError(f"unknown key {shown(key)}: {allowed}")
 
 
 def _validated(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
@@ -101,7 +101,7 @@ def read_arguments(arguments: Sequence[str]) -> dict[str, Any]:
         elif argument.endswith(".toml"):
             values |= read_toml(Path(argument))
         else:
-            raise UserError(f"argument {argument!r}: allowed is KEY=VALUE or a FILE.toml")
+            raise UserError(f"argument {shown(argument)}: allowed is KEY=VALUE or a FILE.toml")
     return values
 
 
@@ -113,7 +113,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{path}: can't be read ({error.strerror}); allowed is a TOML file of run-config keys"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # tomllib's, or Python's of a number of 5,000 digits
         raise UserError(f"{path}: is not TOML ({error})") from None
 
 
@@ -131,5 +131,5 @@ def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
 def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text

@@ -16,6 +16,7 @@ from espalier.app.config.sections import (
     FineTune,
     Plans,
     RadioWorld,
+    RayWorkers,
     Report,
     Split,
     Stream,
@@ -35,16 +36,18 @@ class RunConfig(Section):
     """All settings of a run; ``docs/configuration.md`` explains each key."""
 
     name = ""
-    flat = ("algorithm", "seed", "engine", "device", "output_dir", "resume")
+    flat = ("algorithm", "seed", "engine", "device", "stack", "output_dir", "resume")
 
     algorithm: Annotated[Algorithm, BeforeValidator(_algorithm)] = H_FEDAVG
     """What is computed; espalier.app.algorithms.registry lists the names, and package.module:NAME is your own."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Decides partition, initial weights, mini-batches and samples of clients."""
-    engine: Literal["flower", "in-process"] = "flower"
-    """Flower's own runtime, or all clients in the ServerApp's process."""
+    engine: Literal["flower", "in-process", "ray"] = "flower"
+    """Flower's own runtime, all clients in the ServerApp's process, or in workers of its own that Ray runs."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where models compute; auto is a GPU where there is one."""
+    stack: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Clients of one process that train side by side, as one batched computation; 0: one after the other."""
     output_dir: str = ""
     """The results folder; by default a new one in ./results, under flwr run in ~/espalier-results."""
     resume: str = ""
@@ -59,6 +62,7 @@ class RunConfig(Section):
     plan: Plans = Plans()
     radio: RadioWorld = RadioWorld()
     caching: Caching = Caching()
+    ray: RayWorkers = RayWorkers()
     deploy: Deploy = Deploy()
     report: Report = Report()
 

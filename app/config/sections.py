@@ -20,10 +20,13 @@ from espalier.app.config.values import (
 from espalier.app.object_spec import ObjectSpec, parse_object
 from espalier.app.strategy_spec import StrategySpec, parse_strategy
 
-Positive = Annotated[int, Field(gt=0)]
-NotNegative = Annotated[int, Field(ge=0)]
+MOST = 10**9  # of whatever is counted, seconds too
+LARGEST = 1e38  # a factor of numbers that are float32
+Positive = Annotated[int, Field(gt=0, le=MOST)]
+NotNegative = Annotated[int, Field(ge=0, le=MOST)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
-Decay = Annotated[float, Field(ge=0)]
+Decay = Annotated[float, Field(ge=0, le=LARGEST)]
+Rate = Annotated[float, Field(gt=0, le=LARGEST)]
 VIDEO_CACHING = "video-caching"
 OWN = "own"  # the partition where every client has a folder of its own
 
@@ -144,7 +147,7 @@ class Train(Section):
     """Examples of a mini-batch."""
     optimizer: Literal["sgd", "adam"] = "sgd"
     """Fresh in every round."""
-    learning_rate: Annotated[float, Field(gt=0)] = 0.1
+    learning_rate: Rate = 0.1
     """Learning rate."""
     momentum: Momentum = 0.0
     """Of SGD."""
@@ -168,7 +171,7 @@ class Split(Section):
     """indices: labels are registered at the edge once; labels: they travel; auto is labels where the data grow."""
     server_optimizer: Literal["sgd", "adam"] = "sgd"
     """Of the server's blocks."""
-    server_learning_rate: Annotated[float, Field(ge=0)] = 0.0
+    server_learning_rate: Annotated[float, Field(ge=0, le=LARGEST)] = 0.0
     """Of the server's blocks; 0 takes learning-rate."""
     server_momentum: Momentum = 0.0
     """Of the server's SGD."""
@@ -206,7 +209,7 @@ class FineTune(Section):
 
     steps: NotNegative = 10
     """SGD steps on each client's own head (the PHSFL paper's K); 0 leaves that out."""
-    rate: Annotated[float, Field(gt=0)] = 0.01
+    rate: Rate = 0.01
     """Their learning rate."""
 
 
@@ -224,7 +227,7 @@ class Plans(Section):
     """exact, sca (the paper's) or random."""
     selected_per_edge: NotNegative = 0
     """Clients selected in each cell, Z; 0 is half of a cell's."""
-    max_overlap: Annotated[int, Field(ge=-1)] = -1
+    max_overlap: Annotated[int, Field(ge=-1, le=MOST)] = -1
     """How many of them may be of the round before, Psi; -1 is half of them, or as many as it takes."""
     max_local_rounds: Annotated[int, Field(ge=0, le=100_000)] = 0
     """Most local rounds, L (50 in the RawHFL paper); 0 is local-epochs."""
@@ -232,9 +235,9 @@ class Plans(Section):
     """Time to compute and upload in an edge round."""
     theta: Annotated[float, Field(ge=0, le=1)] = 0.4
     """Weight of local rounds against energy, from 0 to 1."""
-    min_frequency_hz: Annotated[float, Field(ge=0)] = 0.0
+    min_frequency_hz: Annotated[float, Field(ge=0, le=1e12)] = 0.0
     """Lowest CPU frequency that a plan may choose."""
-    downlink_bits_per_second: Annotated[float, Field(ge=0)] = 0.0
+    downlink_bits_per_second: Annotated[float, Field(ge=0, le=1e15)] = 0.0
     """Rate at which models and cut gradients come down; 0 ignores that time."""
 
 
@@ -285,6 +288,19 @@ class Caching(Section):
     """Time slots of requests before the first edge round."""
     slots_per_edge_round: Annotated[int, Field(ge=0, le=10_000)] = 4
     """Time slots that pass in an edge round."""
+
+
+class RayWorkers(Section):
+    """Workers of engine = "ray"."""
+
+    name = "ray"
+
+    workers: NotNegative = 0
+    """Worker processes; 0: one for each core, of this machine or of the cluster, but no more than edges or clients."""
+    address: str = ""
+    """HOST:PORT of a cluster that `ray start` made, or auto; "" starts Ray on this machine."""
+    gpus_per_worker: Annotated[float, Field(ge=0, le=64)] = 0.0
+    """Share of a GPU for each worker, or several; 0: an equal share where device is a GPU."""
 
 
 class Deploy(Section):

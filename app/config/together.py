@@ -1,13 +1,11 @@
 """What does not go together: values that are fine alone."""
 
-from pathlib import Path
-
 from flwr.serverapp.strategy import FedProx
 
 from espalier.app.algorithms.algorithm import PlanRule
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.sections import DEVICE_RANGES, OWN, Data, RadioWorld
-from espalier.app.config.values import BEST_CUT, CLASSES_ALLOWED, channels_allowed
+from espalier.app.config.values import BEST_CUT, CLASSES_ALLOWED, PATH_KEYS, channels_allowed, path_of
 from espalier.app.errors import bad_value
 from espalier.app.resources.planner import check_cell_size
 from espalier.app.tasks.build import task_kind
@@ -15,29 +13,15 @@ from espalier.app.tasks.build import task_kind
 # The solvers that select a number of clients; others are rules of algorithms.
 SELECTING = ("exact", "sca", "random")
 
-PATH_KEYS = (
-    "data-dir",
-    "data.cache-dir",
-    "output-dir",
-    "resume",
-    "deploy.edge-folder",
-    "stream.certificate",
-    "stream.key",
-)
-
 
 def check_together(config: RunConfig) -> None:
     """Refuse values that are fine alone and impossible together."""
-    for key in PATH_KEYS:
-        try:
-            Path(config.as_dict()[key]).expanduser()
-        except RuntimeError:
-            raise bad_value(key, config.as_dict()[key], "a path; there is no home folder of that user") from None
+    values = config.as_dict()
+    paths = {key: path_of(key, values[key]) for key in PATH_KEYS}
     for spec in (config.federation.cloud_strategy, config.federation.edge_strategy):
         if not spec.module:
             spec.check()
-    resumed, output = (Path(folder).expanduser().absolute() for folder in (config.resume, config.output_dir))
-    if config.resume and config.output_dir and output != resumed:
+    if config.resume and config.output_dir and paths["output-dir"] != paths["resume"]:
         allowed = f"'' or {config.resume!r}: a resumed run goes on in its folder"
         raise bad_value("output-dir", config.output_dir, allowed)
     _check_own_task(config)

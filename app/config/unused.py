@@ -39,9 +39,17 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
         yield ("cut-layer", *keys["split"], *keys["fine-tune"]), f"{name} cuts no model"
     elif not algorithm.shares_server:
         yield ("split.server-order",), f"{name} has a server block for each client"
+    if config.engine == "flower":
+        yield ("stack",), "engine = 'flower' runs every client by itself"
+    elif config.engine == "ray" and config.is_flat:
+        yield ("stack",), f"{name} has no edges that engine = 'ray' could run as a whole"
+    elif algorithm.splits or not algorithm.trains_clients:
+        yield ("stack",), f"in {algorithm.name} no client trains a whole model"
     streams = config.plan.resources == "measured" or (algorithm.splits and config.split.transport == "stream")
     if not streams:
         yield keys["stream"], "no mini-batch goes through a stream: see split.transport"
+    if config.engine != "ray":
+        yield keys["ray"], f"engine = {config.engine!r}"
     if not config.rule:
         yield (*keys["plan"], *keys["radio"]), "no round is planned: see selection"
     elif not config.rule.selects_a_number:

@@ -1,11 +1,25 @@
 """Settings that are written as text in a form of their own: ranges, lists of cuts, names and numbers."""
 
+import os
 import re
 from dataclasses import dataclass
+from errno import ENAMETOOLONG
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
+from espalier.app.errors import bad_value
+
+PATH_KEYS = (
+    "data-dir",
+    "data.cache-dir",
+    "output-dir",
+    "resume",
+    "deploy.edge-folder",
+    "stream.certificate",
+    "stream.key",
+)
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 BEST_CUT = "best"
 
@@ -145,3 +159,25 @@ def channels_from(least: float) -> BeforeValidator:
 
 CutsSetting = Annotated[Cuts, BeforeValidator(_parse_cuts)]
 ClassesSetting = Annotated[Words, BeforeValidator(_parse_classes)]
+
+
+def path_of(key: str, text: str) -> Path:
+    """Return the absolute path that one of `PATH_KEYS` holds, whether it is there or not.
+
+    Raises
+    ------
+    UserError
+        If there can be no such path.
+    """
+    path = Path(text)
+    try:
+        path = path.expanduser().absolute()
+        os.stat(path)
+    except RuntimeError:
+        raise bad_value(key, text, "a path; there is no home folder of that user") from None
+    except ValueError:
+        raise bad_value(key, text, "a path, of characters that a file's name can have") from None
+    except OSError as error:
+        if error.errno == ENAMETOOLONG:
+            raise bad_value(key, text, "a shorter path") from None
+    return path

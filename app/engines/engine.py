@@ -1,9 +1,15 @@
 """What an engine is: where the clients of a run are, and where their state is kept."""
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
+from flwr.app import Context, Message
 from flwr.serverapp import Grid
+
+# What a node runs, and what makes it in the process where the node is; it can be pickled.
+App = Callable[[Message, Context], Message]
+MakeApp = Callable[[], App]
+EDGE_NAME = "edge-name"  # the key of a node's config that names its edge
 
 
 class Engine(Protocol):
@@ -21,3 +27,22 @@ class Engine(Protocol):
 
     def load_clients_state(self, state: Mapping[str, Any]) -> None:
         """Give it back to them."""
+
+
+@runtime_checkable
+class ServesEdges(Engine, Protocol):
+    """An engine whose workers serve the edges of two tiers, each with its clients; `grid` is for profiles alone."""
+
+    def serve_edges(self, make_app: MakeApp, sizes: Mapping[str, int]) -> Grid:
+        """Return a grid with a node for each edge, whose config has its name as ``edge-name``.
+
+        Any worker can answer any message of any node, one at a time, and answer it again: an answer depends on the
+        message alone, and nodes keep no state.
+
+        Parameters
+        ----------
+        make_app : Callable[[], App]
+            Makes what the nodes run, once in every worker.
+        sizes : Mapping[str, int]
+            Number of clients by edge.
+        """

@@ -5,6 +5,7 @@ from typing import Any
 
 from espalier.app.tasks.clients import looked_up_once
 from espalier.clients.client_app import make_client_app
+from espalier.clients.stacking import TrainingStack
 from espalier.sim.in_process_grid import InProcessGrid
 
 # Those that are not there yet will not come.
@@ -24,10 +25,15 @@ class InProcess:
         self.grid = grid
 
     @classmethod
-    def open(cls, num_clients: int, run_config: Mapping[str, Any], seed: int) -> "InProcess":
-        """Return an engine with `num_clients` new nodes that run the app's ClientApp with a run config."""
-        client_app = make_client_app(looked_up_once(), durable=False)
-        return cls(InProcessGrid(client_app, num_clients, run_config=dict(run_config), seed=seed))
+    def open(cls, num_clients: int, run_config: Mapping[str, Any], seed: int, stack: int = 0) -> "InProcess":
+        """Return an engine with `num_clients` new nodes that run the app's ClientApp with a run config.
+
+        Of clients that train whole models, `stack` at a time do so side by side; 0: one after the other.
+        """
+        load_task = looked_up_once()
+        client_app = make_client_app(load_task, durable=False)
+        together = TrainingStack(load_task, stack) if stack else None
+        return cls(InProcessGrid(client_app, num_clients, run_config=dict(run_config), seed=seed, stack=together))
 
     def stream_patience_seconds(self, timeout_seconds: float) -> float:
         """Return a second, whatever the timeout: clients wait for each other."""

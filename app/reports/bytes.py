@@ -58,6 +58,11 @@ class ByteMeter(Observer):
         if "edge" in self._tier_names:
             self._add("edge", edge, direction, {kind: count})
 
+    def add(self, edge: str, counts: Mapping[tuple[str, str], int]) -> None:
+        """Count what an edge in another process has counted between its clients and itself, by direction and kind."""
+        for (direction, kind), count in counts.items():
+            self._add("edge", edge, direction, {kind: count})
+
     def take(self) -> Counter[Link]:
         """Return what was counted since the last call and start again."""
         with self._lock:
@@ -67,7 +72,7 @@ class ByteMeter(Observer):
     def _add(self, tier: str, edge: str, direction: str, counts: Mapping[str, int]) -> None:
         with self._lock:
             for kind, count in counts.items():
-                self.counts[Link(edge, self._tier_names[tier], direction, kind)] += count
+                self.counts[Link(edge, self._tier_names.get(tier, tier), direction, kind)] += count
 
 
 def payload_bytes(message_type: str, content: RecordDict) -> dict[str, int]:

@@ -4,6 +4,7 @@ import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, fields
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,11 @@ def write_final_reports(
     All figures come from ``metrics.jsonl``, so that a resumed run reports on all of its rounds.
     """
     lines = folder.read_metrics()
-    torch.save({name: tensor.cpu() for name, tensor in model.state_dict().items()}, folder.path / "model.pt")
-    with (folder.path / "clients.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows(client_table(lines, profiles, topology))
+    weights = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
+    folder.write_file("model.pt", lambda file: torch.save(weights, file))
+    table = StringIO(newline="")
+    csv.writer(table).writerows(client_table(lines, profiles, topology))
+    folder.write_file("clients.csv", lambda file: file.write(table.getvalue().encode()))
     _write_figures(title, folder, lines, closed_form)
 
 

@@ -2,15 +2,25 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
+from typing import Any, BinaryIO
+
+from filelock import FileLock
 
 from espalier.app.checkpoint import load_state, save_state
+from espalier.app.durable import PART, append_text, make_folder, replace_file, replace_text, sync_folder
 from espalier.app.errors import UserError, bad_value
+from espalier.app.reports.owner import LOCK, disown, own
+from espalier.app.run_state import RunState, run_state_of
+
+CONFIG = "config.json"
+# What a run that was stopped before it had saved its config can leave behind.
+BEGUN = frozenset({LOCK, CONFIG + PART})
+INTACT = "allowed is the file that the run wrote"
 
 # A resumed run may differ in these. The data are compared by what they hold, wherever they lie.
 FREE_TO_CHANGE = frozenset(
@@ -21,6 +31,9 @@ FREE_TO_CHANGE = frozenset(
         "data-dir",
         "global-rounds",
         "engine",
+        "ray.workers",
+        "ray.address",
+        "ray.gpus-per-worker",
         "deploy.reply-timeout",
         "deploy.wait-for-nodes",
     }
@@ -46,45 +59,56 @@ class RunTitle:
 
 def refuse_used(path: Path) -> None:
     """Raise UserError if a folder is there and not empty, or can't be made or written."""
-    parent = next(folder for folder in (path, *path.parents) if folder.exists())
+    parent = next(folder for folder in (path, *path.parents) if os.path.exists(folder))
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         why = "it can't be written" if parent.is_dir() else "it is no folder"
         raise bad_value("output-dir", str(path), f"a folder that can be written ({parent}: {why})")
     try:
-        used = any(path.iterdir())
-    except OSError:  # it is not there, or can't be written either, which `create` says
+        used = bool(set(os.listdir(path)) - BEGUN)
+    except OSError:  # it is not there, or can't be read, and `create` says what can't be written
         used = False
     if used:
         raise bad_value("output-dir", str(path), "a new or empty folder; to go on with a run, set resume")
 
 
 class ResultsFolder:
-    """Where a run writes.
+    """Where a run writes, and nobody else as long as it is open; a context manager that closes it.
 
     ``config.json``, ``world.json`` (where rounds are planned), ``metrics.jsonl`` (a line per edge and global round, and
     a global line), ``state.npz`` (to resume from), and at the end ``summary.json``, ``clients.csv``, ``model.pt`` and
-    the plots.
+    the plots. Config, metrics and state reach the disk in this order, so that a run can be resumed from whatever a
+    power cut leaves; everything is there when the folder is closed.
 
     Parameters
     ----------
     path : Path
         An absolute path; `create` and `reopen` make sure of the rest.
+    lock : FileLock, optional
+        Held by whoever writes; who only reads needs none.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, lock: FileLock | None = None) -> None:
         self.path = path
+        self._lock = lock
         self._metrics = path / "metrics.jsonl"
         self._state = path / "state.npz"
+
+    def __enter__(self) -> "ResultsFolder":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._lock:
+            try:
+                sync_folder(self.path)
+            finally:
+                disown(self._lock)
 
     @staticmethod
     def path_for(output_dir: str, default_parent: Path, title: RunTitle) -> Path:
         """Return the folder `output-dir`, or one named after the time and the run in `default_parent`."""
         if output_dir:
             return Path(output_dir).expanduser().absolute()
-        path = default_parent / f"{datetime.now():%Y%m%d-%H%M%S}-{title.algorithm}-{title.dataset}-seed{title.seed}"
-        while path.exists():  # another run began in the same second
-            path = path.with_name(path.name + "+")
-        return path
+        return default_parent / f"{datetime.now():%Y%m%d-%H%M%S}-{title.algorithm}-{title.dataset}-seed{title.seed}"
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> "ResultsFolder":
@@ -93,35 +117,66 @@ class ResultsFolder:
         Raises
         ------
         UserError
-            If it can't be written or holds a run already.
+            If it can't be written, holds a run already, or another process is about to write one.
         """
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            refuse_used(path)
-            # Exclusively: of two runs that start at once in one folder, one is refused.
-            with (path / "config.json").open("x", encoding="utf-8") as file:
-                json.dump(dict(config), file, indent=2)
-        except OSError as error:
-            raise bad_value("output-dir", str(path), f"a folder that can be written ({error.strerror})") from None
-        return cls(path)
+        with unopenable_as_user_error("output-dir", path):
+            make_folder(path)
+            folder = cls(path, own(path, "output-dir"))
+            try:
+                refuse_used(path)
+                folder.write_json(CONFIG, dict(config))
+            except BaseException:
+                folder.__exit__()
+                raise
+        return folder
 
     @classmethod
-    def reopen(cls, path: Path, config: Mapping[str, Any]) -> "ResultsFolder":
+    def create_beside_others(cls, path: Path, config: Mapping[str, Any]) -> "ResultsFolder":
+        """Do as `create` does, in a folder with ``+`` behind its name if another run began in the same second."""
+        with unopenable_as_user_error("output-dir", path):
+            make_folder(path.parent)
+            while True:
+                try:
+                    path.mkdir()
+                    break
+                except FileExistsError:
+                    path = path.with_name(path.name + "+")
+            sync_folder(path.parent)
+        return cls.create(path, config)
+
+    @classmethod
+    def reopen(cls, path: Path, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> "ResultsFolder":
         """Open a folder to go on with its run.
+
+        Parameters
+        ----------
+        path : Path
+            The folder.
+        config : Mapping[str, Any]
+            The settings to go on with.
+        defaults : Mapping[str, Any]
+            By these the run went where its folder does not name a setting, which is newer then.
 
         Raises
         ------
         UserError
-            If it holds no run, or one of another config.
+            If it holds no run or one of another config, can't be written, or another process writes to it.
         """
         path = path.expanduser().absolute()
-        saved = saved_values(path)
-        for key, value in config.items():
-            if key not in FREE_TO_CHANGE and value != saved.get(key):
-                raise bad_value(key, value, f"{saved.get(key)!r}, as in the run to resume, {path}")
-        return cls(path)
+        saved_values(path)  # before a lock is left in a folder that is no run's
+        with unopenable_as_user_error("resume", path):
+            folder = cls(path, own(path, "resume"))
+        try:
+            saved = {**defaults, **saved_values(path)}
+            for key, value in config.items():
+                if key not in FREE_TO_CHANGE and value != saved.get(key):
+                    raise bad_value(key, value, f"{saved.get(key)!r}, as in the run to resume, {path}")
+        except BaseException:
+            folder.__exit__()
+            raise
+        return folder
 
-    def load_state(self) -> dict[str, Any] | None:
+    def load_state(self) -> RunState | None:
         """Return the state that the last whole round left, None if the run was interrupted before there was one.
 
         Raises
@@ -129,38 +184,43 @@ class ResultsFolder:
         UserError
             If the state is damaged, or missing although rounds were over.
         """
-        rounds = [line["round"] for line in self.read_metrics() if line["scope"] == "global"]
-        if not self._state.exists():
-            if rounds and max(rounds) > 1:
-                raise UserError(f"{self._state}: is missing; allowed is a folder as the run left it")
-            return None
+        lines, damaged = self._read_lines()
+        rounds = [line["round"] for line in lines if line["scope"] == "global"]
         try:
-            state = load_state(self._state)
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            reason = error.strerror if isinstance(error, OSError) else "is damaged"
-            raise UserError(f"{self._state}: {reason}; allowed is the file that the run wrote") from None
-        if rounds[: state["round"]] != list(range(1, state["round"] + 1)):
-            raise UserError(f"{self._metrics}: lacks rounds; allowed is the file that the run wrote")
+            state = run_state_of(load_state(self._state))
+        except FileNotFoundError:
+            if rounds and max(rounds) > 1:
+                raise UserError(f"{self._state}: is missing; allowed is a folder as the run left it") from None
+            return None
+        except OSError as error:
+            raise unreadable(self._state, error) from None
+        except ValueError as error:
+            raise self.other_state(f"is damaged: {error}") from None
+        if len(rounds) < state.round or rounds[: state.round] != list(range(1, state.round + 1)):
+            what = f"line {len(lines) + 1} is damaged" if damaged else "lacks rounds"
+            raise UserError(f"{self._metrics}: {what}; {INTACT}")
         return state
+
+    def other_state(self, why: str) -> UserError:
+        """Return the error for a state that is not one of the run's."""
+        return UserError(f"{self._state}: {why}; {INTACT}")
 
     def go_on_after(self, last_round: int, config: Mapping[str, Any]) -> None:
         """Drop the lines of rounds after `last_round`, whose state was not saved; write the config to go on with."""
         lines = [
-            line for line in self.read_metrics() if line["round"] <= last_round and line["scope"] != "personalised"
+            line for line in self._read_lines()[0] if line["round"] <= last_round and line["scope"] != "personalised"
         ]
         replace_text(self._metrics, "".join(json.dumps(line) + "\n" for line in lines))
-        values = {**config, "resume": "", "output-dir": str(self.path)}
-        replace_text(self.path / "config.json", json.dumps(values, indent=2) + "\n")
+        self.write_json(CONFIG, {**config, "resume": "", "output-dir": str(self.path)})
+        sync_folder(self.path)  # the lines to come go into the new file, and a state must not be there without them
 
-    def save_state(self, state: dict[str, Any]) -> None:
+    def save_state(self, state: RunState) -> None:
         """Save what a resumed run needs."""
-        save_state(self._state, state)
+        save_state(self._state, dict(state))
 
     def append_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Append lines to ``metrics.jsonl``."""
-        with self._metrics.open("a", encoding="utf-8") as file:
-            for line in lines:
-                file.write(json.dumps(line) + "\n")
+        append_text(self._metrics, "".join(json.dumps(line) + "\n" for line in lines))
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the lines of ``metrics.jsonl``; a last line that was cut off is left out.
@@ -168,23 +228,11 @@ class ResultsFolder:
         Raises
         ------
         UserError
-            If another line is not one that a run writes.
+            If it can't be read, or another line is not one that a run writes.
         """
-        if not self._metrics.exists():
-            return []
-        lines: list[dict[str, Any]] = []
-        texts = self._metrics.read_text(encoding="utf-8", errors="replace").splitlines()
-        for number, text in enumerate(texts, start=1):
-            try:
-                line = json.loads(text)
-                if not (isinstance(line["round"], int) and isinstance(line["scope"], str)):
-                    raise ValueError
-            except (ValueError, TypeError, KeyError):
-                if number == len(texts):
-                    break
-                allowed = "allowed is the file that the run wrote"
-                raise UserError(f"{self._metrics}: line {number} is damaged; {allowed}") from None
-            lines.append(line)
+        lines, damaged = self._read_lines()
+        if len(damaged) > 1:
+            raise UserError(f"{self._metrics}: line {len(lines) + 1} is damaged; {INTACT}")
         return lines
 
     def read_world(self) -> dict[str, Any] | None:
@@ -196,23 +244,58 @@ class ResultsFolder:
             If it can't be read.
         """
         path = self.path / "world.json"
-        if not path.exists():
-            return None
         try:
             return json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            raise UserError(f"{path}: is damaged; allowed is the file that the run wrote") from None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise unreadable(path, error) from None
+        except ValueError:
+            raise UserError(f"{path}: is damaged; {INTACT}") from None
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file."""
         replace_text(self.path / name, json.dumps(content, indent=2) + "\n")
 
+    def write_file(self, name: str, write: Callable[[BinaryIO], object]) -> None:
+        """Write another file, as a whole; `write` gets it open."""
+        replace_file(self.path / name, write)
 
-def replace_text(path: Path, text: str) -> None:
-    """Write a file as a whole: an interruption leaves the one that was there."""
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    def _read_lines(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """Return the lines of ``metrics.jsonl`` up to the first that is damaged, and the texts from there on.
+
+        A power cut can damage several: the file has its new size, and not yet all that was written.
+        """
+        try:
+            texts = self._metrics.read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return [], []
+        except OSError as error:
+            raise unreadable(self._metrics, error) from None
+        lines: list[dict[str, Any]] = []
+        for text in texts:
+            try:
+                line = json.loads(text)
+                if not (isinstance(line["round"], int) and isinstance(line["scope"], str)):
+                    raise ValueError
+            except (ValueError, TypeError, KeyError, RecursionError):
+                break
+            lines.append(line)
+        return lines, texts[len(lines) :]
+
+
+def unreadable(path: Path, error: OSError) -> UserError:
+    """Return the error for a file of a results folder that can't be read."""
+    return UserError(f"{path}: can't be read ({error.strerror or error}); allowed is a file that you may read")
+
+
+@contextmanager
+def unopenable_as_user_error(key: str, path: Path) -> Iterator[None]:
+    """Make a UserError of an error from opening the results folder that a run-config key names."""
+    try:
+        yield
+    except OSError as error:
+        raise bad_value(key, str(path), f"a folder that can be written ({error.strerror or error})") from None
 
 
 def saved_values(path: Path) -> dict[str, Any]:
@@ -223,7 +306,10 @@ def saved_values(path: Path) -> dict[str, Any]:
     UserError
         If the folder holds no run.
     """
+    allowed = "the results folder of a run, with its config.json"
     try:
-        return dict(json.loads((path / "config.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        raise bad_value("resume", str(path), "the results folder of a run, with its config.json") from None
+        return dict(json.loads((path / CONFIG).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise bad_value("resume", str(path), f"{allowed} ({error.strerror or error})") from None
+    except (ValueError, TypeError, RecursionError):
+        raise bad_value("resume", str(path), allowed) from None

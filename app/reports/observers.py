@@ -16,6 +16,7 @@ from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import edge_lines, global_line
 from espalier.app.reports.tracker import Tracker
 from espalier.app.resources.planner import World
+from espalier.app.run_state import RunState
 from espalier.app.tasks.task import Task
 from espalier.clients.evaluation import figures_on
 from espalier.clients.task import Examples
@@ -168,15 +169,15 @@ class StateSaver:
         with unsavable_as_user_error():
             strategies = self.hierarchical.state_dict()
         self.folder.save_state(
-            {
-                "round": outcome.number,
-                "data": self.fingerprint,
-                "edges": dict(self.edges),
-                "wall_seconds": report.seconds,
-                "arrays": outcome.arrays,
-                "edge_arrays": {name: edge.arrays for name, edge in outcome.edges.items()},
-                "strategies": strategies,
-                "clients": self.engine.clients_state(),
-                "world": self.world.state_dict() if self.world else {},
-            }
+            RunState(
+                round=outcome.number,
+                data=self.fingerprint,
+                edges=dict(self.edges),
+                wall_seconds=report.seconds,
+                arrays=outcome.arrays,
+                edge_arrays={name: edge.arrays for name, edge in outcome.edges.items()},
+                strategies=strategies,
+                clients=self.engine.clients_state(),
+                world=self.world.state_dict() if self.world else {},
+            )
         )

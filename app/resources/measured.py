@@ -105,16 +105,15 @@ class MeasuredWorld(World):
         """Take note of a plan and return what is to be reported of it; its times and joules are as planned."""
         report, who = report_of(clients, plan), np.flatnonzero(plan.selected)
         compute_joules, upload_joules = plan.compute_joules[who], plan.upload_joules[who]
-        self.energy.add(self._rows(clients[who]), compute_joules, upload_joules)
-        self.options |= dict(zip(report["selected"], report["option"], strict=True))
-        return {
-            **report,
+        report |= {
             "late": [],
             "compute_joules": compute_joules.tolist(),
             "upload_joules": upload_joules.tolist(),
             "seconds": float(plan.seconds[who].max(initial=0.0)),
-            "short": falls_short(self._plan, self._rule, edge, server_round, self._cell[self._rows(clients)], plan),
+            "short": falls_short(self._plan, self._rule, self._cell[self._rows(clients)], plan),
         }
+        self.book(edge, report)
+        return report
 
     def end_round(self) -> dict[str, Any]:
         """Close a global round and return its planned joules."""

@@ -86,6 +86,29 @@ class World(ABC):
     def describe(self) -> dict[str, Any]:
         """Return what there is to know of it, as plain data."""
 
+    def book(self, edge: str, report: Mapping[str, Any]) -> None:
+        """Take note of what became of a plan, from what `carry_out` returned, here or in the world of another process.
+
+        Parameters
+        ----------
+        edge : str
+            The edge.
+        report : Mapping[str, Any]
+            Of one edge round.
+        """
+        clients = np.array(report["selected"], dtype=int)
+        self.energy.add(self._rows(clients), report["compute_joules"], report["upload_joules"])
+        self.options |= dict(zip(report["selected"], report["option"], strict=True))
+
+    def _rows(self, clients: np.ndarray) -> np.ndarray:
+        """Return the places of clients among all."""
+        return clients
+
+    @property
+    def clients_wanted(self) -> int:
+        """Number of clients to select in each cell."""
+        return self._plan.selected_per_edge
+
     def clients(self, node_ids: Sequence[int]) -> np.ndarray:
         """Return the numbers of clients."""
         return np.array([self._client_of[node_id] for node_id in node_ids])
@@ -121,7 +144,7 @@ class EdgeResources:
         self._previous: list[int] | None = None
         self._asked: tuple[int, np.ndarray] = (0, np.array([], dtype=int))
         self._at_full_power = np.array([], dtype=bool)
-        self._reports: list[dict[str, Any]] = []
+        self._reports: list[tuple[int, dict[str, Any]]] = []
 
     def problem(self, server_round: int, clients: Sequence[int]) -> Problem:
         """Return the problem of an edge round."""
@@ -145,14 +168,30 @@ class EdgeResources:
         numbers = self._world.clients(clients)
         report = self._world.carry_out(self._edge, server_round, numbers, plan)
         report["eligible_at_full_power"] = numbers[self._at_full_power].tolist()
-        self._reports.append(report)
+        self._note(server_round, report)
         self._previous = report["selected"]
         return Outcome(np.isin(numbers, report["late"]))
 
+    def carried_out(self, server_round: int, report: dict[str, Any]) -> None:
+        """Take over the report of an edge round that was carried out in another process."""
+        self._world.book(self._edge, report)
+        self._note(server_round, report)
+
     def take_reports(self) -> list[dict[str, Any]]:
         """Return the reports of the edge rounds since the last call."""
+        return [report for _, report in self.take_rounds()]
+
+    def take_rounds(self) -> list[tuple[int, dict[str, Any]]]:
+        """Return the same, each with the number of its edge round."""
         reports, self._reports = self._reports, []
         return reports
+
+    def _note(self, server_round: int, report: dict[str, Any]) -> None:
+        """Keep a report; log where it fell short of clients."""
+        self._reports.append((server_round, report))
+        if report["short"]:
+            line = "edge round %d: %s: %d clients, not %d in each cell"
+            logger.info(line, server_round, self._edge, len(report["selected"]), self._world.clients_wanted)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
@@ -201,15 +240,11 @@ def report_of(clients: np.ndarray, plan: Plan) -> dict[str, Any]:
     }
 
 
-def falls_short(limits: Plans, rule: PlanRule, edge: str, server_round: int, cell: np.ndarray, plan: Plan) -> bool:
-    """Tell, and log, whether a plan has somebody but fewer of the clients of a cell than `plan.selected-per-edge`."""
-    selected, wanted = int(plan.selected.sum()), limits.selected_per_edge
+def falls_short(limits: Plans, rule: PlanRule, cell: np.ndarray, plan: Plan) -> bool:
+    """Tell whether a plan has somebody but fewer of the clients of a cell than `plan.selected-per-edge`."""
     fewest = np.bincount(cell, weights=plan.selected)[np.unique(cell)].min()
     # The rules that take everybody have no number to fall short of.
-    is_short = selected > 0 and fewest < wanted and rule.selects_a_number
-    if is_short:
-        logger.info("edge round %d: %s: %d clients, not %d in each cell", server_round, edge, selected, wanted)
-    return bool(is_short)
+    return bool(plan.selected.any() and fewest < limits.selected_per_edge and rule.selects_a_number)
 
 
 def end_energy_round(energy: EnergyMeter) -> dict[str, float]:

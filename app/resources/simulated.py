@@ -120,17 +120,21 @@ class WirelessWorld(World):
             noise_watts=self.world.radio.noise_watts,
         )
         seconds = deadline if done.late.any() else done.finish_seconds.max(initial=0.0)
-        self.clock.advance(edge, seconds)
-        self.energy.add(chosen, done.compute_joules, done.upload_joules)
-        self.options |= dict(zip(chosen.tolist(), option.tolist(), strict=True))
-        return {
+        report = {
             **report_of(clients, plan),
             "late": chosen[done.late].tolist(),
             "compute_joules": done.compute_joules.tolist(),
             "upload_joules": done.upload_joules.tolist(),
             "seconds": float(seconds),
-            "short": falls_short(self._plan, self._rule, edge, server_round, self._cell[clients], plan),
+            "short": falls_short(self._plan, self._rule, self._cell[clients], plan),
         }
+        self.book(edge, report)
+        return report
+
+    def book(self, edge: str, report: Mapping[str, Any]) -> None:
+        """Take note of what became of a plan: joules, cuts, and the time that it took."""
+        super().book(edge, report)
+        self.clock.advance(edge, report["seconds"])
 
     def end_round(self) -> dict[str, Any]:
         """Close a global round and return its figures: its joules, and the simulated time at its end."""

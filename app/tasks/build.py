@@ -56,9 +56,10 @@ def build_task(config: RunConfig) -> Task:
         check_optimizer(config, task)
         return task
     if kind is OwnImagesTask:
-        here = num_clients if config.engine == "in-process" else 0
+        here = num_clients if config.engine != "flower" else 0
         return _built(kind, data, config.train, seed, device, has_pool=has_pool, num_clients_here=here)
-    return _built(kind, data, config.train, num_clients, seed, device)
+    is_here = config.engine == "in-process"
+    return _built(kind, data, config.train, num_clients, seed, device, are_clients_here=is_here)
 
 
 def check_optimizer(config: RunConfig, task: AdaptedTask) -> None:

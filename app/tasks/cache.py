@@ -80,7 +80,7 @@ def load_or_build(folder: Path, *, build: Callable[[Path], None], load: Callable
     try:
         return load(folder)
     except ValueError as error:
-        if folder.exists():
+        if os.path.exists(folder):
             _log.warning("damaged cache, building it again: %s", error)
     cache_dir = folder.parent
     try:

@@ -150,6 +150,14 @@ class CachingTask(Task):
         per_epoch = self.training.batches_per_epoch * self.federation.num_clients * edge_rounds
         return replace(task, training=replace(self.training, batches_per_epoch=per_epoch))
 
+    def loaded(self) -> list[CachingData]:
+        """Return every client's data."""
+        return self.clients
+
+    def take_loaded(self, loaded: list[CachingData]) -> None:
+        """Take every client's data."""
+        self.clients = loaded
+
     def _pooled_rows(self, pool: list[Examples]) -> Tensor:
         """Return each example's row in `table`."""
         sizes = [0, *(len(data.table) for data in self.clients)]

@@ -1,9 +1,10 @@
 """The data sets by name: where each comes from and how it becomes `ImageData`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from shutil import disk_usage
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DATASETS", "ImageData", "LabelledImages", "load_dataset", "load_pool"]
 
+CheckSize = Callable[[int, int, int, int, int], None]
 DATASETS = ("digits", "cifar10", "cifar100", "fashion-mnist", "image-folder")
 
 # torchvision's class, and the folder below data_dir where it wants its files
@@ -28,7 +30,14 @@ _TORCHVISION = {
 }
 
 
-def load_dataset(name: str, *, data_dir: Path | None, cache_dir: Path, image_size: int = 0) -> ImageData:
+def load_dataset(
+    name: str,
+    *,
+    data_dir: Path | None,
+    cache_dir: Path,
+    image_size: int = 0,
+    check_size: CheckSize = lambda *size: None,
+) -> ImageData:
     """Return a data set.
 
     Each is decoded once, into a folder of `cache_dir` that is keyed by the files' names, sizes and times; from
@@ -46,6 +55,9 @@ def load_dataset(name: str, *, data_dir: Path | None, cache_dir: Path, image_siz
         The folder for decoded data, created where missing.
     image_size : int, default 0
         For ``image-folder``: resize every image to a square of so many pixels a side; 0 keeps the size.
+    check_size : Callable, optional
+        For ``image-folder``: called before anything is decoded with the number of images to train and to test on,
+        their height and width, and the number of classes.
 
     Raises
     ------
@@ -65,7 +77,7 @@ def load_dataset(name: str, *, data_dir: Path | None, cache_dir: Path, image_siz
         return load_or_build(cache_dir / f"digits-{FORMAT_VERSION}", build=_build_digits, load=image_data.load)
     data_dir = data_dir and data_dir.expanduser().absolute()
     if name == "image-folder":
-        return _load_folder(data_dir, cache_dir, image_size)
+        return _load_folder(data_dir, cache_dir, image_size, check_size)
     return _load_torchvision(name, data_dir or cache_dir / "downloads", cache_dir)
 
 
@@ -129,14 +141,17 @@ def _frozen(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _load_folder(root: Path | None, cache_dir: Path, image_size: int) -> ImageData:
+def _load_folder(root: Path | None, cache_dir: Path, image_size: int, check_size: CheckSize) -> ImageData:
     """Return the images of a folder, from the cache where nothing in the folder has changed."""
     if root is None:
         raise UserError("data-dir is not set: dataset = 'image-folder' needs a folder with train/ and test/ in it")
     listing = image_folder.list_images(root)
     files = listing.train + listing.test
+    width, height = (image_size, image_size) if image_size else image_folder.size_of(files[0])
+    check_size(len(listing.train), len(listing.test), height, width, len(listing.classes))
 
     def build(folder: Path) -> None:
+        _refuse_without_room(folder, len(files) * width * height * 3)
         image_data.save(
             folder,
             image_folder.decode_images(files, image_size),
@@ -148,6 +163,15 @@ def _load_folder(root: Path | None, cache_dir: Path, image_size: int) -> ImageDa
     # Names, sizes and times alone don't tell two folders apart: uncompressed images are of one size.
     key = fingerprint(root, files, str(root.resolve()), image_size, FORMAT_VERSION)
     return load_or_build(cache_dir / f"image-folder-{key}", build=build, load=image_data.load)
+
+
+def _refuse_without_room(folder: Path, num_bytes: int) -> None:
+    """Raise UserError if the disk has no room for decoded images."""
+    if num_bytes > (free := disk_usage(folder).free):
+        allowed = (
+            f"{num_bytes:,} bytes for the decoded images, {free:,} are free: set data.cache-dir, or data.image-size"
+        )
+        raise UserError(f"{folder.parent.parent}: has no room for {allowed}")
 
 
 def _load_torchvision(name: str, data_dir: Path, cache_dir: Path) -> ImageData:

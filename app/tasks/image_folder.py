@@ -149,6 +149,21 @@ def _visible(folder: Path) -> list[os.DirEntry[str]]:
         raise UserError(f"{folder}: cannot be read ({error.strerror})") from error
 
 
+def size_of(file: Path) -> tuple[int, int]:
+    """Return an image's width and height, which its header has.
+
+    Raises
+    ------
+    UserError
+        As for `decode_image`.
+    """
+    try:
+        with Image.open(file) as image:
+            return image.size
+    except Exception as error:
+        raise _unreadable(file, error) from error
+
+
 def decode_image(file: Path, image_size: int) -> np.ndarray:
     """Read one image whole.
 
@@ -174,8 +189,7 @@ def decode_image(file: Path, image_size: int) -> np.ndarray:
             mode = image.mode
             rgb = image.convert("RGB")
     except Exception as error:  # Pillow's decoders tell of damage by exceptions of a dozen kinds
-        reason = " ".join(str(error).split())
-        raise UserError(f"{file}: cannot be read as an image ({reason}): replace or remove it") from error
+        raise _unreadable(file, error) from error
     if mode[0] in "IF":  # Pillow would clip them: nearly all white
         raise UserError(f"{file}: has pixels of mode {mode}: allowed are images of 8 bits per channel")
     if image_size:
@@ -228,6 +242,11 @@ def decode_images(files: list[Path], image_size: int) -> Iterator[np.ndarray]:
                 done = window + len(ahead)
                 left = (now - began) / done * (len(files) - done)
                 _log.info("decoded %d of %d images, about %.0f s left", done, len(files), left)
+
+
+def _unreadable(file: Path, error: Exception) -> UserError:
+    reason = " ".join(str(error).split())
+    return UserError(f"{file}: cannot be read as an image ({reason}): replace or remove it")
 
 
 def _size(shape: tuple[int, ...]) -> str:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from espalier.app.config.sections import Data, Train
-from espalier.app.errors import UserError
+from espalier.app.errors import UserError, bad_value
 from espalier.app.tasks.common import local_training
 from espalier.app.tasks.data import ImageData, LabelledImages, load_dataset
+from espalier.app.tasks.footprint import layer_bytes, refuse_too_large, weight_bytes
 from espalier.app.tasks.models import build_model
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.partition import ClientIndices, partition
@@ -37,9 +38,21 @@ class ImageTask(Task):
         Decides the partition, the initial weights and the clients' randomness.
     device : torch.device
         Where models compute.
+    are_clients_here : bool (default: False)
+        All clients are in this process, with a copy of their data each.
     """
 
-    def __init__(self, section: Data, train: Train, num_clients: int, seed: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        section: Data,
+        train: Train,
+        num_clients: int,
+        seed: int,
+        device: torch.device,
+        *,
+        are_clients_here: bool = False,
+    ) -> None:
+        self.are_clients_here = are_clients_here
         self.section = section
         self.training = local_training(train)
         self.num_clients = num_clients
@@ -57,6 +70,7 @@ class ImageTask(Task):
                 data_dir=folder,
                 image_size=self.section.image_size,
                 cache_dir=cache_folder(self.section),
+                check_size=self.refuse_too_large,
             )
         except (OSError, MemoryError) as error:
             raise UserError(f"data-dir = {str(folder or '')!r}: can't be read ({error})") from None
@@ -95,12 +109,35 @@ class ImageTask(Task):
         content = repr((self.data.classes, self.data.mean, self.data.std)).encode()
         return sha256(content + self.data.train.labels.tobytes() + self.data.test.labels.tobytes()).hexdigest()
 
+    def refuse_too_large(self, num_train: int, num_test: int, height: int, width: int, num_classes: int) -> None:
+        """Raise UserError for images that take more memory than there is, at the least, before they are decoded.
+
+        Where all clients are here, each has a copy of its images, and the server one of the test pool.
+        """
+        with torch.device("meta"):
+            model = self.model_for((3, height, width), num_classes)
+        takes = {"the model, twice": 2 * weight_bytes(model)}
+        if self.are_clients_here:
+            takes["images"] = (num_train + 2 * num_test) * height * width * 3
+            takes["a mini-batch"] = self._batch_bytes(model, height, width)
+        refuse_too_large(width, height, takes)
+
+    def _batch_bytes(self, model: nn.Module, height: int, width: int) -> int:
+        """Return what a mini-batch takes in a layer, where a CPU trains; `model` is on ``meta``."""
+        if self.device.type != "cpu":
+            return 0
+        return self.training.batch_size * layer_bytes(model, torch.zeros(1, 3, height, width, device="meta"))
+
     def new_model(self) -> nn.Sequential:
         """Return the model with the initial weights that the seed gives."""
+        return self.model_for(self.image_shape, self.num_classes)
+
+    def model_for(self, image_shape: tuple[int, int, int], num_classes: int) -> nn.Sequential:
+        """Return the model for images of some shape."""
         name = self.section.model
         if name == "auto":
             name = "small-cnn" if self.section.dataset == "digits" else "cnn"
-        return build_model(name, image_shape=self.image_shape, num_classes=self.num_classes, seed=self.seed)
+        return build_model(name, image_shape=image_shape, num_classes=num_classes, seed=self.seed)
 
     def example_input(self) -> Tensor:
         """Return a blank image."""
@@ -120,6 +157,12 @@ class ImageTask(Task):
     def new_client_task(self, model: nn.Module, node: Node) -> ClientTask:
         """Return the task of one client, which works on `model`."""
         indices = self.client_indices[node.partition_id]
+        if self.section.dataset == "image-folder":
+            _, height, width = self.image_shape
+            with torch.device("meta"):
+                batch = self._batch_bytes(self.new_model(), height, width)
+            num_images = len(indices.train) + len(indices.test)
+            refuse_too_large(width, height, {"images": num_images * height * width * 3, "a mini-batch": batch})
         train, test = examples(self.data.train, indices.train), examples(self.data.test, indices.test)
         return self.task_of(model, node, train, test)
 
@@ -152,7 +195,10 @@ def cache_folder(section: Data) -> Path:
     """Return `data.cache-dir`; by default ``espalier`` in the user's cache folder."""
     if section.cache_dir:
         return Path(section.cache_dir).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "espalier"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "espalier"
+    except RuntimeError:
+        raise bad_value("data.cache-dir", "", "a folder: there is no home folder of this user") from None
 
 
 def normalise_by(mean: Sequence[float], deviation: Sequence[float], device: torch.device) -> Callable[[Tensor], Tensor]:

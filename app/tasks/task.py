@@ -60,3 +60,13 @@ class Task(Protocol):
 
     def centralised_task(self) -> ClientTask:
         """Return the task of one client that has all the data."""
+
+    def loaded(self) -> Any:
+        """Return what the clients' data are made of, for other processes; None where each reads no more than it needs.
+
+        It can be pickled, and its tensors are on the CPU.
+        """
+        return None
+
+    def take_loaded(self, loaded: Any) -> None:
+        """Use what `loaded` returned in another process, instead of loading it again; its tensors are not writable."""

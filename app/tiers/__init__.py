@@ -1,1 +1,1 @@
-"""Two tiers on hosts of their own: the edge's run, and the edges as the cloud's run sees them."""
+"""Two tiers in several processes: edges that answer requests, and the edges as whoever asks them sees them."""

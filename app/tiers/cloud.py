@@ -15,6 +15,7 @@ from espalier.app.config.sections import Deploy
 from espalier.app.errors import UserError, bad_value
 from espalier.app.federation import answers_of_nodes
 from espalier.app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
+from espalier.app.tiers.states import AtCloud
 from espalier.app.tiers.wire import Wire, profile_from_wire
 from espalier.clients.messages.edge import QUERY_EDGE, EdgeRequest
 from espalier.clients.messages.train import ACCURACY, LOSS
@@ -181,9 +182,13 @@ def check_clients(num_clients: int, edges: Iterable[EdgeHost]) -> None:
 
 
 def remote_edges(
-    edges: Iterable[EdgeHost], edge_rounds: int, deploy: Deploy, figures: Sequence[str] = (ACCURACY, LOSS)
+    edges: Iterable[EdgeHost],
+    edge_rounds: int,
+    deploy: Deploy,
+    figures: Sequence[str] = (ACCURACY, LOSS),
+    **options: Any,
 ) -> MakeEdge:
-    """Return the function that makes the edge of a name."""
+    """Return the function that makes the edge of a name; `options` go to `RemoteEdge` as they are."""
     by_name = {edge.name: edge for edge in edges}
 
     def make(name: str, size: int) -> RemoteEdge:
@@ -193,10 +198,11 @@ def remote_edges(
             edge.gateway,
             [profile.partition_id for profile in edge.clients],
             edge_rounds,
-            edge.state,
+            AtCloud(edge.state),
             wait_seconds=min(deploy.wait_for_nodes, LONGEST_WAIT_SECONDS),
             reply_seconds=deploy.reply_timeout,
             figures=figures,
+            **options,
         )
 
     return make

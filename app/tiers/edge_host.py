@@ -1,5 +1,6 @@
 """The run of an edge on a host of its own: with its own devices it serves the cloud's requests until it is stopped."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
@@ -10,12 +11,20 @@ from flwr.serverapp import Grid
 
 from espalier.app.checkpoint import from_bytes, to_bytes
 from espalier.app.errors import UserError, bad_value
-from espalier.app.reports.bytes import ByteMeter, nested
+from espalier.app.reports.bytes import ByteMeter, Link, nested
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import edge_lines, personalised_line, reported
 from espalier.app.resources.planner import World
 from espalier.app.tiers.listener import EdgeListener
-from espalier.app.tiers.wire import Wire, evaluation_to_wire, heads_to_wire, outcome_to_wire, profile_to_wire
+from espalier.app.tiers.states import EdgeState
+from espalier.app.tiers.wire import (
+    Wire,
+    counted_to_wire,
+    evaluation_to_wire,
+    heads_to_wire,
+    outcome_to_wire,
+    profile_to_wire,
+)
 from espalier.clients.messages.edge import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
 from espalier.strategies import EdgeOutcome, Evaluation, Hierarchical, Profile, Round
 from espalier.strategies.edges import innermost
@@ -55,6 +64,8 @@ class EdgeRun:
         Counts bytes.
     world : World, optional
         What plans are made for.
+    state : EdgeState
+        What outlives a request.
     timeout_seconds : float, optional
         How long the edge waits for replies.
     """
@@ -68,6 +79,7 @@ class EdgeRun:
         hierarchical: Hierarchical,
         meter: ByteMeter,
         world: World | None,
+        state: EdgeState,
         *,
         timeout_seconds: float | None,
     ) -> None:
@@ -78,12 +90,13 @@ class EdgeRun:
         self._hierarchical = hierarchical
         self._meter = meter
         self._world = world
+        self._state = state
         self._timeout_seconds = timeout_seconds
         self._folder: ResultsFolder | None = None
         self._round = 0  # the last one asked for, to report
         self._client_of = {profile.node_id: profile.partition_id for profile in profiles}
         self._edge = hierarchical.edges[name]
-        self._initial_state = to_bytes(self._state())
+        self._initial_state = to_bytes(state.to_answer())
         self._handlers = {
             QUERY_EDGE: self._introduce,
             TRAIN_EDGE: self._train,
@@ -135,8 +148,10 @@ class EdgeRun:
         outcome: EdgeOutcome = self._converse(rounds)
         took_part = {node_id for update in outcome.updates for node_id in update.participants}
         logger.info("global round %d: done, %d of %d clients took part", number, len(took_part), len(self._profiles))
-        self._report_round(number, outcome)
-        return outcome_to_wire(outcome, self._client_of) | {"state": self._state()}
+        counts = self._meter.take()
+        plans = self._world.edges[self.name].take_rounds() if self._world else []
+        self._report_round(number, outcome, counts, [report for _, report in plans])
+        return outcome_to_wire(outcome, self._client_of) | self._rest(counts, plans)
 
     def _evaluate(self, request: Wire) -> Wire:
         number = request["round"]
@@ -146,9 +161,9 @@ class EdgeRun:
         )
         self._hierarchical.log_failures(f"round {number}, evaluation", self.name, evaluation.failures)
         metrics = reported(evaluation.metrics or {})
-        counts = nested(self._meter.take())
-        self._write({"round": number, "scope": "evaluation", "edge": self.name, **metrics, "bytes": counts})
-        return evaluation_to_wire(evaluation, self._client_of) | {"state": self._state()}
+        counts = self._meter.take()
+        self._write({"round": number, "scope": "evaluation", "edge": self.name, **metrics, "bytes": nested(counts)})
+        return evaluation_to_wire(evaluation, self._client_of) | self._rest(counts)
 
     def _personalise(self, request: Wire) -> Wire:
         self._load_state(request["state"])
@@ -157,8 +172,9 @@ class EdgeRun:
         edge: SplitEdge = innermost(self._edge)
         result: Personalised = self._converse(edge.personalise(request["arrays"], fine_tuning, members))
         self._hierarchical.log_failures("personalisation", self.name, result.failures)
-        self._write(personalised_line(self._round, {self.name: result}, self._meter.take(), self._client_of))
-        return heads_to_wire(result, self._client_of) | {"state": self._state()}
+        counts = self._meter.take()
+        self._write(personalised_line(self._round, {self.name: result}, counts, self._client_of))
+        return heads_to_wire(result, self._client_of) | self._rest(counts)
 
     def _converse(self, conversation: Exchanges[Any]) -> Any:
         return converse(
@@ -168,19 +184,24 @@ class EdgeRun:
             on_message=lambda *what: self._meter.on_message("edge", *what),
         )[self.name]
 
-    def _state(self) -> dict[str, Any]:
-        return {"edge": self._edge.state_dict(), "world": self._world.state_dict() if self._world else None}
-
     def _load_state(self, state: dict[str, Any]) -> None:
-        self._edge.load_state_dict(state["edge"])
+        """Take the state that came with a request; what a request that failed has counted is none of this one's."""
+        self._state.take(state)
+        self._meter.take()
         if self._world:
-            self._world.load_state_dict(state["world"])
+            self._world.edges[self.name].take_rounds()
 
-    def _report_round(self, number: int, outcome: EdgeOutcome) -> None:
+    def _rest(self, counts: Counter[Link], plans: Sequence[tuple[int, dict[str, Any]]] = ()) -> Wire:
+        """Return what every answer holds besides its result."""
+        return {"counted": counted_to_wire(counts, plans), "state": self._state.to_answer()}
+
+    def _report_round(
+        self, number: int, outcome: EdgeOutcome, counts: Counter[Link], plans: list[dict[str, Any]]
+    ) -> None:
         only = Round(number, outcome.arrays or ArrayRecord(), None, None, {self.name: outcome})
-        (line,) = edge_lines(only, self._meter.take(), self._client_of)
+        (line,) = edge_lines(only, counts, self._client_of)
         if self._world:
-            line |= {"plans": self._world.edges[self.name].take_reports(), **self._world.end_round()}
+            line |= {"plans": plans, **self._world.end_round()}
         self._write(line)
 
     def _write(self, line: Wire) -> None:

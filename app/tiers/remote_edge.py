@@ -1,13 +1,21 @@
 """An edge that has a host of its own, as the cloud's run sees it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import getLogger
 from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from espalier.app.checkpoint import from_bytes, to_bytes
-from espalier.app.tiers.wire import Wire, evaluation_from_wire, heads_from_wire, updates_from_wire
+from espalier.app.tiers.states import CloudState
+from espalier.app.tiers.wire import (
+    Counted,
+    Wire,
+    counted_from_wire,
+    evaluation_from_wire,
+    heads_from_wire,
+    updates_from_wire,
+)
 from espalier.clients.messages.edge import EVALUATE_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS, EdgeRequest, from_payload
 from espalier.clients.messages.train import ACCURACY, LOSS
 from espalier.strategies import Evaluation, Failure, Update
@@ -37,39 +45,47 @@ class RemoteEdge:
         The edge.
     gateway : int
         Node id of its gateway.
-    clients : Sequence[int]
+    clients : Iterable[int]
         Numbers of its clients.
     edge_rounds : int
         Edge rounds in a global round.
-    state : dict
-        The edge's state at the start.
+    state : CloudState
+        The edge's.
     wait_seconds : float
         How long the gateway waits where the edge's run is not there.
     reply_seconds : float
         How long it waits for an answer; 0 waits for ever.
     figures : Sequence[str] (default: accuracy and loss)
         What an evaluation of each client has to hold.
+    is_planned : bool (default: False)
+        Whether its edge rounds are planned.
+    on_counted : Callable[[str, Counted], None] (default: nothing)
+        Told the edge's name and what it counted, once for every answer that could be used.
     """
 
     def __init__(
         self,
         name: str,
         gateway: int,
-        clients: Sequence[int],
+        clients: Iterable[int],
         edge_rounds: int,
-        state: dict[str, Any],
+        state: CloudState,
         *,
         wait_seconds: float,
         reply_seconds: float,
         figures: Sequence[str] = (ACCURACY, LOSS),
+        is_planned: bool = False,
+        on_counted: Callable[[str, Counted], None] = lambda name, counted: None,
     ) -> None:
         self.name = name
         self.gateway = gateway
-        self.clients = tuple(clients)
+        self.clients = frozenset(clients)
         self.edge_rounds = edge_rounds
         self.wait_seconds = wait_seconds
         self.reply_seconds = reply_seconds
         self.figures = figures
+        self._is_planned = is_planned
+        self._on_counted = on_counted
         self._state = state
         self._updates: list[Update] = []
         self._is_there = True
@@ -107,11 +123,11 @@ class RemoteEdge:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the edge's state as it last came back."""
-        return self._state
+        return self._state.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
-        self._state = dict(state)
+        self._state.load_state_dict(state)
 
     def _train(self, number: int, arrays: ArrayRecord, config: ConfigRecord) -> Exchanges[list[Update]]:
         def read(reply: Wire) -> list[Update]:
@@ -119,26 +135,39 @@ class RemoteEdge:
 
         try:
             request = {"round": number, "arrays": arrays, "config": config}
-            return (yield from self._ask(TRAIN_EDGE, request, read))
+            first = (number - 1) * self.edge_rounds + 1
+            planned = range(first, first + self.edge_rounds * self._is_planned)
+            return (yield from self._ask(TRAIN_EDGE, request, read, planned))
         except EdgeError as error:
             # Said once; the other edge rounds did not take place either.
             return [Update(failures=[Failure(EVERYBODY, str(error))]), *[Update()] * (self.edge_rounds - 1)]
 
-    def _ask(self, message_type: str, request: Wire, read: Callable[[Wire], Result]) -> Exchanges[Result]:
-        """Hand a request to the edge; return what `read` makes of the answer, and keep the state that came with it."""
-        data = to_bytes({**request, "state": self._state})
+    def _ask(
+        self, message_type: str, request: Wire, read: Callable[[Wire], Result], planned: range = range(0)
+    ) -> Exchanges[Result]:
+        """Hand a request to the edge; return what `read` makes of the answer, and keep what else came with it."""
+        data = to_bytes({**request, "state": self._state.to_request()})
         try:
             reply = yield from exchange_with(
                 self.gateway, message_type, data, wait_seconds=self.wait_seconds, reply_seconds=self.reply_seconds
             )
-            result, state = _read_reply(reply, read)
+            result, counted = self._read(reply, read, planned)
         except EdgeError:
             self._is_there = False
             raise
         if not self._is_there:
             logger.info("edge %r is back", self.name)
-        self._is_there, self._state = True, state
+        self._is_there = True
+        self._on_counted(self.name, counted)
         return result
+
+    def _read(self, reply: Wire, read: Callable[[Wire], Result], planned: range) -> tuple[Result, Counted]:
+        try:
+            result, counted = read(reply), counted_from_wire(reply["counted"], self.clients, planned)
+            self._state.take(reply["state"])
+        except Exception as error:  # all of this only reads foreign data, which can fail in any way
+            raise EdgeError(f"its answer does not fit: {type(error).__name__}: {one_line(error)}") from None
+        return result, counted
 
 
 def exchange_with(
@@ -167,13 +196,3 @@ def reply_of(reply: Message) -> Wire:
     if failure is not None:
         raise EdgeError(failure)
     return answer
-
-
-def _read_reply(reply: Wire, read: Callable[[Wire], Result]) -> tuple[Result, dict[str, Any]]:
-    try:
-        result, state = read(reply), reply["state"]
-        if not isinstance(state, dict):
-            raise TypeError(f"its state is a {type(state).__name__}")
-    except Exception as error:  # all of this only reads foreign data, which can fail in any way
-        raise EdgeError(f"its answer does not fit: {type(error).__name__}: {one_line(error)}") from None
-    return result, state

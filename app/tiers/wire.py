@@ -1,19 +1,45 @@
 """What an edge's run and the cloud's run tell each other: plain data, with clients by their number."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 
+from espalier.app.reports.bytes import Link
 from espalier.clients.messages.arrays import to_record
 from espalier.clients.messages.train import ACCURACY, LOSS, TOP
-from espalier.strategies import EdgeOutcome, Evaluation, Failure, Profile, Update
+from espalier.strategies import DeviceProfile, EdgeOutcome, Evaluation, Failure, Profile, Update
 from espalier.strategies.outcomes import EVERYBODY
 from espalier.strategies.screening import array_fault, in_form_of
 from espalier.strategies.split import Personalised
 
 Wire = dict[str, Any]
+DIRECTIONS = ("downlink", "uplink")
+LIMIT = 2**63  # of counts and amounts
+# What `EdgeResources` reports of an edge round: numbers of clients, and a figure for each that was selected.
+CLIENTS_OF_A_PLAN = ("eligible", "eligible_at_full_power", "selected", "late")
+WHOLE_OF_A_CLIENT = ("local_rounds", "option")
+OF_A_CLIENT = (*WHOLE_OF_A_CLIENT, "frequency_hz", "power_watts", "compute_joules", "upload_joules")
+OF_A_PLAN = frozenset((*CLIENTS_OF_A_PLAN, *OF_A_CLIENT, "seconds", "short"))
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What an edge counted while it served a request.
+
+    Parameters
+    ----------
+    sent : Mapping[tuple[str, str], int]
+        Bytes between its clients and itself, by direction and kind.
+    plans : Sequence[tuple[int, dict]]
+        Number and report of each edge round that was planned.
+    """
+
+    sent: Mapping[tuple[str, str], int]
+    plans: Sequence[tuple[int, dict[str, Any]]]
 
 
 def node_of(client: int) -> int:
@@ -33,6 +59,7 @@ def profile_to_wire(profile: Profile) -> Wire:
         "num_train_examples": profile.num_train_examples,
         "num_test_examples": profile.num_test_examples,
         "class_counts": list(profile.class_counts),
+        "device": profile.device.to_config() if profile.device else {},
     }
 
 
@@ -47,6 +74,7 @@ def profile_from_wire(wire: Wire, edge: str) -> Profile:
         num_train_examples=int(wire["num_train_examples"]),
         num_test_examples=int(wire["num_test_examples"]),
         class_counts=tuple(map(int, wire["class_counts"])),
+        device=DeviceProfile.from_config(wire["device"]),
     )
 
 
@@ -73,7 +101,7 @@ def outcome_to_wire(outcome: EdgeOutcome, client_of: Mapping[int, int]) -> Wire:
     return {"arrays": outcome.arrays, "rounds": rounds}
 
 
-def updates_from_wire(wire: Wire, sent: ArrayRecord, edge_rounds: int, clients: Sequence[int]) -> list[Update]:
+def updates_from_wire(wire: Wire, sent: ArrayRecord, edge_rounds: int, clients: Collection[int]) -> list[Update]:
     """Return the edge rounds of a global round, each with the model at the end of the last.
 
     Parameters
@@ -84,7 +112,7 @@ def updates_from_wire(wire: Wire, sent: ArrayRecord, edge_rounds: int, clients: 
         The model that the edge started from.
     edge_rounds : int
         How many edge rounds there must be.
-    clients : Sequence[int]
+    clients : Collection[int]
         The edge's clients.
 
     Raises
@@ -113,6 +141,72 @@ def updates_from_wire(wire: Wire, sent: ArrayRecord, edge_rounds: int, clients: 
     ]
 
 
+def counted_to_wire(counts: Counter[Link], plans: Sequence[tuple[int, dict[str, Any]]]) -> Wire:
+    """Return what an edge counted: bytes, and the number and report of each edge round that was planned."""
+    sent = [(link.direction, link.kind, count) for link, count in sorted(counts.items())]
+    return {"sent": sent, "plans": list(plans)}
+
+
+def counted_from_wire(wire: Wire, clients: Collection[int], edge_rounds: range) -> Counted:
+    """Return what `counted_to_wire` made, somewhere else; raises what `updates_from_wire` does.
+
+    Parameters
+    ----------
+    wire : dict
+        What an edge says.
+    clients : Collection[int]
+        The edge's clients.
+    edge_rounds : range
+        Numbers of the edge rounds that may have been planned.
+    """
+    sent: dict[tuple[str, str], int] = {}
+    for direction, kind, count in wire["sent"]:
+        if (
+            direction not in DIRECTIONS
+            or not isinstance(kind, str)
+            or not kind.isprintable()
+            or (direction, kind) in sent
+        ):
+            raise ValueError(f"its bytes are of {direction!r}, {kind!r}")
+        if type(count) is not int or not 0 <= count < LIMIT:
+            raise ValueError(f"its bytes of {kind!r} are {count!r}")
+        sent[direction, kind] = count
+    numbers = [number for number, _ in wire["plans"]]
+    if numbers != sorted(set(numbers)) or any(type(n) is not int or n not in edge_rounds for n in numbers):
+        raise ValueError(f"its plans are of edge rounds {numbers}")
+    return Counted(sent, [(number, _plan(report, clients)) for number, report in wire["plans"]])
+
+
+def _plan(report: Any, clients: Collection[int]) -> dict[str, Any]:
+    """Return the report of an edge round that was planned, if it is one of these clients."""
+    if not isinstance(report, dict) or report.keys() != OF_A_PLAN:
+        raise ValueError("a plan has other fields than a report")
+    for name in CLIENTS_OF_A_PLAN:
+        numbers = report[name]
+        if not isinstance(numbers, list) or any(type(n) is not int or n not in clients for n in numbers):
+            raise ValueError(f"{name!r} of a plan holds others than the edge's clients")
+        if len(set(numbers)) < len(numbers):
+            raise ValueError(f"{name!r} of a plan holds a client twice")
+    for name in OF_A_CLIENT:
+        kinds = (int,) if name in WHOLE_OF_A_CLIENT else (int, float)
+        values = report[name]
+        if (
+            not isinstance(values, list)
+            or len(values) != len(report["selected"])
+            or not all(_is_amount(value, kinds) for value in values)
+        ):
+            raise ValueError(f"{name!r} of a plan is no number >= 0 for each selected client")
+    if not _is_amount(report["seconds"], (int, float)) or type(report["short"]) is not bool:
+        raise ValueError("'seconds' or 'short' of a plan is no number >= 0, or no boolean")
+    if not set(report["late"]) <= set(report["selected"]):
+        raise ValueError("'late' of a plan holds others than those selected")
+    return report
+
+
+def _is_amount(value: Any, kinds: tuple[type, ...]) -> bool:
+    return type(value) in kinds and 0 <= value < LIMIT
+
+
 def evaluation_to_wire(evaluation: Evaluation, client_of: Mapping[int, int]) -> Wire:
     """Return an evaluation; parameters as of `outcome_to_wire`."""
     return {
@@ -123,7 +217,7 @@ def evaluation_to_wire(evaluation: Evaluation, client_of: Mapping[int, int]) -> 
     }
 
 
-def evaluation_from_wire(wire: Wire, clients: Sequence[int], figures: Sequence[str]) -> Evaluation:
+def evaluation_from_wire(wire: Wire, clients: Collection[int], figures: Sequence[str]) -> Evaluation:
     """Return what `evaluation_to_wire` made, somewhere else; raises what `updates_from_wire` does.
 
     Each client's metrics have to hold these figures.
@@ -145,7 +239,7 @@ def heads_to_wire(result: Personalised, client_of: Mapping[int, int]) -> Wire:
     }
 
 
-def heads_from_wire(wire: Wire, clients: Sequence[int]) -> Personalised:
+def heads_from_wire(wire: Wire, clients: Collection[int]) -> Personalised:
     """Return what `heads_to_wire` made, somewhere else; raises what `updates_from_wire` does."""
     heads = dict(zip(_nodes(wire["heads"], clients), wire["heads"].values(), strict=True))
     for head in heads.values():
@@ -162,14 +256,14 @@ def _failures_to_wire(failures: Sequence[Failure], client_of: Mapping[int, int])
     return [(None if f.node_id == EVERYBODY else client_of[f.node_id], f.reason) for f in failures]
 
 
-def _failures_from_wire(failures: Sequence[Any], clients: Sequence[int]) -> list[Failure]:
+def _failures_from_wire(failures: Sequence[Any], clients: Collection[int]) -> list[Failure]:
     return [
         Failure(EVERYBODY if client is None else _nodes([client], clients)[0], " ".join(str(reason).split()))
         for client, reason in failures
     ]
 
 
-def _nodes(numbers: Any, clients: Sequence[int]) -> list[int]:
+def _nodes(numbers: Any, clients: Collection[int]) -> list[int]:
     numbers = list(numbers)
     if foreign := [number for number in numbers if not isinstance(number, int) or number not in clients]:
         raise ValueError(f"client {foreign[0]!r} is not one of the edge's")
@@ -201,7 +295,7 @@ def _finite_metrics(value: Any) -> MetricRecord | None:
     return metrics
 
 
-def _by_node(metrics: Mapping[Any, Any], clients: Sequence[int], figures: Sequence[str]) -> dict[int, MetricRecord]:
+def _by_node(metrics: Mapping[Any, Any], clients: Collection[int], figures: Sequence[str]) -> dict[int, MetricRecord]:
     """Return each client's metrics of an evaluation, as the reports need them; NaN is a figure too."""
     for own in metrics.values():
         _metrics(own)

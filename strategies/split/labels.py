@@ -1,6 +1,7 @@
 """Where an edge finds the labels of its clients' mini-batches."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -49,6 +50,14 @@ class Labels:
         for failure in failures:
             if LABELS_CHANGED in failure.reason:
                 self._registered.pop(failure.node_id, None)
+
+    def state_dict(self) -> dict[int, Any]:
+        """Return the labels that are registered, by node id: for an edge that goes on in another process."""
+        return {node_id: (known.labels, known.digest) for node_id, known in self._registered.items()}
+
+    def load_state_dict(self, state: Mapping[int, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self._registered = {node_id: RegisteredLabels(*known) for node_id, known in state.items()}
 
     def terms(self, node_id: int) -> LabelTerms:
         """Return what a client has to know: the policy, and by their digest which of its labels it goes by."""

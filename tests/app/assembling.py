@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 from espalier.app.algorithms.algorithm import Site
+from espalier.app.assembly import Federation, assemble, checked_task, work_of
 from espalier.app.client import app
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.in_process import InProcess
 from espalier.app.resources.planner import World, cells_of_clients
 from espalier.app.resources.world import world_of
-from espalier.app.run import Federation, assemble, checked_task, work_of
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import compute_device
 from espalier.sim.in_process_grid import InProcessGrid

@@ -1,6 +1,10 @@
 """Tasks as users write them, for tests."""
 
+import os
+import signal
+import traceback
 from collections import OrderedDict
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -132,3 +136,39 @@ class Two(nn.Module):
 
 class NotATask:
     pass
+
+
+STAGES = {
+    "train": {"train", "train_accumulated", "forward"},
+    "evaluate": {"evaluate"},
+    "heads": {"fine_tuning_features"},
+}
+
+
+class Mortal(Points):
+    """Kills its process once in a client's training, evaluation and fine-tuning, unless that is the run's own process.
+
+    The figures are those of `Points`.
+    """
+
+    def __init__(self, folder: str = "", driver: int = 0) -> None:
+        super().__init__()
+        self.folder = folder
+        self.driver = driver
+
+    def prepare(self, inputs):
+        if os.getpid() != self.driver:
+            doing = {frame.name for frame in traceback.extract_stack()}
+            for stage, functions in STAGES.items():
+                if doing & functions and is_first(Path(self.folder) / f"died-in-{stage}"):
+                    os.kill(os.getpid(), signal.SIGKILL)
+        return inputs
+
+
+def is_first(mark):
+    """Return whether no process has made this file before."""
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True

@@ -185,6 +185,45 @@ def test_damaged_folders_are_not_resumed(file, content, part, capsys, tmp_path):
     assert (folder / file).read_text() == content
 
 
+@pytest.mark.parametrize("file", ["metrics.jsonl", "state.npz", "config.json"])
+def test_files_that_can_not_be_read_are_named(file, capsys, tmp_path):
+    folder = run_app(tmp_path / "run", global_rounds=1)
+    (folder / file).unlink()
+    (folder / file).mkdir()  # which nobody can read as a file, whatever the rights
+    capsys.readouterr()
+    assert main([f"resume={folder}", "global-rounds=2"]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert str(folder) in line
+    assert "Is a directory" in line
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+@pytest.mark.parametrize("mode", [0o000, 0o500])
+def test_a_folder_of_another_user_is_neither_resumed_nor_written_to(mode, capsys, tmp_path):
+    folder = run_app(tmp_path / "run", global_rounds=1)
+    folder.chmod(mode)
+    capsys.readouterr()
+    for argument in (f"resume={folder}", f"output-dir={folder / 'new'}"):
+        assert main([argument]) == 2
+        line = capsys.readouterr().err
+        assert line.count("\n") == 1
+        assert str(folder) in line
+    folder.chmod(0o700)
+
+
+def test_images_that_can_not_fit_are_refused_before_any_is_decoded(capsys, tmp_path):
+    root = image_folder(tmp_path / "images")
+    (root / "train" / "dog" / "03.png").write_bytes(b"no image")
+    size = ["dataset=image-folder", f"data-dir={root}", "num-clients=2", "data.image-size=4096"]
+    line = refused([*size, "batch-size=1024"], capsys, tmp_path)
+    # Two classes of 12 images to train on, and as many to test on, of which the server has a copy too.
+    assert f"images {(24 + 2 * 24) * 4096 * 4096 * 3:,}" in line
+    # Max-pooling by 4 x 4 of 64 channels of float32.
+    assert f"a mini-batch {1024 * (64 + 64 // 16) * 4096 * 4096 * 4:,}" in line
+    assert "03.png" in refused([*size[:-1], "data.image-size=16"], capsys, tmp_path)
+
+
 def test_resuming_a_run_of_another_config(capsys, tmp_path):
     folder = run_app(tmp_path / "run", global_rounds=1)
     capsys.readouterr()

@@ -404,7 +404,7 @@ def test_a_plan_falls_short_by_cell_and_only_where_somebody_is_selected():
 
     def short(*selected, algorithm="rawhfl"):
         config, taken = config_of(**CACHING, algorithm=algorithm), np.isin(np.arange(6), selected)
-        return falls_short(config.plan, config.rule, "edge-0", 1, np.repeat([0, 1], 3), replace(plan, selected=taken))
+        return falls_short(config.plan, config.rule, np.repeat([0, 1], 3), replace(plan, selected=taken))
 
     assert not short(0, 1, 3, 4)
     assert short(0, 1, 2, 3)

@@ -5,9 +5,9 @@ import logging
 import pytest
 from certificates import make_certificates
 
+from espalier.app.assembly import checked_task, streams_of
 from espalier.app.command_line import main
 from espalier.app.config.sections import Stream
-from espalier.app.run import checked_task, streams_of
 from espalier.app.streams import checked_address, largest_frame_bytes, listen_on
 from espalier.app.tasks.build import build_task
 from tests.app.assembling import config_of, engine_of
@@ -110,7 +110,7 @@ def test_a_given_certificate_is_used(tmp_path):
 def streams_for(**settings):
     config = config_of(**settings)
     task, model = checked_task(config)
-    return streams_of(config, model, task, engine_of(config))
+    return streams_of(config, model, task, engine_of(config).stream_patience_seconds)
 
 
 def test_other_algorithms_and_the_cloud_have_no_streams():

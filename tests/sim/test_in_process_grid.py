@@ -83,6 +83,14 @@ def test_node_ids_follow_the_seed_and_tell_nothing():
     assert [node.node_id for node in grids[0].get_nodes()] == grids[0].get_node_ids()
 
 
+def test_node_ids_can_be_given():
+    grid = InProcessGrid(app, 2, node_ids=[9, 5])
+    assert by_partition(grid) == [9, 5]
+    assert grid.get_node_ids() == [5, 9]
+    with pytest.raises(ValueError, match="node_ids has 1 entries for 2 nodes"):
+        InProcessGrid(app, 2, node_ids=[9])
+
+
 def test_context_holds_both_configs():
     configs = [{"edge-name": "north"}, {"edge-name": "south", "num-partitions": 9}]
     grid = InProcessGrid(app, 2, run_config={"lr": 0.5}, node_configs=configs)
@@ -447,3 +455,52 @@ def test_set_run_wants_a_run():
     assert grid.run.run_id == 5
     with pytest.raises(TypeError, match="int"):
         grid.set_run(7)
+
+
+class Pairs:
+    """Answers two nodes at once, each by its number in the message and what its state counts."""
+
+    size = 2
+
+    def __init__(self):
+        self.sizes = []
+
+    def accepts(self, message):
+        return message.metadata.message_type == "train"
+
+    def __call__(self, messages, contexts):
+        self.sizes.append(len(messages))
+        if any("fail" in message.content.config_records for message in messages):
+            raise ValueError("not together")
+        for context in contexts:
+            context.state["seen"] = ConfigRecord({"stacked": True})
+        return [Message(message.content, reply_to=message) for message in messages]
+
+
+def alone(message, context):
+    if "fail" in message.content.config_records:
+        raise ValueError("not alone either")
+    context.state["seen"] = ConfigRecord({"stacked": False})
+    return Message(message.content, reply_to=message)
+
+
+def test_a_stack_answers_several_messages_at_once_and_who_harms_it_is_answered_alone():
+    pairs = Pairs()
+    grid = InProcessGrid(alone, 5, stack=pairs)
+    nodes = grid.get_node_ids()
+    grid.disconnect(nodes[4])
+    kinds = ["train", "train", "query", "train", "train"]
+    messages = [Message(RecordDict(), node, kind) for node, kind in zip(nodes, kinds, strict=True)]
+    messages.append(Message(RecordDict({"second": ConfigRecord()}), nodes[0], "train"))
+    replies = grid.send_and_receive(messages)
+    assert pairs.sizes == [2, 1]  # neither the query, nor a node that is away, nor a node's second message
+    assert [reply.metadata.reply_to_message_id for reply in replies] == [m.metadata.message_id for m in messages]
+    assert [reply.metadata.src_node_id for reply in replies[:4]] == nodes[:4]
+    assert [reply.has_error() for reply in replies] == [False, False, False, False, True, False]
+    assert len(grid.state_dict()) == 4
+
+    bad = Message(RecordDict({"fail": ConfigRecord()}), nodes[1], "train")
+    good = Message(RecordDict(), nodes[0], "train")
+    first, second = grid.send_and_receive([good, bad])
+    assert not first.has_error()
+    assert "not alone either" in second.error.reason

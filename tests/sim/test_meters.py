@@ -36,6 +36,15 @@ def test_a_resumed_clock_goes_on_in_the_middle_of_a_round():
     assert resumed.now == 6.5
 
 
+@pytest.mark.parametrize("wrong", [{"seconds": [1.0, "x"]}, {"seconds": [1.0, -1.0]}, {"round_start": float("nan")}])
+def test_a_clock_takes_no_state_that_is_no_time(wrong):
+    clock = Clock([0, 1])
+    clock.advance(0, 4.0)
+    with pytest.raises(ValueError, match="finite numbers >= 0"):
+        clock.load_state_dict(clock.state_dict() | wrong)
+    assert clock.now == 4.0
+
+
 def test_clocks_refuse_what_is_not_time_and_not_theirs():
     for edges in ([], ["a", "a"]):
         with pytest.raises(ValueError, match=r"edges = .*: must be one or more names"):

@@ -99,3 +99,16 @@ def test_what_a_strategy_has_had_since_is_gone_with_a_state_from_before():
     strategy.strategy.step()
     restore_strategy_state(strategy, used, built)
     assert (strategy.strategy.velocity, strategy.extra) == (1.0, 1)
+
+
+def test_a_state_of_other_settings_is_refused_and_one_of_a_users_own_is_not():
+    strategy = FedAdam(eta=0.1)
+    built = built_attributes(strategy)
+    for wrong in ({"eta": 0.2}, {"eta": "0.1"}, {"min_train_nodes": None}):
+        with pytest.raises(ValueError, match=r"FedAdam\.\w+ is .* in this run"):
+            restore_strategy_state(strategy, strategy_state(strategy) | wrong, built)
+    with pytest.raises(ValueError, match=r"FedAdam\.aggregate_train is no data"):
+        restore_strategy_state(strategy, {"aggregate_train": 1}, built)
+    own = Holding(0.1)
+    restore_strategy_state(own, strategy_state(own) | {"held": 0.2, "min_train_nodes": 3}, built_attributes(own))
+    assert (own.held, own.min_train_nodes) == (0.2, 3)

@@ -91,8 +91,9 @@ def test_too_few_supernodes_say_what_to_type(tmp_path):
     assert not folder.exists()
 
 
-def test_the_in_process_engine_needs_no_supernodes(tmp_path):
+@pytest.mark.parametrize("engine", ["in-process", "ray"])
+def test_engines_of_its_own_need_no_supernodes(engine, tmp_path):
     folder = tmp_path / "run"
-    code, output = flwr_run("num-supernodes=1", output_dir=str(folder), engine="in-process", global_rounds=1)
+    code, output = flwr_run("num-supernodes=1", output_dir=str(folder), engine=engine, global_rounds=1)
     assert code == 0, output
     assert same_weights(folder, run_app(tmp_path / "direct", global_rounds=1))

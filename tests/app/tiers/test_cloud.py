@@ -93,7 +93,7 @@ def test_a_round_waits_no_longer_than_an_edge_takes_to_start(wait_for_nodes, sec
     assert make_edge("west", 2).wait_seconds == seconds
 
 
-CLIENT = {"client": 0, "num_train_examples": 1, "num_test_examples": 1, "class_counts": [1]}
+CLIENT = {"client": 0, "num_train_examples": 1, "num_test_examples": 1, "class_counts": [1], "device": {}}
 INTRODUCTION = {"name": "west", "clients": [CLIENT], "config": {"seed": 0}, "state": {}}
 
 
@@ -107,6 +107,7 @@ INTRODUCTION = {"name": "west", "clients": [CLIENT], "config": {"seed": 0}, "sta
         INTRODUCTION | {"name": None},
         INTRODUCTION | {"clients": [CLIENT | {"client": float("inf")}]},
         INTRODUCTION | {"clients": [np.zeros(3)]},
+        INTRODUCTION | {"clients": [CLIENT | {"device": {"cycles-per-example": 1.0}}]},
         INTRODUCTION | {"config": {1: 2, "seed": 0}},
         INTRODUCTION | {"config": {"seed": np.zeros(2)}},
         INTRODUCTION | {"config": None},

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
+from espalier.app.assembly import planned_world
 from espalier.app.checkpoint import from_bytes, to_bytes
 from espalier.app.errors import UserError
-from espalier.app.run import planned_world
 from espalier.app.tasks.build import build_task
 from espalier.app.tiers.edge_host import EdgeRun
+from espalier.app.tiers.states import OwnState
 from espalier.clients.messages.edge import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE
 from espalier.strategies import Profile
 from tests.app.assembling import config_of, federation_of
@@ -29,7 +30,8 @@ def edge_run(short_path, clients=(0, 1), **settings):
     host.stop()
     grid, made = host.engine.grid, federation_of(host.config, host.engine.grid)
     parts = made.profiles, made.hierarchical, made.meter, made.world
-    return EdgeRun(host.name, host.config.as_dict(), grid, *parts, timeout_seconds=None)
+    state = OwnState(made.hierarchical.edges[host.name], made.world)
+    return EdgeRun(host.name, host.config.as_dict(), grid, *parts, state, timeout_seconds=None)
 
 
 def test_a_request_that_fails_is_answered_and_the_next_one_is_served(short_path, caplog):

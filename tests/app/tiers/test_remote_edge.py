@@ -1,6 +1,7 @@
 """What the cloud makes of an edge's answers, honest or not."""
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -8,8 +9,12 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from espalier.app.checkpoint import from_bytes, to_bytes
+from espalier.app.reports.bytes import Link
 from espalier.app.tiers.remote_edge import RemoteEdge
+from espalier.app.tiers.states import AtCloud
 from espalier.app.tiers.wire import (
+    Counted,
+    counted_to_wire,
     evaluation_to_wire,
     heads_to_wire,
     outcome_to_wire,
@@ -26,6 +31,8 @@ from espalier.strategies.views import MemberGrid
 
 CLIENTS = (2, 5)
 NODES = {71: 2, 72: 5}  # at the edge's host
+COUNTED: list = []  # what the edge's counts are told to
+NOTHING = {"sent": [], "plans": []}
 CONFIG = ConfigRecord({"server-round": 2, "lr": 0.5})
 
 
@@ -47,7 +54,22 @@ GOOD = EdgeOutcome(
 @pytest.fixture
 def remote():
     InProcessGrid(lambda message, context: message, 1)  # messages need a run
-    return RemoteEdge("west", 99, CLIENTS, 3, {"edge": {"round": 0}}, wait_seconds=4.0, reply_seconds=8.0)
+    return RemoteEdge(
+        "west",
+        99,
+        CLIENTS,
+        3,
+        AtCloud({"edge": {"round": 0}}),
+        wait_seconds=4.0,
+        reply_seconds=8.0,
+        is_planned=True,
+        on_counted=lambda name, counted: COUNTED.append((name, counted)),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_counts():
+    COUNTED.clear()
 
 
 def members():
@@ -68,7 +90,7 @@ def train(remote, wire, server_round=4):
 
 
 def wire_of(outcome=GOOD, **changes):
-    return outcome_to_wire(outcome, NODES) | {"state": {"edge": {"round": 3}}} | changes
+    return outcome_to_wire(outcome, NODES) | {"state": {"edge": {"round": 3}}, "counted": NOTHING} | changes
 
 
 def test_one_exchange_gives_all_edge_rounds_of_a_global_round(remote):
@@ -96,7 +118,8 @@ def claimed(data, size=3):
     return ArrayRecord({PAYLOAD: Array("uint8", (size,), "numpy.ndarray", data)})
 
 
-HUGE = to_array(torch.zeros(1, dtype=torch.uint8)).data[:-1].replace(b"(1,), }" + b" " * 14, b"(100000000000000,), }")
+ONE = to_array(torch.zeros(1, dtype=torch.uint8)).data
+HUGE = ONE[:-1].replace(b"(1,), }" + b" " * 14, b"(100000000000000,), }")
 
 
 def round_of(**changes):
@@ -127,6 +150,53 @@ BAD = {
 }
 
 
+PLAN = {
+    "eligible": [2, 5],
+    "selected": [5],
+    "local_rounds": [3],
+    "option": [0],
+    "frequency_hz": [1e9],
+    "power_watts": [0.5],
+    "late": [5],
+    "compute_joules": [0.25],
+    "upload_joules": [0.125],
+    "seconds": 2.5,
+    "short": False,
+    "eligible_at_full_power": [],
+}
+
+
+def planned(*reports, first=4, **changes):
+    return {"counted": {"sent": [], "plans": [(first + i, PLAN | one) for i, one in enumerate(reports)]} | changes}
+
+
+BAD |= {
+    "no counts": ({"counted": None}, "TypeError"),
+    "bytes of nothing": (planned(sent=[("uplink", "model")]), "not enough values"),
+    "sideways": (planned(sent=[("sideways", "model", 1)]), "its bytes are of 'sideways', 'model'"),
+    "two lines": (planned(sent=[("uplink", "a\nb", 1)]), r"its bytes are of 'uplink', 'a.nb'"),
+    "twice": (planned(sent=[("uplink", "model", 1)] * 2), "its bytes are of 'uplink', 'model'"),
+    "negative": (planned(sent=[("uplink", "model", -1)]), "its bytes of 'model' are -1"),
+    "too many": (planned(sent=[("uplink", "model", 10**400)]), "its bytes of 'model' are 1000"),
+    "half a byte": (planned(sent=[("uplink", "model", 0.5)]), "its bytes of 'model' are 0.5"),
+    "other rounds": (planned({}, first=3), r"its plans are of edge rounds \[3\]"),
+    "more rounds": (planned({}, {}, {}, {}), r"its plans are of edge rounds \[4, 5, 6, 7\]"),
+    "a round twice": (planned(plans=[(4, PLAN)] * 2), r"its plans are of edge rounds \[4, 4\]"),
+    "no plan": (planned(plans=[(4, [1])]), "a plan has other fields"),
+    "more fields": (planned({"more": 1}), "a plan has other fields"),
+    "foreign selected": (planned({"selected": [3]}), "'selected' of a plan holds others than the edge's clients"),
+    "late but not selected": (planned({"late": [2]}), "'late' of a plan holds others than those selected"),
+    "selected twice": (planned({"selected": [5, 5]}), "'selected' of a plan holds a client twice"),
+    "no list": (planned({"eligible": 2}), "'eligible' of a plan holds others"),
+    "fewer joules": (planned({"upload_joules": []}), "'upload_joules' of a plan is no number >= 0"),
+    "negative joules": (planned({"compute_joules": [-1.0]}), "'compute_joules' of a plan is no number >= 0"),
+    "NaN joules": (planned({"compute_joules": [math.nan]}), "'compute_joules' of a plan is no number >= 0"),
+    "endless": (planned({"seconds": math.inf}), "'seconds' or 'short' of a plan"),
+    "half a cut": (planned({"option": [0.5]}), "'option' of a plan is no number >= 0"),
+    "maybe short": (planned({"short": 1}), "'seconds' or 'short' of a plan"),
+}
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_an_answer_that_does_not_fit_is_one_failure_and_the_state_stays(remote, name):
     changes, reason = BAD[name]
@@ -137,9 +207,20 @@ def test_an_answer_that_does_not_fit_is_one_failure_and_the_state_stays(remote, 
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(failure.reason)
     assert remote.state_dict() == {"edge": {"round": 0}}
+    assert COUNTED == []
     with pytest.raises(StopIteration) as stop:
         next(remote.train_round(5, model(0.0, 0.0), CONFIG, members()))
     assert stop.value.value == Update()
+
+
+def test_what_an_edge_counted_comes_back_with_its_answer(remote):
+    sent = Counter({Link("west", "edge", "uplink", "model"): 7, Link("west", "edge", "downlink", "config"): 2})
+    plans = [(4, PLAN), (6, PLAN | {"selected": [2], "late": []})]
+    train(remote, wire_of(counted=counted_to_wire(sent, plans)))
+    assert [("west", Counted({("downlink", "config"): 2, ("uplink", "model"): 7}, plans))] == COUNTED
+    unplanned = RemoteEdge("east", 9, CLIENTS, 3, AtCloud({}), wait_seconds=0, reply_seconds=0)
+    _, update = train(unplanned, wire_of(counted=counted_to_wire(sent, plans)))
+    assert "its plans are of edge rounds [4, 6]" in update.failures[0].reason
 
 
 @pytest.mark.parametrize(
@@ -150,9 +231,13 @@ def test_an_answer_that_does_not_fit_is_one_failure_and_the_state_stays(remote, 
         (RecordDict({PAYLOAD: ArrayRecord({PAYLOAD: Array(np.zeros(3))})}), "a payload is float64"),
         ({"error": "KeyError:\n'state'"}, "KeyError: 'state'"),
         ({"error": np.array([0xFFFFFFF], np.uint32).view("<U1")}, "its answer can't be read"),
-        (RecordDict({PAYLOAD: claimed(b"")}), "its answer can't be read: the data are not those"),
-        (RecordDict({PAYLOAD: claimed(b"PK\x03\x04")}), "its answer can't be read: the data are not those"),
-        (RecordDict({PAYLOAD: claimed(HUGE, 10**14)}), "its answer can't be read: cannot reshape array of size 0"),
+        (RecordDict({PAYLOAD: claimed(b"")}), "its answer can't be read: can't be read (EOF"),
+        (RecordDict({PAYLOAD: claimed(b"PK\x03\x04")}), "its answer can't be read: can't be read (EOF"),
+        (
+            RecordDict({PAYLOAD: claimed(ONE)}),
+            "its answer can't be read: the data are not those of a vector of 3 bytes",
+        ),
+        (RecordDict({PAYLOAD: claimed(HUGE, 10**14)}), "its answer can't be read: can't be read (buffer is too small"),
     ],
 )
 def test_an_answer_that_is_none_is_a_failure(remote, content, reason):
@@ -175,14 +260,14 @@ def test_an_edge_that_is_not_there_is_a_failure_and_its_return_is_logged_once(re
 def test_evaluation_and_heads_come_back_by_client(remote):
     own = MetricRecord({"loss": math.inf, "accuracy": 0.5, "top-2": 0.75, "num-examples": 9})
     evaluation = Evaluation(MetricRecord({"loss": 1.0}), 9.0, {72: own}, [Failure(71, "x")])
-    wire = evaluation_to_wire(evaluation, NODES) | {"state": {"a": 1}}
+    wire = evaluation_to_wire(evaluation, NODES) | {"state": {"a": 1}, "counted": NOTHING}
     message, result = answered(remote.evaluate_round(6, model(1.0, 1.0), CONFIG, members()), wire)
     assert message.metadata.message_type == "evaluate.edge"
     assert from_bytes(from_payload(message.content))["round"] == 2
     assert result == Evaluation(evaluation.metrics, 9.0, {6: own}, [Failure(3, "x")])
 
     heads = Personalised({71: {"head.bias": torch.tensor([0.1, 0.2])}}, {71: own}, [])
-    wire = heads_to_wire(heads, NODES) | {"state": {"a": 2}}
+    wire = heads_to_wire(heads, NODES) | {"state": {"a": 2}, "counted": NOTHING}
     message, result = answered(remote.personalise(model(1.0, 1.0), FineTuning(3, 0.5), members()), wire)
     request = from_bytes(from_payload(message.content))
     assert (message.metadata.message_type, request["num_steps"], request["learning_rate"]) == (
@@ -208,17 +293,17 @@ def test_evaluation_and_heads_come_back_by_client(remote):
 def test_clients_figures_that_can_not_be_reported_are_a_failure(remote, changes, reason):
     figures = {"loss": 1.0, "accuracy": 0.5, "num-examples": 3} | changes
     own = MetricRecord({name: value for name, value in figures.items() if value is not None})
-    wire = evaluation_to_wire(Evaluation(own, 3.0, {72: own}), NODES) | {"state": {}}
+    wire = evaluation_to_wire(Evaluation(own, 3.0, {72: own}), NODES) | {"state": {}, "counted": NOTHING}
     _, result = answered(remote.evaluate_round(6, model(1.0, 1.0), CONFIG, members()), wire)
     assert (result.replies, [reason in failure.reason for failure in result.failures]) == ({}, [True])
-    wire = heads_to_wire(Personalised({}, {72: own}), NODES) | {"state": {}}
+    wire = heads_to_wire(Personalised({}, {72: own}), NODES) | {"state": {}, "counted": NOTHING}
     _, result = answered(remote.personalise(model(1.0, 1.0), FineTuning(3, 0.5), members()), wire)
     assert (result.metrics, [reason in failure.reason for failure in result.failures]) == ({}, [True])
 
 
 def test_an_edges_own_figure_that_is_too_large_is_a_failure(remote):
     own = MetricRecord({"loss": 10**400, "accuracy": 0.5, "num-examples": 3})
-    wire = evaluation_to_wire(Evaluation(own, 3.0, {}), NODES) | {"state": {}}
+    wire = evaluation_to_wire(Evaluation(own, 3.0, {}), NODES) | {"state": {}, "counted": NOTHING}
     _, result = answered(remote.evaluate_round(6, model(1.0, 1.0), CONFIG, members()), wire)
     assert result.metrics is None
     assert "int too large" in result.failures[0].reason
@@ -235,6 +320,6 @@ def test_a_client_has_examples(count):
 def test_heads_that_are_no_numbers_are_a_failure(remote):
     heads = Personalised({71: {"head.bias": torch.tensor([math.nan])}}, {}, [])
     conversation = remote.personalise(model(1.0, 1.0), FineTuning(3, 0.5), members())
-    _, result = answered(conversation, heads_to_wire(heads, NODES) | {"state": {}})
+    _, result = answered(conversation, heads_to_wire(heads, NODES) | {"state": {}, "counted": NOTHING})
     assert result.heads == {}
     assert "holds NaN or Inf" in result.failures[0].reason

@@ -1,0 +1,58 @@
+"""Who writes to a results folder: one process at a time."""
+
+import os
+import socket
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from espalier.app.errors import bad_value
+
+LOCK = "lock"
+
+
+def own(folder: Path, key: str) -> FileLock:
+    """Become the one process that writes to a folder, until `disown` or the process's end, however it ends.
+
+    Parameters
+    ----------
+    folder : Path
+        A folder that exists; its file ``lock`` says which process it is.
+    key : str
+        The run-config key that named the folder, for the error.
+
+    Raises
+    ------
+    UserError
+        If another process has it.
+    OSError
+        If the folder can't be written, or its file system has no locks.
+    """
+    path = folder / LOCK
+    # A lock that is just a file, which the library falls back to, would outlive a process that is killed.
+    lock = FileLock(path, blocking=False, thread_local=False, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        allowed = f"a folder that nobody else writes to: {_holder(path)} has it"
+        raise bad_value(key, str(folder), allowed) from None
+    since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+    path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}\n", encoding="utf-8")
+    return lock
+
+
+def disown(lock: FileLock) -> None:
+    """Let others have the folder, and remove the file while it is known to be this process's."""
+    with suppress(OSError):
+        os.unlink(lock.lock_file)
+    lock.release()
+
+
+def _holder(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")[:200].strip()
+    except OSError:
+        text = ""
+    return text or "another process"  # which has not written its name yet

@@ -1,0 +1,61 @@
+"""What a resumed run needs, as it is saved after every global round."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from flwr.app import ArrayRecord
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+
+class RunState(BaseModel):
+    """The state of a run after a global round.
+
+    Attributes
+    ----------
+    version : int
+        Of this form. States that name none are of the first.
+    round : int
+        The global round, from 1.
+    data : str
+        The data's fingerprint.
+    edges : dict[str, list[int]]
+        Client numbers by edge.
+    wall_seconds : float
+        Since the run began.
+    arrays : ArrayRecord
+        The global model, without weights that do not travel.
+    edge_arrays : dict[str, ArrayRecord | None]
+        The edges' models; None for an edge that made none.
+    strategies, clients, world : dict[str, Any]
+        What `Hierarchical`, the engine's clients and `World` keep from round to round.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, arbitrary_types_allowed=True
+    )
+
+    version: Literal[1] = 1
+    round: Annotated[int, Field(gt=0)]
+    data: str
+    edges: dict[str, list[int]]
+    wall_seconds: Annotated[float, Field(ge=0)]
+    arrays: ArrayRecord
+    edge_arrays: dict[str, ArrayRecord | None]
+    strategies: dict[str, Any]
+    clients: dict[str, Any]
+    world: dict[str, Any]
+
+
+def run_state_of(values: Mapping[str, Any]) -> RunState:
+    """Return the state that `values` describe.
+
+    Raises
+    ------
+    ValueError
+        If they are no such state; in one line.
+    """
+    try:
+        return RunState.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -1,0 +1,182 @@
+"""What outlives a request to an edge, and travels with it: each brings it, each answer returns it."""
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any, Protocol
+
+from espalier.app.resources.planner import World
+from espalier.app.tiers.wire import Wire
+from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies import EdgeRounds
+from espalier.strategies.edges import innermost
+from espalier.strategies.split.labels import Labels
+
+
+class EdgeState(Protocol):
+    """The state of an edge where it runs."""
+
+    def take(self, state: Wire) -> None:
+        """Take what came with a request."""
+
+    def to_answer(self) -> Wire:
+        """Return what goes with the answer."""
+
+
+class CloudState(Protocol):
+    """The same, as whoever asks the edge keeps it between requests."""
+
+    def to_request(self) -> Wire:
+        """Return what goes with a request."""
+
+    def take(self, state: Wire) -> None:
+        """Take what came with an answer; raises whatever it can't be taken for."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+
+
+class OwnState:
+    """The state of an edge on a host of its own; what its clients keep, they keep themselves.
+
+    Parameters
+    ----------
+    edge : EdgeRounds
+        The edge.
+    world : World, optional
+        What its plans are made for; counts the joules of its clients.
+    """
+
+    def __init__(self, edge: EdgeRounds, world: World | None) -> None:
+        self._edge = edge
+        self._world = world
+
+    def take(self, state: Wire) -> None:
+        """Take what came with a request."""
+        self._edge.load_state_dict(state["edge"])
+        if self._world:
+            self._world.load_state_dict(state["world"])
+
+    def to_answer(self) -> Wire:
+        """Return what goes with the answer."""
+        return {"edge": self._edge.state_dict(), "world": self._world.state_dict() if self._world else None}
+
+
+class WholeState:
+    """The state of an edge that any worker can serve: with labels that are registered, and what its clients keep.
+
+    Parameters
+    ----------
+    edge : EdgeRounds
+        The edge.
+    world : World, optional
+        What its plans are made for; joules and time are counted by whoever asks, from the plans that come back.
+    grid : InProcessGrid
+        Has the edge's clients, and no others.
+    clients : Sequence[int]
+        Their numbers, in the order of the grid's nodes.
+    """
+
+    def __init__(self, edge: EdgeRounds, world: World | None, grid: InProcessGrid, clients: Sequence[int]) -> None:
+        self._edge = edge
+        self._world = world
+        self._grid = grid
+        self._clients = clients
+        labels = getattr(innermost(edge), "labels", None)
+        self._labels = labels if isinstance(labels, Labels) else None
+
+    def take(self, state: Wire) -> None:
+        """Take what came with a request."""
+        self._edge.load_state_dict(state["edge"])
+        if self._world:
+            self._world.options = dict(state["options"])
+        if self._labels:
+            self._labels.load_state_dict(state["labels"])
+        kept = state["clients"]
+        self._grid.load_state_dict({str(i): kept[client] for i, client in enumerate(self._clients) if client in kept})
+
+    def to_answer(self) -> Wire:
+        """Return what goes with the answer."""
+        kept = {self._clients[int(i)]: state for i, state in self._grid.state_dict().items()}
+        labels = self._labels.state_dict() if self._labels else {}
+        return {"edge": self._edge.state_dict(), "labels": labels, "clients": kept}
+
+
+class AtCloud:
+    """The state of an edge on a host of its own, as the cloud keeps it: as it came.
+
+    Parameters
+    ----------
+    state : dict
+        The edge's state at the start.
+    """
+
+    def __init__(self, state: Wire) -> None:
+        self._state = state
+
+    def to_request(self) -> Wire:
+        """Return what goes with a request."""
+        return self._state
+
+    def take(self, state: Wire) -> None:
+        """Take what came with an answer."""
+        if not isinstance(state, dict):
+            raise TypeError(f"its state is a {type(state).__name__}")
+        self._state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+        return self._state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self._state = dict(state)
+
+
+class AtDriver:
+    """The state of an edge that workers serve, as the run that asks them keeps it: as where all is in one process.
+
+    What must survive an interruption is the edge's alone; clients' and the world's states are the run's, and labels are
+    registered anew.
+
+    Parameters
+    ----------
+    clients : Sequence[int]
+        Numbers of the edge's clients.
+    kept : MutableMapping[str, bytes]
+        What all clients of the run keep from round to round, by their numbers.
+    world : World, optional
+        Of the whole run; knows the plans.
+    """
+
+    def __init__(self, clients: Sequence[int], kept: MutableMapping[str, bytes], world: World | None) -> None:
+        self._clients = clients
+        self._kept = kept
+        self._world = world
+        self._edge: dict[str, Any] = {}
+        self._labels: dict[int, Any] = {}
+
+    def to_request(self) -> Wire:
+        """Return what goes with a request."""
+        kept = {client: self._kept[str(client)] for client in self._clients if str(client) in self._kept}
+        options = self._world.options if self._world else {}
+        chosen = {client: options[client] for client in self._clients if client in options}
+        return {"edge": self._edge, "labels": self._labels, "clients": kept, "options": chosen}
+
+    def take(self, state: Wire) -> None:
+        """Take what came with an answer."""
+        self._edge, self._labels, kept = state["edge"], state["labels"], state["clients"]
+        for client in self._clients:
+            if client in kept:
+                self._kept[str(client)] = kept[client]
+            else:
+                self._kept.pop(str(client), None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+        return self._edge
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self._edge, self._labels = dict(state), {}

@@ -1,0 +1,533 @@
+"""RayGrid: a Flower Grid whose nodes live in worker processes that Ray runs, on one machine or on a cluster."""
+
+import logging
+import os
+import pickle
+import platform
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from io import BytesIO
+from typing import Any
+
+import ray
+from flwr.app import Array, Message, RecordDict, UserConfig
+from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from .in_process_grid import AnyClientApp, GridLost, SimulatedGrid, answer, context_of, ensure_run_id, unavailable
+
+logger = logging.getLogger("espalier")
+
+# A message is not given to a third worker.
+MOST_DEATHS = 2
+# Larger arrays travel beside what is pickled, and are copied once less.
+OUT_OF_BAND_BYTES = 16_384
+DEATHS = (RayActorError, ObjectLostError, OutOfMemoryError)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker is to run.
+
+    Parameters
+    ----------
+    machine : str
+        Node id of a machine of the Ray cluster; empty leaves it to Ray.
+    num_cpus : float (default: 0)
+        Cores of the machine that nobody else gets from Ray meanwhile.
+    num_gpus : float (default: 0)
+        Share of a GPU, or several.
+    """
+
+    machine: str = ""
+    num_cpus: float = 0
+    num_gpus: float = 0
+
+
+@dataclass
+class _Task:
+    """A message that has no reply yet."""
+
+    message: Message
+    deaths: int = 0  # of workers that it may have caused
+
+
+@dataclass
+class _Call:
+    """Messages that one worker got together, by their ids."""
+
+    result: Any
+    message_ids: list[str]
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A worker process, as a grid sees it."""
+
+    actor: Any
+    about: dict[str, Any]
+    name: str
+    calls: list[_Call] = field(default_factory=list)  # in the order in which it works on them
+    load: float = 0.0
+
+
+class Workers:
+    """Worker processes for grids; Ray has to be initialised, and stays so.
+
+    Parameters
+    ----------
+    places : Sequence[Place]
+        One for each worker.
+    start_seconds : float (default: 120)
+        How long the workers have to start.
+
+    Raises
+    ------
+    ValueError
+        Without places.
+    GridLost
+        If a worker can't be started or has other versions of what computes, in one line.
+
+    Attributes
+    ----------
+    abouts : list[dict]
+        What each worker said of itself: ``pid``, ``host``, ``machine`` and versions.
+    """
+
+    def __init__(self, places: Sequence[Place], *, start_seconds: float = 120.0) -> None:
+        if not places:
+            raise ValueError("a grid needs a worker")
+        worker_class = _worker_class()
+        self.actors = [worker_class.options(**_options(place)).remote(sys.path) for place in places]
+        try:
+            self.abouts = all_of([actor.about.remote() for actor in self.actors], start_seconds)
+            for about in self.abouts:
+                _check_versions(about)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the workers."""
+        for actor in self.actors:
+            ray.kill(actor)
+
+
+class RayGrid(SimulatedGrid):
+    """A Grid that runs ClientApps in worker processes: each node has its worker, and stays there.
+
+    Parameters
+    ----------
+    workers : Workers
+        Where its nodes are; other grids may use them too.
+    make_app : Callable[[], ClientApp | Callable[[Message, Context], Message]]
+        Makes what every node runs; called once in every worker. It is pickled.
+    num_nodes, run_config, node_configs, seed
+        As of `SimulatedGrid`.
+    sizes : Sequence[float], optional (default: None)
+        How much work each node has, in partition order. None: all nodes are alike.
+    groups : Sequence[int], optional (default: None)
+        Nodes of one group are at the same worker; a number for each, in partition order. None: each is by itself.
+
+    Attributes
+    ----------
+    workers : list[dict]
+        What the workers that are alive say of themselves: ``pid``, ``host``, ``machine`` and versions.
+
+    Raises
+    ------
+    ValueError
+        As `SimulatedGrid`.
+    GridLost
+        If an app can't be made, in one line. `pull_messages` raises it when no worker is left.
+
+    Notes
+    -----
+    Of what a `SimulatedGrid` leaves open:
+
+    - Messages go to the workers when they are pushed, those for one worker together, and so do the replies come back.
+      Workers work side by side, and each on one message after the other.
+    - `pull_messages` waits until it has a reply.
+    - The reply brings the node's state if it has changed: the grid always has the states of all nodes, as they were
+      after the replies that it has. A ClientApp that keeps more than that from one message to the next, in its process,
+      does so at its own risk.
+    - When a worker dies, its messages are given to other workers, with the states that their nodes had, so that the
+      replies are the same. A message with which two workers have died is answered by an error reply, and its node is
+      disconnected: it would take down one after the other. When a whole machine goes, that is no message's fault.
+    - The group with most work goes first to the worker that has least.
+    - What workers log to the logger ``espalier``, from INFO on, is logged here, when the replies come.
+
+    Which worker a node is at, and how many there are, makes no difference to any reply.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        make_app: Callable[[], AnyClientApp],
+        num_nodes: int,
+        *,
+        run_config: UserConfig | None = None,
+        node_configs: Sequence[UserConfig] | None = None,
+        sizes: Sequence[float] | None = None,
+        groups: Sequence[int] | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(num_nodes, run_config=run_config, node_configs=node_configs, seed=seed)
+        self._sizes = dict(zip(self._nodes, sizes or [1.0] * num_nodes, strict=True))
+        self._groups = dict(zip(self._nodes, groups or range(num_nodes), strict=True))
+        self._tasks: dict[str, _Task] = {}
+        self._replies: dict[str, Message] = {}
+        self._knows: dict[int, _Worker] = {}  # which worker has a node's state, as the node has it
+        self._workers = [
+            _Worker(actor, about, f"worker {i} (process {about['pid']} on {about['host']})")
+            for i, (actor, about) in enumerate(zip(workers.actors, workers.abouts, strict=True))
+        ]
+        all_of([w.actor.open.remote(str(self._grid_id), make_app, self._run_config) for w in self._workers])
+        self._at = self._spread(list(self._nodes))
+
+    @property
+    def workers(self) -> list[dict[str, Any]]:
+        """What the workers that are alive say of themselves."""
+        return [dict(worker.about) for worker in self._workers]
+
+    def worker_of(self, node_id: int) -> dict[str, Any]:
+        """Return what a node's worker says of itself."""
+        return dict(self._at[node_id].about)
+
+    def load_state_dict(self, state: Mapping[str, bytes]) -> None:
+        """Give all nodes the states that `state_dict` returned; see `SimulatedGrid.load_state_dict`."""
+        super().load_state_dict(state)
+        self._knows.clear()
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Wait until there is a reply to one of the messages, and return all replies to them that there are.
+
+        Returns
+        -------
+        list[Message]
+            In the order of pushing. An id that is not known, or whose reply was pulled before, gets an error reply
+            (`ErrorCode.MESSAGE_UNAVAILABLE`).
+
+        Raises
+        ------
+        GridLost
+            If no worker is left.
+        """
+        asked = sorted(set(message_ids))  # sorted as they were pushed: see `_give_id`
+        for message_id in asked:
+            if message_id in self._tasks:
+                node_id = self._tasks[message_id].message.metadata.dst_node_id
+                if not self._nodes[node_id].connected:
+                    message = self._tasks.pop(message_id).message
+                    self._replies[message_id] = unavailable(message, "the node is disconnected")
+            elif message_id not in self._replies:
+                self._replies[message_id] = self._unknown(message_id)
+        wanted = set(asked)
+        self._collect(0.0)
+        while wanted and not wanted & self._replies.keys():
+            self._collect(None)
+        replies = [self._replies.pop(message_id) for message_id in asked if message_id in self._replies]
+        for reply in replies:
+            self._give_id(reply)
+        return replies
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Push messages, wait for all replies and return them in the order of pushing; `timeout` has no effect."""
+        waiting = self.push_messages(messages)
+        replies: dict[str, Message] = {}
+        while missing := [message_id for message_id in waiting if message_id not in replies]:
+            replies |= {reply.metadata.reply_to_message_id: reply for reply in self.pull_messages(missing)}
+        return [replies[message_id] for message_id in waiting]
+
+    def _take(self, messages: Mapping[str, Message]) -> None:
+        self._tasks |= {message_id: _Task(message) for message_id, message in messages.items()}
+        self._send(list(messages))
+
+    def _send(self, message_ids: Sequence[str]) -> None:
+        """Give messages to the workers of their nodes; one that may have killed a worker goes alone."""
+        groups: dict[_Worker, list[list[str]]] = {}
+        for message_id in message_ids:
+            task = self._tasks[message_id]
+            groups_there = groups.setdefault(self._at[task.message.metadata.dst_node_id], [])
+            if task.deaths or not groups_there or self._tasks[groups_there[-1][-1]].deaths:
+                groups_there.append([])
+            groups_there[-1].append(message_id)
+        for worker, groups_there in groups.items():
+            for group in groups_there:
+                self._call(worker, group)
+
+    def _call(self, worker: _Worker, message_ids: list[str]) -> None:
+        messages = [self._tasks[message_id].message for message_id in message_ids]
+        news = {}
+        for node_id in dict.fromkeys(message.metadata.dst_node_id for message in messages):
+            if self._knows.get(node_id) is not worker:
+                node = self._nodes[node_id]
+                news[node_id] = (node.config, node.state)
+                self._knows[node_id] = worker
+        result = worker.actor.answer.remote(str(self._grid_id), *pack((messages, news)))
+        worker.calls.append(_Call(result, message_ids))
+
+    def _collect(self, seconds: float | None) -> None:
+        """Take in the results of calls that are over; wait for the first one, for so many seconds or for ever."""
+        calls = {call.result: (worker, call) for worker in self._workers for call in worker.calls}
+        if not calls:
+            if self._tasks and not self._workers:
+                raise GridLost("no Ray worker is left")
+            return
+        over, _ = ray.wait(list(calls), num_returns=1, timeout=seconds)
+        if over and len(calls) > 1:
+            over, _ = ray.wait(list(calls), num_returns=len(calls), timeout=0)
+        dead: list[_Worker] = []
+        for result in over:  # in the order in which each worker works on them
+            worker, call = calls[result]
+            if worker in dead:
+                continue
+            try:
+                answers, log = unpack(*ray.get(result))
+            except DEATHS as error:
+                logger.debug("%s: %s", worker.name, error)
+                dead.append(worker)
+                continue
+            worker.calls.remove(call)
+            for level, line in log:
+                logger.log(level, "%s", line)
+            for message_id, (reply, state) in zip(call.message_ids, answers, strict=True):
+                if task := self._tasks.pop(message_id, None):  # none: the node was disconnected
+                    self._replies[message_id] = reply
+                    if state is not None:
+                        self._nodes[task.message.metadata.dst_node_id].state = state
+        if dead:
+            self._bury(dead)
+
+    def _bury(self, dead: Sequence[_Worker]) -> None:
+        """Go on without workers that have died: others take their nodes, and do their messages again."""
+        machines = {machine["NodeID"] for machine in ray.nodes() if machine["Alive"]}
+        self._workers = [worker for worker in self._workers if worker not in dead]
+        again: list[str] = []
+        for worker in dead:
+            # Replies of later calls, if there are any, would be to nodes whose earlier messages are done again.
+            lost = [[i for i in call.message_ids if i in self._tasks] for call in worker.calls]
+            again += [message_id for call in lost for message_id in call]
+            is_machine = worker.about["machine"] not in machines
+            for message_id in lost[0] if lost and not is_machine else ():
+                self._tasks[message_id].deaths += 1
+            what = f"the machine of {worker.name} is gone" if is_machine else f"{worker.name} died"
+            logger.warning("%s: its nodes go to others, of which %d are left", what, len(self._workers))
+        if not self._workers:
+            raise GridLost("no Ray worker is left")
+        self._at |= self._spread([node_id for node_id, worker in self._at.items() if worker in dead])
+        for message_id in again:
+            if self._tasks[message_id].deaths >= MOST_DEATHS:
+                self._leave_out(message_id)
+        self._send(sorted(message_id for message_id in again if message_id in self._tasks))
+
+    def _leave_out(self, message_id: str) -> None:
+        """Answer a message that kills workers, and disconnect its node."""
+        message = self._tasks.pop(message_id).message
+        reason = f"{MOST_DEATHS} workers died with its {message.metadata.message_type!r}"
+        self._replies[message_id] = unavailable(message, reason)
+        node = self._nodes[message.metadata.dst_node_id]
+        self._set_connected(message.metadata.dst_node_id, False)
+        logger.warning(
+            "node %d (partition %d) is left out: %s", message.metadata.dst_node_id, node.partition_id, reason
+        )
+
+    def _spread(self, node_ids: Sequence[int]) -> dict[int, _Worker]:
+        """Give nodes to workers: the largest group first, to the worker that has least; ties in the order given."""
+        sizes: dict[int, float] = {}
+        for node_id in node_ids:
+            sizes[self._groups[node_id]] = sizes.get(self._groups[node_id], 0.0) + self._sizes[node_id]
+        at = {}
+        for group in sorted(sizes, key=lambda group: -sizes[group]):
+            at[group] = worker = min(self._workers, key=lambda worker: worker.load)
+            worker.load += sizes[group]
+        return {node_id: at[self._groups[node_id]] for node_id in node_ids}
+
+
+def all_of(results: Sequence[Any], seconds: float | None = None) -> list[Any]:
+    """Return what workers answer that have just been started; GridLost if one can't."""
+    over, late = ray.wait(list(results), num_returns=len(results), timeout=seconds)
+    if late:
+        raise GridLost(f"{len(over)} of {len(results)} Ray workers started in {seconds:g} s: others may hold the cores")
+    try:
+        return ray.get(list(results))
+    except RayTaskError as error:
+        cause = error.cause
+        raise GridLost(f"a Ray worker can't start: {type(cause).__name__}: {one_line(cause)}") from error
+    except DEATHS as error:
+        raise GridLost(f"a Ray worker can't start: {one_line(error)}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's text in one line."""
+    return " ".join(str(error).split())
+
+
+def _check_versions(about: Mapping[str, Any]) -> None:
+    for name, version in versions().items():
+        if about[name] != version:
+            raise GridLost(
+                f"{name} is {about[name]} on {about['host']}, and {version} here: allowed is the same on all machines"
+            )
+
+
+def versions() -> dict[str, str]:
+    """Return what has to be the same in all processes for the same bits."""
+    names = ("numpy", "flwr", "torch", "espalier-fl")
+    found = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return {"Python": platform.python_version(), **found}
+
+
+def _options(place: Place) -> dict[str, Any]:
+    options: dict[str, Any] = {"num_cpus": place.num_cpus, "num_gpus": place.num_gpus}
+    if place.machine:
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(place.machine, soft=False)
+    return options
+
+
+def _worker_class() -> Any:
+    """Return Ray's class of workers.
+
+    It is defined here, so that Ray sends its code: where this package is found a worker only knows once it has the path
+    of the process that started it.
+    """
+
+    class Worker:
+        def __init__(self, path: list[str]) -> None:
+            sys.path += [folder for folder in path if folder not in sys.path]
+            from espalier.sim import ray_grid
+
+            self._module = ray_grid
+            self._grids: dict[str, WorkerNodes] = {}
+
+        def about(self) -> dict[str, Any]:
+            return self._module.about_worker()
+
+        def open(self, grid: str, make_app: Any, run_config: UserConfig) -> None:
+            self._grids[grid] = self._module.WorkerNodes(make_app, run_config)
+
+        def answer(self, grid: str, *request: Any) -> tuple[Any, ...]:
+            return self._grids[grid].answer(*request)
+
+    return ray.remote(max_restarts=0, max_task_retries=0)(Worker)
+
+
+def about_worker() -> dict[str, Any]:
+    """Return what a worker's process says of itself."""
+    machine = ray.get_runtime_context().get_node_id()
+    return {"pid": os.getpid(), "host": platform.node(), "machine": machine, **versions()}
+
+
+class WorkerNodes:
+    """A grid's nodes of one worker, in its process.
+
+    Parameters
+    ----------
+    make_app : Callable[[], ClientApp | Callable[[Message, Context], Message]]
+        Makes what the nodes run.
+    run_config : UserConfig
+        The `context.run_config` of every node.
+    """
+
+    def __init__(self, make_app: Callable[[], AnyClientApp], run_config: UserConfig) -> None:
+        ensure_run_id()
+        self._log = _Collected()
+        own = logging.getLogger("espalier")
+        own.setLevel(logging.INFO)
+        own.propagate = False
+        own.handlers = [self._log]
+        self._run_config = run_config
+        self._nodes: dict[int, tuple[UserConfig, RecordDict]] = {}
+        self._client_app = make_app()
+
+    def answer(self, head: bytes, *buffers: Any) -> tuple[Any, ...]:
+        """Answer messages one after the other; what comes and goes is packed.
+
+        Returns
+        -------
+        tuple
+            For each message the reply, and the node's state or None where it stays as it was; and what was logged.
+        """
+        messages, news = unpack(head, *buffers)
+        self._nodes |= news
+        answers: list[tuple[Message, RecordDict | None]] = []
+        for message in messages:
+            node_id = message.metadata.dst_node_id
+            config, before = self._nodes[node_id]
+            # Pickled, records are copied as well as by hand, and with all that is in them.
+            own = pickle.loads(pickle.dumps(before)) if before else RecordDict()
+            reply, state = answer(self._client_app, message, context_of(message, config, own, self._run_config))
+            if state is not None and state != before:
+                self._nodes[node_id] = (config, state)
+                answers.append((reply, state))
+            else:
+                answers.append((reply, None))
+        return pack((answers, self._log.take()))
+
+
+class _Collected(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: list[tuple[int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append((record.levelno, self.format(record)))
+
+    def take(self) -> list[tuple[int, str]]:
+        """Return the lines since the last time, with their levels."""
+        lines, self._lines = self._lines, []
+        return lines
+
+
+def pack(value: Any) -> tuple[Any, ...]:
+    """Return a value as bytes, and the buffers of its large arrays, which Ray moves without copying them.
+
+    Parameters
+    ----------
+    value : Any
+        Messages, records, and plain values in lists, tuples and dicts.
+    """
+    file = BytesIO()
+    buffers: list[pickle.PickleBuffer] = []
+    _Pickler(file, 5, buffer_callback=buffers.append).dump(value)
+    return file.getvalue(), *buffers
+
+
+def unpack(head: bytes, *buffers: Any) -> Any:
+    """Return what `pack` packed; nothing of it is shared."""
+    return pickle.loads(head, buffers=buffers)
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles each large array's bytes once, however many records they are in, and out of band."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._large: dict[int, _Large] = {}
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, Array):
+            return NotImplemented
+        data: Any = value.data
+        if len(data) >= OUT_OF_BAND_BYTES:
+            data = self._large.setdefault(id(data), _Large(data))
+        return Array, (value.dtype, value.shape, value.stype, data)
+
+
+class _Large:
+    """Bytes that are pickled out of band, and are bytes again afterwards."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __reduce__(self) -> Any:
+        return bytes, (pickle.PickleBuffer(self._data),)

@@ -1,0 +1,103 @@
+"""A results folder belongs to one process at a time."""
+
+import os
+import re
+import resource
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from espalier.app.errors import UserError
+from espalier.app.reports.folder import ResultsFolder
+from espalier.app.run import run_edge
+from tests.app.assembling import config_of, engine_of
+from tests.app.runs import run_app, same_weights
+
+SMALL = {"num_clients": 2, "batches_per_epoch": 1}
+
+
+def resume(folder, *arguments):
+    command = [sys.executable, "-m", "espalier", f"resume={folder}", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_second_process_is_told_who_has_the_folder(tmp_path):
+    folder = run_app(tmp_path / "run", global_rounds=1, **SMALL)
+    with ResultsFolder.reopen(folder, {}, {}):
+        second = resume(folder)
+        _, error = second.communicate(timeout=60)
+    assert second.returncode == 2
+    assert re.fullmatch(
+        rf"error: resume = '{folder}': allowed is a folder that nobody else writes to: "
+        rf"process {os.getpid()} on {re.escape(socket.gethostname())} since [-\d]+ [\d:+]+ has it\n",
+        error,
+    )
+    assert "lock" not in os.listdir(folder)
+
+
+def test_of_two_that_resume_at_once_one_does_or_one_after_the_other(tmp_path):
+    folder = run_app(tmp_path / "run", global_rounds=1, **SMALL)
+    both = [resume(folder, "global-rounds=30") for _ in range(2)]
+    errors = [process.communicate(timeout=60)[1] for process in both]
+    assert sorted(process.returncode for process in both) in ([0, 2], [0, 0])
+    assert [process.returncode == 2 for process in both] == ["has it" in error for error in errors]
+    assert same_weights(folder, run_app(tmp_path / "whole", global_rounds=30, **SMALL))
+
+
+def test_of_two_that_begin_in_one_folder_one_does(tmp_path):
+    values = config_of().as_dict()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.json.part").write_text("{")  # of a run that was killed before it was begun
+    with (
+        ResultsFolder.create(tmp_path / "run", values),
+        pytest.raises(UserError, match=r"writes to: process .* has it"),
+    ):
+        ResultsFolder.create(tmp_path / "run", values)
+    with pytest.raises(UserError, match="a new or empty folder"):
+        ResultsFolder.create(tmp_path / "run", values)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.json"]
+
+
+def test_runs_that_begin_in_the_same_second_get_folders_of_their_own(tmp_path):
+    path, values = tmp_path / "20260101-120000-sl-digits-seed0", config_of().as_dict()
+    with (
+        ResultsFolder.create_beside_others(path, values) as first,
+        ResultsFolder.create_beside_others(path, values) as second,
+        ResultsFolder.create_beside_others(path, values) as third,
+    ):
+        assert [folder.path.name[len(path.name) :] for folder in (first, second, third)] == ["", "+", "++"]
+
+
+def test_the_folder_of_an_edge_host_is_its_own_while_it_serves(tmp_path):
+    config = config_of(
+        num_clients=2,
+        num_edges=1,
+        engine="flower",
+        **{"deploy_role": "edge", "deploy_edge_name": "west", "deploy_edge_clients": 2},
+        deploy_edge_folder=str(tmp_path / "socket"),
+        output_dir=str(tmp_path / "run"),
+    )
+    seen = []
+
+    def is_over():
+        seen.append((tmp_path / "run/lock").read_text())
+        with pytest.raises(UserError, match="nobody else writes to"):
+            ResultsFolder.create(tmp_path / "run", {})
+        return True
+
+    run_edge(config, engine_of(config), tmp_path, is_over)
+    assert len(seen) == 1
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.json"]
+
+
+def test_a_file_that_may_not_grow_is_not_cut_off(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+    try:
+        with pytest.raises(UserError, match=r"a folder that can be written \(File too large\)"):
+            ResultsFolder.create(tmp_path / "run", config_of().as_dict())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list((tmp_path / "run").iterdir()) == []

@@ -1,0 +1,139 @@
+"""The state of a run: those of earlier editions are resumed, and what is no state of the run is refused in one line.
+
+``states/1`` is what this command, and a removal of all but ``config.json``, ``metrics.jsonl`` and ``state.npz``, made:
+
+    python -m espalier task=tests.app.own_tasks:Points num-clients=4 num-edges=2 local-epochs=1 batches-per-epoch=1 \
+        optimizer=adam learning-rate=0.01 selection=resource-aware "cloud-strategy=FedAdam(eta=0.05)" \
+        "edge-strategy=FedAvgM(server_momentum=0.5, server_learning_rate=0.9)" global-rounds=2 \
+        output-dir=tests/app/states/1
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord
+
+from espalier.app.checkpoint import load_state, save_state
+from espalier.app.command_line import main
+from espalier.app.reports import final
+from espalier.app.run_state import RunState
+from tests.app.runs import lines, same_weights, summary, weights
+
+STATES = Path(__file__).parent / "states"
+
+
+@pytest.fixture(autouse=True)
+def _no_plots(monkeypatch):
+    """Leave out the plots, which take most of the time of so small a run."""
+    for draw in ("draw_plots", "draw_resource_plots"):
+        monkeypatch.setattr(final, draw, lambda *arguments: None)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a results folder of this edition with a round that is over."""
+    return shutil.copytree(STATES / "1", tmp_path / "run")
+
+
+@pytest.mark.parametrize("edition", sorted(path.name for path in STATES.iterdir()))
+def test_a_run_of_an_earlier_edition_goes_on_to_the_same_bits(edition, tmp_path):
+    folder = shutil.copytree(STATES / edition, tmp_path / edition)
+    assert main([f"resume={folder}"]) == 0
+    saved = load_state(STATES / edition / "state.npz")["arrays"].to_torch_state_dict()
+    assert all(torch.equal(saved[name], tensor) for name, tensor in weights(folder).items())
+
+    assert main([f"resume={folder}", "global-rounds=4"]) == 0
+    values = json.loads((STATES / edition / "config.json").read_text())
+    whole = tmp_path / "whole"
+    settings = values | {"output-dir": str(whole), "global-rounds": 2}
+    assert main([f"{key}={json.dumps(value)}" for key, value in settings.items()]) == 0
+    has_same_arithmetic = all(torch.equal(saved[name], tensor) for name, tensor in weights(whole).items())
+    assert main([f"resume={whole}", "global-rounds=4"]) == 0
+    assert same_weights(folder, whole) or not has_same_arithmetic
+    for name, tensor in weights(whole).items():  # a processor of another kind adds up in another order
+        torch.testing.assert_close(weights(folder)[name], tensor, rtol=1e-9, atol=1e-9)
+    assert summary(folder)["energy_joules"] == pytest.approx(summary(whole)["energy_joules"])
+    assert [line["round"] for line in lines(folder, "global")] == [1, 2, 3, 4]
+
+
+def test_a_state_without_a_version_is_of_the_first(folder):
+    state = load_state(folder / "state.npz")
+    assert state.pop("version") == 1
+    save_state(folder / "state.npz", state)
+    assert main([f"resume={folder}"]) == 0
+
+
+def of(state, *path):
+    """Return what holds the last part of a path."""
+    for part in path[:-1]:
+        state = state[part]
+    return state
+
+
+WRONG_SHAPE = np.zeros((3, 7, 2))
+OF_ADAM = ("strategies", "cloud", "m_t")
+WRONG = [
+    (("version",), 2, "version: Input should be 1"),
+    (("round",), 10**9, "metrics.jsonl: lacks rounds"),
+    (("round",), 10**400, "metrics.jsonl: lacks rounds"),
+    (("round",), 0, "round: Input should be greater than 0"),
+    (("round",), "2", "round: Input should be a valid integer"),
+    (("round",), True, "round: Input should be a valid integer"),
+    (("data",), "other", "data-dir = ''"),
+    (("edges",), [1], "edges: Input should be a valid dictionary"),
+    (("edges",), {"edge-0": [0, 1]}, "edges: it is of other clients"),
+    (("edges", "edge-0"), [0, "x"], "edges.edge-0.1: Input should be a valid integer"),
+    (("wall_seconds",), float("nan"), "wall_seconds: Input should be a finite number"),
+    (("wall_seconds",), -1.0, "wall_seconds: Input should be greater than or equal to 0"),
+    (("arrays",), {}, "arrays: Input should be an instance of ArrayRecord"),
+    (("arrays",), ArrayRecord(), "arrays: array 'body.bias' is missing"),
+    (("arrays", "body.bias"), Array(WRONG_SHAPE), "arrays: array 'body.bias' has shape (3, 7, 2), expected (8,)"),
+    (("arrays", "body.bias"), Array(np.full(8, np.inf)), "arrays: array 'body.bias' holds NaN or Inf"),
+    (("arrays", "body.bias"), Array(np.zeros(8, np.int64)), "arrays: array 'body.bias' "),
+    (("edge_arrays",), None, "edge_arrays: Input should be a valid dictionary"),
+    (("strategies",), None, "strategies: Input should be a valid dictionary"),
+    (("strategies",), {}, "KeyError: 'cloud'"),
+    (("strategies", "edges"), {"edge-0": {}}, "KeyError: 'edge'"),
+    (("strategies", "cloud", "eta"), 9.0, "ValueError: FedAdam.eta is 0.05 in this run"),
+    (("strategies", "cloud", "aggregate_train"), 1, "FedAdam.aggregate_train is no data"),
+    (OF_ADAM, 5, "AttributeError: 'int'"),
+    (OF_ADAM, {"a": 1}, "Error: "),
+    ((*OF_ADAM, "body.bias"), WRONG_SHAPE, "ValueError: operands could not be broadcast"),
+    (("clients",), {"99": b""}, "ValueError: states of unknown partitions"),
+    (("clients",), {"0": b"\xff"}, "DecodeError"),
+    (("world",), {}, "KeyError: 'energy'"),
+    (("world", "energy", "compute_joules"), WRONG_SHAPE, "ValueError: shapes"),
+    (("world", "clock", "seconds"), ["x", 0.0], "ValueError: seconds"),
+    (("strange",), 1, "strange: Extra inputs are not permitted"),
+]
+
+
+@pytest.mark.parametrize(("path", "wrong", "part"), WRONG)
+def test_what_is_no_state_of_the_run_is_refused_in_one_line(path, wrong, part, folder, capsys):
+    state = load_state(folder / "state.npz")
+    holder = of(state, *path)
+    if isinstance(holder, ArrayRecord):
+        of(state, *path[:-1])[path[-2]] = ArrayRecord({**holder, path[-1]: wrong})
+    else:
+        holder[path[-1]] = wrong
+    save_state(folder / "state.npz", state)
+    assert main([f"resume={folder}", "global-rounds=3"]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert part in line
+    assert str(folder) in line
+    assert len(lines(folder, "global")) == 2
+
+
+@pytest.mark.parametrize("key", RunState.model_fields)
+def test_a_part_that_is_missing_is_named(key, folder, capsys):
+    state = load_state(folder / "state.npz")
+    del state[key]
+    save_state(folder / "state.npz", state)
+    assert main([f"resume={folder}", "global-rounds=3"]) == (0 if key == "version" else 2)
+    line = capsys.readouterr().err
+    assert line == "" if key == "version" else f"state.npz: is damaged: {key}: Field required" in line
