@@ -178,6 +178,10 @@ class SplitEdge(ABC):
     def begin(self, server: ServerBlock, weights: Weights, server_round: int) -> None:
         """Let a server half begin a round."""
         server.load(weights)
+        self.set_learning_rates(server, server_round)
+
+    def set_learning_rates(self, server: ServerBlock, server_round: int) -> None:
+        """Let a server half go on with the learning rates of a round."""
         if (schedule := self.schedule) is not None:
             server.set_learning_rates(lambda rate: schedule(rate, server_round))
 
@@ -262,9 +266,10 @@ class SplitFedV1(SplitEdge):
         self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: "Losses"
     ) -> Exchanges[tuple[Outcome, Weights]]:
         """Train every client against a server block of its own, then average."""
+        self.model.load_state_dict(weights)  # once for all of the copies made next
         servers = {node_id: self.server_block(self.cut_of(node_id)) for node_id in clients}
         for server in servers.values():
-            self.begin(server, weights, server_round)
+            self.set_learning_rates(server, server_round)
 
         def serve(batches: list[MiniBatch]) -> dict[int, Tensor | ValueError]:
             return {b.node_id: self.step(servers[b.node_id], b, server_round, losses) for b in batches}
