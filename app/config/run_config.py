@@ -14,6 +14,7 @@ from espalier.app.config.sections import (
     Deploy,
     Federation,
     FineTune,
+    Guards,
     Plans,
     RadioWorld,
     Report,
@@ -59,6 +60,7 @@ class RunConfig(Section):
     plan: Plans = Plans()
     radio: RadioWorld = RadioWorld()
     caching: Caching = Caching()
+    guard: Guards = Guards()
     deploy: Deploy = Deploy()
     report: Report = Report()
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecordValues
+from flwr.app import ArrayRecord, ConfigRecordValues, MetricRecord
 from torch import Tensor
 
 from espalier.clients.messages.cut import Cut
@@ -57,6 +57,8 @@ class Terms:
         Sent along with the instruction that starts a client's round.
     max_batch : int, optional (default: None)
         The most samples in a mini-batch; None: any number.
+    max_steps : Callable[[int], int], optional (default: None)
+        The most mini-batches of a client in the round, by its node id; None: any number.
     """
 
     server_round: int
@@ -68,6 +70,7 @@ class Terms:
     num_classes: int
     config: Mapping[str, ConfigRecordValues] = field(default_factory=dict)
     max_batch: int | None = None
+    max_steps: Callable[[int], int] | None = None
 
     def mini_batch(self, node_id: int, activations: Tensor, numbers: np.ndarray) -> MiniBatch:
         """Return a client's mini-batch from its activations and the labels, or indices, that came with them.
@@ -116,17 +119,25 @@ class Outcome:
         Their training examples.
     failures : list[Failure]
         Those who left.
+    metrics : MetricRecord, optional
+        What a strategy made of the clients' metrics, where one aggregated their models.
     """
 
     blocks: dict[int, Weights] = field(default_factory=dict)
     num_examples: dict[int, int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    metrics: MetricRecord | None = None
 
     def add(self, other: "Outcome") -> None:
         """Take in the outcome of clients that trained after these."""
         self.blocks |= other.blocks
         self.num_examples |= other.num_examples
         self.failures += other.failures
+
+    def leave_out(self, node_id: int, reason: str) -> None:
+        """Go on without a client that has finished."""
+        del self.blocks[node_id], self.num_examples[node_id]
+        self.failures.append(Failure(node_id, reason))
 
     def sort(self, clients: Sequence[int]) -> None:
         """Put the blocks in the order of the clients."""
@@ -204,6 +215,9 @@ class SplitLoop:
         batch = self._terms.mini_batch(node_id, activations, numbers)
         if num_steps < 1:
             raise ValueError(f"num-steps is {num_steps}, expected a whole number from 1 on")
+        most = self._terms.max_steps(node_id) if self._terms.max_steps else num_steps
+        if num_steps > most:
+            raise ValueError(f"num-steps is {num_steps}, its examples make {most} at most")
         self._num_steps.setdefault(node_id, num_steps)
         self._arrived[node_id] = batch
 
