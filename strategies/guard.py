@@ -75,15 +75,19 @@ class Lengths:
         ]
         return next((length for length in known if length > 0), math.inf)
 
+    def note(self, lengths: Sequence[float]) -> None:
+        """Remember the lengths that were accepted in a round."""
+        if lengths and 0 < (middle := median_low(lengths)) < math.inf:
+            self._medians = [*self._medians, middle][-ROUNDS_KEPT:]
+
     @property
     def are_known(self) -> bool:
         """Whether there were rounds before."""
         return bool(self._medians)
 
-    def note(self, lengths: Sequence[float]) -> None:
-        """Remember the lengths that were accepted in a round."""
-        if lengths and 0 < (middle := median_low(lengths)) < math.inf:
-            self._medians = [*self._medians, middle][-ROUNDS_KEPT:]
+    def forget(self) -> None:
+        """Forget the rounds before: where nobody is left, what was usual in them no longer is."""
+        self._medians = []
 
     def state_dict(self) -> list[float]:
         """Return what must survive an interruption."""
@@ -116,6 +120,7 @@ class UpdateGuard:
     def __init__(self, guard: Guard, node_name: Callable[[int], str] = str) -> None:
         self.guard = guard
         self.node_name = node_name
+        self.activations = ActivationGuard(guard, node_name)
         self._lengths = Lengths()
 
     def judge(self, models: Mapping[int, tuple[Arrays, Arrays]], rate: float | None = None) -> dict[int, Verdict]:
@@ -148,6 +153,8 @@ class UpdateGuard:
             for node_id, verdict in verdicts.items():
                 logger.warning("%s: %s", self.node_name(node_id), verdict.reason)
             return {}
+        if len(verdicts) == len(found):
+            self._lengths.forget()
         self._lengths.note([length for node_id, (length, _) in found.items() if node_id not in verdicts])
         return verdicts
 
@@ -196,13 +203,116 @@ class UpdateGuard:
             clipped[name] = (origin + (values - origin) / excess).astype(values.dtype) if is_float else values
         return clipped
 
-    def state_dict(self) -> list[float]:
+    def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
-        return self._lengths.state_dict()
+        return {"updates": self._lengths.state_dict(), "activations": self.activations.state_dict()}
 
-    def load_state_dict(self, state: Sequence[float]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
-        self._lengths.load_state_dict(state)
+        self._lengths.load_state_dict(state.get("updates", []))
+        self.activations.load_state_dict(state.get("activations", {}))
+
+
+class ActivationGuard:
+    """Judges the activations that come to an edge by the length of the longest sample's in a mini-batch.
+
+    Parameters
+    ----------
+    guard, node_name
+        As for `UpdateGuard`.
+    """
+
+    def __init__(self, guard: Guard, node_name: Callable[[int], str] = str) -> None:
+        self._guard = guard
+        self._node_name = node_name
+        self._lengths: dict[int, Lengths] = {}  # by the cut: other activations have other lengths
+        self._longest: dict[int, tuple[int, float]] = {}  # the cut, and the longest of the round, by node id
+        self._first: dict[int, float] = {}  # the length of each client's first mini-batch
+        self._refused: set[int] = set()  # cuts
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is measured."""
+        return self._guard.mode != "off"
+
+    def begin_round(self) -> None:
+        """Begin a round, or begin it anew."""
+        self._longest, self._first, self._refused = {}, {}, set()
+
+    def admitted(self, node_id: int, cut: int, length: float, others: Sequence[float] = ()) -> float:
+        """Return by what to multiply a mini-batch's activations: 1, or less where they are to be clipped.
+
+        Parameters
+        ----------
+        node_id, cut : int
+            The client, and where its model is cut.
+        length : float
+            Of the longest sample's activations.
+        others : Sequence[float] (default: none)
+            The lengths of all mini-batches that are served together, this one's too. Fewer than three are held against
+            rounds before; where there were none, `judge` says at the end of the round.
+
+        Raises
+        ------
+        ValueError
+            If they are longer than is allowed.
+        """
+        most, factor = self._most(cut, others), 1.0
+        if length > most and self._guard.mode == "leave-out":
+            self._refused.add(cut)
+            raise ValueError(_too_long(length, most))
+        if length > most and self._guard.mode == "clip":
+            factor = most / length
+        self._first.setdefault(node_id, length)
+        before = self._longest.get(node_id, (cut, 0.0))[1]
+        self._longest[node_id] = cut, max(before, factor * length if factor > 0 else most)
+        return factor
+
+    def knows(self, cut: int) -> bool:
+        """Return whether there were rounds before with this cut."""
+        return cut in self._lengths and self._lengths[cut].are_known
+
+    def judge(self, in_turn: bool = False) -> dict[int, str]:
+        """Return what is wrong with the activations that were sent in the round, by node id; remember the others.
+
+        Parameters
+        ----------
+        in_turn : bool (default: False)
+            The clients shared a server block, so that one who spoils it spoils what those after it send: what each sent
+            first is what is usual, and only the first who went beyond is at fault.
+        """
+        faults: dict[int, str] = {}
+        for cut in sorted({cut for cut, _ in self._longest.values()} | self._refused):
+            lengths = {n: length for n, (own, length) in self._longest.items() if own == cut}
+            most = self._most(cut, [self._first[n] for n in lengths] if in_turn else list(lengths.values()))
+            beyond = {n: _too_long(length, most) for n, length in lengths.items() if length > most}
+            if self._guard.mode == "warn":
+                for node_id, reason in beyond.items():
+                    logger.warning("%s: %s", self._node_name(node_id), reason)
+                beyond = {}
+            known = self._lengths.setdefault(cut, Lengths())
+            if len(beyond) == len(lengths):
+                known.forget()
+            known.note([length for n, length in lengths.items() if n not in beyond])
+            faults |= dict(list(beyond.items())[:1]) if in_turn else beyond
+        return faults
+
+    def _most(self, cut: int, lengths: Sequence[float]) -> float:
+        return self._guard.activation_norm * self._lengths.get(cut, Lengths()).usual(lengths)
+
+    def state_dict(self) -> dict[str, list[float]]:
+        """Return what must survive an interruption."""
+        return {str(cut): lengths.state_dict() for cut, lengths in self._lengths.items()}
+
+    def load_state_dict(self, state: Mapping[str, Sequence[float]]) -> None:
+        """Take back what `state_dict` returned."""
+        self._lengths = {int(cut): Lengths() for cut in state}
+        for cut, lengths in state.items():
+            self._lengths[int(cut)].load_state_dict(lengths)
+
+
+def _too_long(length: float, most: float) -> str:
+    return f"a sample's activations are {length:.3g} long, where {most:.3g} is allowed (guard.activation-norm)"
 
 
 def _measured(sent: Arrays, model: Arrays, size: float, rate: float | None) -> tuple[float, float]:
@@ -235,7 +345,7 @@ def _values(record: ArrayRecord) -> Arrays:
     return {name: values_of(array) for name, array in record.items()}
 
 
-def guard_state(guard: UpdateGuard | None) -> dict[str, list[float]]:
+def guard_state(guard: UpdateGuard | None) -> dict[str, dict[str, Any]]:
     """Return what an edge's state holds of its guard."""
     return {} if guard is None else {GUARD_STATE: guard.state_dict()}
 
@@ -243,4 +353,4 @@ def guard_state(guard: UpdateGuard | None) -> dict[str, list[float]]:
 def load_guard_state(guard: UpdateGuard | None, state: Mapping[str, Any]) -> None:
     """Give a guard back what `guard_state` returned; states of earlier editions have nothing."""
     if guard is not None:
-        guard.load_state_dict(state.get(GUARD_STATE, []))
+        guard.load_state_dict(state.get(GUARD_STATE, {}))

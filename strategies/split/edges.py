@@ -5,6 +5,7 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from threading import Lock
 from typing import Any, cast
@@ -24,6 +25,7 @@ from ..exchange import Exchanges, answered
 from ..guard import UpdateGuard, guard_state, load_guard_state
 from ..outcomes import Evaluation, Update
 from ..randomness import derived_seed
+from ..screening import Failure
 from ..views import EdgeGrid, MemberGrid
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads
 from .labels import Labels
@@ -129,6 +131,8 @@ class SplitEdge(ABC):
         clients = [node_id for node_id in clients if node_id not in unregistered]
         weights = dict(self.whole(arrays).to_torch_state_dict())
         losses = Losses(clients)
+        if self.guard is not None:
+            self.guard.activations.begin_round()
         outcome, new = yield from self.split_round(server_round, weights, config, clients, losses, grid)
         self.labels.forget(outcome.failures)
         failures = [*failures, *outcome.failures]
@@ -185,6 +189,10 @@ class SplitEdge(ABC):
             else:
                 kept[node_id] = {name: torch.from_numpy(values) for name, values in verdict.instead.items()}
         return kept
+
+    def judge_activations(self) -> dict[int, str]:
+        """Return what is wrong with the activations that clients have sent in the round, by node id."""
+        return self.guard.activations.judge() if self.guard is not None and self.guard.activations.is_on else {}
 
     def whole(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return the whole model: the travelling part and the frozen one, in the model's order."""
@@ -248,12 +256,27 @@ class SplitEdge(ABC):
             config=config,
             max_batch=self.max_batch,
             max_steps=self.max_steps,
+            measures=self.guard is not None and self.guard.activations.is_on,
         )
         return self.transport.train(groups, terms, serve)
 
-    def step(self, server: ServerBlock, batch: MiniBatch, server_round: int, losses: "Losses") -> Tensor | ValueError:
-        """Return the cut gradient of a mini-batch, or why there is none: then the step was not made."""
+    def step(
+        self,
+        server: ServerBlock,
+        batch: MiniBatch,
+        server_round: int,
+        losses: "Losses",
+        together: Sequence[MiniBatch] = (),
+    ) -> Tensor | ValueError:
+        """Return the cut gradient of a mini-batch, or why there is none: then the step was not made.
+
+        What clients send whose mini-batches are served `together`, against one server block, is compared.
+        """
         try:
+            if self.guard is not None and self.guard.activations.is_on:
+                lengths, cut = [one.length for one in together], self.cut_of(batch.node_id).first
+                factor = self.guard.activations.admitted(batch.node_id, cut, batch.length, lengths)
+                batch = batch if factor == 1 else replace(batch, activations=factor * batch.activations)
             if self._draws:
                 gradient, loss = self._seeded_step(server, batch, server_round, *losses.place_and_step(batch.node_id))
             else:
@@ -327,6 +350,10 @@ class SplitFedV1(SplitEdge):
             return {b.node_id: self.step(servers[b.node_id], b, server_round, losses) for b in batches}
 
         outcome = yield from self.converse([[n] for n in clients], weights, server_round, config, serve)
+        # A client has spoilt its own server block only: that all have trained is soon enough to compare them.
+        for node_id, reason in self.judge_activations().items():
+            if node_id in outcome.blocks:
+                outcome.leave_out(node_id, reason)
         models = {n: {**block, **_on_cpu(servers[n].state_dict())} for n, block in outcome.blocks.items()}
         models = self.keep_within(outcome, weights, models)
         if not models:
@@ -399,13 +426,53 @@ class SharedServerEdge(SplitEdge):
         super().__init__(model, lambda node_id: cut, make_optimizer, **options)
         self.server = self.server_block(cut)
 
+    def split_round(
+        self,
+        server_round: int,
+        weights: Weights,
+        config: ConfigRecord,
+        clients: Sequence[int],
+        losses: "Losses",
+        grid: MemberGrid,
+    ) -> Exchanges[tuple[Outcome, Weights]]:
+        """Train all clients against the shared server block.
+
+        What a client sends is held against rounds before when it comes. In the first there are none: if it turns out at
+        the end that somebody's activations were too long, the server block has gone wrong by them, and the round is
+        made again without that client.
+        """
+        guard = self.guard.activations if self.guard is not None and self.guard.activations.is_on else None
+        if guard is None or guard.knows(self.server.cut.first):
+            outcome, new = yield from self.train_clients(server_round, weights, config, clients, losses)
+            self.judge_activations()
+            return outcome, new
+        optimizer, failures = self.server.optimizer_arrays(), list[Failure]()
+        while True:
+            outcome, new = yield from self.train_clients(server_round, weights, config, clients, losses)
+            faults = guard.judge(in_turn=True)
+            if not faults:
+                outcome.failures = [*failures, *outcome.failures]
+                return outcome, new
+            failures += [Failure(node_id, reason) for node_id, reason in faults.items()]
+            clients = [node_id for node_id in clients if node_id not in faults]
+            self.server.load_optimizer_arrays(optimizer)
+            losses.forget()
+            guard.load_state_dict({})
+            guard.begin_round()
+
+    @abstractmethod
+    def train_clients(
+        self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: "Losses"
+    ) -> Exchanges[tuple[Outcome, Weights]]:
+        """Train from `weights` with `clients`; return who finished, and the edge's new weights."""
+
     def serve_in_order(
         self, server_round: int, losses: "Losses", order: Callable[[list[MiniBatch]], list[MiniBatch]]
     ) -> Serve:
         """Return a `serve` that makes the shared block's steps one after the other."""
 
         def serve(batches: list[MiniBatch]) -> dict[int, Tensor | ValueError]:
-            gradients = {b.node_id: self.step(self.server, b, server_round, losses) for b in order(batches)}
+            gradients = {b.node_id: self.step(self.server, b, server_round, losses, batches) for b in order(batches)}
             return {batch.node_id: gradients[batch.node_id] for batch in batches}
 
         return serve
@@ -445,14 +512,8 @@ class SplitFedV2(SharedServerEdge):
         super().__init__(model, cut, make_optimizer, **options)
         self.one_by_one = one_by_one
 
-    def split_round(
-        self,
-        server_round: int,
-        weights: Weights,
-        config: ConfigRecord,
-        clients: Sequence[int],
-        losses: "Losses",
-        grid: MemberGrid,
+    def train_clients(
+        self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: "Losses"
     ) -> Exchanges[tuple[Outcome, Weights]]:
         """Train all clients against the shared server block, then average the client blocks."""
         self.begin(self.server, weights, server_round)
@@ -478,14 +539,8 @@ class SplitFedV2(SharedServerEdge):
 class Relay(SharedServerEdge):
     """SL: clients train one after the other, each from the client block that the one before left."""
 
-    def split_round(
-        self,
-        server_round: int,
-        weights: Weights,
-        config: ConfigRecord,
-        clients: Sequence[int],
-        losses: "Losses",
-        grid: MemberGrid,
+    def train_clients(
+        self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: "Losses"
     ) -> Exchanges[tuple[Outcome, Weights]]:
         """Pass the client block along the clients, in client order."""
         self.begin(self.server, weights, server_round)
@@ -520,6 +575,12 @@ class Losses:
         self._steps[batch.node_id] += 1
         self._sums[batch.node_id] = self._sums.get(batch.node_id, 0.0) + loss * n
         self._counts[batch.node_id] = self._counts.get(batch.node_id, 0) + n
+
+    def forget(self) -> None:
+        """Forget all mini-batches, for a round that is made again."""
+        self._steps.clear()
+        self._sums.clear()
+        self._counts.clear()
 
     def place_and_step(self, node_id: int) -> tuple[int, int]:
         """Return a client's place among those who train, and how many of its mini-batches have been noted."""

@@ -1,5 +1,6 @@
 """The loop of split training at the edge, without any I/O: what arrived, who left, what to send next."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -29,11 +30,19 @@ class MiniBatch:
         Shape (N, *cut_shape).
     labels : Tensor
         Shape (N,).
+    length : float (default: 0.0)
+        Of the longest sample's activations, where it was measured.
     """
 
     node_id: int
     activations: Tensor
     labels: Tensor
+    length: float = 0.0
+
+
+def longest_sample(activations: Tensor) -> float:
+    """Return the Euclidean length of the longest sample's activations, of shape (N, ...); finite only if all are."""
+    return torch.linalg.vector_norm(activations.flatten(1), dim=1).max().item()
 
 
 @dataclass(frozen=True)
@@ -59,6 +68,8 @@ class Terms:
         The most samples in a mini-batch; None: any number.
     max_steps : Callable[[int], int], optional (default: None)
         The most mini-batches of a client in the round, by its node id; None: any number.
+    measures : bool (default: False)
+        The length of activations is measured, which tells whether they are finite, too.
     """
 
     server_round: int
@@ -71,6 +82,7 @@ class Terms:
     config: Mapping[str, ConfigRecordValues] = field(default_factory=dict)
     max_batch: int | None = None
     max_steps: Callable[[int], int] | None = None
+    measures: bool = False
 
     def mini_batch(self, node_id: int, activations: Tensor, numbers: np.ndarray) -> MiniBatch:
         """Return a client's mini-batch from its activations and the labels, or indices, that came with them.
@@ -90,12 +102,13 @@ class Terms:
             )
         if self.max_batch is not None and len(activations) > self.max_batch:
             raise ValueError(f"{len(activations)} activations in a mini-batch, expected {self.max_batch} at most")
-        # The sum is finite nearly always, and much faster to have.
-        if not torch.isfinite(activations.sum()) and not torch.isfinite(activations).all():
+        # One number is finite nearly always if all are, and much faster to have.
+        number = longest_sample(activations) if self.measures else activations.sum().item()
+        if not math.isfinite(number) and not torch.isfinite(activations).all():
             raise ValueError("activations hold NaN or Inf")
         if len(labels) != len(activations):
             raise ValueError(f"{len(labels)} labels for {len(activations)} activations")
-        return MiniBatch(node_id, activations, torch.from_numpy(labels))
+        return MiniBatch(node_id, activations, torch.from_numpy(labels), number if self.measures else 0.0)
 
     def begin(self, node_id: int) -> SplitBegin:
         """Return the instruction that begins a client's round."""

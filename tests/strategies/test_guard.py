@@ -198,11 +198,11 @@ def test_what_was_usual_survives_an_interruption():
     found = list(second.rounds(grid, half[-1].arrays, 4, first_round=3))
     assert second.state_dict() == straight.state_dict()
     assert same(weights(found[-1]), weights(expected[-1]))
-    assert len(straight.state_dict()["edges"]["edge-0"]["espalier.guard"]) == 4
+    assert len(straight.state_dict()["edges"]["edge-0"]["espalier.guard"]["updates"]) == 4
     # A state of an earlier edition knows of no guard.
     old = {"cloud": {}, "edges": {name: {} for name in straight.edges}}
     third, _ = strategies_of(toy_app(), old)
-    assert third.state_dict()["cloud"]["espalier.guard"] == []
+    assert third.state_dict()["cloud"]["espalier.guard"]["updates"] == []
 
 
 # Strategies of all kinds over the whole models of split training.
@@ -275,3 +275,97 @@ def test_the_guard_is_silent_by_honest_clients(caplog):
     with_guard, without = (toy_run(app, rounds=3, guard=Guard(mode=mode)) for mode in ("leave-out", "off"))
     assert same(weights(with_guard[-1]), weights(without[-1]))
     assert caplog.text == ""
+
+
+# Activations.
+
+SPLIT_KINDS = {
+    "sfl-v1": (SplitFedV1, lambda n: 2, {}),
+    "sfl-v2": (SplitFedV2, 2, {}),
+    "sfl-v2, one by one": (SplitFedV2, 2, {"one_by_one": True}),
+    "sl": (Relay, 2, {}),
+}
+
+
+def constant_activations(value, server_round):
+    def lie(message, reply):
+        config = next(iter(message.content.config_records.values()))
+        if config["server-round"] == server_round and "activations" in reply.content:
+            values = reply.content["activations"]["activations"].numpy()
+            reply.content["activations"] = ArrayRecord({"activations": Array(np.full_like(values, value))})
+
+    return lie
+
+
+@pytest.mark.parametrize("algorithm", SPLIT_KINDS)
+@pytest.mark.parametrize("server_round", [1, 2])
+@pytest.mark.parametrize("value", [1e3, 1e18])
+@pytest.mark.parametrize("liar", [1, 2])
+def test_activations_far_from_the_others_leave_one_client_out_once(algorithm, server_round, value, liar):
+    kind, cut, options = SPLIT_KINDS[algorithm]
+    federation = Federation(sizes=(20, 33, 14, 40))
+    kinds = ["train.split_begin", "train.split_step"]
+    lie = constant_activations(value, server_round)
+
+    def dead(message, reply):
+        if next(iter(message.content.config_records.values()))["server-round"] == server_round:
+            dying(message, reply)
+
+    found, expected = (
+        federation.run(
+            federation.split(kind, cut, **options),
+            rounds=3,
+            grid=federation.grid(telling(federation.app(), one, kinds, liar)),
+        )
+        for one in (lie, dead)
+    )
+    assert [len(reasons(outcome)) for outcome in found] == [int(t == server_round) for t in (1, 2, 3)]
+    if kind is not SplitFedV2:  # there an order is drawn among those who begin a round
+        assert same(weights(found[-1]), weights(expected[-1]))
+    losses = [outcomes[-1].train_metrics["train_loss"] for outcomes in (found, expected)]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+
+
+@pytest.mark.parametrize("algorithm", SPLIT_KINDS)
+def test_honest_activations_are_never_touched(algorithm, caplog):
+    kind, cut, options = SPLIT_KINDS[algorithm]
+    federation = Federation(sizes=(20, 33, 14, 40))
+    guarded, free = (
+        federation.run(federation.split(kind, cut, **options), rounds=3, guard=Guard(mode=mode))
+        for mode in ("leave-out", "off")
+    )
+    assert same(weights(guarded[-1]), weights(free[-1]))
+    assert [reasons(outcome) for outcome in guarded] == [[], [], []]
+
+
+def test_activations_of_different_cuts_are_not_compared():
+    guard = UpdateGuard(Guard()).activations
+    for node_id, (cut, length) in enumerate(
+        [(1, 100.0), (1, 90.0), (1, 110.0), (2, 1.0), (2, 0.9), (2, 1.1), (2, 9.0)]
+    ):
+        assert guard.admitted(node_id, cut, length) == 1.0
+    assert list(guard.judge()) == [6]
+    guard.begin_round()
+    with pytest.raises(ValueError, match=r"activations are 9 long, where 5 is allowed"):
+        guard.admitted(6, 2, 9.0)
+    again = UpdateGuard(Guard()).activations
+    again.load_state_dict(guard.state_dict())
+    assert again.state_dict() == guard.state_dict() == {"1": [100.0], "2": [1.0]}
+
+
+def test_where_nobody_is_left_what_was_usual_is_forgotten():
+    guard = UpdateGuard(Guard()).activations
+    guard.admitted(1, 1, 1.0)
+    assert guard.judge() == {}
+    guard.begin_round()
+    with pytest.raises(ValueError, match="guard.activation-norm"):
+        guard.admitted(1, 1, 6.0)
+    assert guard.judge() == {}
+    guard.begin_round()
+    assert guard.admitted(1, 1, 6.0) == 1.0
+
+
+def test_activations_are_clipped_to_the_bound():
+    guard = UpdateGuard(Guard(mode="clip")).activations
+    assert [guard.admitted(n, 1, length, [1.0, 1.0, 10.0]) for n, length in ((1, 1.0), (2, 10.0))] == [1.0, 0.5]
+    assert guard.admitted(3, 1, float("inf"), [1.0, 1.0, float("inf")]) == 0.0
