@@ -5,20 +5,30 @@ each defence, by ``h-fedavg`` and ``hsfl``, and prints the final test accuracy, 
 writes a row for each run, with its settings, the commit and the machine.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import csv
+import platform
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
+from itertools import product
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import Array, ArrayRecord, Context, Message
 from rich.console import Console
+from rich.progress import track
 
 from espalier.app.config.parse import parse_config
 from espalier.app.engines.in_process import InProcess
+from espalier.app.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run

@@ -358,7 +358,7 @@ def test_where_nobody_is_left_what_was_usual_is_forgotten():
     guard.admitted(1, 1, 1.0)
     assert guard.judge() == {}
     guard.begin_round()
-    with pytest.raises(ValueError, match="guard.activation-norm"):
+    with pytest.raises(ValueError, match=r"guard\.activation-norm"):
         guard.admitted(1, 1, 6.0)
     assert guard.judge() == {}
     guard.begin_round()
