@@ -100,7 +100,8 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
     with ExitStack() as opened:
         folder = None
         if config.resume:
-            folder = opened.enter_context(ResultsFolder.reopen(Path(config.resume), config.as_dict()))
+            reopened = ResultsFolder.reopen(Path(config.resume), config.as_dict(), RunConfig().as_dict())
+            folder = opened.enter_context(reopened)
         else:
             refuse_used(path)
         tracker = load_tracker(config.report.tracker)

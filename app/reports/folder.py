@@ -145,8 +145,17 @@ class ResultsFolder:
         return cls.create(path, config)
 
     @classmethod
-    def reopen(cls, path: Path, config: Mapping[str, Any]) -> "ResultsFolder":
+    def reopen(cls, path: Path, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> "ResultsFolder":
         """Open a folder to go on with its run.
+
+        Parameters
+        ----------
+        path : Path
+            The folder.
+        config : Mapping[str, Any]
+            The settings to go on with.
+        defaults : Mapping[str, Any]
+            By these the run went where its folder does not name a setting, which is newer then.
 
         Raises
         ------
@@ -158,7 +167,7 @@ class ResultsFolder:
         with unopenable_as_user_error("resume", path):
             folder = cls(path, own(path, "resume"))
         try:
-            saved = saved_values(path)
+            saved = {**defaults, **saved_values(path)}
             for key, value in config.items():
                 if key not in FREE_TO_CHANGE and value != saved.get(key):
                     raise bad_value(key, value, f"{saved.get(key)!r}, as in the run to resume, {path}")

@@ -25,7 +25,7 @@ def resume(folder, *arguments):
 
 def test_a_second_process_is_told_who_has_the_folder(tmp_path):
     folder = run_app(tmp_path / "run", global_rounds=1, **SMALL)
-    with ResultsFolder.reopen(folder, {}):
+    with ResultsFolder.reopen(folder, {}, {}):
         second = resume(folder)
         _, error = second.communicate(timeout=60)
     assert second.returncode == 2
