@@ -227,7 +227,7 @@ class ActivationGuard:
         self._node_name = node_name
         self._lengths: dict[int, Lengths] = {}  # by the cut: other activations have other lengths
         self._longest: dict[int, tuple[int, float]] = {}  # the cut, and the longest of the round, by node id
-        self._first: dict[int, float] = {}  # the length of each client's first mini-batch
+        self._first: dict[int, tuple[int, float]] = {}  # likewise, of each client's first mini-batch
         self._refused: set[int] = set()  # cuts
 
     @property
@@ -258,15 +258,17 @@ class ActivationGuard:
             If they are longer than is allowed.
         """
         most, factor = self._most(cut, others), 1.0
-        if length > most and self._guard.mode == "leave-out":
+        if length > most and (self._guard.mode == "leave-out" or (self._guard.mode == "clip" and length == math.inf)):
             self._refused.add(cut)
             raise ValueError(_too_long(length, most))
         if length > most and self._guard.mode == "clip":
             factor = most / length
-        self._first.setdefault(node_id, length)
-        before = self._longest.get(node_id, (cut, 0.0))[1]
-        self._longest[node_id] = cut, max(before, factor * length if factor > 0 else most)
+        self._first.setdefault(node_id, (cut, length))
         return factor
+
+    def took(self, node_id: int, cut: int, length: float) -> None:
+        """Note that the server block has made a step with activations so long."""
+        self._longest[node_id] = cut, max(length, self._longest.get(node_id, (cut, 0.0))[1])
 
     def knows(self, cut: int) -> bool:
         """Return whether there were rounds before with this cut."""
@@ -284,7 +286,8 @@ class ActivationGuard:
         faults: dict[int, str] = {}
         for cut in sorted({cut for cut, _ in self._longest.values()} | self._refused):
             lengths = {n: length for n, (own, length) in self._longest.items() if own == cut}
-            most = self._most(cut, [self._first[n] for n in lengths] if in_turn else list(lengths.values()))
+            firsts = [length for own, length in self._first.values() if own == cut]
+            most = self._most(cut, firsts if in_turn else list(lengths.values()))
             beyond = {n: _too_long(length, most) for n, length in lengths.items() if length > most}
             if self._guard.mode == "warn":
                 for node_id, reason in beyond.items():

@@ -273,17 +273,21 @@ class SplitEdge(ABC):
 
         What clients send whose mini-batches are served `together`, against one server block, is compared.
         """
+        guard = self.guard.activations if self.guard is not None and self.guard.activations.is_on else None
+        cut, length = self.cut_of(batch.node_id).first if guard else 0, batch.length
         try:
-            if self.guard is not None and self.guard.activations.is_on:
-                lengths, cut = [one.length for one in together], self.cut_of(batch.node_id).first
-                factor = self.guard.activations.admitted(batch.node_id, cut, batch.length, lengths)
-                batch = batch if factor == 1 else replace(batch, activations=factor * batch.activations)
+            if guard:
+                factor = guard.admitted(batch.node_id, cut, length, [one.length for one in together])
+                if factor != 1:
+                    batch, length = replace(batch, activations=factor * batch.activations), factor * length
             if self._draws:
                 gradient, loss = self._seeded_step(server, batch, server_round, *losses.place_and_step(batch.node_id))
             else:
                 gradient, loss = server.step(batch.activations, batch.labels)
         except ValueError as error:
             return error
+        if guard:
+            guard.took(batch.node_id, cut, length)
         losses.add(batch, loss)
         return gradient
 

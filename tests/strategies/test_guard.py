@@ -344,6 +344,7 @@ def test_activations_of_different_cuts_are_not_compared():
         [(1, 100.0), (1, 90.0), (1, 110.0), (2, 1.0), (2, 0.9), (2, 1.1), (2, 9.0)]
     ):
         assert guard.admitted(node_id, cut, length) == 1.0
+        guard.took(node_id, cut, length)
     assert list(guard.judge()) == [6]
     guard.begin_round()
     with pytest.raises(ValueError, match=r"activations are 9 long, where 5 is allowed"):
@@ -355,7 +356,7 @@ def test_activations_of_different_cuts_are_not_compared():
 
 def test_where_nobody_is_left_what_was_usual_is_forgotten():
     guard = UpdateGuard(Guard()).activations
-    guard.admitted(1, 1, 1.0)
+    guard.took(1, 1, 1.0)
     assert guard.judge() == {}
     guard.begin_round()
     with pytest.raises(ValueError, match=r"guard\.activation-norm"):
@@ -368,4 +369,5 @@ def test_where_nobody_is_left_what_was_usual_is_forgotten():
 def test_activations_are_clipped_to_the_bound():
     guard = UpdateGuard(Guard(mode="clip")).activations
     assert [guard.admitted(n, 1, length, [1.0, 1.0, 10.0]) for n, length in ((1, 1.0), (2, 10.0))] == [1.0, 0.5]
-    assert guard.admitted(3, 1, float("inf"), [1.0, 1.0, float("inf")]) == 0.0
+    with pytest.raises(ValueError, match="activations are inf long"):
+        guard.admitted(3, 1, float("inf"), [1.0, 1.0, float("inf")])
