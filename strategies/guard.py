@@ -25,6 +25,8 @@ Mode = Literal["leave-out", "clip", "warn", "off"]
 INWARD_SHARE: Final = 0.2
 INWARD_SHARE_OF_FEW: Final = 0.5
 GUARD_STATE: Final = "espalier.guard"  # in an edge's state; no attribute of a strategy can have this name
+# And only what takes at least this share of the model away makes it zero: an honest step may go that way.
+ERASED_SHARE: Final = 0.5
 FEW = 3  # fewer replies than these have no majority
 ROUNDS_KEPT = 8
 
@@ -143,6 +145,8 @@ class UpdateGuard:
         share = INWARD_SHARE if len(found) >= FEW else INWARD_SHARE_OF_FEW
         verdicts = {}
         for node_id, (length, inward) in found.items():
+            if inward < ERASED_SHARE * sizes[id(models[node_id][0])]:
+                inward = 0.0
             if (excess := max(length, inward / share) / most) > 1:
                 what, much, allowed = "long", length, most
                 if length <= most:

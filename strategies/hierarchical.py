@@ -60,8 +60,8 @@ class Hierarchical:
         Told of messages and edge rounds of all tiers.
     node_name : Callable[[int], str] (default: str)
         Name of a node in log lines.
-    guard : Guard (default: replies far beyond the others are left out)
-        What one reply may do to a model, at every tier.
+    guard : Guard, optional (default: None)
+        What one reply may do to a model, at every tier. None: anything that is finite.
 
     Raises
     ------
@@ -130,7 +130,7 @@ class Hierarchical:
         self._edge_of_id = dict(enumerate(self.edges, start=1))
         self._connected = Connected()
         self._guardless = {name for name, edge in self._inner.items() if getattr(edge, "guard", 0) is None}
-        self._take(Place("", seed or 0, tuple(observers), node_name, guard or Guard()))
+        self._take(Place("", seed or 0, tuple(observers), node_name, guard or Guard("off")))
 
     def summary(self) -> None:
         """Log all tiers."""

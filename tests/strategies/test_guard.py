@@ -11,9 +11,23 @@ from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import AccumulatedGradients, Guard, Hierarchical, StrategyEdge, UpdateGuard, ask_profiles
 from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2
 from espalier.strategies.topology import group_by_edge
-from tests.strategies.split.federation import Federation, assert_close, same, weights
-from tests.strategies.test_hostile import dying, profiled, reasons, telling, toy_run
+from tests.strategies.split.federation import Federation as Unguarded
+from tests.strategies.split.federation import assert_close, same, weights
+from tests.strategies.test_hostile import dying, profiled, reasons, telling
+from tests.strategies.test_hostile import toy_run as unguarded_run
 from tests.strategies.toys import initial, to_numpy, to_record, toy_app
+
+
+class Federation(Unguarded):
+    """A federation with the guard of the app's defaults."""
+
+    def run(self, *what, **options):
+        return super().run(*what, **{"guard": Guard(), **options})
+
+
+def toy_run(*what, **options):
+    return unguarded_run(*what, **{"guard": Guard(), **options})
+
 
 ANY = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 
@@ -100,7 +114,7 @@ def test_an_edges_model_is_held_against_the_other_edges_at_the_cloud(caplog):
             lambda name, size: kinds[name](FedAvg(**ANY)),
             group_by_edge(ask_profiles(grid), 3),
             evaluate_every=0,
-            **options,
+            **{"guard": Guard(), **options},
         )
         return next(strategy.rounds(grid, to_record(initial()), 2))
 
@@ -183,7 +197,7 @@ def test_a_strategy_whose_own_state_is_spoilt_says_so(kind):
 def strategies_of(app, states=None, rounds=2):
     grid = InProcessGrid(app, 6)
     topology = group_by_edge(ask_profiles(grid), 3)
-    strategy = Hierarchical(FedAvg(**ANY), lambda name, size: FedAvg(**ANY), topology, evaluate_every=0)
+    strategy = Hierarchical(FedAvg(**ANY), lambda name, size: FedAvg(**ANY), topology, evaluate_every=0, guard=Guard())
     if states:
         strategy.load_state_dict(states)
     return strategy, grid
