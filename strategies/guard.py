@@ -68,12 +68,12 @@ class Lengths:
         lengths : Sequence[float]
             Those of this round.
         otherwise : float (default: 0.0)
-            Stands in where there are few and none were before; 0 is nothing.
+            Stands in where there are few and none were before, unless all of them are longer; 0 is nothing.
         """
         known = [
             median_high(lengths) if len(lengths) >= FEW else 0.0,
             median(self._medians) if self._medians else 0.0,
-            otherwise,
+            max(otherwise, min(lengths)) if otherwise > 0 and lengths else 0.0,
         ]
         return next((length for length in known if length > 0), math.inf)
 

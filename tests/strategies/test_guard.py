@@ -99,6 +99,17 @@ def test_of_two_clients_a_huge_one_is_left_out_too(first):
     assert [len(reasons(outcome)) for outcome in found] == [int(t == first) for t in (1, 2, 3)]
 
 
+def test_what_grows_fast_in_the_first_round_is_no_lie_where_all_do():
+    """As the statistics of a BatchNorm in front of raw data do."""
+    sent = {"w": np.ones(4, np.float32)}
+
+    def judged(*lengths):
+        return set(UpdateGuard(Guard()).judge({n: (sent, {"w": sent["w"] * x}) for n, x in enumerate(lengths)}))
+
+    assert judged(1e5) == judged(1e5, 2e5) == judged(5.0, 9.0) == set()
+    assert judged(5.0, 1e5) == {1}
+
+
 def test_an_edges_model_is_held_against_the_other_edges_at_the_cloud(caplog):
     class Wild(StrategyEdge):
         def train_round(self, server_round, arrays, config, grid):
