@@ -21,12 +21,12 @@ Arrays = Mapping[str, np.ndarray]
 Mode = Literal["leave-out", "clip", "warn", "off"]
 
 # An update may shorten the model by this share of what it may be long: it takes no long one to make a model zero. The
-# second is for few replies, which are held against other rounds.
+# second is for few replies, which are held against other rounds. It is none towards zero, but an honest step that
+# happens to go that way, unless it takes so much of the model away.
 INWARD_SHARE: Final = 0.2
 INWARD_SHARE_OF_FEW: Final = 0.5
-GUARD_STATE: Final = "espalier.guard"  # in an edge's state; no attribute of a strategy can have this name
-# And only what takes at least this share of the model away makes it zero: an honest step may go that way.
 ERASED_SHARE: Final = 0.5
+GUARD_STATE: Final = "espalier.guard"  # in an edge's state; no attribute of a strategy can have this name
 FEW = 3  # fewer replies than these have no majority
 ROUNDS_KEPT = 8
 
