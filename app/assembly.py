@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from espalier.app.algorithms.build import (
     check_averages,
     cut_rule,
     equally_weighted,
+    knowing,
     planned,
     under_cloud,
 )
@@ -38,7 +39,7 @@ from espalier.app.tiers.cloud import check_edges, gather_edges, refuse_rules_ove
 from espalier.app.tiers.edge_host import whole_radio_world
 from espalier.app.tiers.wire import Counted
 from espalier.clients.messages.cut import as_blocks
-from espalier.strategies import Hierarchical, Profile, ask_to_measure
+from espalier.strategies import Guard, Hierarchical, Profile, ask_to_measure
 from espalier.strategies.randomness import derived_seed
 
 
@@ -152,7 +153,7 @@ def assemble(
     world = planned_world(config, config.rule, topology, profiles, task, model) if config.rule else None
     transport_of = partial(streams.transport, meter) if streams and trains_by_stream(config) else None
     federation = alone(config.federation) if config.deploy.role == "edge" else config.federation
-    make_edge = edges_here(config, task, model, client_of, world, transport_of)
+    make_edge = edges_here(config, task, model, profiles, world, transport_of)
     hierarchical = algorithm_over(config, federation, make_edge, topology, client_of, (meter, *observers))
     return Federation(profiles, client_of, hierarchical, meter, world)
 
@@ -227,6 +228,7 @@ def algorithm_over(
             seed=config.seed,
             evaluate_every=config.report.evaluate_every,
             observers=observers,
+            guard=Guard(config.guard.mode, config.guard.update_norm, config.guard.activation_norm),
             node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",
         )
     except ValueError as error:
@@ -294,14 +296,18 @@ def edges_here(
     config: RunConfig,
     task: Task,
     model: nn.Module,
-    client_of: Mapping[int, int],
+    profiles: Sequence[Profile],
     world: World | None,
     transport_of: Callable[[str], Any] | None,
 ) -> MakeEdge:
     """Return the function that makes the edges that run in this process."""
     algorithm, federation = config.algorithm, config.federation
+    client_of = {profile.node_id: profile.partition_id for profile in profiles}
     legal = cuts_of(config, model) if algorithm.splits else ()
     cut_of = cut_rule(config.split.cut_layer, legal, client_of, world)
+    epochs = config.plan.max_local_rounds if config.rule else task.training.local_epochs
+    most = replace(task.training, local_epochs=epochs)
+    max_steps = {profile.node_id: most.num_steps(profile.num_train_examples) for profile in profiles}
 
     def make(name: str, size: int) -> Any:
         return algorithm.make_edge(
@@ -317,6 +323,7 @@ def edges_here(
                 train=config.train,
                 split=config.split,
                 device=compute_device(config.device),
+                max_steps=max_steps.__getitem__,
             )
         )
 
@@ -325,4 +332,6 @@ def edges_here(
         spec = federation.cloud_strategy if config.is_flat else federation.edge_strategy
         cells = config.cells if config.is_flat else 1
         make_edge = planned(make_edge, config.rule, config.plan, world, cells_per_edge=cells, spec=spec)
-    return equally_weighted(make_edge) if config.train.weighting == "equal" else make_edge
+    if config.train.weighting == "equal":
+        make_edge = equally_weighted(make_edge)
+    return knowing(make_edge, profiles, task.objective)

@@ -174,9 +174,24 @@ def assign_edges(profiles: list[Profile], num_edges: int | None) -> dict[str, li
 
 def log_joined(profiles: Sequence[Profile], edges: Topology) -> None:
     """Log a line for each client of the run, with its edge where it has one; for many clients one line in all."""
+    _warn_of_weight(profiles)
     if len(profiles) > MOST_LINES:
         logger.info("%d clients joined%s", len(profiles), f" ({len(edges)} edges)" if edges else "")
         return
     edge_of = {node_id: f" (edge {edge})" for edge, members in edges.items() for node_id in members}
     for profile in profiles:
         logger.info("client %d joined%s", profile.partition_id, edge_of.get(profile.node_id, ""))
+
+
+def _warn_of_weight(profiles: Sequence[Profile]) -> None:
+    """Warn where one client says that it has most of all examples: what it says can't be checked."""
+    total = sum(profile.num_train_examples for profile in profiles)
+    largest = max(profiles, key=lambda profile: profile.num_train_examples)
+    if len(profiles) > 2 and 2 * largest.num_train_examples > total:
+        logger.warning(
+            "client %d says that it has %d of all %d training examples: averages follow it. "
+            "train.weighting = 'equal' lets all clients weigh the same",
+            largest.partition_id,
+            largest.num_train_examples,
+            total,
+        )

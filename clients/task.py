@@ -62,6 +62,10 @@ class LocalTraining:
     weight_decay: float = 0.0
     schedule: Callable[[float, int], float] | None = None
 
+    def num_steps(self, num_examples: int) -> int:
+        """Return the number of mini-batches in a round of a client with so many examples."""
+        return self.local_epochs * (self.batches_per_epoch or -(-num_examples // self.batch_size))
+
     def at(self, server_round: int) -> "LocalTraining":
         """Return how a client trains in a round."""
         if self.schedule is None:

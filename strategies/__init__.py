@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from .accumulated import AccumulatedGradients
     from .edges import EdgeRounds, StrategyEdge
     from .equal_weights import EqualWeights
+    from .guard import Guard, UpdateGuard
     from .hierarchical import Hierarchical
+    from .known import KnownClients
     from .outcomes import EdgeOutcome, Evaluation, Round, Update
     from .place import Observer
     from .resource_aware import ResourceAware, Resources
@@ -28,7 +30,9 @@ __all__ = [
     "EqualWeights",
     "Evaluation",
     "Failure",
+    "Guard",
     "Hierarchical",
+    "KnownClients",
     "Observer",
     "Profile",
     "ResourceAware",
@@ -36,6 +40,7 @@ __all__ = [
     "Round",
     "StrategyEdge",
     "Update",
+    "UpdateGuard",
     "ask_profiles",
     "ask_to_measure",
     "group_by_edge",
@@ -47,7 +52,9 @@ _MODULES = {
     "accumulated": ("AccumulatedGradients",),
     "edges": ("EdgeRounds", "StrategyEdge"),
     "equal_weights": ("EqualWeights",),
+    "guard": ("Guard", "UpdateGuard"),
     "hierarchical": ("Hierarchical",),
+    "known": ("KnownClients",),
     "outcomes": ("EdgeOutcome", "Evaluation", "Round", "Update"),
     "place": ("Observer",),
     "resource_aware": ("ResourceAware", "Resources"),

@@ -1,5 +1,6 @@
 """An edge that moves its model along its clients' accumulated gradients (RawHFL, eq. 15)."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from espalier.clients.messages.train import NUM_EXAMPLES, TRAIN_LOSS, Accumulate
 
 from .edges import StrategyEdge
 from .exchange import Exchanges
+from .guard import UpdateGuard, guard_state, load_guard_state
 from .outcomes import Evaluation, Update
 from .screening import screen
 from .views import MemberGrid
@@ -28,13 +30,16 @@ class AccumulatedGradients:
         eta, the clients' own.
     evaluation : StrategyEdge
         Evaluates the model on the clients.
+    guard : UpdateGuard, optional (default: None)
+        As for `StrategyEdge`.
     """
 
     WEIGHT = 1.0
 
-    def __init__(self, learning_rate: float, evaluation: StrategyEdge) -> None:
+    def __init__(self, learning_rate: float, evaluation: StrategyEdge, guard: UpdateGuard | None = None) -> None:
         self.learning_rate = learning_rate
         self.evaluation = evaluation
+        self.guard = guard
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -43,7 +48,10 @@ class AccumulatedGradients:
         clients = grid.get_node_ids()
         instruction = TrainAccumulated(arrays, server_round, config)
         messages = [instruction.to_message(n) for n in clients]
-        screened, failures = screen(messages, (yield messages), NUM_EXAMPLES, numbers=[TRAIN_LOSS])
+        screened, failures = screen(messages, (yield messages), NUM_EXAMPLES, least={TRAIN_LOSS: -math.inf})
+        if self.guard is not None:
+            screened, beyond = self.guard.keep_within(messages, screened, self.learning_rate)
+            failures += beyond
         replies = {
             n: AccumulatedGradient.from_content(reply.content)
             for n, reply in zip(clients, screened, strict=True)
@@ -69,11 +77,12 @@ class AccumulatedGradients:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
-        return {"evaluation": self.evaluation.state_dict()}
+        return {"evaluation": self.evaluation.state_dict(), **guard_state(self.guard)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         self.evaluation.load_state_dict(state["evaluation"])
+        load_guard_state(self.guard, state)
 
 
 def step(arrays: ArrayRecord, gradients: list[ArrayRecord], learning_rate: float, num_clients: int) -> ArrayRecord:

@@ -4,15 +4,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.exception import AggregationError, InconsistentMessageReplies
 from flwr.serverapp.strategy import Bulyan, FedAvgM, QFedAvg, Strategy
 
 from .exchange import Exchanges
+from .guard import GUARD_STATE, UpdateGuard, guard_state, load_guard_state
 from .outcomes import EVERYBODY, Evaluation, Update
 from .randomness import derived_seed, seeded_globals
 from .screening import Failure, all_finite, in_form_of, one_line, screen, weight_of
-from .state import built_attributes, restore_strategy_state, strategy_state
+from .state import built_attributes, restore_strategy_state, spoilt_attribute, strategy_state
 from .views import MemberGrid
 
 # What Flower's strategies raise for replies that they can't use.
@@ -51,11 +53,20 @@ class StrategyEdge:
         gives the edge one of its own.
     name : str, optional (default: None)
         Its name in its own failures; None is the name of the strategy's class.
+    guard : UpdateGuard, optional (default: None)
+        Bounds what one reply can do to the model. None: `Hierarchical` gives the edge one of its own.
     """
 
-    def __init__(self, strategy: Strategy, seed: int | str | None = None, name: str | None = None) -> None:
+    def __init__(
+        self,
+        strategy: Strategy,
+        seed: int | str | None = None,
+        name: str | None = None,
+        guard: UpdateGuard | None = None,
+    ) -> None:
         self.strategy = strategy
         self.seed = seed
+        self.guard = guard
         self.weight_key = weight_key(strategy)
         self._name = name or type(strategy).__name__
         self._built = built_attributes(strategy)
@@ -69,14 +80,18 @@ class StrategyEdge:
             return Update(failures=too_few)
         forget_sent_model(self.strategy)
         messages = self._configure("train", server_round, arrays, config, grid)
-        numbers = needed_metrics(self.strategy)
-        screened, failures = screen(messages, (yield messages), self.weight_key, numbers)
+        needed = needed_metrics(self.strategy)
+        screened, failures = screen(messages, (yield messages), self.weight_key, needed)
+        if self.guard is not None:
+            screened, beyond = self.guard.keep_within(messages, screened)
+            failures += beyond
         # Some strategies take the replies apart, so weights are read before they get them.
         participants, weight = _participants(messages, screened), self._total_weight(screened)
         if weight == 0:
             return Update(failures=failures)
         try:
-            with self._seeded("aggregate_train", server_round):
+            # What is too large is found below.
+            with self._seeded("aggregate_train", server_round), np.errstate(over="ignore", invalid="ignore"):
                 aggregate, metrics = self.strategy.aggregate_train(server_round, screened)
         except REFUSALS as refusal:
             return Update(failures=[*failures, Failure(EVERYBODY, f"{self._name}: {one_line(refusal)}")])
@@ -86,6 +101,8 @@ class StrategyEdge:
             fault = f"the model that {self._name} made has other arrays"
         elif not all_finite(aggregate, arrays):
             fault = f"the model that {self._name} made holds NaN or Inf"
+        elif spoilt := spoilt_attribute(unwrapped(self.strategy), arrays):
+            fault = f"{self._name}.{spoilt} holds NaN or Inf: its model no longer moves, or no longer as it should"
         else:
             return Update(in_form_of(arrays, aggregate), metrics, weight, participants, failures)
         return Update(metrics=metrics, failures=[*failures, Failure(EVERYBODY, fault)])
@@ -116,12 +133,13 @@ class StrategyEdge:
         return Evaluation(metrics, weight, own_metrics, failures)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the strategy's state, e.g. the moments of FedAdam."""
-        return strategy_state(self.strategy)
+        """Return the strategy's state, e.g. the moments of FedAdam, and the guard's."""
+        return {**strategy_state(self.strategy), **guard_state(self.guard)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
-        restore_strategy_state(self.strategy, state, self._built)
+        load_guard_state(self.guard, state)
+        restore_strategy_state(self.strategy, {k: v for k, v in state.items() if k != GUARD_STATE}, self._built)
 
     def _configure(
         self, phase: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -171,10 +189,10 @@ def weight_key(strategy: Strategy) -> str:
     return str(getattr(unwrapped(strategy), "weighted_by_key", "num-examples"))
 
 
-def needed_metrics(strategy: Strategy) -> tuple[str, ...]:
-    """Return the training metrics without which a strategy makes no model: QFedAvg weighs by the loss."""
+def needed_metrics(strategy: Strategy) -> dict[str, float]:
+    """Return metrics without which a strategy makes no model, and their least: QFedAvg weighs by powers of losses."""
     inner = unwrapped(strategy)
-    return (inner.train_loss_key,) if isinstance(inner, QFedAvg) else ()
+    return {inner.train_loss_key: 0.0} if isinstance(inner, QFedAvg) else {}
 
 
 def forget_sent_model(strategy: Strategy) -> None:

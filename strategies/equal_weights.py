@@ -1,6 +1,5 @@
 """Every client of an edge counts the same, and every edge the same at the cloud, whatever data they have."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ from espalier.clients.messages.train import NUM_EXAMPLES
 from .edges import EdgeRounds, edge_of, innermost
 from .exchange import Exchanges, Together, answered
 from .outcomes import Evaluation, Update
+from .screening import number_of
 from .views import MemberGrid
 
 
@@ -73,4 +73,4 @@ class EqualWeights:
 
 
 def _is_positive(weight: Any) -> bool:
-    return isinstance(weight, int | float) and math.isfinite(weight) and weight > 0
+    return (number_of(weight) or 0.0) > 0

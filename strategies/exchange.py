@@ -15,6 +15,8 @@ from typing import Any, Literal, TypeVar
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
+from espalier.clients.messages import goes_on
+
 Result = TypeVar("Result")
 Exchanges = Generator["list[Message] | Together", Any, Result]
 
@@ -59,13 +61,37 @@ class Together:
     conversations: Mapping[str, Exchanges[Any]]
 
 
+class _Patience:
+    """How long the nodes of one conversation may still take to answer.
+
+    A node has `seconds` for its part of a round: for all of its answers where a round is many exchanges, as in split
+    training by messages.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = float("inf") if seconds is None else seconds
+        self._taken: dict[int, float] = {}
+
+    def seconds_for(self, message: Message) -> float:
+        """Return how long the answer to a message is waited for."""
+        if not goes_on(message.metadata.message_type):
+            self._taken.pop(message.metadata.dst_node_id, None)
+        return self._seconds - self._taken.get(message.metadata.dst_node_id, 0.0)
+
+    def note(self, node_id: int, seconds: float) -> None:
+        """Note how long a node took to answer."""
+        self._taken[node_id] = self._taken.get(node_id, 0.0) + seconds
+
+
 class _Exchange:
     """The messages of one exchange and the replies that are in."""
 
-    def __init__(self, grid: Grid, messages: list[Message], deadline: float) -> None:
+    def __init__(self, grid: Grid, messages: list[Message], patience: _Patience) -> None:
         self._messages = messages
         self._is_lost = messages.is_lost if isinstance(messages, Losable) else lambda node_id: False
-        self._deadline = deadline
+        self._patience = patience
+        self._began = time.monotonic()
+        self._deadlines = [self._began + patience.seconds_for(message) for message in messages]
         self._replies: dict[str, Message] = {}
         ids = list(grid.push_messages(messages)) if messages else []
         if len(ids) != len(messages):
@@ -80,14 +106,17 @@ class _Exchange:
         message_id = reply.metadata.reply_to_message_id
         self.waiting.remove(message_id)
         self._replies[message_id] = reply
+        asked = self._messages[self._ids.index(message_id)]
+        self._patience.note(asked.metadata.dst_node_id, time.monotonic() - self._began)
 
     def is_over(self) -> bool:
-        """Return whether every reply is here or lost, or the deadline has passed."""
-        if not self.waiting or time.monotonic() >= self._deadline:
+        """Return whether every reply is here or lost, or its deadline has passed."""
+        if not self.waiting:
             return True
+        now = time.monotonic()
         return all(
-            message_id not in self.waiting or self._is_lost(message.metadata.dst_node_id)
-            for message, message_id in zip(self._messages, self._ids, strict=True)
+            message_id not in self.waiting or now >= deadline or self._is_lost(message.metadata.dst_node_id)
+            for message, message_id, deadline in zip(self._messages, self._ids, self._deadlines, strict=True)
         )
 
     def replies(self) -> list[Message]:
@@ -120,7 +149,8 @@ def converse(
         Generators by name. Each is resumed with one reply per message, in the order of its messages. The reply
         of a node that could not be reached or is late is an error reply.
     timeout_seconds : float, optional (default: None)
-        How long one exchange waits for its replies. None waits for ever.
+        How long a node's replies are waited for: those to all messages of its part of a round together, see
+        `espalier.clients.messages.goes_on`. None waits for ever.
     poll_seconds : float (default: 0.05)
         Pause between two looks at the grid when nothing has come in; it doubles up to a second while that lasts.
     on_message : callable, optional (default: None)
@@ -147,23 +177,24 @@ def converse(
                 over(results)
 
         for name, conversation in conversations.items():
-            resume(conversation, path_of(path, name), partial(end, name), None)
+            resume(conversation, path_of(path, name), partial(end, name), _Patience(timeout_seconds), None)
         if not conversations:
             over(results)
 
-    def resume(conversation: Exchanges[Any], path: str, end: Callable[[Any], None], answer: Any) -> None:
+    def resume(
+        conversation: Exchanges[Any], path: str, end: Callable[[Any], None], patience: _Patience, answer: Any
+    ) -> None:
         """Go on with a conversation; `end` is called with its result."""
         try:
             step = conversation.send(answer)
         except StopIteration as stop:
             end(stop.value)
             return
-        go_on = partial(resume, conversation, path, end)
+        go_on = partial(resume, conversation, path, end, patience)
         if isinstance(step, Together):
             begin(step.conversations, path, lambda results: ready.append(partial(go_on, results)))
             return
-        deadline = float("inf") if timeout_seconds is None else time.monotonic() + timeout_seconds
-        running[_Exchange(grid, step, deadline)] = path, go_on
+        running[_Exchange(grid, step, patience)] = path, go_on
         report(path, "downlink", step)
 
     def report(path: str, direction: Direction, messages: list[Message]) -> None:

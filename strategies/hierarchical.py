@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from .attendance import Attendance
 from .edges import EdgeRounds, StrategyEdge, check_minimum, edge_of, innermost
 from .exchange import EDGE_FAILED, Exchanges, Together, answered, converse
+from .guard import Guard, UpdateGuard
 from .outcomes import EVERYBODY, EdgeOutcome, Evaluation, Round, Update
 from .place import Observer, Place
 from .screening import Failure
@@ -59,6 +60,8 @@ class Hierarchical:
         Told of messages and edge rounds of all tiers.
     node_name : Callable[[int], str] (default: str)
         Name of a node in log lines.
+    guard : Guard, optional (default: None)
+        What one reply may do to a model, at every tier. None: anything that is finite.
 
     Raises
     ------
@@ -72,7 +75,7 @@ class Hierarchical:
     its own in the same way. A node that fails, is late or sends what can't be averaged is left out of its edge round.
     An edge without a single good reply keeps its model; one without any good edge round is left out by the cloud.
 
-    Of tiers under others, `evaluate_every`, `poll_seconds`, `observers` and `node_name` are those of the top.
+    Of tiers under others, `evaluate_every`, `poll_seconds`, `observers`, `node_name` and `guard` are those of the top.
 
     Examples
     --------
@@ -100,6 +103,7 @@ class Hierarchical:
         poll_seconds: float = 0.05,
         observers: Sequence[Observer] = (),
         node_name: Callable[[int], str] = str,
+        guard: Guard | None = None,
     ) -> None:
         if edge_rounds < 1:
             raise ValueError(f"edge_rounds is {edge_rounds}: it must be 1 or more")
@@ -125,7 +129,8 @@ class Hierarchical:
         self._seedless = {name for name, edge in self._inner.items() if getattr(edge, "seed", 0) is None}
         self._edge_of_id = dict(enumerate(self.edges, start=1))
         self._connected = Connected()
-        self._take(Place("", seed or 0, tuple(observers), node_name))
+        self._guardless = {name for name, edge in self._inner.items() if getattr(edge, "guard", 0) is None}
+        self._take(Place("", seed or 0, tuple(observers), node_name, guard or Guard("off")))
 
     def summary(self) -> None:
         """Log all tiers."""
@@ -355,7 +360,8 @@ class Hierarchical:
         """Take a place in the tree and give the edges theirs; a seed of its own an edge keeps."""
         self._place = place
         # Under another tier it is an edge by the name that the one above knows.
-        self._top = StrategyEdge(self.cloud, f"{place.seed}/cloud", name=None if place.path else "the cloud")
+        name, guard = None if place.path else "the cloud", UpdateGuard(place.guard, self._path_of_id)
+        self._top = StrategyEdge(self.cloud, f"{place.seed}/cloud", name, guard)
         members = {place.path_to(name): members for name, members in self.topology.items()}
         self._attendance = Attendance(members, place.node_name)
         for name, inner in self._inner.items():
@@ -364,6 +370,11 @@ class Hierarchical:
                 inner._take(replace(place, path=place.path_to(name), seed=seed))
             elif isinstance(inner, StrategyEdge):
                 inner.seed = seed
+            if name in self._guardless:
+                inner.guard = UpdateGuard(place.guard, place.node_name)
+
+    def _path_of_id(self, edge_id: int) -> str:
+        return self._place.path_to(self._edge_of_id[edge_id])
 
     def _tiers(self) -> "Iterator[Hierarchical]":
         """Return this tier and all below."""

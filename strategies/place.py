@@ -7,6 +7,7 @@ from typing import Literal
 from flwr.app import Message
 
 from .exchange import Direction, path_of
+from .guard import Guard
 from .outcomes import Update
 from .randomness import derived_seed
 
@@ -53,12 +54,15 @@ class Place:
         Told of messages and edge rounds.
     node_name : Callable[[int], str]
         Name of a node in log lines.
+    guard : Guard
+        What a reply may do to a model.
     """
 
     path: str
     seed: int
     observers: Sequence[Observer]
     node_name: Callable[[int], str]
+    guard: Guard
 
     @property
     def tier(self) -> Tier:

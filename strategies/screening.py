@@ -2,16 +2,24 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Error, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricRecord, RecordDict
 
+from espalier.clients.messages import text
 from espalier.clients.messages.arrays import values_of
 from espalier.clients.messages.tensor_array import record_by_reference
+from espalier.clients.messages.text import quoted
+from espalier.clients.messages.train import ACCURACY, TOP
 
 from .exchange import REJECTED
+
+MOST_RECORDS = 16  # in a reply
+MOST_METRICS = 1000  # in a reply, and numbers in one of them
+LARGEST_FIGURE = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -23,15 +31,21 @@ class Failure:
     node_id : int
         The node that was asked.
     reason : str
-        Why it was left out, in one line.
+        Why it was left out; a text that is long, or has other than printable characters, is made one short line.
     """
 
     node_id: int
     reason: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", text.one_line(self.reason))
+
 
 def screen(
-    instructions: Sequence[Message], replies: Sequence[Message], weight_key: str, numbers: Sequence[str] = ()
+    instructions: Sequence[Message],
+    replies: Sequence[Message],
+    weight_key: str,
+    least: Mapping[str, float] | None = None,
 ) -> tuple[list[Message], list[Failure]]:
     """Turn every reply that can't be averaged into an error reply.
 
@@ -41,8 +55,8 @@ def screen(
         What was sent, and one reply to each, in the same order.
     weight_key : str
         The metric by which replies are weighted, e.g. ``"num-examples"``.
-    numbers : Sequence[str] (default: none)
-        Other metrics that every reply must have, as one number each.
+    least : Mapping[str, float], optional (default: None)
+        Other metrics that every reply must have, as one number each, and the least that it may be.
 
     Returns
     -------
@@ -52,43 +66,76 @@ def screen(
     Notes
     -----
     A reply is left out when it is an error; when its arrays have other names, shapes or kinds of numbers than the
-    ones sent, or hold NaN or Inf; when its weight is missing, negative or not finite, or a training metric is not
-    finite; when its records and metrics are made otherwise than those of most others.
+    ones sent, or hold NaN or Inf; when its weight is missing, negative or not finite, or another metric is not finite,
+    or is an accuracy and not from 0 to 1; when it holds more records or metrics, or longer names, than there is use
+    for; when it lacks a metric that more than half of the others have.
 
-    Strategies take arrays by their place and sums in the data type of the first, so those of a reply to train are
-    given the order and the data types of the ones sent.
+    A metric that half or less of them have is dropped, so that nobody who adds one decides who fits. What is left has
+    the same form, as Flower's averages need it: records have the same names, and the arrays of a reply to train the
+    order and the data types of the ones sent, for strategies take arrays by their place and sums in the type of the
+    first.
     """
-    reasons = [_fault(*pair, weight_key, numbers) for pair in zip(instructions, replies, strict=True)]
-    forms = [None if reason else _form(reply) for reply, reason in zip(replies, reasons, strict=True)]
-    usual = Counter(form for form in forms if form is not None).most_common(1)
+    reasons = [_fault(*pair, weight_key, least or {}) for pair in zip(instructions, replies, strict=True)]
+    forms = [None if reason else _form(*pair) for *pair, reason in zip(instructions, replies, reasons, strict=True)]
+    good = [form for form in forms if form is not None]
+    counts = Counter(part for form in good for part in form)
+    usual = {part for part, count in counts.items() if 2 * count > len(good)}
     for i, form in enumerate(forms):
-        if form is not None and form != usual[0][0]:
-            reasons[i] = f"its reply has {', '.join(sorted(form))} where others have {', '.join(sorted(usual[0][0]))}"
+        if form is not None and (missing := usual - form):
+            reasons[i] = f"its reply has no {' and no '.join(sorted(missing)[:3])}, which others have"
 
+    names = _usual_names([reply for reply, reason in zip(replies, reasons, strict=True) if not reason])
     screened, failures = [], []
     for instruction, reply, reason in zip(instructions, replies, reasons, strict=True):
         if reason:
             failures.append(Failure(instruction.metadata.dst_node_id, reason))
-            reply = reply if reply.has_error() else Message(Error(REJECTED, reason), reply_to=instruction)
-        elif _answers_in_kind(instruction, reply):
-            ((name, arrays),) = reply.content.array_records.items()
-            (sent,) = instruction.content.array_records.values()
-            if (formed := in_form_of(sent, arrays)) is not arrays:
-                reply.content = RecordDict({**reply.content, name: formed})
+            reply = (
+                reply if reply.has_error() else Message(Error(REJECTED, text.one_line(reason)), reply_to=instruction)
+            )
+        else:
+            _bring_into_form(instruction, reply, usual, names)
         screened.append(reply)
     return screened, failures
 
 
 def one_line(error: Exception) -> str:
     """Return an error's text in one line."""
-    return " ".join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())
+    return text.one_line(str(error.args[0] if isinstance(error, KeyError) and error.args else error))
 
 
 def content_of(reply: Message) -> RecordDict:
     """Return what a reply holds; ValueError with its reason for an error reply."""
     if reply.has_error():
-        raise ValueError(reply.error.reason or f"error {reply.error.code}")
+        raise ValueError(text.one_line(reply.error.reason or f"error {reply.error.code}"))
+    if fault := size_fault(reply.content):
+        raise ValueError(fault)
     return reply.content
+
+
+def size_fault(content: RecordDict) -> str:
+    """Return why a reply is larger, or has other names, than there is use for, or an empty string."""
+    if len(content) > MOST_RECORDS:
+        return f"{len(content)} records, expected {MOST_RECORDS} at most"
+    for records in (content.metric_records, content.config_records):
+        for name, record in records.items():
+            if len(record) > MOST_METRICS:
+                return f"{len(record)} entries in record {quoted(name)}, expected {MOST_METRICS} at most"
+            for key, value in record.items():
+                if not text.is_name(key):
+                    return f"a name in record {quoted(name)} is {quoted(key)}, expected {text.LONGEST_NAME} characters"
+                if isinstance(value, list) and len(value) > MOST_METRICS:
+                    return f"{quoted(key)} has {len(value)} values, expected {MOST_METRICS} at most"
+    if unfit := [name for name in content if not text.is_name(name)]:
+        return f"the name of a record is {quoted(unfit[0])}, expected {text.LONGEST_NAME} characters"
+    return ""
+
+
+def number_of(value: Any) -> float | None:
+    """Return what came as one number, if it is one and finite."""
+    try:
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    except OverflowError:  # an integer that no float can hold
+        return None
 
 
 def weight_of(reply: Message, weight_key: str) -> float:
@@ -102,8 +149,8 @@ def array_fault(arrays: ArrayRecord, reference: ArrayRecord) -> str:
     """Return why `arrays` can't stand in for `reference`, or an empty string."""
     if missing := sorted(set(reference) - set(arrays)):
         return f"array {missing[0]!r} is missing"
-    if extra := sorted(set(arrays) - set(reference)):
-        return f"array {extra[0]!r} is not in the model"
+    if len(arrays) > len(reference):
+        return f"array {quoted(next(name for name in arrays if name not in reference))} is not in the model"
     for name, expected in reference.items():
         try:
             values, dtype = values_of(arrays[name]), np.dtype(expected.dtype)
@@ -150,12 +197,14 @@ def all_finite(arrays: ArrayRecord, reference: ArrayRecord) -> bool:
     return all(is_finite(values_of(array), np.dtype(reference[name].dtype)) for name, array in arrays.items())
 
 
-def _fault(instruction: Message, reply: Message, weight_key: str, numbers: Sequence[str]) -> str:
+def _fault(instruction: Message, reply: Message, weight_key: str, least: Mapping[str, float]) -> str:
     """Return why a reply can't be averaged, judged on its own, or an empty string."""
     if reply.has_error():
-        return " ".join((reply.error.reason or f"error {reply.error.code}").split())
+        return text.one_line(reply.error.reason or f"error {reply.error.code}")
+    if fault := size_fault(reply.content):
+        return fault
     sent, received = instruction.content.array_records, reply.content.array_records
-    if _answers_in_kind(instruction, reply):
+    if answers_in_kind(instruction, reply):
         if len(received) != 1:
             return f"{len(received)} array records, expected 1"
         (reference,), (arrays,) = sent.values(), received.values()
@@ -168,31 +217,72 @@ def _fault(instruction: Message, reply: Message, weight_key: str, numbers: Seque
     if len(reply.content.metric_records) != 1:
         return f"{len(reply.content.metric_records)} metric records, expected 1"
     (metrics,) = reply.content.metric_records.values()
-    weight = metrics.get(weight_key)
-    if not isinstance(weight, int | float) or not math.isfinite(weight) or weight < 0:
-        return f"metric {weight_key!r} is {weight!r}, expected a number >= 0"
-    for name in numbers:
-        if not isinstance(value := metrics.get(name), int | float):
-            return f"metric {name!r} is {value!r}, expected a number"
-    for name, value in metrics.items() if _is_training(instruction) else ():
-        if not np.isfinite(value).all():
-            return f"metric {name!r} is {value!r}"
-    return ""
+    for name, lowest in {**least, weight_key: 0.0}.items():
+        value = number_of(metrics.get(name))
+        if value is None or value < lowest:
+            wanted = "a number" if lowest == -math.inf else f"a number >= {lowest:g}"
+            return f"metric {name!r} is {quoted(metrics.get(name))}, expected {wanted}"
+    faults = (figure_fault(name, value) for name, value in metrics.items())
+    return next((fault for fault in faults if fault), "")
+
+
+def figure_fault(name: str, value: Any) -> str:
+    """Return why a metric can't be one, or an empty string: an accuracy is from 0 to 1, and none is beyond float32."""
+    numbers = value if isinstance(value, list) else [value]
+    highest = 1.0 if name == ACCURACY or name.startswith(TOP) else LARGEST_FIGURE
+    lowest = 0.0 if highest == 1.0 else -LARGEST_FIGURE
+    if all(isinstance(number, int | float) and lowest <= number <= highest for number in numbers):
+        return ""
+    return f"metric {name!r} is {quoted(value)}" + (", expected a number from 0 to 1" if highest == 1.0 else "")
 
 
 def _is_training(instruction: Message) -> bool:
     return instruction.metadata.message_type.split(".")[0] == MessageType.TRAIN
 
 
-def _answers_in_kind(instruction: Message, reply: Message) -> bool:
+def answers_in_kind(instruction: Message, reply: Message) -> bool:
     """Return whether a reply has to hold arrays like those sent."""
     return _is_training(instruction) and len(instruction.content.array_records) == 1 and not reply.has_error()
 
 
-def _form(reply: Message) -> frozenset[str]:
-    """Return what Flower's averages need to be alike: the names of records and metrics, and lists' lengths."""
-    form = {f"record {name!r}" for name in reply.content}
-    for metrics in reply.content.metric_records.values():
-        for name, value in metrics.items():
-            form.add(f"metric {name!r}" + (f" of {len(value)}" if isinstance(value, list) else ""))
-    return frozenset(form)
+def _form(instruction: Message, reply: Message) -> frozenset[str]:
+    """Return what Flower's averages need to be alike, beside the names of single records and their arrays."""
+    form = (
+        set() if answers_in_kind(instruction, reply) else {f"record {name!r}" for name in reply.content.array_records}
+    )
+    (metrics,) = reply.content.metric_records.values()
+    return frozenset(form | {_metric(name, value) for name, value in metrics.items()})
+
+
+def _metric(name: str, value: Any) -> str:
+    return f"metric {name!r}" + (f" of {len(value)}" if isinstance(value, list) else "")
+
+
+def _usual_names(replies: Sequence[Message]) -> dict[type, str]:
+    """Return what most call the record of metrics, and that of arrays where there is one."""
+    kinds = {MetricRecord: "metric_records", ArrayRecord: "array_records"}
+    called = {kind: Counter(n for reply in replies for n in getattr(reply.content, of)) for kind, of in kinds.items()}
+    return {kind: counts.most_common(1)[0][0] for kind, counts in called.items() if counts}
+
+
+def _bring_into_form(instruction: Message, reply: Message, usual: set[str], names: Mapping[type, str]) -> None:
+    """Give a good reply the form of most; what most have not is dropped."""
+    records = dict(_records_in_form(instruction, reply, usual, names))
+    same = len(records) == len(reply.content) and all(reply.content.get(n) is record for n, record in records.items())
+    if not same:
+        reply.content = RecordDict(records)
+
+
+def _records_in_form(
+    instruction: Message, reply: Message, usual: set[str], names: Mapping[type, str]
+) -> Iterator[tuple[str, Any]]:
+    in_kind = answers_in_kind(instruction, reply)
+    for name, record in reply.content.items():
+        if isinstance(record, ArrayRecord) and in_kind:
+            (sent,) = instruction.content.array_records.values()
+            yield names[ArrayRecord], in_form_of(sent, record)
+        elif isinstance(record, ArrayRecord) and f"record {name!r}" in usual:
+            yield name, record
+        elif isinstance(record, MetricRecord):
+            kept = {key: value for key, value in record.items() if _metric(key, value) in usual}
+            yield names[MetricRecord], record if len(kept) == len(record) else MetricRecord(kept)

@@ -1,7 +1,7 @@
 """The state of a strategy as plain data, so that a run can be saved and resumed."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from inspect import isroutine
 from typing import Any
 
@@ -102,6 +102,22 @@ def _restore(strategy: Strategy, state: Mapping[str, Any], built: Mapping[str, A
             current.setstate((version, tuple(internal), gauss_next))
         else:
             setattr(strategy, name, saved)
+
+
+def spoilt_attribute(strategy: Strategy, arrays: Iterable[str]) -> str:
+    """Return the name of an attribute with an array per array of the model that holds NaN or Inf, or an empty string.
+
+    An adaptive strategy whose second moments are infinite makes the same model for ever.
+    """
+    names = set(arrays)
+    for attribute, values in vars(strategy).items():
+        if isinstance(values, dict) and values.keys() == names:
+            for one in values.values():
+                # The sum is finite nearly always, and much faster to have.
+                with np.errstate(over="ignore", invalid="ignore"):
+                    if isinstance(one, np.ndarray) and not np.isfinite(one.sum()) and not np.isfinite(one).all():
+                        return attribute
+    return ""
 
 
 def _is_code(value: Any) -> bool:

@@ -11,6 +11,7 @@ from logging import getLogger
 from flwr.serverapp import Grid
 
 from espalier.clients.messages.profile import Profile, ProfileQuery
+from espalier.clients.messages.text import one_line
 
 from .exchange import ask
 
@@ -96,15 +97,14 @@ def ask_profiles(
     profiles, errors = [], []
     for node_id, reply in zip(ids, replies, strict=True):
         if reply.has_error():
-            errors.append((node_id, reply.error.reason or ""))
+            errors.append((node_id, one_line(reply.error.reason or "")))
             continue
         try:
             profiles.append(Profile.from_content(node_id, reply.content))
         except ValueError as error:
             errors.append((node_id, str(error)))
     if errors:
-        node_id, reason = errors[0][0], " ".join(errors[0][1].split())
-        logger.warning("%d of %d nodes gave no profile, node %d first: %s", len(errors), len(ids), node_id, reason)
+        logger.warning("%d of %d nodes gave no profile, node %d first: %s", len(errors), len(ids), *errors[0])
     profiles.sort(key=lambda profile: profile.partition_id)
     for before, after in pairwise(profiles):
         if before.partition_id == after.partition_id:

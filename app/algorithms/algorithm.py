@@ -44,6 +44,8 @@ class Site:
         Sections of the run config.
     device : torch.device
         Where the edge computes.
+    max_steps : Callable[[int], int], optional (default: None)
+        The most mini-batches that a client has in an edge round, by its node id; None: not known.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Site:
     train: Train
     split: Split
     device: torch.device
+    max_steps: Callable[[int], int] | None = None
 
     def new_model(self) -> nn.Sequential:
         """Return a model of the edge's own to split, on the device that it computes on."""

@@ -13,7 +13,17 @@ from espalier.app.config.values import Cuts
 from espalier.app.errors import UserError, bad_value
 from espalier.app.resources.planner import World, solver_for
 from espalier.app.strategy_spec import StrategySpec
-from espalier.strategies import AccumulatedGradients, EdgeRounds, EqualWeights, Hierarchical, ResourceAware
+from espalier.clients.messages.train import TRAIN_LOSS
+from espalier.clients.task import Objective
+from espalier.strategies import (
+    AccumulatedGradients,
+    EdgeRounds,
+    EqualWeights,
+    Hierarchical,
+    KnownClients,
+    Profile,
+    ResourceAware,
+)
 from espalier.strategies.edges import innermost, nodes_needed
 from espalier.strategies.state import UnsavableError, strategy_state
 
@@ -62,7 +72,8 @@ def under_cloud(
 
 def check_states(hierarchical: Hierarchical) -> None:
     """Refuse a strategy with attributes that can't be saved; what saves itself may need a round first."""
-    of_edges = [getattr(innermost(edge), "strategy", None) for edge in hierarchical.edges.values()]
+    inner = [innermost(edge) for edge in hierarchical.edges.values()]
+    of_edges = [getattr(getattr(edge, "aggregation", None) or edge, "strategy", None) for edge in inner]
     for strategy in (hierarchical.cloud, *of_edges):
         if isinstance(strategy, Strategy) and not hasattr(strategy, "state_dict"):
             with unsavable_as_user_error():
@@ -128,6 +139,14 @@ def planned(
 def equally_weighted(make_edge: MakeEdge) -> MakeEdge:
     """Let all clients of an edge weigh the same, and all edges."""
     return lambda name, size: EqualWeights(make_edge(name, size))
+
+
+def knowing(make_edge: MakeEdge, profiles: Sequence[Profile], objective: Objective) -> MakeEdge:
+    """Hold what the clients of every edge say of themselves against their profiles."""
+    figures = objective.figures if objective.metrics is None else None
+    return lambda name, size: KnownClients(
+        make_edge(name, size), profiles, train_metrics=(TRAIN_LOSS,), evaluate_metrics=figures
+    )
 
 
 def cut_rule(

@@ -7,5 +7,6 @@ HSFL = Algorithm(
     name="hsfl",
     summary="SFL-V1 at every edge, under any cloud-strategy but FedProx, whose term needs whole models.",
     make_edge=server_block_per_client,
+    strategy_key="edge-strategy",
     splits=True,
 )

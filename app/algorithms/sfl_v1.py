@@ -8,5 +8,6 @@ SFL_V1 = Algorithm(
     summary="Split, a server block per client: equal to FedAvg at any cut, also if every client has its own cut.",
     make_edge=server_block_per_client,
     tiers="one or two",
+    strategy_key="edge-strategy",
     splits=True,
 )

@@ -6,12 +6,14 @@ from typing import Any
 from flwr.app import ArrayRecord
 from torch import nn
 
-from espalier.app.algorithms.algorithm import Site
+from espalier.app.algorithms.algorithm import ONE_NODE, Site
 from espalier.app.algorithms.strategies import fedavg_of_all
 from espalier.app.errors import bad_value
 from espalier.clients.nested import take
 from espalier.clients.task import LocalTraining
 from espalier.clients.training import make_optimizer
+from espalier.strategies import StrategyEdge
+from espalier.strategies.edges import check_minimum
 from espalier.strategies.split import SplitFedV1
 from espalier.strategies.split.server_block import legal_cuts
 
@@ -32,6 +34,7 @@ def split_options(site: Site) -> dict[str, Any]:
         "label_policy": split.label_policy,
         "participation": site.federation.participation,
         "max_batch": train.batch_size,
+        "max_steps": site.max_steps,
         "seed": site.seed,
         "transport": site.transport,
         "loss": site.task.objective.loss,
@@ -46,7 +49,17 @@ def example_on(site: Site) -> Any:
 
 def server_block_per_client(site: Site) -> SplitFedV1:
     """Return an edge with a server block for each client."""
-    return SplitFedV1(site.new_model(), site.cut_of, **split_options(site))
+    return SplitFedV1(site.new_model(), site.cut_of, aggregation=aggregation(site), **split_options(site))
+
+
+def aggregation(site: Site) -> StrategyEdge | None:
+    """Return what aggregates the clients' models by ``edge-strategy``; None for the plain average."""
+    spec = site.federation.edge_strategy
+    if spec.text == "FedAvg":
+        return None
+    strategy = spec.build(ONE_NODE)
+    check_minimum(f"edge {site.name!r}", strategy, site.size, "node")
+    return StrategyEdge(strategy, site.seed, spec.name)
 
 
 def the_cut(site: Site) -> int:

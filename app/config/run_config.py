@@ -14,6 +14,7 @@ from espalier.app.config.sections import (
     Deploy,
     Federation,
     FineTune,
+    Guards,
     Plans,
     RadioWorld,
     RayWorkers,
@@ -63,6 +64,7 @@ class RunConfig(Section):
     radio: RadioWorld = RadioWorld()
     caching: Caching = Caching()
     ray: RayWorkers = RayWorkers()
+    guard: Guards = Guards()
     deploy: Deploy = Deploy()
     report: Report = Report()
 

@@ -303,6 +303,19 @@ class RayWorkers(Section):
     """Share of a GPU for each worker, or several; 0: an equal share where device is a GPU."""
 
 
+class Guards(Section):
+    """What one client's reply, or one edge's, may do to a model."""
+
+    name = "guard"
+
+    mode: Literal["leave-out", "clip", "warn", "off"] = "leave-out"
+    """What becomes of a reply beyond a bound: left out, made as small as the bound says, only logged, or nothing."""
+    update_norm: Annotated[float, Field(ge=1, le=1e9)] = 10.0
+    """How many times the median length of the others' updates an update may have."""
+    activation_norm: Annotated[float, Field(ge=1, le=1e9)] = 5.0
+    """How many times the median length a sample's activations at the cut may have."""
+
+
 class Deploy(Section):
     """Where the tiers run, and how long they wait."""
 

@@ -76,10 +76,13 @@ def check_strategies(config: RunConfig) -> None:
     has_cloud, has_edges = config.deploy.role != "edge", config.deploy.role != "cloud"
     for spec in [config.federation.cloud_strategy] * has_cloud + [config.federation.edge_strategy] * has_edges:
         spec.check()
-    if has_cloud and config.algorithm.splits and issubclass(config.federation.cloud_strategy.kind, FedProx):
-        allowed = "another strategy: the proximal term is for clients that have the whole model"
-        raise bad_value("cloud-strategy", config.federation.cloud_strategy.text, allowed)
-    if config.algorithm.strategy_key and has_edges and config.federation.participation < 1:
+    specs = [config.federation.cloud_strategy] * has_cloud + [config.federation.edge_strategy] * has_edges
+    for spec in specs if config.algorithm.splits else ():
+        if issubclass(spec.kind, FedProx):
+            allowed = "another strategy: the proximal term is for clients that have the whole model"
+            raise bad_value(spec.key, spec.text, allowed)
+    samples_clients = config.algorithm.strategy_key and not config.algorithm.splits
+    if samples_clients and has_edges and config.federation.participation < 1:
         by_key = {spec.key: spec for spec in (config.federation.cloud_strategy, config.federation.edge_strategy)}
         samples = by_key[config.algorithm.strategy_key]
         if not samples.takes("fraction_train"):
@@ -91,7 +94,9 @@ def _refuse_unused_strategies(config: RunConfig) -> None:
     """Refuse strategies that an algorithm has no use for; one without edges just has none."""
     algorithm, cloud, edge = config.algorithm, config.federation.cloud_strategy, config.federation.edge_strategy
     if not config.is_flat and algorithm.strategy_key != edge.key and edge.text != "FedAvg":
-        allowed = f"'FedAvg': {algorithm.name} decides how edges train; other strategies work with h-fedavg"
+        allowed = (
+            f"'FedAvg': {algorithm.name} decides how edges train; other strategies work with h-fedavg, hsfl and phsfl"
+        )
         raise bad_value(edge.key, edge.text, allowed)
     if config.is_flat and algorithm.strategy_key != cloud.key and cloud.text != "FedAvg":
         edges = ", or num-edges = 2 or more" if algorithm.tiers == "one or two" else ""

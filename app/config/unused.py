@@ -30,13 +30,14 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     keys = {kind.name: [k for k in kind.keys().values() if "." in k] for kind in config.sections().values()}
     task = task_kind(data)
     if config.is_flat:
-        yield ("edge-strategy",), f"{name} has no edges"
+        if algorithm.strategy_key != "edge-strategy":
+            yield ("edge-strategy",), f"{name} has no edges"
         if not task.grows:  # there slots pass by edge rounds
             yield ("edge-rounds",), f"{name} has no edges"
         if not config.rule:
             yield ("num-edges",), f"{name} has no edges"
     if not algorithm.splits:
-        yield ("cut-layer", *keys["split"], *keys["fine-tune"]), f"{name} cuts no model"
+        yield ("cut-layer", *keys["split"], *keys["fine-tune"], "guard.activation-norm"), f"{name} cuts no model"
     elif not algorithm.shares_server:
         yield ("split.server-order",), f"{name} has a server block for each client"
     if config.engine == "flower":
@@ -59,6 +60,10 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
         yield from _partitions_without_use(data.partition)
     else:
         yield ("data-dir", "partition", "alpha", *keys["data"]), "dataset = 'video-caching' is simulated"
+    if not algorithm.trains_clients:
+        yield keys["guard"], f"{name} trains no clients"
+    if config.guard.mode == "off":
+        yield ("guard.update-norm", "guard.activation-norm"), "guard.mode = 'off'"
     if config.train.optimizer != "sgd":
         yield ("train.momentum",), f"optimizer = {config.train.optimizer!r}"
     if not algorithm.has_model:

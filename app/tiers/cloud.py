@@ -18,6 +18,7 @@ from espalier.app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
 from espalier.app.tiers.states import AtCloud
 from espalier.app.tiers.wire import Wire, profile_from_wire
 from espalier.clients.messages.edge import QUERY_EDGE, EdgeRequest
+from espalier.clients.messages.text import is_name, quoted
 from espalier.clients.messages.train import ACCURACY, LOSS
 from espalier.strategies import Profile
 from espalier.strategies.exchange import ask
@@ -124,8 +125,8 @@ def ask_edges(grid: Grid, deploy: Deploy, node_ids: Iterable[int]) -> dict[int, 
 
 def _edge_host(gateway: int, answer: Wire) -> EdgeHost:
     name, config = answer["name"], answer["config"]
-    if not isinstance(name, str) or not name or not name.isprintable():
-        raise ValueError(f"an edge's name is {name!r}, expected a text")
+    if not isinstance(name, str) or not is_name(name):
+        raise ValueError(f"an edge's name is {quoted(name)}, expected a text")
     if not all(isinstance(k, str) and isinstance(v, str | int | float) for k, v in config.items()):
         raise ValueError("its config holds more than texts and numbers")
     clients = [profile_from_wire(client, name) for client in answer["clients"]]
@@ -196,7 +197,7 @@ def remote_edges(
         return RemoteEdge(
             name,
             edge.gateway,
-            [profile.partition_id for profile in edge.clients],
+            edge.clients,
             edge_rounds,
             AtCloud(edge.state),
             wait_seconds=min(deploy.wait_for_nodes, LONGEST_WAIT_SECONDS),

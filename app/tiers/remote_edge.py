@@ -1,6 +1,6 @@
 """An edge that has a host of its own, as the cloud's run sees it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from logging import getLogger
 from typing import Any, TypeVar
 
@@ -16,9 +16,10 @@ from espalier.app.tiers.wire import (
     heads_from_wire,
     updates_from_wire,
 )
+from espalier.clients.messages import text
 from espalier.clients.messages.edge import EVALUATE_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS, EdgeRequest, from_payload
 from espalier.clients.messages.train import ACCURACY, LOSS
-from espalier.strategies import Evaluation, Failure, Update
+from espalier.strategies import Evaluation, Failure, Profile, Update
 from espalier.strategies.exchange import Exchanges
 from espalier.strategies.outcomes import EVERYBODY
 from espalier.strategies.screening import one_line
@@ -45,8 +46,8 @@ class RemoteEdge:
         The edge.
     gateway : int
         Node id of its gateway.
-    clients : Iterable[int]
-        Numbers of its clients.
+    clients : Sequence[Profile]
+        Its clients; no average weighs more than all of their examples.
     edge_rounds : int
         Edge rounds in a global round.
     state : CloudState
@@ -67,7 +68,7 @@ class RemoteEdge:
         self,
         name: str,
         gateway: int,
-        clients: Iterable[int],
+        clients: Sequence[Profile],
         edge_rounds: int,
         state: CloudState,
         *,
@@ -79,7 +80,9 @@ class RemoteEdge:
     ) -> None:
         self.name = name
         self.gateway = gateway
-        self.clients = frozenset(clients)
+        self.clients = frozenset(profile.partition_id for profile in clients)
+        self._most = sum(profile.num_train_examples for profile in clients)
+        self._most_tested = sum(profile.num_test_examples for profile in clients)
         self.edge_rounds = edge_rounds
         self.wait_seconds = wait_seconds
         self.reply_seconds = reply_seconds
@@ -105,7 +108,9 @@ class RemoteEdge:
         """Let the edge evaluate `arrays` on its clients."""
 
         def read(reply: Wire) -> Evaluation:
-            return evaluation_from_wire(reply, self.clients, self.figures)
+            evaluation = evaluation_from_wire(reply, self.clients, self.figures)
+            _check_weight(evaluation.weight, self._most_tested)
+            return evaluation
 
         try:
             request = {"round": server_round // self.edge_rounds, "arrays": arrays, "config": config}
@@ -131,7 +136,10 @@ class RemoteEdge:
 
     def _train(self, number: int, arrays: ArrayRecord, config: ConfigRecord) -> Exchanges[list[Update]]:
         def read(reply: Wire) -> list[Update]:
-            return updates_from_wire(reply, arrays, self.edge_rounds, self.clients)
+            updates = updates_from_wire(reply, arrays, self.edge_rounds, self.clients)
+            for update in updates:
+                _check_weight(update.weight, self._most)
+            return updates
 
         try:
             request = {"round": number, "arrays": arrays, "config": config}
@@ -170,6 +178,12 @@ class RemoteEdge:
         return result, counted
 
 
+def _check_weight(weight: float, most: int) -> None:
+    """Raise ValueError for a weight beyond that of all examples; where edges weigh the same it is 1."""
+    if weight > max(most, 1):
+        raise ValueError(f"its weight is {weight:g}, its clients have {most} examples")
+
+
 def exchange_with(
     gateway: int, message_type: str, request: bytes, *, wait_seconds: float, reply_seconds: float
 ) -> Exchanges[Wire]:
@@ -187,10 +201,10 @@ def exchange_with(
 def reply_of(reply: Message) -> Wire:
     """Return what an edge answered; raises as `exchange_with`."""
     if reply.has_error():
-        raise EdgeError(" ".join((reply.error.reason or f"error {reply.error.code}").split()))
+        raise EdgeError(text.one_line(reply.error.reason or f"error {reply.error.code}"))
     try:
         answer = from_bytes(from_payload(reply.content))
-        failure = " ".join(str(answer["error"]).split()) if "error" in answer else None
+        failure = text.one_line(str(answer["error"])) if "error" in answer else None
     except Exception as error:  # all of this only reads foreign data, which can fail in any way
         raise EdgeError(f"its answer can't be read: {one_line(error)}") from None
     if failure is not None:

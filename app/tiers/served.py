@@ -119,7 +119,7 @@ class EdgeApp:
         meter = ByteMeter({"edge": "edge"})
         task, model = self._task_and_model
         transport_of = partial(self._streams.transport, meter) if self._streams else None
-        make_edge = edges_here(config, task, model, self._client_of, self._world, transport_of)
+        make_edge = edges_here(config, task, model, list(self._profiles.values()), self._world, transport_of)
         federation, topology = alone(config.federation), {name: members}
         hierarchical = algorithm_over(config, federation, make_edge, topology, self._client_of, (meter,))
         state = WholeState(hierarchical.edges[name], self._world, grid, clients)
@@ -216,6 +216,7 @@ def assemble_served(
     profiles = [replace(profile, node_id=node_of(profile.partition_id)) for profile in profiles]
     topology = {name: list(map(node_of, numbers)) for name, numbers in clients.items()}
     client_of = {profile.node_id: profile.partition_id for profile in profiles}
+    by_number = {profile.partition_id: profile for profile in profiles}
     meter = ByteMeter({"cloud": "cloud"})  # the edges count theirs
     world = planned_world(config, config.rule, topology, profiles, task, model) if config.rule else None
     states = {name: AtDriver(numbers, served.kept, world) for name, numbers in clients.items()}
@@ -225,7 +226,7 @@ def assemble_served(
         return RemoteEdge(
             name,
             node_of_edge[name],
-            clients[name],
+            [by_number[client] for client in clients[name]],
             config.federation.edge_rounds,
             states[name],
             wait_seconds=0,

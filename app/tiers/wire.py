@@ -6,14 +6,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
 from espalier.app.reports.bytes import Link
 from espalier.clients.messages.arrays import to_record
+from espalier.clients.messages.text import quoted
 from espalier.clients.messages.train import ACCURACY, LOSS, TOP
 from espalier.strategies import DeviceProfile, EdgeOutcome, Evaluation, Failure, Profile, Update
 from espalier.strategies.outcomes import EVERYBODY
-from espalier.strategies.screening import array_fault, in_form_of
+from espalier.strategies.screening import array_fault, figure_fault, in_form_of, size_fault
 from espalier.strategies.split import Personalised
 
 Wire = dict[str, Any]
@@ -132,7 +133,7 @@ def updates_from_wire(wire: Wire, sent: ArrayRecord, edge_rounds: int, clients: 
     return [
         Update(
             arrays=arrays if one["trained"] else None,
-            metrics=_finite_metrics(one["metrics"]),
+            metrics=_metrics(one["metrics"]),
             weight=_weight(one["weight"]),
             participants=_nodes(one["participants"], clients),
             failures=_failures_from_wire(one["failures"], clients),
@@ -258,7 +259,7 @@ def _failures_to_wire(failures: Sequence[Failure], client_of: Mapping[int, int])
 
 def _failures_from_wire(failures: Sequence[Any], clients: Collection[int]) -> list[Failure]:
     return [
-        Failure(EVERYBODY if client is None else _nodes([client], clients)[0], " ".join(str(reason).split()))
+        Failure(EVERYBODY if client is None else _nodes([client], clients)[0], str(reason))
         for client, reason in failures
     ]
 
@@ -279,24 +280,18 @@ def _weight(value: Any) -> float:
 def _metrics(value: Any) -> MetricRecord | None:
     if value is not None and not isinstance(value, MetricRecord):
         raise ValueError(f"metrics are a {type(value).__name__}")
+    if fault := size_fault(RecordDict({"metrics": value or MetricRecord()})):
+        raise ValueError(fault)
     for name, number in (value or {}).items():
         if not isinstance(number, int | float):
-            raise ValueError(f"metric {name!r} is {number!r}, expected a number")
-        float(number)  # which an integer may be too large for
+            raise ValueError(f"metric {name!r} is {quoted(number)}, expected a number")
+        if fault := figure_fault(name, number):
+            raise ValueError(fault)
     return value
 
 
-def _finite_metrics(value: Any) -> MetricRecord | None:
-    metrics = _metrics(value)
-    numbers: Mapping[str, Any] = metrics or {}
-    for name, number in numbers.items():
-        if not math.isfinite(number):
-            raise ValueError(f"metric {name!r} is {number!r}")
-    return metrics
-
-
 def _by_node(metrics: Mapping[Any, Any], clients: Collection[int], figures: Sequence[str]) -> dict[int, MetricRecord]:
-    """Return each client's metrics of an evaluation, as the reports need them; NaN is a figure too."""
+    """Return each client's metrics of an evaluation, as the reports need them."""
     for own in metrics.values():
         _metrics(own)
         for name in figures:

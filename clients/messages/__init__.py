@@ -5,6 +5,6 @@ and an edge that has a host of its own). ``docs/messages.md`` explains the names
 """
 
 from . import edge, profile, split, train  # so that every kind of instruction is known
-from .instruction import Instruction, begins_round, ends_round
+from .instruction import Instruction, begins_round, ends_round, goes_on
 
-__all__ = ["Instruction", "begins_round", "edge", "ends_round", "profile", "split", "train"]
+__all__ = ["Instruction", "begins_round", "edge", "ends_round", "goes_on", "profile", "split", "train"]

@@ -19,14 +19,20 @@ class Instruction:
         A client's round begins with it: its config record takes the client's plan.
     ends_round : bool (default: False)
         The reply brings what the client has learned in the round.
+    goes_on : bool (default: False)
+        It goes on with a round that another began.
     """
 
     message_type: ClassVar[str]
     begins_round: ClassVar[bool]
     ends_round: ClassVar[bool]
+    goes_on: ClassVar[bool]
 
-    def __init_subclass__(cls, *, message_type: str, begins_round: bool = False, ends_round: bool = False) -> None:
+    def __init_subclass__(
+        cls, *, message_type: str, begins_round: bool = False, ends_round: bool = False, goes_on: bool = False
+    ) -> None:
         cls.message_type, cls.begins_round, cls.ends_round = message_type, begins_round, ends_round
+        cls.goes_on = goes_on
         _kinds[message_type] = cls
 
     def to_content(self) -> RecordDict:
@@ -46,3 +52,8 @@ def begins_round(message_type: str) -> bool:
 def ends_round(message_type: str) -> bool:
     """Return whether the replies to instructions of this type bring what a client has learned in a round."""
     return message_type in _kinds and _kinds[message_type].ends_round
+
+
+def goes_on(message_type: str) -> bool:
+    """Return whether instructions of this type go on with a client's round that another began."""
+    return message_type in _kinds and _kinds[message_type].goes_on

@@ -8,6 +8,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from .frames import StreamTicket
 from .instruction import Instruction
+from .text import LONGEST_NAME, is_name, one_line, quoted
 from .train import CONFIG
 
 QUERY_PROFILE: Final = "query.profile"
@@ -19,6 +20,8 @@ EDGE_NAME: Final = "edge-name"
 NUM_TRAIN_EXAMPLES: Final = "num-train-examples"
 NUM_TEST_EXAMPLES: Final = "num-test-examples"
 CLASS_COUNTS: Final = "class-counts"
+
+MOST_CLASSES: Final = 100_000
 
 
 @dataclass(frozen=True)
@@ -114,19 +117,22 @@ class Profile:
         """Read the records that a node sent; ValueError if it is not a profile."""
         try:
             config: Mapping[str, Any] = content.config_records[PROFILE]
-            if (partition_id := int(config[PARTITION_ID])) < 0:
-                raise ValueError(f"{PARTITION_ID} is {partition_id}, expected a number >= 0")
+            edge, counts = str(config[EDGE_NAME]), config[CLASS_COUNTS]
+            if edge and not is_name(edge):
+                raise ValueError(f"{EDGE_NAME} is {quoted(edge)}, expected {LONGEST_NAME} printable characters at most")
+            if len(counts) > MOST_CLASSES:
+                raise ValueError(f"{len(counts)} {CLASS_COUNTS}, expected {MOST_CLASSES} at most")
             return cls(
                 node_id=node_id,
-                partition_id=partition_id,
-                edge=str(config[EDGE_NAME]),
-                num_train_examples=int(config[NUM_TRAIN_EXAMPLES]),
-                num_test_examples=int(config[NUM_TEST_EXAMPLES]),
-                class_counts=tuple(map(int, config[CLASS_COUNTS])),
+                partition_id=_number(config, PARTITION_ID, least=0),
+                edge=edge,
+                num_train_examples=_number(config, NUM_TRAIN_EXAMPLES),
+                num_test_examples=_number(config, NUM_TEST_EXAMPLES),
+                class_counts=tuple(map(int, counts)),
                 device=DeviceProfile.from_config(config),
             )
         except Exception as error:  # all of this only reads foreign data, which can fail in any way
-            raise ValueError(f"it can't be read ({type(error).__name__}: {error})") from None
+            raise ValueError(f"it can't be read ({type(error).__name__}: {one_line(str(error))})") from None
 
 
 @dataclass(frozen=True)
@@ -161,3 +167,9 @@ class ProfileQuery(Instruction, message_type=QUERY_PROFILE):
 def key_of(field: str) -> str:
     """Return the key of a field of `DeviceProfile`, in the record and in a node's config."""
     return field.replace("_", "-")
+
+
+def _number(config: Mapping[str, Any], key: str, least: int = -(2**63)) -> int:
+    if not least <= (number := int(config[key])) < 2**63:
+        raise ValueError(f"{key} is {quoted(number)}, expected a number >= {least} and < 2**63")
+    return number

@@ -147,7 +147,7 @@ class SplitStream(Instruction, message_type=SPLIT_STREAM, begins_round=True, end
 
 
 @dataclass(frozen=True)
-class SplitStep(Instruction, message_type=SPLIT_STEP):
+class SplitStep(Instruction, message_type=SPLIT_STEP, goes_on=True):
     """Bring the cut gradient of a mini-batch: the reply is the next one's `Activations`."""
 
     server_round: int
@@ -170,7 +170,7 @@ class SplitStep(Instruction, message_type=SPLIT_STEP):
 
 
 @dataclass(frozen=True)
-class SplitEnd(SplitStep, message_type=SPLIT_END, ends_round=True):
+class SplitEnd(SplitStep, message_type=SPLIT_END, ends_round=True, goes_on=True):
     """Bring the last cut gradient: the reply is a `SplitResult`."""
 
 

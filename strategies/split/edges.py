@@ -5,25 +5,29 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from threading import Lock
 from typing import Any, cast
 
+import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from espalier.clients.messages.arrays import to_record, to_weights
 from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.tensor_array import record_by_reference
-from espalier.clients.messages.train import TRAIN_LOSS
+from espalier.clients.messages.train import TRAIN_LOSS, Trained
 
 from ..edges import StrategyEdge
-from ..exchange import Exchanges
+from ..exchange import Exchanges, answered
+from ..guard import UpdateGuard, guard_state, load_guard_state
 from ..outcomes import Evaluation, Update
 from ..randomness import derived_seed
-from ..views import MemberGrid
+from ..screening import Failure
+from ..views import EdgeGrid, MemberGrid
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads
 from .labels import Labels
 from .loop import MiniBatch, Outcome, Serve, Terms, Weights
@@ -61,6 +65,8 @@ class SplitEdge(ABC):
     max_batch : int, optional (default: None)
         The most samples that a client may send in a mini-batch, which the edge has to have memory for; None: any
         number.
+    max_steps : Callable[[int], int], optional (default: None)
+        The most mini-batches of a client in an edge round, by its node id; None: as many as it says.
     seed : int (default: 0)
         Decides samples of clients and random orders.
     transport : Transport, optional (default: None)
@@ -69,6 +75,8 @@ class SplitEdge(ABC):
         Of outputs and labels, the mean over a mini-batch.
     schedule : Callable[[float, int], float], optional (default: None)
         The learning rate of the server blocks in a round, by the one that they were made with and the round.
+    guard : UpdateGuard, optional (default: None)
+        Bounds what one client can do to the model, as for `StrategyEdge`.
 
     Raises
     ------
@@ -88,10 +96,12 @@ class SplitEdge(ABC):
         frozen: ArrayRecord | None = None,
         participation: float = 1.0,
         max_batch: int | None = None,
+        max_steps: Callable[[int], int] | None = None,
         seed: int = 0,
         transport: Transport | None = None,
         loss: Loss = cross_entropy,
         schedule: Callable[[float, int], float] | None = None,
+        guard: UpdateGuard | None = None,
     ) -> None:
         first = min(legal_cuts(model))
         self.model = model
@@ -103,9 +113,11 @@ class SplitEdge(ABC):
         self.frozen = frozen
         self.participation = participation
         self.max_batch = max_batch
+        self.max_steps = max_steps
         self.seed = seed
         self.loss = loss
         self.schedule = schedule
+        self.guard = guard
         self.num_classes = num_outputs(model)
         self._cut_shapes = cut_shapes(model, input_shape)
         self._draws = draws_random_numbers(model[first:], self._cut_shapes[first])
@@ -120,19 +132,27 @@ class SplitEdge(ABC):
         clients = [node_id for node_id in clients if node_id not in unregistered]
         weights = to_weights(self.whole(arrays))
         losses = Losses(clients)
-        outcome, new = yield from self.split_round(server_round, weights, config, clients, losses)
+        if self.guard is not None:
+            self.guard.activations.begin_round()
+        outcome, new = yield from self.split_round(server_round, weights, config, clients, losses, grid)
         self.labels.forget(outcome.failures)
         failures = [*failures, *outcome.failures]
         if not outcome.blocks:
             return Update(failures=failures)
         total = float(sum(outcome.num_examples.values()))
-        metrics = MetricRecord({TRAIN_LOSS: losses.mean(outcome.num_examples)})
+        metrics = outcome.metrics or MetricRecord({TRAIN_LOSS: losses.mean(outcome.num_examples)})
         record = to_record({name: new[name] for name in arrays})
         return Update(record, metrics, total, list(outcome.blocks), failures)
 
     @abstractmethod
     def split_round(
-        self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: "Losses"
+        self,
+        server_round: int,
+        weights: Weights,
+        config: ConfigRecord,
+        clients: Sequence[int],
+        losses: "Losses",
+        grid: MemberGrid,
     ) -> Exchanges[tuple[Outcome, Weights]]:
         """Train from `weights` with `clients`, told `config`; return who finished, and the edge's new weights."""
 
@@ -150,11 +170,30 @@ class SplitEdge(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption; labels are registered anew."""
-        return {"evaluation": self.evaluation.state_dict()}
+        return {"evaluation": self.evaluation.state_dict(), **guard_state(self.guard)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         self.evaluation.load_state_dict(state["evaluation"])
+        load_guard_state(self.guard, state)
+
+    def keep_within(self, outcome: Outcome, sent: Weights, models: Mapping[int, Weights]) -> dict[int, Weights]:
+        """Return what clients made of the weights sent, by node id, without those whom the guard leaves out."""
+        kept = dict(models)
+        if self.guard is None:
+            return kept
+        origin = _as_numpy(sent)
+        for node_id, verdict in self.guard.judge({n: (origin, _as_numpy(m)) for n, m in models.items()}).items():
+            if verdict.instead is None:
+                outcome.leave_out(node_id, verdict.reason)
+                del kept[node_id]
+            else:
+                kept[node_id] = {name: torch.from_numpy(values) for name, values in verdict.instead.items()}
+        return kept
+
+    def judge_activations(self) -> dict[int, str]:
+        """Return what is wrong with the activations that clients have sent in the round, by node id."""
+        return self.guard.activations.judge() if self.guard is not None and self.guard.activations.is_on else {}
 
     def whole(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return the whole model: the travelling part and the frozen one, in the model's order."""
@@ -221,18 +260,38 @@ class SplitEdge(ABC):
             num_classes=self.num_classes,
             config=config,
             max_batch=self.max_batch,
+            max_steps=self.max_steps,
+            measures=self.guard is not None and self.guard.activations.is_on,
         )
         return self.transport.train(groups, terms, serve)
 
-    def step(self, server: ServerBlock, batch: MiniBatch, server_round: int, losses: "Losses") -> Tensor | ValueError:
-        """Return the cut gradient of a mini-batch, or why there is none: then the step was not made."""
+    def step(
+        self,
+        server: ServerBlock,
+        batch: MiniBatch,
+        server_round: int,
+        losses: "Losses",
+        together: Sequence[MiniBatch] = (),
+    ) -> Tensor | ValueError:
+        """Return the cut gradient of a mini-batch, or why there is none: then the step was not made.
+
+        What clients send whose mini-batches are served `together`, against one server block, is compared.
+        """
+        guard = self.guard.activations if self.guard is not None and self.guard.activations.is_on else None
+        cut, length = self.cut_of(batch.node_id).first if guard else 0, batch.length
         try:
+            if guard:
+                factor = guard.admitted(batch.node_id, cut, length, [one.length for one in together])
+                if factor != 1:
+                    batch, length = replace(batch, activations=factor * batch.activations), factor * length
             if self._draws:
                 gradient, loss = self._seeded_step(server, batch, server_round, *losses.place_and_step(batch.node_id))
             else:
                 gradient, loss = server.step(batch.activations, batch.labels)
         except ValueError as error:
             return error
+        if guard:
+            guard.took(batch.node_id, cut, length)
         losses.add(batch, loss)
         return gradient
 
@@ -260,12 +319,38 @@ class SplitFedV1(SplitEdge):
 
     With plain SGD this is FedAvg with the same mini-batches, whatever the cut, so every client may have a cut of its
     own (Proposition 1 of the SFL cut-layer paper).
+
+    Parameters
+    ----------
+    model, cut_of, make_optimizer, **options
+        As for `SplitEdge`.
+    aggregation : StrategyEdge, optional (default: None)
+        Its strategy, of any kind, gets the clients' whole models, client block and server block together, as if they
+        had been trained whole. None: the average by examples.
     """
 
+    def __init__(
+        self,
+        model: nn.Sequential,
+        cut_of: Callable[[int], Cut | int],
+        make_optimizer: MakeOptimizer,
+        *,
+        aggregation: StrategyEdge | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, cut_of, make_optimizer, **options)
+        self.aggregation = aggregation
+
     def split_round(
-        self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: "Losses"
+        self,
+        server_round: int,
+        weights: Weights,
+        config: ConfigRecord,
+        clients: Sequence[int],
+        losses: "Losses",
+        grid: MemberGrid,
     ) -> Exchanges[tuple[Outcome, Weights]]:
-        """Train every client against a server block of its own, then average."""
+        """Train every client against a server block of its own, then aggregate."""
         self.model.load_state_dict(weights)  # once for all of the copies made next
         servers = {node_id: self.server_block(self.cut_of(node_id)) for node_id in clients}
         for server in servers.values():
@@ -275,8 +360,63 @@ class SplitFedV1(SplitEdge):
             return {b.node_id: self.step(servers[b.node_id], b, server_round, losses) for b in batches}
 
         outcome = yield from self.converse([[n] for n in clients], weights, server_round, config, serve)
+        # A client has spoilt its own server block only: that all have trained is soon enough to compare them.
+        for node_id, reason in self.judge_activations().items():
+            if node_id in outcome.blocks:
+                outcome.leave_out(node_id, reason)
         models = {n: {**block, **_on_cpu(servers[n].state_dict())} for n, block in outcome.blocks.items()}
-        return outcome, average(models, outcome.num_examples) if models else weights
+        models = self.keep_within(outcome, weights, models)
+        if not models:
+            return outcome, weights
+        if self.aggregation is None:
+            return outcome, average(models, outcome.num_examples)
+        return outcome, (yield from self._aggregate(server_round, weights, config, models, outcome, losses, grid))
+
+    def _aggregate(
+        self,
+        server_round: int,
+        weights: Weights,
+        config: ConfigRecord,
+        models: Mapping[int, Weights],
+        outcome: Outcome,
+        losses: "Losses",
+        grid: MemberGrid,
+    ) -> Exchanges[Weights]:
+        """Let the strategy have its round; its clients have trained already."""
+        assert self.aggregation is not None
+
+        def trained(messages: list[Message]) -> Exchanges[list[Message]]:
+            yield from ()
+            replies = []
+            for message in messages:
+                n = message.metadata.dst_node_id
+                record = ArrayRecord(
+                    {name: array for name, array in to_record(models[n]).items() if name in travelling}
+                )
+                content = Trained(record, losses.of(n), outcome.num_examples[n]).to_content()
+                replies.append(Message(content, reply_to=message))
+            return replies
+
+        travelling = to_record({n: w for n, w in weights.items() if self.frozen is None or n not in self.frozen})
+        nodes = EdgeGrid(grid, list(models))
+        update = yield from answered(self.aggregation.train_round(server_round, travelling, config, nodes), trained)
+        if update.arrays is None:
+            outcome.blocks = {}
+            outcome.failures += update.failures
+            return weights
+        outcome.metrics = update.metrics
+        return {**weights, **update.arrays.to_torch_state_dict()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption, the strategy's state among it."""
+        own = {} if self.aggregation is None else {"aggregation": self.aggregation.state_dict()}
+        return {**super().state_dict(), **own}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        super().load_state_dict(state)
+        if self.aggregation is not None:
+            self.aggregation.load_state_dict(state["aggregation"])
 
 
 class SharedServerEdge(SplitEdge):
@@ -296,13 +436,53 @@ class SharedServerEdge(SplitEdge):
         super().__init__(model, lambda node_id: cut, make_optimizer, **options)
         self.server = self.server_block(cut)
 
+    def split_round(
+        self,
+        server_round: int,
+        weights: Weights,
+        config: ConfigRecord,
+        clients: Sequence[int],
+        losses: "Losses",
+        grid: MemberGrid,
+    ) -> Exchanges[tuple[Outcome, Weights]]:
+        """Train all clients against the shared server block.
+
+        What a client sends is held against rounds before when it comes. In the first there are none: if it turns out at
+        the end that somebody's activations were too long, the server block has gone wrong by them, and the round is
+        made again without that client.
+        """
+        guard = self.guard.activations if self.guard is not None and self.guard.activations.is_on else None
+        if guard is None or guard.knows(self.server.cut.first):
+            outcome, new = yield from self.train_clients(server_round, weights, config, clients, losses)
+            self.judge_activations()
+            return outcome, new
+        optimizer, failures = self.server.optimizer_arrays(), list[Failure]()
+        while True:
+            outcome, new = yield from self.train_clients(server_round, weights, config, clients, losses)
+            faults = guard.judge(in_turn=True)
+            if not faults:
+                outcome.failures = [*failures, *outcome.failures]
+                return outcome, new
+            failures += [Failure(node_id, reason) for node_id, reason in faults.items()]
+            clients = [node_id for node_id in clients if node_id not in faults]
+            self.server.load_optimizer_arrays(optimizer)
+            losses.forget()
+            guard.load_state_dict({})
+            guard.begin_round()
+
+    @abstractmethod
+    def train_clients(
+        self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: "Losses"
+    ) -> Exchanges[tuple[Outcome, Weights]]:
+        """Train from `weights` with `clients`; return who finished, and the edge's new weights."""
+
     def serve_in_order(
         self, server_round: int, losses: "Losses", order: Callable[[list[MiniBatch]], list[MiniBatch]]
     ) -> Serve:
         """Return a `serve` that makes the shared block's steps one after the other."""
 
         def serve(batches: list[MiniBatch]) -> dict[int, Tensor | ValueError]:
-            gradients = {b.node_id: self.step(self.server, b, server_round, losses) for b in order(batches)}
+            gradients = {b.node_id: self.step(self.server, b, server_round, losses, batches) for b in order(batches)}
             return {batch.node_id: gradients[batch.node_id] for batch in batches}
 
         return serve
@@ -342,7 +522,7 @@ class SplitFedV2(SharedServerEdge):
         super().__init__(model, cut, make_optimizer, **options)
         self.one_by_one = one_by_one
 
-    def split_round(
+    def train_clients(
         self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: "Losses"
     ) -> Exchanges[tuple[Outcome, Weights]]:
         """Train all clients against the shared server block, then average the client blocks."""
@@ -360,14 +540,16 @@ class SplitFedV2(SharedServerEdge):
         for turn in turns if self.one_by_one else [list(clients)]:
             outcome.add((yield from self.converse([turn], weights, server_round, config, serve)))
         outcome.sort(clients)
-        blocks = average(outcome.blocks, outcome.num_examples) if outcome.blocks else {}
+        sent = self.client_block(weights, self.server.cut)
+        kept = self.keep_within(outcome, sent, outcome.blocks)
+        blocks = average(kept, outcome.num_examples) if kept else {}
         return outcome, {**weights, **_on_cpu(self.server.state_dict()), **blocks}
 
 
 class Relay(SharedServerEdge):
     """SL: clients train one after the other, each from the client block that the one before left."""
 
-    def split_round(
+    def train_clients(
         self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: "Losses"
     ) -> Exchanges[tuple[Outcome, Weights]]:
         """Pass the client block along the clients, in client order."""
@@ -376,7 +558,8 @@ class Relay(SharedServerEdge):
         outcome = Outcome()
         for node_id in clients:
             turn = yield from self.converse([[node_id]], weights, server_round, config, serve)
-            weights = {**weights, **turn.blocks.get(node_id, {})}
+            kept = self.keep_within(turn, self.client_block(weights, self.server.cut), turn.blocks)
+            weights = {**weights, **kept.get(node_id, {})}
             outcome.add(turn)
         return outcome, {**weights, **_on_cpu(self.server.state_dict())}
 
@@ -403,14 +586,24 @@ class Losses:
         self._sums[batch.node_id] = self._sums.get(batch.node_id, 0.0) + loss * n
         self._counts[batch.node_id] = self._counts.get(batch.node_id, 0) + n
 
+    def forget(self) -> None:
+        """Forget all mini-batches, for a round that is made again."""
+        self._steps.clear()
+        self._sums.clear()
+        self._counts.clear()
+
     def place_and_step(self, node_id: int) -> tuple[int, int]:
         """Return a client's place among those who train, and how many of its mini-batches have been noted."""
         return self._places[node_id], self._steps[node_id]
 
+    def of(self, node_id: int) -> float:
+        """Return a client's mean over examples."""
+        return self._sums[node_id] / self._counts[node_id]
+
     def mean(self, weights: Mapping[int, int]) -> float:
         """Return the mean over clients, each with its mean over examples and its weight."""
         total = sum(weights.values())
-        return sum(self._sums[n] / self._counts[n] * (weight / total) for n, weight in weights.items())
+        return sum(self.of(n) * (weight / total) for n, weight in weights.items())
 
 
 def average(models: Mapping[int, Weights], num_examples: Mapping[int, int]) -> Weights:
@@ -423,6 +616,10 @@ def average(models: Mapping[int, Weights], num_examples: Mapping[int, int]) -> W
         summed = cast(Tensor, sum(parts))  # of one model at least
         result[name] = summed if first.is_floating_point() else summed.round().to(first.dtype)
     return result
+
+
+def _as_numpy(weights: Weights) -> dict[str, np.ndarray]:
+    return {name: tensor.detach().cpu().numpy() for name, tensor in weights.items()}
 
 
 def _on_cpu(weights: Weights) -> Weights:

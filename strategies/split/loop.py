@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecordValues
+from flwr.app import ArrayRecord, ConfigRecordValues, MetricRecord
 from torch import Tensor
 
 from espalier.clients.messages.arrays import to_weights
@@ -31,11 +31,19 @@ class MiniBatch:
         Shape (N, *cut_shape).
     labels : Tensor
         Shape (N,).
+    length : float (default: 0.0)
+        Of the longest sample's activations, where it was measured.
     """
 
     node_id: int
     activations: Tensor
     labels: Tensor
+    length: float = 0.0
+
+
+def longest_sample(activations: Tensor) -> float:
+    """Return the Euclidean length of the longest sample's activations, of shape (N, ...); finite only if all are."""
+    return torch.linalg.vector_norm(activations.flatten(1), dim=1).max().item()
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,10 @@ class Terms:
         Sent along with the instruction that starts a client's round.
     max_batch : int, optional (default: None)
         The most samples in a mini-batch; None: any number.
+    max_steps : Callable[[int], int], optional (default: None)
+        The most mini-batches of a client in the round, by its node id; None: any number.
+    measures : bool (default: False)
+        The length of activations is measured, which tells whether they are finite, too.
     """
 
     server_round: int
@@ -70,6 +82,8 @@ class Terms:
     num_classes: int
     config: Mapping[str, ConfigRecordValues] = field(default_factory=dict)
     max_batch: int | None = None
+    max_steps: Callable[[int], int] | None = None
+    measures: bool = False
 
     def mini_batch(self, node_id: int, activations: Tensor, numbers: np.ndarray) -> MiniBatch:
         """Return a client's mini-batch from its activations and the labels, or indices, that came with them.
@@ -89,12 +103,13 @@ class Terms:
             )
         if self.max_batch is not None and len(activations) > self.max_batch:
             raise ValueError(f"{len(activations)} activations in a mini-batch, expected {self.max_batch} at most")
-        # The sum is finite nearly always, and much faster to have.
-        if not math.isfinite(activations.sum().item()) and not torch.isfinite(activations).all():
+        # One number is finite nearly always if all are, and much faster to have.
+        number = longest_sample(activations) if self.measures else activations.sum().item()
+        if not math.isfinite(number) and not torch.isfinite(activations).all():
             raise ValueError("activations hold NaN or Inf")
         if len(labels) != len(activations):
             raise ValueError(f"{len(labels)} labels for {len(activations)} activations")
-        return MiniBatch(node_id, activations, torch.from_numpy(labels))
+        return MiniBatch(node_id, activations, torch.from_numpy(labels), number if self.measures else 0.0)
 
     def begin(self, node_id: int) -> SplitBegin:
         """Return the instruction that begins a client's round."""
@@ -118,17 +133,25 @@ class Outcome:
         Their training examples.
     failures : list[Failure]
         Those who left.
+    metrics : MetricRecord, optional
+        What a strategy made of the clients' metrics, where one aggregated their models.
     """
 
     blocks: dict[int, Weights] = field(default_factory=dict)
     num_examples: dict[int, int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    metrics: MetricRecord | None = None
 
     def add(self, other: "Outcome") -> None:
         """Take in the outcome of clients that trained after these."""
         self.blocks |= other.blocks
         self.num_examples |= other.num_examples
         self.failures += other.failures
+
+    def leave_out(self, node_id: int, reason: str) -> None:
+        """Go on without a client that has finished."""
+        del self.blocks[node_id], self.num_examples[node_id]
+        self.failures.append(Failure(node_id, reason))
 
     def sort(self, clients: Sequence[int]) -> None:
         """Put the blocks in the order of the clients."""
@@ -206,6 +229,9 @@ class SplitLoop:
         batch = self._terms.mini_batch(node_id, activations, numbers)
         if num_steps < 1:
             raise ValueError(f"num-steps is {num_steps}, expected a whole number from 1 on")
+        most = self._terms.max_steps(node_id) if self._terms.max_steps else num_steps
+        if num_steps > most:
+            raise ValueError(f"num-steps is {num_steps}, its examples make {most} at most")
         self._num_steps.setdefault(node_id, num_steps)
         self._arrived[node_id] = batch
 

@@ -43,7 +43,8 @@ class ServerBlock:
         frozen_head: bool = False,
         loss: Loss = cross_entropy,
     ) -> None:
-        self.blocks = copied(Cut.of(model, cut).server_side(model)).train()
+        self.cut = Cut.of(model, cut)
+        self.blocks = copied(self.cut.server_side(model)).train()
         self.device = next(self.blocks.parameters()).device
         if frozen_head:
             self.blocks[-1].requires_grad_(False)

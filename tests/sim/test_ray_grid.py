@@ -143,8 +143,8 @@ def test_workers_log_here_once_in_the_order_of_their_work(grid, caplog):
     for pid in {worker["pid"] for worker in grid.workers}:
         own = [n for n in grid.get_node_ids() if grid.worker_of(n)["pid"] == pid]
         lines = [f"partition {grid._nodes[n].partition_id}, call 1" for n in own]
-        assert [line for line in warnings_in(caplog) if line in lines] == lines
-    assert len(warnings_in(caplog)) == NUM_NODES
+        assert [line for line in caplog.messages if line in lines] == lines
+    assert len(caplog.messages) == NUM_NODES
 
 
 def test_a_message_can_be_changed_after_it_was_pushed(grid, reference):

@@ -240,7 +240,7 @@ def test_a_strategy_whose_state_cannot_be_saved_gets_one_line(own_module, tmp_pa
 
 def test_a_strategy_that_saves_itself_is_first_asked_after_a_round(own_module, tmp_path):
     folder = run_app(tmp_path / "run", edge_strategy="own_strategies:SavesItself", num_clients=2, batches_per_epoch=1)
-    assert load_state(folder / "state.npz")["strategies"]["edges"]["edge-0"] == {"seen": [1]}
+    assert load_state(folder / "state.npz")["strategies"]["edges"]["edge-0"]["seen"] == [1]
 
 
 def test_clients_need_not_have_the_servers_strategies():

@@ -30,6 +30,7 @@ from espalier.strategies.split import FineTuning, Personalised
 from espalier.strategies.views import MemberGrid
 
 CLIENTS = (2, 5)
+PROFILES = [Profile(72 + i, client, "west", 10, 9, ()) for i, client in enumerate(CLIENTS)]
 NODES = {71: 2, 72: 5}  # at the edge's host
 COUNTED: list = []  # what the edge's counts are told to
 NOTHING = {"sent": [], "plans": []}
@@ -57,7 +58,7 @@ def remote():
     return RemoteEdge(
         "west",
         99,
-        CLIENTS,
+        PROFILES,
         3,
         AtCloud({"edge": {"round": 0}}),
         wait_seconds=4.0,
@@ -137,6 +138,15 @@ BAD = {
     "no rounds": ({"rounds": None}, "TypeError"),
     "weight": (round_of(weight=-1.0), "a weight is -1.0"),
     "weight inf": (round_of(weight=math.inf), "a weight is inf"),
+    "weight of more than there is": (round_of(weight=10**12), r"its weight is 1e\+12, its clients have 20 examples"),
+    "200,000 metrics": (
+        round_of(metrics=MetricRecord({f"m{i}": 0.0 for i in range(200_000)})),
+        "200000 entries in record 'metrics', expected 1000 at most",
+    ),
+    "a long name": (
+        round_of(metrics=MetricRecord({"m" * 2 * 10**7: 0.0})),
+        r"a name in record 'metrics' is 'm+\.\.\.m+', expected 100 characters",
+    ),
     "weight text": (round_of(weight="much"), "a weight is 'much'"),
     "foreign": (round_of(participants=[3]), "client 3 is not one of the edge's"),
     "metrics": (round_of(metrics=MetricRecord({"train_loss": math.nan})), "metric 'train_loss' is nan"),
@@ -218,7 +228,7 @@ def test_what_an_edge_counted_comes_back_with_its_answer(remote):
     plans = [(4, PLAN), (6, PLAN | {"selected": [2], "late": []})]
     train(remote, wire_of(counted=counted_to_wire(sent, plans)))
     assert [("west", Counted({("downlink", "config"): 2, ("uplink", "model"): 7}, plans))] == COUNTED
-    unplanned = RemoteEdge("east", 9, CLIENTS, 3, AtCloud({}), wait_seconds=0, reply_seconds=0)
+    unplanned = RemoteEdge("east", 9, PROFILES, 3, AtCloud({}), wait_seconds=0, reply_seconds=0)
     _, update = train(unplanned, wire_of(counted=counted_to_wire(sent, plans)))
     assert "its plans are of edge rounds [4, 6]" in update.failures[0].reason
 
@@ -258,7 +268,7 @@ def test_an_edge_that_is_not_there_is_a_failure_and_its_return_is_logged_once(re
 
 
 def test_evaluation_and_heads_come_back_by_client(remote):
-    own = MetricRecord({"loss": math.inf, "accuracy": 0.5, "top-2": 0.75, "num-examples": 9})
+    own = MetricRecord({"loss": 0.7, "accuracy": 0.5, "top-2": 0.75, "num-examples": 9})
     evaluation = Evaluation(MetricRecord({"loss": 1.0}), 9.0, {72: own}, [Failure(71, "x")])
     wire = evaluation_to_wire(evaluation, NODES) | {"state": {"a": 1}, "counted": NOTHING}
     message, result = answered(remote.evaluate_round(6, model(1.0, 1.0), CONFIG, members()), wire)
@@ -286,8 +296,11 @@ def test_evaluation_and_heads_come_back_by_client(remote):
         ({"accuracy": None}, "accuracy"),
         ({"loss": None}, "loss"),
         ({"accuracy": [0.1, 0.2]}, "metric 'accuracy' is [0.1, 0.2], expected a number"),
-        ({"loss": 10**400}, "int too large"),
+        ({"loss": 10**400}, "metric 'loss' is 1000"),
         ({"top-x": 0.5}, "invalid literal"),
+        ({"loss": math.nan}, "metric 'loss' is nan"),
+        ({"accuracy": -5.0}, "metric 'accuracy' is -5.0, expected a number from 0 to 1"),
+        ({"loss": 1e308}, "metric 'loss' is 1e+308"),
     ],
 )
 def test_clients_figures_that_can_not_be_reported_are_a_failure(remote, changes, reason):
@@ -306,7 +319,7 @@ def test_an_edges_own_figure_that_is_too_large_is_a_failure(remote):
     wire = evaluation_to_wire(Evaluation(own, 3.0, {}), NODES) | {"state": {}, "counted": NOTHING}
     _, result = answered(remote.evaluate_round(6, model(1.0, 1.0), CONFIG, members()), wire)
     assert result.metrics is None
-    assert "int too large" in result.failures[0].reason
+    assert "metric 'loss' is 1000" in result.failures[0].reason
 
 
 @pytest.mark.parametrize("count", [0, -1, 10**400])

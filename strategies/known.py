@@ -1,0 +1,111 @@
+"""An edge goes by what it knows of its clients from the start, not by what each reply says."""
+
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Strategy
+
+from espalier.clients.messages import ends_round
+from espalier.clients.messages.profile import Profile
+from espalier.clients.messages.text import quoted
+from espalier.clients.messages.train import NUM_EXAMPLES, TOP
+
+from .edges import EdgeRounds, edge_of
+from .exchange import REJECTED, Exchanges, Together, answered
+from .outcomes import Evaluation, Update
+from .screening import number_of, size_fault
+from .views import MemberGrid
+
+
+class KnownClients:
+    """An edge, of whatever kind, whose clients' replies are held against their profiles.
+
+    A reply that tells of more examples than the client's profile did is left out, for averages are weighted by them.
+    So is one without a metric that is asked for; a metric that nobody asked for is dropped.
+
+    Parameters
+    ----------
+    edge : Strategy | EdgeRounds
+        Trains. What else stands in front of it, such as `EqualWeights`, belongs inside.
+    profiles : Iterable[Profile]
+        The clients', as they were when the run began. Where data grow, they tell how many examples there will be.
+    train_metrics, evaluate_metrics : Collection[str], optional (default: None)
+        The metrics that a reply has beside its number of examples, and beside top-M accuracies; None: not known.
+    """
+
+    def __init__(
+        self,
+        edge: Strategy | EdgeRounds,
+        profiles: Iterable[Profile],
+        *,
+        train_metrics: Collection[str] | None = None,
+        evaluate_metrics: Collection[str] | None = None,
+    ) -> None:
+        self.edge = edge_of(edge)
+        self._profiles = {profile.node_id: profile for profile in profiles}
+        self._train_metrics = train_metrics
+        self._evaluate_metrics = evaluate_metrics
+
+    def train_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Update]:
+        """Run the edge's round; what its clients say of themselves is checked before it gets their replies."""
+        most = {node_id: profile.num_train_examples for node_id, profile in self._profiles.items()}
+        check = partial(_checked, most=most, metrics=self._train_metrics)
+        return answered(self.edge.train_round(server_round, arrays, config, grid), check)
+
+    def evaluate_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Evaluation]:
+        """Let the edge evaluate, with the same checks."""
+        most = {node_id: profile.num_test_examples for node_id, profile in self._profiles.items()}
+        check = partial(_checked, most=most, metrics=self._evaluate_metrics)
+        return answered(self.edge.evaluate_round(server_round, arrays, config, grid), check)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the edge's state."""
+        return self.edge.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.edge.load_state_dict(state)
+
+
+def _checked(
+    step: list[Message] | Together, most: Mapping[int, int], metrics: Collection[str] | None
+) -> Exchanges[Any]:
+    """Pass a step on; replies that bring results are checked."""
+    answers = yield step
+    if isinstance(step, Together):
+        return answers
+    return [_checked_reply(*pair, most, metrics) for pair in zip(step, answers, strict=True)]
+
+
+def _checked_reply(
+    message: Message, reply: Message, most: Mapping[int, int], metrics: Collection[str] | None
+) -> Message:
+    kind, node_id = message.metadata.message_type, message.metadata.dst_node_id
+    if reply.has_error() or not (ends_round(kind) or kind.startswith("evaluate")) or size_fault(reply.content):
+        return reply
+    # A result of split training has the edge's own metrics, not the client's.
+    asked = None if kind.startswith("train.split") else metrics
+    for name, record in reply.content.metric_records.items():
+        count = number_of(record.get(NUM_EXAMPLES))
+        if count is not None and count > most.get(node_id, 0):
+            told = quoted(record[NUM_EXAMPLES])
+            return _refused(message, f"it says {told} examples, its profile said {most.get(node_id, 0)}")
+        if asked is not None:
+            if missing := sorted(name for name in asked if number_of(record.get(name)) is None):
+                return _refused(
+                    message, f"metric {missing[0]!r} is {quoted(record.get(missing[0]))}, expected a number"
+                )
+            kept = {k: v for k, v in record.items() if k in (NUM_EXAMPLES, *asked) or k.startswith(TOP)}
+            if len(kept) < len(record):
+                reply.content = RecordDict({**reply.content, name: MetricRecord(kept)})
+    return reply
+
+
+def _refused(message: Message, reason: str) -> Message:
+    return Message(Error(REJECTED, reason), reply_to=message)
