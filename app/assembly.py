@@ -163,7 +163,8 @@ def clients_and_edges(
 ) -> tuple[list[Profile], dict[str, list[int]]]:
     """Wait for the clients; return their profiles in client order, and their node ids by edge."""
     deploy, num_clients = config.deploy, config.federation.num_clients
-    gather = gather_devices if deploy.role == "edge" else gather_clients
+    edge_names = config.federation.edge_names.items
+    gather = gather_devices if deploy.role == "edge" else partial(gather_clients, edge_names=edge_names)
     with streams.probes() if streams and measures(config) else nullcontext(ask_to_measure) as measure:
         profiles = gather(grid, num_clients, deploy, measure if measures(config) else None)
     if deploy.role == "edge":
@@ -175,7 +176,7 @@ def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, obse
     """Wait for the edges that have hosts of their own, and build the algorithm over them: for a cloud."""
     if config.rule:
         refuse_rules_over_all_cells(config.algorithm, config.rule, config.deploy.role)
-    hosts = gather_edges(grid, config.edges, config.deploy)
+    hosts = gather_edges(grid, config.edges, config.deploy, config.federation.edge_names.items)
     check_edges(config.as_dict(), hosts, config.federation.num_clients)
     profiles = sorted((client for edge in hosts for client in edge.clients), key=lambda p: p.partition_id)
     topology = assign_edges(profiles, config.edges)

@@ -12,8 +12,7 @@ from espalier.app.config.sections import Deploy
 from espalier.app.errors import UserError, bad_value
 from espalier.clients.messages.profile import ProfileQuery
 from espalier.strategies import Profile, ask_profiles, group_by_edge, wait_for_nodes
-from espalier.strategies.attendance import MOST_LINES
-from espalier.strategies.topology import Topology
+from espalier.strategies.topology import MOST_LINES, Topology
 
 logger = getLogger("espalier")
 
@@ -24,8 +23,16 @@ Answer = TypeVar("Answer")
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 300.0  # until a node that gave no answer is asked again
 
 
-def gather_clients(grid: Grid, num_clients: int, deploy: Deploy, measure: Measure | None = None) -> list[Profile]:
-    """Wait until `num-clients` nodes are connected and return their profiles, in client order.
+def gather_clients(
+    grid: Grid,
+    num_clients: int,
+    deploy: Deploy,
+    measure: Measure | None = None,
+    edge_names: Sequence[str] = (),
+) -> list[Profile]:
+    """Wait until `num-clients` good nodes are connected and return their profiles, in client order.
+
+    A node that can't take part is left out, with a line in the log.
 
     Parameters
     ----------
@@ -37,6 +44,8 @@ def gather_clients(grid: Grid, num_clients: int, deploy: Deploy, measure: Measur
         Section of the run config.
     measure : Callable[[int], ProfileQuery], optional (default: None)
         Asks nodes to measure themselves.
+    edge_names : Sequence[str] (default: any)
+        The edges that a node may ask to belong to.
 
     Raises
     ------
@@ -50,8 +59,13 @@ def gather_clients(grid: Grid, num_clients: int, deploy: Deploy, measure: Measur
         for answers in answers_of_nodes(grid, num_clients, deploy.wait_for_nodes, ask):
             are_there = True
             for profile in answers:
-                if profile.partition_id < num_clients:
-                    profiles.setdefault(profile.partition_id, profile)
+                if edge_names and profile.edge and profile.edge not in edge_names:
+                    fault = f"its edge-name is {profile.edge!r}: allowed is one of edge-names, {', '.join(edge_names)}"
+                elif profile.partition_id >= num_clients:
+                    fault = f"its partition-id is {profile.partition_id}: allowed is 0 to {num_clients - 1}"
+                else:
+                    fault = _taken(profiles, profile)
+                _take_in(profiles, profile, fault)
             if len(profiles) == num_clients:
                 break
     except TimeoutError as error:
@@ -75,7 +89,7 @@ def gather_devices(grid: Grid, num_clients: int, deploy: Deploy, measure: Measur
     Raises
     ------
     UserError
-        If too few or too many are there, two are the same client, or one belongs to another edge.
+        If too few or too many good ones are there.
     """
     if deploy.edge_clients > num_clients:
         raise bad_value("deploy.edge-clients", deploy.edge_clients, f"at most num-clients = {num_clients}")
@@ -85,16 +99,10 @@ def gather_devices(grid: Grid, num_clients: int, deploy: Deploy, measure: Measur
         for answers in answers_of_nodes(grid, deploy.edge_clients, deploy.wait_for_nodes, ask):
             for profile in answers:
                 if profile.edge not in ("", deploy.edge_name):
-                    raise UserError(
-                        f"edge-name = {profile.edge!r} in the config of client {profile.partition_id}'s node: allowed "
-                        f"is {deploy.edge_name!r}, the edge of this run"
-                    )
-                first = profiles.setdefault(profile.partition_id, profile)
-                if first is not profile:
-                    raise UserError(
-                        f"nodes {first.node_id} and {profile.node_id} both have partition-id {profile.partition_id}: "
-                        "give every node one of its own"
-                    )
+                    fault = f"its edge-name is {profile.edge!r}: allowed is {deploy.edge_name!r}, the edge of this run"
+                else:
+                    fault = _taken(profiles, profile)
+                _take_in(profiles, profile, fault)
             if len(profiles) >= deploy.edge_clients:
                 break
     except TimeoutError as error:
@@ -151,15 +159,32 @@ def answers_of_nodes(
 
 
 def _ask(grid: Grid, deploy: Deploy, measure: Measure | None, node_ids: Iterable[int]) -> dict[int, Profile]:
-    try:
-        profiles = ask_profiles(grid, node_ids, timeout_seconds=deploy.reply_timeout or None, measure=measure)
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    """Return the profiles of nodes that have something to train on."""
+    profiles = ask_profiles(grid, node_ids, timeout_seconds=deploy.reply_timeout or None, measure=measure)
+    good = {profile.node_id: profile for profile in profiles if profile.num_train_examples > 0}
     for profile in profiles:
-        if profile.num_train_examples < 1:
-            count = profile.num_train_examples
-            raise UserError(f"client {profile.partition_id} has {count} training examples: allowed is 1 or more")
-    return {profile.node_id: profile for profile in profiles}
+        if profile.node_id not in good:
+            leave_out(profile.node_id, f"it has {profile.num_train_examples} training examples: allowed is 1 or more")
+    return good
+
+
+def _taken(profiles: Mapping[int, Profile], profile: Profile) -> str:
+    """Return what is wrong with a node that says it is a client which another one is; empty for others."""
+    first = profiles.get(profile.partition_id)
+    return f"its partition-id, {profile.partition_id}, is that of node {first.node_id}" if first else ""
+
+
+def _take_in(profiles: dict[int, Profile], profile: Profile, fault: str) -> None:
+    if fault:
+        leave_out(profile.node_id, fault)
+    else:
+        profiles[profile.partition_id] = profile
+
+
+def leave_out(node_id: int, fault: str) -> None:
+    """Log that a node can't take part; the others go on."""
+    hint = f"to lock its key out: flwr supernode unregister {node_id}"
+    logger.warning("node %d is left out: %s (%s)", node_id, fault, hint)
 
 
 def assign_edges(profiles: list[Profile], num_edges: int | None) -> dict[str, list[int]]:

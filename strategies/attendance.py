@@ -3,10 +3,9 @@
 from collections.abc import Callable, Sequence
 from logging import INFO, WARNING, getLogger
 
-from .topology import Topology
+from .topology import MOST_LINES, Topology
 
 logger = getLogger("espalier")
-MOST_LINES = 20  # of one kind at a time; for more nodes there is one line with their number
 
 
 class Attendance:

@@ -5,7 +5,6 @@ Node ids are random in every simulation run, so a topology is never made by slic
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
 from logging import getLogger
 
 from flwr.serverapp import Grid
@@ -16,6 +15,7 @@ from espalier.clients.messages.text import one_line
 from .exchange import ask
 
 logger = getLogger("espalier")
+MOST_LINES = 20  # of one kind at a time; for more nodes there is one line with their number
 LOG_EVERY_SECONDS = 5.0
 Topology = Mapping[str, Sequence[int]]
 
@@ -84,12 +84,8 @@ def ask_profiles(
     Returns
     -------
     list[Profile]
-        Profiles of those who answered, by partition id.
-
-    Raises
-    ------
-    ValueError
-        If two nodes have the same partition id.
+        Profiles of those who answered, by partition id. Of two nodes with the same, the one with the lower node id is
+        taken.
     """
     ids = sorted(grid.get_node_ids() if node_ids is None else node_ids)
     queries = [(measure(n) if measure else ProfileQuery()).to_message(n) for n in ids]
@@ -103,16 +99,17 @@ def ask_profiles(
             profiles.append(Profile.from_content(node_id, reply.content))
         except ValueError as error:
             errors.append((node_id, str(error)))
-    if errors:
-        logger.warning("%d of %d nodes gave no profile, node %d first: %s", len(errors), len(ids), *errors[0])
-    profiles.sort(key=lambda profile: profile.partition_id)
-    for before, after in pairwise(profiles):
-        if before.partition_id == after.partition_id:
-            raise ValueError(
-                f"nodes {before.node_id} and {after.node_id} both have partition-id {after.partition_id}: "
-                "give every node one of its own"
-            )
-    return profiles
+    for node_id, reason in errors[:MOST_LINES]:
+        logger.warning("node %d gave no profile: %s", node_id, reason)
+    if len(errors) > MOST_LINES:
+        logger.warning("%d of %d nodes gave no profile", len(errors), len(ids))
+    found: dict[int, Profile] = {}
+    for profile in profiles:
+        first = found.setdefault(profile.partition_id, profile)
+        if first is not profile:
+            same = f"its partition-id, {profile.partition_id}, is that of node {first.node_id}"
+            logger.warning("node %d is left out: %s: give every node one of its own", profile.node_id, same)
+    return [found[partition_id] for partition_id in sorted(found)]
 
 
 def group_by_edge(profiles: Sequence[Profile], num_edges: int) -> dict[str, list[int]]:

@@ -11,6 +11,7 @@ from espalier.app.config.values import (
     ClassesSetting,
     Cuts,
     CutsSetting,
+    EdgeNamesSetting,
     Range,
     Words,
     channels_from,
@@ -66,6 +67,7 @@ class Federation(Section):
     flat = (
         "num_clients",
         "num_edges",
+        "edge_names",
         "global_rounds",
         "edge_rounds",
         "participation",
@@ -77,6 +79,8 @@ class Federation(Section):
     """Clients; as many SuperNodes are needed."""
     num_edges: NotNegative = 0
     """Edges; 0 is what the algorithm has by itself: 2 with two tiers."""
+    edge_names: EdgeNamesSetting = Words((), "")
+    """The edges that a node, or an edge host, may name: "west,east"; "": any."""
     global_rounds: Positive = 10
     """Global rounds."""
     edge_rounds: Positive = 2

@@ -133,6 +133,17 @@ def _parse_classes(given: Any) -> Words:
     return Words(names, given)
 
 
+def _parse_edge_names(given: Any) -> Words:
+    if isinstance(given, Words):
+        return given
+    if not isinstance(given, str):
+        raise ValueError("a string")
+    names = tuple(name.strip() for name in given.split(",")) if given else ()
+    if len(set(names)) < len(names) or any(not name or not name.isprintable() for name in names):
+        raise ValueError("different printable names, like 'west,east', or '' for any")
+    return Words(names, given)
+
+
 def channels_allowed(least: float) -> str:
     """Return what a setting of `Channels` allows, in words."""
     return f"red, green and blue, each {least:g} to 1, like '0.5,0.5,0.5', for partition = 'own'"
@@ -159,6 +170,7 @@ def channels_from(least: float) -> BeforeValidator:
 
 CutsSetting = Annotated[Cuts, BeforeValidator(_parse_cuts)]
 ClassesSetting = Annotated[Words, BeforeValidator(_parse_classes)]
+EdgeNamesSetting = Annotated[Words, BeforeValidator(_parse_edge_names)]
 
 
 def path_of(key: str, text: str) -> Path:

@@ -13,7 +13,7 @@ from espalier.app.algorithms.build import MakeEdge
 from espalier.app.checkpoint import to_bytes
 from espalier.app.config.sections import Deploy
 from espalier.app.errors import UserError, bad_value
-from espalier.app.federation import answers_of_nodes
+from espalier.app.federation import answers_of_nodes, leave_out
 from espalier.app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
 from espalier.app.tiers.states import AtCloud
 from espalier.app.tiers.wire import Wire, profile_from_wire
@@ -42,6 +42,7 @@ OWN_KEYS = frozenset(
         "report.evaluate-every",
         "global-rounds",
         "cloud-strategy",
+        "edge-names",
     }
 )
 OWN_PREFIXES = ("stream.", "deploy.")
@@ -73,8 +74,10 @@ class EdgeHost:
     state: dict[str, Any]
 
 
-def gather_edges(grid: Grid, num_edges: int, deploy: Deploy) -> list[EdgeHost]:
+def gather_edges(grid: Grid, num_edges: int, deploy: Deploy, edge_names: Sequence[str] = ()) -> list[EdgeHost]:
     """Wait until the gateways of `num-edges` edges have answered; return the edges.
+
+    Where `edge_names` are given, an edge of another name is left out, with a line in the log.
 
     Raises
     ------
@@ -85,6 +88,10 @@ def gather_edges(grid: Grid, num_edges: int, deploy: Deploy) -> list[EdgeHost]:
     try:
         for answers in answers_of_nodes(grid, num_edges, deploy.wait_for_nodes, partial(ask_edges, grid, deploy)):
             for edge in answers:
+                if edge_names and edge.name not in edge_names:
+                    allowed = f"allowed is one of edge-names, {', '.join(edge_names)}"
+                    leave_out(edge.gateway, f"it is the gateway of edge {edge.name!r}: {allowed}")
+                    continue
                 if edge.name in edges:
                     both = f"{edges[edge.name].gateway} and {edge.gateway}"
                     raise UserError(f"nodes {both} are both gateways of edge {edge.name!r}: an edge has one")

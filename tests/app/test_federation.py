@@ -76,33 +76,70 @@ def test_clients_that_never_come_are_named():
         gather_clients(grid, 3, Deploy(wait_for_nodes=1))
 
 
-@pytest.mark.parametrize("count", [0, -5])
-def test_a_client_without_examples_is_named(count):
-    def without(message, context):
+def told(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "espalier"]
+
+
+def federation_of(*partitions, edges=(), empty=()):
+    """Return a grid of nodes with these partition ids, and the node ids in this order."""
+    edges = [*edges, *[""] * (len(partitions) - len(edges))]
+
+    def answer(message, context):
         reply = client_app(message, context)
-        if context.node_config["partition-id"] == 1:
-            reply.content["profile"]["num-train-examples"] = count
+        if context.node_id in {nodes[i] for i in empty}:
+            reply.content["profile"]["num-train-examples"] = 0
         return reply
 
-    with pytest.raises(UserError, match=f"client 1 has {count} training examples: allowed is 1 or more"):
-        gather_clients(InProcessGrid(without, 3, run_config={"num-clients": 3}), 3, Deploy())
+    configs = [{"partition-id": i, "edge-name": name} for i, name in zip(partitions, edges, strict=True)]
+    grid = InProcessGrid(answer, len(partitions), run_config={"num-clients": 4}, node_configs=configs)
+    nodes = [node_id for node_id, _ in sorted(grid._nodes.items(), key=lambda item: item[1].partition_id)]
+    return grid, nodes
 
 
-def test_a_device_that_comes_later_as_a_client_that_is_there_is_named_with_it():
+@pytest.mark.parametrize(
+    ("federation", "fault"),
+    [
+        (federation_of(0, 1, 2, 3), "its partition-id is 3: allowed is 0 to 2"),
+        (federation_of(0, 1, 2, 3, empty=[3]), "it has 0 training examples: allowed is 1 or more"),
+        (
+            federation_of(0, 1, 2, 3, edges=["", "", "", "mine"]),
+            "its edge-name is 'mine': allowed is one of edge-names",
+        ),
+    ],
+)
+def test_a_bad_node_stops_nobody_and_the_log_says_how_to_lock_it_out(federation, fault, caplog):
+    grid, nodes = federation
+    grid.disconnect(nodes[2])
+    Timer(0.3, grid.connect, [nodes[2]]).start()  # the last good one comes when the bad one is there
+    profiles = gather_clients(grid, 3, Deploy(wait_for_nodes=20), edge_names=["west", "east"])
+    assert [profile.node_id for profile in profiles] == nodes[:3]
+    (line,) = told(caplog)
+    assert line.startswith(f"node {nodes[3]} is left out: {fault}")
+    assert line.endswith(f"(to lock its key out: flwr supernode unregister {nodes[3]})")
+
+
+def test_a_second_node_that_says_it_is_a_client_is_left_out(caplog):
+    grid, nodes = federation_of(0, 1, 2, 1)
+    profiles = gather_clients(grid, 3, Deploy())
+    first, second = sorted((nodes[1], nodes[3]))
+    assert [profile.node_id for profile in profiles] == [nodes[0], first, nodes[2]]
+    assert [line for line in told(caplog) if str(second) in line] == [
+        f"node {second} is left out: its partition-id, 1, is that of node {first}: give every node one of its own"
+    ]
+
+
+def test_a_device_that_comes_later_as_a_client_that_is_there_is_left_out(caplog):
     deploy = Deploy(role="edge", edge_name="west", edge_folder="/x", edge_clients=2, wait_for_nodes=20)
-
-    def no_profile_of_one(message, context):
-        if context.node_id != silent:
-            return client_app(message, context)
-        grid.connect(second)
-        raise RuntimeError("no data")
-
-    node_configs = [{"partition-id": 1}] * 3
-    grid = InProcessGrid(no_profile_of_one, 3, run_config={"num-clients": 2}, node_configs=node_configs)
-    first, silent, second = grid.get_node_ids()
-    grid.disconnect(second)
-    with pytest.raises(UserError, match=f"nodes {first} and {second} both have partition-id 1: give every node one"):
-        gather_devices(grid, 2, deploy)
+    grid, nodes = federation_of(1, 1, 0, 2, edges=["", "", "", "east"])
+    grid.disconnect(nodes[1])
+    grid.disconnect(nodes[2])
+    Timer(0.3, grid.connect, [nodes[1]]).start()
+    Timer(1.0, grid.connect, [nodes[2]]).start()
+    profiles = gather_devices(grid, 2, deploy)
+    assert [profile.node_id for profile in profiles] == [nodes[2], nodes[0]]
+    other, second = told(caplog)
+    assert other.startswith(f"node {nodes[3]} is left out: its edge-name is 'east': allowed is 'west'")
+    assert second.startswith(f"node {nodes[1]} is left out: its partition-id, 1, is that of node {nodes[0]}")
 
 
 @pytest.mark.parametrize(

@@ -56,10 +56,11 @@ def test_a_request_that_fails_is_answered_and_the_next_one_is_served(short_path,
     assert [client for client, _ in evaluation["failures"]] == [0, 1]
 
 
-def test_devices_of_another_edge_are_named(short_path):
+def test_devices_of_another_edge_are_named(short_path, caplog):
     host = EdgeHost(short_path, "west", [0, 1], node_settings={"edge-name": "east"}, **SMALL)
-    with pytest.raises(UserError, match="edge-name = 'east' in the config of client 0's node: allowed is 'west'"):
+    with pytest.raises(UserError, match=r"deploy\.edge-clients = "):
         host.start()
+    assert "is left out: its edge-name is 'east': allowed is 'west', the edge of this run" in caplog.text
     assert not host.socket.exists()
 
 
@@ -77,10 +78,11 @@ def test_the_number_of_devices_must_be_right(short_path, number, match):
         host.start()
 
 
-def test_two_devices_that_are_the_same_client_are_named(short_path):
+def test_two_devices_that_are_the_same_client_are_named(short_path, caplog):
     host = EdgeHost(short_path, "west", [1, 1], **SMALL)
-    with pytest.raises(UserError, match="both have partition-id 1"):
+    with pytest.raises(UserError, match=r"deploy\.edge-clients = 2"):
         host.start()
+    assert "is left out: its partition-id, 1, is that of node" in caplog.text
 
 
 def test_a_second_run_for_the_same_folder_is_refused_and_the_first_goes_on(short_path):
