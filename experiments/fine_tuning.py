@@ -29,6 +29,7 @@ from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import is_evaluation
 from espalier.app.reports.plots import BLUE, GREY, ORANGE
 from espalier.clients.messages.train import ACCURACY, LOSS
+from espalier.strategies.edges import innermost
 from espalier.strategies.exchange import converse
 from espalier.strategies.split import FineTuning, SplitEdge
 from espalier.strategies.views import MemberGrid
@@ -63,7 +64,7 @@ def measure(folder: Path, config: RunConfig) -> list[Result]:
             continue
         conversations = {
             name: edge.personalise(state.arrays, setting, MemberGrid(grid, hierarchical.topology[name]))
-            for name, edge in hierarchical.edges.items()
+            for name, edge in zip(hierarchical.edges, map(innermost, hierarchical.edges.values()), strict=True)
             if isinstance(edge, SplitEdge)
         }
         replies = [metrics for r in converse(grid, conversations).values() for metrics in r.metrics.values()]

@@ -185,7 +185,7 @@ class RayGrid(SimulatedGrid):
             for i, (actor, about) in enumerate(zip(workers.actors, workers.abouts, strict=True))
         ]
         all_of([w.actor.open.remote(str(self._grid_id), make_app, self._run_config) for w in self._workers])
-        self._at = self._spread(list(self._nodes))
+        self._at = self._spread(list(self._nodes), self._workers)
 
     @property
     def workers(self) -> list[dict[str, Any]]:
@@ -317,7 +317,12 @@ class RayGrid(SimulatedGrid):
             logger.warning("%s: its nodes go to others, of which %d are left", what, len(self._workers))
         if not self._workers:
             raise GridLost("no Ray worker is left")
-        self._at |= self._spread([node_id for node_id, worker in self._at.items() if worker in dead])
+        # Not to the same machine, where there is another: when a machine goes its workers seem to die one by one, and a
+        # message that had met two of them would be left out.
+        machines_of_dead = {worker.about["machine"] for worker in dead}
+        elsewhere = [worker for worker in self._workers if worker.about["machine"] not in machines_of_dead]
+        homeless = [node_id for node_id, worker in self._at.items() if worker in dead]
+        self._at |= self._spread(homeless, elsewhere or self._workers)
         for message_id in again:
             if self._tasks[message_id].deaths >= MOST_DEATHS:
                 self._leave_out(message_id)
@@ -334,14 +339,14 @@ class RayGrid(SimulatedGrid):
             "node %d (partition %d) is left out: %s", message.metadata.dst_node_id, node.partition_id, reason
         )
 
-    def _spread(self, node_ids: Sequence[int]) -> dict[int, _Worker]:
+    def _spread(self, node_ids: Sequence[int], workers: Sequence[_Worker]) -> dict[int, _Worker]:
         """Give nodes to workers: the largest group first, to the worker that has least; ties in the order given."""
         sizes: dict[int, float] = {}
         for node_id in node_ids:
             sizes[self._groups[node_id]] = sizes.get(self._groups[node_id], 0.0) + self._sizes[node_id]
         at = {}
         for group in sorted(sizes, key=lambda group: -sizes[group]):
-            at[group] = worker = min(self._workers, key=lambda worker: worker.load)
+            at[group] = worker = min(workers, key=lambda worker: worker.load)
             worker.load += sizes[group]
         return {node_id: at[self._groups[node_id]] for node_id in node_ids}
 

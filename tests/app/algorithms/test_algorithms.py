@@ -46,7 +46,8 @@ def test_the_order_of_the_server_reaches_the_edge(order, one_by_one):
 def test_split_edges_draw_by_the_seed_each_by_itself():
     configs = [config_of(algorithm="hsfl", seed=seed) for seed in (0, 1)]
     federations = [federation_of(config, engine_of(config).grid) for config in configs]
-    seeds = {edge.seed for federation in federations for edge in federation.hierarchical.edges.values()}
+    edges = [edge for federation in federations for edge in federation.hierarchical.edges.values()]
+    seeds = {innermost(edge).seed for edge in edges}
     assert len(seeds) == 4
 
 

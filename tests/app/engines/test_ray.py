@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from tempfile import mkdtemp
 
 import pytest
 from ray.cluster_utils import Cluster
@@ -146,7 +147,9 @@ def test_an_address_without_a_cluster_is_refused_with_a_line(address, allowed):
 # Ray waits for none of the processes that it starts, nor closes their files.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.slow
-def test_a_machine_that_leaves_a_cluster_changes_no_bit(tmp_path):
+def test_a_machine_that_leaves_a_cluster_changes_no_bit(tmp_path, monkeypatch):
+    # A cluster's address is left in Ray's folder, where each Flower simulation of this machine would find and join it.
+    monkeypatch.setenv("RAY_TMPDIR", mkdtemp(prefix="ray-"))
     settings = SMALL | CASES["phsfl"] | {"algorithm": "phsfl", "global_rounds": 6}
     cluster = Cluster(initialize_head=True, connect=False, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
