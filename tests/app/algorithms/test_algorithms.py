@@ -8,6 +8,7 @@ from espalier.app.algorithms.split_edges import split_options
 from espalier.app.config.parse import parse_config
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import local_training
+from espalier.strategies.edges import innermost
 from tests.app.assembling import config_of, engine_of, federation_of, site_of
 
 CLIENTS = {"learning-rate": 0.2, "train.momentum": 0.5, "train.weight-decay": 0.01}
