@@ -86,7 +86,7 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
     if config.algorithm.splits:
         cuts_of(config, model)
     if config.stack and "stack" not in unused_keys(config):
-        check_stack(config.stack, task, model)
+        check_stack(config.stack, task, model, compute_device(config.device))
     return task, model
 
 

@@ -117,7 +117,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
             folder = opened.enter_context(create(path, config.as_dict()))
         logger.info("results go to %s", folder.path)
-        with unwritable_as_user_error(folder.path), interrupted_in(folder.path):
+        with lost_grid_as_user_error(folder.path), unwritable_as_user_error(folder.path), interrupted_in(folder.path):
             try:
                 if state:
                     check_same_edges(state.edges, federation.edges)
@@ -153,7 +153,8 @@ def _run_with(
         folder.write_json("world.json", world.describe())
     frozen = frozen_weights(config, model)
     closed_form = closed_form_of(config, task, model, federation.profiles)
-    timeout = config.deploy.reply_timeout or None
+    # Whoever waits for a worker of ours is not late: how long that takes depends on what else it has to do.
+    timeout = (config.deploy.reply_timeout or None) if config.engine == "flower" else None
     device = compute_device(config.device)
     observers: list[RoundObserver] = [
         WriteMetrics(folder, federation.meter, federation.client_of, world, closed_form, tracker),

@@ -99,6 +99,7 @@ class _Exchange:
             pushed = set(ids)
             ids = [m.metadata.message_id if m.metadata.message_id in pushed else "" for m in messages]
         self._ids = [message_id or "" for message_id in ids]
+        self._asked = {i: message.metadata.dst_node_id for i, message in zip(self._ids, messages, strict=True)}
         self.waiting = {message_id for message_id in self._ids if message_id}
 
     def take(self, reply: Message) -> None:
@@ -106,8 +107,7 @@ class _Exchange:
         message_id = reply.metadata.reply_to_message_id
         self.waiting.remove(message_id)
         self._replies[message_id] = reply
-        asked = self._messages[self._ids.index(message_id)]
-        self._patience.note(asked.metadata.dst_node_id, time.monotonic() - self._began)
+        self._patience.note(self._asked[message_id], time.monotonic() - self._began)
 
     def is_over(self) -> bool:
         """Return whether every reply is here or lost, or its deadline has passed."""

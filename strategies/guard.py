@@ -15,7 +15,7 @@ from espalier.clients.messages.arrays import values_of
 from .exchange import REJECTED
 from .screening import Failure, answers_in_kind
 
-logger = getLogger("espalier")
+logger = getLogger("espalier.guard")  # of its own: an edge that is served elsewhere is silent but for this
 
 Arrays = Mapping[str, np.ndarray]
 Mode = Literal["leave-out", "clip", "warn", "off"]

@@ -360,7 +360,9 @@ class Hierarchical:
         """Take a place in the tree and give the edges theirs; a seed of its own an edge keeps."""
         self._place = place
         # Under another tier it is an edge by the name that the one above knows.
-        name, guard = None if place.path else "the cloud", UpdateGuard(place.guard, self._path_of_id)
+        name = None if place.path else "the cloud"
+        # One edge has no others to be held against.
+        guard = UpdateGuard(place.guard if len(self.topology) > 1 else Guard("off"), self._path_of_id)
         self._top = StrategyEdge(self.cloud, f"{place.seed}/cloud", name, guard)
         members = {place.path_to(name): members for name, members in self.topology.items()}
         self._attendance = Attendance(members, place.node_name)

@@ -1,5 +1,6 @@
 """Whether the clients of a task can train side by side."""
 
+import torch
 from torch import nn
 
 from espalier.app.errors import bad_value
@@ -7,8 +8,10 @@ from espalier.app.tasks.task import Task
 from espalier.clients.stacked_model import check_stackable
 
 
-def check_stack(stack: int, task: Task, model: nn.Module) -> None:
+def check_stack(stack: int, task: Task, model: nn.Module, device: torch.device) -> None:
     """Raise UserError where clients of a task can't train side by side."""
+    if device.type != "cpu":
+        raise bad_value("stack", stack, f"0 where models compute on {device.type}")
     if task.counts_requests:
         raise bad_value("stack", stack, "0 for dataset = 'video-caching', whose clients have a faster way of their own")
     if callable(task.training.optimizer):

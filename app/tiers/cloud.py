@@ -43,9 +43,10 @@ OWN_KEYS = frozenset(
         "global-rounds",
         "cloud-strategy",
         "edge-names",
+        "stack",
     }
 )
-OWN_PREFIXES = ("stream.", "deploy.")
+OWN_PREFIXES = ("stream.", "deploy.", "ray.")
 NOT_OWN = ("stream.payload",)
 
 
