@@ -367,8 +367,9 @@ class InProcessGrid(SimulatedGrid):
             contexts = [self._context(message) for message in together]
             try:
                 made = self._stack([_handed_over(message) for message in together], contexts)
-            except Exception:
-                logger.debug("a stack of %d messages failed", len(together), exc_info=True)
+            except Exception as error:
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                logger.warning("%d nodes answer one after the other, not together: %s", len(together), reason)
                 continue
             for message, reply, context in zip(together, made, contexts, strict=True):
                 replies[message.metadata.message_id] = _copy_message(reply)
