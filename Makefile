@@ -7,7 +7,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
-.PHONY: demo test test-deploy lint install clean
+.PHONY: demo test test-deploy soak lint install clean
 
 # The number after the time is a process's: two demos may begin in the same second.
 demo: $(INSTALLED)
@@ -22,6 +22,11 @@ test: lint
 # Real SuperLinks and SuperNodes on this machine; some minutes.
 test-deploy: $(INSTALLED)
 	$(PYTEST) --dist load --maxschedchunk 1 -m deploy
+
+# Two tiers on this machine under faults every few seconds, an hour long: docs/operations.md.
+soak: $(INSTALLED)
+	PYTHONPATH=.:deploy $(BIN)/python -m tests.deploy.soak --seconds $(or $(SOAK_SECONDS),3600) \
+	  "$(CURDIR)/results/soak-$(shell date +%Y%m%d-%H%M%S)"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -20,9 +20,10 @@ from espalier.app.algorithms.build import (
     under_cloud,
 )
 from espalier.app.algorithms.split_edges import check_cuts
+from espalier.app.asynchrony import AsynchronousRun, asynchronous_run
 from espalier.app.config import sections
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.unused import unused_keys
+from espalier.app.config.unused import stack_in_use
 from espalier.app.errors import UserError
 from espalier.app.federation import assign_edges, gather_clients, gather_devices
 from espalier.app.reports.bytes import ByteMeter
@@ -38,9 +39,12 @@ from espalier.app.tasks.task import Task
 from espalier.app.tiers.cloud import check_edges, gather_edges, refuse_rules_over_all_cells, remote_edges
 from espalier.app.tiers.edge_host import whole_radio_world
 from espalier.app.tiers.wire import Counted
-from espalier.clients.messages.cut import as_blocks
+from espalier.clients.messages.cut import Cut, as_blocks
+from espalier.clients.messages.lanes import Lanes
 from espalier.strategies import Guard, Hierarchical, Profile, ask_to_measure
 from espalier.strategies.randomness import derived_seed
+from espalier.strategies.split.fused import FusedTransport
+from espalier.strategies.split.transports import Transport
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class Federation:
         Counts bytes.
     world : World, optional
         Counts joules, and simulated seconds, where rounds are planned.
+    asynchronous : AsynchronousRun, optional (default: None)
+        The tier that waits for nobody.
     """
 
     profiles: Sequence[Profile]
@@ -66,6 +72,7 @@ class Federation:
     hierarchical: Hierarchical
     meter: ByteMeter
     world: World | None
+    asynchronous: AsynchronousRun | None = None
 
     @property
     def edges(self) -> dict[str, list[int]]:
@@ -85,14 +92,14 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
     check_averages(specs + [config.federation.edge_strategy] * (config.deploy.role != "cloud"), model)
     if config.algorithm.splits:
         cuts_of(config, model)
-    if config.stack and "stack" not in unused_keys(config):
+    if stack_in_use(config):
         check_stack(config.stack, task, model, compute_device(config.device))
     return task, model
 
 
-def cuts_of(config: RunConfig, model: nn.Module) -> tuple[int, ...]:
-    """Return the cuts of ``cut-layer``, all there are where it leaves them to plans; UserError for others."""
-    return check_cuts(config.split.cut_layer.numbers, config.split.cut_layer.text, model)
+def cuts_of(config: RunConfig, model: nn.Module) -> tuple[Cut, ...]:
+    """Return the clients' cuts in turn, all there are where they are left to plans; UserError for others."""
+    return check_cuts(config.split, model)
 
 
 @contextmanager
@@ -137,8 +144,11 @@ def assemble(
     model: nn.Module,
     streams: Streams | None = None,
     observers: Sequence[Any] = (),
+    lanes: Lanes | None = None,
 ) -> Federation:
     """Wait for the clients, group them and build the algorithm: for one server, a cloud, or an edge's host.
+
+    Clients that are in this process look for their edge in `lanes`.
 
     Raises
     ------
@@ -151,11 +161,39 @@ def assemble(
     client_of = {profile.node_id: profile.partition_id for profile in profiles}
     meter = ByteMeter(_tiers(config))
     world = planned_world(config, config.rule, topology, profiles, task, model) if config.rule else None
-    transport_of = partial(streams.transport, meter) if streams and trains_by_stream(config) else None
+    transport_of = transports(config, meter, streams, lanes)
     federation = alone(config.federation) if config.deploy.role == "edge" else config.federation
-    make_edge = edges_here(config, task, model, profiles, world, transport_of)
-    hierarchical = algorithm_over(config, federation, make_edge, topology, client_of, (meter, *observers))
-    return Federation(profiles, client_of, hierarchical, meter, world)
+    asynchronous = None if config.deploy.role == "edge" else asynchrony_of(config, topology, client_of, world)
+    make_edge = edges_here(config, task, model, profiles, world, transport_of, asynchronous)
+    observers = (meter, *observers)
+    hierarchical = algorithm_over(config, federation, make_edge, topology, client_of, observers, asynchronous)
+    return Federation(profiles, client_of, hierarchical, meter, world, asynchronous)
+
+
+def asynchrony_of(
+    config: RunConfig, topology: Mapping[str, Sequence[int]], client_of: Mapping[int, int], world: World | None
+) -> AsynchronousRun | None:
+    """Return the tier of a run that waits for nobody, if it has one."""
+    return asynchronous_run(
+        config.asynchrony,
+        config.seed,
+        topology,
+        client_of,
+        world,
+        is_flat=config.is_flat,
+        edge_rounds=config.federation.edge_rounds,
+    )
+
+
+def transports(
+    config: RunConfig, meter: ByteMeter, streams: Streams | None, lanes: Lanes | None
+) -> Callable[[str], Transport] | None:
+    """Return what makes the transport of an edge of a name; None where mini-batches travel by messages."""
+    if streams and trains_by_stream(config):
+        return partial(streams.transport, meter)
+    if lanes and config.split.execution == "fused":
+        return lambda edge: FusedTransport(lanes, on_passed=partial(meter.on_passed, edge))
+    return None
 
 
 def clients_and_edges(
@@ -163,6 +201,8 @@ def clients_and_edges(
 ) -> tuple[list[Profile], dict[str, list[int]]]:
     """Wait for the clients; return their profiles in client order, and their node ids by edge."""
     deploy, num_clients = config.deploy, config.federation.num_clients
+    if config.engine != "flower":  # on engines of our own nobody is late
+        deploy = deploy.model_copy(update={"reply_timeout": 0})
     edge_names = config.federation.edge_names.items
     gather = gather_devices if deploy.role == "edge" else partial(gather_clients, edge_names=edge_names)
     with streams.probes() if streams and measures(config) else nullcontext(ask_to_measure) as measure:
@@ -218,6 +258,7 @@ def algorithm_over(
     topology: Mapping[str, Sequence[int]],
     client_of: Mapping[int, int],
     observers: Sequence[Any],
+    asynchronous: AsynchronousRun | None = None,
 ) -> Hierarchical:
     """Return the config's algorithm over edges, wherever they run; UserError where strategies don't suit them."""
     try:
@@ -226,6 +267,7 @@ def algorithm_over(
             make_edge,
             topology,
             is_flat=config.is_flat,
+            over_edges=asynchronous.over_edges if asynchronous and not config.is_flat else Hierarchical,
             seed=config.seed,
             evaluate_every=config.report.evaluate_every,
             observers=observers,
@@ -299,15 +341,18 @@ def edges_here(
     model: nn.Module,
     profiles: Sequence[Profile],
     world: World | None,
-    transport_of: Callable[[str], Any] | None,
+    transport_of: Callable[[str], Transport] | None,
+    asynchronous: AsynchronousRun | None = None,
 ) -> MakeEdge:
     """Return the function that makes the edges that run in this process."""
     algorithm, federation = config.algorithm, config.federation
     client_of = {profile.node_id: profile.partition_id for profile in profiles}
-    legal = cuts_of(config, model) if algorithm.splits else ()
-    cut_of = cut_rule(config.split.cut_layer, legal, client_of, world)
+    cuts = cuts_of(config, model) if algorithm.splits else ()
+    cut_of = cut_rule(cuts, client_of, world, is_best=config.split.cut_layer.is_best)
     epochs = config.plan.max_local_rounds if config.rule else task.training.local_epochs
     most = replace(task.training, local_epochs=epochs)
+    # A guard that clips changes what a client sent: then each step waits for its verdict.
+    stacks = stack_in_use(config) > 0 and config.guard.mode != "clip"
     max_steps = {profile.node_id: most.num_steps(profile.num_train_examples) for profile in profiles}
 
     def make(name: str, size: int) -> Any:
@@ -325,12 +370,14 @@ def edges_here(
                 split=config.split,
                 device=compute_device(config.device),
                 max_steps=max_steps.__getitem__,
+                stacks=stacks,
             )
         )
 
-    make_edge: MakeEdge = make
+    make_edge: MakeEdge = asynchronous.over_clients(make) if asynchronous and config.is_flat else make
     if world and config.rule:
-        spec = federation.cloud_strategy if config.is_flat else federation.edge_strategy
+        from_cloud = algorithm.strategy_key == federation.cloud_strategy.key
+        spec = federation.cloud_strategy if from_cloud else federation.edge_strategy
         cells = config.cells if config.is_flat else 1
         make_edge = planned(make_edge, config.rule, config.plan, world, cells_per_edge=cells, spec=spec)
     if config.train.weighting == "equal":

@@ -5,22 +5,29 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from espalier.app.config.help import help_text
-from espalier.app.config.parse import parse_config, read_arguments
+from espalier.app.config.parse import parse_config, read_arguments, without_runtime
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.saved import saved_config
 from espalier.app.config.values import path_of
-from espalier.app.errors import Interrupted, UserError, bad_value
+from espalier.app.errors import Interrupted, UserError
 from espalier.app.logs import quiet_flower, show_own_lines
 from espalier.app.reports.final import result_table
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run, simulation
 
+# What else the first argument can ask for, and the module whose `main` does it.
+COMMANDS = {
+    "sweep": "espalier.app.sweeps.command",
+    "compare": "espalier.app.comparison.command",
+    "convert": "espalier.app.conversion.command",
+}
 USAGE = """python -m espalier KEY=VALUE ... [FILE.toml ...]
 
 Runs Espalier's Flower app in this process, without Flower's runtime; with engine=ray the clients on all cores.
@@ -28,6 +35,9 @@ Runs Espalier's Flower app in this process, without Flower's runtime; with engin
   python -m espalier algorithm=fedavg global-rounds=5 alpha=0.1
   python -m espalier experiment.toml seed=1 engine=ray
   python -m espalier resume=results/20260101-120000-h-fedavg-digits-seed0
+  python -m espalier sweep experiment.toml alpha=0.1,0.5 seed=0,1,2    many runs: see sweep --help
+  python -m espalier compare results/sweep                             tables and figures of runs: see compare --help
+  python -m espalier convert tiny-imagenet SRC DEST                    published data as image folders: convert --help
 
 keys and defaults, by section:
 
@@ -36,6 +46,9 @@ keys and defaults, by section:
 
 def main(arguments: Sequence[str]) -> int:
     """Run what a command line asks for and return the exit code."""
+    if arguments and arguments[0] in COMMANDS:
+        # Imported here: a single run has no use for the others.
+        return int(import_module(COMMANDS[arguments[0]]).main(arguments[1:]))
     if {"-h", "--help"} & set(arguments):
         print_help()
         return 0
@@ -70,10 +83,7 @@ def print_help() -> None:
 
 def _config(given: dict[str, Any]) -> RunConfig:
     """Return the config; a resumed run needs no key but `resume`, the rest comes from its folder."""
-    if given.get("engine", "in-process") not in ("in-process", "ray"):
-        allowed = "'in-process' or 'ray' for python -m app; for Flower's runtime type: flwr run ."
-        raise bad_value("engine", given["engine"], allowed)
-    values = {"engine": "in-process", **given}
+    values = without_runtime(given)
     if values.get("resume"):
         saved = saved_config(path_of("resume", str(values["resume"]))).as_dict()
         values = {**saved, "output-dir": "", **values}

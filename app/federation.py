@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from logging import getLogger
 from typing import TypeVar
 
@@ -54,18 +53,20 @@ def gather_clients(
     """
     profiles: dict[int, Profile] = {}
     are_there = False
-    ask = partial(_ask, grid, deploy, measure)
+
+    def fault_of(profile: Profile) -> str:
+        if edge_names and profile.edge and profile.edge not in edge_names:
+            return f"its edge-name is {profile.edge!r}: allowed is one of edge-names, {', '.join(edge_names)}"
+        if profile.partition_id >= num_clients:
+            return f"its partition-id is {profile.partition_id}: allowed is 0 to {num_clients - 1}"
+        return ""
+
+    ask = _asking(grid, deploy, measure, fault_of)
     try:
         for answers in answers_of_nodes(grid, num_clients, deploy.wait_for_nodes, ask):
             are_there = True
             for profile in answers:
-                if edge_names and profile.edge and profile.edge not in edge_names:
-                    fault = f"its edge-name is {profile.edge!r}: allowed is one of edge-names, {', '.join(edge_names)}"
-                elif profile.partition_id >= num_clients:
-                    fault = f"its partition-id is {profile.partition_id}: allowed is 0 to {num_clients - 1}"
-                else:
-                    fault = _taken(profiles, profile)
-                _take_in(profiles, profile, fault)
+                _take_in(profiles, profile)
             if len(profiles) == num_clients:
                 break
     except TimeoutError as error:
@@ -94,15 +95,17 @@ def gather_devices(grid: Grid, num_clients: int, deploy: Deploy, measure: Measur
     if deploy.edge_clients > num_clients:
         raise bad_value("deploy.edge-clients", deploy.edge_clients, f"at most num-clients = {num_clients}")
     profiles: dict[int, Profile] = {}
-    ask = partial(_ask, grid, deploy, measure)
+
+    def fault_of(profile: Profile) -> str:
+        if profile.edge in ("", deploy.edge_name):
+            return ""
+        return f"its edge-name is {profile.edge!r}: allowed is {deploy.edge_name!r}, the edge of this run"
+
+    ask = _asking(grid, deploy, measure, fault_of)
     try:
         for answers in answers_of_nodes(grid, deploy.edge_clients, deploy.wait_for_nodes, ask):
             for profile in answers:
-                if profile.edge not in ("", deploy.edge_name):
-                    fault = f"its edge-name is {profile.edge!r}: allowed is {deploy.edge_name!r}, the edge of this run"
-                else:
-                    fault = _taken(profiles, profile)
-                _take_in(profiles, profile, fault)
+                _take_in(profiles, profile)
             if len(profiles) >= deploy.edge_clients:
                 break
     except TimeoutError as error:
@@ -158,27 +161,34 @@ def answers_of_nodes(
         node_ids = list(grid.get_node_ids())
 
 
-def _ask(grid: Grid, deploy: Deploy, measure: Measure | None, node_ids: Iterable[int]) -> dict[int, Profile]:
-    """Return the profiles of nodes that have something to train on."""
-    profiles = ask_profiles(grid, node_ids, timeout_seconds=deploy.reply_timeout or None, measure=measure)
-    good = {profile.node_id: profile for profile in profiles if profile.num_train_examples > 0}
-    for profile in profiles:
-        if profile.node_id not in good:
-            leave_out(profile.node_id, f"it has {profile.num_train_examples} training examples: allowed is 1 or more")
-    return good
+def _asking(
+    grid: Grid, deploy: Deploy, measure: Measure | None, fault_of: Callable[[Profile], str]
+) -> Callable[[Iterable[int]], dict[int, Profile]]:
+    """Return what asks nodes for their profiles; those without a fault, and with something to train on, are good."""
+    said: set[tuple[int, str]] = set()  # nodes are asked again
+
+    def is_good(profile: Profile) -> bool:
+        fault = fault_of(profile)
+        if profile.num_train_examples < 1:
+            fault = f"it has {profile.num_train_examples} training examples: allowed is 1 or more"
+        if fault and (profile.node_id, fault) not in said:
+            said.add((profile.node_id, fault))
+            leave_out(profile.node_id, fault)
+        return not fault
+
+    def ask(node_ids: Iterable[int]) -> dict[int, Profile]:
+        timeout = deploy.reply_timeout or None
+        profiles = ask_profiles(grid, node_ids, timeout_seconds=timeout, measure=measure, is_good=is_good)
+        return {profile.node_id: profile for profile in profiles}
+
+    return ask
 
 
-def _taken(profiles: Mapping[int, Profile], profile: Profile) -> str:
-    """Return what is wrong with a node that says it is a client which another one is; empty for others."""
-    first = profiles.get(profile.partition_id)
-    return f"its partition-id, {profile.partition_id}, is that of node {first.node_id}" if first else ""
-
-
-def _take_in(profiles: dict[int, Profile], profile: Profile, fault: str) -> None:
-    if fault:
-        leave_out(profile.node_id, fault)
-    else:
-        profiles[profile.partition_id] = profile
+def _take_in(profiles: dict[int, Profile], profile: Profile) -> None:
+    """Take a node in, unless another one is the same client."""
+    first = profiles.setdefault(profile.partition_id, profile)
+    if first is not profile:
+        leave_out(profile.node_id, f"its partition-id, {profile.partition_id}, is that of node {first.node_id}")
 
 
 def leave_out(node_id: int, fault: str) -> None:

@@ -29,7 +29,7 @@ def personalise(
     number: int,
     timeout_seconds: float | None,
 ) -> None:
-    """Fine-tune the clients' heads from the trained model `arrays` and save them in ``heads.pt``."""
+    """Fine-tune the clients' heads from the trained model `arrays` and save those that are here in ``heads.pt``."""
     edges: dict[str, SplitEdge | RemoteEdge] = {n: innermost(edge) for n, edge in hierarchical.edges.items()}
     results: dict[str, Personalised] = converse(
         grid,
@@ -43,5 +43,6 @@ def personalise(
     for name, result in results.items():
         hierarchical.log_failures("personalisation", name, result.failures)
     heads = {client_of[n]: head for result in results.values() for n, head in result.heads.items()}
-    folder.write_file("heads.pt", lambda file: torch.save(dict(sorted(heads.items())), file))
+    if heads:  # those of clients with a tail stay there
+        folder.write_file("heads.pt", lambda file: torch.save(dict(sorted(heads.items())), file))
     folder.append_metrics([personalised_line(number, results, meter.take(), client_of)])

@@ -101,9 +101,9 @@ def take_back(state: RunState, hierarchical: Hierarchical, engine: Engine, world
     """
     with unfit_state():
         hierarchical.load_state_dict(state.strategies)
-        engine.load_clients_state(state.clients)
         if world:
             world.load_state_dict(state.world)
+        engine.load_clients_state(state.clients)  # last: edges that are served try what they will get
 
 
 def first_after_resume(rounds: Iterator[Round]) -> Iterator[Round]:

@@ -14,8 +14,8 @@ from espalier.app.algorithms.split_edges import head_weights
 from espalier.app.assembly import Federation, assemble, checked_task, streams_of
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies
-from espalier.app.config.unused import unused_keys
-from espalier.app.engines.engine import Engine, ServesEdges
+from espalier.app.config.unused import stack_in_use, unused_keys
+from espalier.app.engines.engine import Engine, serves_edges
 from espalier.app.engines.in_process import InProcess
 from espalier.app.errors import Interrupted, UserError, bad_value
 from espalier.app.memory import keep_memory
@@ -23,6 +23,8 @@ from espalier.app.personalisation import personalise
 from espalier.app.reports.closed_form import closed_form_bits
 from espalier.app.reports.final import write_final_reports
 from espalier.app.reports.folder import ResultsFolder, RunTitle, refuse_used
+from espalier.app.reports.initial import ROUND_0, initial_figures
+from espalier.app.reports.made_by import note_made_by
 from espalier.app.reports.observers import (
     RoundObserver,
     ServerEvaluation,
@@ -55,7 +57,7 @@ def simulation(config: RunConfig) -> Iterator[Engine]:
     """Open the engine that a run config names, other than Flower's."""
     num_clients, values, seed = config.federation.num_clients, config.as_dict(), config.seed
     if config.engine != "ray":
-        yield InProcess.open(num_clients, values, seed, config.stack)
+        yield InProcess.open(num_clients, values, seed, stack_in_use(config))
         return
     try:
         from espalier.app.engines.ray import Ray  # which other runs have no time for, and need not have
@@ -109,10 +111,10 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         state = resumable_state(config, folder, task, model) if folder else None
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
         streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
-        if isinstance(engine, ServesEdges) and not config.is_flat:
+        if serves_edges(engine) and not config.is_flat:
             federation, engine = assemble_served(config, engine, task, model, streams, observers=(progress,))
         else:
-            federation = assemble(config, engine.grid, task, model, streams, observers=(progress,))
+            federation = assemble(config, engine.grid, task, model, streams, observers=(progress,), lanes=engine.lanes)
         if folder is None:
             create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
             folder = opened.enter_context(create(path, config.as_dict()))
@@ -149,6 +151,7 @@ def _run_with(
 ) -> None:
     """Train with a federation, personalise, and report."""
     hierarchical, world = federation.hierarchical, federation.world
+    note_made_by(folder)
     if world:
         folder.write_json("world.json", world.describe())
     frozen = frozen_weights(config, model)
@@ -157,12 +160,23 @@ def _run_with(
     timeout = (config.deploy.reply_timeout or None) if config.engine == "flower" else None
     device = compute_device(config.device)
     observers: list[RoundObserver] = [
-        WriteMetrics(folder, federation.meter, federation.client_of, world, closed_form, tracker),
+        WriteMetrics(
+            folder,
+            federation.meter,
+            federation.client_of,
+            world,
+            closed_form,
+            tracker,
+            federation.asynchronous.tier if federation.asynchronous else None,
+        ),
         StateSaver(folder, hierarchical, engine, world, task.data_fingerprint(), federation.edges),
     ]
     if config.algorithm.has_model:
         observers.insert(0, ServerEvaluation(model, frozen, task, device, hierarchical))
     model.to(device)
+    if state is None and config.algorithm.has_model and config.report.evaluate_every:
+        here = config.federation.num_clients if config.engine != "flower" else 0
+        folder.write_json(ROUND_0, initial_figures(task, model, device, here))
     arrays = train(
         engine,
         hierarchical,
@@ -257,7 +271,7 @@ def closed_form_of(
     config: RunConfig, task: Task, model: nn.Module, profiles: Sequence[Profile]
 ) -> dict[str, float] | None:
     """Return the payload that the PHSFL paper's eq. 17 gives; None where it is not for such a run."""
-    if not config.algorithm.splits or config.rule or task.grows:
+    if not config.algorithm.splits or config.rule or task.grows or not config.split.tail_layer.is_none:
         return None
     cuts = config.split.cut_layer.numbers
     return closed_form_bits(as_blocks(model), task.example_input(), cuts, config.train, profiles)

@@ -19,6 +19,7 @@ from espalier.app.certificates import is_valid_for, self_signed
 from espalier.app.config.sections import Stream
 from espalier.app.errors import UserError, bad_value
 from espalier.app.reports.bytes import ByteMeter
+from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.frames import Format
 from espalier.clients.messages.profile import ProfileQuery
 from espalier.strategies.split.edges import cut_shapes
@@ -117,10 +118,13 @@ def open_streams(
         yield Streams(settings, server, patience_seconds)
 
 
-def largest_frame_bytes(model: nn.Sequential, example: Any, cuts: Iterable[int], payload: str, batch_size: int) -> int:
+def largest_frame_bytes(
+    model: nn.Sequential, example: Any, cuts: Iterable[Cut | int], payload: str, batch_size: int
+) -> int:
     """Return the bytes of the largest frame that a client with one of these cuts may send."""
     shapes, form = cut_shapes(model, example), Format(payload, torch.float32)
-    return min(max(form.frame_bytes(batch_size, shapes[cut]) for cut in cuts), MOST_FRAME_BYTES)
+    crossed = {place for cut in cuts for place in Cut.of(model, cut).places(model)}
+    return min(max(form.frame_bytes(batch_size, shapes[place]) for place in crossed), MOST_FRAME_BYTES)
 
 
 def checked_address(settings: Stream) -> str:

@@ -12,9 +12,10 @@ no evaluation. CIFAR10_FOLDER holds ``train/<class>/*`` and ``test/<class>/*``; 
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ from espalier.app.tasks.images import examples
 from espalier.clients.randomness import client_generator
 from espalier.clients.task import LocalTraining
 from espalier.clients.training import mini_batches
+from espalier.strategies import Hierarchical
 
 ROUNDS = 5
 Weights = dict[str, torch.Tensor]
@@ -45,22 +47,24 @@ def main() -> None:
     quiet_flower()
     with tempfile.TemporaryDirectory() as folder:
         data_dir = sys.argv[1] if len(sys.argv) > 1 else random_pixels(Path(folder))
-        config = parse_config(
-            {
-                "dataset": "image-folder",
-                "data-dir": str(Path(data_dir).absolute()),
-                "data.cache-dir": f"{folder}/cache",
-                "num-clients": 20,
-                "num-edges": 4,
-                "global-rounds": ROUNDS + 2,
-                "local-epochs": 5,
-                "batches-per-epoch": 5,
-                "learning-rate": 0.01,
-                "report.evaluate-every": 0,
-                "engine": "in-process",
-            }
-        )
-        measure(config)
+        measure(parse_config(settings(data_dir, folder)))
+
+
+def settings(data_dir: str | Path, folder: str) -> dict[str, Any]:
+    """Return the settings for the data in `data_dir`, with a cache in `folder`."""
+    return {
+        "dataset": "image-folder",
+        "data-dir": str(Path(data_dir).absolute()),
+        "data.cache-dir": f"{folder}/cache",
+        "num-clients": 20,
+        "num-edges": 4,
+        "global-rounds": ROUNDS + 2,
+        "local-epochs": 5,
+        "batches-per-epoch": 5,
+        "learning-rate": 0.01,
+        "report.evaluate-every": 0,
+        "engine": "in-process",
+    }
 
 
 def measure(config: RunConfig) -> None:
@@ -86,11 +90,14 @@ def measure(config: RunConfig) -> None:
     print(f"largest difference between the weights: {difference:.1e}")
 
 
-def hierarchical_rounds(config: RunConfig, start: Weights) -> Iterator[Weights]:
-    """Yield the global weights after each round of the config's algorithm."""
-    grid = InProcess.open(config.federation.num_clients, config.as_dict(), config.seed, config.stack).grid
-    federation = assemble(config, grid, *checked_task(config))
-    for outcome in federation.hierarchical.rounds(grid, ArrayRecord(start), config.federation.global_rounds):
+def hierarchical_rounds(
+    config: RunConfig, start: Weights, change: Callable[[Hierarchical], None] = lambda hierarchical: None
+) -> Iterator[Weights]:
+    """Yield the global weights after each round of the config's algorithm, which `change` may change first."""
+    engine = InProcess.open(config.federation.num_clients, config.as_dict(), config.seed, config.stack)
+    federation = assemble(config, engine.grid, *checked_task(config), lanes=engine.lanes)
+    change(federation.hierarchical)
+    for outcome in federation.hierarchical.rounds(engine.grid, ArrayRecord(start), config.federation.global_rounds):
         yield outcome.arrays.to_torch_state_dict()
 
 

@@ -3,13 +3,13 @@
 ``python -m benchmarks.split`` trains in turns with the in-process engine and with a bare PyTorch loop that makes the
 same forward and backward passes on the unsplit model: the model of ``make demo`` as there (`small-cnn` on the digits, 8
 clients on 2 edges, mini-batches of 16, 4 in an edge round, SFL-V1 at the edges), then `cnn` on 32x32 colour images,
-SFL-V1 with 5 clients x 50 mini-batches of 32. For each it prints the process's CPU seconds per round of both (medians
-after a warm-up), their ratio, and the largest difference between the weights they end with. Pixels are random; one
-thread; no evaluation.
+SFL-V1 with 5 clients x 50 mini-batches of 32; each without a message per mini-batch, and with. For each it prints the
+process's CPU seconds per round of both (medians after a warm-up), their ratio, and the largest difference between the
+weights they end with. Pixels are random; one thread; no evaluation.
 
-Then the last clients make 10 steps each over Flower's simulation runtime (Ray, two workers): with one message per
-step, which carries the cut gradient there and the next activations back, and with two, where another message goes to
-the client and back before each. It prints the steps per second of all clients together.
+Then the last clients make 10 steps each over Flower's simulation runtime (Ray, two workers): with one message per step,
+which carries the cut gradient there and the next activations back, and with two, where another message goes to the
+client and back before each. It prints the steps per second of all clients together.
 """
 
 import logging
@@ -38,6 +38,15 @@ from espalier.strategies import EdgeRounds, Update
 from espalier.strategies.exchange import Exchanges
 from espalier.strategies.views import MemberGrid
 
+IN_PROCESS = {"learning-rate": 0.01, "report.evaluate-every": 0, "engine": "in-process"}
+DEMO = {
+    "algorithm": "hsfl",
+    "alpha": 0.1,
+    "batches-per-epoch": 4,
+    "batch-size": 16,
+    "global-rounds": 32,
+    **IN_PROCESS,
+}
 STEPS = 10
 WORKERS = 2
 
@@ -100,6 +109,22 @@ def simulated_steps_per_second(config: RunConfig, wrap: Callable[[EdgeRounds], E
     return config.federation.num_clients * STEPS / seconds[-1]
 
 
+def settings_of_cnn(data_dir: str | Path, folder: str) -> dict[str, Any]:
+    """Return the settings of the larger model, for the data in `data_dir`, with a cache in `folder`."""
+    return {
+        "algorithm": "sfl-v1",
+        "dataset": "image-folder",
+        "data-dir": str(Path(data_dir).absolute()),
+        "data.cache-dir": f"{folder}/cache",
+        "partition": "iid",
+        "num-clients": 5,
+        "global-rounds": 9,
+        "local-epochs": 1,
+        "batches-per-epoch": 50,
+        **IN_PROCESS,
+    }
+
+
 def main() -> None:
     """Measure and print."""
     quiet_flower()
@@ -107,24 +132,11 @@ def main() -> None:
     warnings.simplefilter("ignore")  # Ray announces coming changes
     with tempfile.TemporaryDirectory() as folder:
         data_dir = sys.argv[1] if len(sys.argv) > 1 else random_pixels(Path(folder))
-        in_process = {"learning-rate": 0.01, "report.evaluate-every": 0, "engine": "in-process"}
-        demo = {"algorithm": "hsfl", "alpha": 0.1, "batches-per-epoch": 4, "batch-size": 16, "global-rounds": 32}
-        print("small-cnn, as in the demo")
-        measure(parse_config(demo | in_process))
-        values = {
-            "algorithm": "sfl-v1",
-            "dataset": "image-folder",
-            "data-dir": str(Path(data_dir).absolute()),
-            "data.cache-dir": f"{folder}/cache",
-            "partition": "iid",
-            "num-clients": 5,
-            "global-rounds": 9,
-            "local-epochs": 1,
-            "batches-per-epoch": 50,
-            **in_process,
-        }
-        print("cnn")
-        measure(parse_config(values))
+        values = settings_of_cnn(data_dir, folder)
+        for model, settings in (("small-cnn, as in the demo", DEMO), ("cnn", values)):
+            for execution in ("fused", "messages"):
+                print(f"{model}, split.execution={execution}")
+                measure(parse_config(settings | {"split.execution": execution}))
         few_steps = parse_config(values | {"batches-per-epoch": STEPS, "engine": "flower"})
         one = simulated_steps_per_second(few_steps, lambda edge: edge)
         two = simulated_steps_per_second(few_steps, TwoMessages)

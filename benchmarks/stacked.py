@@ -1,11 +1,11 @@
 """What training clients side by side saves.
 
-``python -m benchmarks.stacked`` trains the demo's model, `small-cnn` on the digits, with FedAvg on the in-process
-engine: 32 clients on 2 edges, 2 edge rounds of 25 mini-batches of 16, one thread, no evaluation. In turns with it runs
-a plain PyTorch loop that trains one client after the other on the same mini-batches. It prints CPU milliseconds per
-mini-batch of a client (median of 5 rounds, after one to warm up), with clients one after the other and with 8 and 32
-side by side, how many times as fast as the plain loop that is, and the largest difference between the weights after the
-first round.
+``python -m benchmarks.stacked`` trains the demo's model, `small-cnn` on the digits, on the in-process engine: whole
+with `h-fedavg`, then cut with `hsfl`; 32 clients on 2 edges, 2 edge rounds of 25 mini-batches of 16, one thread, no
+evaluation. In turns with it runs a plain PyTorch loop that trains one client after the other on the same mini-batches.
+It prints CPU milliseconds per mini-batch of a client (median of 5 rounds, after one to warm up), with clients one after
+the other and with 8 and 32 side by side, how many times as fast as the plain loop that is, and the largest difference
+between the weights after the first round.
 """
 
 import time
@@ -30,7 +30,16 @@ def main() -> None:
     """Measure and print."""
     quiet_flower()
     set_up_torch("cpu", 1)
+    keep_memory()
+    for algorithm in ("h-fedavg", "hsfl"):
+        print(algorithm)
+        measure(algorithm)
+
+
+def measure(algorithm: str) -> None:
+    """Run an algorithm and the plain loop in turns, and print the table."""
     values = {
+        "algorithm": algorithm,
         "num-clients": CLIENTS,
         "num-edges": 2,
         "edge-rounds": EDGE_ROUNDS,
@@ -48,7 +57,6 @@ def main() -> None:
     for stack in STACKS:
         name = f"{stack} clients side by side" if stack else "one after the other"
         runs[name] = hierarchical_rounds(parse_config(values | {"stack": stack}), start)
-    keep_memory()
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     first: dict[str, Weights] = {}
     for _ in track(range(ROUNDS + 1), "rounds"):

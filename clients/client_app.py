@@ -6,17 +6,22 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from .evaluation import evaluate
+from .fused import split_fused
 from .gateway import register_gateway_handlers
 from .measuring import measured_profile
+from .messages.lanes import Lanes
 from .messages.profile import ProfileQuery
 from .profile import profile_reply
 from .split import Sessions, register_split_handlers
+from .split_evaluation import register_split_evaluation_handlers
 from .stream import split_stream
 from .task import ClientTask
 from .training import train, train_accumulated
 
 
-def make_client_app(load_task: Callable[[Context], ClientTask], *, durable: bool = True) -> ClientApp:
+def make_client_app(
+    load_task: Callable[[Context], ClientTask], *, durable: bool = True, lanes: Lanes | None = None
+) -> ClientApp:
     """Return a ClientApp that trains, whole or split, and evaluates the tasks that `load_task` gives.
 
     On a node whose config has an ``edge-folder`` it is the gateway of an edge, see `espalier.clients.gateway`.
@@ -27,14 +32,21 @@ def make_client_app(load_task: Callable[[Context], ClientTask], *, durable: bool
         Called for every message; what is costly in it should be cached.
     durable : bool (default: True)
         Messages of one node may reach different processes, see `Sessions`.
+    lanes : Lanes, optional (default: None)
+        Where clients find the edges that are in this process, see `espalier.clients.fused`.
     """
     app = ClientApp()
     sessions = Sessions(durable)
     register_split_handlers(app, load_task, sessions)
+    register_split_evaluation_handlers(app, load_task)
 
     @app.train("split_stream")
     def handle_split_stream(message: Message, context: Context) -> Message:
         return split_stream(message, context, load_task(context), sessions)
+
+    @app.train("split_fused")
+    def handle_split_fused(message: Message, context: Context) -> Message:
+        return split_fused(message, context, load_task(context), lanes or Lanes())
 
     register_gateway_handlers(app)
 

@@ -1,6 +1,6 @@
 """Evaluation of a model on a client's own test set."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -11,6 +11,8 @@ from .messages.arrays import to_weights
 from .messages.train import ACCURACY, LOSS, Evaluate, Evaluated
 from .nested import concatenate, take
 from .task import ClientTask, Examples, Objective
+
+BATCH_SIZE = 512
 
 
 def evaluate(message: Message, task: ClientTask) -> Message:
@@ -28,24 +30,44 @@ def figures_on(
     prepare: Callable[[Any], Any],
     device: torch.device,
     objective: Objective,
-    batch_size: int = 512,
+    batch_size: int = BATCH_SIZE,
 ) -> dict[str, float]:
     """Return the mean loss and the other figures of a model in eval mode over `examples`, by name.
 
     Loss and accuracy are 0 for an empty set, for which there are no other figures.
     """
+    return figures_of(outputs_on(model, examples, prepare, device, batch_size), examples.labels, device, objective)
+
+
+def outputs_on(
+    model: nn.Module,
+    examples: Examples,
+    prepare: Callable[[Any], Any],
+    device: torch.device,
+    batch_size: int = BATCH_SIZE,
+) -> Iterator[Any]:
+    """Yield what a model, or its first blocks, in eval mode make of `examples`, by batches."""
     model.eval()
-    loss, correct = torch.zeros((), device=device), torch.zeros((), device=device)
-    kept, all_labels = [], examples.labels.to(device)
     for start in range(0, len(examples), batch_size):
-        batch = slice(start, start + batch_size)
-        outputs, labels = model(prepare(take(examples.inputs, batch, device))), all_labels[batch]
+        yield model(prepare(take(examples.inputs, slice(start, start + batch_size), device)))
+
+
+@torch.inference_mode()
+def figures_of(
+    batches: Iterable[Any], all_labels: Tensor, device: torch.device, objective: Objective
+) -> dict[str, float]:
+    """Return the figures of a model's outputs, as `figures_on`, which come in batches in the order of the labels."""
+    loss, correct = torch.zeros((), device=device), torch.zeros((), device=device)
+    kept, all_labels, start = [], all_labels.to(device), 0
+    for outputs in batches:
+        labels = all_labels[start : start + len(outputs)]
+        start += len(outputs)
         loss += objective.loss(outputs, labels, reduction="sum")
         if objective.metrics is None:
             correct += (outputs.argmax(1) == labels).sum()
         else:
             kept.append(outputs)
-    count = max(len(examples), 1)
+    count = max(len(all_labels), 1)
     figures = {LOSS: float(loss) / count}
     if objective.metrics is None:
         return figures | {ACCURACY: float(correct) / count}
@@ -58,7 +80,11 @@ def top_accuracies(task: ClientTask) -> list[float]:
     if not task.top_m:
         return []
     task.model.eval()
-    outputs = task.model(task.prepare(take(task.test.inputs, slice(None), task.device)))
+    return top_accuracies_of(task.model(task.prepare(take(task.test.inputs, slice(None), task.device))), task)
+
+
+def top_accuracies_of(outputs: Tensor, task: ClientTask) -> list[float]:
+    """Return the top-M accuracy of outputs, of shape (N, C), for the test examples for each M of `task.top_m`."""
     shares = top_m_accuracies(outputs, task.test.labels.to(task.device), max(task.top_m)).tolist()
     return [shares[m - 1] for m in task.top_m]
 

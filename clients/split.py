@@ -1,9 +1,13 @@
-"""The client half of split training: forward through the client block, backward from the cut gradient."""
+"""The client's part of split training: forward through its first blocks, backward from the cut gradient.
 
+A client that has the model's last blocks too, its tail, makes the forward and the backward pass of these in between.
+"""
+
+import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import cast
 
@@ -11,53 +15,138 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
-from torch import Tensor
+from torch import Tensor, nn
 
 from .messages.arrays import count_of, record_of, to_record, to_weights
 from .messages.cut import Cut, as_blocks, copied
 from .messages.split import (
     CUT,
+    FROZEN_HEAD,
     INDICES,
+    KEPT,
     LABELS_CHANGED,
     STEP,
+    TAIL,
     Activations,
-    Features,
+    FeatureGradient,
     LabelTerms,
     RegisteredLabels,
     SplitBegin,
-    SplitFeatures,
     SplitResult,
     SplitStep,
+    SplitTail,
 )
 from .messages.train import LOCAL_ROUNDS, SERVER_ROUND
 from .nested import take
 from .randomness import client_generator, client_seed, may_draw, seeded_torch
-from .task import ClientTask
+from .task import ClientTask, LocalTraining
 from .training import make_optimizer, mini_batches, planned
 
 # Records of a node's state.
 STATE = "split"
+TAIL_STATE = "split-tail"
 SALT = "labels-salt"
+# Keys of the one that says where a session is.
+AWAITS_FEATURES = "awaits-features"
+LOSS_SUM = "loss-sum"
+
+
+class Part:
+    """Consecutive blocks of a client's, copied, and what trains them in a round.
+
+    Parameters
+    ----------
+    blocks : nn.Sequential
+        The blocks; those that are frozen keep their weights.
+    training : LocalTraining
+        Settings of the optimizer.
+    frozen_head : bool (default: False)
+        The last block keeps its weights.
+    """
+
+    def __init__(self, blocks: nn.Sequential, training: LocalTraining, *, frozen_head: bool = False) -> None:
+        self.blocks = copied(blocks).train()
+        if frozen_head:
+            self.blocks[-1].requires_grad_(False)
+        parameters = [p for p in self.blocks.parameters() if p.requires_grad]
+        self.optimizer = make_optimizer(parameters, training) if parameters else None
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Take the blocks' weights out of those of more blocks."""
+        self.blocks.load_state_dict({name: weights[name] for name in self.blocks.state_dict()})
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        if self.optimizer is not None:
+            self.optimizer.zero_grad()
+
+    def step(self) -> None:
+        """Let the optimizer make a step."""
+        if self.optimizer is not None:
+            self.optimizer.step()
+
+    def snapshot(self) -> ArrayRecord:
+        """Return the blocks and the optimizer's state as arrays."""
+        tensors = {f"block/{name}": tensor for name, tensor in self.blocks.state_dict().items()}
+        for index, values in (self.optimizer.state_dict()["state"] if self.optimizer else {}).items():
+            tensors |= {f"optimizer/{index}/{name}": value for name, value in values.items() if value is not None}
+        return to_record(tensors)
+
+    def restore(self, arrays: ArrayRecord) -> None:
+        """Go to where `snapshot` was taken."""
+        block: dict[str, Tensor] = {}
+        states: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in to_weights(arrays).items():
+            kind, rest = name.split("/", 1)
+            if kind == "block":
+                block[rest] = tensor
+            else:
+                index, key = rest.split("/")
+                states.setdefault(int(index), {})[key] = tensor.clone()  # the optimizer takes it as its own
+        self.blocks.load_state_dict(block)
+        if self.optimizer is not None:
+            groups = self.optimizer.state_dict()["param_groups"]
+            self.optimizer.load_state_dict({"state": states, "param_groups": groups})
+
+
+@dataclass(frozen=True)
+class SessionTerms:
+    """What a client has to know of a round of split training, beside its weights.
+
+    Parameters
+    ----------
+    cut : Cut
+        Which blocks are the client's.
+    server_round : int
+        The round.
+    label_policy : "indices", "labels" or "kept"
+        What goes with the activations.
+    local_epochs : int
+        Local epochs to train for.
+    frozen_head : bool (default: False)
+        The head, in the client's tail, keeps its weights.
+    """
+
+    cut: Cut
+    server_round: int
+    label_policy: str
+    local_epochs: int
+    frozen_head: bool = False
 
 
 class Session:
     """A client's split training in one round, without any I/O.
 
     `forward` says what goes to the edge, `backward` is told what came back, in turns until the session `is_over`; then
-    there is a `result`.
+    there is a `result`. With a tail, `at_tail` comes between the two: it is told what the edge's blocks made of the
+    mini-batch, and says what goes there.
 
     Parameters
     ----------
     task : ClientTask
         Model, data and settings.
-    cut : Cut
-        Which blocks are the client's. They are copied; the round's weights are to be loaded.
-    server_round : int
-        The round.
-    label_policy : "indices" or "labels"
-        What goes with the activations.
-    local_epochs : int
-        Local epochs to train for.
+    terms : SessionTerms
+        What holds for the round. The client's blocks are copied; the round's weights are to be loaded.
 
     Raises
     ------
@@ -66,36 +155,57 @@ class Session:
 
     Attributes
     ----------
+    front : Part
+        The client's first blocks.
+    tail : Part, optional
+        Its last ones, where it has some.
     batches : list[Tensor]
         The mini-batches of the round, as indices.
     step : int
         The mini-batch that goes forward next, or whose cut gradient is due.
+    awaits_features : bool
+        Whether its features are due before, for the tail.
+    loss_sum : float
+        The sum of the tail's losses so far, over the examples seen.
     """
 
-    def __init__(self, task: ClientTask, cut: Cut, server_round: int, label_policy: str, local_epochs: int) -> None:
-        if task.num_train(server_round) == 0:
+    def __init__(self, task: ClientTask, terms: SessionTerms) -> None:
+        if task.num_train(terms.server_round) == 0:
             raise ValueError("it has no training examples yet")
-        training = replace(task.training, local_epochs=local_epochs).at(server_round)
-        order = client_generator(task.seed, task.partition_id, server_round, "batches")
+        training = replace(task.training, local_epochs=terms.local_epochs).at(terms.server_round)
+        order = client_generator(task.seed, task.partition_id, terms.server_round, "batches")
+        model, cut = as_blocks(task.model), terms.cut
         self.task = task
-        self.server_round = server_round
-        self.label_policy = label_policy
-        self.local_epochs = local_epochs
-        self.cut = cut
-        self.block = copied(cut.client_side(as_blocks(task.model))).train()
-        self.optimizer = make_optimizer(list(self.block.parameters()), training)
-        self.batches = list(mini_batches(task.num_train(server_round), training, order))
+        self.terms = terms
+        self.server_round = terms.server_round
+        self.front = Part(cut.front(model), training)
+        self.tail = Part(cut.tail(model), training, frozen_head=terms.frozen_head) if cut.has_tail(model) else None
+        self.batches = list(mini_batches(task.num_train(terms.server_round), training, order))
         self.step = 0
-        self._draws = task.prepare_draws or may_draw(self.block)
-        self._output: Tensor | None = None  # of the block, with its graph
+        self.awaits_features = False
+        self.loss_sum = 0.0
+        self._draws = task.prepare_draws or may_draw(self.front.blocks)
+        self._tail_draws = self.tail is not None and may_draw(self.tail.blocks)
+        self._output: Tensor | None = None  # of the first blocks, with its graph
 
     @classmethod
     def begin(cls, task: ClientTask, instruction: SplitBegin) -> "Session":
-        """Return the session that an instruction begins, with the client block that it brings."""
-        local_epochs = planned(task.training, instruction.config).local_epochs
-        cut = Cut.of(as_blocks(task.model), instruction.cut)
-        session = cls(task, cut, instruction.server_round, instruction.labels.policy, local_epochs)
-        session.block.load_state_dict(to_weights(instruction.block))
+        """Return the session that an instruction begins, with the weights that it brings."""
+        model = as_blocks(task.model)
+        last = len(model) if instruction.tail is None else instruction.tail
+        session = cls(
+            task,
+            SessionTerms(
+                cut=Cut.of(model, Cut(instruction.cut, last)),
+                server_round=instruction.server_round,
+                label_policy=instruction.labels.policy,
+                local_epochs=planned(task.training, instruction.config).local_epochs,
+                frozen_head=instruction.frozen_head,
+            ),
+        )
+        weights = to_weights(instruction.block)
+        for part in (session.front, session.tail) if session.tail else (session.front,):
+            part.load(weights)
         return session
 
     @property
@@ -104,30 +214,52 @@ class Session:
         return self.step == len(self.batches)
 
     def forward(self) -> Activations:
-        """Send the next mini-batch through the client block (step 1 of a split step) and keep the graph."""
-        task, batch = self.task, self.batches[self.step]
-        self._output = self._output_of(batch)
+        """Send the next mini-batch through the client's first blocks (step 1 of a split step) and keep the graph."""
+        task, batch, policy = self.task, self.batches[self.step], self.terms.label_policy
+        with self._seeded(self._draws, f"dropout/{self.step}"):
+            self._output = cast(Tensor, self.front.blocks(task.prepare(take(task.train.inputs, batch, task.device))))
+        self.awaits_features = self.tail is not None
         return Activations(
             values=self._output,
-            label_policy=self.label_policy,
-            numbers=_numbers(batch, task, self.label_policy),
+            label_policy=policy,
+            numbers=label_numbers(batch, task, policy),
             step=self.step,
             num_steps=len(self.batches),
             num_examples=task.num_train(self.server_round),
         )
 
-    def _output_of(self, batch: Tensor) -> Tensor:
-        """Return what the block makes of a mini-batch; what is drawn for it, as by dropout, follows the seed."""
-        task = self.task
-        seeded: AbstractContextManager[None] = nullcontext()
-        if self._draws:  # to seed takes as long as a small layer
-            dropout = client_seed(task.seed, task.partition_id, self.server_round, f"dropout/{self.step}")
-            seeded = seeded_torch(dropout, task.device)
-        with seeded:
-            return cast(Tensor, self.block(task.prepare(take(task.train.inputs, batch, task.device))))
+    def at_tail(self, features: Tensor) -> Tensor:
+        """Send the edge's features through the tail and step it; return the mean loss's gradient with respect to them.
+
+        Parameters
+        ----------
+        features : Tensor
+            Shape (N, ...), of the mini-batch that went forward.
+
+        Raises
+        ------
+        ValueError
+            If they are not those of a mini-batch of this size, or the loss is not finite.
+        """
+        assert self.tail is not None
+        task, batch = self.task, self.batches[self.step]
+        if len(features) != len(batch):
+            raise ValueError(f"features of shape {tuple(features.shape)} for a mini-batch of {len(batch)}")
+        inputs = features.to(task.device).requires_grad_(True)
+        with self._seeded(self._tail_draws, f"dropout/{self.step}/tail"):
+            outputs = self.tail.blocks(inputs)
+        loss = task.objective.loss(outputs, task.train.labels[batch].to(task.device))
+        if not math.isfinite(value := loss.item()):
+            raise ValueError(f"the loss of mini-batch {self.step} is {value}")
+        self.tail.zero_grad()
+        loss.backward()
+        self.tail.step()
+        self.loss_sum += value * len(batch)
+        self.awaits_features = False
+        return cast(Tensor, inputs.grad)
 
     def backward(self, gradient: Tensor) -> None:
-        """Finish the backward pass from the cut gradient and step the client block (step 5 of a split step).
+        """Finish the backward pass from the cut gradient and step the first blocks (step 5 of a split step).
 
         Raises
         ------
@@ -138,40 +270,37 @@ class Session:
         assert output is not None
         if gradient.shape != output.shape:
             raise ValueError(f"cut gradient of shape {tuple(gradient.shape)} for {tuple(output.shape)}")
-        self.optimizer.zero_grad()
+        self.front.zero_grad()
         output.backward(gradient.to(output.device, output.dtype))
-        self.optimizer.step()
+        self.front.step()
         self._output = None
         self.step += 1
 
     def result(self) -> SplitResult:
         """Return what the client has learned."""
-        block = to_record(self.block.state_dict())
-        return SplitResult(block, self.task.num_train(self.server_round), self.step - 1)
+        count, step = self.task.num_train(self.server_round), self.step - 1
+        weights, loss = self.front.blocks.state_dict(), None
+        if self.tail is not None:
+            trained = self.tail.blocks[:-1] if self.terms.frozen_head else self.tail.blocks
+            weights |= trained.state_dict()
+            loss = self.loss_sum / sum(map(len, self.batches))
+        return SplitResult(to_record(weights), count, step, loss)
 
-    def snapshot(self) -> ArrayRecord:
-        """Return the client block and its optimizer's state as arrays, as they are before a forward pass."""
-        tensors = {f"block/{name}": tensor for name, tensor in self.block.state_dict().items()}
-        for index, values in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer/{index}/{name}": value for name, value in values.items() if value is not None}
-        return to_record(tensors)
-
-    def restore(self, arrays: ArrayRecord, step: int) -> None:
-        """Go to where `snapshot` was taken, and make the forward pass of that step again."""
-        block: dict[str, Tensor] = {}
-        states: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in to_weights(arrays).items():
-            kind, rest = name.split("/", 1)
-            if kind == "block":
-                block[rest] = tensor
-            else:
-                index, key = rest.split("/")
-                states.setdefault(int(index), {})[key] = tensor.clone()  # the optimizer takes it as its own
-        self.block.load_state_dict(block)
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": states, "param_groups": groups})
+    def restore(self, front: ArrayRecord, tail: ArrayRecord | None, step: int, *, awaits_features: bool) -> None:
+        """Go to where snapshots of the parts were taken, and make the forward pass of that step again."""
+        self.front.restore(front)
+        if self.tail is not None and tail is not None:
+            self.tail.restore(tail)
         self.step = step
         self.forward()
+        self.awaits_features = awaits_features
+
+    def _seeded(self, draws: bool, purpose: str) -> AbstractContextManager[None]:
+        """Let what is drawn, as by dropout, follow the seed; to seed takes as long as a small layer."""
+        if not draws:
+            return nullcontext()
+        task = self.task
+        return seeded_torch(client_seed(task.seed, task.partition_id, self.server_round, purpose), task.device)
 
 
 class Sessions:
@@ -191,49 +320,72 @@ class Sessions:
     def put(self, context: Context, session: Session) -> Activations:
         """Keep a session, make the forward pass of its next mini-batch, and return what goes to the edge."""
         if self._durable:
-            context.state[STATE] = session.snapshot()
-            context.state[STATE + "-at"] = MetricRecord(
-                {
-                    SERVER_ROUND: session.server_round,
-                    STEP: session.step,
-                    CUT: session.cut.first,
-                    LOCAL_ROUNDS: session.local_epochs,
-                }
-            )
+            context.state[STATE] = session.front.snapshot()
             # Some of earlier rounds went on in other processes: their graphs would stay. Edges may be a round apart.
             self._alive = {n: s for n, s in self._alive.items() if s.server_round >= session.server_round - 1}
         activations = session.forward()
-        self._alive[context.node_id] = session
+        self.keep(context, session)
         return activations
 
-    def take(self, context: Context, task: ClientTask, instruction: SplitStep) -> Session:
-        """Return the session that waits for the cut gradient of an instruction, and forget it.
+    def keep(self, context: Context, session: Session) -> None:
+        """Keep a session whose mini-batch is on its way: its first blocks are kept as before the forward pass."""
+        if self._durable:
+            terms = session.terms
+            at: dict[str, int | float | list[int] | list[float]] = {
+                SERVER_ROUND: session.server_round,
+                STEP: session.step,
+                CUT: terms.cut.first,
+                LOCAL_ROUNDS: terms.local_epochs,
+            }
+            if session.tail is not None:
+                context.state[TAIL_STATE] = session.tail.snapshot()
+                at |= {TAIL: terms.cut.last, FROZEN_HEAD: int(terms.frozen_head)}
+                at |= {AWAITS_FEATURES: int(session.awaits_features), LOSS_SUM: session.loss_sum}
+            context.state[STATE + "-at"] = MetricRecord(at)
+        self._alive[context.node_id] = session
+
+    def take(self, context: Context, task: ClientTask, instruction: SplitStep | SplitTail) -> Session:
+        """Return the session that waits for what an instruction brings, and forget it.
 
         Raises
         ------
         ValueError
             If there is none: the message is of another round or another step.
         """
-        due = server_round, step = instruction.server_round, instruction.step
+        brings_features = isinstance(instruction, SplitTail)
+        due = server_round, step, _ = instruction.server_round, instruction.step, brings_features
         alive = self._alive.pop(context.node_id, None)
-        session = alive if alive and (alive.server_round, alive.step) == due else None
+        session = alive if alive and (alive.server_round, alive.step, alive.awaits_features) == due else None
         if session and not self._durable:
             return session
         at = context.state.metric_records.get(STATE + "-at", MetricRecord())
-        if self._durable and (at.get(SERVER_ROUND), at.get(STEP)) == due:
-            if session is None:
-                first, local_epochs = count_of(at, CUT), count_of(at, LOCAL_ROUNDS)
-                cut = Cut.of(as_blocks(task.model), first)
-                session = Session(task, cut, server_round, instruction.label_policy, local_epochs)
-                session.restore(record_of(context.state, STATE), step)
-            return session
-        raise ValueError(f"no mini-batch of round {server_round}, step {step} waits for a cut gradient")
+        if self._durable and (at.get(SERVER_ROUND), at.get(STEP), bool(at.get(AWAITS_FEATURES, 0))) == due:
+            return session or _restored(context, task, at, instruction.label_policy)
+        what = "features" if brings_features else "a cut gradient"
+        raise ValueError(f"no mini-batch of round {server_round}, step {step} waits for {what}")
 
     def drop(self, context: Context) -> None:
         """Forget the node's session, its state too."""
         self._alive.pop(context.node_id, None)
-        for name in (STATE, STATE + "-at"):
+        for name in (STATE, TAIL_STATE, STATE + "-at"):
             context.state.pop(name, None)
+
+
+def _restored(context: Context, task: ClientTask, at: MetricRecord, label_policy: str) -> Session:
+    """Return the session that a node's state holds."""
+    last = count_of(at, TAIL) if TAIL in at else len(as_blocks(task.model))
+    terms = SessionTerms(
+        cut=Cut(count_of(at, CUT), last),
+        server_round=count_of(at, SERVER_ROUND),
+        label_policy=label_policy,
+        local_epochs=count_of(at, LOCAL_ROUNDS),
+        frozen_head=bool(at.get(FROZEN_HEAD, 0)),
+    )
+    session, awaits_features = Session(task, terms), bool(at.get(AWAITS_FEATURES, 0))
+    tail = record_of(context.state, TAIL_STATE) if session.tail else None
+    session.restore(record_of(context.state, STATE), tail, count_of(at, STEP), awaits_features=awaits_features)
+    session.loss_sum = cast(float, at.get(LOSS_SUM, 0.0))
+    return session
 
 
 Handler = Callable[[Message, Context, ClientTask, Sessions], Message]
@@ -270,6 +422,15 @@ def split_begin(message: Message, context: Context, task: ClientTask, sessions: 
     return Message(sessions.put(context, session).to_content(), reply_to=message)
 
 
+def split_tail(message: Message, context: Context, task: ClientTask, sessions: Sessions) -> Message:
+    """Answer ``train.split_tail``: compute the loss of the edge's features, and send its gradient."""
+    instruction = SplitTail.from_content(message.content)
+    session = sessions.take(context, task, instruction)
+    gradient = FeatureGradient(session.at_tail(instruction.features), instruction.step)
+    sessions.keep(context, session)
+    return Message(gradient.to_content(), reply_to=message)
+
+
 def split_step(message: Message, context: Context, task: ClientTask, sessions: Sessions) -> Message:
     """Answer ``train.split_step``: apply the cut gradient and send the next mini-batch's activations."""
     session = _apply_gradient(message, context, task, sessions)
@@ -289,27 +450,6 @@ def register_labels(message: Message, context: Context, task: ClientTask) -> Mes
     return Message(labels.to_content(), reply_to=message)
 
 
-@torch.no_grad()
-def fine_tuning_features(message: Message, context: Context, task: ClientTask) -> Message:
-    """Answer ``train.split_features``: the activations of mini-batches for fine-tuning a head, all in one reply.
-
-    The client block is frozen, in eval mode; ``num-steps`` mini-batches are drawn as for a round of their own.
-    """
-    asked = SplitFeatures.from_content(message.content)
-    check_registered(context, task, asked.labels)
-    model = as_blocks(task.model)
-    block = copied(Cut.of(model, asked.cut).client_side(model))
-    block.load_state_dict(to_weights(asked.block))
-    block.eval()
-    order = client_generator(task.seed, task.partition_id, 0, "fine-tuning")
-    training = type(task.training)(batches_per_epoch=asked.num_steps, batch_size=task.training.batch_size)
-    batches = list(mini_batches(len(task.train), training, order))
-    outputs = [block(task.prepare(take(task.train.inputs, batch, task.device))) for batch in batches]
-    policy = asked.labels.policy
-    features = Features(outputs, policy, _numbers(torch.cat(batches), task, policy), len(task.train))
-    return Message(features.to_content(), reply_to=message)
-
-
 def register_split_handlers(app: ClientApp, load_task: Callable[[Context], ClientTask], sessions: Sessions) -> None:
     """Register the handlers of split training with a ClientApp.
 
@@ -322,15 +462,17 @@ def register_split_handlers(app: ClientApp, load_task: Callable[[Context], Clien
     sessions : Sessions
         Keeps sessions between messages.
     """
-    for action, handler in (("split_begin", split_begin), ("split_step", split_step), ("split_end", split_end)):
+    handlers: dict[str, Handler] = {
+        "split_begin": split_begin,
+        "split_tail": split_tail,
+        "split_step": split_step,
+        "split_end": split_end,
+    }
+    for action, handler in handlers.items():
 
         @app.train(action)
         def handle(message: Message, context: Context, handler: Handler = handler) -> Message:
             return handler(message, context, load_task(context), sessions)
-
-    @app.train("split_features")
-    def handle_features(message: Message, context: Context) -> Message:
-        return fine_tuning_features(message, context, load_task(context))
 
     @app.query("labels")
     def handle_labels(message: Message, context: Context) -> Message:
@@ -344,6 +486,8 @@ def _apply_gradient(message: Message, context: Context, task: ClientTask, sessio
     return session
 
 
-def _numbers(batch: Tensor, task: ClientTask, label_policy: str) -> np.ndarray:
-    """Return what goes with the activations of a mini-batch, int32: its labels, or sample indices alone."""
+def label_numbers(batch: Tensor, task: ClientTask, label_policy: str) -> np.ndarray | None:
+    """Return what goes with the activations of a mini-batch, int32: its labels, or sample indices alone, or nothing."""
+    if label_policy == KEPT:
+        return None
     return (batch if label_policy == INDICES else task.train.labels[batch]).to(torch.int32).cpu().numpy()

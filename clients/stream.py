@@ -2,18 +2,31 @@
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 
 import grpc
 import torch
 from flwr.app import Context, Error, Message, MetricRecord
+from torch import Tensor
 
-from .messages.frames import METHOD, PROBE_BYTES, TOKEN_KEY, Format, StreamTicket, pack, unpack_gradient
+from .messages.frames import (
+    METHOD,
+    PROBE_BYTES,
+    TOKEN_KEY,
+    Feedback,
+    Format,
+    Frame,
+    StreamTicket,
+    pack,
+    unpack_features,
+    unpack_gradient,
+)
 from .messages.profile import key_of
-from .messages.split import STREAM_WITHDRAWN, SplitStream
+from .messages.split import INDICES, STREAM_WITHDRAWN, SplitStream
 from .split import Session, Sessions, check_registered
 from .task import ClientTask
 
@@ -143,11 +156,11 @@ def split_stream(message: Message, context: Context, task: ClientTask, sessions:
     instruction = SplitStream.from_content(message.content)
     sessions.drop(context)  # of a round by messages that was broken off
     check_registered(context, task, instruction.begin.labels)
-    session, rates = Session.begin(task, instruction.begin), []
+    session, feedback, rates = Session.begin(task, instruction.begin), Feedback(), []
     try:
         with open_stream(instruction.ticket, instruction.timeout_seconds) as stream:
             while not session.is_over:
-                rates.append(_step(session, stream, instruction.payload))
+                rates.append(_step(session, stream, instruction.payload, feedback))
     except Withdrawn as withdrawn:
         return Message(Error(STREAM_WITHDRAWN, str(withdrawn)), reply_to=message)
     context.state[LINK] = MetricRecord({LINK_BITS_PER_SECOND: statistics.median(rates)})
@@ -179,14 +192,35 @@ def measure_link(ticket: StreamTicket, num_frames: int = 4) -> float:
     return 2 * 8 * num_frames * len(frame) / max(seconds, SHORTEST_SECONDS)
 
 
-def _step(session: Session, stream: Stream, payload: str) -> float:
+def _step(session: Session, stream: Stream, payload: str, feedback: Feedback) -> float:
     """Make a split step and return the bits per second of its frames."""
     batch = session.forward()
-    form, labels = Format(payload, batch.values.dtype), torch.from_numpy(batch.numbers)
-    sent = pack(form, batch.values, step=batch.step, num_steps=batch.num_steps, labels=labels)
-    started = time.perf_counter()
-    received = stream.exchange(sent)
-    seconds = time.perf_counter() - started
-    gradient = unpack_gradient(form, received, step=batch.step, shape=tuple(batch.values.shape))
-    session.backward(gradient.values)
-    return 8 * (len(sent) + len(received)) / max(seconds - gradient.seconds_held, SHORTEST_SECONDS)
+    form, link = Format(payload, batch.values.dtype), _Link(stream)
+    labels = None if batch.numbers is None else torch.from_numpy(batch.numbers)
+    # Where the labels travel, or are kept, the edge does not know the samples, and neither end feeds back.
+    values = feedback.added(form, batch.values, batch.numbers if batch.label_policy == INDICES else None)
+    sent = pack(form, values, step=batch.step, num_steps=batch.num_steps, labels=labels)
+    if session.awaits_features:
+        as_features = partial(unpack_features, form, step=batch.step, num_samples=len(batch.values))
+        sent = pack(form, session.at_tail(link.exchange(sent, as_features)), step=batch.step)
+    as_gradient = partial(unpack_gradient, form, step=batch.step, shape=tuple(batch.values.shape))
+    session.backward(link.exchange(sent, as_gradient))
+    return link.bits / max(link.seconds, SHORTEST_SECONDS)
+
+
+class _Link:
+    """Exchanges frames, and adds up their bits and how long they were on the way."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.bits, self.seconds = 0, 0.0
+        self._stream = stream
+
+    def exchange(self, sent: bytes, read: Callable[[bytes], Frame]) -> Tensor:
+        """Send a frame and return the tensor of its answer."""
+        started = time.perf_counter()
+        received = self._stream.exchange(sent)
+        seconds = time.perf_counter() - started
+        frame = read(received)
+        self.bits += 8 * (len(sent) + len(received))
+        self.seconds += seconds - frame.seconds_held
+        return frame.values

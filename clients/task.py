@@ -49,6 +49,8 @@ class LocalTraining:
         Starts afresh in every round. A callable makes it from the parameters and the learning rate.
     learning_rate, momentum, weight_decay : float
         Of the optimizer; momentum is SGD's.
+    drop_last : bool (default: False)
+        A pass over the data leaves out its last mini-batch if that is smaller than the others.
     schedule : Callable[[float, int], float], optional (default: None)
         The learning rate in a round, by `learning_rate` and the round. None: the same in all.
     """
@@ -60,17 +62,28 @@ class LocalTraining:
     learning_rate: float = 0.01
     momentum: float = 0.0
     weight_decay: float = 0.0
+    drop_last: bool = False
     schedule: Callable[[float, int], float] | None = None
 
     def num_steps(self, num_examples: int) -> int:
         """Return the number of mini-batches in a round of a client with so many examples."""
-        return self.local_epochs * (self.batches_per_epoch or -(-num_examples // self.batch_size))
+        of_a_pass = batches_of_a_pass(num_examples, self.batch_size, drop_last=self.drop_last)
+        return self.local_epochs * (self.batches_per_epoch or of_a_pass)
 
     def at(self, server_round: int) -> "LocalTraining":
         """Return how a client trains in a round."""
         if self.schedule is None:
             return self
         return replace(self, learning_rate=self.schedule(self.learning_rate, server_round), schedule=None)
+
+
+def batches_of_a_pass(num_examples: int, batch_size: int, *, drop_last: bool) -> int:
+    """Return the number of mini-batches of a pass over a client's data.
+
+    With `drop_last` the last one is left out if it is smaller than the others; one that is the only one stays.
+    """
+    full, rest = divmod(num_examples, batch_size)
+    return full if full and drop_last else full + (rest > 0)
 
 
 @dataclass(frozen=True)

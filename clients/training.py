@@ -12,7 +12,7 @@ from .messages.train import LOCAL_ROUNDS, AccumulatedGradient, Train, Trained
 from .nested import take
 from .optimizers import SGD, Adam
 from .randomness import client_generator, client_seed, seeded_torch
-from .task import ClientTask, LocalTraining
+from .task import ClientTask, LocalTraining, batches_of_a_pass
 
 
 @dataclass(frozen=True)
@@ -151,12 +151,15 @@ def mini_batches(num_examples: int, training: LocalTraining, generator: torch.Ge
     """Yield the indices of one round's mini-batches.
 
     Every epoch starts with a fresh permutation. An epoch of more mini-batches than the data hold goes on with
-    another permutation; one of fewer leaves the rest out.
+    another permutation; one of fewer leaves the rest out. With `drop_last` every permutation ends with its last full
+    mini-batch.
     """
+    of_a_pass = batches_of_a_pass(num_examples, training.batch_size, drop_last=training.drop_last)
     for _ in range(training.local_epochs):
-        left = training.batches_per_epoch or -(-num_examples // training.batch_size)
+        left = training.batches_per_epoch or of_a_pass
         while left > 0:
-            batches = torch.randperm(num_examples, generator=generator).split(training.batch_size)[:left]
+            batches = torch.randperm(num_examples, generator=generator).split(training.batch_size)
+            batches = batches[: min(left, of_a_pass or left)]
             left -= len(batches)
             yield from batches
 

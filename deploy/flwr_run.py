@@ -22,6 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 START_SECONDS = 60.0
+STOP_SECONDS = 60.0
 
 
 def flwr_run(app: str, options: Sequence[str] = ()) -> int:
@@ -54,8 +55,28 @@ def run_app(app: str, options: Sequence[str], environment: Mapping[str, str], su
         status = 130
     if run_id:
         print("interrupted; stopping the run", file=sys.stderr)
-        subprocess.run(["flwr", "stop", run_id, *name], env=environment, check=False, capture_output=True, timeout=60)
+        stop_run(run_id, environment, name)
     return status
+
+
+def stop_run(run_id: str, environment: Mapping[str, str], name: Sequence[str] = ()) -> None:
+    """Stop a run, if its SuperLink answers."""
+    command = ["flwr", "stop", run_id, *name]
+    with suppress(subprocess.TimeoutExpired):
+        subprocess.run(command, env=environment, check=False, capture_output=True, timeout=STOP_SECONDS)
+
+
+def runs_going_on(environment: Mapping[str, str], name: Sequence[str] = ()) -> list[str]:
+    """Return the ids of the runs that are not over on a SuperLink; none if it does not answer."""
+    command = ["flwr", "list", *name, "--format", "json"]
+    try:
+        done = subprocess.run(
+            command, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=STOP_SECONDS
+        )
+        runs = json.loads(done.stdout)["runs"]
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError, ValueError, KeyError):
+        return []
+    return [str(run["run-id"]) for run in runs if not run["status"].startswith("finished")]
 
 
 def completed(run_id: str, environment: Mapping[str, str], name: Sequence[str] = ()) -> bool:

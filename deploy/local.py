@@ -159,19 +159,8 @@ def two_tiers(
 
 def start_edge_run(edge: "Federation", app: Path, name: str, meeting: Path, options: Sequence[str]) -> None:
     """Start the long run of an edge and wait until it has its devices and serves the gateway."""
-    results = next(
-        folder for i in count(1) if not (folder := edge.folder / ("results" if i == 1 else f"results-{i}")).exists()
-    )
-    settings = {
-        "deploy.role": "edge",
-        "deploy.edge-name": name,
-        "deploy.edge-clients": len(edge.supernodes),
-        "deploy.edge-folder": str(meeting),
-        "output-dir": str(results),
-        # These are for the cloud's run; and the edges share this machine's ports.
-        "resume": "",
-        "stream.port": 0,
-    }
+    results = new_results(edge.folder)
+    settings = edge_settings(name, len(edge.supernodes), meeting, results)
     run_id = start_run(app, [*options, *run_config(settings)], edge.environment)
     deadline, asked = time.monotonic() + START_SECONDS, time.monotonic()
     while not (results / "config.json").exists():
@@ -184,7 +173,27 @@ def start_edge_run(edge: "Federation", app: Path, name: str, meeting: Path, opti
         asked = time.monotonic()
 
 
-@dataclass(frozen=True)
+def new_results(folder: Path) -> Path:
+    """Return the path of the next results folder in a folder."""
+    names = ("results" if i == 1 else f"results-{i}" for i in count(1))
+    return next(results for name in names if not (results := folder / name).exists())
+
+
+def edge_settings(name: str, num_clients: int, meeting: Path, results: Path) -> dict[str, object]:
+    """Return what the run of an edge has other than the cloud's."""
+    return {
+        "deploy.role": "edge",
+        "deploy.edge-name": name,
+        "deploy.edge-clients": num_clients,
+        "deploy.edge-folder": str(meeting),
+        "output-dir": str(results),
+        # These are for the cloud's run; and the edges share this machine's ports.
+        "resume": "",
+        "stream.port": 0,
+    }
+
+
+@dataclass
 class Federation:
     """A SuperLink and its SuperNodes.
 
@@ -197,11 +206,11 @@ class Federation:
     environment : dict[str, str]
         In it, `flwr` finds the SuperLink.
     superlink : Program
-        The SuperLink.
+        The SuperLink, or the one that was started in its place.
     node_configs : Sequence[str]
         Of the SuperNodes.
     supernodes : list[Program]
-        The SuperNodes.
+        The SuperNodes, likewise.
     edges : Sequence[Federation]
         Those whose gateways its SuperNodes are.
     """
@@ -218,7 +227,7 @@ class Federation:
         """Start the SuperNode of device `i`, whose key is registered."""
         home = {"FLWR_HOME": str(self.folder / f"flower-{i}")}
         command = [
-            *("flower-supernode", "--superlink", self.address),
+            *(sys.executable, str(Path(__file__).parent / "supernode.py"), "--superlink", self.address),
             *("--host", "127.0.0.1", "--port", str(free_ports(1)[0])),
             *("--root-certificates", str(self.folder / "certificates" / "ca.crt")),
             *("--auth-supernode-private-key", str(self.folder / "keys" / f"device-{i}")),
@@ -229,19 +238,20 @@ class Federation:
 
 
 @contextmanager
-def federation(folder: Path, node_configs: Sequence[str]) -> Iterator[Federation]:
-    """Run a SuperLink and SuperNodes with these configs, all in a folder of their own.
+def federation(
+    folder: Path, node_configs: Sequence[str], superlink_options: Sequence[str] = ()
+) -> Iterator[Federation]:
+    """Run a SuperLink, with more options, and SuperNodes with these configs, all in a folder of their own.
 
     Raises
     ------
     StartError
         Something ends at once, or is not ready in time.
     """
-    port = free_ports(1)[0]
-    address = f"127.0.0.1:{port}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     make_certificates(folder / "certificates", ["localhost", "127.0.0.1"])
     environment = flower_environment(folder, address)
-    superlink = start_superlink(folder, port, environment)
+    superlink = start_superlink(folder, address, environment, superlink_options)
     made = Federation(folder, address, environment, superlink, node_configs)
     try:
         wait_for_superlink(superlink, address, folder / "certificates" / "ca.crt")
@@ -252,7 +262,7 @@ def federation(folder: Path, node_configs: Sequence[str]) -> Iterator[Federation
         wait_until_online([superlink, *made.supernodes], len(node_configs), environment)
         yield made
     finally:
-        stop_all([program.process for program in (superlink, *made.supernodes)])
+        stop_all([program.process for program in (made.superlink, *made.supernodes)])
 
 
 def flower_environment(folder: Path, address: str) -> dict[str, str]:
@@ -275,15 +285,16 @@ def flower_environment(folder: Path, address: str) -> dict[str, str]:
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         # Each message starts a process; by default it is looked for once a second.
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": os.environ.get("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1"),
     }
 
 
-def start_superlink(folder: Path, port: int, environment: Mapping[str, str]) -> Program:
+def start_superlink(folder: Path, address: str, environment: Mapping[str, str], options: Sequence[str] = ()) -> Program:
     """Start a SuperLink with TLS that accepts registered SuperNodes only."""
     certificates = folder / "certificates"
+    host, port = address.rsplit(":", 1)
     command = [
-        *("flower-superlink", "--enable-supernode-auth", "--host", "127.0.0.1", "--port", str(port)),
+        *("flower-superlink", "--enable-supernode-auth", "--host", host, "--port", port, *options),
         *("--ssl-ca-certfile", str(certificates / "ca.crt")),
         *("--ssl-certfile", str(certificates / "server.crt"), "--ssl-keyfile", str(certificates / "server.key")),
     ]

@@ -2,11 +2,15 @@
 
 ``python experiments/robustness.py`` trains on digits with 0, 1 and 2 liars of 8 clients, for each kind of lie, with
 each defence, by ``h-fedavg`` and ``hsfl``, and prints the final test accuracy, mean over the seeds. ``--csv PATH``
-writes a row for each run, with its settings, the commit and the machine.
+writes a row for each run as soon as it is over, with its settings, the commit and the machine; runs that have a row are
+not made again. ``--honest`` trains without liars, on very heterogeneous data, and prints how many times the median the
+longest updates and activations were.
 """
 
 import csv
+import logging
 import platform
+import re
 import subprocess
 import sys
 from argparse import ArgumentParser
@@ -38,6 +42,7 @@ from espalier.clients.messages.split import ACTIVATIONS, CLIENT_BLOCK
 from espalier.clients.messages.train import ARRAYS
 from espalier.clients.task import ClientTask, Examples
 from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies.guard import INWARD_SHARE
 
 SETTING = {
     "engine": "in-process",
@@ -59,9 +64,21 @@ DEFENCES = {
 ALGORITHMS = ("h-fedavg", "hsfl")
 SEEDS = (0, 1, 2)
 LIARS = {0: (), 1: (3,), 2: (3, 6)}
+GUARDED, LITTLE = "guarded FedAvg", 0.02
 SCALE, HUGE = 100.0, 1e4
 NUM_CLASSES = 10
 COLUMNS = ("algorithm", "defence", "lie", "liars", "seed", "accuracy", "commit", "machine")
+
+# Honest runs: every update or activation beyond the median of its round is told of.
+HONEST = {"global-rounds": 3, "guard.mode": "warn", "guard.update-norm": 1.0, "guard.activation-norm": 1.0}
+HONEST_ALGORITHMS = ("fedavg", "h-fedavg", "rawhfl", "sl", "sfl-v1", "sfl-v2", "phsfl")
+HONEST_DATA = (("alpha 0.05", {"alpha": 0.05}), ("shards", {"partition": "shards", "data.shards-per-client": 1}))
+HONEST_OPTIMIZERS = (
+    ("sgd", {}),
+    ("momentum", {"train.momentum": 0.9}),
+    ("adam", {"optimizer": "adam", "learning-rate": 0.01}),
+)
+LINE = re.compile(r"(update|activations) (?:is|are) (?=\S+ long( towards zero)?)(\S+) long.*, where (\S+) is allowed")
 
 Weights = dict[str, np.ndarray]
 # What a liar sends in place of the weights that it was sent, and those that it has trained.
@@ -168,13 +185,71 @@ def accuracy_of(settings: Mapping[str, Any], kind: str, liars: Sequence[int], li
     return next(float(line["test"]["accuracy"]) for line in reversed(lines) if "test" in line)
 
 
-def runs(algorithms: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, str, str, int, int]]:
-    """Return algorithm, defence, lie, number of liars and seed of every run."""
-    for algorithm, defence, seed in product(algorithms, DEFENCES, seeds):
+def runs(
+    algorithms: Sequence[str], seeds: Sequence[int], defences: Sequence[str] = tuple(DEFENCES), most_liars: int = 2
+) -> Iterator[tuple[str, str, str, int, int]]:
+    """Return algorithm, defence, lie, number of liars and seed of every run, seed by seed."""
+    for seed, algorithm, defence in product(seeds, algorithms, defences):
         yield algorithm, defence, "none", 0, seed
         for kind in (*LIES, *([HUGE_ACTIVATIONS] if algorithm == "hsfl" else [])):
-            for count in (1, 2):
+            for count in range(1, most_liars + 1):
                 yield algorithm, defence, kind, count, seed
+
+
+def rows_of(path: Path) -> dict[tuple[str, str, str, int, int], dict[str, str]]:
+    """Return the rows of a CSV file by what `runs` names; none where there is no file."""
+    if not path.exists():
+        return {}
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return {(r["algorithm"], r["defence"], r["lie"], int(r["liars"]), int(r["seed"])): r for r in rows}
+
+
+class Farthest(logging.Handler):
+    """The largest multiple of the median, by what was measured; reads a guard's lines, which has bounds of 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ratios: dict[str, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a line in."""
+        if measured := LINE.search(record.getMessage()):
+            what, much, allowed = measured[1], float(measured[3]), float(measured[4])
+            if measured[2]:
+                what, much = "update towards zero", much * INWARD_SHARE
+            if allowed > 0:
+                self.ratios[what] = max(self.ratios.get(what, 0.0), much / allowed)
+
+
+def honest_ratios(settings: Mapping[str, Any]) -> dict[str, float]:
+    """Train without liars; return how many times the median the longest update and activations were."""
+    guard = logging.getLogger("espalier.guard")
+    farthest = Farthest()
+    guard.addHandler(farthest)
+    guard.propagate = False
+    try:
+        accuracy_of({**HONEST, **settings}, "none", ())
+    finally:
+        guard.removeHandler(farthest)
+        guard.propagate = True
+    return farthest.ratios
+
+
+def print_honest(seeds: Sequence[int]) -> None:
+    """Print a line for each honest run, and the largest ratios of all."""
+    largest: dict[str, float] = {}
+    every = list(product(HONEST_ALGORITHMS, HONEST_DATA, HONEST_OPTIMIZERS, seeds))
+    for algorithm, (data, partition), (optimizer, train), seed in track(every, console=Console(stderr=True)):
+        ratios = honest_ratios({"algorithm": algorithm, "seed": seed, **partition, **train})
+        print(f"{algorithm:9}{data:12}{optimizer:10}seed {seed}  {in_words(ratios)}", flush=True)
+        largest = {what: max(largest.get(what, 0.0), ratios.get(what, 0.0)) for what in largest | ratios}
+    print(f"{len(every)} honest runs: {in_words(largest)}")
+
+
+def in_words(ratios: Mapping[str, float]) -> str:
+    """Return multiples of the median as text."""
+    return ", ".join(f"{what} {ratio:.2f}" for what, ratio in sorted(ratios.items())) or "none beyond the median"
 
 
 def commit() -> str:
@@ -186,40 +261,88 @@ def commit() -> str:
 
 
 def print_table(found: Mapping[tuple[str, str, str, int], Sequence[float]]) -> None:
-    """Print a row per algorithm, lie and number of liars, with a column per defence."""
-    print("| algorithm | lie | liars | " + " | ".join(DEFENCES) + " |")
-    print("|---|---|---|" + "---|" * len(DEFENCES))
+    """Print a row per algorithm, lie and number of liars, with a column per defence: mean and worst over seeds."""
+    defences = [defence for defence in DEFENCES if any(own == defence for _, own, _, _ in found)]
+    print("| algorithm | lie | liars | " + " | ".join(defences) + " |")
+    print("|---|---|---|" + "---|" * len(defences))
     for algorithm, kind, count in dict.fromkeys((a, kind, count) for a, _, kind, count in found):
-        means = [fmean(found[algorithm, defence, kind, count]) for defence in DEFENCES]
-        print(f"| {algorithm} | {kind} | {count} | " + " | ".join(f"{mean:.2f}" for mean in means) + " |")
+        cells = [in_short(found.get((algorithm, defence, kind, count), ())) for defence in defences]
+        print(f"| {algorithm} | {kind} | {count} | " + " | ".join(cells) + " |")
+
+
+def costs(found: Mapping[tuple[str, str, str, int], Sequence[float]]) -> dict[tuple[str, str], list[float]]:
+    """Return what one liar costs with the guard, for each seed, by algorithm and lie."""
+    guarded = {(a, kind): values for (a, own, kind, count), values in found.items() if own == GUARDED and count == 1}
+    without = {a: found[a, GUARDED, "none", 0] for a, _ in guarded}
+    return {
+        (a, kind): [
+            before - after for before, after in zip(without[a], values, strict=False)
+        ]  # a last seed may not be complete
+        for (a, kind), values in guarded.items()
+    }
+
+
+def print_costs(found: Mapping[tuple[str, str, str, int], Sequence[float]]) -> None:
+    """Print for each lie what one liar costs with the guard, and whether that is little for every seed there is."""
+    print(f"| algorithm | lie | one liar costs, mean (worst) | seeds | at most {LITTLE} |")
+    print("|---|---|---|---|---|")
+    for (algorithm, kind), own in costs(found).items():
+        holds = "yes" if max(own) <= LITTLE else "no"
+        print(f"| {algorithm} | {kind} | {fmean(own):.2f} ({max(own):.2f}) | {len(own)} | {holds} |")
+
+
+def in_short(accuracies: Sequence[float]) -> str:
+    """Return mean and worst; of one seed the figure, of none a dash."""
+    if len(accuracies) < 2:
+        return f"{accuracies[0]:.2f}" if accuracies else "-"
+    return f"{fmean(accuracies):.2f} ({min(accuracies):.2f})"
+
+
+def listed(text: str) -> list[str]:
+    """Return what commas separate."""
+    return [part.strip() for part in text.split(",")]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the experiment and return the exit code."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--csv", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
-    parser.add_argument("--algorithms", nargs="+", default=ALGORITHMS)
+    parser.add_argument("--seeds", type=lambda text: list(map(int, listed(text))), default=SEEDS)
+    parser.add_argument("--algorithms", type=listed, default=ALGORITHMS)
+    parser.add_argument("--defences", type=listed, default=tuple(DEFENCES))
+    parser.add_argument("--most-liars", type=int, default=2)
+    parser.add_argument("--honest", action="store_true")
     given = parser.parse_args(arguments)
     quiet_flower()
     torch.set_num_threads(1)
-    rows, found = [], dict[tuple[str, str, str, int], list[float]]()
-    for algorithm, defence, kind, count, seed in track(
-        list(runs(given.algorithms, given.seeds)), console=Console(stderr=True)
-    ):
-        settings = {"algorithm": algorithm, "seed": seed, **DEFENCES[defence]}
-        accuracy = accuracy_of(settings, kind, LIARS[count])
-        found.setdefault((algorithm, defence, kind, count), []).append(accuracy)
+    if given.honest:
+        print_honest(given.seeds)
+        return 0
+    rows = rows_of(given.csv) if given.csv else {}
+    asked = list(runs(given.algorithms, given.seeds, given.defences, given.most_liars))
+    for what in track([one for one in asked if one not in rows], console=Console(stderr=True)):
+        algorithm, defence, kind, count, seed = what
+        accuracy = accuracy_of({"algorithm": algorithm, "seed": seed, **DEFENCES[defence]}, kind, LIARS[count])
         where = commit(), platform.processor() or platform.machine()
-        what = [algorithm, defence, kind, count, seed, f"{accuracy:.4f}", *where]
-        rows.append(dict(zip(COLUMNS, what, strict=True)))
+        rows[what] = dict(zip(COLUMNS, [*map(str, what), f"{accuracy:.4f}", *where], strict=True))
+        if given.csv:
+            append(given.csv, rows[what])
+    found: dict[tuple[str, str, str, int], list[float]] = {}
+    for what, row in sorted(rows.items(), key=lambda item: item[0][4]):  # those of earlier commands too, by seed
+        found.setdefault(what[:4], []).append(float(row["accuracy"]))
     print_table(found)
-    if given.csv:
-        with given.csv.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+    print_costs(found)
     return 0
+
+
+def append(path: Path, row: Mapping[str, str]) -> None:
+    """Append a row to a CSV file, which is begun if it is not there."""
+    begins = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if begins:
+            writer.writeheader()
+        writer.writerow(row)
 
 
 if __name__ == "__main__":

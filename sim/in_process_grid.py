@@ -262,8 +262,11 @@ class Stack(Protocol):
     def accepts(self, message: Message) -> bool:
         """Return whether a message may be answered together with others."""
 
-    def __call__(self, messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message]:
-        """Return one reply per message; every message is another node's, with the node's context."""
+    def __call__(self, messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message | Exception]:
+        """Return one reply per message, or what its node failed on; each message is another node's, with its context.
+
+        What is raised instead means that none has been answered.
+        """
 
 
 class InProcessGrid(SimulatedGrid):
@@ -372,6 +375,9 @@ class InProcessGrid(SimulatedGrid):
                 logger.warning("%d nodes answer one after the other, not together: %s", len(together), reason)
                 continue
             for message, reply, context in zip(together, made, contexts, strict=True):
+                if isinstance(reply, Exception):
+                    replies[message.metadata.message_id] = _raised(message, reply)
+                    continue
                 replies[message.metadata.message_id] = _copy_message(reply)
                 self._node(message).state = _copy_records(context.state)
         return replies
@@ -428,8 +434,13 @@ def answer(client_app: AnyClientApp, message: Message, context: Context) -> tupl
     except Exception as error:
         partition_id = context.node_config.get(PARTITION_ID_KEY)
         logger.debug("partition %s failed on %r", partition_id, metadata.message_type, exc_info=True)
-        reason = f"{type(error).__name__}: {error}"
-        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message), None
+        return _raised(message, error), None
+
+
+def _raised(message: Message, error: Exception) -> Message:
+    """Return the error reply of a node whose ClientApp raised."""
+    reason = f"{type(error).__name__}: {error}"
+    return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
 
 def unavailable(message: Message, reason: str) -> Message:

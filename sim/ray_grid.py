@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 from flwr.app import Array, Message, RecordDict, UserConfig
-from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, RayTaskError
+from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, RaySystemError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .in_process_grid import AnyClientApp, GridLost, SimulatedGrid, answer, context_of, ensure_run_id, unavailable
@@ -141,7 +141,7 @@ class RayGrid(SimulatedGrid):
     ValueError
         As `SimulatedGrid`.
     GridLost
-        If an app can't be made, in one line. `pull_messages` raises it when no worker is left.
+        If an app can't be made, in one line. `pull_messages` raises it when no worker is left, or one fails by itself.
 
     Notes
     -----
@@ -222,6 +222,7 @@ class RayGrid(SimulatedGrid):
                 if not self._nodes[node_id].connected:
                     message = self._tasks.pop(message_id).message
                     self._replies[message_id] = unavailable(message, "the node is disconnected")
+                    self._knows.pop(node_id, None)  # the worker may come to a state that nobody hears of
             elif message_id not in self._replies:
                 self._replies[message_id] = self._unknown(message_id)
         wanted = set(asked)
@@ -290,6 +291,8 @@ class RayGrid(SimulatedGrid):
                 logger.debug("%s: %s", worker.name, error)
                 dead.append(worker)
                 continue
+            except RayTaskError as error:
+                raise GridLost(f"{worker.name} failed: {fault_of(error)}") from error
             worker.calls.remove(call)
             for level, line in log:
                 logger.log(level, "%s", line)
@@ -359,10 +362,20 @@ def all_of(results: Sequence[Any], seconds: float | None = None) -> list[Any]:
     try:
         return ray.get(list(results))
     except RayTaskError as error:
-        cause = error.cause
-        raise GridLost(f"a Ray worker can't start: {type(cause).__name__}: {one_line(cause)}") from error
+        raise GridLost(f"a Ray worker can't start: {fault_of(error)}") from error
     except DEATHS as error:
         raise GridLost(f"a Ray worker can't start: {one_line(error)}") from error
+
+
+def fault_of(error: RayTaskError) -> str:
+    """Return in one line what a worker failed on, and what to do where it can't read what it was sent."""
+    cause = error.cause
+    if not isinstance(cause, RaySystemError):
+        return f"{type(cause).__name__}: {one_line(cause)}"
+    last = str(cause).strip().splitlines()[-1]  # of a traceback
+    return (
+        f"it can't read what it was sent ({last}): install your own modules on all machines, or put them beside the run"
+    )
 
 
 def one_line(error: BaseException) -> str:

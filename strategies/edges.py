@@ -75,16 +75,54 @@ class StrategyEdge:
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Update]:
         """Run one round of the strategy: configure, one exchange, aggregate."""
+        messages, too_few = self.instructions(server_round, arrays, config, grid)
+        if too_few:
+            return Update(failures=too_few)
+        screened, failures = self.screened(messages, (yield messages))
+        kept, beyond = self.within_bounds(messages, screened)
+        return self.aggregated(server_round, arrays, messages, kept, [*failures, *beyond])
+
+    def instructions(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> tuple[list[Message], list[Failure]]:
+        """Return the strategy's instructions to train, in client order; or failures, where too few are there."""
         grid = grid.as_of_now()
         if too_few := self._too_few("train", grid):
-            return Update(failures=too_few)
+            return [], too_few
         forget_sent_model(self.strategy)
-        messages = self._configure("train", server_round, arrays, config, grid)
-        needed = needed_metrics(self.strategy)
-        screened, failures = screen(messages, (yield messages), self.weight_key, needed)
-        if self.guard is not None:
-            screened, beyond = self.guard.keep_within(messages, screened)
-            failures += beyond
+        return self._configure("train", server_round, arrays, config, grid), []
+
+    def screened(self, messages: Sequence[Message], replies: Sequence[Message]) -> tuple[list[Message], list[Failure]]:
+        """Turn every reply that can't be averaged into an error reply, see `espalier.strategies.screening.screen`."""
+        return screen(messages, replies, self.weight_key, needed_metrics(self.strategy))
+
+    def within_bounds(
+        self, messages: Sequence[Message], screened: Sequence[Message]
+    ) -> tuple[Sequence[Message], list[Failure]]:
+        """Let the guard, if there is one, judge screened replies, see `UpdateGuard.keep_within`."""
+        return (screened, []) if self.guard is None else self.guard.keep_within(messages, screened)
+
+    def aggregated(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        messages: Sequence[Message],
+        screened: Sequence[Message],
+        failures: Sequence[Failure],
+    ) -> Update:
+        """Return what the strategy makes of screened and judged replies, one per message to another node.
+
+        Parameters
+        ----------
+        server_round : int
+            The round.
+        arrays : ArrayRecord
+            The model that the messages hold.
+        messages, screened : Sequence[Message]
+            What was sent, and the replies to it.
+        failures : Sequence[Failure]
+            Those who were left out already.
+        """
         # Some strategies take the replies apart, so weights are read before they get them.
         participants, weight = _participants(messages, screened), self._total_weight(screened)
         if weight == 0:
@@ -222,9 +260,13 @@ def nodes_needed(strategy: Strategy, phase: str, connected: int) -> int:
         return 0
     sampled = max(int(connected * fraction), getattr(inner, f"min_{phase}_nodes", 0))
     needed = max(sampled, getattr(inner, "min_available_nodes", 0))
-    if isinstance(inner, Bulyan) and phase == "train":  # it gives no model for fewer
-        needed = max(needed, 4 * inner.num_malicious_nodes + 3)
-    return needed
+    return max(needed, replies_needed(inner)) if phase == "train" else needed
+
+
+def replies_needed(strategy: Strategy) -> int:
+    """Return the number of replies without which a strategy makes no model; 0 for one without such a limit."""
+    inner = unwrapped(strategy)
+    return 4 * inner.num_malicious_nodes + 3 if isinstance(inner, Bulyan) else 0
 
 
 def check_minimum(who: str, strategy: Strategy, size: int, unit: str) -> None:

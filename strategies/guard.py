@@ -1,7 +1,7 @@
 """Bounds on what one reply can do to a model: its update is held against the others', or those of rounds before."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
 from statistics import median, median_high, median_low
@@ -38,7 +38,8 @@ class Guard:
     Parameters
     ----------
     mode : "leave-out", "clip", "warn" or "off" (default: "leave-out")
-        What becomes of a reply beyond a bound: it is left out, made as small as the bound says, or only logged.
+        What becomes of a reply beyond a bound: it is left out, made as small as the bound says, or only logged. One of
+        infinite length can't be made smaller, and is left out.
     update_norm : float (default: 10.0)
         How many times the median length an update may have.
     activation_norm : float (default: 5.0)
@@ -278,20 +279,20 @@ class ActivationGuard:
         """Return whether there were rounds before with this cut."""
         return cut in self._lengths and self._lengths[cut].are_known
 
-    def judge(self, in_turn: bool = False) -> dict[int, str]:
+    def judge(self, by_first: bool = False) -> dict[int, str]:
         """Return what is wrong with the activations that were sent in the round, by node id; remember the others.
 
         Parameters
         ----------
-        in_turn : bool (default: False)
-            The clients shared a server block, so that one who spoils it spoils what those after it send: what each sent
-            first is what is usual, and only the first who went beyond is at fault.
+        by_first : bool (default: False)
+            The clients shared a server block, so that one who spoils it spoils what the others send then: what each
+            sent first is what is usual.
         """
         faults: dict[int, str] = {}
         for cut in sorted({cut for cut, _ in self._longest.values()} | self._refused):
             lengths = {n: length for n, (own, length) in self._longest.items() if own == cut}
             firsts = [length for own, length in self._first.values() if own == cut]
-            most = self._most(cut, firsts if in_turn else list(lengths.values()))
+            most = self._most(cut, firsts if by_first else list(lengths.values()))
             beyond = {n: _too_long(length, most) for n, length in lengths.items() if length > most}
             if self._guard.mode == "warn":
                 for node_id, reason in beyond.items():
@@ -301,8 +302,31 @@ class ActivationGuard:
             if len(beyond) == len(lengths):
                 known.forget()
             known.note([length for n, length in lengths.items() if n not in beyond])
-            faults |= dict(list(beyond.items())[:1]) if in_turn else beyond
+            faults |= beyond
         return faults
+
+    def before_jump(self, clients: Sequence[int], unfit: Collection[int]) -> int | None:
+        """Return after whose turn most clients sent activations of quite another length; None: after nobody's.
+
+        Where one model goes from client to client, it is this one that may have spoilt it: an honest client's part of a
+        round changes lengths by a few per cent.
+
+        Parameters
+        ----------
+        clients : Sequence[int]
+            Node ids, in the order of their turns.
+        unfit : Collection[int]
+            Those whose activations were not finite.
+        """
+        firsts = {n: math.inf if n in unfit else self._first[n][1] for n in clients if n in unfit or n in self._first}
+        if len(firsts) < FEW or self._guard.mode == "warn":
+            return None
+        order, norm = list(firsts), self._guard.activation_norm
+        for place in range(len(order) - 1, 0, -1):
+            before, after = firsts[order[place - 1]], firsts[order[place]]
+            if 0 < before < math.inf and not before / norm <= after <= before * norm:
+                return order[place - 1] if 2 * (len(order) - place) > len(order) else None
+        return None
 
     def _most(self, cut: int, lengths: Sequence[float]) -> float:
         return self._guard.activation_norm * self._lengths.get(cut, Lengths()).usual(lengths)

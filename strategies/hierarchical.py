@@ -237,7 +237,7 @@ class Hierarchical:
         def train(messages: list[Message]) -> Exchanges[list[Message]]:
             outcomes.update((yield self._together(self.train_edge, server_round, messages, grid)))
             with_model = {name: outcome for name, outcome in outcomes.items() if outcome.arrays is not None}
-            metrics = _metrics_of_all(with_model.values())
+            metrics = metrics_of_all(with_model.values())
             contents = {
                 name: RecordDict({ARRAYS: outcome.arrays.copy(), METRICS: self._metrics(own, outcome.weight)})  # type: ignore[union-attr]
                 for (name, outcome), own in zip(with_model.items(), metrics, strict=True)
@@ -395,7 +395,7 @@ class Hierarchical:
         for message in messages:
             name = self._edge_of_id[message.metadata.dst_node_id]
             self._place.notice(self._place.tier, self._place.path_to(name), "downlink", message)
-            conversations[name] = run_edge(name, number, *_arrays_and_config(message), grid)
+            conversations[name] = run_edge(name, number, *arrays_and_config(message), grid)
         return Together(conversations)
 
     def _replies(self, messages: Sequence[Message], contents: Mapping[str, RecordDict]) -> list[Message]:
@@ -442,7 +442,7 @@ def _unlogged(result: Update | Evaluation) -> Sequence[Failure]:
     return _own(result.failures) if result.edges else result.failures
 
 
-def _arrays_and_config(message: Message) -> tuple[ArrayRecord, ConfigRecord]:
+def arrays_and_config(message: Message) -> tuple[ArrayRecord, ConfigRecord]:
     """Return what a cloud strategy sent to an edge."""
     records = message.content
     if len(records.array_records) != 1:
@@ -451,7 +451,7 @@ def _arrays_and_config(message: Message) -> tuple[ArrayRecord, ConfigRecord]:
     return arrays, next(iter(records.config_records.values()), ConfigRecord())
 
 
-def _metrics_of_all(outcomes: Iterable[EdgeOutcome]) -> list[dict[str, Any]]:
+def metrics_of_all(outcomes: Iterable[EdgeOutcome]) -> list[dict[str, Any]]:
     """Return the edges' metrics; for one that kept its model and has none the mean of the others', which leaves it."""
     outcomes = list(outcomes)
     trained = [outcome for outcome in outcomes if outcome.metrics]

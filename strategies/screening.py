@@ -89,9 +89,9 @@ def screen(
     for instruction, reply, reason in zip(instructions, replies, reasons, strict=True):
         if reason:
             failures.append(Failure(instruction.metadata.dst_node_id, reason))
-            reply = (
-                reply if reply.has_error() else Message(Error(REJECTED, text.one_line(reason)), reply_to=instruction)
-            )
+            code, words = (reply.error.code, reply.error.reason or "") if reply.has_error() else (REJECTED, reason)
+            if not reply.has_error() or text.one_line(words) != words:  # strategies write them into the log
+                reply = Message(Error(code, text.one_line(words)), reply_to=instruction)
         else:
             _bring_into_form(instruction, reply, usual, names)
         screened.append(reply)
@@ -103,10 +103,15 @@ def one_line(error: Exception) -> str:
     return text.one_line(str(error.args[0] if isinstance(error, KeyError) and error.args else error))
 
 
+def reason_of(error: Error) -> str:
+    """Return why a reply is an error, in one line that is never empty."""
+    return text.one_line(error.reason or "") or f"error {error.code}"
+
+
 def content_of(reply: Message) -> RecordDict:
     """Return what a reply holds; ValueError with its reason for an error reply."""
     if reply.has_error():
-        raise ValueError(text.one_line(reply.error.reason or f"error {reply.error.code}"))
+        raise ValueError(reason_of(reply.error))
     if fault := size_fault(reply.content):
         raise ValueError(fault)
     return reply.content
@@ -200,7 +205,7 @@ def all_finite(arrays: ArrayRecord, reference: ArrayRecord) -> bool:
 def _fault(instruction: Message, reply: Message, weight_key: str, least: Mapping[str, float]) -> str:
     """Return why a reply can't be averaged, judged on its own, or an empty string."""
     if reply.has_error():
-        return text.one_line(reply.error.reason or f"error {reply.error.code}")
+        return reason_of(reply.error)
     if fault := size_fault(reply.content):
         return fault
     sent, received = instruction.content.array_records, reply.content.array_records

@@ -10,9 +10,9 @@ from logging import getLogger
 from flwr.serverapp import Grid
 
 from espalier.clients.messages.profile import Profile, ProfileQuery
-from espalier.clients.messages.text import one_line
 
 from .exchange import ask
+from .screening import reason_of
 
 logger = getLogger("espalier")
 MOST_LINES = 20  # of one kind at a time; for more nodes there is one line with their number
@@ -66,6 +66,7 @@ def ask_profiles(
     *,
     timeout_seconds: float | None = 600.0,
     measure: Callable[[int], ProfileQuery] | None = None,
+    is_good: Callable[[Profile], bool] = lambda profile: True,
 ) -> list[Profile]:
     """Ask nodes for their profile by the message type ``query.profile``.
 
@@ -80,12 +81,14 @@ def ask_profiles(
     measure : Callable[[int], ProfileQuery], optional (default: None)
         Returns the query that asks a node to measure its device as well, e.g. `ask_to_measure`, by node id.
         None: nothing is measured.
+    is_good : Callable[[Profile], bool] (default: all are)
+        Whether a node may take part.
 
     Returns
     -------
     list[Profile]
-        Profiles of those who answered, by partition id. Of two nodes with the same, the one with the lower node id is
-        taken.
+        Profiles of the good ones of those who answered, by partition id. Of two with the same, the one with the lower
+        node id is taken.
     """
     ids = sorted(grid.get_node_ids() if node_ids is None else node_ids)
     queries = [(measure(n) if measure else ProfileQuery()).to_message(n) for n in ids]
@@ -93,7 +96,7 @@ def ask_profiles(
     profiles, errors = [], []
     for node_id, reply in zip(ids, replies, strict=True):
         if reply.has_error():
-            errors.append((node_id, one_line(reply.error.reason or "")))
+            errors.append((node_id, reason_of(reply.error)))
             continue
         try:
             profiles.append(Profile.from_content(node_id, reply.content))
@@ -104,7 +107,7 @@ def ask_profiles(
     if len(errors) > MOST_LINES:
         logger.warning("%d of %d nodes gave no profile", len(errors), len(ids))
     found: dict[int, Profile] = {}
-    for profile in profiles:
+    for profile in filter(is_good, profiles):
         first = found.setdefault(profile.partition_id, profile)
         if first is not profile:
             same = f"its partition-id, {profile.partition_id}, is that of node {first.node_id}"

@@ -10,7 +10,7 @@ from torch import nn
 
 from espalier.app.config.sections import Federation, Split, Train
 from espalier.app.tasks.task import Task
-from espalier.clients.messages.cut import as_blocks
+from espalier.clients.messages.cut import Cut, as_blocks
 from espalier.strategies import EdgeRounds
 from espalier.strategies.split.transports import Transport
 
@@ -32,8 +32,8 @@ class Site:
         Number of its clients.
     seed : int
         For what the edge draws; every edge has one of its own.
-    cut_of : Callable[[int], int]
-        Number of blocks on a client, by its node id; for algorithms that split the model.
+    cut_of : Callable[[int], Cut]
+        Where the model is cut for a client, by its node id; for algorithms that split it.
     client_of : Mapping[int, int]
         Client number by node id.
     transport : Transport, optional
@@ -46,12 +46,14 @@ class Site:
         Where the edge computes.
     max_steps : Callable[[int], int], optional (default: None)
         The most mini-batches that a client has in an edge round, by its node id; None: not known.
+    stacks : bool (default: False)
+        Clients' blocks of the server, where each has its own, compute side by side.
     """
 
     name: str
     size: int
     seed: int
-    cut_of: Callable[[int], int]
+    cut_of: Callable[[int], Cut]
     client_of: Mapping[int, int]
     transport: Transport | None
     task: Task
@@ -60,6 +62,7 @@ class Site:
     split: Split
     device: torch.device
     max_steps: Callable[[int], int] | None = None
+    stacks: bool = False
 
     def new_model(self) -> nn.Sequential:
         """Return a model of the edge's own to split, on the device that it computes on."""

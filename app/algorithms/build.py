@@ -9,10 +9,10 @@ from torch import nn
 
 from espalier.app.algorithms.algorithm import ONE_NODE, PlanRule
 from espalier.app.config.sections import Federation, Plans
-from espalier.app.config.values import Cuts
 from espalier.app.errors import UserError, bad_value
 from espalier.app.resources.planner import World, solver_for
 from espalier.app.strategy_spec import StrategySpec
+from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.train import TRAIN_LOSS
 from espalier.clients.task import Objective
 from espalier.strategies import (
@@ -37,6 +37,7 @@ def under_cloud(
     topology: Mapping[str, Sequence[int]],
     *,
     is_flat: bool,
+    over_edges: Callable[..., Hierarchical] = Hierarchical,
     **options: Any,
 ) -> Hierarchical:
     """Return edges, wherever they run, under the cloud strategy.
@@ -51,6 +52,8 @@ def under_cloud(
         Node ids by edge; the one group of clients of an algorithm without edges.
     is_flat : bool
         The algorithm has no edges: over its one group there is nothing to aggregate.
+    over_edges : Callable[..., Hierarchical] (default: Hierarchical)
+        Makes it of all of these.
     **options
         Go to `Hierarchical` as they are.
 
@@ -59,7 +62,7 @@ def under_cloud(
     UserError
         If the state of a strategy can't be saved, so that a run could not be resumed.
     """
-    hierarchical = Hierarchical(
+    hierarchical = over_edges(
         FedAvg(**ONE_NODE) if is_flat else federation.cloud_strategy.build(ONE_NODE),
         make_edge,
         topology,
@@ -72,12 +75,18 @@ def under_cloud(
 
 def check_states(hierarchical: Hierarchical) -> None:
     """Refuse a strategy with attributes that can't be saved; what saves itself may need a round first."""
-    inner = [innermost(edge) for edge in hierarchical.edges.values()]
-    of_edges = [getattr(getattr(edge, "aggregation", None) or edge, "strategy", None) for edge in inner]
-    for strategy in (hierarchical.cloud, *of_edges):
+    for strategy in (hierarchical.cloud, *map(strategy_of, hierarchical.edges.values())):
         if isinstance(strategy, Strategy) and not hasattr(strategy, "state_dict"):
             with unsavable_as_user_error():
                 strategy_state(strategy)
+
+
+def strategy_of(edge: Strategy | EdgeRounds) -> Any:
+    """Return what aggregates the models of an edge's clients: a strategy, or None where an edge does so by itself."""
+    inner = innermost(edge)
+    if isinstance(inner, Strategy):
+        return inner
+    return getattr(getattr(inner, "aggregation", None) or inner, "strategy", None)
 
 
 @contextmanager
@@ -123,13 +132,13 @@ def planned(
         edge, solve = make_edge(name, size), solver_for(rule, plan.solver, world.edges[name])
         if isinstance(edge, AccumulatedGradients):
             return ResourceAware(edge, world.edges[name], solve, idle_weight=edge.WEIGHT)
-        if isinstance(edge, Strategy):
+        if isinstance(strategy := strategy_of(edge), Strategy):
             selected = plan.selected_per_edge * cells_per_edge
-            if getattr(edge, "fraction_train", 1.0) < 1:
+            if getattr(strategy, "fraction_train", 1.0) < 1:
                 raise bad_value(spec.key, spec.text, "fraction_train = 1.0: plans select the clients")
-            if (needed := nodes_needed(edge, "train", selected)) > selected:
+            if (needed := nodes_needed(strategy, "train", selected)) > selected:
                 least = -(-needed * plan.selected_per_edge // selected)
-                allowed = f"at least {least}: its {type(edge).__name__} needs {needed} clients"
+                allowed = f"at least {least}: its {type(strategy).__name__} needs {needed} clients"
                 raise bad_value("plan.selected-per-edge", plan.selected_per_edge, allowed)
         return ResourceAware(edge, world.edges[name], solve)
 
@@ -150,22 +159,22 @@ def knowing(make_edge: MakeEdge, profiles: Sequence[Profile], objective: Objecti
 
 
 def cut_rule(
-    cuts: Cuts, legal: Sequence[int], client_of: Mapping[int, int], world: World | None
-) -> Callable[[int], int]:
-    """Return the number of blocks on a client, by its node id: by ``cut-layer``, or as its plan says.
+    cuts: Sequence[Cut], client_of: Mapping[int, int], world: World | None, *, is_best: bool
+) -> Callable[[int], Cut]:
+    """Return where the model is cut for a client, by its node id: by ``cut-layer``, or as its plan says.
 
     Parameters
     ----------
-    cuts : Cuts
-        What ``cut-layer`` says.
-    legal : Sequence[int]
-        The cuts that a plan chooses from.
+    cuts : Sequence[Cut]
+        Those of the clients in turn, or those that a plan chooses from.
     client_of : Mapping[int, int]
         Client number by node id.
     world : World, optional
         Knows the plans.
+    is_best : bool
+        Plans choose.
     """
-    if not cuts.is_best:
-        return lambda node_id: cuts.numbers[client_of[node_id] % len(cuts.numbers)]
+    if not is_best:
+        return lambda node_id: cuts[client_of[node_id] % len(cuts)]
     assert world is not None
-    return lambda node_id: legal[world.option_of(client_of[node_id])]
+    return lambda node_id: cuts[world.option_of(client_of[node_id])]

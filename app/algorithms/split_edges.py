@@ -1,5 +1,6 @@
 """What the edges of all split algorithms have in common."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -7,8 +8,11 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from espalier.app.algorithms.algorithm import ONE_NODE, Site
+from espalier.app.algorithms.stacked_servers import stacked_servers
 from espalier.app.algorithms.strategies import fedavg_of_all
+from espalier.app.config.sections import Split
 from espalier.app.errors import bad_value
+from espalier.clients.messages.cut import Cut
 from espalier.clients.nested import take
 from espalier.clients.task import LocalTraining
 from espalier.clients.training import make_optimizer
@@ -20,26 +24,32 @@ from espalier.strategies.split.server_block import legal_cuts
 
 def split_options(site: Site) -> dict[str, Any]:
     """Return what every `espalier.strategies.split.SplitEdge` takes, from the sections of the run config."""
-    split, train, own = site.split, site.train, site.task.training
-    server = LocalTraining(
-        optimizer=own.optimizer if callable(own.optimizer) else split.server_optimizer,
-        learning_rate=split.server_learning_rate or train.learning_rate,
-        momentum=split.server_momentum,
-        weight_decay=split.server_weight_decay,
-    )
+    own = site.task.training
     return {
-        "make_optimizer": partial(make_optimizer, training=server),
+        "make_optimizer": partial(make_optimizer, training=server_training(site)),
         "input_shape": example_on(site),
         "evaluation": fedavg_of_all(),
-        "label_policy": split.label_policy,
+        "label_policy": site.split.label_policy,
         "participation": site.federation.participation,
-        "max_batch": train.batch_size,
+        "max_batch": site.train.batch_size,
         "max_steps": site.max_steps,
         "seed": site.seed,
         "transport": site.transport,
         "loss": site.task.objective.loss,
         "schedule": own.schedule,
+        "evaluates_whole": site.split.evaluate == "whole",
     }
+
+
+def server_training(site: Site) -> LocalTraining:
+    """Return how the server's blocks train, in the first round."""
+    split, own = site.split, site.task.training
+    return LocalTraining(
+        optimizer=own.optimizer if callable(own.optimizer) else split.server_optimizer,
+        learning_rate=split.server_learning_rate or site.train.learning_rate,
+        momentum=split.server_momentum,
+        weight_decay=split.server_weight_decay,
+    )
 
 
 def example_on(site: Site) -> Any:
@@ -47,9 +57,21 @@ def example_on(site: Site) -> Any:
     return take(site.task.example_input(), slice(None), site.device)
 
 
-def server_block_per_client(site: Site) -> SplitFedV1:
-    """Return an edge with a server block for each client."""
-    return SplitFedV1(site.new_model(), site.cut_of, aggregation=aggregation(site), **split_options(site))
+def server_block_per_client(site: Site, *, freezes_head: bool = False) -> SplitFedV1:
+    """Return an edge with a server block for each client; the head may keep its initial weights."""
+    model = site.new_model()
+    together = None
+    if site.stacks:
+        training = replace(server_training(site), schedule=site.task.training.schedule)
+        together = stacked_servers(training, site.task.objective.loss)
+    return SplitFedV1(
+        model,
+        site.cut_of,
+        frozen=head_weights(model) if freezes_head else None,
+        aggregation=aggregation(site),
+        together=together,
+        **split_options(site),
+    )
 
 
 def aggregation(site: Site) -> StrategyEdge | None:
@@ -62,7 +84,7 @@ def aggregation(site: Site) -> StrategyEdge | None:
     return StrategyEdge(strategy, site.seed, spec.name)
 
 
-def the_cut(site: Site) -> int:
+def the_cut(site: Site) -> Cut:
     """Return the one cut of an edge whose clients share a server block."""
     (cut,) = {site.cut_of(node_id) for node_id in site.client_of}
     return cut
@@ -74,17 +96,25 @@ def head_weights(model: nn.Module) -> ArrayRecord:
     return ArrayRecord({f"{name}.{key}": array for key, array in ArrayRecord(head.state_dict()).items()})
 
 
-def check_cuts(cuts: tuple[int, ...], written: int | str, model: nn.Module) -> tuple[int, ...]:
-    """Return the cuts of ``cut-layer``, all there are where it leaves them to plans.
+def check_cuts(split: Split, model: nn.Module) -> tuple[Cut, ...]:
+    """Return the clients' cuts in turn, by ``cut-layer`` and ``tail-layer``; all there are if plans choose.
 
     Raises
     ------
     UserError
         For one that the model has not.
     """
-    names = [name for name, _ in model.named_children()]
-    for cut in cuts:
-        if cut not in legal_cuts(model):
-            allowed = ", ".join(f"{i} (after {names[i - 1]})" for i in legal_cuts(model))
-            raise bad_value("cut-layer", written, f"{allowed}: the head, {names[-1]}, stays at the server")
-    return cuts or tuple(legal_cuts(model))
+    names, legal, last = [name for name, _ in model.named_children()], legal_cuts(model), len(list(model.children()))
+    why = f"the head, {names[-1]}, stays at the server"
+    if not split.tail_layer.is_none:
+        begins_at = split.tail_layer.begins_at(names)
+        if begins_at is None or begins_at <= min(legal):
+            allowed = ", ".join([*(f"{i} ({names[i]})" for i in range(min(legal) + 1, last)), "'none'"])
+            raise bad_value("tail-layer", split.tail_layer.text, allowed)
+        last, why = begins_at, f"the tail begins with {names[begins_at]}"
+    fitting = [cut for cut in legal if cut < last]
+    for cut in split.cut_layer.numbers:
+        if cut not in fitting:
+            allowed = ", ".join(f"{i} (after {names[i - 1]})" for i in fitting)
+            raise bad_value("cut-layer", split.cut_layer.text, f"{allowed}: {why}")
+    return tuple(Cut(cut, last) for cut in split.cut_layer.numbers or fitting)

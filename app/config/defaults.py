@@ -1,12 +1,15 @@
 """Defaults that depend on other settings. A config that was parsed holds what they came to."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from espalier.app.config.run_config import RunConfig
+from espalier.app.errors import UserError
 from espalier.app.tasks.build import task_kind
 
 # The RawHFL paper's setting.
 CACHING_BATCHES_PER_EPOCH = 10
+LEFT_OPEN = ("plan.selected-per-edge", "plan.max-local-rounds", "batches-per-epoch", "split.label-policy")
 
 
 def with_defaults(config: RunConfig) -> RunConfig:
@@ -33,3 +36,24 @@ def with_defaults(config: RunConfig) -> RunConfig:
         policy = "labels" if grows else "indices"
         sections["split"] = config.split.model_copy(update={"label_policy": policy})
     return config.model_copy(update=sections)
+
+
+def without_defaults(values: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], RunConfig]) -> dict[str, Any]:
+    """Return settings in which those are open again that have the value to which `with_defaults` would bring them.
+
+    Parameters
+    ----------
+    values : Mapping[str, Any]
+        All settings of a run, by key.
+    parse : Callable
+        `espalier.app.config.parse.parse_config`.
+    """
+    plain, left_open = RunConfig().as_dict(), dict(values)
+    for key in LEFT_OPEN:
+        try:
+            comes_to = parse({**values, key: plain[key]}).as_dict()[key]
+        except UserError:
+            continue
+        if comes_to == values[key]:
+            left_open[key] = plain[key]
+    return left_open

@@ -54,10 +54,26 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
     return config
 
 
+def without_runtime(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a run that needs no runtime of Flower's: its engine is ``in-process`` unless given.
+
+    Raises
+    ------
+    UserError
+        If another engine is given than those that need none.
+    """
+    if given.get("engine", "in-process") not in ("in-process", "ray"):
+        allowed = "'in-process' or 'ray' for python -m app; for Flower's runtime type: flwr run ."
+        raise bad_value("engine", given["engine"], allowed)
+    return {"engine": "in-process", **given}
+
+
 def unknown_key(key: str) -> UserError:
     """Return the error for a key that does not exist; it names the one that is meant, where that is clear."""
     # Keys had no sections once: "stream-payload" and "theta" are "stream.payload" and "plan.theta".
     moved = [k for k in KEYS if "." in k and key in (k.partition(".")[2], k.replace(".", "-"))]
+    if key.startswith("sweep."):
+        return UserError(f"unknown key {shown(key)}: a [sweep] table is for many runs: espalier sweep FILE.toml")
     close = moved or difflib.get_close_matches(key[:100], KEYS, n=1)
     allowed = f"did you mean {close[0]!r}?" if close else f"allowed are {', '.join(KEYS)}"
     return UserError(f"unknown key {shown(key)}: {allowed}")
@@ -75,6 +91,7 @@ def _validated(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
             message.removeprefix("Value error, ")
             .removeprefix("Input should be ")
             .replace("a valid integer", "an integer")
+            .replace("a valid boolean", "true or false")
             .replace("a valid ", "a ")
             for message in messages
         ]
@@ -96,8 +113,7 @@ def read_arguments(arguments: Sequence[str]) -> dict[str, Any]:
     for argument in arguments:
         key, equals, text = argument.partition("=")
         if equals:
-            value = _toml_value(text)
-            values[key] = text if key in STRING_KEYS and not isinstance(value, str) else value
+            values[key] = read_value(key, text)
         elif argument.endswith(".toml"):
             values |= read_toml(Path(argument))
         else:
@@ -105,10 +121,21 @@ def read_arguments(arguments: Sequence[str]) -> dict[str, Any]:
     return values
 
 
+def read_value(key: str, text: str) -> Any:
+    """Return what a text on the command line stands for; it is TOML, or a plain string."""
+    value = toml_value(text)
+    return text if key in STRING_KEYS and not isinstance(value, str) else value
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the keys and values of a TOML file, a table's with its name in front; UserError if it can't be read."""
+    return flat(toml_tables(path))
+
+
+def toml_tables(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file; UserError if it can't be read."""
     try:
-        return flat(tomllib.loads(path.read_text(encoding="utf-8")))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(
             f"{path}: can't be read ({error.strerror}); allowed is a TOML file of run-config keys"
@@ -128,7 +155,8 @@ def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _toml_value(text: str) -> Any:
+def toml_value(text: str) -> Any:
+    """Return a TOML value; what is none is a plain string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):

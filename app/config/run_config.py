@@ -9,6 +9,7 @@ from espalier.app.algorithms.h_fedavg import H_FEDAVG
 from espalier.app.algorithms.registry import algorithm_named
 from espalier.app.config.section import Section
 from espalier.app.config.sections import (
+    Asynchrony,
     Caching,
     Data,
     Deploy,
@@ -63,6 +64,7 @@ class RunConfig(Section):
     plan: Plans = Plans()
     radio: RadioWorld = RadioWorld()
     caching: Caching = Caching()
+    asynchrony: Asynchrony = Asynchrony()
     ray: RayWorkers = RayWorkers()
     guard: Guards = Guards()
     deploy: Deploy = Deploy()

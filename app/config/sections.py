@@ -7,12 +7,17 @@ from pydantic import BeforeValidator, Field
 
 from espalier.app.config.section import Section
 from espalier.app.config.values import (
+    NO_TAIL,
     Channels,
     ClassesSetting,
     Cuts,
     CutsSetting,
     EdgeNamesSetting,
     Range,
+    StalenessSetting,
+    StalenessWeight,
+    Tail,
+    TailSetting,
     Words,
     channels_from,
     numbers_within,
@@ -157,6 +162,10 @@ class Train(Section):
     """Of SGD."""
     weight_decay: Decay = 0.0
     """Weight decay."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """Of the learning rates, the server's too: cosine lets them fall from round to round, over all global rounds."""
+    drop_last: bool = False
+    """A pass over a client's data leaves out its last mini-batch if that is smaller than the others."""
     weighting: Literal["examples", "equal"] = "examples"
     """Weights of averages: training examples, or all clients of an edge alike and all edges."""
     torch_threads: Annotated[int, Field(gt=0, le=1024)] = 1
@@ -167,10 +176,12 @@ class Split(Section):
     """Split training."""
 
     name = "split"
-    flat = ("cut_layer",)
+    flat = ("cut_layer", "tail_layer")
 
     cut_layer: CutsSetting = Cuts((1,), 1)
     """Number of blocks on a client; "1,2,4" gives the clients cuts in turn; "best" lets every plan choose."""
+    tail_layer: TailSetting = Tail(NO_TAIL)
+    """Block from which on all are the client's again, by name or number of blocks in front; labels stay there."""
     label_policy: Literal["auto", "indices", "labels"] = "auto"
     """indices: labels are registered at the edge once; labels: they travel; auto is labels where the data grow."""
     server_optimizer: Literal["sgd", "adam"] = "sgd"
@@ -183,8 +194,12 @@ class Split(Section):
     """Of the server's blocks."""
     server_order: Literal["interleaved", "one-by-one"] = "interleaved"
     """SFL-V2: a mini-batch of each client in turn, or all of a client's before the next client's."""
+    evaluate: Literal["split", "whole"] = "whole"
+    """split: activations come up and outputs go down; whole: every client gets the whole model."""
     transport: Literal["messages", "stream"] = "messages"
     """A Flower message per mini-batch, or one stream per round and client."""
+    execution: Literal["fused", "messages"] = "fused"
+    """Engines of our own: a client and an edge of one process train without messages, to the same bits, or with."""
 
 
 class Stream(Section):
@@ -192,7 +207,7 @@ class Stream(Section):
 
     name = "stream"
 
-    payload: Literal["float32", "float16", "int8"] = "float32"
+    payload: Literal["float32", "float16", "bfloat16", "int8", "top-25%", "top-10%"] = "float32"
     """How activations and gradients travel in a stream."""
     address: str = "127.0.0.1"
     """Name or address under which clients reach the edge."""
@@ -292,6 +307,37 @@ class Caching(Section):
     """Time slots of requests before the first edge round."""
     slots_per_edge_round: Annotated[int, Field(ge=0, le=10_000)] = 4
     """Time slots that pass in an edge round."""
+
+
+class Asynchrony(Section):
+    """Tiers that do not wait for their slowest, on a simulated clock."""
+
+    name = "async"
+
+    mode: Literal["off", "fedbuff", "fedasync", "semi-synchronous"] = "off"
+    """When the cloud aggregates what edges, or in a flat algorithm clients, send; off waits for all in every round."""
+    buffer_size: NotNegative = 0
+    """fedbuff: updates in an aggregation (the paper's K); 0 is half of the edges, or clients."""
+    staleness: StalenessSetting = StalenessWeight("polynomial", (0.5,), "polynomial(0.5)")
+    """What an update weighs by its staleness t: constant, polynomial(A): (1 + t)^-A, or hinge(A, B)."""
+    max_staleness: NotNegative = 0
+    """An update that began more aggregations ago is left out; 0: none is."""
+    concurrency: NotNegative = 0
+    """The most edges, or clients, that train at a time; 0: all."""
+    mixing: Annotated[float, Field(gt=0, le=1)] = 0.6
+    """fedasync: what an update without staleness is of the new model (the paper's alpha)."""
+    deadline_seconds: Annotated[float, Field(ge=0, le=1e9)] = 0.0
+    """semi-synchronous: simulated seconds after which what is in is aggregated; 0 waits for all."""
+    median_seconds: Annotated[float, Field(gt=0, le=1e9)] = 60.0
+    """Median over clients of an edge round's simulated time, where no radio world says it."""
+    sigma: Annotated[float, Field(ge=0, le=10)] = 1.0
+    """Standard deviation of that time's logarithm over clients; 0: all are equally fast."""
+    trace: str = ""
+    """CSV file of such times instead, with columns client and seconds."""
+
+    def buffer_size_of(self, num_nodes: int) -> int:
+        """Return the K of fedbuff over so many edges, or clients."""
+        return self.buffer_size or max(num_nodes // 2, 1)
 
 
 class RayWorkers(Section):

@@ -9,6 +9,7 @@ from espalier.app.config.values import BEST_CUT, CLASSES_ALLOWED, PATH_KEYS, cha
 from espalier.app.errors import bad_value
 from espalier.app.resources.planner import check_cell_size
 from espalier.app.tasks.build import task_kind
+from espalier.strategies.edges import replies_needed
 
 # The solvers that select a number of clients; others are rules of algorithms.
 SELECTING = ("exact", "sca", "random")
@@ -27,6 +28,7 @@ def check_together(config: RunConfig) -> None:
     _check_own_task(config)
     _refuse_unused_strategies(config)
     _check_weighting(config)
+    _check_schedule(config)
     task = task_kind(config.data)
     if config.algorithm.splits:
         cuts = config.split.cut_layer
@@ -55,6 +57,7 @@ def check_together(config: RunConfig) -> None:
     if config.edges > config.federation.num_clients:
         raise bad_value("num-edges", config.edges, f"at most num-clients = {config.federation.num_clients}")
     _check_role(config)
+    _check_asynchrony(config)
     if bool(config.stream.certificate) != bool(config.stream.key):
         given = "stream.key" if config.stream.key else "stream.certificate"
         raise bad_value(given, config.as_dict()[given], "both stream.certificate and stream.key, or neither")
@@ -88,15 +91,30 @@ def check_strategies(config: RunConfig) -> None:
         if not samples.takes("fraction_train"):
             allowed = f"1.0: {samples.name} has no fraction_train"
             raise bad_value("participation", config.federation.participation, allowed)
+    if has_cloud:
+        _check_updates_at_a_time(config)
+
+
+def _check_updates_at_a_time(config: RunConfig) -> None:
+    """Refuse a cloud strategy that makes no model of as few updates as come in at a time."""
+    own, spec = config.asynchrony, config.federation.cloud_strategy
+    needed = replies_needed(spec.build({})) if own.mode != "off" else 0
+    nodes = config.federation.num_clients if config.is_flat else config.edges
+    why = f"{spec.name} makes no model of fewer updates"
+    if own.mode == "fedasync" and needed > 1:
+        raise bad_value("async.mode", own.mode, f"another one: {spec.text} needs {needed} updates at a time, not 1")
+    if own.mode == "fedbuff" and needed > own.buffer_size_of(nodes):
+        raise bad_value("async.buffer-size", own.buffer_size, f"{needed} or more: {why}")
+    if own.mode == "semi-synchronous" and own.concurrency and needed > own.concurrency:
+        raise bad_value("async.concurrency", own.concurrency, f"{needed} or more, or 0: {why}")
 
 
 def _refuse_unused_strategies(config: RunConfig) -> None:
     """Refuse strategies that an algorithm has no use for; one without edges just has none."""
     algorithm, cloud, edge = config.algorithm, config.federation.cloud_strategy, config.federation.edge_strategy
     if not config.is_flat and algorithm.strategy_key != edge.key and edge.text != "FedAvg":
-        allowed = (
-            f"'FedAvg': {algorithm.name} decides how edges train; other strategies work with h-fedavg, hsfl and phsfl"
-        )
+        others = "h-fedavg, sfl-v1, hsfl and phsfl"
+        allowed = f"'FedAvg': {algorithm.name} decides how edges train; other strategies work with {others}"
         raise bad_value(edge.key, edge.text, allowed)
     if config.is_flat and algorithm.strategy_key != cloud.key and cloud.text != "FedAvg":
         edges = ", or num-edges = 2 or more" if algorithm.tiers == "one or two" else ""
@@ -116,6 +134,19 @@ def _check_weighting(config: RunConfig) -> None:
         why = f"{algorithm.name} averages no models{edges}"
     if why:
         raise bad_value("train.weighting", config.train.weighting, f"'examples': {why}")
+
+
+def _check_schedule(config: RunConfig) -> None:
+    """Refuse learning rates that change where steps are counted by one rate, or where no round is everybody's."""
+    given, why = config.train.schedule, ""
+    if given == "constant":
+        return
+    if config.algorithm.adds_gradients:
+        why = f"{config.algorithm.name}, whose edges add up gradients"
+    elif config.asynchrony.mode != "off":
+        why = f"async.mode = {config.asynchrony.mode!r}, where every edge, or client, is in a round of its own"
+    if why:
+        raise bad_value("train.schedule", given, f"'constant' for {why}")
 
 
 def _check_own_task(config: RunConfig) -> None:
@@ -179,6 +210,31 @@ def _check_role(config: RunConfig) -> None:
                 raise bad_value(key, config.as_dict()[key], f"{allowed} for deploy.role = 'edge'")
         if config.resume:
             raise bad_value("resume", config.resume, "'' for deploy.role = 'edge': the cloud's run is resumed")
+
+
+def _check_asynchrony(config: RunConfig) -> None:
+    """Refuse asynchronous tiers where somebody has to be waited for, or nobody knows how long clients take."""
+    own, algorithm = config.asynchrony, config.algorithm
+    if own.mode == "off":
+        return
+    if config.deploy.role != "server":
+        allowed = f"'off' for deploy.role = {config.deploy.role!r}: asynchronous tiers go by a simulated clock"
+        raise bad_value("async.mode", own.mode, allowed)
+    if config.plan.resources == "measured":
+        raise bad_value("async.mode", own.mode, "'off' for plan.resources = 'measured': the clock is simulated")
+    nodes, unit = config.edges, "num-edges"
+    if config.is_flat:
+        nodes, unit = config.federation.num_clients, "num-clients"
+        if algorithm.splits or algorithm.strategy_key != "cloud-strategy":
+            allowed = f"'off' for {algorithm.name} without edges: 'fedavg' is flat, and edges of any algorithm will do"
+            raise bad_value("async.mode", own.mode, allowed)
+        if config.rule:
+            raise bad_value("selection", config.plan.selection, "'everybody' for async.mode without edges")
+        if config.federation.participation != 1.0:
+            allowed = "1.0: async.concurrency says how many clients train at a time"
+            raise bad_value("participation", config.federation.participation, allowed)
+    if own.concurrency > nodes:
+        raise bad_value("async.concurrency", own.concurrency, f"at most {unit} = {nodes}, or 0 for all")
 
 
 def _check_plans(config: RunConfig, rule: PlanRule) -> None:

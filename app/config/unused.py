@@ -23,6 +23,11 @@ def unused_keys(config: RunConfig) -> dict[str, str]:
     return reasons
 
 
+def stack_in_use(config: RunConfig) -> int:
+    """Return how many clients train side by side: ``stack``, and 0 where that has no effect."""
+    return 0 if "stack" in unused_keys(config) else config.stack
+
+
 def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     """Yield keys, and why the run has no use for them."""
     algorithm, data = config.algorithm, config.data
@@ -37,18 +42,35 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
         if not config.rule:
             yield ("num-edges",), f"{name} has no edges"
     if not algorithm.splits:
-        yield ("cut-layer", *keys["split"], *keys["fine-tune"], "guard.activation-norm"), f"{name} cuts no model"
+        yield (
+            ("cut-layer", "tail-layer", *keys["split"], *keys["fine-tune"], "guard.activation-norm"),
+            f"{name} cuts no model",
+        )
     elif not algorithm.shares_server:
         yield ("split.server-order",), f"{name} has a server block for each client"
+    if algorithm.splits and not config.split.tail_layer.is_none:
+        yield ("split.label-policy",), f"with tail-layer = {config.split.tail_layer.text!r} no label leaves a client"
+    by_messages = config.split.execution == "messages" or config.split.transport == "stream"
     if config.engine == "flower":
         yield ("stack",), "engine = 'flower' runs every client by itself"
     elif config.engine == "ray" and config.is_flat:
         yield ("stack",), f"{name} has no edges that engine = 'ray' could run as a whole"
-    elif algorithm.splits or not algorithm.trains_clients:
-        yield ("stack",), f"in {algorithm.name} no client trains a whole model"
+    elif algorithm.splits and (algorithm.shares_server or by_messages or not config.split.tail_layer.is_none):
+        yield ("stack",), "side by side train whole models, and in SFL-V1, HSFL and PHSFL halves by fused steps"
+    elif not algorithm.trains_clients:
+        yield ("stack",), f"{name} trains no clients"
+    if config.engine == "flower" or config.split.transport == "stream":
+        yield ("split.execution",), "clients and edges have processes of their own, or streams between them"
+    elif config.engine == "ray" and config.is_flat:
+        yield ("split.execution",), f"{name} has no edges that engine = 'ray' could run as a whole"
+    elif algorithm.shares_server and not algorithm.in_turn(config.split):
+        yield ("split.execution",), f"in {name} clients advance together, by messages"
     streams = config.plan.resources == "measured" or (algorithm.splits and config.split.transport == "stream")
     if not streams:
         yield keys["stream"], "no mini-batch goes through a stream: see split.transport"
+    yield from _asynchrony_without_use(config, keys["async"])
+    if config.engine != "flower":
+        yield ("deploy.reply-timeout",), f"with engine = {config.engine!r} nobody is late"
     if config.engine != "ray":
         yield keys["ray"], f"engine = {config.engine!r}"
     if not config.rule:
@@ -66,6 +88,8 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
         yield ("guard.update-norm", "guard.activation-norm"), "guard.mode = 'off'"
     if config.train.optimizer != "sgd":
         yield ("train.momentum",), f"optimizer = {config.train.optimizer!r}"
+    if config.federation.global_rounds == 1:
+        yield ("train.schedule",), "global-rounds = 1"
     if not algorithm.has_model:
         yield (
             (
@@ -74,6 +98,26 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
             ),
             f"{name} trains nothing",
         )
+
+
+def _asynchrony_without_use(config: RunConfig, keys: Iterable[str]) -> Iterable[tuple[Iterable[str], str]]:
+    own = config.asynchrony
+    why = f"async.mode = {own.mode!r}"
+    if own.mode == "off":
+        yield keys, why
+        return
+    if own.mode != "fedbuff":
+        yield ("async.buffer-size",), why
+    if own.mode != "fedasync":
+        yield ("async.mixing",), why
+    if own.mode != "semi-synchronous":
+        yield ("async.deadline-seconds",), why
+    elif not own.deadline_seconds:
+        yield ("async.staleness", "async.max-staleness"), "with async.deadline-seconds = 0 no update is late"
+    if config.rule:
+        yield ("async.median-seconds", "async.sigma", "async.trace"), "plans say how long clients take"
+    elif own.trace:
+        yield ("async.median-seconds", "async.sigma"), "async.trace says how long clients take"
 
 
 def _partitions_without_use(partition: str) -> Iterable[tuple[Iterable[str], str]]:

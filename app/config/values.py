@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from errno import ENAMETOOLONG
 from pathlib import Path
@@ -19,9 +20,11 @@ PATH_KEYS = (
     "deploy.edge-folder",
     "stream.certificate",
     "stream.key",
+    "async.trace",
 )
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 BEST_CUT = "best"
+NO_TAIL = "none"
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,25 @@ class Cuts:
     def is_best(self) -> bool:
         """True where every plan chooses the cuts of its clients."""
         return self.text == BEST_CUT
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Where the clients' last blocks begin, as it was written: a block's name, or the number of blocks in front."""
+
+    text: int | str
+
+    @property
+    def is_none(self) -> bool:
+        """True where the last blocks are the edge's."""
+        return self.text == NO_TAIL
+
+    def begins_at(self, names: Sequence[str]) -> int | None:
+        """Return the number of blocks in front of the tail, by the names of all; None for what is no block of these."""
+        if self.text in names:
+            return list(names).index(str(self.text))
+        number = int(self.text) if str(self.text).isdecimal() else -1
+        return number if 0 <= number < len(names) else None
 
 
 @dataclass(frozen=True)
@@ -118,6 +140,14 @@ def _parse_cuts(given: Any) -> Cuts:
         raise ValueError(allowed) from None
 
 
+def _parse_tail(given: Any) -> Tail:
+    if isinstance(given, Tail):
+        return given
+    if isinstance(given, bool) or not isinstance(given, int | str) or given == "":
+        raise ValueError(f"the name of a block, a number of blocks, or {NO_TAIL!r}")
+    return Tail(given)
+
+
 CLASSES_ALLOWED = "the names of the class folders, each once, like 'cat,dog', for partition = 'own'"
 
 
@@ -169,8 +199,48 @@ def channels_from(least: float) -> BeforeValidator:
 
 
 CutsSetting = Annotated[Cuts, BeforeValidator(_parse_cuts)]
+TailSetting = Annotated[Tail, BeforeValidator(_parse_tail)]
 ClassesSetting = Annotated[Words, BeforeValidator(_parse_classes)]
 EdgeNamesSetting = Annotated[Words, BeforeValidator(_parse_edge_names)]
+
+
+STALENESS_ALLOWED = "'constant', 'polynomial(EXPONENT)' or 'hinge(SLOPE, DELAY)', with numbers from 0 to 1000"
+
+
+@dataclass(frozen=True)
+class StalenessWeight:
+    """What an update weighs by its staleness, like ``"polynomial(0.5)"``.
+
+    Parameters
+    ----------
+    name : str
+        Of the function in `espalier.strategies.asynchronous`.
+    numbers : tuple[float, ...]
+        Its parameters.
+    text : str
+        As it was written.
+    """
+
+    name: str
+    numbers: tuple[float, ...]
+    text: str
+
+
+def _parse_staleness(given: Any) -> StalenessWeight:
+    if isinstance(given, StalenessWeight):
+        return given
+    match = re.fullmatch(r"([a-z]+)(?:\(([^()]*)\))?", given) if isinstance(given, str) else None
+    try:
+        numbers = tuple(float(part) for part in match[2].split(",")) if match and match[2] else ()
+    except ValueError:
+        raise ValueError(STALENESS_ALLOWED) from None
+    parameters = {"constant": 0, "polynomial": 1, "hinge": 2}
+    if not match or parameters.get(match[1]) != len(numbers) or not all(0 <= number <= 1000 for number in numbers):
+        raise ValueError(STALENESS_ALLOWED)
+    return StalenessWeight(match[1], numbers, given)
+
+
+StalenessSetting = Annotated[StalenessWeight, BeforeValidator(_parse_staleness)]
 
 
 def path_of(key: str, text: str) -> Path:

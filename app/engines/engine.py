@@ -1,10 +1,12 @@
 """What an engine is: where the clients of a run are, and where their state is kept."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard
 
 from flwr.app import Context, Message
 from flwr.serverapp import Grid
+
+from espalier.clients.messages.lanes import Lanes
 
 # What a node runs, and what makes it in the process where the node is; it can be pickled.
 App = Callable[[Message, Context], Message]
@@ -19,6 +21,10 @@ class Engine(Protocol):
     def grid(self) -> Grid:
         """Reaches the clients."""
 
+    @property
+    def lanes(self) -> Lanes | None:
+        """Where clients look for an edge of this process; None if they run elsewhere."""
+
     def stream_patience_seconds(self, timeout_seconds: float) -> float:
         """Return how long to wait until all streams of a group of clients are open."""
 
@@ -29,7 +35,6 @@ class Engine(Protocol):
         """Give it back to them."""
 
 
-@runtime_checkable
 class ServesEdges(Engine, Protocol):
     """An engine whose workers serve the edges of two tiers, each with its clients; `grid` is for profiles alone."""
 
@@ -46,3 +51,8 @@ class ServesEdges(Engine, Protocol):
         sizes : Mapping[str, int]
             Number of clients by edge.
         """
+
+
+def serves_edges(engine: Engine) -> TypeGuard[ServesEdges]:
+    """Return whether an engine is one of `ServesEdges`; its grid is not asked for, which may start workers."""
+    return callable(getattr(type(engine), "serve_edges", None))

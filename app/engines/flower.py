@@ -15,6 +15,8 @@ class Flower:
         The one that Flower handed to the ServerApp.
     """
 
+    lanes = None  # clients have processes of their own
+
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
 

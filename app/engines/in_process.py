@@ -5,6 +5,7 @@ from typing import Any
 
 from espalier.app.tasks.clients import looked_up_once
 from espalier.clients.client_app import make_client_app
+from espalier.clients.messages.lanes import Lanes
 from espalier.clients.stacking import TrainingStack
 from espalier.sim.in_process_grid import InProcessGrid
 
@@ -19,21 +20,25 @@ class InProcess:
     ----------
     grid : InProcessGrid
         Runs them.
+    lanes : Lanes, optional (default: None)
+        Where they find the edges of this process. None: they get a message for every mini-batch.
     """
 
-    def __init__(self, grid: InProcessGrid) -> None:
+    def __init__(self, grid: InProcessGrid, lanes: Lanes | None = None) -> None:
         self.grid = grid
+        self.lanes = lanes
 
     @classmethod
     def open(cls, num_clients: int, run_config: Mapping[str, Any], seed: int, stack: int = 0) -> "InProcess":
         """Return an engine with `num_clients` new nodes that run the app's ClientApp with a run config.
 
-        Of clients that train whole models, `stack` at a time do so side by side; 0: one after the other.
+        Of clients that train in one message, `stack` at a time do so side by side; 0: one after the other.
         """
-        load_task = looked_up_once()
-        client_app = make_client_app(load_task, durable=False)
-        together = TrainingStack(load_task, stack) if stack else None
-        return cls(InProcessGrid(client_app, num_clients, run_config=dict(run_config), seed=seed, stack=together))
+        load_task, lanes = looked_up_once(), Lanes()
+        client_app = make_client_app(load_task, durable=False, lanes=lanes)
+        together = TrainingStack(load_task, stack, lanes) if stack else None
+        grid = InProcessGrid(client_app, num_clients, run_config=dict(run_config), seed=seed, stack=together)
+        return cls(grid, lanes)
 
     def stream_patience_seconds(self, timeout_seconds: float) -> float:
         """Return a second, whatever the timeout: clients wait for each other."""

@@ -84,6 +84,8 @@ class Ray:
         Models compute on a GPU.
     """
 
+    lanes = None  # clients are in the workers, edges here, or in workers with their clients
+
     def __init__(
         self,
         num_clients: int,

@@ -1,17 +1,22 @@
 """Bytes by edge, tier, direction and kind, counted by watching the messages."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from threading import Lock
 from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from torch import Tensor
 
+from espalier.clients.messages import Instruction
+from espalier.clients.messages.lanes import Sent
+from espalier.clients.messages.split import EVALUATE_FRONT, EVALUATE_OUTPUTS
 from espalier.clients.messages.tensor_array import num_bytes
 from espalier.clients.messages.train import ARRAYS, EVALUATE, TRAIN, TRAIN_ACCUMULATED
 from espalier.strategies import Observer
 
 EVALUATION = "evaluation"
+EVALUATIONS = (EVALUATE, EVALUATE_FRONT, EVALUATE_OUTPUTS)
 
 
 class Link(NamedTuple):
@@ -27,9 +32,9 @@ class ByteMeter(Observer):
     """Counts the payload bytes of all messages and streams.
 
     Kinds are ``model``, ``config`` and ``metrics`` for training, ``accumulated-gradient`` with RawHFL, in split
-    training the names of the records (``client-block``, ``activations``, ``cut-gradient``, ``indices`` or ``labels``),
-    and ``evaluation`` for whatever an evaluation sends. Tier ``edge`` is between clients and their edge, tier ``cloud``
-    between edges and the cloud.
+    training the names of the records (``client-block``, ``activations``, ``cut-gradient``, ``indices`` or
+    ``labels``; with two cuts ``features`` and ``feature-gradient``), and ``evaluation`` for whatever an evaluation
+    sends. Tier ``edge`` is between clients and their edge, tier ``cloud`` between edges and the cloud.
 
     Of the frames of a stream the values of the tensor, with the scales of int8, and the labels or indices are counted,
     under the names that they have in messages. NumPy's headers, which records add, and the frames' own are not in them.
@@ -45,6 +50,7 @@ class ByteMeter(Observer):
         self._tier_names = tier_names
         self.counts: Counter[Link] = Counter()
         self._lock = Lock()
+        self._sizes: dict[Hashable, dict[str, int]] = {}  # of what would have been sent
 
     def on_message(self, tier: str, edge: str, direction: str, message: Message) -> None:
         """Count the records of a message; error replies carry none."""
@@ -57,6 +63,17 @@ class ByteMeter(Observer):
         """Count what a frame of a stream between clients and their edge holds; may be called from any thread."""
         if "edge" in self._tier_names:
             self._add("edge", edge, direction, {kind: count})
+
+    def on_passed(self, edge: str, direction: str, passed: Sent | Instruction) -> None:
+        """Count what a message between clients and their edge would have held, had it been sent."""
+        if "edge" not in self._tier_names:
+            return
+        # All of a kind have the same keys, and numbers of the same size.
+        tensors = [(v.shape, v.dtype) for v in vars(passed).values() if isinstance(v, Tensor)]
+        kind = type(passed), *tensors, getattr(passed, "label_policy", None)
+        if kind not in self._sizes:
+            self._sizes[kind] = payload_bytes("", passed.to_content())
+        self._add("edge", edge, direction, self._sizes[kind])
 
     def add(self, edge: str, counts: Mapping[tuple[str, str], int]) -> None:
         """Count what an edge in another process has counted between its clients and itself, by direction and kind."""
@@ -79,7 +96,7 @@ def payload_bytes(message_type: str, content: RecordDict) -> dict[str, int]:
     """Return the bytes of a message's records by kind."""
     counts: dict[str, int] = {}
     for name, record in content.items():
-        if message_type == EVALUATE:
+        if message_type in EVALUATIONS:
             kind = EVALUATION
         elif isinstance(record, ArrayRecord):
             is_model = message_type == TRAIN or (message_type == TRAIN_ACCUMULATED and name == ARRAYS)

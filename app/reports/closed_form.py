@@ -1,7 +1,7 @@
 """The payload that the PHSFL paper's eq. 17 gives for a run, to set beside the bytes that were measured."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import ceil, prod
+from math import prod
 from statistics import fmean
 from typing import Any
 
@@ -9,6 +9,7 @@ from torch import nn
 
 from espalier.app.config.sections import Train
 from espalier.app.resources.work import num_values
+from espalier.clients.task import batches_of_a_pass
 from espalier.strategies import Profile
 from espalier.strategies.split.edges import cut_shapes
 from espalier.strategies.split.theory import phi_hfl, phi_phsfl
@@ -31,7 +32,7 @@ def closed_form_bits(
     bits = []
     for profile in profiles:
         cut, samples = cuts[profile.partition_id % len(cuts)], profile.num_train_examples
-        n_batches = train.batches_per_epoch or ceil(samples / train.batch_size)
+        n_batches = train.batches_per_epoch or batches_of_a_pass(samples, train.batch_size, drop_last=train.drop_last)
         bits.append(
             phi_phsfl(
                 kappa_0=train.local_epochs,

@@ -14,6 +14,7 @@ from rich.table import Table
 from torch import nn
 
 from espalier.app.errors import UserError
+from espalier.app.reports.asynchronous_plots import draw_asynchronous_plot
 from espalier.app.reports.folder import ResultsFolder, RunTitle, saved_values
 from espalier.app.reports.metrics import figure_names, summarise
 from espalier.app.reports.plots import draw_plots
@@ -78,6 +79,7 @@ def _write_figures(
     text = f"{title.algorithm} on {title.dataset}, seed {title.seed}"
     draw_plots(folder.path, text, lines)
     draw_resource_plots(folder.path, text, lines, folder.read_world())
+    draw_asynchronous_plot(folder.path, text, lines)
 
 
 def client_table(
@@ -161,6 +163,9 @@ def _resource_lines(summary: Mapping[str, Any]) -> list[str]:
             result.append(f"simulated time: {summary['simulated_seconds']:.1f} s; {late} late, {nobody}")
         else:
             result.append(f"energy as planned: {joules['total']:.4g} J, {share}; {nobody}")
+    if own := summary.get("async"):
+        idle = "".join(f", {unit} idle {share:.0%} of it" for unit, share in own["idle_share"].items())
+        result.append(f"simulated time: {summary['simulated_seconds']:.1f} s{idle}; {own['too_old']} updates too old")
     return result
 
 

@@ -38,6 +38,8 @@ FREE_TO_CHANGE = frozenset(
         "deploy.wait-for-nodes",
     }
 )
+# What runs did before a setting existed, where that is not its default.
+BEFORE = {"guard.mode": "off"}
 
 
 @dataclass(frozen=True)
@@ -168,8 +170,10 @@ class ResultsFolder:
             folder = cls(path, own(path, "resume"))
         try:
             saved = {**defaults, **saved_values(path)}
+            falls = config.get("train.schedule", "constant") != "constant"  # of learning rates, over the global rounds
+            fixed = {"global-rounds"} if falls else set()
             for key, value in config.items():
-                if key not in FREE_TO_CHANGE and value != saved.get(key):
+                if key not in FREE_TO_CHANGE - fixed and value != saved.get(key):
                     raise bad_value(key, value, f"{saved.get(key)!r}, as in the run to resume, {path}")
         except BaseException:
             folder.__exit__()
@@ -243,7 +247,11 @@ class ResultsFolder:
         UserError
             If it can't be read.
         """
-        path = self.path / "world.json"
+        return self.read_json("world.json")
+
+    def read_json(self, name: str) -> Any:
+        """Return the content of a JSON file, None where there is none; UserError if it can't be read."""
+        path = self.path / name
         try:
             return json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -299,7 +307,7 @@ def unopenable_as_user_error(key: str, path: Path) -> Iterator[None]:
 
 
 def saved_values(path: Path) -> dict[str, Any]:
-    """Return the settings of the run in a results folder, by their keys.
+    """Return the settings of the run in a results folder, by their keys, with those of `BEFORE` that are newer.
 
     Raises
     ------
@@ -308,7 +316,7 @@ def saved_values(path: Path) -> dict[str, Any]:
     """
     allowed = "the results folder of a run, with its config.json"
     try:
-        return dict(json.loads((path / CONFIG).read_text(encoding="utf-8")))
+        return BEFORE | dict(json.loads((path / CONFIG).read_text(encoding="utf-8")))
     except OSError as error:
         raise bad_value("resume", str(path), f"{allowed} ({error.strerror or error})") from None
     except (ValueError, TypeError, RecursionError):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any, TypeGuard
 
+from espalier.app.reports.asynchronous import asynchronous_summary
 from espalier.app.reports.bytes import EVALUATION, Link, by_edge, nested
 from espalier.app.reports.resources import resource_summary
 from espalier.clients.messages.train import ACCURACY, LOSS, NUM_EXAMPLES, TOP
@@ -17,9 +18,10 @@ Line = dict[str, Any]
 # The fields of lines that are the run's own words; a client's metric of such a name is not reported.
 FIELDS = frozenset(
     {
-        *("round", "scope", "edge", "trained", "participants", "plans", "failures", "edges_left_out"),
+        *("round", "scope", "edge", "trained", "participants", "failures", "edges_left_out"),
+        *("plans", "plans_at_work"),
         *("clients", "test", "bytes", "closed_form_bits", "energy_joules"),
-        *("seconds", "wall_seconds", "simulated_seconds"),
+        *("seconds", "wall_seconds", "simulated_seconds", "async"),
     }
 )
 
@@ -167,6 +169,7 @@ def summarise(lines: Sequence[Line]) -> Line:
         "failures": sum(line["failures"] for line in rounds),
         "wall_seconds": rounds[-1]["wall_seconds"] if rounds else 0.0,
         **resource_summary(lines),
+        **asynchronous_summary(rounds),
     }
     if tops := top_m(evaluated.get("clients", {})):
         summary["top_m"] = tops

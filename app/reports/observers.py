@@ -21,6 +21,7 @@ from espalier.app.tasks.task import Task
 from espalier.clients.evaluation import figures_on
 from espalier.clients.task import Examples
 from espalier.strategies import Hierarchical, Round
+from espalier.strategies.asynchronous import AsynchronousTier
 
 
 @dataclass
@@ -111,8 +112,10 @@ class WriteMetrics:
         Reports plans and joules.
     closed_form : Mapping[str, float], optional
         The payload by a formula.
-    tracker : Tracker, optional
+    tracker : Tracker, optional (default: None)
         Gets the global line too.
+    asynchronous : AsynchronousTier, optional (default: None)
+        Reports its clock's time, staleness and idle nodes.
     """
 
     folder: ResultsFolder
@@ -121,6 +124,7 @@ class WriteMetrics:
     world: World | None
     closed_form: Mapping[str, float] | None
     tracker: Tracker | None = None
+    asynchronous: AsynchronousTier | None = None
 
     def round_over(self, report: RoundReport) -> None:
         """Write the lines of the round."""
@@ -130,10 +134,23 @@ class WriteMetrics:
         if self.world:
             lines = [edge | {"plans": self.world.edges[edge["edge"]].take_reports()} for edge in lines]
             line |= self.world.end_round()
+            if report.outcome.number == report.num_rounds:
+                line |= plans_at_work(self.world)
+        if self.asynchronous:  # whose clock knows that nobody waits for the slowest
+            line |= {"simulated_seconds": self.asynchronous.clock.now, "async": self.asynchronous.take_report()}
         self.folder.append_metrics([*lines, line])
         report.line = line
         if self.tracker is not None:
             self.tracker.round_over(report.outcome.number, line)
+
+
+def plans_at_work(world: World) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Return ``plans_at_work``, by edge: plans that are paid for and in no edge line, as their edges are still at work.
+
+    They stay pending: where the run is resumed for more rounds, they get into edge lines.
+    """
+    plans = {name: [report for _, report in edge.pending] for name, edge in world.edges.items() if edge.pending}
+    return {"plans_at_work": plans} if plans else {}
 
 
 @dataclass(frozen=True)

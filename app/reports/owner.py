@@ -1,4 +1,4 @@
-"""Who writes to a results folder: one process at a time."""
+"""Who has a folder, of results or of an edge's socket: one process at a time."""
 
 import os
 import socket
@@ -6,11 +6,12 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock, Timeout, lock_descriptor
 
 from espalier.app.errors import bad_value
 
 LOCK = "lock"
+PATIENCE_SECONDS = 0.5  # with those who look whether a folder has an owner, and hold its lock for an instant
 
 
 def own(folder: Path, key: str) -> FileLock:
@@ -32,7 +33,7 @@ def own(folder: Path, key: str) -> FileLock:
     """
     path = folder / LOCK
     # A lock that is just a file, which the library falls back to, would outlive a process that is killed.
-    lock = FileLock(path, blocking=False, thread_local=False, fallback_to_soft=False)
+    lock = FileLock(path, timeout=PATIENCE_SECONDS, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout:
@@ -48,6 +49,18 @@ def disown(lock: FileLock) -> None:
     with suppress(OSError):
         os.unlink(lock.lock_file)
     lock.release()
+
+
+def is_owned(folder: Path) -> bool:
+    """Return whether a process writes to a folder."""
+    try:
+        file = os.open(folder / LOCK, os.O_RDWR)  # which makes none
+    except FileNotFoundError:
+        return False
+    try:
+        return not lock_descriptor(file, blocking=False)
+    finally:
+        os.close(file)
 
 
 def _holder(path: Path) -> str:

@@ -13,6 +13,19 @@ from espalier.strategies import Observer, Update
 logger = getLogger("espalier")
 
 
+def bars(console: Console, **options: Any) -> Progress:
+    """Return where progress bars are drawn, each with its share and an ETA; `options` are those of `Progress`."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TaskProgressColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+        console=console,
+        **options,
+    )
+
+
 class BarProgress(Observer):
     """A progress bar that moves with every edge round.
 
@@ -23,14 +36,7 @@ class BarProgress(Observer):
     """
 
     def __init__(self, console: Console) -> None:
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            TaskProgressColumn(),
-            TextColumn("ETA"),
-            TimeRemainingColumn(),
-            console=console,
-        )
+        self._bar = bars(console)
         self._task = self._bar.add_task("starting", total=None)
         self._total = 0
 

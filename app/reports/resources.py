@@ -35,11 +35,21 @@ class ClientTotals:
 
 
 def planned_rounds(lines: Iterable[Line]) -> Iterator[tuple[str, Line]]:
-    """Yield the edge and the plan of every edge round that was planned."""
+    """Yield the edge and the plan of every edge round that was planned.
+
+    Those of edges that are still at work are in the last global line. An earlier one was the last of a run that was
+    resumed for more rounds: they got into edge lines.
+    """
+    at_work: Mapping[str, Sequence[Line]] = {}
     for line in lines:
         if line["scope"] == "edge":
             for plan in line.get("plans", []):
                 yield line["edge"], plan
+        elif line["scope"] == "global":
+            at_work = line.get("plans_at_work", {})
+    for edge, plans in at_work.items():
+        for plan in plans:
+            yield edge, plan
 
 
 def client_totals(lines: Iterable[Line], clients: Iterable[int]) -> dict[int, ClientTotals]:

@@ -1,7 +1,7 @@
 """Plans for the edge rounds of a run: whom they are made for, under which limits, and what is reported of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
 from typing import Any
@@ -119,12 +119,17 @@ class World(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
-        return {"energy": self.energy.state_dict(), "options": dict(self.options)}
+        state = {"energy": self.energy.state_dict(), "options": dict(self.options)}
+        # Of edges that are at work while the cloud goes on.
+        pending = {name: list(edge.pending) for name, edge in self.edges.items() if edge.pending}
+        return {**state, "pending": pending} if pending else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         self.energy.load_state_dict(state["energy"])
         self.options = dict(state["options"])
+        for name, reports in state.get("pending", {}).items():
+            self.edges[name].pending = list(reports)
 
 
 class EdgeResources:
@@ -136,6 +141,11 @@ class EdgeResources:
         The whole.
     edge : str
         Name of the edge.
+
+    Attributes
+    ----------
+    pending : list[tuple[int, dict[str, Any]]]
+        Numbers and reports of edge rounds that are not in ``metrics.jsonl`` yet.
     """
 
     def __init__(self, world: World, edge: str) -> None:
@@ -144,7 +154,7 @@ class EdgeResources:
         self._previous: list[int] | None = None
         self._asked: tuple[int, np.ndarray] = (0, np.array([], dtype=int))
         self._at_full_power = np.array([], dtype=bool)
-        self._reports: list[tuple[int, dict[str, Any]]] = []
+        self.pending: list[tuple[int, dict[str, Any]]] = []
 
     def problem(self, server_round: int, clients: Sequence[int]) -> Problem:
         """Return the problem of an edge round."""
@@ -177,18 +187,22 @@ class EdgeResources:
         self._world.book(self._edge, report)
         self._note(server_round, report)
 
+    def seconds_of(self, edge_rounds: Collection[int]) -> float:
+        """Return the time that edge rounds took, of those that `take_rounds` has not returned yet."""
+        return float(sum(report["seconds"] for number, report in self.pending if number in edge_rounds))
+
     def take_reports(self) -> list[dict[str, Any]]:
         """Return the reports of the edge rounds since the last call."""
         return [report for _, report in self.take_rounds()]
 
     def take_rounds(self) -> list[tuple[int, dict[str, Any]]]:
         """Return the same, each with the number of its edge round."""
-        reports, self._reports = self._reports, []
+        reports, self.pending = self.pending, []
         return reports
 
     def _note(self, server_round: int, report: dict[str, Any]) -> None:
         """Keep a report; log where it fell short of clients."""
-        self._reports.append((server_round, report))
+        self.pending.append((server_round, report))
         if report["short"]:
             line = "edge round %d: %s: %d clients, not %d in each cell"
             logger.info(line, server_round, self._edge, len(report["selected"]), self._world.clients_wanted)

@@ -10,12 +10,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from espalier.clients.messages.cut import Cut
+from espalier.clients.messages.frames import TOP_SHARES, Format
 from espalier.strategies.split.edges import cut_shapes, example_input
 from espalier.strategies.split.server_block import channels_last
 
 BITS_PER_VALUE = 33  # phi = 32 and a sign bit, as the RawHFL and PHSFL papers count
 # Of activations and their gradients, and of the scale that goes with each example's.
-STREAM_PAYLOAD_BITS = {"float32": (BITS_PER_VALUE, 0), "float16": (17, 0), "int8": (9, BITS_PER_VALUE)}
+STREAM_PAYLOAD_BITS = {
+    "float32": (BITS_PER_VALUE, 0),
+    "float16": (17, 0),
+    "bfloat16": (17, 0),
+    "int8": (9, BITS_PER_VALUE),
+}
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,8 @@ class Work:
     once_bits : np.ndarray
         Shape (K,): what goes up in every edge round, and down as much: the client's part of the model.
     example_bits : np.ndarray
-        Shape (K,): what goes up for every training example, and down as much: activations and their gradient.
+        Shape (K,): what goes up for every training example, and down as much: activations and their gradient, and with
+        a tail the features and theirs.
     """
 
     share: np.ndarray
@@ -48,21 +56,33 @@ def whole_model_work(model: nn.Module) -> Work:
     return Work(np.ones(1), np.array([float(bits)]), np.zeros(1))
 
 
-def split_work(model: nn.Sequential, example: Any, cuts: Sequence[int], payload: str = "float32") -> Work:
-    """Return the work of a client that has the first blocks of a model, for each of the cuts.
+def split_work(model: nn.Sequential, example: Any, cuts: Sequence[Cut | int], payload: str = "float32") -> Work:
+    """Return the work of a client that has the first blocks of a model, and maybe the last ones, for each of the cuts.
 
     The arithmetic of the forward pass is counted, since that of the backward pass is in proportion. Activations and
-    their gradients travel as `payload` says, one of `STREAM_PAYLOAD_BITS`. `example` is a batch of one on the CPU, or
-    its shape.
+    their gradients travel as `payload` says, see `espalier.clients.messages.frames.Format`. `example` is a batch of one
+    on the CPU, or its shape.
     """
-    value_bits, scale_bits = STREAM_PAYLOAD_BITS[payload]
-    flops = [forward_flops(model[:cut], example) for cut in (*cuts, len(model))]
-    shapes = cut_shapes(model, example)
+    parts, shapes, whole = [Cut.of(model, cut) for cut in cuts], cut_shapes(model, example), len(model)
+    ends = {whole, *(k for cut in parts for k in (cut.first, cut.last))}
+    flops = {k: forward_flops(model[:k], example) for k in ends}
+    own = [flops[cut.first] + flops[whole] - flops[cut.last] for cut in parts]
+    values = [num_values(cut.front(model)) + num_values(cut.tail(model)) for cut in parts]
+    crossing = [[bits_at_cut(prod(shapes[k]), payload) for k in cut.places(model)] for cut in parts]
     return Work(
-        share=np.array(flops[:-1]) / flops[-1],
-        once_bits=np.array([BITS_PER_VALUE * float(num_values(model[:cut])) for cut in cuts]),
-        example_bits=np.array([scale_bits + value_bits * float(prod(shapes[cut])) for cut in cuts]),
+        share=np.array(own) / flops[whole],
+        once_bits=np.array([BITS_PER_VALUE * float(count) for count in values]),
+        example_bits=np.array([sum(bits) for bits in crossing]),
     )
+
+
+def bits_at_cut(num_values: int, payload: str) -> float:
+    """Return the bits of an example's activations, of so many values, in a payload of `Format`'s."""
+    if payload in TOP_SHARES:
+        form = Format(payload)
+        return float(form.num_kept(num_values) * (BITS_PER_VALUE + 8 * form.place_dtype(num_values).itemsize))
+    value_bits, scale_bits = STREAM_PAYLOAD_BITS[payload]
+    return scale_bits + value_bits * float(num_values)
 
 
 def traffic_of(work: Work, num_examples: Sequence[int], downlink_bits_per_second: float) -> dict[str, np.ndarray]:

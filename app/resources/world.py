@@ -10,6 +10,7 @@ from espalier.app.resources.simulated import WirelessWorld
 from espalier.app.resources.work import Work
 from espalier.app.tasks.task import Task
 from espalier.clients.nested import tensors_of
+from espalier.clients.task import batches_of_a_pass
 from espalier.strategies import Profile
 
 
@@ -61,9 +62,11 @@ def examples_of_local_rounds(train: Train, grows: bool, num_examples: Sequence[i
     Where data grow, mini-batches count as full, as the RawHFL paper has it.
     """
     batches, size = train.batches_per_epoch, train.batch_size
+    passes = [batches_of_a_pass(n, size, drop_last=train.drop_last) for n in num_examples]
+    seen = [min(of_a_pass * size, n) for n, of_a_pass in zip(num_examples, passes, strict=True)]
     if not batches:
-        return list(num_examples)
+        return seen
     if grows:
         return [batches * size] * len(num_examples)
-    permutations = [divmod(batches, -(-n // size)) if n else (0, 0) for n in num_examples]
-    return [whole * n + rest * size for n, (whole, rest) in zip(num_examples, permutations, strict=True)]
+    permutations = [divmod(batches, of_a_pass) if of_a_pass else (0, 0) for of_a_pass in passes]
+    return [whole * n + rest * size for n, (whole, rest) in zip(seen, permutations, strict=True)]

@@ -3,22 +3,26 @@
 What is exported here is imported when it is first asked for, so that data can be read without Flower.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from espalier.app.tasks.own import OwnTask
+    from espalier.clients.blocks import blocks_of
+    from espalier.clients.frozen import without_frozen
     from espalier.clients.task import Examples
 
-__all__ = ["Examples", "OwnTask"]
+__all__ = ["Examples", "OwnTask", "blocks_of", "without_frozen"]
+
+_MODULES = {
+    "Examples": "espalier.clients.task",
+    "OwnTask": "espalier.app.tasks.own",
+    "blocks_of": "espalier.clients.blocks",
+    "without_frozen": "espalier.clients.frozen",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Examples":
-        from espalier.clients.task import Examples
-
-        return Examples
-    if name == "OwnTask":
-        from espalier.app.tasks.own import OwnTask
-
-        return OwnTask
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

@@ -10,16 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from espalier.app.config.sections import Train
 from espalier.app.errors import UserError, bad_value
 from espalier.app.object_spec import ObjectSpec, error_line
-from espalier.app.tasks.common import local_training
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.own import OwnTask
 from espalier.app.tasks.task import Task
 from espalier.clients.messages.train import ACCURACY
 from espalier.clients.nested import concatenate, take, tensors_of
-from espalier.clients.task import ClientTask, Examples, Objective
+from espalier.clients.task import ClientTask, Examples, LocalTraining, Objective
 from espalier.strategies.split.edges import cut_shapes
 
 
@@ -30,7 +28,7 @@ class AdaptedTask(Task):
     ----------
     spec : ObjectSpec
         Names the user's class, with its arguments.
-    train : Train
+    training : LocalTraining
         How clients train.
     num_clients : int
         Clients of the run.
@@ -54,7 +52,7 @@ class AdaptedTask(Task):
     def __init__(
         self,
         spec: ObjectSpec,
-        train: Train,
+        training: LocalTraining,
         num_clients: int,
         seed: int,
         device: torch.device,
@@ -70,7 +68,7 @@ class AdaptedTask(Task):
         self.splits_for = splits_for
         self.own = own = self._made()
         self._loaded: list[tuple[Examples, Examples]] = []
-        self.training = local_training(train)
+        self.training = training
         if self._has_own("optimizer"):
             self.training = replace(self.training, optimizer=own.optimizer)
         if self._has_own("learning_rate"):

@@ -11,7 +11,9 @@ from espalier.app.tasks.caching import CachingTask
 from espalier.app.tasks.common import compute_device, local_training
 from espalier.app.tasks.images import ImageTask
 from espalier.app.tasks.own_images import OwnImagesTask
+from espalier.app.tasks.schedule import schedule_of
 from espalier.app.tasks.task import Task
+from espalier.clients.task import LocalTraining
 
 # Of no use beside an optimizer of the task's own.
 OPTIMIZER_KEYS = (
@@ -43,27 +45,31 @@ def build_task(config: RunConfig) -> Task:
     """
     kind, data, num_clients = task_kind(config.data), config.data, config.federation.num_clients
     seed, device = config.seed, compute_device(config.device)
+    training = local_training(config.train, schedule_of(config.train, config.federation, is_flat=config.is_flat))
     if kind is CachingTask:
         return _built(
-            kind, config.caching, config.train, config.federation, is_flat=config.is_flat, seed=seed, device=device
+            kind, config.caching, training, config.federation, is_flat=config.is_flat, seed=seed, device=device
         )
     has_pool = config.deploy.role != "edge"  # an edge host evaluates on its devices only
     if kind is AdaptedTask:
         splits_for = config.algorithm.name if config.algorithm.splits else ""
         task: AdaptedTask = _built(
-            kind, data.task, config.train, num_clients, seed, device, has_pool=has_pool, splits_for=splits_for
+            kind, data.task, training, num_clients, seed, device, has_pool=has_pool, splits_for=splits_for
         )
-        check_optimizer(config, task)
+        check_optimizer(config, task, training)
         return task
     if kind is OwnImagesTask:
         here = num_clients if config.engine != "flower" else 0
-        return _built(kind, data, config.train, seed, device, has_pool=has_pool, num_clients_here=here)
+        return _built(kind, data, training, seed, device, has_pool=has_pool, num_clients_here=here)
     is_here = config.engine == "in-process"
-    return _built(kind, data, config.train, num_clients, seed, device, are_clients_here=is_here)
+    return _built(kind, data, training, num_clients, seed, device, are_clients_here=is_here)
 
 
-def check_optimizer(config: RunConfig, task: AdaptedTask) -> None:
-    """Refuse what has no use for an optimizer, or learning rates, of the task's own, or beside them."""
+def check_optimizer(config: RunConfig, task: AdaptedTask, training: LocalTraining) -> None:
+    """Refuse what has no use for an optimizer, or learning rates, of the task's own, or beside them.
+
+    `training` is how clients train by the config alone.
+    """
     given, usual = (
         {**train.as_dict(), **split.as_dict()} for train, split in ((config.train, config.split), (Train(), Split()))
     )
@@ -71,7 +77,10 @@ def check_optimizer(config: RunConfig, task: AdaptedTask) -> None:
         if given[key] != usual[key]:
             allowed = f"{usual[key]!r} for {config.data.source}, which has an optimizer of its own"
             raise bad_value(key, given[key], allowed)
-    if config.algorithm.adds_gradients and task.training != local_training(config.train):
+    if training.schedule and task.training.schedule != training.schedule:
+        allowed = f"'constant' for {config.data.source}, which has learning rates of its own"
+        raise bad_value("train.schedule", config.train.schedule, allowed)
+    if config.algorithm.adds_gradients and task.training != training:
         what = "one without an optimizer or a learning rate of its own"
         raise task.refused(f"{what} for algorithm = {config.algorithm.text!r}, whose edges add up gradients")
 

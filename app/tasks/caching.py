@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from espalier.app.config.sections import Caching, Federation, Train
+from espalier.app.config.sections import Caching, Federation
 from espalier.app.tasks.caching_data import CachingData, caching_clients, caching_mlp, num_slots
-from espalier.app.tasks.common import local_training
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.task import Task
-from espalier.clients.task import ClientTask, Examples
+from espalier.clients.task import ClientTask, Examples, LocalTraining
 from espalier.clients.unique_rows import unique_row_sgd
 
 NUM_CONTENTS = 256
@@ -29,7 +28,7 @@ class CachingTask(Task):
     ----------
     caching : Caching
         How requests come about.
-    train : Train
+    training : LocalTraining
         How clients train.
     federation : Federation
         Number of clients, and of rounds.
@@ -46,11 +45,18 @@ class CachingTask(Task):
     has_own_model = True
 
     def __init__(
-        self, caching: Caching, train: Train, federation: Federation, *, is_flat: bool, seed: int, device: torch.device
+        self,
+        caching: Caching,
+        training: LocalTraining,
+        federation: Federation,
+        *,
+        is_flat: bool,
+        seed: int,
+        device: torch.device,
     ) -> None:
         self.caching = caching
         self.federation = federation
-        self.training = local_training(train)
+        self.training = training
         self.is_flat = is_flat
         self.seed = seed
         self.device = device

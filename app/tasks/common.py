@@ -1,6 +1,7 @@
 """What all tasks take from a run config."""
 
 import os
+from collections.abc import Callable
 
 import torch
 import torch.utils.deterministic
@@ -38,8 +39,8 @@ def set_up_torch(device: str, threads: int) -> None:
         torch.backends.cudnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
 
 
-def local_training(train: Train) -> LocalTraining:
-    """Return how a client trains."""
+def local_training(train: Train, schedule: Callable[[float, int], float] | None = None) -> LocalTraining:
+    """Return how a client trains, with the learning rates of a schedule."""
     return LocalTraining(
         local_epochs=train.local_epochs,
         batches_per_epoch=train.batches_per_epoch,
@@ -48,4 +49,6 @@ def local_training(train: Train) -> LocalTraining:
         learning_rate=train.learning_rate,
         momentum=train.momentum,
         weight_decay=train.weight_decay,
+        drop_last=train.drop_last,
+        schedule=schedule,
     )

@@ -96,22 +96,22 @@ def list_pool(pool: Path, classes: Sequence[str]) -> tuple[list[Path], np.ndarra
     UserError
         There is a folder of another name.
     """
-    names = _folders(pool) if pool.is_dir() else []
+    names = folders_in(pool) if pool.is_dir() else []
     for name in names:
         if name not in classes:
             raise UserError(f"{pool / name}: class {name!r} is not one of the run's: allowed are {', '.join(classes)}")
-    found = [(label, file) for label, name in enumerate(classes) if name in names for file in _images(pool / name)]
+    found = [(label, file) for label, name in enumerate(classes) if name in names for file in images_in(pool / name)]
     return [file for _, file in found], np.array([label for label, _ in found], dtype=np.int64)
 
 
-def _folders(pool: Path) -> list[str]:
+def folders_in(pool: Path) -> list[str]:
     """Return the sorted names of the folders in ``train`` or ``test``."""
     return sorted(entry.name for entry in _visible(pool) if entry.is_dir())
 
 
 def _class_folders(pool: Path) -> list[str]:
     """Return the sorted names of the class folders in ``train`` or ``test``, of which there must be some."""
-    names = _folders(pool)
+    names = folders_in(pool)
     if not names:
         raise UserError(f"{pool}: holds no class folders: {LAYOUT}")
     return names
@@ -122,7 +122,7 @@ def _list_pool(pool: Path, names: list[str], classes: list[str]) -> tuple[list[P
     files: list[Path] = []
     counts = []
     for name in names:
-        images = _images(pool / name)
+        images = images_in(pool / name)
         if not images:
             raise UserError(f"{pool / name}: holds no images: {FILES}")
         files += images
@@ -131,7 +131,7 @@ def _list_pool(pool: Path, names: list[str], classes: list[str]) -> tuple[list[P
     return files, np.repeat(labels, counts)
 
 
-def _images(folder: Path) -> list[Path]:
+def images_in(folder: Path) -> list[Path]:
     """Return the image files in a class folder, sorted by name."""
     entries = [entry for entry in _visible(folder) if entry.name.lower().endswith(SUFFIXES)]
     for entry in entries:

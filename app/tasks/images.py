@@ -11,16 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from espalier.app.config.sections import Data, Train
+from espalier.app.config.sections import Data
 from espalier.app.errors import UserError, bad_value
-from espalier.app.tasks.common import local_training
 from espalier.app.tasks.data import ImageData, LabelledImages, load_dataset
 from espalier.app.tasks.footprint import layer_bytes, refuse_too_large, weight_bytes
 from espalier.app.tasks.models import build_model
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.partition import ClientIndices, partition
 from espalier.app.tasks.task import Task
-from espalier.clients.task import ClientTask, Examples
+from espalier.clients.task import ClientTask, Examples, LocalTraining
 
 
 class ImageTask(Task):
@@ -30,7 +29,7 @@ class ImageTask(Task):
     ----------
     section : Data
         Which data set, partition and model.
-    train : Train
+    training : LocalTraining
         How clients train.
     num_clients : int
         Clients to share the data out to.
@@ -45,7 +44,7 @@ class ImageTask(Task):
     def __init__(
         self,
         section: Data,
-        train: Train,
+        training: LocalTraining,
         num_clients: int,
         seed: int,
         device: torch.device,
@@ -54,7 +53,7 @@ class ImageTask(Task):
     ) -> None:
         self.are_clients_here = are_clients_here
         self.section = section
-        self.training = local_training(train)
+        self.training = training
         self.num_clients = num_clients
         self.seed = seed
         self.device = device

@@ -12,14 +12,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from espalier.app.config.sections import Data, Train
+from espalier.app.config.sections import Data
 from espalier.app.errors import UserError
 from espalier.app.tasks.data import LabelledImages, load_pool
 from espalier.app.tasks.image_data import channel_statistics
 from espalier.app.tasks.image_folder import FILES, LAYOUT
 from espalier.app.tasks.images import ImageTask, cache_folder, examples, normalise_by
 from espalier.app.tasks.node import Node
-from espalier.clients.task import ClientTask, Examples
+from espalier.clients.task import ClientTask, Examples, LocalTraining
 
 CHANNELS = 3  # images of folders become RGB
 
@@ -29,7 +29,7 @@ class OwnImagesTask(ImageTask):
 
     Parameters
     ----------
-    section, train, seed, device
+    section, training, seed, device
         As for `ImageTask`.
     has_pool : bool
         The server's test pool is here.
@@ -40,9 +40,16 @@ class OwnImagesTask(ImageTask):
     is_pooled = False
 
     def __init__(
-        self, section: Data, train: Train, seed: int, device: torch.device, *, has_pool: bool, num_clients_here: int
+        self,
+        section: Data,
+        training: LocalTraining,
+        seed: int,
+        device: torch.device,
+        *,
+        has_pool: bool,
+        num_clients_here: int,
     ) -> None:
-        super().__init__(section, train, num_clients_here, seed, device)
+        super().__init__(section, training, num_clients_here, seed, device)
         self.has_pool = has_pool
 
     @property

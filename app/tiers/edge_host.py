@@ -133,6 +133,8 @@ class EdgeRun:
 
     def _introduce(self, request: Wire) -> Wire:
         logger.info("the cloud asked for edge %r", self.name)
+        if "state" in request:  # asked whether it can be taken
+            self._load_state(request["state"])
         return {
             "name": self.name,
             "config": self._config,

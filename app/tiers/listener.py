@@ -10,7 +10,8 @@ from secrets import token_hex
 import grpc
 
 from espalier.app.errors import bad_value
-from espalier.clients.edge_socket import ANSWER, OPTIONS, SERVICE, SOCKET, TYPE, address_of, folder_fault, is_served
+from espalier.app.reports.owner import disown, own
+from espalier.clients.edge_socket import ANSWER, OPTIONS, SERVICE, SOCKET, TYPE, address_of, folder_fault
 
 logger = getLogger("espalier")
 
@@ -23,7 +24,7 @@ class EdgeListener:
     Parameters
     ----------
     folder : Path
-        The folder; it holds ``socket``.
+        The folder; it holds ``socket``, and ``lock``, which says which process listens.
 
     Raises
     ------
@@ -45,16 +46,19 @@ class EdgeListener:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if fault := folder_fault(folder):
                 raise bad_value("deploy.edge-folder", str(folder), fault)
-            if is_served(folder):
-                raise bad_value("deploy.edge-folder", str(folder), "another folder: a run serves an edge there")
-            # Whoever finds it under its final name can connect; and gRPC removes it in the end by this one.
-            new = folder / token_hex(len(SOCKET) // 2)
-            self._server.add_insecure_port(address_of(new))
-            self._server.start()
-            new.replace(self._path)
+            self._lock = own(folder, "deploy.edge-folder")
+            try:
+                # Whoever finds it under its final name can connect; and gRPC removes it in the end by this one.
+                new = folder / token_hex(len(SOCKET) // 2)
+                self._server.add_insecure_port(address_of(new))
+                self._server.start()
+                new.replace(self._path)
+            except BaseException:
+                disown(self._lock)
+                raise
         except OSError as error:
             raise bad_value(
-                "deploy.edge-folder", str(folder), f"a folder that can be written ({error.strerror})"
+                "deploy.edge-folder", str(folder), f"a folder that can be written ({error.strerror or error})"
             ) from None
         except RuntimeError:  # gRPC's, which says on standard error why it can't make the socket
             raise bad_value("deploy.edge-folder", str(folder), "a folder that can be written") from None
@@ -90,6 +94,7 @@ class EdgeListener:
         """Stop listening."""
         self._path.unlink(missing_ok=True)  # while it is known to be its own
         self._server.stop(None).wait()
+        disown(self._lock)
 
     def __enter__(self) -> "EdgeListener":
         return self

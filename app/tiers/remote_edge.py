@@ -22,7 +22,7 @@ from espalier.clients.messages.train import ACCURACY, LOSS
 from espalier.strategies import Evaluation, Failure, Profile, Update
 from espalier.strategies.exchange import Exchanges
 from espalier.strategies.outcomes import EVERYBODY
-from espalier.strategies.screening import one_line
+from espalier.strategies.screening import one_line, reason_of
 from espalier.strategies.split import FineTuning, Personalised
 from espalier.strategies.views import MemberGrid
 
@@ -32,6 +32,10 @@ Result = TypeVar("Result")
 
 class EdgeError(Exception):
     """An edge did not answer, or not as it should; the text says why, in one line."""
+
+
+class EdgeFailed(EdgeError):
+    """An edge answered that it failed."""
 
 
 class RemoteEdge:
@@ -147,6 +151,8 @@ class RemoteEdge:
             planned = range(first, first + self.edge_rounds * self._is_planned)
             return (yield from self._ask(TRAIN_EDGE, request, read, planned))
         except EdgeError as error:
+            if isinstance(error, EdgeFailed) and self._state.is_untried:
+                raise
             # Said once; the other edge rounds did not take place either.
             return [Update(failures=[Failure(EVERYBODY, str(error))]), *[Update()] * (self.edge_rounds - 1)]
 
@@ -201,12 +207,12 @@ def exchange_with(
 def reply_of(reply: Message) -> Wire:
     """Return what an edge answered; raises as `exchange_with`."""
     if reply.has_error():
-        raise EdgeError(text.one_line(reply.error.reason or f"error {reply.error.code}"))
+        raise EdgeError(reason_of(reply.error))
     try:
         answer = from_bytes(from_payload(reply.content))
         failure = text.one_line(str(answer["error"])) if "error" in answer else None
     except Exception as error:  # all of this only reads foreign data, which can fail in any way
         raise EdgeError(f"its answer can't be read: {one_line(error)}") from None
     if failure is not None:
-        raise EdgeError(failure)
+        raise EdgeFailed(failure)
     return answer

@@ -16,19 +16,22 @@ from espalier.app.assembly import (
     Federation,
     algorithm_over,
     alone,
+    asynchrony_of,
     book,
     clients_and_edges,
     edges_here,
     planned_world,
     streams_of,
     trains_by_stream,
+    transports,
 )
 from espalier.app.checkpoint import to_bytes
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
+from espalier.app.config.unused import stack_in_use
 from espalier.app.engines.engine import EDGE_NAME, App, Engine, ServesEdges
 from espalier.app.engines.in_process import PATIENCE_SECONDS
-from espalier.app.errors import UserError
+from espalier.app.errors import UserError, shown
 from espalier.app.reports.bytes import ByteMeter
 from espalier.app.resources.planner import World
 from espalier.app.streams import Streams
@@ -42,6 +45,7 @@ from espalier.app.tiers.states import AtDriver, WholeState
 from espalier.app.tiers.wire import node_of
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.edge import PAYLOAD, QUERY_EDGE, EdgeRequest, to_payload
+from espalier.clients.messages.lanes import Lanes
 from espalier.clients.stacking import TrainingStack
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import Profile, group_by_edge
@@ -88,7 +92,8 @@ class EdgeApp:
         self._client_of = {profile.node_id: profile.partition_id for profile in profiles}
         self._topology = group_by_edge(profiles, config.edges)
         self._load_task = looked_up_once()
-        self._client_app = make_client_app(self._load_task, durable=False)
+        self._lanes = Lanes()
+        self._client_app = make_client_app(self._load_task, durable=False, lanes=self._lanes)
         self._edges: dict[str, EdgeRun] = {}
 
     def __call__(self, message: Message, context: Context) -> Message:
@@ -105,7 +110,7 @@ class EdgeApp:
         return self._edges[name]
 
     def _new_edge(self, name: str) -> EdgeRun:
-        config, members = self._config, self._topology[name]
+        config, members, stack = self._config, self._topology[name], stack_in_use(self._config)
         profiles = [self._profiles[node_id] for node_id in members]
         clients = [profile.partition_id for profile in profiles]
         grid = InProcessGrid(
@@ -114,11 +119,11 @@ class EdgeApp:
             run_config=self._run_config,
             node_configs=[{"partition-id": client, "num-partitions": len(self._profiles)} for client in clients],
             node_ids=members,
-            stack=TrainingStack(self._load_task, config.stack) if config.stack else None,
+            stack=TrainingStack(self._load_task, stack, self._lanes) if stack else None,
         )
         meter = ByteMeter({"edge": "edge"})
         task, model = self._task_and_model
-        transport_of = partial(self._streams.transport, meter) if self._streams else None
+        transport_of = transports(config, meter, self._streams, self._lanes)
         make_edge = edges_here(config, task, model, list(self._profiles.values()), self._world, transport_of)
         federation, topology = alone(config.federation), {name: members}
         hierarchical = algorithm_over(config, federation, make_edge, topology, self._client_of, (meter,))
@@ -171,11 +176,21 @@ class ServedEdges:
         Its nodes are edges.
     kept : dict[str, bytes]
         What clients keep from round to round, by their numbers.
+    states : Mapping[str, AtDriver]
+        The edges', by their names.
+    node_of_edge : Mapping[str, int]
+        Node ids by edge.
     """
 
-    def __init__(self, grid: Grid, kept: dict[str, bytes]) -> None:
+    lanes = None  # clients are in the workers, with their edges
+
+    def __init__(
+        self, grid: Grid, kept: dict[str, bytes], states: Mapping[str, AtDriver], node_of_edge: Mapping[str, int]
+    ) -> None:
         self.grid = grid
         self.kept = kept
+        self._states = states
+        self._node_of_edge = node_of_edge
 
     def stream_patience_seconds(self, timeout_seconds: float) -> float:
         """Return a second: clients wait for each other."""
@@ -186,9 +201,27 @@ class ServedEdges:
         return {client: self.kept[client] for client in sorted(self.kept, key=int)}
 
     def load_clients_state(self, state: Mapping[str, Any]) -> None:
-        """Give it back."""
+        """Give it back, and let the edges try theirs.
+
+        Raises
+        ------
+        ValueError
+            If it is of other clients, or an edge can't take the state that it would get.
+        """
+        known = {str(client) for edge in self._states.values() for client in edge.clients}
+        if unknown := state.keys() - known:
+            raise ValueError(f"states of unknown clients: {sorted(map(shown, unknown))}")
         self.kept.clear()
         self.kept.update(state)
+        requests = [
+            EdgeRequest(to_bytes({"state": self._states[name].to_request()}), 0, 0).to_message(node_id, QUERY_EDGE)
+            for name, node_id in self._node_of_edge.items()
+        ]
+        for name, reply in zip(self._node_of_edge, ask(self.grid, requests), strict=True):
+            try:
+                reply_of(reply)
+            except EdgeError as error:
+                raise ValueError(f"edge {name!r}: {error}") from None
 
 
 def assemble_served(
@@ -210,8 +243,8 @@ def assemble_served(
     by_id = {profile.node_id: profile.partition_id for profile in profiles}
     clients = {name: [by_id[node_id] for node_id in members] for name, members in topology.items()}
     sizes = {name: len(members) for name, members in topology.items()}
-    served = ServedEdges(engine.serve_edges(MakeEdgeApp(config.as_dict(), tuple(profiles)), sizes), {})
-    served.load_clients_state(engine.clients_state())
+    grid = engine.serve_edges(MakeEdgeApp(config.as_dict(), tuple(profiles)), sizes)
+    kept = dict(engine.clients_state())
     # In answers a client goes by its number.
     profiles = [replace(profile, node_id=node_of(profile.partition_id)) for profile in profiles]
     topology = {name: list(map(node_of, numbers)) for name, numbers in clients.items()}
@@ -219,8 +252,8 @@ def assemble_served(
     by_number = {profile.partition_id: profile for profile in profiles}
     meter = ByteMeter({"cloud": "cloud"})  # the edges count theirs
     world = planned_world(config, config.rule, topology, profiles, task, model) if config.rule else None
-    states = {name: AtDriver(numbers, served.kept, world) for name, numbers in clients.items()}
-    node_of_edge = introduced(served.grid, states)
+    states = {name: AtDriver(numbers, kept, world) for name, numbers in clients.items()}
+    node_of_edge = introduced(grid, states)
 
     def make_edge(name: str, size: int) -> RemoteEdge:
         return RemoteEdge(
@@ -236,8 +269,11 @@ def assemble_served(
             on_counted=partial(book, meter, world),
         )
 
-    hierarchical = algorithm_over(config, config.federation, make_edge, topology, client_of, (meter, *observers))
-    return Federation(profiles, client_of, hierarchical, meter, world), served
+    asynchronous = asynchrony_of(config, topology, client_of, world)
+    observers = (meter, *observers)
+    hierarchical = algorithm_over(config, config.federation, make_edge, topology, client_of, observers, asynchronous)
+    federation = Federation(profiles, client_of, hierarchical, meter, world, asynchronous)
+    return federation, ServedEdges(grid, kept, states, node_of_edge)
 
 
 def introduced(grid: Grid, states: Mapping[str, AtDriver]) -> dict[str, int]:

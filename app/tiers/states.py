@@ -24,6 +24,10 @@ class EdgeState(Protocol):
 class CloudState(Protocol):
     """The same, as whoever asks the edge keeps it between requests."""
 
+    @property
+    def is_untried(self) -> bool:
+        """Whether it came from a file, and the edge has not worked with it yet: if it fails, the file is no good."""
+
     def to_request(self) -> Wire:
         """Return what goes with a request."""
 
@@ -112,6 +116,8 @@ class AtCloud:
         The edge's state at the start.
     """
 
+    is_untried = False  # an edge's host can fail for reasons of its own
+
     def __init__(self, state: Wire) -> None:
         self._state = state
 
@@ -151,7 +157,8 @@ class AtDriver:
     """
 
     def __init__(self, clients: Sequence[int], kept: MutableMapping[str, bytes], world: World | None) -> None:
-        self._clients = clients
+        self.is_untried = False
+        self.clients = clients
         self._kept = kept
         self._world = world
         self._edge: dict[str, Any] = {}
@@ -159,15 +166,16 @@ class AtDriver:
 
     def to_request(self) -> Wire:
         """Return what goes with a request."""
-        kept = {client: self._kept[str(client)] for client in self._clients if str(client) in self._kept}
+        kept = {client: self._kept[str(client)] for client in self.clients if str(client) in self._kept}
         options = self._world.options if self._world else {}
-        chosen = {client: options[client] for client in self._clients if client in options}
+        chosen = {client: options[client] for client in self.clients if client in options}
         return {"edge": self._edge, "labels": self._labels, "clients": kept, "options": chosen}
 
     def take(self, state: Wire) -> None:
         """Take what came with an answer."""
         self._edge, self._labels, kept = state["edge"], state["labels"], state["clients"]
-        for client in self._clients:
+        self.is_untried = False
+        for client in self.clients:
             if client in kept:
                 self._kept[str(client)] = kept[client]
             else:
@@ -180,3 +188,4 @@ class AtDriver:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         self._edge, self._labels = dict(state), {}
+        self.is_untried = True

@@ -10,18 +10,19 @@ from torch import nn
 Module = TypeVar("Module", bound=nn.Module)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Cut:
     """Where a model, a list of blocks, is cut in three: the blocks between are the server's, the others the client's.
 
-    Today ``last`` has to be the number of blocks: what is behind ``first`` is the server's.
+    With ``last`` the number of blocks, the model is cut once: the client has no tail, and the server has the head. A
+    smaller one is U-shaped split learning (arXiv:1812.00564): the head is the client's, and so are labels and loss.
 
     Parameters
     ----------
     first : int
         Blocks before this one are the client's; what travels is what comes out of them.
     last : int
-        Blocks from this one on are the client's, too.
+        Blocks from this one on are the client's, too: its tail.
     """
 
     first: int
@@ -34,16 +35,29 @@ class Cut:
         Raises
         ------
         ValueError
-            If blocks behind the server's would be the client's.
+            If the model has not so many blocks.
         """
         cut = cut if isinstance(cut, Cut) else cls(cut, len(model))
-        if cut.last != len(model):
-            raise ValueError(f"cut {cut.first} to {cut.last}: allowed is to {len(model)}, the model's number of blocks")
+        if cut.last > len(model):
+            allowed = f"to {len(model)} at most, the model's number of blocks"
+            raise ValueError(f"cut {cut.first} to {cut.last}: allowed is {allowed}")
         return cut
 
-    def client_side(self, model: nn.Sequential) -> nn.Sequential:
-        """Return the client's blocks of a model, which share its weights."""
+    def has_tail(self, model: nn.Sequential) -> bool:
+        """Return whether the last blocks of a model are the client's."""
+        return self.last < len(model)
+
+    def places(self, model: nn.Sequential) -> tuple[int, ...]:
+        """Return where tensors cross between client and server, as numbers of blocks in front."""
+        return (self.first, self.last) if self.has_tail(model) else (self.first,)
+
+    def front(self, model: nn.Sequential) -> nn.Sequential:
+        """Return the client's first blocks of a model, which share its weights."""
         return as_blocks(model[: self.first])
+
+    def tail(self, model: nn.Sequential) -> nn.Sequential:
+        """Return the client's last blocks of a model, which share its weights; none where it is cut once."""
+        return as_blocks(model[self.last :])
 
     def server_side(self, model: nn.Sequential) -> nn.Sequential:
         """Return the server's blocks of a model, which share its weights."""

@@ -1,5 +1,7 @@
 """Frames: what travels in a stream between a client and its edge, one per mini-batch and direction.
 
+Where the client has the model's last blocks too, it is two: activations and features, then the gradients of both.
+
 A frame is a fixed header, the dimensions of a tensor, int32 labels or sample indices, and the tensor's values: nothing
 in it can be anything but numbers, and its length follows from its first bytes. Images travel channels last, as in
 messages.
@@ -28,12 +30,15 @@ STREAM_CERTIFICATE: Final = "stream-certificate"
 STREAM_TOKEN: Final = "stream-token"
 STREAM_MAX_BYTES: Final = "stream-max-bytes"
 
-PAYLOADS: Final = ("float32", "float16", "int8")
+# Of each sample's values the share that travels, the largest ones.
+TOP_SHARES: Final = {"top-25%": 0.25, "top-10%": 0.1}
+PAYLOADS: Final = ("float32", "float16", "bfloat16", "int8", *TOP_SHARES)
 PROBE_BYTES: Final = 2**20
 
 _HEADER = struct.Struct("<IIBBfI")  # step, number of steps, kind of numbers, dimensions, seconds held, labels
 _MOST_DIMENSIONS = 8
-_CODES = {torch.float32: 0, torch.float64: 1, "float16": 2, "int8": 3}
+_CODES = {torch.float32: 0, torch.float64: 1, "float16": 2, "int8": 3, "bfloat16": 4, "top-25%": 5, "top-10%": 6}
+_HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -81,9 +86,11 @@ class Format:
 
     Parameters
     ----------
-    payload : "float32", "float16" or "int8" (default: "float32")
-        ``"float32"``: as the model computes. ``"float16"``: numbers beyond its range become the nearest in it.
-        ``"int8"``: with a float32 scale per sample; a value is off by no more than 1/254 of the sample's largest.
+    payload : one of `PAYLOADS` (default: "float32")
+        ``"float32"``: as the model computes. ``"float16"``, ``"bfloat16"``: numbers beyond the range become the nearest
+        in it. ``"int8"``: with a float32 scale per sample; a value is off by no more than 1/254 of the sample's
+        largest. ``"top-25%"``, ``"top-10%"``: of each sample that share of the values, the largest by amount, at least
+        one, as the model computes, with their places; the others are 0. See `Feedback` for what is left out.
     dtype : torch.dtype (default: torch.float32)
         What the model computes in: float32 or float64.
 
@@ -111,7 +118,20 @@ class Format:
         """Return the bytes of a tensor's values, and scales where they have any."""
         if self.payload == "int8":
             return num_samples * (4 + values_per_sample)
-        return num_samples * values_per_sample * (2 if self.payload == "float16" else self.dtype.itemsize)
+        if self.payload in TOP_SHARES:
+            place = self.place_dtype(values_per_sample).itemsize
+            return num_samples * self.num_kept(values_per_sample) * (place + self.dtype.itemsize)
+        return num_samples * values_per_sample * (2 if self.payload in _HALVES else self.dtype.itemsize)
+
+    def num_kept(self, values_per_sample: int) -> int:
+        """Return how many of a sample's values travel."""
+        share = TOP_SHARES.get(self.payload, 1.0)
+        return max(1, math.ceil(share * values_per_sample)) if values_per_sample else 0
+
+    @staticmethod
+    def place_dtype(values_per_sample: int) -> np.dtype:
+        """Return how the place of a value in its sample is written."""
+        return np.dtype("<u2" if values_per_sample <= 2**16 else "<u4")
 
     def frame_bytes(self, num_samples: int, sample_shape: tuple[int, ...]) -> int:
         """Return the bytes of the frame that carries the activations of so many samples and their labels."""
@@ -173,7 +193,7 @@ def pack(
     Raises
     ------
     ValueError
-        If float16 or int8 would hide that a value is NaN or Inf.
+        If another payload than float32 would hide that a value is NaN or Inf.
     """
     values = as_travels(values)
     labels = torch.empty(0, dtype=torch.int32) if labels is None else labels
@@ -182,7 +202,9 @@ def pack(
     return b"".join((header, dimensions, _bytes(labels), *map(_bytes, _written(form, values))))
 
 
-def unpack_activations(form: Format, frame: bytes, *, step: int, sample_shape: tuple[int, ...]) -> Frame:
+def unpack_activations(
+    form: Format, frame: bytes, *, step: int, sample_shape: tuple[int, ...], has_labels: bool = True
+) -> Frame:
     """Read the frame that carries the activations of a step.
 
     Nothing is allocated before the whole header is known to fit the frame's length.
@@ -197,6 +219,8 @@ def unpack_activations(form: Format, frame: bytes, *, step: int, sample_shape: t
         The mini-batch expected.
     sample_shape : tuple[int, ...]
         Shape of one sample's activations.
+    has_labels : bool (default: True)
+        Labels or sample indices are in it.
 
     Raises
     ------
@@ -207,13 +231,29 @@ def unpack_activations(form: Format, frame: bytes, *, step: int, sample_shape: t
     expected = _travelling_shape(sample_shape)
     if head.shape[1:] != expected or head.shape[0] < 1:
         raise ValueError(f"activations have shape {head.shape}, expected (N, {', '.join(map(str, expected))})")
-    if head.num_labels != head.shape[0]:
+    if head.num_labels != head.shape[0] * has_labels:
         raise ValueError(f"{head.num_labels} labels for {head.shape[0]} activations")
     return _read(form, frame, head)
 
 
+def unpack_features(form: Format, frame: bytes, *, step: int, num_samples: int) -> Frame:
+    """Read the frame that carries the edge's features of a step.
+
+    Raises
+    ------
+    ValueError
+        For any other frame, in one line.
+    """
+    head = _read_header(form, frame, step)
+    if head.shape[0] != num_samples or head.num_labels:
+        raise ValueError(
+            f"features have shape {head.shape} with {head.num_labels} labels, expected ({num_samples}, ...)"
+        )
+    return _read(form, frame, head)
+
+
 def unpack_gradient(form: Format, frame: bytes, *, step: int, shape: tuple[int, ...]) -> Frame:
-    """Read the frame that carries the cut gradient of a step; `shape` is that of its activations.
+    """Read the frame that carries a gradient of a step; `shape` is that of the activations, or features.
 
     Raises
     ------
@@ -223,13 +263,52 @@ def unpack_gradient(form: Format, frame: bytes, *, step: int, shape: tuple[int, 
     head = _read_header(form, frame, step)
     expected = (shape[0], *_travelling_shape(shape[1:]))
     if head.shape != expected or head.num_labels:
-        raise ValueError(f"cut gradient of shape {head.shape} with {head.num_labels} labels, expected {expected}")
+        raise ValueError(f"gradient of shape {head.shape} with {head.num_labels} labels, expected {expected}")
     return _read(form, frame, head)
 
 
 def as_received(form: Format, values: Tensor) -> Tensor:
     """Return values, of shape (N, ...), as the other end of a stream reads them; raises what `pack` does."""
     return unpack_gradient(form, pack(form, values, step=0), step=0, shape=tuple(values.shape)).values
+
+
+class Feedback:
+    """What a sender left out of samples' values, to be added to what it sends of them next (error feedback).
+
+    A value that is always among the smaller ones would never arrive. So what ``"top-..."`` leaves out of a sample is
+    kept, and added when the sample comes again (Seide et al., Interspeech 2014; by sample as in AQ-SGD,
+    arXiv:2206.01299). There is one for each client, direction and round: both ends forget all with the round, since the
+    next may begin in other processes. Other payloads leave nothing out.
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[int, Tensor] = {}
+
+    def added(self, form: Format, values: Tensor, samples: np.ndarray | None) -> Tensor:
+        """Return what to send of some samples; what `form` leaves out of it is noted.
+
+        Parameters
+        ----------
+        form : Format
+            How it will be written.
+        values : Tensor
+            Shape (N, ...).
+        samples : np.ndarray, optional
+            Shape (N,): their numbers. None where they are not known: nothing is added then.
+
+        Raises
+        ------
+        ValueError
+            What `pack` raises.
+        """
+        if form.payload not in TOP_SHARES or samples is None:
+            return values
+        values = values.detach().cpu()
+        numbers = [int(sample) for sample in samples]
+        nothing = torch.zeros_like(values[0])
+        whole = values + torch.stack([self._left.get(number, nothing) for number in numbers])
+        self._left |= zip(numbers, whole - as_received(form, whole), strict=True)
+        return whole
 
 
 @dataclass(frozen=True)
@@ -273,8 +352,10 @@ def _read(form: Format, frame: bytes, head: _Head) -> Frame:
         scales, data = torch.from_numpy(data[: 4 * num_samples].view("<f4")), data[4 * num_samples :]
         whole = torch.from_numpy(data.view(np.int8)).view(num_samples, per_sample)
         values = whole.to(form.dtype) * scales.to(form.dtype)[:, None]
+    elif form.payload in TOP_SHARES:
+        values = _scattered(form, data, num_samples, per_sample)
     else:
-        kind = torch.float16 if form.payload == "float16" else form.dtype
+        kind = _HALVES.get(form.payload, form.dtype)
         values = torch.from_numpy(data).view(kind).to(form.dtype)
     return Frame(as_computed(values.view(head.shape)), labels, head.num_steps, head.seconds_held, tensor_bytes)
 
@@ -285,18 +366,35 @@ def _written(form: Format, values: Tensor) -> tuple[Tensor, ...]:
         return (values,)
     if not torch.isfinite(values.sum()) and not torch.isfinite(values).all():
         raise ValueError(f"there is NaN or Inf in what is to travel as {form.payload}")
-    if form.payload == "float16":
-        limit = torch.finfo(torch.float16).max
-        return (values.clamp(-limit, limit).to(torch.float16),)
+    if (half := _HALVES.get(form.payload)) is not None:
+        limit = torch.finfo(half).max
+        return (values.clamp(-limit, limit).to(half),)
     rows = values.reshape(len(values), -1)
+    if form.payload in TOP_SHARES:
+        # In the order of their places: so none is named twice.
+        places = rows.abs().topk(form.num_kept(rows.shape[1]), sorted=False).indices.sort().values
+        written = places.numpy().astype(form.place_dtype(rows.shape[1]))
+        return torch.from_numpy(written.view(np.uint8)), rows.gather(1, places)
     scales = (rows.abs().amax(1) / 127).to(torch.float32)
     # A scale of 0 stands for a sample of zeros, or of values too small for float32.
     divisors = torch.where(scales > 0, scales, 1.0).to(rows.dtype)[:, None]
     return scales, (rows / divisors).round().clamp(-127, 127).to(torch.int8)
 
 
+def _scattered(form: Format, data: np.ndarray, num_samples: int, per_sample: int) -> Tensor:
+    """Return samples of which the largest values came, with their places."""
+    shape, kind = (num_samples, form.num_kept(per_sample)), form.place_dtype(per_sample)
+    end = math.prod(shape) * kind.itemsize
+    places = torch.from_numpy(data[:end].view(kind).astype(np.int64)).view(shape)
+    if (places >= per_sample).any() or (places.diff() <= 0).any():
+        raise ValueError(f"places of values are not in order, or not below {per_sample}")
+    # A copy, since the values need not begin where a number may.
+    values = torch.from_numpy(data[end:].copy()).view(form.dtype).view(shape)
+    return torch.zeros(num_samples, per_sample, dtype=form.dtype).scatter_(1, places, values)
+
+
 def _bytes(tensor: Tensor) -> memoryview:
-    return tensor.contiguous().numpy().reshape(-1).data.cast("B")
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _travelling_shape(sample_shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -4,8 +4,10 @@ import copy
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from threading import Lock
 from typing import Any, cast
@@ -23,15 +25,28 @@ from espalier.clients.messages.train import TRAIN_LOSS, Trained
 
 from ..edges import StrategyEdge
 from ..exchange import Exchanges, answered
-from ..guard import UpdateGuard, guard_state, load_guard_state
+from ..guard import ActivationGuard, UpdateGuard, guard_state, load_guard_state
 from ..outcomes import Evaluation, Update
 from ..randomness import derived_seed
-from ..screening import Failure
 from ..views import EdgeGrid, MemberGrid
+from .evaluation import evaluate_through_cut
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads
 from .labels import Labels
-from .loop import MiniBatch, Outcome, Serve, Terms, Weights
-from .server_block import Loss, MakeOptimizer, ServerBlock, checked_cut, legal_cuts, names_before, num_outputs
+from .loop import NOT_FINITE, Outcome, Terms, Weights
+from .server_block import (
+    Loss,
+    MakeOptimizer,
+    MiddleBlock,
+    Served,
+    ServerBlock,
+    ServersBlocks,
+    checked_cut,
+    client_names,
+    legal_cuts,
+    num_outputs,
+)
+from .serving import MiniBatch, Serve, Step, Steps, in_turn, side_by_side
+from .together import MakeTogether, OneOfMany, Together, make_together
 from .transports import MessageTransport, Transport
 
 DRAWING = Lock()  # held while a server block draws random numbers: PyTorch's generators are the process's
@@ -54,7 +69,7 @@ class SplitEdge(ABC):
         Shape of one sample as the model takes it; for a model of other inputs than one tensor of its own data type, a
         batch of one example, on its device.
     evaluation : StrategyEdge
-        Evaluates the whole model on the clients.
+        Evaluates the model on the clients.
     label_policy : "indices" or "labels" (default: "indices")
         How the edge learns labels, see `Labels`.
     frozen : ArrayRecord, optional (default: None)
@@ -77,6 +92,9 @@ class SplitEdge(ABC):
         The learning rate of the server blocks in a round, by the one that they were made with and the round.
     guard : UpdateGuard, optional (default: None)
         Bounds what one client can do to the model, as for `StrategyEdge`.
+    evaluates_whole : bool (default: True)
+        Evaluations send the whole model to the clients. False: they go through the cut, and no client gets other blocks
+        than its own.
 
     Raises
     ------
@@ -102,6 +120,7 @@ class SplitEdge(ABC):
         loss: Loss = cross_entropy,
         schedule: Callable[[float, int], float] | None = None,
         guard: UpdateGuard | None = None,
+        evaluates_whole: bool = True,
     ) -> None:
         first = min(legal_cuts(model))
         self.model = model
@@ -118,6 +137,7 @@ class SplitEdge(ABC):
         self.loss = loss
         self.schedule = schedule
         self.guard = guard
+        self.evaluates_whole = evaluates_whole
         self.num_classes = num_outputs(model)
         self._cut_shapes = cut_shapes(model, input_shape)
         self._draws = draws_random_numbers(model[first:], self._cut_shapes[first])
@@ -127,7 +147,7 @@ class SplitEdge(ABC):
     ) -> Exchanges[Update]:
         """Run one edge round of the algorithm."""
         clients = self._sample(grid.get_node_ids(), server_round)
-        failures = yield from self.labels.register(clients)
+        failures = yield from self.labels.register([n for n in clients if not self.has_tail(n)])
         unregistered = {failure.node_id for failure in failures}
         clients = [node_id for node_id in clients if node_id not in unregistered]
         weights = to_weights(self.whole(arrays))
@@ -159,13 +179,31 @@ class SplitEdge(ABC):
     def evaluate_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Evaluation]:
-        """Evaluate the whole model on the clients."""
-        return self.evaluation.evaluate_round(server_round, self.whole(arrays), config, grid)
+        """Evaluate the model on the clients."""
+        whole = self.whole(arrays)
+        conversation = self.evaluation.evaluate_round(server_round, whole, config, grid)
+        return conversation if self.evaluates_whole else answered(conversation, partial(self._through_cut, whole))
+
+    def _through_cut(self, whole: ArrayRecord, messages: list[Message]) -> Exchanges[list[Message]]:
+        """Answer the messages that would send the whole model."""
+        clients = [message.metadata.dst_node_id for message in messages]
+        _, replies = yield from evaluate_through_cut(
+            self.model, to_weights(whole), self.cut_of, self._cut_shapes, clients
+        )
+        return replies
 
     def personalise(self, arrays: ArrayRecord, fine_tuning: FineTuning, grid: MemberGrid) -> Exchanges[Personalised]:
         """Fine-tune a head for every client, from a trained model, and evaluate it."""
         return fine_tune_heads(
-            self.model, self.whole(arrays), self.cut_of, self._cut_shapes, self.labels, fine_tuning, grid, self.loss
+            self.model,
+            self.whole(arrays),
+            self.cut_of,
+            self._cut_shapes,
+            self.labels,
+            fine_tuning,
+            grid,
+            self.loss,
+            evaluate_whole=self.evaluates_whole,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -193,33 +231,40 @@ class SplitEdge(ABC):
 
     def judge_activations(self) -> dict[int, str]:
         """Return what is wrong with the activations that clients have sent in the round, by node id."""
-        return self.guard.activations.judge() if self.guard is not None and self.guard.activations.is_on else {}
+        return self.activation_guard.judge() if self.activation_guard else {}
+
+    @property
+    def activation_guard(self) -> ActivationGuard | None:
+        """What judges the clients' activations; None where nothing does."""
+        return self.guard.activations if self.guard is not None and self.guard.activations.is_on else None
 
     def whole(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return the whole model: the travelling part and the frozen one, in the model's order."""
         frozen = self.frozen or ArrayRecord()
         return record_by_reference({n: arrays[n] if n in arrays else frozen[n] for n in self.model.state_dict()})
 
+    def has_tail(self, node_id: int) -> bool:
+        """Return whether a client has the last blocks of the model, and so its labels need not leave it."""
+        return self.cut_of(node_id).has_tail(self.model)
+
     def client_block(self, weights: Mapping[str, Any], cut: Cut) -> dict[str, Any]:
-        """Return the weights in front of the cut."""
-        return {name: weights[name] for name in names_before(weights, self.model, cut)}
+        """Return the weights of the client's blocks."""
+        return {name: weights[name] for name in client_names(weights, self.model, cut)}
 
-    def server_block(self, cut: Cut | int) -> ServerBlock:
-        """Return a new server half for a cut."""
-        return ServerBlock(
-            self.model,
-            checked_cut(self.model, cut),
-            self.make_optimizer,
-            frozen_head=self.frozen is not None,
-            loss=self.loss,
-        )
+    def server_block(self, cut: Cut | int) -> ServersBlocks:
+        """Return the server's new blocks for a cut."""
+        cut = checked_cut(self.model, cut)
+        if cut.has_tail(self.model):
+            return MiddleBlock(self.model, cut, self.make_optimizer)
+        is_frozen = self.frozen is not None
+        return ServerBlock(self.model, cut, self.make_optimizer, frozen_head=is_frozen, loss=self.loss)
 
-    def begin(self, server: ServerBlock, weights: Weights, server_round: int) -> None:
+    def begin(self, server: ServersBlocks, weights: Weights, server_round: int) -> None:
         """Let a server half begin a round."""
         server.load(weights)
         self.set_learning_rates(server, server_round)
 
-    def set_learning_rates(self, server: ServerBlock, server_round: int) -> None:
+    def set_learning_rates(self, server: ServersBlocks, server_round: int) -> None:
         """Let a server half go on with the learning rates of a round."""
         if (schedule := self.schedule) is not None:
             server.set_learning_rates(lambda rate: schedule(rate, server_round))
@@ -261,33 +306,35 @@ class SplitEdge(ABC):
             config=config,
             max_batch=self.max_batch,
             max_steps=self.max_steps,
-            measures=self.guard is not None and self.guard.activations.is_on,
+            measures=self.activation_guard is not None,
+            with_tail={node_id for node_id, cut in cuts.items() if cut.has_tail(self.model)},
+            frozen=self.frozen or (),
         )
         return self.transport.train(groups, terms, serve)
 
     def step(
         self,
-        server: ServerBlock,
+        server: ServersBlocks | OneOfMany,
         batch: MiniBatch,
         server_round: int,
         losses: "Losses",
         together: Sequence[MiniBatch] = (),
-    ) -> Tensor | ValueError:
-        """Return the cut gradient of a mini-batch, or why there is none: then the step was not made.
+    ) -> Step:
+        """Serve a mini-batch; return the cut gradient, or why there is none: then the step was not made.
 
         What clients send whose mini-batches are served `together`, against one server block, is compared.
         """
-        guard = self.guard.activations if self.guard is not None and self.guard.activations.is_on else None
+        guard = self.activation_guard
         cut, length = self.cut_of(batch.node_id).first if guard else 0, batch.length
         try:
             if guard:
                 factor = guard.admitted(batch.node_id, cut, length, [one.length for one in together])
                 if factor != 1:
                     batch, length = replace(batch, activations=factor * batch.activations), factor * length
-            if self._draws:
-                gradient, loss = self._seeded_step(server, batch, server_round, *losses.place_and_step(batch.node_id))
-            else:
-                gradient, loss = server.step(batch.activations, batch.labels)
+            steps = server.serve(batch)
+            gradient, loss = yield from _begun_in(
+                self._seeded(server.device, server_round, *losses.place_and_step(batch.node_id)), steps
+            )
         except ValueError as error:
             return error
         if guard:
@@ -295,14 +342,18 @@ class SplitEdge(ABC):
         losses.add(batch, loss)
         return gradient
 
-    def _seeded_step(self, server: ServerBlock, batch: MiniBatch, *purpose: int) -> tuple[Tensor, float]:
-        """Make a step in which what is drawn, as by dropout, depends on the seed and the purpose alone."""
-        device, seed = server.device, derived_seed(self.seed, "server", *purpose)
+    @contextmanager
+    def _seeded(self, device: torch.device, *purpose: int) -> Iterator[None]:
+        """Let what is drawn inside, as by dropout, depend on the seed and the purpose alone."""
+        if not self._draws:
+            yield
+            return
+        seed = derived_seed(self.seed, "server", *purpose)
         with DRAWING, torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.default_generator.manual_seed(seed)
             if device.type == "cuda":
                 torch.cuda.manual_seed(seed)
-            return server.step(batch.activations, batch.labels)
+            yield
 
     def random_order(self, items: Sequence[int], *purpose: int | str) -> list[int]:
         """Return the items in a random order that depends on the seed and the purpose."""
@@ -327,6 +378,9 @@ class SplitFedV1(SplitEdge):
     aggregation : StrategyEdge, optional (default: None)
         Its strategy, of any kind, gets the clients' whole models, client block and server block together, as if they
         had been trained whole. None: the average by examples.
+    together : Callable[[nn.Module, int], Together], optional (default: None)
+        Makes the server's blocks of all clients of a cut as one, for a round, from what each starts from. The results
+        agree to rounding. None, and where clients have the head: each client's are a `ServersBlocks` of their own.
     """
 
     def __init__(
@@ -336,10 +390,12 @@ class SplitFedV1(SplitEdge):
         make_optimizer: MakeOptimizer,
         *,
         aggregation: StrategyEdge | None = None,
+        together: MakeTogether | None = None,
         **options: Any,
     ) -> None:
         super().__init__(model, cut_of, make_optimizer, **options)
         self.aggregation = aggregation
+        self.together = together
 
     def split_round(
         self,
@@ -352,16 +408,23 @@ class SplitFedV1(SplitEdge):
     ) -> Exchanges[tuple[Outcome, Weights]]:
         """Train every client against a server block of its own, then aggregate."""
         self.model.load_state_dict(weights)  # once for all of the copies made next
-        servers = {node_id: self.server_block(self.cut_of(node_id)) for node_id in clients}
-        for server in servers.values():
-            self.set_learning_rates(server, server_round)
+        servers = self._servers(clients, server_round)
+        joint = [server for server in servers.values() if isinstance(server, OneOfMany)]
 
-        def serve(batches: list[MiniBatch]) -> dict[int, Tensor | ValueError]:
-            return {b.node_id: self.step(servers[b.node_id], b, server_round, losses) for b in batches}
+        def generator_of(node_id: int) -> torch.Generator:
+            purpose = "server", server_round, *losses.place_and_step(node_id)
+            return torch.Generator().manual_seed(derived_seed(self.seed, *purpose))
+
+        def serve(batches: list[MiniBatch]) -> Steps:
+            make_together(joint, batches, generator_of)
+            return side_by_side({b.node_id: self.step(servers[b.node_id], b, server_round, losses) for b in batches})
 
         outcome = yield from self.converse([[n] for n in clients], weights, server_round, config, serve)
-        # A client has spoilt its own server block only: that all have trained is soon enough to compare them.
-        for node_id, reason in self.judge_activations().items():
+        losses.report(outcome.train_losses)
+        # A client has spoilt its own server block only: that all have trained is soon enough to compare them. It is too
+        # late to make its activations smaller, but not the update that it made of them.
+        faults = self.judge_activations()
+        for node_id, reason in faults.items() if self.guard is not None and self.guard.guard.mode != "clip" else ():
             if node_id in outcome.blocks:
                 outcome.leave_out(node_id, reason)
         models = {n: {**block, **_on_cpu(servers[n].state_dict())} for n, block in outcome.blocks.items()}
@@ -371,6 +434,22 @@ class SplitFedV1(SplitEdge):
         if self.aggregation is None:
             return outcome, average(models, outcome.num_examples)
         return outcome, (yield from self._aggregate(server_round, weights, config, models, outcome, losses, grid))
+
+    def _servers(self, clients: Sequence[int], server_round: int) -> dict[int, ServersBlocks | OneOfMany]:
+        """Return the server's blocks of every client, as the model is now."""
+        servers: dict[int, ServersBlocks | OneOfMany] = {}
+        joint: dict[Cut, Together] = {}
+        for node_id in clients:
+            cut = self.cut_of(node_id)
+            if cut not in joint:
+                own = self.server_block(cut)
+                self.set_learning_rates(own, server_round)
+                if self.together is None or cut.has_tail(self.model):
+                    servers[node_id] = own
+                    continue
+                joint[cut] = self.together(own.blocks, server_round)
+            servers[node_id] = OneOfMany(joint[cut], node_id, next(self.model.parameters()).device)
+        return servers
 
     def _aggregate(
         self,
@@ -400,9 +479,10 @@ class SplitFedV1(SplitEdge):
         travelling = to_record({n: w for n, w in weights.items() if self.frozen is None or n not in self.frozen})
         nodes = EdgeGrid(grid, list(models))
         update = yield from answered(self.aggregation.train_round(server_round, travelling, config, nodes), trained)
+        outcome.failures += update.failures
+        # The strategy may have taken a sample of those who trained.
+        outcome.keep_only(() if update.arrays is None else update.participants)
         if update.arrays is None:
-            outcome.blocks = {}
-            outcome.failures += update.failures
             return weights
         outcome.metrics = update.metrics
         return {**weights, **update.arrays.to_torch_state_dict()}
@@ -449,26 +529,46 @@ class SharedServerEdge(SplitEdge):
 
         What a client sends is held against rounds before when it comes. In the first there are none: if it turns out at
         the end that somebody's activations were too long, the server block has gone wrong by them, and the round is
-        made again without that client.
+        made again by what has been learned.
         """
-        guard = self.guard.activations if self.guard is not None and self.guard.activations.is_on else None
-        if guard is None or guard.knows(self.server.cut.first):
-            outcome, new = yield from self.train_clients(server_round, weights, config, clients, losses)
-            self.judge_activations()
-            return outcome, new
-        optimizer, failures = self.server.optimizer_arrays(), list[Failure]()
-        while True:
-            outcome, new = yield from self.train_clients(server_round, weights, config, clients, losses)
-            faults = guard.judge(in_turn=True)
-            if not faults:
-                outcome.failures = [*failures, *outcome.failures]
-                return outcome, new
-            failures += [Failure(node_id, reason) for node_id, reason in faults.items()]
-            clients = [node_id for node_id in clients if node_id not in faults]
+        guard = self.activation_guard
+        is_first = guard is not None and not guard.knows(self.server.cut.first)
+        optimizer, known = (self.server.optimizer_arrays(), guard_state(self.guard)) if is_first else ({}, {})
+
+        def train(those: Sequence[int]) -> Exchanges[tuple[Outcome, Weights]]:
+            return self.train_clients(server_round, weights, config, those, losses)
+
+        def begin_again() -> None:
             self.server.load_optimizer_arrays(optimizer)
             losses.forget()
-            guard.load_state_dict({})
-            guard.begin_round()
+            if guard is not None:
+                guard.begin_round()
+
+        outcome, new = yield from train(clients)
+        if guard is None or not is_first:
+            self.judge_activations()
+            return outcome, new
+        others = list(clients)
+        while (suspect := self.spoiler(others, outcome)) is not None:
+            others.remove(suspect)
+            load_guard_state(self.guard, known)
+            begin_again()
+            outcome, new = yield from train(others)
+        beyond = guard.judge(by_first=True)
+        if len(others) == len(clients):
+            if not beyond:
+                return outcome, new
+            learned = guard.state_dict()
+            load_guard_state(self.guard, known)  # how long updates are is not to be learned from such a round
+            guard.load_state_dict(learned)
+        begin_again()
+        outcome, new = yield from train(clients)
+        guard.judge()
+        return outcome, new
+
+    def spoiler(self, clients: Sequence[int], outcome: Outcome) -> int | None:
+        """Return who may have spoilt what the others sent first in the round, so that it is no measure."""
+        return None  # all start from one client block
 
     @abstractmethod
     def train_clients(
@@ -481,9 +581,10 @@ class SharedServerEdge(SplitEdge):
     ) -> Serve:
         """Return a `serve` that makes the shared block's steps one after the other."""
 
-        def serve(batches: list[MiniBatch]) -> dict[int, Tensor | ValueError]:
-            gradients = {b.node_id: self.step(self.server, b, server_round, losses, batches) for b in order(batches)}
-            return {batch.node_id: gradients[batch.node_id] for batch in batches}
+        def serve(batches: list[MiniBatch]) -> Steps:
+            steps = {b.node_id: self.step(self.server, b, server_round, losses, batches) for b in order(batches)}
+            gradients = yield from in_turn(steps)
+            return {batch.node_id: gradients[batch.node_id] for batch in batches if batch.node_id in gradients}
 
         return serve
 
@@ -540,6 +641,7 @@ class SplitFedV2(SharedServerEdge):
         for turn in turns if self.one_by_one else [list(clients)]:
             outcome.add((yield from self.converse([turn], weights, server_round, config, serve)))
         outcome.sort(clients)
+        losses.report(outcome.train_losses)
         sent = self.client_block(weights, self.server.cut)
         kept = self.keep_within(outcome, sent, outcome.blocks)
         blocks = average(kept, outcome.num_examples) if kept else {}
@@ -561,7 +663,13 @@ class Relay(SharedServerEdge):
             kept = self.keep_within(turn, self.client_block(weights, self.server.cut), turn.blocks)
             weights = {**weights, **kept.get(node_id, {})}
             outcome.add(turn)
+        losses.report(outcome.train_losses)
         return outcome, {**weights, **_on_cpu(self.server.state_dict())}
+
+    def spoiler(self, clients: Sequence[int], outcome: Outcome) -> int | None:
+        """Return the client from whose block on activations have another length."""
+        unfit = {failure.node_id for failure in outcome.failures if failure.reason == NOT_FINITE}
+        return self.activation_guard.before_jump(clients, unfit) if self.activation_guard else None
 
 
 class Losses:
@@ -579,12 +687,19 @@ class Losses:
         self._sums: dict[int, float] = {}
         self._counts: dict[int, int] = {}
 
-    def add(self, batch: MiniBatch, loss: float) -> None:
-        """Note the mean loss of a mini-batch."""
-        n = len(batch.labels)
+    def add(self, batch: MiniBatch, loss: float | None) -> None:
+        """Note a mini-batch, and its mean loss where that is known."""
+        n = len(batch.activations)
         self._steps[batch.node_id] += 1
+        if loss is None:
+            return
         self._sums[batch.node_id] = self._sums.get(batch.node_id, 0.0) + loss * n
         self._counts[batch.node_id] = self._counts.get(batch.node_id, 0) + n
+
+    def report(self, means: Mapping[int, float]) -> None:
+        """Note the means over examples of clients that computed their losses themselves."""
+        self._sums |= means
+        self._counts |= dict.fromkeys(means, 1)
 
     def forget(self) -> None:
         """Forget all mini-batches, for a round that is made again."""
@@ -604,6 +719,20 @@ class Losses:
         """Return the mean over clients, each with its mean over examples and its weight."""
         total = sum(weights.values())
         return sum(self.of(n) * (weight / total) for n, weight in weights.items())
+
+
+def _begun_in(
+    context: AbstractContextManager[None], steps: Generator[Tensor, Tensor, Served]
+) -> Generator[Tensor, Tensor, Served]:
+    """Run the generator of a step, up to the features in a context."""
+    try:
+        with closing(steps):
+            with context:
+                features = next(steps)
+            steps.send((yield features))
+    except StopIteration as over:
+        return cast(Served, over.value)
+    raise AssertionError  # it yields once at most
 
 
 def average(models: Mapping[int, Weights], num_examples: Mapping[int, int]) -> Weights:

@@ -1,6 +1,5 @@
 """Personalisation: each client's head is fine-tuned, client block and body stay as they are (PHSFL, Section III-C)."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,15 +10,17 @@ from torch.nn.functional import cross_entropy
 
 from espalier.clients.messages.arrays import to_record, to_weights
 from espalier.clients.messages.cut import Cut
-from espalier.clients.messages.split import Features, SplitFeatures
+from espalier.clients.messages.head import fine_tuned
+from espalier.clients.messages.split import KEPT, Features, LabelTerms, SplitFeatures, SplitHead
 from espalier.clients.messages.train import NUM_EXAMPLES, Evaluate
 
 from ..exchange import Exchanges
-from ..screening import Failure, content_of, one_line, screen
+from ..screening import Failure, content_of, one_line, reason_of, screen
 from ..views import MemberGrid
+from .evaluation import evaluate_through_cut, named_like
 from .labels import Labels
 from .loop import Weights
-from .server_block import Loss, channels_last, names_before, num_outputs
+from .server_block import Loss, block_names, channels_last, num_outputs
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Personalised:
     Parameters
     ----------
     heads : Mapping[int, Mapping[str, Tensor]]
-        Weights of the head by node id, in client order.
+        Weights of the head by node id, in client order; not of those whose heads never leave them.
     metrics : Mapping[int, MetricRecord]
         Evaluation of the personalised model on the client's test set, by node id.
     failures : Sequence[Failure]
@@ -66,10 +67,13 @@ def fine_tune_heads(
     fine_tuning: FineTuning,
     grid: MemberGrid,
     loss: Loss = cross_entropy,
+    *,
+    evaluate_whole: bool = True,
 ) -> Exchanges[Personalised]:
-    """Fine-tune a head for every client of an edge and evaluate it, in two exchanges.
+    """Fine-tune a head for every client of an edge and evaluate it.
 
-    Client block and body are frozen, in eval mode, so the activations of all K mini-batches fit one reply.
+    Client block and body are frozen, in eval mode, so the activations of all K mini-batches fit one reply. The head of
+    a client that has the model's last blocks is fine-tuned by the client, and stays there.
 
     Parameters
     ----------
@@ -89,60 +93,94 @@ def fine_tune_heads(
         The edge's nodes.
     loss : Callable[[Tensor, Tensor], Tensor] (default: cross-entropy)
         Of outputs and labels, the mean over a mini-batch.
+    evaluate_whole : bool (default: True)
+        Evaluations send the whole model to those clients whose heads are here; else they go through the cut.
     """
     clients = grid.get_node_ids()
-    failures = yield from labels.register(clients)
+    with_tail = {node_id for node_id in clients if cut_of(node_id).has_tail(model)}
+    failures = yield from labels.register([node_id for node_id in clients if node_id not in with_tail])
     known = [n for n in clients if n not in {failure.node_id for failure in failures}]
     weights: Weights = to_weights(arrays)
     model.load_state_dict(weights)
     model.eval()
-    messages = [_ask(n, weights, model, cut_of(n), labels, fine_tuning) for n in known]
+    terms = {n: LabelTerms(KEPT) if n in with_tail else labels.terms(n) for n in known}
+    messages = [_ask(n, weights, model, cut_of(n), terms[n], fine_tuning) for n in known]
     heads: dict[int, dict[str, Tensor]] = {}
+    asked: dict[int, Message] = {}
     for node_id, reply in zip(known, (yield messages), strict=True):
+        cut = cut_of(node_id)
         try:
-            features = Features.from_content(content_of(reply), label_policy=labels.policy)
-            batches, targets = _checked(
-                features, node_id, cut_shapes[cut_of(node_id).first], labels, model, fine_tuning
-            )
-            heads[node_id] = _fine_tune(model, cut_of(node_id), batches, targets, fine_tuning, loss)
+            features = Features.from_content(content_of(reply), label_policy=terms[node_id].policy)
+            batches = _checked(features.values, cut_shapes[cut.first], fine_tuning)
+            if node_id in with_tail:
+                asked[node_id] = _ask_for_head(node_id, weights, model, cut, batches, fine_tuning)
+            else:
+                targets = _labels(node_id, features, labels, model)
+                heads[node_id] = _fine_tune(model, cut, batches, targets, fine_tuning, loss)
         except (ValueError, KeyError, TypeError, RuntimeError) as error:
             failures.append(Failure(node_id, one_line(error)))
+    answers = dict(zip(asked, (yield list(asked.values())), strict=True)) if asked else {}
+    failures += [Failure(n, reason_of(reply.error)) for n, reply in answers.items() if reply.has_error()]
+    have_own = {node_id for node_id, reply in answers.items() if not reply.has_error()}
 
-    messages = [Evaluate(to_record({**weights, **head})).to_message(node_id) for node_id, head in heads.items()]
-    replies, bad = screen(messages, (yield messages), NUM_EXAMPLES)
+    messages, replies = list[Message](), list[Message]()
+    if through_cut := [n for n in known if n in have_own or (n in heads and not evaluate_whole)]:
+        messages, replies = yield from evaluate_through_cut(
+            model, weights, cut_of, cut_shapes, through_cut, heads=heads, own_heads=True
+        )
+    if evaluate_whole and heads:
+        whole = [Evaluate(to_record({**weights, **head})).to_message(node_id) for node_id, head in heads.items()]
+        messages, replies = [*messages, *whole], [*replies, *(yield whole)]
+    screened, bad = screen(messages, replies, NUM_EXAMPLES)
     metrics = {
-        node_id: MetricRecord({**next(iter(reply.content.metric_records.values()))})
-        for node_id, reply in zip(heads, replies, strict=True)
+        message.metadata.dst_node_id: MetricRecord({**next(iter(reply.content.metric_records.values()))})
+        for message, reply in zip(messages, screened, strict=True)
         if not reply.has_error()
     }
-    return Personalised(heads, metrics, [*failures, *bad])
+    return Personalised(heads, {n: metrics[n] for n in known if n in metrics}, [*failures, *bad])
 
 
 def _ask(
-    node_id: int, weights: Weights, model: nn.Sequential, cut: Cut, labels: Labels, fine_tuning: FineTuning
+    node_id: int, weights: Weights, model: nn.Sequential, cut: Cut, terms: LabelTerms, fine_tuning: FineTuning
 ) -> Message:
-    block = to_record({name: weights[name] for name in names_before(weights, model, cut)})
-    return SplitFeatures(block, cut.first, fine_tuning.num_steps, labels.terms(node_id)).to_message(node_id)
+    block = to_record(named_like(cut.front(model), weights))
+    return SplitFeatures(block, cut.first, fine_tuning.num_steps, terms).to_message(node_id)
 
 
-def _checked(
-    features: Features,
+@torch.no_grad()
+def _ask_for_head(
     node_id: int,
-    cut_shape: tuple[int, ...],
-    labels: Labels,
+    weights: Weights,
     model: nn.Sequential,
+    cut: Cut,
+    batches: Sequence[Tensor],
     fine_tuning: FineTuning,
-) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """Return a client's activations and labels, a tensor of each for every step; ValueError for what does not fit."""
-    batches = features.values
+) -> Message:
+    body, device = cut.server_side(model), next(model.parameters()).device
+    features = [body(channels_last(batch.to(device))) for batch in batches]
+    block = to_record(named_like(cut.tail(model), weights))
+    return SplitHead(block, cut.last, features, fine_tuning.learning_rate).to_message(node_id)
+
+
+def _checked(batches: Sequence[Tensor], cut_shape: tuple[int, ...], fine_tuning: FineTuning) -> Sequence[Tensor]:
+    """Return a client's activations, a tensor for every step; ValueError for what does not fit."""
     for batch in batches:
         if tuple(batch.shape[1:]) != cut_shape:
             expected = ", ".join(map(str, cut_shape))
             raise ValueError(f"activations have shape {tuple(batch.shape)}, expected (N, {expected})")
+    if len(batches) != fine_tuning.num_steps:
+        raise ValueError(f"{len(batches)} mini-batches for {fine_tuning.num_steps} steps")
+    return batches
+
+
+def _labels(node_id: int, features: Features, labels: Labels, model: nn.Sequential) -> Sequence[Tensor]:
+    """Return the labels of a client's mini-batches; ValueError for what does not fit."""
+    assert features.numbers is not None
     targets = torch.from_numpy(labels.find(node_id, features.numbers, num_outputs(model)))
-    if len(batches) != fine_tuning.num_steps or sum(map(len, batches)) != len(targets):
-        raise ValueError(f"{len(batches)} mini-batches with {len(targets)} labels for {fine_tuning.num_steps} steps")
-    return batches, list(targets.split([len(batch) for batch in batches]))
+    sizes = [len(batch) for batch in features.values]
+    if sum(sizes) != len(targets):
+        raise ValueError(f"{len(sizes)} mini-batches with {len(targets)} labels for {sum(sizes)} samples")
+    return list(targets.split(sizes))
 
 
 def _fine_tune(
@@ -154,19 +192,10 @@ def _fine_tune(
     loss: Loss,
 ) -> dict[str, Tensor]:
     """Make K SGD steps on a copy of the head and return its weights under their names in the model."""
-    device = next(model.parameters()).device
-    body, head = cut.server_side(model)[:-1], copy.deepcopy(model[-1]).requires_grad_(True)
-    for batch, target in zip(batches, targets, strict=True):
-        with torch.no_grad():
-            features = body(channels_last(batch.to(device)))
-        head.zero_grad()
-        loss(head(features), target.to(device)).backward()
-        # torch.optim's SGD does the same, but first imports PyTorch's compiler, which takes about a second.
-        with torch.no_grad():
-            for weights in head.parameters():
-                if weights.grad is not None:
-                    weights.sub_(weights.grad, alpha=fine_tuning.learning_rate)
-    if not all(torch.isfinite(p).all() for p in head.parameters()):
-        raise ValueError("the fine-tuned head holds NaN or Inf: lower fine-tune.rate")
-    name = [name for name, _ in model.named_children()][-1]
+    device, body = next(model.parameters()).device, cut.server_side(model)[:-1]
+    with torch.no_grad():
+        inputs = [body(channels_last(batch.to(device))) for batch in batches]
+    pairs = zip(inputs, (target.to(device) for target in targets), strict=True)
+    head = fine_tuned(model[-1], pairs, fine_tuning.learning_rate, loss)
+    name = block_names(model)[-1]
     return {f"{name}.{key}": tensor.detach().cpu() for key, tensor in head.state_dict().items()}

@@ -1,7 +1,7 @@
 """The loop of split training at the edge, without any I/O: what arrived, who left, what to send next."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,34 +11,17 @@ from torch import Tensor
 
 from espalier.clients.messages.arrays import to_weights
 from espalier.clients.messages.cut import Cut
-from espalier.clients.messages.split import SplitBegin, SplitResult
+from espalier.clients.messages.split import INDICES, KEPT, LabelTerms, SplitBegin, SplitResult
+from espalier.clients.messages.tensor_array import record_by_reference
+from espalier.clients.messages.text import quoted
+from espalier.clients.messages.train import TRAIN_LOSS
 
-from ..screening import Failure, array_fault, in_form_of, one_line
+from ..screening import Failure, array_fault, in_form_of, number_of, one_line
 from .labels import Labels
+from .serving import MiniBatch, Serve, Steps
 
 Weights = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class MiniBatch:
-    """A client's activations and their labels, checked.
-
-    Parameters
-    ----------
-    node_id : int
-        The client.
-    activations : Tensor
-        Shape (N, *cut_shape).
-    labels : Tensor
-        Shape (N,).
-    length : float (default: 0.0)
-        Of the longest sample's activations, where it was measured.
-    """
-
-    node_id: int
-    activations: Tensor
-    labels: Tensor
-    length: float = 0.0
+NOT_FINITE = "activations hold NaN or Inf"
 
 
 def longest_sample(activations: Tensor) -> float:
@@ -71,6 +54,10 @@ class Terms:
         The most mini-batches of a client in the round, by its node id; None: any number.
     measures : bool (default: False)
         The length of activations is measured, which tells whether they are finite, too.
+    with_tail : Collection[int] (default: none)
+        Node ids of those who have the model's last blocks, compute the loss, and keep their labels.
+    frozen : Collection[str] (default: none)
+        Names of the head's weights where nobody trains it; who has it does not send it back.
     """
 
     server_round: int
@@ -84,8 +71,14 @@ class Terms:
     max_batch: int | None = None
     max_steps: Callable[[int], int] | None = None
     measures: bool = False
+    with_tail: Collection[int] = ()
+    frozen: Collection[str] = ()
 
-    def mini_batch(self, node_id: int, activations: Tensor, numbers: np.ndarray) -> MiniBatch:
+    def label_policy(self, node_id: int) -> str:
+        """Return what goes with a client's activations."""
+        return KEPT if node_id in self.with_tail else self.labels.policy
+
+    def mini_batch(self, node_id: int, activations: Tensor, numbers: np.ndarray | None) -> MiniBatch:
         """Return a client's mini-batch from its activations and the labels, or indices, that came with them.
 
         Raises
@@ -93,7 +86,7 @@ class Terms:
         ValueError
             For what does not fit.
         """
-        labels = self.labels.find(node_id, numbers, self.num_classes)
+        labels = None if numbers is None else self.labels.find(node_id, numbers, self.num_classes)
         cut_shape = self.cut_shapes[node_id]
         if activations.dtype != self.dtype:
             raise ValueError(f"activations have dtype {activations.dtype}, expected {self.dtype}")
@@ -106,19 +99,35 @@ class Terms:
         # One number is finite nearly always if all are, and much faster to have.
         number = longest_sample(activations) if self.measures else activations.sum().item()
         if not math.isfinite(number) and not torch.isfinite(activations).all():
-            raise ValueError("activations hold NaN or Inf")
-        if len(labels) != len(activations):
+            raise ValueError(NOT_FINITE)
+        if labels is not None and len(labels) != len(activations):
             raise ValueError(f"{len(labels)} labels for {len(activations)} activations")
-        return MiniBatch(node_id, activations, torch.from_numpy(labels), number if self.measures else 0.0)
+        found = None if labels is None else torch.from_numpy(labels)
+        samples = numbers if self.label_policy(node_id) == INDICES else None
+        return MiniBatch(node_id, activations, found, number if self.measures else 0.0, samples)
 
     def begin(self, node_id: int) -> SplitBegin:
         """Return the instruction that begins a client's round."""
-        block, labels = self.blocks[node_id], self.labels.terms(node_id)
-        return SplitBegin(block, self.server_round, self.cuts[node_id].first, labels, self.config)
+        block, cut = self.blocks[node_id], self.cuts[node_id]
+        if node_id not in self.with_tail:
+            return SplitBegin(block, self.server_round, cut.first, self.labels.terms(node_id), self.config)
+        is_frozen, labels = any(name in self.frozen for name in block), LabelTerms(KEPT)
+        return SplitBegin(block, self.server_round, cut.first, labels, self.config, cut.last, is_frozen)
 
+    def client_block(self, node_id: int, result: SplitResult) -> Weights:
+        """Return a client's blocks after the round: what it has trained, and what was frozen as it was sent.
 
-# Serves one mini-batch of each client given and returns the cut gradients, or why there is none, by client.
-Serve = Callable[[list[MiniBatch]], Mapping[int, Tensor | ValueError]]
+        Raises
+        ------
+        ValueError
+            If it sends other weights than were to be trained.
+        """
+        sent = self.blocks[node_id]
+        frozen = record_by_reference({name: sent[name] for name in self.frozen if name in sent})
+        trained = record_by_reference({name: array for name, array in sent.items() if name not in frozen})
+        if fault := array_fault(result.block, trained):
+            raise ValueError(fault)
+        return {**to_weights(in_form_of(trained, result.block)), **to_weights(frozen)}
 
 
 @dataclass
@@ -135,23 +144,32 @@ class Outcome:
         Those who left.
     metrics : MetricRecord, optional
         What a strategy made of the clients' metrics, where one aggregated their models.
+    train_losses : dict[int, float]
+        Mean losses over the examples seen, of those who computed them themselves.
     """
 
     blocks: dict[int, Weights] = field(default_factory=dict)
     num_examples: dict[int, int] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     metrics: MetricRecord | None = None
+    train_losses: dict[int, float] = field(default_factory=dict)
 
     def add(self, other: "Outcome") -> None:
         """Take in the outcome of clients that trained after these."""
         self.blocks |= other.blocks
         self.num_examples |= other.num_examples
         self.failures += other.failures
+        self.train_losses |= other.train_losses
 
     def leave_out(self, node_id: int, reason: str) -> None:
         """Go on without a client that has finished."""
         del self.blocks[node_id], self.num_examples[node_id]
         self.failures.append(Failure(node_id, reason))
+
+    def keep_only(self, clients: Collection[int]) -> None:
+        """Go on with some of those who finished; nothing is wrong with the others."""
+        self.blocks = {n: block for n, block in self.blocks.items() if n in clients}
+        self.num_examples = {n: count for n, count in self.num_examples.items() if n in clients}
 
     def sort(self, clients: Sequence[int]) -> None:
         """Put the blocks in the order of the clients."""
@@ -160,19 +178,33 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Answer:
-    """What goes back to a client: the cut gradient of a step, and whether its round ends with it."""
+    """What goes back to a client.
+
+    Parameters
+    ----------
+    step : int
+        The mini-batch.
+    values : Tensor
+        The cut gradient, or features.
+    is_last : bool
+        Its round ends with it.
+    are_features : bool
+        The values are what the edge's blocks made of its activations; it answers with their gradient.
+    """
 
     step: int
-    gradient: Tensor
+    values: Tensor
     is_last: bool
+    are_features: bool
 
 
 class SplitLoop:
     """A round of split training of some clients, one mini-batch of each at a time; it neither sends nor waits.
 
-    Whoever carries the mini-batches asks who is `active`, hands in what each of these sent (`receive`) or that it is
-    gone (`leave`), and sends each of the `answers`. A client that got its last answer has `trained`: its result is
-    handed in (`conclude`). One with fewer mini-batches ends earlier; one that leaves does not hold up the others.
+    Whoever carries the mini-batches asks of whom something is `due`, hands in what each of these sent (`receive`, or
+    `receive_gradient` where it `awaits_gradients`) or that it is gone (`leave`), and sends each of the `answers`. A
+    client that got its last answer has `trained`: its result is handed in (`conclude`). One with fewer mini-batches
+    ends earlier; one that leaves does not hold up the others.
 
     Parameters
     ----------
@@ -188,7 +220,11 @@ class SplitLoop:
     step : int
         Number of the mini-batch that is due, from 0.
     active : list[int]
-        Those whose mini-batch of this step is due, in client order.
+        Those who still train, in client order.
+    due : list[int]
+        Those of them who are to send something next.
+    awaits_gradients : bool
+        Whether it is the gradient of the features that they got; else it is the activations of this step.
     trained : set[int]
         Those who got their last answer.
     left : dict[int, Exception]
@@ -198,16 +234,21 @@ class SplitLoop:
     def __init__(self, clients: Sequence[int], terms: Terms, serve: Serve) -> None:
         self.step = 0
         self.active = list(clients)
+        self.due = list(clients)
+        self.awaits_gradients = False
         self.trained: set[int] = set()
         self.left: dict[int, Exception] = {}
         self._clients = list(clients)
         self._terms = terms
         self._serve = serve
+        self._steps: Steps | None = None
         self._arrived: dict[int, MiniBatch] = {}
+        self._features: Mapping[int, Tensor] = {}
+        self._gradients: dict[int, Tensor] = {}
         self._num_steps: dict[int, int] = {}
         self._outcome = Outcome()
 
-    def receive(self, node_id: int, activations: Tensor, numbers: np.ndarray, num_steps: int) -> None:
+    def receive(self, node_id: int, activations: Tensor, numbers: np.ndarray | None, num_steps: int) -> None:
         """Take in the mini-batch of an active client.
 
         Parameters
@@ -216,8 +257,8 @@ class SplitLoop:
             The client.
         activations : Tensor
             Shape (N, *cut_shape).
-        numbers : np.ndarray
-            Shape (N,), int64: labels or sample indices.
+        numbers : np.ndarray, optional
+            Shape (N,), int64: labels or sample indices. None from a client that keeps its labels.
         num_steps : int
             Its mini-batches in the round; what it says first counts.
 
@@ -235,27 +276,57 @@ class SplitLoop:
         self._num_steps.setdefault(node_id, num_steps)
         self._arrived[node_id] = batch
 
+    def feature_shape(self, node_id: int) -> tuple[int, ...]:
+        """Return the shape of the features that a client got, and of their gradient."""
+        return tuple(self._features[node_id].shape)
+
+    def receive_gradient(self, node_id: int, gradient: Tensor) -> None:
+        """Take in the gradient of a client's features; ValueError for what does not fit: the client has to leave."""
+        if tuple(gradient.shape) != (expected := self.feature_shape(node_id)):
+            raise ValueError(f"feature gradient of shape {tuple(gradient.shape)}, expected {expected}")
+        if gradient.dtype != self._terms.dtype:
+            raise ValueError(f"feature gradient has dtype {gradient.dtype}, expected {self._terms.dtype}")
+        if not math.isfinite(gradient.sum().item()) and not torch.isfinite(gradient).all():
+            raise ValueError("feature gradient holds NaN or Inf")
+        self._gradients[node_id] = gradient
+
     def leave(self, node_id: int, reason: Exception) -> None:
         """Go on without a client; called again it gives a better reason."""
         self.left[node_id] = reason
         self.active = [n for n in self.active if n != node_id]
+        self.due = [n for n in self.due if n != node_id]
 
     def answers(self) -> dict[int, Answer]:
-        """Serve what has arrived from all active clients; return what goes back to each, and go to the next step.
+        """Go on with what has arrived from all who were due; return what goes back, features or the step's gradients.
 
         Those with whose mini-batch no step could be made have left.
         """
-        batches = [self._arrived[n] for n in self.active]
-        self._arrived = {}
+        try:
+            if self._steps is None:
+                batches = [self._arrived[n] for n in self.active]
+                self._steps = self._serve(batches) if batches else _no_steps()
+                self._features = next(self._steps)
+            else:
+                self._features = self._steps.send({n: self._gradients[n] for n in self.due})
+        except StopIteration as over:
+            return self._end_of_step(over.value)
+        finally:
+            self._arrived, self._gradients = {}, {}
+        self.due, self.awaits_gradients = list(self._features), True
+        return {n: Answer(self.step, features, False, True) for n, features in self._features.items()}
+
+    def _end_of_step(self, gradients: Mapping[int, Tensor | ValueError]) -> dict[int, Answer]:
         answers = {}
-        for node_id, gradient in (self._serve(batches) if batches else {}).items():
+        for node_id, gradient in gradients.items():
             if isinstance(gradient, ValueError):
                 self.leave(node_id, gradient)
             else:
                 is_last = self.step + 1 == self._num_steps[node_id]
-                answers[node_id] = Answer(self.step, gradient, is_last)
+                answers[node_id] = Answer(self.step, gradient, is_last, False)
         self.trained |= {n for n, answer in answers.items() if answer.is_last}
         self.active = [n for n in self.active if n not in self.trained]
+        self.due, self.awaits_gradients = list(self.active), False
+        self._steps, self._features = None, {}
         self.step += 1
         return answers
 
@@ -265,12 +336,14 @@ class SplitLoop:
         Raises
         ------
         ValueError
-            If it does not hold the block that was trained: the client has to leave.
+            If it does not hold the block that was trained, or a loss that is due: the client has to leave.
         """
-        sent = self._terms.blocks[node_id]
-        if fault := array_fault(result.block, sent):
-            raise ValueError(fault)
-        self._outcome.blocks[node_id] = to_weights(in_form_of(sent, result.block))
+        block = self._terms.client_block(node_id, result)
+        if node_id in self._terms.with_tail:
+            if (loss := number_of(result.train_loss)) is None:
+                raise ValueError(f"metric {TRAIN_LOSS!r} is {quoted(result.train_loss)}, expected a number")
+            self._outcome.train_losses[node_id] = loss
+        self._outcome.blocks[node_id] = block
         self._outcome.num_examples[node_id] = result.num_examples
 
     def outcome(self) -> Outcome:
@@ -278,3 +351,8 @@ class SplitLoop:
         self._outcome.failures = [Failure(n, one_line(reason)) for n, reason in self.left.items()]
         self._outcome.sort(self._clients)
         return self._outcome
+
+
+def _no_steps() -> Steps:
+    yield from ()
+    return {}

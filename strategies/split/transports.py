@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,25 +11,33 @@ from threading import Condition, Thread
 from typing import Protocol
 
 import grpc
+import numpy as np
 import torch
 from flwr.app import Message
 from torch import Tensor
 
-from espalier.clients.messages.frames import Format, as_received, pack, unpack_activations
+from espalier.clients.messages import Instruction
+from espalier.clients.messages.frames import Feedback, Format, as_received, pack, unpack_activations, unpack_gradient
 from espalier.clients.messages.split import (
     ACTIVATIONS,
     CUT_GRADIENT,
+    FEATURE_GRADIENT,
+    FEATURES,
+    INDICES,
     STREAM_WITHDRAWN,
     Activations,
+    FeatureGradient,
     SplitEnd,
     SplitResult,
     SplitStep,
     SplitStream,
+    SplitTail,
 )
 
 from ..exchange import LATE, Exchanges, Losable
-from ..screening import Failure, content_of, one_line
-from .loop import Answer, MiniBatch, Outcome, Serve, SplitLoop, Terms
+from ..screening import Failure, content_of, one_line, reason_of
+from .loop import Answer, Outcome, SplitLoop, Terms, longest_sample
+from .serving import MiniBatch, Serve, Steps
 from .stream import WITHDRAWN, Connection, StreamEnded, StreamServer, Ticket
 
 logger = getLogger("espalier")
@@ -56,9 +65,11 @@ class MessageTransport:
 
 
 def lock_step(clients: Sequence[int], terms: Terms, serve: Serve) -> Exchanges[Outcome]:
-    """Carry the loop of some clients by messages: S mini-batches are S + 1 exchanges."""
+    """Carry the loop of some clients by messages: S mini-batches are S + 1 exchanges.
+
+    With tails they are 2 S + 1, or S (n + 1) + 1 where n clients have their turns at a shared server block.
+    """
     loop = SplitLoop(clients, terms, serve)
-    policy = terms.labels.policy
     messages = {n: terms.begin(n).to_message(n) for n in clients}
     while messages:
         replies = yield list(messages.values())
@@ -66,16 +77,25 @@ def lock_step(clients: Sequence[int], terms: Terms, serve: Serve) -> Exchanges[O
             try:
                 if node_id in loop.trained:
                     loop.conclude(node_id, SplitResult.from_content(content_of(reply)))
+                elif loop.awaits_gradients:
+                    gradient = FeatureGradient.from_content(content_of(reply), step=loop.step)
+                    loop.receive_gradient(node_id, gradient.values)
                 else:
+                    policy = terms.label_policy(node_id)
                     sent = Activations.from_content(content_of(reply), step=loop.step, label_policy=policy)
                     loop.receive(node_id, sent.values, sent.numbers, sent.num_steps)
             except (ValueError, KeyError, TypeError) as error:
                 loop.leave(node_id, error)
-        messages = {}
-        for node_id, answer in loop.answers().items():
-            kind = SplitEnd if answer.is_last else SplitStep
-            messages[node_id] = kind(terms.server_round, answer.step, policy, answer.gradient).to_message(node_id)
+        messages = {n: instruction_of(n, answer, terms).to_message(n) for n, answer in loop.answers().items()}
     return loop.outcome()
+
+
+def instruction_of(node_id: int, answer: Answer, terms: Terms) -> Instruction:
+    """Return what brings a client its answer."""
+    if answer.are_features:
+        return SplitTail(terms.server_round, answer.step, answer.values)
+    kind = SplitEnd if answer.is_last else SplitStep
+    return kind(terms.server_round, answer.step, terms.label_policy(node_id), answer.values)
 
 
 class StreamTransport:
@@ -152,7 +172,7 @@ class StreamTransport:
             lane.raise_fault()
             if lane.gave_way:
                 failed = {n: replies[n].error for n in lane.clients if _has_failed(replies[n])}
-                outcome.failures += [Failure(n, one_line(ValueError(error.reason))) for n, error in failed.items()]
+                outcome.failures += [Failure(n, reason_of(error)) for n, error in failed.items()]
                 if failed:
                     again += [rest] if (rest := [n for n in lane.clients if n not in failed]) else []
                 else:
@@ -183,11 +203,30 @@ def _as_through_streams(serve: Serve, payload: str, dtype: torch.dtype) -> Serve
     """Return what serves mini-batches that come by messages as if they, and the answers, came through streams."""
     if payload == "float32":
         return serve
-    form = Format(payload, dtype)
+    form, up, down = Format(payload, dtype), defaultdict[int, Feedback](Feedback), defaultdict[int, Feedback](Feedback)
 
-    def serve_rounded(batches: list[MiniBatch]) -> dict[int, Tensor | ValueError]:
-        gradients = serve([replace(batch, activations=as_received(form, batch.activations)) for batch in batches])
-        return {n: g if isinstance(g, ValueError) else as_received(form, g.cpu()) for n, g in gradients.items()}
+    def rounded(tensor: Tensor) -> Tensor:
+        return as_received(form, tensor.cpu())
+
+    def fed_back(feedback: dict[int, Feedback], node_id: int, values: Tensor, samples: np.ndarray | None) -> Tensor:
+        return as_received(form, feedback[node_id].added(form, values.cpu(), samples))
+
+    def through_stream(batch: MiniBatch) -> MiniBatch:
+        values = fed_back(up, batch.node_id, batch.activations, batch.samples)
+        return replace(batch, activations=values, length=longest_sample(values) if batch.length else 0.0)
+
+    def serve_rounded(batches: list[MiniBatch]) -> Steps:
+        samples = {batch.node_id: batch.samples for batch in batches}
+        steps = serve([through_stream(batch) for batch in batches])
+        try:
+            features = next(steps)
+            while True:
+                gradients = yield {n: rounded(values) for n, values in features.items()}
+                features = steps.send({n: rounded(values) for n, values in gradients.items()})
+        except StopIteration as over:
+            return {
+                n: g if isinstance(g, ValueError) else fed_back(down, n, g, samples[n]) for n, g in over.value.items()
+            }
 
     return serve_rounded
 
@@ -216,6 +255,8 @@ class _Lane:
         self._tickets: dict[int, Ticket] = {}
         self._connections: dict[int, Connection] = {}
         self._left_at: dict[int, float] = {}
+        self._samples: dict[int, np.ndarray | None] = {}  # of the last mini-batch
+        self._feedback = {node_id: Feedback() for node_id in clients}
         self._changed = Condition()
         self._is_closed = False
         self._thread: Thread | None = None
@@ -230,7 +271,9 @@ class _Lane:
         """Return the clients' instructions, with a ticket each."""
         patience = self._transport.patience_seconds if len(self.clients) > 1 else 0.0
         # Beside its own mini-batch a client waits for those of others, and for what the edge computes.
-        timeout_seconds = patience + 4 * self._transport.timeout_seconds
+        # With a tail it waits for those of others in turn, at a shared server block.
+        turns = len(self.clients) if self._terms.with_tail else 1
+        timeout_seconds = patience + (3 + turns) * self._transport.timeout_seconds
         self._tickets = {n: self._transport.server.expect(partial(self._opened, n)) for n in self.clients}
         return [
             SplitStream(self._terms.begin(n), ticket.told, self._form.payload, timeout_seconds).to_message(n)
@@ -262,7 +305,7 @@ class _Lane:
             self.loop.conclude(node_id, SplitResult.from_content(content_of(reply)))
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, _BrokenOff) and reply.has_error() and reply.error.code != LATE:
-                error = ValueError(f"{error} ({reply.error.reason})")
+                error = ValueError(f"{error} ({reason_of(reply.error)})")
             self.loop.leave(node_id, error)
 
     def is_lost(self, node_id: int) -> bool:
@@ -313,10 +356,10 @@ class _Lane:
     def _train(self) -> None:
         """Carry frames until all clients have trained or left."""
         loop = self.loop
-        while active := loop.active:
+        arrived: dict[int, float] = {}
+        while due := loop.due:
             deadline = time.monotonic() + self._transport.timeout_seconds
-            arrived: dict[int, float] = {}
-            for node_id in active:
+            for node_id in due:
                 try:
                     data, arrived[node_id] = self._connections[node_id].receive(deadline)
                     self._take_in(node_id, data)
@@ -329,23 +372,33 @@ class _Lane:
                     self._send(node_id, answer, arrived[node_id])
                 except ValueError as error:
                     loop.leave(node_id, error)
-            for node_id in active:
-                if node_id in loop.left:
-                    self._end(node_id, loop.left[node_id])
+            for node_id in [n for n in loop.left if n not in self._left_at]:
+                self._end(node_id, loop.left[node_id])
 
     def _take_in(self, node_id: int, data: bytes) -> None:
+        step = self.loop.step
+        if self.loop.awaits_gradients:
+            frame = unpack_gradient(self._form, data, step=step, shape=self.loop.feature_shape(node_id))
+            self.loop.receive_gradient(node_id, frame.values)
+            self._transport.on_bytes("uplink", FEATURE_GRADIENT, frame.tensor_bytes)
+            return
+        has_labels = node_id not in self._terms.with_tail
         sample_shape = self._terms.cut_shapes[node_id]
-        frame = unpack_activations(self._form, data, step=self.loop.step, sample_shape=sample_shape)
-        self.loop.receive(node_id, frame.values, frame.labels, frame.num_steps)
+        frame = unpack_activations(self._form, data, step=step, sample_shape=sample_shape, has_labels=has_labels)
+        self.loop.receive(node_id, frame.values, frame.labels if has_labels else None, frame.num_steps)
+        self._samples[node_id] = frame.labels if self._terms.label_policy(node_id) == INDICES else None
         self._transport.on_bytes("uplink", ACTIVATIONS, frame.tensor_bytes)
-        self._transport.on_bytes("uplink", self._terms.labels.policy, 4 * len(frame.labels))
+        if has_labels:
+            self._transport.on_bytes("uplink", self._terms.labels.policy, 4 * len(frame.labels))
 
     def _send(self, node_id: int, answer: Answer, arrived: float) -> None:
-        gradient = answer.gradient
-        frame = pack(self._form, gradient, step=answer.step, seconds_held=time.monotonic() - arrived)
+        values = answer.values
+        if not answer.are_features:
+            values = self._feedback[node_id].added(self._form, values, self._samples[node_id])
+        frame = pack(self._form, values, step=answer.step, seconds_held=time.monotonic() - arrived)
         self._connections[node_id].send(frame)
-        tensor_bytes = self._form.tensor_bytes(len(gradient), gradient[0].numel())
-        self._transport.on_bytes("downlink", CUT_GRADIENT, tensor_bytes)
+        tensor_bytes = self._form.tensor_bytes(len(values), values[0].numel())
+        self._transport.on_bytes("downlink", FEATURES if answer.are_features else CUT_GRADIENT, tensor_bytes)
 
     def _end(self, node_id: int, reason: Exception) -> None:
         """End the stream of a client that has left."""

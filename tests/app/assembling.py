@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from espalier.app.algorithms.algorithm import Site
-from espalier.app.assembly import Federation, assemble, checked_task, work_of
+from espalier.app.assembly import Federation, assemble, checked_task, cuts_of, work_of
 from espalier.app.client import app
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
@@ -49,7 +49,7 @@ def site_of(config: RunConfig) -> Site:
         name="edge-0",
         size=2,
         seed=0,
-        cut_of=lambda node_id: config.split.cut_layer.numbers[0],
+        cut_of=lambda node_id: cuts_of(config, build_task(config).new_model())[0],
         client_of={10: 0, 11: 1},
         transport=None,
         task=build_task(config),

@@ -118,6 +118,16 @@ def test_a_bad_node_stops_nobody_and_the_log_says_how_to_lock_it_out(federation,
     assert line.endswith(f"(to lock its key out: flwr supernode unregister {nodes[3]})")
 
 
+def test_of_nodes_that_say_they_are_one_client_a_good_one_is_taken(caplog):
+    grid, nodes = federation_of(0, 1, 1)
+    bad, good = sorted(nodes[1:])
+    grid._nodes[bad].config["edge-name"], grid._nodes[good].config["edge-name"] = "mine", "west"
+    profiles = gather_clients(grid, 2, Deploy(wait_for_nodes=20), edge_names=["west"])
+    assert [profile.node_id for profile in profiles] == [nodes[0], good]
+    (line,) = told(caplog)
+    assert line.startswith(f"node {bad} is left out: its edge-name is 'mine'")
+
+
 def test_a_second_node_that_says_it_is_a_client_is_left_out(caplog):
     grid, nodes = federation_of(0, 1, 2, 1)
     profiles = gather_clients(grid, 3, Deploy())

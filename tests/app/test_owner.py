@@ -11,6 +11,7 @@ import pytest
 
 from espalier.app.errors import UserError
 from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.owner import disown, is_owned, own
 from espalier.app.run import run_edge
 from tests.app.assembling import config_of, engine_of
 from tests.app.runs import run_app, same_weights
@@ -44,6 +45,20 @@ def test_of_two_that_resume_at_once_one_does_or_one_after_the_other(tmp_path):
     assert sorted(process.returncode for process in both) in ([0, 2], [0, 0])
     assert [process.returncode == 2 for process in both] == ["has it" in error for error in errors]
     assert same_weights(folder, run_app(tmp_path / "whole", global_rounds=30, **SMALL))
+
+
+def test_who_looks_at_a_folder_leaves_nothing_in_it(tmp_path, monkeypatch):
+    lock = own(tmp_path, "output-dir")
+    assert is_owned(tmp_path)
+    opened = os.open
+
+    def open_late(path, flags, *mode, **options):  # the owner has gone since
+        disown(lock)
+        return opened(path, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", open_late)
+    assert not is_owned(tmp_path)
+    assert os.listdir(tmp_path) == []
 
 
 def test_of_two_that_begin_in_one_folder_one_does(tmp_path):

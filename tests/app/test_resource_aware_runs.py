@@ -18,6 +18,7 @@ from espalier.app.resources.world import examples_of_local_rounds
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.caching_data import top_popular
 from espalier.clients.evaluation import top_m_accuracies
+from espalier.clients.messages.cut import Cut
 from espalier.clients.randomness import client_generator
 from espalier.clients.task import LocalTraining
 from espalier.clients.training import mini_batches
@@ -51,13 +52,14 @@ def world_of(config):
 
 
 @pytest.mark.parametrize("batches", [0, 1, 3, 7, 20])
-def test_a_local_round_counts_the_examples_of_its_mini_batches(batches):
-    train = Train(batches_per_epoch=batches, batch_size=8)
-    training = LocalTraining(batches_per_epoch=batches, batch_size=8)
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_local_round_counts_the_examples_of_its_mini_batches(batches, drop_last):
+    train = Train(batches_per_epoch=batches, batch_size=8, drop_last=drop_last)
+    training = LocalTraining(batches_per_epoch=batches, batch_size=8, drop_last=drop_last)
     sizes = [1, 5, 8, 9, 16, 50]
     counted = [sum(map(len, mini_batches(n, training, client_generator(0, 0, 1, "batches")))) for n in sizes]
     assert examples_of_local_rounds(train, False, sizes) == counted
-    assert examples_of_local_rounds(train, True, sizes) == ([8 * batches] * len(sizes) if batches else sizes)
+    assert examples_of_local_rounds(train, True, sizes) == ([8 * batches] * len(sizes) if batches else counted)
 
 
 def test_the_papers_payload_and_cycles():
@@ -81,6 +83,16 @@ def test_the_work_of_a_cut_is_counted_by_hand():
     np.testing.assert_array_equal(whole_model_work(model).once_bits, 33 * (20 + 132))
     assert forward_flops(model, (1, 4, 4)) == convolution + linear
     assert all(module.training for module in model.modules())
+
+
+def test_the_work_of_both_parts_of_a_client_is_counted_by_hand():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(32, 4), nn.Linear(4, 3))
+    work = split_work(model, (1, 4, 4), [Cut(1, 2), Cut(1, 3), 1], payload="int8")
+    convolution, middle, head = 2 * 16 * 2 * 9, 2 * 32 * 4, 2 * 4 * 3
+    own = np.array([convolution + middle + head, convolution + head, convolution])
+    np.testing.assert_allclose(work.share, own / (convolution + middle + head))
+    np.testing.assert_array_equal(work.once_bits, [33 * (20 + 132 + 15), 33 * (20 + 15), 33 * 20])
+    np.testing.assert_array_equal(work.example_bits, [9 * 64 + 2 * 33, 9 * 36 + 2 * 33, 9 * 32 + 33])
 
 
 def test_traffic_by_hand():
@@ -293,7 +305,8 @@ def test_an_energy_budget_limits_the_local_rounds():
     [
         ("messages", "int8", 33, 0),
         ("stream", "float32", 33, 0),
-        ("stream", "float16", 17, 0),
+        ("stream", "bfloat16", 17, 0),
+        ("stream", "top-25%", 49 / 4, 0),
         ("stream", "int8", 9, 33),
     ],
 )
@@ -565,6 +578,15 @@ def test_runs_resume_to_the_same_bits_and_the_same_figures(tmp_path, settings):
         ),
         (
             {"algorithm": "h-fedavg", "selection": "resource-aware", "edge_strategy": "FedAvg(fraction_train=0.5)"},
+            "edge-strategy = 'FedAvg(fraction_train=0.5)': allowed is fraction_train = 1.0: plans select the clients",
+        ),
+        (
+            SPLIT | {"edge_strategy": "FedMedian(min_train_nodes=3)"},
+            "plan.selected-per-edge = 2: allowed is at least 3: its FedMedian needs 3 clients",
+        ),
+        (
+            # Flat: its clients' models are aggregated by edge-strategy.
+            SPLIT | {"algorithm": "sfl-v1", "num_edges": 0, "edge_strategy": "FedAvg(fraction_train=0.5)"},
             "edge-strategy = 'FedAvg(fraction_train=0.5)': allowed is fraction_train = 1.0: plans select the clients",
         ),
         (

@@ -1,6 +1,7 @@
 """A run that was interrupted goes on to the same bits."""
 
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -12,12 +13,14 @@ from PIL import Image
 
 from espalier.app.command_line import main
 from espalier.app.errors import UserError
+from espalier.app.reports.folder import FREE_TO_CHANGE
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run
 from tests.app.assembling import config_of, engine_of
 from tests.app.pictures import image_folder
-from tests.app.runs import key_of, lines, run_app, same_weights, summary
+from tests.app.runs import ROOT, key_of, lines, run_app, same_weights, summary
 
+DOCS = ROOT / "docs/results.md"
 # Both tiers hold state, and clients are sampled.
 STATEFUL = {
     "cloud_strategy": "FedAdam(eta=0.05)",
@@ -128,6 +131,12 @@ def test_a_run_can_be_made_longer_which_is_remembered_and_not_shorter(tmp_path, 
     assert len(lines(folder, "global")) == 3
 
 
+def test_a_run_whose_learning_rates_fall_over_its_rounds_keeps_their_number(tmp_path, capsys):
+    folder = run_app(tmp_path / "run", global_rounds=2, schedule="cosine")
+    assert main([f"resume={folder}", "global-rounds=3"]) == 2
+    assert "global-rounds = 3: allowed is 2, as in the run to resume" in capsys.readouterr().err
+
+
 def test_other_data_are_refused_and_the_same_data_elsewhere_are_not(tmp_path, capsys):
     first, other = (image_folder(tmp_path / name) for name in ("first", "other"))
     Image.new("RGB", (16, 16), (1, 2, 3)).save(other / "train/cat/00.png")
@@ -193,3 +202,10 @@ def test_clients_stay_at_the_edges_that_hold_their_state(tmp_path, edges, messag
     assert (folder / "metrics.jsonl").read_text() == saved
     go(before, global_rounds=2, resume=str(folder))
     assert len(lines(folder, "global")) == 2
+
+
+def test_the_docs_name_what_may_change_on_resume():
+    (sentence,) = re.findall(r"Only the folders of data and cache, the\n?(.+?) may change", DOCS.read_text(), re.S)
+    named = set(re.findall("`(.+?)`", sentence))
+    by_docs = {"ray.*" if key.startswith("ray.") else key for key in FREE_TO_CHANGE if "." in key}
+    assert named == by_docs - {"data.cache-dir"}

@@ -22,12 +22,18 @@ from espalier.strategies.views import MemberGrid
 from tests.app.assembling import config_of, engine_of
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
-FILES = ["bytes.png", "clients.csv", "clients.png", "config.json", "metrics.jsonl", "model.pt", "rounds.png"]
+FILES = ["bytes.png", "clients.csv", "clients.png", "config.json", "made-by.json", "metrics.jsonl", "model.pt"]
 
 
 def test_a_run_leaves_every_report_and_its_figures_agree(tmp_path, capsys):
     folder = run_app(tmp_path / "run", global_rounds=3)
-    assert sorted(p.name for p in folder.iterdir()) == [*FILES, "state.npz", "summary.json"]
+    assert sorted(p.name for p in folder.iterdir()) == [
+        *FILES,
+        "round-0.json",
+        "rounds.png",
+        "state.npz",
+        "summary.json",
+    ]
     printed = capsys.readouterr().out.strip().splitlines()
     assert printed[-1] == f"results: {folder}"
 

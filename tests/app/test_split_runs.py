@@ -34,6 +34,20 @@ def test_sfl_v1_is_fedavg_and_hsfl_is_h_fedavg(tmp_path, cut):
     assert sorted(summary(nested)["bytes"]["uplink"]) == ["cloud", "edge"]
 
 
+@pytest.mark.parametrize("algorithm", ["hsfl", "phsfl", "sl"])
+def test_fused_runs_have_the_weights_and_the_metrics_of_messages(tmp_path, algorithm):
+    def run(execution):
+        return run_app(tmp_path / execution, algorithm=algorithm, split_execution=execution, **SHORT)
+
+    def untimed(folder):
+        every = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        return [{key: value for key, value in line.items() if "seconds" not in key} for line in every]
+
+    fused, by_messages = run("fused"), run("messages")
+    assert same_weights(fused, by_messages)
+    assert untimed(fused) == untimed(by_messages)
+
+
 def test_hsfl_with_one_edge_and_one_edge_round_is_sfl_v1(tmp_path):
     nested = run_app(tmp_path / "hsfl", algorithm="hsfl", num_edges=1, edge_rounds=1, **SHORT)
     assert same_weights(nested, run_app(tmp_path / "sfl", algorithm="sfl-v1", **SHORT))
@@ -52,6 +66,14 @@ def test_with_one_client_v1_v2_and_sl_are_local_training(tmp_path):
     local = run_app(tmp_path / "fedavg", algorithm="fedavg", **settings)
     for algorithm in ("sl", "sfl-v1", "sfl-v2", "centralised"):
         assert_close(run_app(tmp_path / algorithm, algorithm=algorithm, **settings), local)
+
+
+def test_halves_leave_out_the_same_mini_batches_as_the_whole_model(tmp_path):
+    settings = {"num_clients": 3, "global_rounds": 2, "local_epochs": 1, "batch_size": 100, "drop_last": True}
+    local = run_app(tmp_path / "fedavg", algorithm="fedavg", **settings)
+    assert_close(run_app(tmp_path / "sfl-v1", algorithm="sfl-v1", **settings), local)
+    every = run_app(tmp_path / "every", algorithm="fedavg", **settings | {"drop_last": False})
+    assert not same_weights(local, every)
 
 
 def test_phsfl_freezes_the_head_and_fine_tunes_nothing_else(tmp_path):

@@ -49,7 +49,7 @@ def test_a_run_of_an_earlier_edition_goes_on_to_the_same_bits(edition, tmp_path)
     assert main([f"resume={folder}", "global-rounds=4"]) == 0
     values = json.loads((STATES / edition / "config.json").read_text())
     whole = tmp_path / "whole"
-    settings = values | {"output-dir": str(whole), "global-rounds": 2}
+    settings = values | {"output-dir": str(whole), "global-rounds": 2, "guard.mode": "off"}
     assert main([f"{key}={json.dumps(value)}" for key, value in settings.items()]) == 0
     has_same_arithmetic = all(torch.equal(saved[name], tensor) for name, tensor in weights(whole).items())
     assert main([f"resume={whole}", "global-rounds=4"]) == 0
@@ -58,6 +58,13 @@ def test_a_run_of_an_earlier_edition_goes_on_to_the_same_bits(edition, tmp_path)
         torch.testing.assert_close(weights(folder)[name], tensor, rtol=1e-9, atol=1e-9)
     assert summary(folder)["energy_joules"] == pytest.approx(summary(whole)["energy_joules"])
     assert [line["round"] for line in lines(folder, "global")] == [1, 2, 3, 4]
+
+
+def test_a_run_from_before_there_were_guards_goes_on_without(folder, capsys):
+    assert main([f"resume={folder}", "global-rounds=3", "guard.mode=leave-out"]) == 2
+    assert "guard.mode = 'leave-out': allowed is 'off', as in the run to resume" in capsys.readouterr().err
+    assert main([f"resume={folder}", "global-rounds=3"]) == 0
+    assert json.loads((folder / "config.json").read_text())["guard.mode"] == "off"
 
 
 def test_a_state_without_a_version_is_of_the_first(folder):

@@ -63,10 +63,15 @@ def test_shorter_payloads_take_fewer_bytes(tmp_path):
     )
     samples = 2 * 16
     assert found == [full // 2, full // 4 + 4 * samples]
+    largest = run_app(tmp_path / "top", stream_payload="top-25%", **settings)
+    found = summary(largest)["bytes_by_kind"]["cloud"]
+    assert found["uplink"]["activations"] == found["downlink"]["cut-gradient"] == full // 4 * (4 + 2) // 4
 
 
-def test_runs_over_streams_resume_to_the_same_bits(tmp_path):
+@pytest.mark.parametrize("payload", ["float32", "top-25%"])
+def test_runs_over_streams_resume_to_the_same_bits(tmp_path, payload):
     settings = {"algorithm": "sl", "server_momentum": 0.5, "num_clients": 2, **SHORT, **STREAM}
+    settings |= {"stream_payload": payload}
     whole = run_app(tmp_path / "whole", global_rounds=2, **settings)
     folder = run_app(tmp_path / "run", global_rounds=1, **settings)
     assert main([f"resume={folder}", "global-rounds=2"]) == 0

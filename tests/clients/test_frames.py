@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from espalier.clients.messages.frames import PAYLOADS, Format, pack, unpack_activations, unpack_gradient
+from espalier.clients.messages.frames import (
+    PAYLOADS,
+    TOP_SHARES,
+    Feedback,
+    Format,
+    as_received,
+    pack,
+    unpack_activations,
+    unpack_gradient,
+)
 
 HEADER_BYTES = 18
 EXACT = Format()
@@ -56,6 +65,62 @@ def test_float16_is_off_by_its_rounding(scale, seed):
     assert not torch.equal(found, tensor)
 
 
+def test_bfloat16_has_float32s_range_and_eight_bits():
+    form = Format("bfloat16")
+    tensor = torch.cat([values(4, 50), values(4, 50, scale=1e30), values(4, 50, scale=1e-30)])
+    found = as_received(form, tensor)
+    assert ((found - tensor).abs() <= tensor.abs() * 2**-8).all()
+    largest = torch.finfo(torch.bfloat16).max
+    assert as_received(form, torch.tensor([[3.4e38, -3.4e38]])).tolist() == [[largest, -largest]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("payload", "share"), TOP_SHARES.items())
+@pytest.mark.parametrize("shape", [(4, 3, 5, 2), (2, 70_000), (3, 1)])
+def test_the_largest_values_of_each_sample_arrive_to_the_bit(payload, share, shape, dtype):
+    form, tensor = Format(payload, dtype), values(*shape, dtype=dtype)
+    found, each = as_received(form, tensor), int(np.prod(shape[1:]))
+    kept = found != 0
+    assert kept.flatten(1).sum(1).tolist() == [max(1, int(np.ceil(share * each)))] * shape[0]
+    assert torch.equal(found[kept], tensor[kept])
+    for sample, is_kept in zip(tensor, kept, strict=True):
+        if not is_kept.all():
+            assert sample[is_kept].abs().min() >= sample[~is_kept].abs().max()
+
+
+@pytest.mark.parametrize("places", [[3, 2], [2, 2], [1, 8]])
+def test_places_that_there_are_not_are_refused(places):
+    form = Format("top-25%")
+    frame = pack(form, values(1, 8), step=0)
+    forged = frame[: -2 * 4 - 2 * 2] + np.array(places, "<u2").tobytes() + frame[-2 * 4 :]
+    with pytest.raises(ValueError, match="not in order, or not below 8"):
+        unpack_gradient(form, forged, step=0, shape=(1, 8))
+
+
+def test_what_was_left_out_of_a_sample_is_sent_when_it_comes_again():
+    form, feedback = Format("top-25%"), Feedback()
+    first = torch.tensor([[4.0, 3.0, 2.0, 1.0], [8.0, 0.0, 0.0, 7.0]])
+    assert feedback.added(form, first, np.array([5, 9])).tolist() == first.tolist()
+    again = feedback.added(form, first, np.array([9, 7]))  # 9 has another place; 7 is new
+    assert again.tolist() == [[4.0, 3.0, 2.0, 8.0], [8.0, 0.0, 0.0, 7.0]]
+    assert as_received(form, again).tolist() == [[0.0, 0.0, 0.0, 8.0], [8.0, 0.0, 0.0, 0.0]]
+    assert feedback.added(form, torch.zeros(1, 4), np.array([9])).tolist() == [[4.0, 3.0, 2.0, 0.0]]
+
+
+def test_all_of_a_constant_arrives_in_the_end():
+    form, feedback, tensor = Format("top-10%"), Feedback(), values(3, 40)
+    total = sum(as_received(form, feedback.added(form, tensor, np.arange(3))) for _ in range(200))
+    torch.testing.assert_close(total / 200, tensor, atol=0.15, rtol=0)
+    assert (total / 200 - tensor).abs().max() < as_received(form, tensor).sub(tensor).abs().max() / 5
+
+
+@pytest.mark.parametrize(("payload", "samples"), [("int8", np.arange(2)), ("top-10%", None)])
+def test_nothing_is_fed_back_where_nothing_is_left_out_or_samples_are_not_known(payload, samples):
+    feedback, tensor = Feedback(), values(2, 30)
+    assert feedback.added(Format(payload), tensor, samples) is tensor
+    assert feedback.added(Format(payload), tensor, samples) is tensor
+
+
 def test_float16_ends_where_its_range_ends():
     form, tensor = Format("float16"), torch.tensor([[1e6, -1e30, 65504.0]])
     found = unpack_gradient(form, pack(form, tensor, step=0), step=0, shape=(1, 3)).values
@@ -89,7 +154,7 @@ def test_the_size_of_a_frame_is_known_before(payload):
     assert received(sent(form), form).tensor_bytes == form.tensor_bytes(4, 30)
 
 
-@pytest.mark.parametrize("payload", ["float16", "int8"])
+@pytest.mark.parametrize("payload", PAYLOADS[1:])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_shorter_payloads_hide_no_bad_number(payload, bad):
     with pytest.raises(ValueError, match="NaN or Inf"):
@@ -146,14 +211,14 @@ def test_no_claim_of_a_header_makes_anything_of_its_size():
 
 def test_gradients_must_be_those_of_the_activations():
     frame = pack(Format(), torch.ones(2, 3), step=0)
-    with pytest.raises(ValueError, match=r"cut gradient of shape \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"gradient of shape \(2, 3\)"):
         unpack_gradient(Format(), frame, step=0, shape=(1, 3))
     with pytest.raises(ValueError, match="with 4 labels"):
         unpack_gradient(Format(), sent(), step=3, shape=(4, 3, 5, 2))
 
 
 def test_formats_that_there_are_not():
-    with pytest.raises(ValueError, match="float32, float16, int8"):
+    with pytest.raises(ValueError, match="float32, float16, bfloat16, int8, top-25%, top-10%"):
         Format("float8")
     with pytest.raises(ValueError, match="float32 and float64"):
         Format("float32", torch.bfloat16)

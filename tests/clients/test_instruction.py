@@ -12,13 +12,17 @@ from espalier.clients.messages.frames import StreamTicket
 from espalier.clients.messages.profile import DeviceProfile, Profile, ProfileQuery
 from espalier.clients.messages.split import (
     Activations,
+    EvaluateFront,
+    EvaluateOutputs,
     LabelTerms,
     RegisteredLabels,
     SplitBegin,
     SplitEnd,
     SplitFeatures,
+    SplitHead,
     SplitResult,
     SplitStream,
+    SplitTail,
 )
 from espalier.clients.messages.train import Train, TrainAccumulated
 from espalier.sim.in_process_grid import InProcessGrid
@@ -35,6 +39,10 @@ BEGIN = SplitBegin(BLOCK, 3, 2, LabelTerms("indices", 7), {"local-rounds": 4})
         ("train.accumulated", True, True),
         ("train.split_begin", True, False),
         ("train.split_step", False, False),
+        ("train.split_tail", False, False),
+        ("train.split_head", False, False),
+        ("evaluate.split_front", False, False),
+        ("evaluate.split_outputs", False, False),
         ("train.split_end", False, True),
         ("train.split_stream", True, True),
         ("train.split_features", False, False),
@@ -68,7 +76,14 @@ def test_a_message_of_ones_own_says_it_too():
         BEGIN,
         SplitStream(BEGIN, TICKET, "int8", 2.5),
         SplitFeatures(BLOCK, 1, 5, LabelTerms("labels")),
+        SplitBegin(BLOCK, 3, 2, LabelTerms("kept"), {}, 4, True),
+        SplitTail(3, 2, torch.ones(2, 3)),
+        SplitHead(BLOCK, 3, [torch.ones(2, 3)], 0.5),
+        EvaluateFront(BLOCK, 2),
+        EvaluateOutputs([torch.ones(2, 3)]),
+        EvaluateOutputs([torch.ones(2, 3)], BLOCK, 3, True),
         SplitResult(BLOCK, 20, 4),
+        SplitResult(BLOCK, 20, 4, 0.25),
         ProfileQuery(),
         ProfileQuery(True),
         ProfileQuery(True, TICKET),

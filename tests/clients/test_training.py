@@ -57,6 +57,17 @@ def test_a_whole_epoch_sees_every_example_once_in_a_new_order():
     assert first != second
 
 
+def test_without_the_last_smaller_mini_batch():
+    settings = {"batch_size": 8, "local_epochs": 2, "drop_last": True}
+    full = [batch for batch in batches(20, batch_size=8, local_epochs=2) if len(batch) == 8]
+    assert batches(20, **settings) == full
+    sizes = {count: [len(batch) for batch in batches(count, **settings)] for count in (5, 8, 16, 17)}
+    assert sizes == {5: [5, 5], 8: [8, 8], 16: [8] * 4, 17: [8] * 4}
+    assert [len(batch) for batch in batches(20, **settings, batches_per_epoch=3)] == [8] * 6
+    for count in (0, 5, 8, 16, 17, 20):
+        assert LocalTraining(**settings).num_steps(count) == len(batches(count, **settings))
+
+
 @pytest.mark.parametrize(("wanted", "sizes"), [(1, [8]), (3, [8, 8, 4]), (7, [8, 8, 4, 8, 8, 4, 8])])
 def test_batches_per_epoch_counts_batches_and_goes_round_again_where_data_are_few(wanted, sizes):
     assert [len(batch) for batch in batches(20, batch_size=8, batches_per_epoch=wanted)] == sizes

@@ -16,6 +16,7 @@ from flwr_run import free_ports
 from tests.app.runs import key_of, run_app, same_weights, summary
 
 from .faults import ROOT, finish, start
+from .soak.resources import processes_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.deploy]
 
@@ -64,15 +65,7 @@ class Deployment:
         return self.process.wait(timeout=120)
 
     def processes(self):
-        """Return the processes alive that have the deployment's folder in their environment."""
-        found = []
-        for environ in Path("/proc").glob("[0-9]*/environ"):
-            try:
-                if str(self.folder).encode() in environ.read_bytes():
-                    found.append(environ.parent.name)
-            except OSError:  # another user's, or gone
-                continue
-        return found
+        return processes_of(self.folder)
 
     def files_outside(self):
         return [*(self.path / "home").iterdir(), *(self.path / "tmp").iterdir(), *(self.path / "cwd").iterdir()]

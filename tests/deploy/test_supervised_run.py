@@ -12,6 +12,8 @@ from .faults import ROOT
 FLWR = """#!{python}
 import sys, time
 print(*sys.argv[1:], file=open({record!r}, "a"))
+if sys.argv[1] == "list":
+    print('{{"runs": [{{"run-id": "55", "status": "running"}}, {{"run-id": "54", "status": "finished:stopped"}}]}}')
 if sys.argv[1] == "run":
     print("Successfully started run 77")  # as flwr does, without a flush
     time.sleep(60 if {lasts} else 0)
@@ -33,12 +35,18 @@ def test_its_log_comes_at_once_and_in_the_end_its_run_on_the_superlink_of_that_n
         env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         text=True,
     )
+    assert process.stdout.readline() == "stopping run 55, which an earlier start has left\n"
     assert process.stdout.readline() == "Successfully started run 77\n"
     if is_ended:
         process.send_signal(signal.SIGTERM)
     assert process.wait(30) == (130 if is_ended else 1)
     process.stdout.close()
-    assert record.read_text().splitlines() == ["run /app edge --stream --run-config x=1", "stop 77 edge"]
+    assert record.read_text().splitlines() == [
+        "list edge --format json",
+        "stop 55 edge",
+        "run /app edge --stream --run-config x=1",
+        "stop 77 edge",
+    ]
 
 
 SCRIPT = """

@@ -209,6 +209,50 @@ def test_an_app_that_can_not_be_made_is_one_line(two_workers):
         RayGrid(two_workers, fail_to_make, 2)
 
 
+class Unreadable:
+    """What a worker can't unpickle, as a class whose module it does not have."""
+
+    def __reduce__(self):
+        return unreadable_but_here, (os.getpid(),)
+
+
+def unreadable_but_here(pid):
+    if os.getpid() != pid:
+        raise ModuleNotFoundError("No module named 'theirs'")
+    return Unreadable()
+
+
+def test_what_a_worker_can_not_unpickle_is_one_line_that_says_what_to_do(two_workers):
+    said = (
+        r"^a Ray worker can't start: it can't read what it was sent \(ModuleNotFoundError: No module named 'theirs'\): "
+        "install your own modules on all machines, or put them beside the run$"
+    )
+    with pytest.raises(GridLost, match=said):
+        RayGrid(two_workers, Unreadable(), 2)
+
+
+def test_a_worker_that_fails_by_itself_is_one_line(two_workers):
+    grid = new_grid(two_workers)
+    grid._grid_id = "another"  # which no worker knows
+    grid.push_messages(messages(grid))
+    with pytest.raises(GridLost, match=r"^worker \d \(process \d+ on .*\) failed: KeyError: 'another'$"):
+        grid.pull_messages([f"another-{0:012d}"])
+
+
+def test_a_node_that_is_disconnected_while_it_works_goes_on_from_the_state_that_it_had(grid, reference):
+    for each in (grid, reference):
+        round_of(each)
+        node_id = each.get_node_ids()[0]
+        (message,) = [m for m in messages(each) if m.metadata.dst_node_id == node_id]
+        ids = each.push_messages([message])
+        each.disconnect(node_id)
+        (reply,) = each.pull_messages(ids)
+        assert reply.error.code == ErrorCode.NODE_UNAVAILABLE
+        each.connect(node_id)
+    assert round_of(grid) == round_of(reference)
+    assert grid.state_dict() == reference.state_dict()
+
+
 def test_nodes_of_a_group_are_at_one_worker(two_workers):
     grid = new_grid(two_workers, groups=[0, 0, 1, 1, 1, 2, 2])
     pids = [grid.worker_of(node_id)["pid"] for node_id in grid._nodes]

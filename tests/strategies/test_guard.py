@@ -276,6 +276,33 @@ def test_a_robust_strategy_keeps_a_lie_out_of_client_and_server_blocks():
     assert all(tensor.abs().max() < 20 for tensor in weights(found).values() if tensor.is_floating_point())
 
 
+def test_those_whom_a_strategy_samples_are_those_who_took_part_in_split_training():
+    federation = Federation(sizes=(20, 33, 14, 40))
+    make_split = federation.split(SplitFedV1, lambda n: 2)
+
+    def make(name, size):
+        edge = make_split(name, size)
+        edge.aggregation = StrategyEdge(FedAvg(fraction_train=0.5, **ANY))
+        return edge
+
+    grid = federation.grid()
+    profiles = ask_profiles(grid)
+    (found,) = federation.run(make, rounds=1, grid=grid)
+    (update,) = found.edges["edge-0"].updates
+    sample = {p.partition_id: p.num_train_examples for p in profiles if p.node_id in update.participants}
+    assert len(update.participants) == len(sample) == 2
+    assert update.weight == sum(sample.values())
+    app = federation.app()
+
+    def without_others(message, context):
+        if context.node_config["partition-id"] not in sample and message.metadata.message_type.startswith("train"):
+            raise RuntimeError("not of the sample")
+        return app(message, context)
+
+    (expected,) = federation.run(make_split, rounds=1, grid=federation.grid(without_others))
+    assert_close(weights(found), weights(expected), 1e-7)
+
+
 def test_a_strategy_that_makes_no_model_leaves_split_training_as_it_was():
     federation = Federation(sizes=(20, 33, 14))
     make_split = federation.split(SplitFedV1, lambda n: 2)
@@ -325,7 +352,7 @@ def constant_activations(value, server_round):
 @pytest.mark.parametrize("algorithm", SPLIT_KINDS)
 @pytest.mark.parametrize("server_round", [1, 2])
 @pytest.mark.parametrize("value", [1e3, 1e18])
-@pytest.mark.parametrize("liar", [1, 2])
+@pytest.mark.parametrize("liar", [0, 1, 2])
 def test_activations_far_from_the_others_leave_one_client_out_once(algorithm, server_round, value, liar):
     kind, cut, options = SPLIT_KINDS[algorithm]
     federation = Federation(sizes=(20, 33, 14, 40))
@@ -349,6 +376,66 @@ def test_activations_far_from_the_others_leave_one_client_out_once(algorithm, se
         assert same(weights(found[-1]), weights(expected[-1]))
     losses = [outcomes[-1].train_metrics["train_loss"] for outcomes in (found, expected)]
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
+
+
+def test_after_a_first_round_nobody_is_at_fault_for_having_begun_it_first():
+    """Who went beyond because another one had spoilt the server block is told of too: the round is made again."""
+    guard = UpdateGuard(Guard()).activations
+    for node_id in (1, 2, 3):
+        guard.admitted(node_id, 1, 1.0)
+        guard.took(node_id, 1, 1.0)
+    guard.took(3, 1, 1e3)
+    guard.took(1, 1, 9e2)
+    assert set(guard.judge(by_first=True)) == {1, 3}
+    guard.begin_round()
+    with pytest.raises(ValueError, match="where 5 is allowed"):
+        guard.admitted(3, 1, 1e3)
+
+
+def test_who_spoils_a_model_that_goes_from_client_to_client_is_found_by_what_comes_after():
+    def found(*firsts, unfit=()):
+        guard = UpdateGuard(Guard()).activations
+        for node_id, length in enumerate(firsts):
+            guard.admitted(node_id, 1, length)
+        return guard.before_jump(range(len(firsts) + len(unfit)), unfit)
+
+    assert found(1e3, 0.0, 0.0, 0.0) == found(1.0, 1e4, 1e4, 1e4) == found(1.0, unfit=(1, 2, 3)) == 0
+    assert found(1.0, 1e3, 0.0, 0.0, 0.0) == 1
+    assert found(1.0, 1.3, 0.7, 2.0) is found(1.0, 1.0, 0.0, 1.0) is found(1e3, 0.0) is found(0.0, 0.0, 0.0) is None
+
+
+@pytest.mark.parametrize("size", [20.0, 1e30])
+def test_the_block_of_sls_first_client_is_held_against_the_others(size):
+    federation = Federation(sizes=(20, 33, 14, 40, 25))
+
+    def lie(message, reply):
+        if "client-block" in reply.content:
+            block = to_numpy(reply.content["client-block"])
+            told = {name: w + size if w.dtype.kind == "f" else w for name, w in block.items()}
+            reply.content["client-block"] = to_record(told)
+
+    found, expected = (
+        federation.run(
+            federation.split(Relay, 2),
+            rounds=2,
+            grid=federation.grid(telling(federation.app(), one, ["train.split_end"], 0)),
+        )
+        for one in (lie, dying)
+    )
+    assert ["guard.update-norm" in reason for outcome in found for reason in reasons(outcome)] == [True, True]
+    assert same(weights(found[-1]), weights(expected[-1]))
+
+
+@pytest.mark.parametrize("algorithm", SPLIT_KINDS)
+@pytest.mark.parametrize("server_round", [1, 2])
+def test_long_activations_are_clipped_in_the_first_round_too(algorithm, server_round):
+    kind, cut, options = SPLIT_KINDS[algorithm]
+    federation = Federation(sizes=(20, 33, 14, 40))
+    lie = constant_activations(1e3, server_round)
+    grid = federation.grid(telling(federation.app(), lie, ["train.split_begin", "train.split_step"]))
+    found = federation.run(federation.split(kind, cut, **options), rounds=3, grid=grid, guard=Guard(mode="clip"))
+    assert [reasons(outcome) for outcome in found] == [[], [], []]
+    assert found[-1].train_metrics["train_loss"] < 1.2
 
 
 @pytest.mark.parametrize("algorithm", SPLIT_KINDS)

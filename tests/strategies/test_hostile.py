@@ -175,6 +175,20 @@ def test_what_is_too_large_is_a_short_printable_line(lie, reason, caplog):
     assert all(len(line) < 600 and line.isprintable() for line in lines)
 
 
+@pytest.mark.parametrize("kind", ["train", "evaluate", "query.profile"])
+@pytest.mark.parametrize("reason", ["", " ", "\n"])
+def test_an_error_without_a_reason_is_one_all_the_same(kind, reason, caplog):
+    def lie(message, reply):
+        return Message(Error(7, reason), reply_to=message)
+
+    app = telling(profiled(toy_app()), lie, [kind])
+    outcomes = toy_run(app, num_clients=3, rounds=1)
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("espalier")]
+    assert [line for line in said if "error 7" in line] == said
+    assert len(said) == 1
+    assert len(outcomes) == 1
+
+
 @pytest.mark.parametrize("liar", [0, 1])
 @pytest.mark.parametrize("num_edges", [1, 2])
 def test_of_two_clients_or_edges_nobody_who_adds_a_metric_puts_the_other_out(liar, num_edges):

@@ -4,13 +4,13 @@ import random
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Bulyan, FedAvg, FedAvgM, FedMedian, MultiKrum, QFedAvg
 
-from espalier.sim.in_process_grid import InProcessGrid
+from espalier.sim.in_process_grid import InProcessGrid, ensure_run_id
 from espalier.strategies import AccumulatedGradients, Hierarchical, StrategyEdge
-from espalier.strategies.screening import in_form_of
+from espalier.strategies.screening import in_form_of, screen
 from espalier.strategies.split import SplitFedV1, SplitFedV2
 from tests.strategies.split.federation import Federation, same, weights
 from tests.strategies.toys import initial, to_numpy, to_record, toy_app, toy_topology
@@ -169,3 +169,14 @@ def test_a_strategy_that_makes_its_messages_lazily_draws_by_the_seed_too():
         drawn.append(([places[n] for n in trained], [places[n] for n in outcome.evaluations["edge-0"].replies]))
     assert drawn[0] == drawn[1] == drawn[2]
     assert [len(places) for places in drawn[0]] == [4, 4]
+
+
+def test_the_reason_of_an_error_reply_reaches_a_strategy_in_one_printable_line():
+    ensure_run_id()
+    instruction = Message(RecordDict(), 7, "train")
+    odd, plain = "no room\nround 9: all is well \x1b[2J \udc80", "no room"
+    replies = [Message(Error(203, reason), reply_to=instruction) for reason in (odd, plain)]
+    screened, _ = screen([instruction] * 2, replies, "num-examples")
+    assert [reply.error.code for reply in screened] == [203, 203]
+    assert screened[0].error.reason == "no room round 9: all is well \\x1b[2J \\udc80"
+    assert screened[1] is replies[1]

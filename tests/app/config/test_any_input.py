@@ -7,7 +7,8 @@ from hypothesis import strategies as some
 from espalier.app.command_line import main
 from espalier.app.config.parse import KEYS, parse_config, read_arguments, read_toml
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.together import PATH_KEYS
+from espalier.app.config.together import PATH_KEYS, check_strategies
+from espalier.app.config.unused import unused_keys
 from espalier.app.errors import UserError
 
 NASTY = [
@@ -28,7 +29,7 @@ def one_line_at_most(parse, *arguments):
     except UserError as error:
         line = str(error)
         assert line.isprintable()
-        assert 10 < len(line) < 2000
+        assert 10 < len(line) < 3000
         return line
     return ""
 
@@ -43,7 +44,48 @@ def test_a_nasty_value_of_any_key(key):
 @given(some.dictionaries(some.sampled_from(KEYS), VALUES, max_size=6))
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)
 def test_any_values_together(values):
-    one_line_at_most(parse_config, values)
+    one_line_at_most(looked_through, values)
+
+
+# Values that are good by themselves, so that it comes to what goes together.
+GOOD = {
+    "algorithm": ["h-fedavg", "fedavg", "hsfl", "phsfl", "sfl-v1", "sfl-v2", "sl", "rawhfl", "h-fedavg-m1"],
+    "dataset": ["digits", "video-caching", "image-folder"],
+    "engine": ["flower", "in-process", "ray"],
+    "edge-strategy": ["FedAvg", "FedAdam(eta=0.1)", "FedMedian", "Krum(num_malicious_nodes=1)", "FedProx"],
+    "cloud-strategy": ["FedAvg", "FedYogi", "FedTrimmedAvg(beta=0.2)", "FedAdagrad"],
+    "selection": ["everybody", "resource-aware"],
+    "partition": ["dirichlet", "shards", "iid", "own"],
+    "participation": [1.0, 0.5],
+    "stack": [0, 1, 4],
+    "cut-layer": [1, 2, 99, "1,2", "best"],
+    "split.transport": ["messages", "stream"],
+    "split.label-policy": ["auto", "indices", "labels"],
+    "stream.payload": ["float32", "int8"],
+    "plan.resources": ["simulated", "measured"],
+    "deploy.role": ["server", "cloud"],
+    "num-edges": [0, 1, 3],
+    "edge-names": ["", "west,east"],
+    "guard.mode": ["leave-out", "clip", "warn", "off"],
+    "train.weighting": ["examples", "equal"],
+    "train.drop-last": [False, True],
+    "train.schedule": ["constant", "cosine"],
+}
+
+
+@given(some.fixed_dictionaries({}, optional={key: some.sampled_from(values) for key, values in GOOD.items()}))
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+def test_any_settings_together(values):
+    one_line_at_most(looked_through, values)
+
+
+def looked_through(values):
+    """Do all that is done with a config before a run begins."""
+    config = parse_config(values)
+    check_strategies(config)
+    for key, reason in unused_keys(config).items():
+        assert key in KEYS
+        assert reason.isprintable()
 
 
 @given(some.lists(some.tuples(some.sampled_from(KEYS) | TEXTS, TEXTS).map("=".join) | TEXTS, max_size=4))

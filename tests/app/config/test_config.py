@@ -84,6 +84,8 @@ def test_every_key_is_explained_in_the_docs():
         ({"train.weighting": "equal", "algorithm": "centralised"}, ["'examples': centralised averages no models"]),
         ({"train.weighting": "equal", "algorithm": "sl"}, ["sl averages no models, unless num-edges = 2 or more"]),
         ({"learning-rate": 0}, ["learning-rate = 0", "greater than 0"]),
+        ({"train.schedule": "cosine", "algorithm": "rawhfl"}, ["'constant' for rawhfl, whose edges add up gradients"]),
+        ({"train.schedule": "cosine", "async.mode": "fedbuff"}, ["'constant' for async.mode = 'fedbuff'"]),
         ({"train.momentum": 1.0}, ["train.momentum = 1.0", "less than 1"]),
         ({"seed": -1}, ["seed = -1"]),
         ({"seed": 2**64}, ["seed = 18446744073709551616", "less than"]),

@@ -18,6 +18,8 @@ def differences(left, right):
         {"algorithm": "fedavg", "num-clients": 5},
         {"algorithm": "h-fedavg", "num-clients": 5, "edge-strategy": "FedProx(proximal_mu=0.1)", "optimizer": "adam"},
         {"algorithm": "rawhfl", "num-clients": 6},
+        {"algorithm": "hsfl", "num-clients": 5, "cut-layer": "1,2"},
+        {"algorithm": "phsfl", "num-clients": 5, "split.server-learning-rate": 0.02},
     ],
     ids=lambda settings: settings["algorithm"],
 )
@@ -53,7 +55,12 @@ def test_what_cannot_train_side_by_side_is_refused(settings, words, tmp_path, ca
 
 
 @pytest.mark.parametrize(
-    "settings", [["algorithm=hsfl", "num-clients=2"], ["algorithm=top-popular", "dataset=video-caching"]]
+    "settings",
+    [
+        ["algorithm=sfl-v2"],
+        ["algorithm=hsfl", "split.execution=messages"],
+        ["algorithm=top-popular", "dataset=video-caching"],
+    ],
 )
 def test_a_stack_without_effect_is_warned_of(settings, tmp_path, caplog):
     settings += ["stack=2", "global-rounds=1", "batches-per-epoch=1", f"output-dir={tmp_path}/run"]

@@ -18,7 +18,8 @@ from espalier.app.errors import UserError
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run, simulation
 from tests.app.assembling import config_of
-from tests.app.runs import lines, run_app
+from tests.app.own_folders import OWN, own_folders
+from tests.app.runs import lines, run_app, summary
 from tests.app.tiers.test_served import same_runs
 
 MORTAL = "tests.app.own_tasks:Mortal"
@@ -70,6 +71,26 @@ def test_a_run_goes_on_with_another_engine_and_number_of_workers(ray_here, tmp_p
     assert main([f"resume={there}", "engine=in-process", "global-rounds=2"]) == 0
     assert main([f"resume={there}", "engine=ray", "ray.workers=1", "global-rounds=3"]) == 0
     assert same_runs(here, there)
+
+
+def test_clients_in_workers_have_folders_of_their_own(ray_here, tmp_path):
+    settings = OWN | {"data_dir": str(own_folders(tmp_path / "images")), "num_edges": 2, "global_rounds": 1}
+    here = run_app(tmp_path / "here", **settings)
+    assert same_runs(here, run_app(tmp_path / "there", engine="ray", ray_workers=2, **settings))
+    flat = settings | {"algorithm": "fedavg", "num_edges": 0}
+    assert same_runs(
+        run_app(tmp_path / "flat", **flat), run_app(tmp_path / "flat-there", engine="ray", ray_workers=2, **flat)
+    )
+
+
+@pytest.mark.parametrize("algorithm", ["sfl-v1", "sl"])
+def test_streams_of_clients_in_workers_reach_the_run(ray_here, tmp_path, algorithm):
+    settings = SMALL | {"algorithm": algorithm, "num_clients": 3, "batches_per_epoch": 2, "global_rounds": 1}
+    settings |= {"split_transport": "stream", "stream_port": 0}
+    here = run_app(tmp_path / "here", **settings)
+    there = run_app(tmp_path / "there", engine="ray", ray_workers=2, **settings)
+    assert same_runs(here, there)
+    assert summary(there)["failures"] == 0
 
 
 class KillWorkers(LogProgress):
@@ -155,7 +176,7 @@ def test_a_machine_that_leaves_a_cluster_changes_no_bit(tmp_path, monkeypatch):
     try:
         second = cluster.add_node(num_cpus=2)
         config = config_of(engine="ray", ray_address=cluster.address, output_dir=str(tmp_path / "there"), **settings)
-        values = [f"{key}={value}" for key, value in config.as_dict().items() if value != ""]
+        values = [f"{key}={toml_text(value)}" for key, value in config.as_dict().items() if value != ""]
         command = [sys.executable, "-m", "espalier.app", *values]
         with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
             while len(rounds_over(tmp_path / "there")) < 2:
@@ -173,6 +194,22 @@ def test_a_machine_that_leaves_a_cluster_changes_no_bit(tmp_path, monkeypatch):
     assert same_runs(run_app(tmp_path / "here", **settings), tmp_path / "there")
 
 
+def toml_text(value):
+    return str(value).lower() if isinstance(value, bool) else value
+
+
 def rounds_over(folder):
     file = folder / "metrics.jsonl"
     return [line for line in file.read_text().splitlines() if '"global"' in line] if file.exists() else []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [TWO_TIERS, {"algorithm": "fedavg"}], ids=["edges", "clients"])
+def test_tiers_that_wait_for_nobody_have_the_same_bits_with_any_number_of_workers(ray_here, tmp_path, settings):
+    settings = SMALL | settings | {"async_mode": "fedbuff", "async_buffer_size": 2, "global_rounds": 4}
+    here = run_app(tmp_path / "here", **settings)
+    for workers in (1, 2):
+        there = run_app(tmp_path / f"with-{workers}", engine="ray", ray_workers=workers, **settings)
+        assert same_runs(here, there)
+        own, other = ([line["async"] for line in lines(folder, "global")] for folder in (here, there))
+        assert own == other

@@ -20,6 +20,7 @@ from espalier.app.reports.resources import (
     joules_of_cell_rounds,
     joules_of_client_rounds,
     joules_of_clients,
+    planned_rounds,
     resource_summary,
 )
 from espalier.strategies import Profile
@@ -141,6 +142,21 @@ def test_the_summary_by_hand(lines):
         "edge_rounds_without_anybody": 3,
         "edge_rounds_short": 0,
     }
+
+
+def test_plans_of_edges_at_work_count_once_where_a_run_went_on_for_longer():
+    def edge(number, *plans):
+        return {"round": number, "scope": "edge", "edge": "edge-0", "plans": plans}
+
+    def cloud(number, **fields):
+        return {"round": number, "scope": "global", **fields}
+
+    first, second, third = (plan([client], {client: 1.0}, {client: 2.0}) for client in range(3))
+    lines = [edge(1, first), cloud(1, plans_at_work={"edge-0": [second]})]
+    assert list(planned_rounds(lines)) == [("edge-0", first), ("edge-0", second)]
+    lines += [edge(2, second), cloud(2, plans_at_work={"edge-0": [third]})]
+    assert list(planned_rounds(lines)) == [("edge-0", first), ("edge-0", second), ("edge-0", third)]
+    assert list(planned_rounds([*lines[:3], cloud(2)])) == [("edge-0", first), ("edge-0", second)]
 
 
 def test_a_run_in_which_nobody_could_take_part_has_no_joules_per_client():

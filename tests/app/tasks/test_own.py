@@ -82,6 +82,7 @@ def test_settings_of_other_data_are_refused_beside_it(settings, message):
     ("settings", "message"),
     [
         ({"optimizer": "adam"}, "optimizer = 'adam': allowed is 'sgd' for task = "),
+        ({"train.schedule": "cosine"}, "train.schedule = 'cosine': allowed is 'constant' for task = "),
         ({"split.server-momentum": 0.5}, "split.server-momentum = 0.5: allowed is 0.0 for task = "),
         ({"algorithm": "rawhfl"}, f"task = {own('Steered')!r}: allowed is one without an optimizer or a learning rate"),
     ],

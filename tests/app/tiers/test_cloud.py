@@ -71,6 +71,11 @@ def test_an_edge_that_trains_otherwise_is_named_with_key_and_both_values(short_p
             refused(hosts, re.escape(line), **settings)
 
 
+def test_learning_rates_that_fall_over_global_rounds_need_as_many_at_the_edges(short_path):
+    with edge_hosts(short_path, TWO, **SMALL | {"global_rounds": 5, "schedule": "cosine"}) as hosts:
+        refused(hosts, re.escape("global-rounds = 9, but 5 at edge"), global_rounds=9, schedule="cosine")
+
+
 def test_what_is_the_hosts_own_may_differ(short_path):
     own = {"global_rounds": 9, "cloud_strategy": "FedAdam", "evaluate_every": 3}
     config = config_of(role="cloud", **SMALL | own)

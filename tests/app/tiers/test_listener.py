@@ -78,7 +78,7 @@ def test_the_folder_is_private_and_nothing_is_left_in_it(short_path):
     folder = short_path / "edge"
     with EdgeListener(folder):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert [file.name for file in folder.iterdir()] == ["socket"]
+        assert sorted(file.name for file in folder.iterdir()) == ["lock", "socket"]
     assert list(folder.iterdir()) == []
 
 
@@ -172,8 +172,27 @@ def test_the_socket_of_a_run_that_died_is_replaced_and_one_that_is_served_is_not
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(folder / "socket"))
     with EdgeListener(folder) as listener, ThreadPoolExecutor() as pool:
-        with pytest.raises(UserError, match="another folder: a run serves an edge there"):
+        with pytest.raises(UserError, match=r"a folder that nobody else writes to: process \d+ on "):
             EdgeListener(folder)
         asked = pool.submit(ask_edge, folder, "query.edge", b"1")
         assert listener.serve_one(lambda message_type, request: request, 10)
         assert asked.result() == b"1"
+
+
+def test_of_runs_that_begin_at_once_one_gets_the_folder(short_path):
+    folder, ready = short_path / "edge", threading.Barrier(6)
+
+    def begin():
+        ready.wait()
+        try:
+            return EdgeListener(folder)
+        except UserError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(6) as pool:
+        begun = [future.result() for future in [pool.submit(begin) for _ in range(6)]]
+    (listener,) = [one for one in begun if isinstance(one, EdgeListener)]
+    assert all("a folder that nobody else writes to: " in one for one in begun if one is not listener)
+    listener.close()
+    EdgeListener(folder).close()
+    assert list(folder.iterdir()) == []

@@ -1,12 +1,13 @@
 """Edges that workers serve give what the same edges give in one process: weights, metrics and state."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
-from espalier.app.checkpoint import load_state
+from espalier.app.checkpoint import load_state, save_state
 from espalier.app.errors import UserError
 from espalier.app.run import run
 from tests.app.assembling import config_of, engine_of
@@ -34,6 +35,8 @@ CASES = {
     "m1": {"algorithm": "h-fedavg-m1"},
     "m2": PLANNED | {"algorithm": "h-fedavg-m2"},
     "ub": {"algorithm": "h-fedavg-ub"},
+    "fedbuff": {"async_mode": "fedbuff", "async_buffer_size": 1, "global_rounds": 4},
+    "semi-synchronous": PLANNED | {"algorithm": "h-fedavg-ub", "async_mode": "semi-synchronous"},
 }
 
 
@@ -104,6 +107,35 @@ def test_a_folder_of_one_way_is_resumed_in_the_other(tmp_path, name):
     assert same_heads(whole, folder)
     assert same_figures(whole, folder)
     assert state_of(whole) == state_of(folder)
+
+
+OF_EDGE = ("strategies", "edges", "edge-1")
+UNFIT = [
+    ((*OF_EDGE, "server_momentum"), 9.0, "FedAvgM.server_momentum is 0.5 in this run"),
+    ((*OF_EDGE, "momentum_vector"), [np.zeros((3, 7, 2))], "Error: "),
+    (("clients",), {"x": b""}, "ValueError: states of unknown clients: [\"'x'\"]"),
+    (("clients",), {"99": b""}, "ValueError: states of unknown clients"),
+    (("clients",), {"1": b"\xff"}, "DecodeError"),
+    (("clients",), {"1": 5}, "TypeError"),
+]
+
+
+@pytest.mark.parametrize(("path", "wrong", "part"), UNFIT)
+def test_an_edges_state_that_is_none_stops_the_run_in_one_line(tmp_path, path, wrong, part):
+    settings = SMALL | CASES["h-fedavg"] | {"global_rounds": 1}
+    folder = run_served(tmp_path / "run", **settings)
+    state = load_state(folder / "state.npz")
+    holder = state
+    for key in path[:-1]:
+        holder = holder[key]
+    assert path[-1] in holder
+    holder[path[-1]] = wrong
+    save_state(folder / "state.npz", state)
+    again = settings | {"output_dir": "", "resume": str(folder), "global_rounds": 2}
+    with pytest.raises(UserError, match=f"^{re.escape(str(folder))}/state.npz: .*{re.escape(part)}") as error:
+        run_served(folder, **again)
+    assert "\n" not in str(error.value)
+    assert len(lines(folder, "global")) == 1
 
 
 class TwiceInProcess(ServingInProcess):

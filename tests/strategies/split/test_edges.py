@@ -15,13 +15,13 @@ from torch.nn.functional import cross_entropy
 
 from espalier.app.tasks.models import build_model
 from espalier.clients.randomness import client_generator
-from espalier.clients.split import Session, Sessions
+from espalier.clients.split import Session, Sessions, SessionTerms
 from espalier.clients.training import local_sgd, make_optimizer, mini_batches
 from espalier.strategies import Hierarchical, ask_profiles, group_by_edge
 from espalier.strategies.split import Cut, Relay, SplitFedV1, SplitFedV2
 from espalier.strategies.split.edges import draws_random_numbers
-from espalier.strategies.split.loop import MiniBatch
 from espalier.strategies.split.server_block import legal_cuts
+from espalier.strategies.split.serving import MiniBatch
 from tests.strategies.split.federation import ANY, SGD, SHAPE, Federation, assert_close, same, tiny_model, weights
 from tests.strategies.split.streams import ThreadedGrid, serving, streamed
 
@@ -77,8 +77,10 @@ def test_a_number_is_short_for_a_cut_behind_which_all_is_the_servers(kind):
     own = every if kind is SplitFedV1 else lambda cut: cut
     short, long = (federation.run(federation.split(kind, own(cut))) for cut in (2, Cut(2, 4)))
     assert same(weights(short[-1]), weights(long[-1]))
-    with pytest.raises(ValueError, match=r"^cut 1 to 3: allowed is to 4, the model's number of blocks$"):
-        federation.run(federation.split(kind, own(Cut(1, 3))))
+    with pytest.raises(ValueError, match=r"^cut 1 to 5: allowed is to 4 at most, the model's number of blocks$"):
+        federation.run(federation.split(kind, own(Cut(1, 5))))
+    with pytest.raises(ValueError, match=r"^tail from block 2 on, with cut 2: allowed are 3 to 4, so that a block is"):
+        federation.run(federation.split(kind, own(Cut(2, 2))))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_a_number_is_short_for_a_cut_behind_which_all_is_the_servers(kind):
         (nn.Linear(64, 3), "is not an nn.Sequential of blocks that ends with a head with `out_features`"),
         (nn.Sequential(), "is not an nn.Sequential of blocks that ends with a head with `out_features`"),
         (sequential(a=nn.Linear(64, 8), head=nn.Sequential(nn.Linear(8, 3))), "a head with `out_features`, such as"),
-        (sequential(flat=nn.Flatten(), head=nn.Linear(64, 3)), "has no weights in front of its last block"),
+        (sequential(flat=nn.Flatten(), head=nn.Linear(64, 3)), "has no weights that train in front of its last block"),
     ],
 )
 def test_a_model_that_cannot_be_split_is_refused(model, fault):
@@ -336,7 +338,7 @@ def test_dropout_in_front_of_the_cut_depends_on_seed_client_round_and_step():
 
     def activations(step=0, server_round=1, **changes):
         own = replace(task, **changes)
-        session = Session(own, Cut(3, 4), server_round, "indices", local_epochs=1)
+        session = Session(own, SessionTerms(Cut(3, 4), server_round, "indices", local_epochs=1))
         session.batches, session.step = [torch.arange(8)] * 2, step
         return session.forward().values.detach()
 
@@ -352,7 +354,8 @@ def test_dropout_behind_the_cut_depends_on_client_round_and_step():
     batch = MiniBatch(1, torch.randn(8, 4, 8, 8).double(), torch.arange(8) % 3)
 
     def gradient(*purpose):
-        return edge._seeded_step(server, batch, *purpose)[0]
+        with edge._seeded(server.device, *purpose):
+            return server.step(batch.activations, batch.labels)[0]
 
     assert torch.equal(gradient(1, 0, 0), gradient(1, 0, 0))
     for purpose in ((2, 0, 0), (1, 1, 0), (1, 0, 1)):

@@ -448,7 +448,7 @@ def test_profiles_are_asked_of_the_same_clients():
     [
         (lambda v: v[:, 0, 0, 0], "activations have shape (8,), expected (N, 4, 8, 8)"),
         (lambda v: np.zeros((8, 5)), "activations have shape (8, 5), expected (N, 4, 8, 8)"),
-        (lambda v: v[:3], "2 mini-batches with 16 labels for 2 steps"),
+        (lambda v: v[:3], "2 mini-batches with 16 labels for 6 samples"),
     ],
 )
 def test_activations_that_do_not_fit_a_fine_tuning_are_their_clients_failure(change, reason):

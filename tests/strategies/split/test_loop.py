@@ -21,7 +21,7 @@ SIZES = (20, 33, 14)  # 3, 5 and 2 mini-batches
 
 
 def terms_of(model, count, **options):
-    block = to_record(CUT.client_side(model).state_dict())
+    block = to_record(CUT.front(model).state_dict())
     return Terms(
         server_round=1,
         blocks=dict.fromkeys(range(count), block),
@@ -46,6 +46,7 @@ class Round:
         self.served = []
 
     def serve(self, batches):
+        yield from ()
         self.served.append([batch.node_id for batch in batches])
         return {b.node_id: self.servers[b.node_id].step(b.activations, b.labels)[0] for b in batches}
 
@@ -61,7 +62,7 @@ class Round:
                 sent = self.sessions[i].forward()
                 loop.receive(i, sent.values.detach(), sent.numbers.astype(np.int64), sent.num_steps)
             for i, answer in loop.answers().items():
-                self.sessions[i].backward(answer.gradient)
+                self.sessions[i].backward(answer.values)
                 self.said[i].append((answer.step, answer.is_last))
         for i in sorted(loop.trained):
             loop.conclude(i, self.sessions[i].result())
@@ -132,7 +133,8 @@ def test_a_step_that_can_not_be_made_is_its_clients_failure():
     serve = together.serve
 
     def refusing(batches):
-        return {n: ValueError("too large") if n == 0 else gradient for n, gradient in serve(batches).items()}
+        gradients = yield from serve(batches)
+        return {n: ValueError("too large") if n == 0 else gradient for n, gradient in gradients.items()}
 
     together.serve = refusing
     outcome = together.run()

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from queue import SimpleQueue
 
@@ -30,6 +30,7 @@ from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2, StreamServer
 from espalier.strategies.split.stream import CONNECTIONS_PER_STREAM, SPARE_STREAMS, StreamEnded
 from tests.strategies.split.federation import Federation, same, tiny_model, weights
+from tests.strategies.split.proxy import StreamProxy
 from tests.strategies.split.streams import HOST, ThreadedGrid, honest, lying, serving, streamed, train_on
 from tests.strategies.split.test_failures import dies, faulty
 
@@ -105,7 +106,9 @@ def test_a_stream_gives_the_weights_of_messages(server, kind, cut, options):
     assert not [thread for thread in threading.enumerate() if thread.name in ("split-lane", "stream-reader")]
 
 
-@pytest.mark.parametrize(("workers", "payload"), [(1, "float32"), (2, "float32"), (1, "float16"), (2, "int8")])
+@pytest.mark.parametrize(
+    ("workers", "payload"), [(1, "float32"), (2, "float32"), (1, "bfloat16"), (2, "int8"), (1, "top-25%")]
+)
 def test_with_fewer_workers_than_clients_sfl_v2_goes_on_by_messages(server, workers, payload, caplog):
     federation = Federation()
     make_edge = streamed(federation.split(SplitFedV2, 2), server, payload=payload)
@@ -215,7 +218,9 @@ def test_the_shared_optimizers_state_resumes_over_streams(server):
     assert same(weights(second), weights(whole[-1]))
 
 
-@pytest.mark.parametrize(("payload", "tolerance"), [("float16", 2e-3), ("int8", 5e-2)])
+@pytest.mark.parametrize(
+    ("payload", "tolerance"), [("float16", 2e-3), ("bfloat16", 2e-2), ("int8", 5e-2), ("top-25%", 0.3)]
+)
 def test_shorter_payloads_are_close_and_not_equal(server, payload, tolerance):
     federation = Federation()
     make = federation.split(SplitFedV1, different_cuts())
@@ -431,54 +436,19 @@ def call(ticket, frames, channel_options=()):
     return channel, channel.stream_stream(METHOD)(iter(frames), metadata=((TOKEN_KEY, ticket.token),), timeout=SOON)
 
 
-class CountingProxy:
-    """Passes one connection on and counts what the client sends."""
-
-    def __init__(self, address):
-        host, port = address.rsplit(":", 1)
-        self.sent = 0
-        self._target = (host, int(port))
-        self._listener = socket.create_server((HOST, 0))
-        self.address = f"{HOST}:{self._listener.getsockname()[1]}"
-        self._pool = ThreadPoolExecutor(2)
-        self._pool.submit(self._run)
-
-    def _run(self):
-        client, _ = self._listener.accept()
-        server = socket.create_connection(self._target)
-        self._sockets = (client, server)
-        self._pool.submit(self._pass, server, client)
-        self._pass(client, server, count=True)
-
-    def _pass(self, source, sink, count=False):
-        try:
-            while data := source.recv(65536):
-                self.sent += len(data) if count else 0
-                sink.sendall(data)
-        except OSError:
-            pass
-        for end in self._sockets:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def close(self):
-        self._pool.shutdown()
-        for end in (self._listener, *self._sockets):
-            end.close()
-
-
-def test_a_wrong_token_is_refused_before_its_64_mb_are_read(server, caplog):
+def test_a_wrong_token_is_refused_before_its_64_mb_are_read(server, caplog, monkeypatch):
     opened = []
     ticket = server.expect(opened.append)
-    proxy = CountingProxy(server.address)
-    wrong = replace(ticket.told, token="x" * 43, address=proxy.address)
+    proxy = StreamProxy()
+    monkeypatch.setenv("grpc_proxy", proxy.address)
+    wrong = replace(ticket.told, token="x" * 43)
     with caplog.at_level(logging.WARNING, "espalier"):
         channel, stream = call(wrong, [bytes(64 * 2**20)])
         with channel, pytest.raises(grpc.RpcError) as error:
             next(stream)
     proxy.close()
     assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
-    assert 0 < proxy.sent < 2**20
+    assert 0 < proxy.passed["up"] < 2**20
     assert not opened
     (line,) = own_lines(caplog)
     assert line.startswith(f"stream from ipv4:{HOST}:")

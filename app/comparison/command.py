@@ -1,0 +1,102 @@
+"""``espalier compare``: tables and figures of runs that are over."""
+
+import csv
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from io import StringIO
+from pathlib import Path
+
+from espalier.app.comparison.curves import AXES, Axis, Curve, curves
+from espalier.app.comparison.figures import draw_curves, setting
+from espalier.app.comparison.groups import Group, grouped
+from espalier.app.comparison.runs import FinishedRun, is_over, read_run, write_runs
+from espalier.app.comparison.tables import as_csv, as_latex, as_text, figure_names
+from espalier.app.durable import replace_text
+from espalier.app.errors import UserError
+from espalier.app.logs import quiet_flower
+from espalier.clients.messages.train import ACCURACY, LOSS
+
+HELP = """Compare runs that are over: what differs between them, and what came of it.
+
+  espalier compare results/experiment                 the runs of a sweep
+  espalier compare results/run-1 results/run-2        single runs, and folders of them
+
+Runs that differ in the seed alone are one setting. The output folder gets comparison.csv, .tex and .txt, runs.csv,
+curves.csv, and learning curves as PDF and PNG. docs/sweeps.md says more.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compare what a command line names and return the exit code."""
+    parser = ArgumentParser("espalier compare", description=HELP, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="of a run, or of several runs' folders")
+    parser.add_argument("--output", type=Path, help="output folder (default: comparison, in the first FOLDER of runs)")
+    options = parser.parse_args(arguments)
+    quiet_flower()
+    try:
+        folders = [folder.expanduser().absolute() for folder in options.folders]
+        runs = finished_runs(folders)
+        default = (folders[0].parent if (folders[0] / "config.json").exists() else folders[0]) / "comparison"
+        output = options.output.expanduser().absolute() if options.output else default
+        output.mkdir(parents=True, exist_ok=True)
+        groups = grouped(runs)
+        write_comparison(output, groups)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {error.filename or '--output'}: can't be written ({error.strerror})", file=sys.stderr)
+        return 2
+    print(as_text(groups))
+    print(f"comparison: {output}")
+    return 0
+
+
+def finished_runs(folders: Sequence[Path]) -> list[FinishedRun]:
+    """Return the runs in folders of runs, and in folders of such; UserError where there is none, or one is not over.
+
+    In a folder of several, runs that are not over are passed over with a line on standard error.
+    """
+    runs = []
+    for folder in folders:
+        if (folder / "config.json").exists():
+            runs.append(read_run(folder))
+            continue
+        there = [path.parent for path in sorted(folder.glob("*/config.json"))]
+        over = [path for path in there if is_over(path)]
+        for path in there:
+            if path not in over:
+                print(f"{path}: its run is not over, and is left out", file=sys.stderr)
+        if not over:
+            raise UserError(f"{folder}: holds no run that is over; allowed are folders of runs, or of runs' folders")
+        runs += [read_run(path) for path in over]
+    return list({run.folder: run for run in runs}.values())
+
+
+def write_comparison(output: Path, groups: Sequence[Group]) -> None:
+    """Write the tables and the figures of settings into a folder."""
+    for ending, text in (("csv", as_csv(groups)), ("tex", as_latex(groups)), ("txt", as_text(groups) + "\n")):
+        replace_text(output / f"comparison.{ending}", text)
+    write_runs(output / "runs.csv", [(group.chosen, run) for group in groups for run in group.runs])
+    names = figure_names(groups)
+    drawn: list[tuple[Axis, str, list[Curve]]] = []
+    for figure in [name for name in names if name in (LOSS, ACCURACY) or f"test_{name}" in names]:
+        for axis in AXES:
+            if found := curves(groups, axis, figure):
+                drawn.append((axis, figure, found))
+                draw_curves(output, found, axis, figure, setting([curve.group for curve in found]))
+    replace_text(output / "curves.csv", curve_table(groups, drawn))
+
+
+def curve_table(groups: Sequence[Group], drawn: Sequence[tuple[Axis, str, Sequence[Curve]]]) -> str:
+    """Return the points of all curves as CSV."""
+    text = StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*groups[0].chosen, "figure", "over", "x", "mean", "std", "runs"])
+    for axis, figure, found in drawn:
+        for curve in found:
+            for x, mean, std in zip(curve.x.tolist(), curve.mean.tolist(), curve.std.tolist(), strict=True):
+                count = len(curve.group.runs)
+                writer.writerow([*curve.group.chosen.values(), figure, axis.name, f"{x:.10g}", mean, std, count])
+    return text.getvalue()

@@ -1,0 +1,100 @@
+"""Learning curves as figures for a paper: one column wide, as PDF and PNG."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+from espalier.app.comparison.curves import Axis, Curve
+from espalier.app.comparison.groups import Group
+from espalier.app.config.sections import VIDEO_CACHING
+
+WIDTH_INCHES, HEIGHT_INCHES = 3.5, 2.3
+LEGEND_ROW_INCHES = 0.14
+CHARACTERS = 58  # of the title's size that a column takes
+# Okabe and Ito's colours, which all can tell apart, without the yellow, which is too bright for lines.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES, MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D", "v", "P", "X")
+STYLE: Any = {  # for rc_context, which lists all names there are in its type
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "legend.fontsize": 7,
+    "pdf.fonttype": 42,  # publishers refuse Type 3
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3,
+}
+
+
+def draw_curves(folder: Path, curves: Sequence[Curve], axis: Axis, figure: str, title: str) -> list[Path]:
+    """Write ``FIGURE-over-AXIS.pdf`` and ``.png`` and return where.
+
+    Parameters
+    ----------
+    folder : Path
+        Where to.
+    curves : Sequence[Curve]
+        A line each, with a band of one standard deviation over seeds.
+    axis : Axis
+        What they go over.
+    figure : str
+        What they show.
+    title : str
+        The setting.
+    """
+    columns = 2 if max(len(curve.group.label) for curve in curves) <= 26 else 1
+    rows = -(-len(curves) // columns) * (len(curves) > 1)
+    with matplotlib.rc_context(STYLE):
+        drawn = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES + rows * LEGEND_ROW_INCHES), layout="constrained")
+        ax = drawn.subplots()
+        for i, curve in enumerate(curves):
+            _draw(ax, curve, i)
+        ax.set(xlabel=axis.label, ylabel=f"test {figure.replace('_', ' ')}, mean of clients")
+        if axis.name == "rounds":
+            ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        else:
+            ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+            ax.xaxis.set_major_locator(MaxNLocator(5))
+        ax.set_title("\n".join(wrap(title, CHARACTERS)), loc="left")
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(axis="y", alpha=0.3)
+        if rows:
+            drawn.legend(loc="outside lower center", ncols=columns, frameon=False, labelspacing=0.2, borderpad=0.1)
+        paths = [folder / f"{figure}-over-{axis.name}.{ending}" for ending in ("pdf", "png")]
+        for path in paths:
+            drawn.savefig(path, dpi=300)
+    return paths
+
+
+def _draw(ax: Axes, curve: Curve, number: int) -> None:
+    color, style = COLORS[number % len(COLORS)], STYLES[number % len(STYLES)]
+    ax.fill_between(curve.x, curve.mean - curve.std, curve.mean + curve.std, color=color, alpha=0.15, lw=0)
+    every = max(len(curve.x) // 8, 1)
+    at = np.arange(number % every, len(curve.x), every).tolist()  # not all curves' at the same x
+    marker = MARKERS[number % len(MARKERS)]
+    ax.plot(curve.x, curve.mean, color=color, ls=style, marker=marker, markevery=at, label=curve.group.label)
+
+
+def setting(groups: Sequence[Group]) -> str:
+    """Return in words what all runs have in common, and how many seeds."""
+    runs = [run for group in groups for run in group.runs]
+    common = {k: v for k, v in runs[0].settings.items() if all(run.settings[k] == v for run in runs)}
+    parts = [common.get("algorithm"), common.get("task") or common.get("dataset")]
+    if common.get("model") != "auto":
+        parts.append(common.get("model"))
+    if "num-clients" in common:
+        parts.append(f"{common['num-clients']} clients")
+    if common.get("dataset") != VIDEO_CACHING and not common.get("task"):
+        is_dirichlet = common.get("partition") == "dirichlet"
+        parts.append(
+            (f"Dir({common['alpha']:g})" if "alpha" in common else "") if is_dirichlet else common.get("partition")
+        )
+    counts = sorted({len(group.runs) for group in groups})
+    seeds = "-".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    parts.append(f"{seeds} seed{'s' * (counts[-1] > 1)}")
+    return ", ".join(part for part in parts if part)

@@ -1,0 +1,83 @@
+"""In what runs differ, and which are the same but for the seed."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+from espalier.app.comparison.runs import FinishedRun
+from espalier.app.config.defaults import without_defaults
+from espalier.app.config.parse import parse_config
+from espalier.app.reports.folder import FREE_TO_CHANGE
+
+CASE = "case"
+RUNS = "runs.csv"
+# What two runs may differ in and still be the same setting, with another seed.
+OF_NO_SETTING = FREE_TO_CHANGE - {"global-rounds", "data-dir"} | {"seed", "report.tracker"}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one setting, which differ in the seed alone.
+
+    Parameters
+    ----------
+    chosen : Mapping[str, Any]
+        The setting: the values of the keys in which the compared runs differ.
+    runs : Sequence[FinishedRun]
+        At least one.
+    """
+
+    chosen: Mapping[str, Any]
+    runs: Sequence[FinishedRun]
+
+    @property
+    def label(self) -> str:
+        """The setting in words."""
+        return ", ".join(words(key, value) for key, value in self.chosen.items()) or "all"
+
+    def figure(self, name: str) -> tuple[float, float] | None:
+        """Return mean and standard deviation (of the population) of a figure over the runs; None where one lacks it."""
+        values = [run.figures.get(name) for run in self.runs]
+        numbers = [value for value in values if value is not None]
+        return (fmean(numbers), pstdev(numbers)) if len(numbers) == len(values) else None
+
+
+def words(key: str, value: Any) -> str:
+    """Return a setting in words: names speak for themselves, a number does not."""
+    return value if isinstance(value, str) and value else f"{key.rpartition('.')[2].replace('-', ' ')} {value}"
+
+
+def grouped(runs: Sequence[FinishedRun]) -> list[Group]:
+    """Return runs by their settings, in the order in which they came."""
+    settings = [_setting(run) for run in runs]
+    cases = [case_of(run.folder) for run in runs]
+    keys = [key for key in settings[0] if len({repr(own.get(key)) for own in settings}) > 1]
+    if all(cases):
+        values_of_case: dict[str, dict[str, set[str]]] = {case: {key: set() for key in keys} for case in cases}
+        for case, own in zip(cases, settings, strict=True):
+            for key in keys:
+                values_of_case[case][key].add(repr(own[key]))
+        keys = [key for key in keys if any(len(values[key]) > 1 for values in values_of_case.values())]
+    groups: dict[str, tuple[dict[str, Any], list[FinishedRun]]] = {}
+    for run, case, own in zip(runs, cases, settings, strict=True):
+        chosen = ({CASE: case} if all(cases) else {}) | {key: own[key] for key in keys}
+        groups.setdefault(repr(chosen), (chosen, []))[1].append(run)
+    return [Group(chosen, members) for chosen, members in groups.values()]
+
+
+def case_of(folder: Path) -> str:
+    """Return the name of a sweep's case that a run in its folder is of; an empty text for none."""
+    try:
+        with (folder.parent / RUNS).open(encoding="utf-8", newline="") as file:
+            cases = {Path(line["folder"]).name: line.get(CASE) or "" for line in csv.DictReader(file)}
+    except (OSError, KeyError, ValueError, csv.Error):
+        return ""
+    return cases.get(folder.name, "")
+
+
+def _setting(run: FinishedRun) -> dict[str, Any]:
+    values = without_defaults(run.settings, parse_config)
+    return {key: value for key, value in values.items() if key not in OF_NO_SETTING}

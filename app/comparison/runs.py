@@ -1,0 +1,119 @@
+"""The runs that are compared, read from their results folders."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from espalier.app.config.saved import saved_config
+from espalier.app.durable import replace_text
+from espalier.app.errors import UserError
+from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.made_by import MADE_BY
+
+MEAN, STD = "mean", "std"
+OVER_CLIENTS = "_std_over_clients"  # behind the name of a figure whose mean over clients is reported
+MAKER = ("version", "commit", "machine")
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run that is over.
+
+    Parameters
+    ----------
+    folder : Path
+        Its results folder.
+    settings : Mapping[str, Any]
+        All settings, by key.
+    figures : Mapping[str, float | None]
+        What it came to, see `figures_of`.
+    made_by : Mapping[str, str]
+        Version, commit and machine; of a run that several made, all of them.
+    """
+
+    folder: Path
+    settings: Mapping[str, Any]
+    figures: Mapping[str, float | None]
+    made_by: Mapping[str, str]
+
+
+def is_over(path: Path) -> bool:
+    """Return whether the run in a folder is over: all rounds were made, somebody trained, and all is written.
+
+    Raises
+    ------
+    UserError
+        If the folder's files are damaged.
+    """
+    folder = ResultsFolder(path)
+    summary = folder.read_json("summary.json")
+    if not summary or not (path / "model.pt").exists() or (path / "lock").exists():
+        return False
+    config = saved_config(path)
+    if summary["rounds"] < config.federation.global_rounds:
+        return False
+    if config.algorithm.splits and config.fine_tune.steps and "personalised" not in summary:
+        return False
+    return bool(config.rule) or any(line.get("trained") for line in folder.read_metrics())
+
+
+def read_run(path: Path) -> FinishedRun:
+    """Return the run in a results folder; UserError if it is not over, or the folder holds none."""
+    settings = saved_config(path).as_dict()
+    if not is_over(path):
+        raise UserError(f"{path}: its run is not over; allowed are folders of runs that are")
+    folder = ResultsFolder(path)
+    makers = folder.read_json(MADE_BY) or []
+    made_by = {key: "; ".join(dict.fromkeys(maker[key] for maker in makers)) for key in MAKER}
+    return FinishedRun(path, settings, figures_of(folder.read_json("summary.json")), made_by)
+
+
+def figures_of(summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the final figures in a ``summary.json`` by name.
+
+    Figures over clients are means, with their standard deviation over clients as another figure, whose name ends with
+    `OVER_CLIENTS`. Bytes are those of training, of all tiers.
+    """
+    spreads = dict(summary["global"])
+    spreads |= {f"personalised_{name}": own for name, own in (summary.get("personalised") or {}).items()}
+    spreads |= {f"top-{m}": own for m, own in (summary.get("top_m") or {}).items()}
+    figures: dict[str, float | None] = {}
+    for name, own in spreads.items():
+        figures |= {name: (own or {}).get(MEAN), name + OVER_CLIENTS: (own or {}).get(STD)}
+    figures |= {f"test_{name}": value for name, value in (summary["test"] or {}).items()}
+    figures["rounds"] = summary["rounds"]
+    for direction, tiers in summary["bytes"].items():
+        figures[f"{direction}_bytes"] = sum(tiers.values())
+    if joules := summary.get("energy_joules"):
+        figures["energy_joules"] = joules["total"]
+    if "simulated_seconds" in summary:
+        figures["simulated_seconds"] = summary["simulated_seconds"]
+    return figures | {"failures": summary["failures"], "wall_seconds": summary["wall_seconds"]}
+
+
+def write_runs(path: Path, runs: Sequence[tuple[Mapping[str, Any], FinishedRun]]) -> None:
+    """Write a table of runs, ``runs.csv``: a line each, with what was chosen for it in front.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    runs : Sequence[tuple[Mapping[str, Any], FinishedRun]]
+        What was chosen for a run, by key, and the run.
+    """
+    lines = [
+        {**chosen, "seed": run.settings["seed"], **run.figures, **run.made_by, "folder": str(run.folder)}
+        for chosen, run in runs
+    ]
+    names = list(dict.fromkeys(name for chosen, _ in runs for name in chosen))
+    names += [name for name in ("seed",) if name not in names]
+    figures = [name for _, run in runs for name in run.figures]
+    names += [*dict.fromkeys(figures), *MAKER, "folder"]
+    text = StringIO(newline="")
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    replace_text(path, text.getvalue())

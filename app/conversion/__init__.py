@@ -1,0 +1,1 @@
+"""Published data sets as they are unpacked, made into image folders that a run reads."""

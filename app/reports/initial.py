@@ -1,0 +1,47 @@
+"""The figures of the model that a run starts from: round 0 of learning curves."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from espalier.app.reports.metrics import figure_names, finite, spread
+from espalier.app.tasks.node import Node
+from espalier.app.tasks.task import Task
+from espalier.clients.evaluation import figures_on
+
+ROUND_0 = "round-0.json"
+
+
+def initial_figures(task: Task, model: nn.Module, device: torch.device, num_clients_here: int) -> dict[str, Any]:
+    """Return what ``round-0.json`` says of a new model.
+
+    Parameters
+    ----------
+    task : Task
+        Has the test pool.
+    model : nn.Module
+        On `device`.
+    device : torch.device
+        Where it computes.
+    num_clients_here : int
+        Clients whose data can be read in this process.
+
+    Returns
+    -------
+    dict
+        ``test``, and with clients here their spread by figure, as a global line of ``metrics.jsonl`` has them.
+    """
+    test = figures_on(model, task.test_examples(), task.normaliser(), device, task.objective)
+    names = figure_names(test)
+    found = []
+    for i in range(num_clients_here):
+        try:
+            client = task.new_client_task(model, Node(i))
+            figures = figures_on(model, client.test, client.prepare, device, task.objective)
+        except Exception:  # of whatever kind: the client fails in round 1 too, which names it
+            continue
+        if len(client.test) and figures.keys() >= set(names):
+            found.append(figures)
+    spreads = {name: spread([figures[name] for figures in found]) for name in names} if found else {}
+    return {**spreads, "test": finite(test)}

@@ -1,0 +1,103 @@
+"""``espalier sweep``: many runs."""
+
+import os
+import shlex
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rich.console import Console
+
+from espalier.app.comparison.runs import is_over, read_run, write_runs
+from espalier.app.errors import UserError, bad_value
+from espalier.app.logs import quiet_flower
+from espalier.app.sweeps.grid import PlannedRun, check_data, placed, planned_runs, read_sweep
+from espalier.app.sweeps.progress import SweepProgress
+from espalier.app.sweeps.workers import make
+
+HELP = """Make all combinations of the values that keys take, each as a run in a folder of its own.
+
+  espalier sweep experiment.toml algorithm=hsfl,phsfl alpha=0.1,0.5 seed=0,1,2
+  espalier sweep experiment.toml                      with a table [sweep] of lists in it: seed = [0, 1, 2]
+  espalier sweep cloud-strategy='FedAvg,FedAdam(eta=0.05, tau=0.1)' cut-layer='"1,2",3' output-dir=results/strategies
+
+Runs that are over are not made again, and those that were interrupted go on: type the same again. The folder, or
+output-dir, gets runs.csv with a line for each run that is over. docs/sweeps.md says more.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make what a command line asks for and return the exit code: 1 if a run failed."""
+    parser = ArgumentParser("espalier sweep", description=HELP, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("given", nargs="+", metavar="FILE.toml|KEY=VALUE,VALUE", help="later ones win")
+    parser.add_argument("--workers", type=int, default=0, help="runs at a time (default: cores / train.torch-threads)")
+    options = parser.parse_intermixed_args(arguments)
+    quiet_flower()
+    try:
+        if options.workers < 0:
+            raise bad_value("--workers", options.workers, "a number of processes, or 0")
+        sweep = read_sweep(options.given)
+        folder = sweep.folder
+        places = placed(planned_runs(sweep), folder)
+        left = {path: run for path, run in places.items() if not ((path / "config.json").exists() and is_over(path))}
+        check_data(list(left.values()))
+        folder.mkdir(parents=True, exist_ok=True)
+        failed = _make(places, left, options.workers or default_workers(list(places.values())), folder)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {error.filename or 'output-dir'}: can't be written ({error.strerror})", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        again = shlex.join(["espalier", "sweep", *arguments])
+        print(f"interrupted; to go on: {again}", file=sys.stderr)
+        return 130
+    for name, why in failed.items():
+        print(f"failed: {name}: {why}", file=sys.stderr)
+    print(f"{len(places) - len(failed)} of {len(places)} runs are over, {len(left) - len(failed)} of them made now")
+    print(f"results: {folder / 'runs.csv'}")
+    return int(bool(failed))
+
+
+def default_workers(runs: Sequence[PlannedRun]) -> int:
+    """Return how many runs this machine's cores can make at a time; with workers of Ray's own, one."""
+    if any(run.settings["engine"] == "ray" for run in runs):
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(cores // max(run.settings["train.torch-threads"] for run in runs), 1)
+
+
+def _make(
+    places: Mapping[Path, PlannedRun], left: Mapping[Path, PlannedRun], workers: int, folder: Path
+) -> dict[str, str]:
+    """Make the runs that are left, and keep ``runs.csv`` up to date; return those that failed."""
+    rounds = sum(run.settings["global-rounds"] for run in left.values())
+    with SweepProgress(Console(), len(places), len(places) - len(left), rounds) as progress:
+        failed = make(left, workers, _Recorder(progress, places, folder))
+    write_table(places, folder)
+    return failed
+
+
+class _Recorder:
+    """Passes on what it is told, and writes ``runs.csv`` whenever a run is over."""
+
+    def __init__(self, progress: SweepProgress, places: Mapping[Path, PlannedRun], folder: Path) -> None:
+        self.started, self.went_on, self.waits = progress.started, progress.went_on, progress.waits
+        self._progress, self._places, self._folder = progress, places, folder
+
+    def ended(self, run: PlannedRun, path: Path, why: str) -> None:
+        """Notice that a run is over."""
+        self._progress.ended(run, path, why)
+        write_table(self._places, self._folder)
+
+
+def write_table(places: Mapping[Path, PlannedRun], folder: Path) -> None:
+    """Write ``runs.csv``: a line for each run of a sweep that is over and that no process has."""
+    over = []
+    for path, run in places.items():
+        with suppress(UserError):
+            over.append((run.chosen, read_run(path)))
+    write_runs(folder / "runs.csv", over)

@@ -1,0 +1,103 @@
+"""How far a sweep is: a line for each run, and in a terminal a bar for those that are being made."""
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import TaskID
+
+from espalier.app.comparison.runs import read_run
+from espalier.app.errors import UserError
+from espalier.app.reports.progress import bars
+from espalier.app.sweeps.grid import PlannedRun
+
+
+class SweepProgress:
+    """Shows runs as they begin and end, with the time that is left by the rounds made so far.
+
+    Parameters
+    ----------
+    console : Console
+        Where to.
+    num_runs : int
+        Runs of the sweep.
+    already : int
+        Those that were over before.
+    rounds_left : int
+        Global rounds of the others.
+    every_seconds : float (default: 30)
+        Least time between two lines on a run that goes on, where there are no bars.
+    """
+
+    def __init__(
+        self, console: Console, num_runs: int, already: int, rounds_left: int, every_seconds: float = 30.0
+    ) -> None:
+        self._console, self._runs, self._over = console, num_runs, already
+        self._left, self._made, self._every = rounds_left, 0, every_seconds
+        self._began = time.monotonic()
+        self._seen: dict[str, int] = {}
+        self._said: dict[str, float] = {}
+        self._bars: dict[str, TaskID] = {}
+        self._progress = bars(console, transient=True, disable=not console.is_terminal)
+
+    def __enter__(self) -> "SweepProgress":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._progress.stop()
+
+    def started(self, run: PlannedRun, rounds: int) -> None:
+        """Notice that a run begins."""
+        self._left -= rounds
+        self._seen[run.name], self._said[run.name] = rounds, time.monotonic()
+        total = run.settings["global-rounds"]
+        self._bars[run.name] = self._progress.add_task(run.name, completed=rounds, total=total)
+        self._say(f"{run.name}: goes on after round {rounds}" if rounds else f"{run.name}: begins")
+
+    def went_on(self, run: PlannedRun, rounds: int) -> None:
+        """Notice the rounds of a run that are over."""
+        before = self._seen[run.name]
+        self._made += max(rounds - before, 0)
+        self._seen[run.name] = max(rounds, before)
+        self._progress.update(self._bars[run.name], completed=rounds)
+        now = time.monotonic()
+        if not self._console.is_terminal and now - self._said[run.name] >= self._every:
+            self._said[run.name] = now
+            self._say(f"{run.name}: round {rounds}/{run.settings['global-rounds']}, {self._eta()}")
+
+    def ended(self, run: PlannedRun, path: Path, why: str) -> None:
+        """Notice that a run is over."""
+        if run.name in self._bars:
+            self.went_on(run, run.settings["global-rounds"])
+            self._progress.remove_task(self._bars.pop(run.name))
+        else:  # another process has made it
+            self._left -= run.settings["global-rounds"]
+        self._over += 1
+        done = f"failed: {why}" if why else _figures(path)
+        self._say(f"[{self._over}/{self._runs}] {run.name}: {done}, {self._eta()}")
+
+    def waits(self, run: PlannedRun) -> None:
+        """Notice that another process makes a run, which this one may have begun in vain."""
+        if run.name in self._bars:
+            self._left += self._seen[run.name]
+            self._progress.remove_task(self._bars.pop(run.name))
+        self._say(f"{run.name}: another process makes it")
+
+    def _say(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _eta(self) -> str:
+        seconds = (time.monotonic() - self._began) / max(self._made, 1) * max(self._left - self._made, 0)
+        minutes, seconds = divmod(int(seconds), 60)
+        return f"ETA {minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
+def _figures(path: Path) -> str:
+    """Return the figures over clients of a run, in words."""
+    try:
+        figures = read_run(path).figures
+    except UserError:  # another process has the folder just now
+        return "done"
+    names = [name for name in figures if name in ("accuracy", "loss", "personalised_accuracy")]
+    return ", ".join(f"{name} {figures[name]:.4f}" for name in names if figures[name] is not None) or "done"

@@ -1,0 +1,185 @@
+"""Runs side by side, each in a process of its own."""
+
+import json
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from espalier.app.comparison.runs import is_over
+from espalier.app.errors import UserError
+from espalier.app.reports.owner import is_owned
+from espalier.app.sweeps.grid import PlannedRun
+
+LOOK_SECONDS = 0.2
+PATIENCE_SECONDS = 60.0  # for a run that was interrupted to end by itself
+LOGS = "logs"
+
+
+class Watcher(Protocol):
+    """Is told how far the runs of a sweep are."""
+
+    def started(self, run: PlannedRun, rounds: int) -> None:
+        """Notice that a run begins, after rounds that are over already."""
+
+    def went_on(self, run: PlannedRun, rounds: int) -> None:
+        """Notice the rounds of a run that are over; called now and then while it lasts."""
+
+    def ended(self, run: PlannedRun, path: Path, why: str) -> None:
+        """Notice that a run is over; `why` it failed, or an empty text."""
+
+    def waits(self, run: PlannedRun) -> None:
+        """Notice that another process makes a run."""
+
+
+@dataclass
+class Child:
+    """The process of a run.
+
+    Parameters
+    ----------
+    run : PlannedRun
+        What it makes.
+    path : Path
+        The run's folder.
+    process : subprocess.Popen
+        The process.
+    log : Path
+        What it prints.
+    """
+
+    run: PlannedRun
+    path: Path
+    process: "subprocess.Popen[bytes]"
+    log: Path
+    _read: int = 0
+    _rounds: int = 0
+
+    @classmethod
+    def start(cls, run: PlannedRun, path: Path) -> "Child":
+        """Begin a run, or go on with one that was interrupted."""
+        begun = (path / "config.json").exists()
+        values = dict(run.given) | ({"resume": str(path)} if begun else {"output-dir": str(path)})
+        # What JSON writes of text and numbers TOML reads.
+        arguments = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+        log = path.parent / LOGS / f"{path.name}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "espalier.app.sweeps.child", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # a terminal's Ctrl-C is for the sweep, which interrupts its runs
+            )
+        return cls(run, path, process, log)
+
+    def rounds(self) -> int:
+        """Return how many global rounds are over."""
+        try:
+            with (self.path / "metrics.jsonl").open("rb") as file:
+                if file.seek(0, 2) < self._read:  # a resumed run has dropped lines
+                    self._read = self._rounds = 0
+                file.seek(self._read)
+                text = file.read()
+        except OSError:
+            return self._rounds
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        self._rounds += whole.count(b'"scope": "global"')
+        return self._rounds
+
+    def fault(self) -> str:
+        """Return why the process, which has ended, failed; an empty text if it has not."""
+        if self.process.returncode == 0:
+            return ""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        said = next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1] if lines else "")
+        return f"exit code {self.process.returncode}, {said.removeprefix('error: ')[:300]} (see {self.log})"
+
+    def interrupt(self) -> None:
+        """Tell the process to end after what it is doing."""
+        if self.process.stdin:
+            self.process.stdin.close()
+
+    def end(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        """Wait for the end of a process that was interrupted; after that time, kill it."""
+        try:
+            self.process.wait(patience_seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def make(places: Mapping[Path, PlannedRun], workers: int, watcher: Watcher) -> dict[str, str]:
+    """Make runs that are not over, so many at a time, and return the names of those that failed, each with the reason.
+
+    A run that another process makes is left to it and looked at again at the end. Whatever ends this function, a
+    Ctrl-C too, ends the processes that it has started, and they can go on from their last whole round.
+
+    Parameters
+    ----------
+    places : Mapping[Path, PlannedRun]
+        The runs by their folders.
+    workers : int
+        Processes at a time.
+    watcher : Watcher
+        Is told how far they are.
+    """
+    waiting, running = deque(places), list[Child]()
+    elsewhere, failed = set[Path](), dict[Path, str]()
+
+    def over(path: Path, why: str) -> None:
+        if why:
+            failed[path] = why
+        watcher.ended(places[path], path, why)
+
+    def left_to_another(path: Path) -> None:
+        if path not in elsewhere:
+            watcher.waits(places[path])
+        elsewhere.add(path)
+        waiting.append(path)
+
+    try:
+        while waiting or running:
+            for _ in range(len(waiting) if len(running) < workers else 0):
+                path = waiting.popleft()
+                if is_owned(path):
+                    left_to_another(path)
+                elif _is_over(path):  # another process has made it
+                    over(path, "")
+                else:
+                    elsewhere.discard(path)
+                    child = Child.start(places[path], path)
+                    running.append(child)
+                    watcher.started(child.run, child.rounds())
+                    if len(running) == workers:
+                        break
+            time.sleep(LOOK_SECONDS)
+            for child in list(running):
+                if child.process.poll() is None:
+                    watcher.went_on(child.run, child.rounds())
+                else:
+                    running.remove(child)
+                    child.interrupt()  # closes the pipe
+                    if (why := child.fault()) and (is_owned(child.path) or _is_over(child.path)):
+                        left_to_another(child.path)  # which began it while the child started
+                    else:
+                        over(child.path, why)
+    finally:
+        for child in running:
+            child.interrupt()
+        for child in running:
+            child.end()
+    return {places[path].name: why for path, why in failed.items()}
+
+
+def _is_over(path: Path) -> bool:
+    try:
+        return is_over(path)
+    except UserError:
+        return False

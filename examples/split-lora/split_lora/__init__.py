@@ -1,0 +1,1 @@
+"""Adapters of a decoder on both sides of a cut."""

@@ -1,0 +1,25 @@
+"""Asynchronous tiers: a tier aggregates when enough updates are in, and waits for nobody."""
+
+from .clients import AsynchronousEdge
+from .hierarchy import AsynchronousHierarchical, EdgePace
+from .modes import FedAsync, FedBuff, Mode, SemiSynchronous
+from .staleness import Staleness, constant, hinge, polynomial
+from .tier import AsynchronousTier, Clock, Pace, Taken
+
+__all__ = [
+    "AsynchronousEdge",
+    "AsynchronousHierarchical",
+    "AsynchronousTier",
+    "Clock",
+    "EdgePace",
+    "FedAsync",
+    "FedBuff",
+    "Mode",
+    "Pace",
+    "SemiSynchronous",
+    "Staleness",
+    "Taken",
+    "constant",
+    "hinge",
+    "polynomial",
+]

@@ -1,0 +1,161 @@
+"""From updates that began with different models to one aggregation of any Flower strategy."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
+
+from espalier.clients.messages.arrays import values_of
+
+from ..edges import StrategyEdge
+from ..exchange import Exchanges
+from ..outcomes import Update
+from ..screening import Failure, weight_of
+from ..views import MemberGrid
+from .tier import Arrival, AsynchronousTier, Part
+
+ARRAYS, CONFIG = "arrays", "config"
+# Lets nodes begin, given the strategy's instruction and the number of their own rounds for each.
+BeginNodes = Callable[[Mapping[int, tuple[Message, int]]], Exchanges[Mapping[int, Part]]]
+LEFT_OUT = 1005  # code of the error reply that stands for an update which can't be used
+
+
+def asynchronous_round(
+    edge: StrategyEdge,
+    tier: AsynchronousTier,
+    nodes: Sequence[int],
+    server_round: int,
+    arrays: ArrayRecord,
+    config: ConfigRecord,
+    grid: MemberGrid,
+    begin: BeginNodes,
+    contents: Callable[[Sequence[Arrival]], Sequence[RecordDict]],
+    name_of: Callable[[int], str],
+) -> Exchanges[tuple[Update, list[Arrival]]]:
+    """Run a round of a tier: nodes begin and end as its clock says, then its strategy aggregates.
+
+    Parameters
+    ----------
+    edge : StrategyEdge
+        The strategy.
+    tier : AsynchronousTier
+        Who is at work.
+    nodes : Sequence[int]
+        Node ids, in the order of their numbers in the tier.
+    server_round, arrays, config, grid
+        As for `StrategyEdge.train_round`.
+    begin : callable
+        Lets nodes, by their numbers in the tier, train.
+    contents : Callable[[Sequence[Arrival]], Sequence[RecordDict]]
+        Returns what the replies hold of those that can be used.
+    name_of : Callable[[int], str]
+        Name of a node, by its id, in log lines.
+
+    Returns
+    -------
+    tuple[Update, list[Arrival]]
+        What the strategy made, and all that came in.
+    """
+    messages, too_few = edge.instructions(server_round, arrays, config, grid)
+    if too_few:
+        return Update(failures=too_few), []
+    place = {node_id: i for i, node_id in enumerate(nodes)}
+    instructions = {place[message.metadata.dst_node_id]: message for message in messages}
+
+    def begin_all(numbers: Mapping[int, int]) -> Exchanges[Mapping[int, Part]]:
+        return (yield from begin({node: (instructions[node], number) for node, number in numbers.items()}))
+
+    arrivals = yield from tier.collected(
+        server_round - 1,
+        arrays,
+        sorted(instructions),
+        begin_all,
+        f"{edge.seed}/begin",
+        lambda node: name_of(nodes[node]),
+    )
+    # Whoever comes first: averages are taken in the nodes' order.
+    arrivals.sort(key=lambda arrival: arrival.flight.node)
+    held = iter(contents([arrival for arrival in arrivals if not arrival.fault]))
+    asked = [_instruction(nodes[arrival.flight.node], arrays, config) for arrival in arrivals]
+    replies = [
+        Message(Error(LEFT_OUT, arrival.fault), reply_to=message)
+        if arrival.fault
+        else Message(next(held), reply_to=message)
+        for arrival, message in zip(arrivals, asked, strict=True)
+    ]
+    screened, failures = edge.screened(asked, replies)
+    began_with = [tier.model_of(arrival.flight) for arrival in arrivals]
+    kept, beyond = _within_bounds(edge, asked, began_with, screened)
+    by_node: dict[int, list[Message]] = {}
+    first: dict[int, Message] = {}
+    for arrival, message, origin, reply in zip(arrivals, asked, began_with, kept, strict=True):
+        if not reply.has_error():
+            name, record = next(iter(reply.content.array_records.items()))
+            placed = tier.mode.placed(arrays, origin, record, arrival.staleness)
+            if placed is not record:
+                reply.content = RecordDict({**reply.content, name: placed})
+            first.setdefault(arrival.flight.node, message)
+            by_node.setdefault(arrival.flight.node, []).append(reply)
+    merged = [_as_one(first[node], own, edge.weight_key) for node, own in by_node.items()]
+    return edge.aggregated(server_round, arrays, list(first.values()), merged, [*failures, *beyond]), arrivals
+
+
+def _within_bounds(
+    edge: StrategyEdge, asked: Sequence[Message], began_with: Sequence[ArrayRecord], screened: Sequence[Message]
+) -> tuple[list[Message], list[Failure]]:
+    """Let the edge's guard judge updates from the models that they began with, whatever they weigh by their staleness.
+
+    Of nodes that come several times, the first updates of all are judged together, then the second ones, and so on: a
+    node has one vote on what length is usual, however fast it is.
+    """
+    kept, failures = list(screened), list[Failure]()
+    times: Counter[int] = Counter()
+    turns: dict[int, list[int]] = {}
+    for place, message in enumerate(asked):
+        node_id = message.metadata.dst_node_id
+        times[node_id] += 1
+        turns.setdefault(times[node_id], []).append(place)
+    for places in turns.values():
+        sent = [_instruction(asked[i].metadata.dst_node_id, began_with[i], ConfigRecord()) for i in places]
+        judged, beyond = edge.within_bounds(sent, [screened[i] for i in places])
+        failures += beyond
+        for place, reply in zip(places, judged, strict=True):
+            kept[place] = reply
+    return kept, failures
+
+
+def _instruction(node_id: int, arrays: ArrayRecord, config: ConfigRecord) -> Message:
+    """Return a message that a node's update is taken for the answer of."""
+    content = RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord({**config})})
+    return Message(content, dst_node_id=node_id, message_type=MessageType.TRAIN)
+
+
+def _as_one(message: Message, replies: Sequence[Message], weight_key: str) -> Message:
+    """Return a node's replies as one: their mean by weight, with the sum of their weights.
+
+    So a node has one vote, however fast it is, where a strategy takes a median, say.
+    """
+    if len(replies) == 1:
+        return replies[0]
+    weights = np.array([weight_of(reply, weight_key) for reply in replies])
+    if not weights.sum() > 0:
+        return replies[0]
+    shares = weights / weights.sum()
+    records: dict[str, Any] = {}
+    for name, record in replies[0].content.items():
+        own = [reply.content[name] for reply in replies]
+        if isinstance(record, ArrayRecord):
+            records[name] = ArrayRecord({key: _mean([r[key] for r in own], shares) for key in record})  # type: ignore[misc]
+        elif isinstance(record, MetricRecord):
+            mean = {key: np.average([r[key] for r in own], axis=0, weights=shares).tolist() for key in record}
+            records[name] = MetricRecord({**mean, weight_key: float(weights.sum())})
+    return Message(RecordDict(records), reply_to=message)
+
+
+def _mean(arrays: Sequence[Array], shares: np.ndarray) -> Array:
+    values = [values_of(array) for array in arrays]
+    mean = sum(share * value for share, value in zip(shares.tolist(), values, strict=True))
+    dtype = values[0].dtype
+    return Array(np.asarray(mean if dtype.kind in "fc" else np.rint(mean), dtype))

@@ -1,0 +1,93 @@
+"""Evaluation through the cut: activations of test sets come up, outputs go down, figures are the clients' to make.
+
+With a tail the features go down. No client gets other blocks than its own, and no label comes up.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from flwr.app import Error, Message
+from torch import Tensor, nn
+
+from espalier.clients.messages.arrays import to_record
+from espalier.clients.messages.cut import Cut
+from espalier.clients.messages.split import EvaluateFront, EvaluateOutputs, TestActivations
+
+from ..exchange import REJECTED, Exchanges
+from ..screening import content_of, one_line
+from .loop import Weights
+from .server_block import channels_last
+
+
+def evaluate_through_cut(
+    model: nn.Sequential,
+    weights: Weights,
+    cut_of: Callable[[int], Cut],
+    cut_shapes: Mapping[int, tuple[int, ...]],
+    clients: Sequence[int],
+    *,
+    heads: Mapping[int, Weights] | None = None,
+    own_heads: bool = False,
+) -> Exchanges[tuple[list[Message], list[Message]]]:
+    """Evaluate a model on clients in two exchanges; return the first one's messages and a reply to each.
+
+    The replies are those to `Evaluate`: metrics, or an error.
+
+    Parameters
+    ----------
+    model : nn.Sequential
+        Workspace on the device to compute on.
+    weights : Weights
+        Of the whole model.
+    cut_of : Callable[[int], Cut]
+        Where the model is cut for a client, by its node id.
+    cut_shapes : Mapping[int, tuple[int, ...]]
+        By the number of blocks in front of the cut: the shape of one sample's activations behind it.
+    clients : Sequence[int]
+        Node ids.
+    heads : Mapping[int, Weights], optional (default: None)
+        Weights of heads that the edge fine-tuned, by node id, to be taken for the model's.
+    own_heads : bool (default: False)
+        Clients with a tail take the heads that they fine-tuned.
+    """
+    cuts = {node_id: cut_of(node_id) for node_id in clients}
+    fronts = {cut: to_record(named_like(cut.front(model), weights)) for cut in set(cuts.values())}
+    asked = [EvaluateFront(fronts[cut].copy(), cut.first).to_message(node_id) for node_id, cut in cuts.items()]
+    replies = dict(zip(clients, (yield asked), strict=True))
+    messages: dict[int, Message] = {}
+    for message, (node_id, cut) in zip(asked, cuts.items(), strict=True):
+        try:
+            sent = TestActivations.from_content(content_of(replies[node_id])).values
+            outputs = _outputs(model, {**weights, **(heads or {}).get(node_id, {})}, cut, sent, cut_shapes[cut.first])
+        except (ValueError, KeyError, TypeError, RuntimeError) as error:
+            replies[node_id] = Message(Error(REJECTED, one_line(error)), reply_to=message)
+            continue
+        if not cut.has_tail(model):
+            messages[node_id] = EvaluateOutputs(outputs).to_message(node_id)
+            continue
+        tail = cut.tail(model)[:-1] if own_heads else cut.tail(model)
+        block = to_record(named_like(tail, weights))
+        messages[node_id] = EvaluateOutputs(outputs, block, cut.last, own_heads).to_message(node_id)
+    replies |= dict(zip(messages, (yield list(messages.values())), strict=True))
+    return asked, [replies[node_id] for node_id in clients]
+
+
+def named_like(blocks: nn.Module, weights: Weights) -> Weights:
+    """Return those weights that some blocks have."""
+    return {name: weights[name] for name in blocks.state_dict()}
+
+
+@torch.inference_mode()
+def _outputs(
+    model: nn.Sequential, weights: Weights, cut: Cut, batches: Sequence[Tensor], cut_shape: tuple[int, ...]
+) -> list[Tensor]:
+    """Return what the server's blocks make of activations; ValueError for what does not fit."""
+    blocks = cut.server_side(model)
+    blocks.load_state_dict(named_like(blocks, weights))
+    blocks.eval()
+    example = next(model.parameters())
+    for batch in batches:
+        if tuple(batch.shape[1:]) != cut_shape or batch.dtype != example.dtype:
+            expected = f"{example.dtype} of shape (N, {', '.join(map(str, cut_shape))})"
+            raise ValueError(f"activations are {batch.dtype} of shape {tuple(batch.shape)}, expected {expected}")
+    return [blocks(channels_last(batch.to(example.device))) for batch in batches]

@@ -1,0 +1,122 @@
+"""Runs that are over are compared: what differs, what came of it, and how it came about."""
+
+import csv
+import json
+from statistics import fmean, pstdev
+
+import numpy as np
+import pytest
+
+from espalier.app.command_line import main
+from espalier.app.comparison.command import finished_runs
+from espalier.app.comparison.curves import AXES, curves, points_of, together
+from espalier.app.comparison.figures import setting
+from espalier.app.comparison.groups import grouped
+from espalier.app.comparison.tables import as_latex, as_text
+from tests.app.runs import lines, run_app, summary
+
+SHORT = {"num_clients": 4, "batches_per_epoch": 1, "local_epochs": 1, "fine_tune_steps": 1}
+PLANNED = SHORT | {"algorithm": "h-fedavg", "selection": "resource-aware"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder of runs: two settings of two seeds each."""
+    root = tmp_path_factory.mktemp("runs")
+    for seed in (0, 1):
+        for alpha in (0.1, 0.5):
+            run_app(root / f"{alpha}-{seed}", **PLANNED, alpha=alpha, seed=seed)
+    return root
+
+
+def test_settings_are_told_apart_by_what_differs_and_seeds_are_not(folder):
+    groups = grouped(finished_runs([folder]))
+    assert [group.chosen for group in groups] == [{"alpha": 0.1}, {"alpha": 0.5}]
+    assert [group.label for group in groups] == ["alpha 0.1", "alpha 0.5"]
+    assert [run.settings["seed"] for run in groups[0].runs] == [0, 1]
+    values = [summary(folder / f"0.1-{seed}")["global"]["accuracy"]["mean"] for seed in (0, 1)]
+    assert groups[0].figure("accuracy") == (fmean(values), pstdev(values))
+    assert groups[0].figure("joy") is None
+    assert setting(groups) == "h-fedavg, digits, 4 clients, 2 seeds"
+    assert setting(groups[:1]) == "h-fedavg, digits, 4 clients, Dir(0.1), 2 seeds"
+
+
+def test_what_follows_from_another_setting_is_no_difference(tmp_path):
+    few, many = (run_app(tmp_path / str(n), **PLANNED | {"num_clients": n}, global_rounds=1) for n in (4, 8))
+    assert json.loads((many / "config.json").read_text())["plan.selected-per-edge"] == 2
+    assert json.loads((few / "config.json").read_text())["plan.selected-per-edge"] == 1
+    assert [group.chosen for group in grouped(finished_runs([few, many]))] == [{"num-clients": 4}, {"num-clients": 8}]
+
+
+def test_compare_writes_tables_curves_and_figures_and_prints_where(folder, tmp_path, capsys):
+    assert main(["compare", str(folder), "--output", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-1] == f"comparison: {tmp_path / 'out'}"
+    assert printed[0].split()[:4] == ["alpha", "runs", "accuracy", "over"]
+    with (tmp_path / "out/comparison.csv").open(newline="") as file:
+        first = next(csv.DictReader(file))
+    own = [summary(folder / f"0.1-{seed}") for seed in (0, 1)]
+    assert float(first["loss_mean"]) == fmean(one["global"]["loss"]["mean"] for one in own)
+    assert float(first["loss_std_over_clients"]) == fmean(one["global"]["loss"]["std"] for one in own)
+    assert float(first["energy_joules_std"]) == pstdev(one["energy_joules"]["total"] for one in own)
+    with (tmp_path / "out/runs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["alpha"], row["seed"]) for row in rows] == [("0.1", "0"), ("0.1", "1"), ("0.5", "0"), ("0.5", "1")]
+    assert rows[0]["version"]
+    assert rows[0]["machine"]
+    names = [f"{figure}-over-{axis.name}" for figure in ("accuracy", "loss") for axis in AXES]
+    for name in names:
+        assert (tmp_path / f"out/{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / f"out/{name}.pdf").read_bytes().startswith(b"%PDF")
+    assert (
+        (tmp_path / "out/curves.csv")
+        .read_text()
+        .startswith("alpha,figure,over,x,mean,std,runs\n0.1,accuracy,rounds,0,")
+    )
+
+
+def test_curves_begin_with_the_model_before_training(folder):
+    run = folder / "0.1-0"
+    rounds, every_byte, seconds, joules = (points_of(run, axis, "accuracy") for axis in AXES)
+    assert rounds[0].tolist() == [0, 1, 2]
+    initial = json.loads((run / "round-0.json").read_text())["accuracy"]["mean"]
+    means = [line["accuracy"]["mean"] for line in lines(run, "global")]
+    assert rounds[1].tolist() == [initial, *means]
+    sent = summary(run)["bytes"]
+    assert every_byte[0].tolist()[::2] == [0, sum(sum(tiers.values()) for tiers in sent.values())]
+    assert seconds[0][-1] == summary(run)["simulated_seconds"]
+    assert joules[0][-1] == pytest.approx(summary(run)["energy_joules"]["total"])
+    (curve, _) = curves(grouped(finished_runs([folder])), AXES[0], "accuracy")
+    assert curve.mean[0] == pytest.approx(fmean([initial, points_of(folder / "0.1-1", AXES[0], "accuracy")[1][0]]))
+
+
+def test_curves_without_common_points_are_interpolated_where_all_have_some():
+    x, mean, std = together(
+        [(np.array([0.0, 2, 4]), np.array([0.0, 2, 4])), (np.array([0.0, 1, 3]), np.array([2.0, 3, 5]))]
+    )
+    assert x.tolist() == [0, 1, 2, 3]
+    assert mean.tolist() == [1, 2, 3, 4]
+    assert std.tolist() == [1, 1, 1, 1]
+
+
+def test_tables_say_mean_and_deviation(folder):
+    groups = grouped(finished_runs([folder]))
+    mean, std = groups[0].figure("loss")
+    assert f"{mean:.4f} +- {std:.4f}" in as_text(groups)
+    assert rf"${mean:.4f} \pm {std:.4f}$" in as_latex(groups)
+    single = grouped([groups[0].runs[0], groups[1].runs[0]])
+    assert " & 1 & $" not in as_latex(single)  # no deviation of one run
+
+
+def test_folders_without_a_run_that_is_over_get_one_line(folder, tmp_path, capsys):
+    begun = tmp_path / "some/begun"
+    begun.mkdir(parents=True)
+    (begun / "config.json").write_text((folder / "0.1-0/config.json").read_text())
+    for given, says in (
+        (tmp_path / "some", "holds no run"),
+        (begun, "its run is not over"),
+        (tmp_path, "holds no run"),
+    ):
+        assert main(["compare", str(given)]) == 2
+        assert says in capsys.readouterr().err.splitlines()[-1]
+    assert not list(tmp_path.rglob("comparison"))

@@ -1,0 +1,110 @@
+"""Sweeps make what is missing, whatever ended them; a run that fails stops no other."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from espalier.app.comparison.runs import is_over, read_run, write_runs
+from espalier.app.reports.owner import is_owned
+from tests.app.runs import ROOT, lines, run_app, same_weights
+
+SETTINGS = {"algorithm": "fedavg", "num_clients": 4, "batches_per_epoch": 1, "global_rounds": 30}
+STUDY = """
+algorithm = "fedavg"
+num-clients = 4
+batches-per-epoch = 1
+global-rounds = 30
+[sweep.case.first]
+seed = 0
+[sweep.case.bad]
+report.tracker = "no_such_module:Tracker"
+[sweep.case.second]
+seed = 1
+"""
+IN_PLACE = ("folder", "wall_seconds")
+
+
+def start(*arguments):
+    command = [sys.executable, "-m", "espalier", "sweep", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def wait_for(condition):
+    until = time.monotonic() + 200
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def has_rounds(folder):
+    return (folder / "metrics.jsonl").exists() and len((folder / "metrics.jsonl").read_text().splitlines()) >= 2
+
+
+def table(path):
+    with path.open(newline="") as file:
+        return [{k: v for k, v in line.items() if k not in IN_PLACE} for line in csv.DictReader(file)]
+
+
+@pytest.mark.slow
+def test_a_sweep_that_was_killed_makes_what_is_missing_and_its_table_is_that_of_single_runs(tmp_path):
+    (tmp_path / "study.toml").write_text(STUDY)
+    folder = tmp_path / "sweep"
+    what = (tmp_path / "study.toml", f"output-dir={folder}", "--workers", 1)
+    first, second, bad = (folder / f"{name}_seed-{seed}" for name, seed in (("first", 0), ("second", 1), ("bad", 0)))
+
+    process = start(*what)
+    wait_for(lambda: has_rounds(second))
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not is_owned(second))  # its run ends with it
+    assert is_over(first)
+    assert not is_over(second)
+    written = (first / "summary.json").stat().st_mtime_ns
+
+    process = start(*what)
+    printed = process.communicate()[0]
+    assert process.returncode == 1
+    assert (first / "summary.json").stat().st_mtime_ns == written
+    assert f"{second.name}: goes on after round" in printed
+    assert "failed: bad_seed-0: exit code 2, report.tracker = 'no_such_module:Tracker'" in printed
+    assert printed.splitlines()[-1] == f"results: {folder / 'runs.csv'}"
+    assert printed.splitlines()[-2] == "2 of 3 runs are over, 1 of them made now"
+    assert not bad.exists()
+
+    alone = [run_app(tmp_path / f"alone-{seed}", seed=seed, **SETTINGS) for seed in (0, 1)]
+    chosen = [{"case": "first"}, {"case": "second"}]
+    write_runs(tmp_path / "alone.csv", list(zip(chosen, map(read_run, alone), strict=True)))
+    assert table(folder / "runs.csv") == table(tmp_path / "alone.csv")
+    assert all(map(same_weights, (first, second), alone))
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_all_runs_and_says_how_to_go_on(tmp_path):
+    what = [f"{key.replace('_', '-')}={value}" for key, value in {**SETTINGS, "global_rounds": 10_000}.items()]
+    process = start(*what, f"output-dir={tmp_path / 'sweep'}", "seed=0,1", "--workers", "1")
+    folder = tmp_path / "sweep/seed-0"
+    wait_for(lambda: has_rounds(folder))
+    process.send_signal(signal.SIGINT)
+    printed = process.communicate(timeout=100)[0]
+    assert process.returncode == 130
+    assert printed.splitlines()[-1].startswith("interrupted; to go on: espalier sweep algorithm=fedavg")
+    assert not is_owned(folder)
+    assert "interrupted; to go on after the last whole round" in (tmp_path / "sweep/logs/seed-0.log").read_text()
+    assert lines(folder, "global")
+    assert not (tmp_path / "sweep/seed-1").exists()
+
+
+def test_a_process_is_interrupted_when_its_pipe_ends():
+    code = "from espalier.app.sweeps.child import interrupted_with; import time; interrupted_with(0); time.sleep(100)"
+    command, environment = [sys.executable, "-c", code], {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with process:
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    assert errors.endswith("KeyboardInterrupt\n")

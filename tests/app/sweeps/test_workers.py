@@ -1,0 +1,129 @@
+"""Two sweeps in one folder make each run once."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from rich.console import Console
+
+from espalier.app.reports.owner import disown, own
+from espalier.app.sweeps import workers
+from espalier.app.sweeps.command import write_table
+from espalier.app.sweeps.grid import planned_runs, read_sweep
+from espalier.app.sweeps.progress import SweepProgress
+from espalier.app.sweeps.workers import Child, make
+
+
+def finish(path, run):
+    """Write what tells that a run is over."""
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps(dict(run.settings)))
+    (path / "metrics.jsonl").write_text('{"round": 1, "scope": "global", "trained": 1}\n')
+    figures = {"global": {}, "test": {"accuracy": 0.5}, "bytes": {}, "failures": 0, "wall_seconds": 1.0}
+    (path / "summary.json").write_text(json.dumps({"rounds": run.settings["global-rounds"], **figures}))
+    torch.save({}, path / "model.pt")
+
+
+class Other:
+    """Another sweep, which goes on with its run when it is told that this one waits."""
+
+    def __init__(self, ends):
+        self.ends, self.told = ends, []
+
+    def started(self, run, rounds):
+        self.told.append("started")
+
+    def went_on(self, run, rounds):
+        pass
+
+    def waits(self, run):
+        self.told.append("waits")
+        self.ends(run)
+
+    def ended(self, run, path, why):
+        self.told.append(why or "over")
+
+
+@pytest.fixture
+def planned(tmp_path):
+    (run,) = planned_runs(read_sweep(["algorithm=fedavg", "num-clients=4", "global-rounds=1"]))
+    return tmp_path / run.name, run
+
+
+def failing(log):
+    """Return a process that finds its folder taken."""
+    log.write_text("error: another process has it\n")
+    return subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"], stdin=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("is_quick", [False, True], ids=["makes it still", "has made it"])
+def test_a_run_that_another_sweep_begins_while_the_child_starts_is_left_to_it(planned, monkeypatch, is_quick):
+    path, run = planned
+    locks = []
+
+    def end(run):
+        if locks:
+            finish(path, run)
+            disown(locks.pop())
+
+    def start(run, path):
+        path.mkdir()
+        locks.append(own(path, "output-dir"))
+        if is_quick:
+            end(run)
+        return Child(run, path, failing(path.parent / "log"), path.parent / "log")
+
+    monkeypatch.setattr(workers.Child, "start", start)
+    other = Other(end)
+    assert make({path: run}, 1, other) == {}
+    assert other.told == ["started", "waits", "over"]
+
+
+def test_a_run_that_fails_by_itself_has_failed(planned, monkeypatch):
+    path, run = planned
+    log = path.parent / "log"
+    monkeypatch.setattr(workers.Child, "start", lambda run, path: Child(run, path, failing(log), log))
+    other = Other(lambda run: None)
+    assert make({path: run}, 1, other) == {run.name: f"exit code 2, another process has it (see {log})"}
+    assert other.told == ["started", f"exit code 2, another process has it (see {log})"]
+
+
+def test_a_run_that_another_sweep_has_made_is_not_made_again(planned, monkeypatch):
+    path, run = planned
+    finish(path, run)
+    monkeypatch.setattr(workers.Child, "start", None)
+    other = Other(lambda run: None)
+    assert make({path: run}, 1, other) == {}
+    assert other.told == ["over"]
+
+
+def test_a_run_that_another_process_has_just_now_gets_no_line_and_stops_nothing(planned, capsys):
+    path, run = planned
+    held = path.parent / "held"
+    finish(path, run)
+    finish(held, run)
+    lock = own(held, "output-dir")
+    try:
+        write_table({held: run, path: run}, path.parent)
+        with SweepProgress(Console(), 2, 0, 2) as progress:
+            progress.ended(run, held, "")
+    finally:
+        disown(lock)
+    assert [line.split(",")[-1] for line in (path.parent / "runs.csv").read_text().splitlines()] == [
+        "folder",
+        str(path),
+    ]
+    assert f"[1/2] {run.name}: done, ETA" in capsys.readouterr().out
+
+
+def test_a_run_that_was_begun_in_vain_is_left_again(planned):
+    path, run = planned
+    with SweepProgress(Console(), 1, 0, 1) as progress:
+        progress.started(run, 0)
+        progress.went_on(run, 1)
+        progress.waits(run)
+        assert progress._left - progress._made == 1
+        progress.ended(run, path, "")
+        assert progress._left - progress._made == 0

@@ -1,0 +1,352 @@
+"""What asynchronous tiers compute: against plain loops over events, and the synchronous rounds where they are these."""
+
+import logging
+
+import numpy as np
+import pytest
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian
+
+from espalier.sim.clock import EventClock
+from espalier.strategies import Guard, Hierarchical
+from espalier.strategies.asynchronous import (
+    AsynchronousEdge,
+    AsynchronousHierarchical,
+    AsynchronousTier,
+    FedAsync,
+    FedBuff,
+    SemiSynchronous,
+    Taken,
+    constant,
+    hinge,
+    polynomial,
+)
+from tests.strategies.toys import (
+    average,
+    examples_of,
+    initial,
+    local_step,
+    to_numpy,
+    to_record,
+    toy_grid,
+    toy_topology,
+)
+
+ANY = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
+
+
+def over_edges(
+    grid, mode, seconds, *, cloud=None, edge_rounds=1, concurrency=0, max_staleness=0, clock=None, **options
+):
+    """An asynchronous cloud; edge i takes ``seconds[i]`` for an edge round."""
+    topology = toy_topology(grid, len(seconds))
+    of = dict(zip(topology, seconds, strict=True))
+    tier = AsynchronousTier(
+        mode, clock or EventClock(), len(of), "edges", concurrency=concurrency, max_staleness=max_staleness
+    )
+    return AsynchronousHierarchical(
+        cloud or FedAvg(**ANY),
+        lambda name, size: FedAvg(**ANY),
+        topology,
+        edge_rounds=edge_rounds,
+        tier=tier,
+        pace=lambda name, number, outcome: Taken(edge_rounds * of[name]),
+        **options,
+    )
+
+
+def over_clients(grid, mode, seconds, *, strategy=None, concurrency=0, max_staleness=0, **options):
+    """A flat federation; client i takes ``seconds[i]``."""
+    ((name, nodes),) = toy_topology(grid, 1).items()
+    of = dict(zip(nodes, seconds, strict=True))
+    tier = AsynchronousTier(
+        mode, EventClock(), len(nodes), "clients", concurrency=concurrency, max_staleness=max_staleness
+    )
+    edge = AsynchronousEdge(strategy or FedAvg(**ANY), nodes, tier, lambda node_id, number: of[node_id])
+    return Hierarchical(FedAvg(**ANY), lambda name, size: edge, {name: nodes}, **options), tier
+
+
+def models(strategy, grid, rounds):
+    return [to_numpy(one.arrays) for one in strategy.rounds(grid, to_record(initial()), rounds)]
+
+
+def assert_same_bits(left, right):
+    assert len(left) == len(right)
+    for one, other in zip(left, right, strict=True):
+        for name in one:
+            assert one[name].dtype == other[name].dtype
+            np.testing.assert_array_equal(one[name], other[name])
+
+
+def events_reference(seconds, rounds, size, place):
+    """A plain loop: clients train all the time, and every `size` updates are averaged by their examples."""
+    model, now = initial(), 0.0
+    ends, began, number = {}, {}, dict.fromkeys(range(len(seconds)), 0)
+    results, staleness = [], []
+
+    def take_in(size):
+        """Those who have ended by now, in their order; no more than are needed."""
+        return sorted(i for i, end in ends.items() if end <= now)[:size]
+
+    for version in range(rounds):
+        buffer = []
+        while True:
+            for i in sorted(take_in(size - len(buffer)), key=lambda i: (ends[i], i)):
+                old, was = began.pop(i)
+                del ends[i]
+                buffer.append((i, local_step(old, i, number[i]), old, version - was))
+            if len(buffer) == size:
+                break
+            if idle := [i for i in range(len(seconds)) if i not in ends]:
+                for i in idle:
+                    number[i], began[i], ends[i] = number[i] + 1, (model, version), now + seconds[i]
+            now = max(now, min(ends.values()))
+        staleness.append([one[3] for one in buffer])
+        by_client = {i: [one for one in buffer if one[0] == i] for i in sorted({one[0] for one in buffer})}
+        placed = [[place(model, old, new, tau) for _, new, old, tau in own] for own in by_client.values()]
+        merged = [average(own, [1.0] * len(own)) for own in placed]
+        weights = [examples_of(i) * len(own) for i, own in by_client.items()]
+        model = {k: v.astype(np.float32) for k, v in average(merged, weights).items()}
+        results.append(model)
+    return results, staleness, now
+
+
+def buffered(model, old, new, tau):
+    return new if tau == 0 else {k: model[k] + (new[k] - old[k]) / np.sqrt(1 + tau) for k in model}
+
+
+def test_fedbuff_is_a_plain_loop_over_events():
+    grid, seconds = toy_grid(5), [1.0, 1.7, 2.9, 4.1, 11.3]
+    strategy, tier = over_clients(grid, FedBuff(3, polynomial(0.5)), seconds, evaluate_every=0)
+    expected, staleness, now = events_reference(seconds, 12, 3, buffered)
+    found, counts = [], []
+    for one in strategy.rounds(grid, to_record(initial()), 12):
+        found.append(to_numpy(one.arrays))
+        counts.append(tier.take_report()["staleness"])
+    for left, right in zip(found, expected, strict=True):
+        for name in left:
+            np.testing.assert_allclose(left[name], right[name], rtol=2e-6, atol=2e-6)
+    assert counts == [{str(t): own.count(t) for t in sorted(set(own))} for own in staleness]
+    assert tier.clock.now == pytest.approx(now)
+    assert {t for own in staleness for t in own} >= {0, 1, 2}
+
+
+def test_fedasync_mixes_one_update_at_a_time():
+    def mixed(model, old, new, tau):
+        share = 0.6 * (1.0 if tau <= 1 else 1 / (2.0 * (tau - 1) + 1))
+        return {k: (1 - share) * model[k] + share * new[k] for k in model}
+
+    grid, seconds = toy_grid(4), [1.0, 1.7, 2.9, 8.3]
+    strategy, tier = over_clients(grid, FedAsync(0.6, hinge(2.0, 1.0)), seconds, evaluate_every=0)
+    expected, staleness, now = events_reference(seconds, 15, 1, mixed)
+    for left, right in zip(models(strategy, grid, 15), expected, strict=True):
+        for name in left:
+            np.testing.assert_allclose(left[name], right[name], rtol=5e-6, atol=5e-6)
+    assert tier.clock.now == pytest.approx(now)
+    assert max(max(own) for own in staleness) >= 3
+
+
+@pytest.mark.parametrize("mode", [FedBuff(3, polynomial(0.5)), SemiSynchronous(np.inf, constant)])
+@pytest.mark.parametrize("cloud", [FedAvg, FedAdam, FedMedian])
+def test_equal_speeds_and_everybody_are_the_synchronous_rounds_to_the_bit(mode, cloud):
+    grid = toy_grid(7)
+    strategy = over_edges(grid, mode, [2.5, 2.5, 2.5], cloud=cloud(**ANY), edge_rounds=2)
+    topology = toy_topology(grid, 3)
+    plain = Hierarchical(cloud(**ANY), lambda name, size: FedAvg(**ANY), topology, edge_rounds=2)
+    own, other = (list(one.rounds(grid, to_record(initial()), 4)) for one in (strategy, plain))
+    assert_same_bits([to_numpy(one.arrays) for one in own], [to_numpy(one.arrays) for one in other])
+    for left, right in zip(own, other, strict=True):
+        assert left.train_metrics == right.train_metrics
+        assert left.evaluate_metrics == right.evaluate_metrics
+        assert {n: edge.updates for n, edge in left.edges.items()} == {
+            n: edge.updates for n, edge in right.edges.items()
+        }
+    assert strategy.tier.clock.now == 4 * 2 * 2.5
+
+
+def test_without_a_deadline_speeds_make_no_difference_to_semi_synchronous_rounds():
+    grid = toy_grid(6)
+    strategy, tier = over_clients(grid, SemiSynchronous(np.inf, constant), [3.0, 1.0, 2.0, 9.0, 1.0, 4.0])
+    plain = Hierarchical(FedAvg(**ANY), lambda name, size: FedAvg(**ANY), toy_topology(grid, 1))
+    assert_same_bits(models(strategy, grid, 3), models(plain, grid, 3))
+    assert tier.clock.now == 27.0
+    assert tier.take_report()["idle_share"] == {"clients": pytest.approx(1 - 20 / 54, abs=1e-6)}
+
+
+def test_one_edge_with_updates_one_at_a_time_is_fedavg():
+    grid = toy_grid(4)
+    plain = Hierarchical(FedAvg(**ANY), lambda name, size: FedAvg(**ANY), toy_topology(grid, 1), edge_rounds=2)
+    for mode in (FedBuff(1, polynomial(0.5)), FedAsync(1.0, polynomial(0.5))):
+        strategy = over_edges(grid, mode, [3.0], edge_rounds=2)
+        assert_same_bits(models(strategy, grid, 3), models(plain, grid, 3))
+
+
+def test_a_slow_edge_holds_nobody_back_and_comes_with_its_staleness():
+    grid = toy_grid(6)
+    strategy = over_edges(grid, FedBuff(1, polynomial(0.5)), [1.0, 1.5, 20.0], evaluate_every=0)
+    staleness = []
+    for one in strategy.rounds(grid, to_record(initial()), 40):
+        report = strategy.tier.take_report()
+        staleness.append(report["staleness"])
+        if "edge-2" in one.edges:
+            break
+    assert one.number == 34
+    assert strategy.tier.clock.now == 20.0
+    assert staleness[-1] == {"33": 1}
+    assert set(staleness[3]) <= {"0", "1", "2"}
+
+
+def test_a_deadline_takes_what_is_in_and_late_updates_join_the_next():
+    grid = toy_grid(3)
+    strategy, tier = over_clients(grid, SemiSynchronous(2.0, polynomial(0.5)), [1.0, 1.5, 3.0])
+    seen = []
+    for one in strategy.rounds(grid, to_record(initial()), 4):
+        seen.append(
+            (tier.clock.now, len(one.edges["cloud" if "cloud" in one.edges else "edge-0"].updates[0].participants))
+        )
+        seen[-1] += (tier.take_report()["staleness"],)
+    assert seen == [(2.0, 2, {"0": 2}), (3.5, 3, {"0": 2, "1": 1}), (5.5, 2, {"0": 2}), (7.0, 3, {"0": 2, "1": 1})]
+
+
+def test_a_round_ends_before_the_deadline_when_everybody_is_in_and_after_it_when_nobody_is():
+    grid = toy_grid(2)
+    strategy, tier = over_clients(grid, SemiSynchronous(5.0, constant), [1.0, 2.0])
+    models(strategy, grid, 2)
+    assert tier.clock.now == 4.0
+    strategy, tier = over_clients(grid, SemiSynchronous(0.5, constant), [1.0, 2.0])
+    models(strategy, grid, 1)
+    assert tier.clock.now == 1.0
+
+
+def test_too_old_updates_are_left_out_counted_and_said(caplog):
+    grid = toy_grid(3)
+    strategy, tier = over_clients(grid, FedBuff(1, constant), [1.0, 1.0, 4.5], max_staleness=3)
+    with caplog.at_level(logging.WARNING, "espalier"):
+        rounds = list(strategy.rounds(grid, to_record(initial()), 9))
+    slow = toy_topology(grid, 1)["edge-0"][2]
+    reasons = [f.reason for one in rounds for edge in one.edges.values() for f in edge.failures if f.node_id == slow]
+    assert reasons == ["its update began 8 aggregations ago (async.max-staleness = 3)"]
+    assert tier.take_report()["too_old"] == 1
+    assert sum("still trains on the model of" in record.message for record in caplog.records) == 1
+
+
+def test_no_more_are_at_work_than_may_be_and_by_the_seed():
+    grid = toy_grid(6)
+
+    def at_work(seed):
+        strategy, tier = over_clients(
+            grid, FedBuff(2, constant), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], concurrency=3, seed=seed
+        )
+        took = []
+        for one in strategy.rounds(grid, to_record(initial()), 6):
+            assert tier.take_report()["at_work"] <= 3
+            took.append(list(one.edges["edge-0"].updates[0].participants))
+        return took
+
+    assert at_work(1) == at_work(1)
+    assert at_work(1) != at_work(2)
+    assert len({n for took in at_work(1) for n in took}) > 3
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [FedBuff(2, constant), FedAsync(0.6, constant), SemiSynchronous(2.0, constant)],
+    ids=lambda m: type(m).__name__,
+)
+def test_who_takes_no_time_makes_no_rounds_pass(mode):
+    strategy = over_edges(toy_grid(6), mode, [0.0, 1.0, 1.7], evaluate_every=0)
+    times, idle = [], []
+    for one in strategy.rounds(toy_grid(6), to_record(initial()), 5):
+        times.append(strategy.tier.clock.now)
+        idle.append(len(one.edges["edge-0"].updates))
+    assert times == sorted({*times} - {0.0})
+    assert idle == [1] * 5
+
+
+def test_rounds_end_where_nobody_takes_time():
+    strategy = over_edges(toy_grid(4), FedBuff(1, constant), [0.0, 0.0], evaluate_every=0)
+    rounds = list(strategy.rounds(toy_grid(4), to_record(initial()), 3))
+    assert [set(one.edges) for one in rounds] == [{"edge-0", "edge-1"}] * 3
+
+
+def test_who_fails_is_left_out_and_nothing_stops():
+    grid = toy_grid(4, faults={1: "raise", 2: "nan"})
+    strategy, _ = over_clients(grid, FedBuff(3, constant), [1.0, 1.0, 1.0, 1.0])
+    rounds = list(strategy.rounds(grid, to_record(initial()), 3))
+    nodes = toy_topology(grid, 1)["edge-0"]
+    for one in rounds:
+        (edge,) = one.edges.values()
+        assert list(edge.updates[0].participants) == [nodes[0], nodes[3]]
+        assert {f.node_id for f in edge.failures} == {nodes[1], nodes[2]}
+    grid = toy_grid(2, faults={0: "raise", 1: "raise"})
+    strategy, _ = over_clients(grid, FedBuff(2, constant), [1.0, 2.0])
+    (one,) = strategy.rounds(grid, to_record(initial()), 1)
+    assert_same_bits([to_numpy(one.arrays)], [initial()])
+
+
+def test_an_edge_without_a_model_is_left_out():
+    grid = toy_grid(4, faults={2: "raise", 3: "raise"})
+    strategy = over_edges(grid, FedBuff(1, constant), [1.0, 1.0])
+    rounds = list(strategy.rounds(grid, to_record(initial()), 2))
+    assert [name for name, edge in rounds[0].edges.items() if edge.arrays is not None] == ["edge-0"]
+    assert {f.node_id for f in rounds[1].edges["edge-1"].failures} == set(toy_topology(grid, 2)["edge-1"])
+
+
+def test_a_guard_judges_updates_before_they_are_weighed_by_staleness():
+    grid, seconds = toy_grid(6), [1.0, 9.0, 9.0, 9.0, 9.0, 9.0]
+    strategy, tier = over_clients(grid, FedBuff(3, hinge(1e6, 0.0)), seconds, evaluate_every=0, guard=Guard())
+    rounds = list(strategy.rounds(grid, to_record(initial()), 8))
+    assert [f for one in rounds for edge in one.edges.values() for f in edge.failures] == []
+    assert max(int(t) for t in tier.take_report()["staleness"]) >= 1
+
+
+@pytest.mark.parametrize("mode", ["leave-out", "clip"])
+def test_a_guard_judges_every_update_of_a_fast_node(mode):
+    grid = toy_grid(5, faults={0: "too large"})
+    strategy, _ = over_clients(
+        grid, FedBuff(6, constant), [1.0, 2.0, 2.0, 2.0, 2.0], evaluate_every=0, guard=Guard(mode=mode)
+    )
+    (one,) = strategy.rounds(grid, to_record(initial()), 1)
+    (edge,) = one.edges.values()
+    fast = toy_topology(grid, 1)["edge-0"][0]
+    assert [f.node_id for f in edge.failures] == [fast, fast]
+    assert fast not in edge.updates[0].participants
+    assert np.abs(to_numpy(one.arrays)["w"]).max() < 10
+
+
+def test_a_guard_sees_what_an_update_does():
+    grid = toy_grid(5, faults={4: "too large"})
+    strategy, _ = over_clients(grid, FedBuff(5, constant), [1.0] * 5, guard=Guard())
+    (one,) = strategy.rounds(grid, to_record(initial()), 1)
+    (edge,) = one.edges.values()
+    assert [f.node_id for f in edge.failures] == [toy_topology(grid, 1)["edge-0"][4]]
+
+
+@pytest.mark.parametrize(
+    "mode", [FedBuff(2, polynomial(0.5)), FedAsync(0.6, polynomial(0.5)), SemiSynchronous(2.0, constant)]
+)
+def test_a_run_goes_on_from_its_state_to_the_same_bits(mode):
+    grid = toy_grid(4)
+
+    def new():
+        return over_edges(grid, mode, [1.0, 2.3, 3.1], cloud=FedAdam(**ANY), edge_rounds=2, evaluate_every=0)
+
+    whole = models(new(), grid, 7)
+    first, second = new(), new()
+    half = models(first, grid, 3)
+    second.load_state_dict(first.state_dict())
+    rest = [to_numpy(one.arrays) for one in second.rounds(grid, to_record(half[-1]), 7, first_round=4)]
+    assert_same_bits(half + rest, whole)
+
+
+def test_flat_runs_go_on_from_their_state_too():
+    grid = toy_grid(4)
+
+    def new():
+        return over_clients(grid, FedBuff(2, polynomial(0.5)), [1.0, 1.7, 2.9, 8.3], evaluate_every=0)[0]
+
+    whole = models(new(), grid, 7)
+    first, second = new(), new()
+    half = models(first, grid, 3)
+    second.load_state_dict(first.state_dict())
+    rest = [to_numpy(one.arrays) for one in second.rounds(grid, to_record(half[-1]), 7, first_round=4)]
+    assert_same_bits(half + rest, whole)
