@@ -37,7 +37,6 @@ from .messages.split import (
     SplitTail,
 )
 from .messages.train import LOCAL_ROUNDS, SERVER_ROUND
-from .nested import take
 from .randomness import client_generator, client_seed, may_draw, seeded_torch
 from .task import ClientTask, LocalTraining
 from .training import make_optimizer, mini_batches, planned
@@ -217,7 +216,8 @@ class Session:
         """Send the next mini-batch through the client's first blocks (step 1 of a split step) and keep the graph."""
         task, batch, policy = self.task, self.batches[self.step], self.terms.label_policy
         with self._seeded(self._draws, f"dropout/{self.step}"):
-            self._output = cast(Tensor, self.front.blocks(task.prepare(take(task.train.inputs, batch, task.device))))
+            inputs = task.training_inputs(batch, self.server_round, self.step)
+            self._output = cast(Tensor, self.front.blocks(inputs))
         self.awaits_features = self.tail is not None
         return Activations(
             values=self._output,

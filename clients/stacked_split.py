@@ -71,7 +71,7 @@ class Half:
 
     def inputs(self, step: int, draws: torch.Generator) -> Tensor:
         """Return a mini-batch as the model takes it."""
-        return prepared(self.task, self.batches[step], draws)
+        return prepared(self.task, self.batches[step], self.instruction.server_round, step, draws)
 
 
 class Halves:

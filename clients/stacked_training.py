@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from .nested import take
 from .randomness import client_generator
 from .stacked_blocks import StackedBlocks
 from .stacked_model import StackedModel, stacked_states
@@ -61,7 +60,7 @@ def stacked_sgd(
         for rows, size in of_equal_size(batches, number):
             examples = [(tasks[row], batches[row][number]) for row in rows]
             draws = [dropout[row] for row in rows]
-            inputs = [prepared(*one, own) for one, own in zip(examples, draws, strict=True)]
+            inputs = [prepared(*one, server_round, number, own) for one, own in zip(examples, draws, strict=True)]
             made = blocks.forward(rows, torch.stack(inputs), draws)
             losses = mini_batch_losses(examples, made.outputs)
             # Of the sum, since no client's loss depends on the weights of another.
@@ -79,14 +78,13 @@ def stacked_sgd(
     return states, (totals.cpu() / seen.clamp(min=1)).tolist()
 
 
-def prepared(task: ClientTask, batch: Tensor, draws: torch.Generator) -> Tensor:
-    """Return a mini-batch, given by its indices, as the model takes it; what is drawn for it comes from `draws`."""
-    inputs = take(task.train.inputs, batch, task.device)
+def prepared(task: ClientTask, batch: Tensor, server_round: int, step: int, draws: torch.Generator) -> Tensor:
+    """Return `ClientTask.training_inputs`; what is drawn to prepare them comes from `draws`."""
     if not task.prepare_draws:
-        return task.prepare(inputs)
+        return task.training_inputs(batch, server_round, step)
     with torch.random.fork_rng([]):
         torch.set_rng_state(draws.get_state())
-        made: Tensor = task.prepare(inputs)
+        made: Tensor = task.training_inputs(batch, server_round, step)
         draws.set_state(torch.get_rng_state())
     return made
 

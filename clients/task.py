@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from .messages.train import ACCURACY, LOSS
+from .nested import take
+from .randomness import client_generator
 
 MakeOptimizer = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]
 
@@ -145,6 +147,9 @@ class ClientTask:
         What it trains for and is judged by.
     prepare_draws : bool (default: True)
         Whether `prepare` may draw from PyTorch's generator, as random crops do: then it is seeded for every mini-batch.
+    augment : Callable, optional (default: None)
+        Changes a mini-batch of training inputs before `prepare`, with draws from the generator (of the CPU) that it is
+        given: one for every mini-batch, so that a model which is cut is trained on the same inputs. None: no change.
     """
 
     model: nn.Module
@@ -162,7 +167,26 @@ class ClientTask:
     sgd: Callable[[nn.Module, Examples, Iterable[Tensor], float], float] | None = None
     objective: Objective = Objective()
     prepare_draws: bool = True
+    augment: Callable[[Any, torch.Generator], Any] | None = None
 
     def num_train(self, server_round: int) -> int:
         """Return the number of training examples in a round."""
         return len(self.train) if self.available is None else self.available(server_round)
+
+    def training_inputs(self, batch: Tensor, server_round: int, step: int) -> Any:
+        """Return a mini-batch as the model takes it in training.
+
+        Parameters
+        ----------
+        batch : Tensor
+            Indices of its examples.
+        server_round : int
+            The round as its server counts it.
+        step : int
+            The mini-batches that the client has trained on before in this round.
+        """
+        inputs = take(self.train.inputs, batch, self.device)
+        if self.augment is not None:
+            draws = client_generator(self.seed, self.partition_id, server_round, f"augmentation/{step}")
+            inputs = self.augment(inputs, draws)
+        return self.prepare(inputs)

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from .messages.arrays import to_record, to_weights
 from .messages.train import LOCAL_ROUNDS, AccumulatedGradient, Train, Trained
-from .nested import take
 from .optimizers import SGD, Adam
 from .randomness import client_generator, client_seed, seeded_torch
 from .task import ClientTask, LocalTraining, batches_of_a_pass
@@ -133,8 +132,8 @@ def local_sgd(
     total_loss, seen = torch.zeros((), device=device), 0
     model.train()
     with seeded_torch(dropout, device):
-        for batch in batches:
-            inputs = task.prepare(take(task.train.inputs, batch, device))
+        for step, batch in enumerate(batches):
+            inputs = task.training_inputs(batch, server_round, step)
             labels = task.train.labels[batch].to(device)
             loss = task.objective.loss(model(inputs), labels)
             optimizer.zero_grad()

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 from espalier.app.config.section import Section
 from espalier.app.config.values import (
     NO_TAIL,
+    AugmentationSetting,
     Channels,
     ClassesSetting,
     Cuts,
@@ -120,6 +121,8 @@ class Data(Section):
     """Where decoded data are kept; by default ~/.cache/espalier."""
     image_size: Annotated[int, Field(ge=0, le=4096)] = 0
     """Resize the images of a folder to squares of so many pixels; 0 keeps their size."""
+    augmentation: AugmentationSetting = Words((), "")
+    """Random changes to images in training, one after the other: "crop,flip", vertical-flip, rotation."""
     classes: ClassesSetting = Words((), "")
     """With partition = "own": the names of the classes, "cat,dog"."""
     pixel_mean: Annotated[Channels, channels_from(0.0)] = Channels((), "")

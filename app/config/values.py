@@ -174,6 +174,20 @@ def _parse_edge_names(given: Any) -> Words:
     return Words(names, given)
 
 
+AUGMENTATIONS = ("crop", "flip", "vertical-flip", "rotation")
+
+
+def _parse_augmentation(given: Any) -> Words:
+    if isinstance(given, Words):
+        return given
+    if not isinstance(given, str):
+        raise ValueError("a string")
+    names = tuple(name.strip() for name in given.split(",")) if given else ()
+    if len(set(names)) < len(names) or set(names) - set(AUGMENTATIONS):
+        raise ValueError(f"some of {', '.join(AUGMENTATIONS)}, each once, like 'crop,flip', or '' for none")
+    return Words(names, given)
+
+
 def channels_allowed(least: float) -> str:
     """Return what a setting of `Channels` allows, in words."""
     return f"red, green and blue, each {least:g} to 1, like '0.5,0.5,0.5', for partition = 'own'"
@@ -200,6 +214,7 @@ def channels_from(least: float) -> BeforeValidator:
 
 CutsSetting = Annotated[Cuts, BeforeValidator(_parse_cuts)]
 TailSetting = Annotated[Tail, BeforeValidator(_parse_tail)]
+AugmentationSetting = Annotated[Words, BeforeValidator(_parse_augmentation)]
 ClassesSetting = Annotated[Words, BeforeValidator(_parse_classes)]
 EdgeNamesSetting = Annotated[Words, BeforeValidator(_parse_edge_names)]
 

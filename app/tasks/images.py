@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from espalier.app.config.sections import Data
 from espalier.app.errors import UserError, bad_value
+from espalier.app.tasks.augmentation import augmentation
 from espalier.app.tasks.data import ImageData, LabelledImages, load_dataset
 from espalier.app.tasks.footprint import layer_bytes, refuse_too_large, weight_bytes
 from espalier.app.tasks.models import build_model
@@ -187,6 +188,7 @@ class ImageTask(Task):
             device=self.device,
             edge_name=node.edge_name,
             prepare_draws=False,
+            augment=augmentation(names) if (names := self.section.augmentation.items) else None,
         )
 
 

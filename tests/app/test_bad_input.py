@@ -73,6 +73,7 @@ def test_a_full_disk_is_named_and_what_is_anothers_fault_is_not_laid_on_it(tmp_p
         ("algorithm=sfl-v1 cut-layer=4", ["cut-layer = 4", "1 (after conv1), 2 (after conv2), 3 (after fc1)", "head"]),
         ("algorithm=hsfl cut-layer=0", ["cut-layer = 0", "1 (after conv1)"]),
         ("algorithm=hsfl cut-layer=1.5", ["cut-layer = 1.5", "an integer or a string"]),
+        ("data.augmentation=crop,mirror", ["data.augmentation = 'crop,mirror'", "'crop,flip'"]),
         ("train.drop-last=yes", ["train.drop-last = 'yes'", "true or false"]),
         (
             "algorithm=sfl-v2 num-edges=2 edge-strategy=FedAdam",

@@ -76,6 +76,21 @@ def test_halves_leave_out_the_same_mini_batches_as_the_whole_model(tmp_path):
     assert not same_weights(local, every)
 
 
+def test_halves_are_trained_on_the_same_changed_images_as_the_whole_model(tmp_path):
+    settings = {"num_clients": 3, "global_rounds": 2, "batches_per_epoch": 3, "augmentation": "crop,flip,rotation"}
+    local = run_app(tmp_path / "fedavg", algorithm="fedavg", **settings)
+    split = run_app(tmp_path / "sfl-v1", algorithm="sfl-v1", **settings)
+    assert_close(split, local)
+    messages = run_app(tmp_path / "messages", algorithm="sfl-v1", split_execution="messages", **settings)
+    assert same_weights(messages, split)
+    assert_close(run_app(tmp_path / "u", algorithm="sfl-v1", tail_layer="head", **settings), local)
+    assert_close(run_app(tmp_path / "stack", algorithm="sfl-v1", stack=3, **settings), local)
+    assert_close(run_app(tmp_path / "stack-of-whole", algorithm="fedavg", stack=3, **settings), local)
+    assert not same_weights(
+        local, run_app(tmp_path / "as-they-are", algorithm="fedavg", **settings | {"augmentation": ""})
+    )
+
+
 def test_phsfl_freezes_the_head_and_fine_tunes_nothing_else(tmp_path):
     folder = run_app(tmp_path / "run", algorithm="phsfl", alpha=0.1, global_rounds=3)
     start = build_task(parse_config(json.loads((folder / "config.json").read_text()))).new_model().state_dict()
