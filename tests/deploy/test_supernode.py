@@ -2,21 +2,41 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
+import flwr
 import pytest
 
 from .faults import ROOT
 
 # As Flower's command does, it leaves a thread that nothing ends.
 SCRIPT = """
-import sys, threading
+import logging, os, subprocess, sys, threading
+from pathlib import Path
 sys.path.insert(0, {deploy!r})
 import supernode
 def command():
     threading.Thread(target=threading.Event().wait, daemon={is_daemon}).start()
     {last}
-supernode.run_to_the_end(command)
+supernode.run_to_the_end(command, supernode.start_this_again)
 """
+# The first time it is started it logs what Flower does, and the second time it ends.
+IGNORES = """
+    if (child := Path("child")).exists():
+        print(os.getpid(), child.read_text())
+        sys.exit(3)
+    child.write_text(f"{os.getpid()} {subprocess.Popen(['sleep', '100']).pid}")
+    try:
+        logging.getLogger("flwr").error("Run ID %s is not in `RUNNING` status. Ignoring message %s.", 1, "a")
+    except Exception:
+        print("Flower goes on")
+"""
+
+
+def run(last, folder, is_daemon):
+    script = SCRIPT.format(deploy=str(ROOT / "deploy"), last=last, is_daemon=is_daemon)
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, cwd=folder)
 
 
 @pytest.mark.parametrize(
@@ -27,8 +47,27 @@ supernode.run_to_the_end(command)
         ("sys.exit(3)", 3, ""),
     ],
 )
-def test_it_ends_when_its_work_has_ended_however_that_was(last, status, said):
-    script = SCRIPT.format(deploy=str(ROOT / "deploy"), last=last, is_daemon="exit" in last)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+def test_it_ends_when_its_work_has_ended_however_that_was(last, status, said, tmp_path):
+    done = run(last, tmp_path, is_daemon="exit" in last)
     assert done.returncode == status
     assert said in done.stderr
+
+
+def test_it_starts_again_in_its_place_when_a_run_ends_in_the_middle_of_a_message(tmp_path):
+    done = run(IGNORES.strip(), tmp_path, is_daemon=True)
+    assert done.returncode == 3, done.stderr
+    process, process_before, child = done.stdout.split()
+    assert process == process_before
+    assert not is_running(int(child))
+    assert done.stderr == "flower-supernode starts again: a run ended in the middle of a message\n"
+
+
+def is_running(pid):
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().rpartition(") ")[2][0] != "Z"
+
+
+def test_the_installed_flower_says_so():
+    file = Path(flwr.__file__).parent / "supernode/start_client_internal.py"
+    (line,) = [line for line in file.read_text(encoding="utf-8").splitlines() if "Ignoring message %s" in line]
+    assert "is not in `RUNNING` status. Ignoring message" in line
