@@ -41,8 +41,7 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_program_of_the_theory_page_counts_sgd_steps_in_theorem_1(capsys):
-    (program,) = re.findall(r"^python - <<'END'\n(.*?)^END$", (ROOT / "docs/theory.md").read_text(), re.M | re.S)
-    exec(program, {})
+    exec(programs_of("theory")[0], {})
     split, whole, limit, bound = capsys.readouterr().out.splitlines()
     assert split == f"split, bits: {5 * 5 * (2 * 32 * 4096 * 33 + 32 * 10) + 2 * 1792 * 33}"
     assert whole == f"whole model, bits: {2 * 209_546 * 33}"
@@ -50,6 +49,21 @@ def test_the_program_of_the_theory_page_counts_sgd_steps_in_theorem_1(capsys):
     terms = ast.literal_eval(bound)
     assert terms["loss"] == pytest.approx(2 * (2.3 - 0.8) / (0.002 * 100 * 3 * 25))
     assert terms["user_es"] == pytest.approx(12 * (0.002 * 25) ** 2 * (1 + 20 * (25 * 3 * 0.002) ** 2) * 0.1)
+
+
+def test_the_second_program_of_the_theory_page_says_what_is_below_it(capsys):
+    exec(programs_of("theory")[1], {})
+    rates, dominating, bound = capsys.readouterr().out.splitlines()
+    best, limit = map(float, re.findall(r"0\.\d+", rates))
+    assert (best, limit) == pytest.approx(((1.5 * 48 / (4 * 100 * 50)) ** 0.5, 1 / (2 * 5**0.5 * 50)), abs=1e-4)
+    assert best > limit
+    terms = ast.literal_eval(bound)
+    assert terms["loss"] < float(dominating.removeprefix("eq. 27: ")) < terms["bound"]
+
+
+def programs_of(page):
+    """Return what a page gives to Python's standard input."""
+    return re.findall(r"^python - <<'END'\n(.*?)^END$", (ROOT / f"docs/{page}.md").read_text(), re.M | re.S)
 
 
 def test_the_script_of_the_in_process_page_prints_what_the_page_says(capsys):

@@ -18,6 +18,69 @@ def rawhfl_learning_rate_limit(*, beta: float, E: int, L: int) -> float:
     return min(1 / (2 * sqrt(5) * beta * L), 1 / (beta * E * L))
 
 
+def rawhfl_dominating_terms(
+    *,
+    F_inf: float,
+    eta: float,
+    beta: float,
+    sigma2: float,
+    E: int,
+    K: int,
+    L: int,
+    alpha_b: np.ndarray,
+    cell: np.ndarray,
+    alpha_u: np.ndarray,
+) -> float:
+    """Return what remains of Corollary 1's bound for a small learning rate, if the same clients train always (eq. 27).
+
+    Parameters
+    ----------
+    F_inf : float
+        By how much the expected global loss falls, above 0.
+    eta, beta, sigma2, L, alpha_b, cell
+        As in `rawhfl_bound`.
+    E, K : int
+        Edge rounds of a global round, and global rounds.
+    alpha_u : np.ndarray
+        Weights of the U clients within their cells.
+
+    Raises
+    ------
+    ValueError
+        If a value is not allowed; `eta` may be any above 0.
+    """
+    _check_range("eta", eta, SMALLEST, LARGEST, "0 < eta")
+    squares = _squares_of_weights(F_inf, beta, sigma2, E, K, L, alpha_b, cell, alpha_u)
+    return 2 * F_inf / (eta * E * K * L) + 2 * beta * eta * sigma2 * squares
+
+
+def rawhfl_best_learning_rate(
+    *,
+    F_inf: float,
+    beta: float,
+    sigma2: float,
+    E: int,
+    K: int,
+    L: int,
+    alpha_b: np.ndarray,
+    cell: np.ndarray,
+    alpha_u: np.ndarray,
+) -> float:
+    """Return the learning rate with the least `rawhfl_dominating_terms`, eta* of Remark 3; parameters as there.
+
+    With equal weights it is ``sqrt(B U / (E K L) * F_inf / (beta sigma2))``, U clients in each of B cells. It can be
+    above `rawhfl_learning_rate_limit`, where the theorem says nothing: compare the two.
+
+    Raises
+    ------
+    ValueError
+        If a value is not allowed, or `sigma2` is 0.
+    """
+    _check_range("sigma2", sigma2, SMALLEST, LARGEST, "0 < sigma2")
+    squares = _squares_of_weights(F_inf, beta, sigma2, E, K, L, alpha_b, cell, alpha_u)
+    return sqrt(F_inf / (E * K * L * beta * sigma2 * squares))
+
+
 def rawhfl_bound(
     *,
     f: np.ndarray,
@@ -149,6 +212,28 @@ def rawhfl_corollary_bound(
         "wireless": 2 * beta * eta / (E * K) * (of_cell * alpha_u * N_u * (1 / p_sc - 1) * g2).sum(),
     }
     return _with_sum(terms)
+
+
+def _squares_of_weights(
+    F_inf: float,
+    beta: float,
+    sigma2: float,
+    E: int,
+    K: int,
+    L: int,
+    alpha_b: np.ndarray,
+    cell: np.ndarray,
+    alpha_u: np.ndarray,
+) -> float:
+    """Return the sum of ``(alpha_b alpha_u)^2`` over all clients, after a look at what goes with it."""
+    for name, value in (("F_inf", F_inf), ("beta", beta)):
+        _check_range(name, value, SMALLEST, LARGEST, f"0 < {name}")
+    _check_range("sigma2", sigma2, 0, LARGEST, "0 <= sigma2")
+    for name, value in (("E", E), ("K", K), ("L", L)):
+        if not isinstance(value, int | np.integer) or value < 1:
+            raise ValueError(f"{name} = {value}: allowed is an integer of 1 or more")
+    alpha_u, of_cell = _weights(alpha_b, cell, np.asarray(alpha_u, dtype=float)[np.newaxis, np.newaxis])
+    return float(((of_cell * alpha_u) ** 2).sum())
 
 
 def _N_1(*, eta: float, beta: float, E: int, L: int, of_cell: np.ndarray, alpha_u: np.ndarray) -> np.ndarray:

@@ -5,7 +5,13 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from espalier.strategies.allocation.theory import rawhfl_bound, rawhfl_corollary_bound, rawhfl_learning_rate_limit
+from espalier.strategies.allocation.theory import (
+    rawhfl_best_learning_rate,
+    rawhfl_bound,
+    rawhfl_corollary_bound,
+    rawhfl_dominating_terms,
+    rawhfl_learning_rate_limit,
+)
 
 COMMON = {"eta": 0.01, "beta": 2.0, "sigma2": 0.7, "epsilon2_0": 0.2, "epsilon2_1": 0.3, "L": 3}
 # Two global rounds of two edge rounds; cell 0 has clients 0 and 1, cell 1 has clients 2 and 3.
@@ -119,3 +125,57 @@ def test_the_corollary_wants_weights_that_sum_to_1():
     for changes in ({"alpha_b": [3.0, 7.0]}, {"alpha_u": ALPHA_U * 2}):
         with pytest.raises(ValueError, match=r"^sum of alpha_. .*: the theorem holds for weights that sum to 1$"):
             rawhfl_corollary_bound(f_0=1, f_K=0, **COMMON | WEIGHTS | {"alpha_u": ALPHA_U} | changes)
+
+
+SMALL = {"F_inf": 1.5, "beta": 2.0, "sigma2": 0.7, "E": 2, "K": 5, "L": 3, "alpha_u": [0.4, 0.6, 0.5, 0.5], **WEIGHTS}
+
+
+def test_equation_27_by_hand():
+    squares = (0.25 * 0.4) ** 2 + (0.25 * 0.6) ** 2 + 2 * (0.75 * 0.5) ** 2
+    assert rawhfl_dominating_terms(eta=0.01, **SMALL) == pytest.approx(3 / (0.01 * 30) + 2 * 2 * 0.01 * 0.7 * squares)
+
+
+def test_equation_27_is_what_remains_of_corollary_1_for_a_small_learning_rate():
+    alpha_u = np.broadcast_to(SMALL["alpha_u"], (5, 2, 4))
+    constants = COMMON | WEIGHTS | {"eta": 1e-9, "epsilon2_0": 0.2}
+    terms = rawhfl_corollary_bound(f_0=2.5, f_K=1.0, alpha_u=alpha_u, **constants)
+    rest = terms["bound"] - terms["loss"]
+    small = SMALL | {"eta": 1e-9}
+    assert rest == pytest.approx(rawhfl_dominating_terms(**small) - terms["loss"], rel=1e-3)
+    assert terms["bound"] == pytest.approx(rawhfl_dominating_terms(**small), rel=1e-12)
+
+
+def test_the_best_learning_rate_of_remark_3_has_the_least_terms():
+    best = rawhfl_best_learning_rate(**SMALL)
+    least = rawhfl_dominating_terms(eta=best, **SMALL)
+    assert all(rawhfl_dominating_terms(eta=best * factor, **SMALL) > least for factor in (0.5, 0.99, 1.01, 2))
+    # Both terms are the same there.
+    assert least == pytest.approx(4 * 1.5 / (best * 30))
+
+
+def test_with_equal_weights_the_rate_is_linear_in_the_clients():
+    for cells, clients in ((1, 1), (2, 3), (4, 12)):
+        equal = {
+            "alpha_b": np.full(cells, 1 / cells),
+            "cell": np.repeat(np.arange(cells), clients),
+            "alpha_u": np.full(cells * clients, 1 / clients),
+        }
+        values = SMALL | equal
+        best = rawhfl_best_learning_rate(**values)
+        assert best == pytest.approx(sqrt(cells * clients / 30 * 1.5 / (2.0 * 0.7)))
+        least = rawhfl_dominating_terms(eta=best, **values)
+        assert least == pytest.approx(4 * sqrt(1.5 * 2.0 * 0.7 / (30 * cells * clients)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"F_inf": 0}, "F_inf from 0 to 0: the theorem holds for 0 < F_inf"),
+        ({"K": 0}, "K = 0: allowed is an integer of 1 or more"),
+        ({"sigma2": 0}, "the theorem holds for 0 < sigma2"),
+        ({"alpha_u": [0, 0, 0, 0]}, "alpha_u = 0 for all clients"),
+    ],
+)
+def test_what_has_no_best_learning_rate_is_named(changes, line):
+    with pytest.raises(ValueError, match=line):
+        rawhfl_best_learning_rate(**SMALL | changes)
