@@ -8,12 +8,12 @@ from espalier.strategies.split import SplitFedV2
 
 def one_by_one(split: Split) -> bool:
     """Return whether the server block takes all of a client's mini-batches before the next client's."""
-    return split.server_order == "one-by-one"
+    return split.server_order != "interleaved"
 
 
 def shared_server_block(site: Site) -> SplitFedV2:
     """Return an edge with one server block."""
-    return SplitFedV2(site.new_model(), the_cut(site), one_by_one=one_by_one(site.split), **split_options(site))
+    return SplitFedV2(site.new_model(), the_cut(site), order=site.split.server_order, **split_options(site))
 
 
 SFL_V2 = Algorithm(

@@ -90,10 +90,11 @@ def setting(groups: Sequence[Group]) -> str:
     if "num-clients" in common:
         parts.append(f"{common['num-clients']} clients")
     if common.get("dataset") != VIDEO_CACHING and not common.get("task"):
-        is_dirichlet = common.get("partition") == "dirichlet"
-        parts.append(
-            (f"Dir({common['alpha']:g})" if "alpha" in common else "") if is_dirichlet else common.get("partition")
+        scheme = str(common.get("partition", ""))
+        drawn = (
+            f"Dir({common['alpha']:g}){scheme.removeprefix('dirichlet').replace('-', ' ')}" if "alpha" in common else ""
         )
+        parts.append(drawn if scheme.startswith("dirichlet") else scheme)
     counts = sorted({len(group.runs) for group in groups})
     seeds = "-".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     parts.append(f"{seeds} seed{'s' * (counts[-1] > 1)}")

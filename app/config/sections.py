@@ -111,7 +111,7 @@ class Data(Section):
     """The data set."""
     data_dir: str = ""
     """Folder of the data."""
-    partition: Literal["iid", "dirichlet", "shards", "own"] = "dirichlet"
+    partition: Literal["iid", "dirichlet", "dirichlet-per-class", "shards", "own"] = "dirichlet"
     """How the data are shared out to the clients."""
     alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.5
     """Concentration of the Dirichlet partition; small is heterogeneous."""
@@ -195,7 +195,7 @@ class Split(Section):
     """Of the server's SGD."""
     server_weight_decay: Decay = 0.0
     """Of the server's blocks."""
-    server_order: Literal["interleaved", "one-by-one"] = "interleaved"
+    server_order: Literal["interleaved", "one-by-one", "in-client-order"] = "interleaved"
     """SFL-V2: a mini-batch of each client in turn, or all of a client's before the next client's."""
     evaluate: Literal["split", "whole"] = "whole"
     """split: activations come up and outputs go down; whole: every client gets the whole model."""

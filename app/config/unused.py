@@ -122,9 +122,9 @@ def _asynchrony_without_use(config: RunConfig, keys: Iterable[str]) -> Iterable[
 
 def _partitions_without_use(partition: str) -> Iterable[tuple[Iterable[str], str]]:
     why = f"partition = {partition!r}"
-    if partition != "dirichlet":
+    if not partition.startswith("dirichlet"):
         yield ("alpha",), why
-    if partition not in ("dirichlet", "iid", "shards"):
+    if partition == "own":
         yield ("data.min-samples",), why
     if partition != "shards":
         yield ("data.shards-per-client",), why

@@ -1,6 +1,6 @@
 """Which samples each client holds.
 
-A partition is first a table of counts, clients by classes, for the training pool. Three schemes differ
+A partition is first a table of counts, clients by classes, for the training pool. The schemes differ
 only in how they fill it. The test pool's table follows from it: each class of the test pool is shared out
 in proportion to the clients' training samples of that class. So a client is tested on what it trains on,
 whatever the scheme, and both pools are used up exactly.
@@ -12,7 +12,7 @@ import numpy as np
 
 from espalier.app.errors import UserError, bad_value
 
-PARTITIONS = ("iid", "dirichlet", "shards")
+PARTITIONS = ("iid", "dirichlet", "dirichlet-per-class", "shards")
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,15 @@ def partition(
         class is cut in proportion to what the clients want of it, so that all data are used. This
         normalisation pulls a client's proportions towards those of the pool; with many clients it fades
         (as it must in any division of a whole pool). The sizes of the clients vary with it.
+    ``dirichlet-per-class``
+        Each class is cut in proportion to shares drawn from the symmetric ``Dir(alpha)`` over the clients. So the sizes
+        of the clients vary much more.
     ``shards``
         The training pool, sorted by label, is cut into ``num_clients * shards_per_client`` equal runs;
         each client gets ``shards_per_client`` of them at random.
 
-    In the first two a client's count of a class is the nearest to its fraction that whole samples allow
-    (largest remainders). In all three the same holds for the test pool, with the fractions of the
+    In all but the last a client's count of a class is the nearest to its fraction that whole samples allow
+    (largest remainders). In all the same holds for the test pool, with the fractions of the
     training counts: ``|test[u, c] - n_test[c] * train[u, c] / n_train[c]| < 1`` for client u and class c.
 
     A client that ends below `min_samples` training samples, or without a test sample, is then given the
@@ -72,7 +75,7 @@ def partition(
     seed : int
         The only source of chance. Not negative.
     alpha : float, default 0.5
-        The concentration for ``dirichlet``: towards 0 a client has ever fewer classes.
+        The concentration for both Dirichlet schemes: towards 0 a client has ever fewer classes.
     shards_per_client : int, default 2
         For ``shards``: the shards of a client. A shard holds one class, or two where it spans a border.
     min_samples : int, default 10
@@ -104,6 +107,8 @@ def partition(
     elif scheme == "dirichlet":
         # The tiny addition stands in for a class that no client wants.
         shares = rng.dirichlet(np.full(num_classes, alpha), size=num_clients) + 1e-12
+    elif scheme == "dirichlet-per-class":
+        shares = rng.dirichlet(np.full(num_clients, alpha), size=num_classes).T + 1e-12
     else:
         shares = np.ones((num_clients, num_classes))
     train_counts = _apportion(train_sizes, shares)
@@ -141,7 +146,7 @@ def _check(
             f"num-clients = {num_clients} times data.min-samples = {min_samples} is "
             f"{num_clients * min_samples}: allowed is at most {num_train}, the number of training samples"
         )
-    if scheme == "dirichlet" and not 0 < alpha < np.inf:
+    if scheme.startswith("dirichlet") and not 0 < alpha < np.inf:
         raise bad_value("alpha", alpha, "a number > 0")
     if scheme == "shards" and not 1 <= shards_per_client <= num_train // num_clients:
         allowed = f"an integer from 1 to {num_train // num_clients}, or shards would be empty"

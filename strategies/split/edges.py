@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from threading import Lock
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -605,10 +605,10 @@ class SplitFedV2(SharedServerEdge):
     ----------
     model, cut, make_optimizer, **options
         As for `SharedServerEdge`.
-    one_by_one : bool (default: False)
-        False interleaves the clients: one mini-batch of each per pass, in an order drawn anew for each pass
-        (Algorithm 2 of the SFL cut-layer paper). True serves all of a client's mini-batches before the next client's,
-        the clients in an order drawn anew for each round.
+    order : str (default: "interleaved")
+        ``"interleaved"`` takes one mini-batch of each client per pass, in an order drawn anew for each pass (Algorithm
+        2 of the SFL cut-layer paper). ``"one-by-one"`` serves all of a client's mini-batches before the next client's,
+        the clients in an order drawn anew for each round, and ``"in-client-order"`` in their own order in each round.
     """
 
     def __init__(
@@ -617,11 +617,11 @@ class SplitFedV2(SharedServerEdge):
         cut: Cut | int,
         make_optimizer: MakeOptimizer,
         *,
-        one_by_one: bool = False,
+        order: Literal["interleaved", "one-by-one", "in-client-order"] = "interleaved",
         **options: Any,
     ) -> None:
         super().__init__(model, cut, make_optimizer, **options)
-        self.one_by_one = one_by_one
+        self.order = order
 
     def train_clients(
         self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: "Losses"
@@ -635,10 +635,8 @@ class SplitFedV2(SharedServerEdge):
             return [batches[i] for i in order]
 
         serve = self.serve_in_order(server_round, losses, shuffled)
-        # Orders are drawn over positions: node ids differ from run to run.
-        turns = [[clients[i]] for i in self.random_order(range(len(clients)), "turns", server_round)]
         outcome = Outcome()
-        for turn in turns if self.one_by_one else [list(clients)]:
+        for turn in self._turns(server_round, clients):
             outcome.add((yield from self.converse([turn], weights, server_round, config, serve)))
         outcome.sort(clients)
         losses.report(outcome.train_losses)
@@ -646,6 +644,15 @@ class SplitFedV2(SharedServerEdge):
         kept = self.keep_within(outcome, sent, outcome.blocks)
         blocks = average(kept, outcome.num_examples) if kept else {}
         return outcome, {**weights, **_on_cpu(self.server.state_dict()), **blocks}
+
+    def _turns(self, server_round: int, clients: Sequence[int]) -> list[list[int]]:
+        """Return the clients that train at a time."""
+        if self.order == "interleaved":
+            return [list(clients)]
+        if self.order == "in-client-order":
+            return [[client] for client in clients]
+        # Orders are drawn over positions: node ids differ from run to run.
+        return [[clients[i]] for i in self.random_order(range(len(clients)), "turns", server_round)]
 
 
 class Relay(SharedServerEdge):

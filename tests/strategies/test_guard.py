@@ -334,7 +334,7 @@ def test_the_guard_is_silent_by_honest_clients(caplog):
 SPLIT_KINDS = {
     "sfl-v1": (SplitFedV1, lambda n: 2, {}),
     "sfl-v2": (SplitFedV2, 2, {}),
-    "sfl-v2, one by one": (SplitFedV2, 2, {"one_by_one": True}),
+    "sfl-v2, one by one": (SplitFedV2, 2, {"order": "one-by-one"}),
     "sl": (Relay, 2, {}),
 }
 

@@ -38,10 +38,10 @@ def test_the_keys_of_both_optimizers_reach_them():
     assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.2, 0.7, 0.0)
 
 
-@pytest.mark.parametrize(("order", "one_by_one"), [("one-by-one", True), ("interleaved", False)])
-def test_the_order_of_the_server_reaches_the_edge(order, one_by_one):
+@pytest.mark.parametrize("order", ["interleaved", "one-by-one", "in-client-order"])
+def test_the_order_of_the_server_reaches_the_edge(order):
     config = config_of(algorithm="sfl-v2", server_order=order)
-    assert config.algorithm.make_edge(site_of(config)).one_by_one is one_by_one
+    assert config.algorithm.make_edge(site_of(config)).order == order
 
 
 def test_split_edges_draw_by_the_seed_each_by_itself():

@@ -90,6 +90,29 @@ def test_dirichlet_proportions_have_the_moments_of_the_dirichlet_distribution():
     assert proportions.var() == pytest.approx(0.09 / (10 * alpha + 1), rel=0.05)
 
 
+def test_per_class_the_clients_shares_have_the_moments_of_the_dirichlet_distribution():
+    # Var of a client's share of a class under Dir(alpha) over 100 clients: 0.01 * 0.99 / (100 * alpha + 1)
+    train, test = np.repeat(np.arange(100), 2_000), np.repeat(np.arange(100), 200)
+    clients = partition(train, test, scheme="dirichlet-per-class", num_clients=100, seed=0, alpha=0.1, min_samples=1)
+    shares = np.array([np.bincount(train[client.train], minlength=100) for client in clients]) / 2_000
+    assert shares.var() == pytest.approx(0.01 * 0.99 / (100 * 0.1 + 1), rel=0.05)
+
+
+def test_per_class_the_sizes_of_clients_differ_as_in_the_cut_layer_paper():
+    # CIFAR-10, 100 clients, Dir(0.1): the authors' one draw has a standard deviation of 435. Over draws it is
+    # 5,000 * sqrt(10 * Var(share)) = 474.
+    train, test = np.repeat(np.arange(10), 5_000), np.repeat(np.arange(10), 1_000)
+
+    def deviations(scheme):
+        draws = [partition(train, test, scheme=scheme, num_clients=100, seed=seed, alpha=0.1) for seed in range(10)]
+        return [np.std([len(client.train) for client in clients]) for clients in draws]
+
+    assert np.mean(deviations("dirichlet")) == pytest.approx(71, rel=0.1)
+    per_class = deviations("dirichlet-per-class")
+    assert np.mean(per_class) == pytest.approx(474, rel=0.12)
+    assert min(per_class) < 435 < max(per_class)
+
+
 def test_each_client_has_as_many_classes_as_shards():
     clients = partition(TRAIN, TEST, scheme="shards", num_clients=50, seed=0, shards_per_client=2)
     train, test = counts(clients, TRAIN, "train"), counts(clients, TEST, "test")
@@ -136,7 +159,7 @@ def test_unequal_classes_and_labels_in_any_order():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"scheme": "random"}, "partition = 'random': allowed is one of iid, dirichlet, shards"),
+        ({"scheme": "random"}, "partition = 'random': allowed is one of iid, dirichlet, dirichlet-per-class, shards"),
         ({"num_clients": 0}, "num-clients = 0: allowed is an integer >= 1"),
         ({"num_clients": 1001}, "num-clients = 1001: allowed is at most 1000, the number of test samples"),
         ({"num_clients": 5001}, "num-clients = 5001: allowed is at most 5000, the number of training samples"),

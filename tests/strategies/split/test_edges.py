@@ -251,7 +251,8 @@ def test_sfl_v2_is_algorithm_2_written_as_loops(monkeypatch):
     assert len({tuple(order) for key, order in drawn.items() if len(order) == 4}) > 1
 
 
-def test_sfl_v2_one_by_one_is_its_loops(monkeypatch):
+@pytest.mark.parametrize("order", ["one-by-one", "in-client-order"])
+def test_sfl_v2_one_by_one_is_its_loops(order, monkeypatch):
     federation, cut, drawn = Federation(), 2, {}
     original = SplitFedV2.random_order
 
@@ -260,9 +261,10 @@ def test_sfl_v2_one_by_one_is_its_loops(monkeypatch):
         return drawn[purpose]
 
     monkeypatch.setattr(SplitFedV2, "random_order", spy)
-    (outcome,) = federation.run(federation.split(SplitFedV2, cut, one_by_one=True), rounds=1)
-    turns = drawn["turns", 1]
-    assert turns != sorted(turns)
+    (outcome,) = federation.run(federation.split(SplitFedV2, cut, order=order), rounds=1)
+    in_client_order = list(range(len(federation.sizes)))
+    turns = drawn.get(("turns", 1), in_client_order)
+    assert (turns == in_client_order) == (order == "in-client-order")
     server, blocks = federation.make_model()[cut:].train(), {}
     server_optimizer = SGD(server.parameters())
     for client in turns:
@@ -284,7 +286,7 @@ def test_sfl_v2_one_by_one_is_its_loops(monkeypatch):
 def test_sfl_v2_one_by_one_shares_the_server_block_and_averages_the_clients():
     federation = Federation()
     interleaved = federation.run(federation.split(SplitFedV2, 1), rounds=1)
-    one_by_one = federation.run(federation.split(SplitFedV2, 1, one_by_one=True), rounds=1)
+    one_by_one = federation.run(federation.split(SplitFedV2, 1, order="one-by-one"), rounds=1)
     relay = federation.run(federation.split(Relay, 1), rounds=1)
     found = [weights(run[-1]) for run in (interleaved, one_by_one, relay)]
     assert not same(found[0], found[1])

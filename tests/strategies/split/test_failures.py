@@ -132,7 +132,7 @@ def test_sfl_v1_goes_on_without_the_client_as_if_it_had_not_been_there(fault, re
     assert_close(weights(outcome), weights(whole))
 
 
-@pytest.mark.parametrize(("kind", "options"), [(SplitFedV2, {"one_by_one": True}), (Relay, {})])
+@pytest.mark.parametrize(("kind", "options"), [(SplitFedV2, {"order": "one-by-one"}), (Relay, {})])
 def test_a_shared_server_makes_no_step_with_activations_too_large(kind, options):
     federation = Federation(sizes=(20, 33, 14))
     make_edge = federation.split(kind, 1, **options)

@@ -53,7 +53,7 @@ def losses(outcomes):
         (SplitFedV1, lambda node_id: 2, {}),
         (SplitFedV1, lambda node_id: 1 + node_id % 3, {"label_policy": "labels"}),
         (SplitFedV1, lambda node_id: 1, {"frozen": ArrayRecord(HEAD)}),
-        (SplitFedV2, 2, {"one_by_one": True}),
+        (SplitFedV2, 2, {"order": "one-by-one"}),
         (SplitFedV2, 1, {}),
         (Relay, 3, {"participation": 0.5}),
     ],

@@ -85,7 +85,7 @@ def update(outcome, edge="edge-0"):
         (SplitFedV1, different_cuts, {}),
         (SplitFedV1, different_cuts, {"label_policy": "labels"}),
         (SplitFedV2, lambda: 2, {}),
-        (SplitFedV2, lambda: 2, {"one_by_one": True}),
+        (SplitFedV2, lambda: 2, {"order": "one-by-one"}),
         (Relay, lambda: 2, {}),
     ],
 )

@@ -236,7 +236,7 @@ def test_a_client_that_fails_in_either_phase_leaves_and_the_others_finish(kind, 
 def test_a_forward_pass_whose_client_leaves_leaves_the_shared_block_as_it_was(kind):
     """Client 1 fails at its first tail: nobody can tell, but by the statistics of BatchNorm, that it was there."""
     federation = Federation(model_with_norm, sizes=SIZES)
-    make_edge = federation.split(kind, Cut(1, 3), **({"one_by_one": True} if kind is SplitFedV2 else {}))
+    make_edge = federation.split(kind, Cut(1, 3), **({"order": "one-by-one"} if kind is SplitFedV2 else {}))
 
     def app_failing(at):
         app = federation.app()
