@@ -1,10 +1,11 @@
 """How much of its accuracy a run keeps when some of its clients lie, with each defence.
 
 ``python experiments/robustness.py`` trains on digits with 0, 1 and 2 liars of 8 clients, for each kind of lie, with
-each defence, by ``h-fedavg`` and ``hsfl``, and prints the final test accuracy, mean over the seeds. ``--csv PATH``
-writes a row for each run as soon as it is over, with its settings, the commit and the machine; runs that have a row are
-not made again. ``--honest`` trains without liars, on very heterogeneous data, and prints how many times the median the
-longest updates and activations were.
+each defence, by ``h-fedavg`` and ``hsfl``, and prints the final test accuracy, mean over the seeds. Who is ``dead``
+fails in every round: no defence that leaves a liar out keeps more than is left without him. ``--csv PATH`` writes a row
+for each run as soon as it is over, with its settings, the commit and the machine; runs that have a row are not made
+again. ``--honest`` trains without liars, on very heterogeneous data, and prints how many times the median the longest
+updates and activations were.
 """
 
 import csv
@@ -64,7 +65,7 @@ DEFENCES = {
 ALGORITHMS = ("h-fedavg", "hsfl")
 SEEDS = (0, 1, 2)
 LIARS = {0: (), 1: (3,), 2: (3, 6)}
-GUARDED, LITTLE = "guarded FedAvg", 0.02
+GUARDED = "guarded FedAvg"
 SCALE, HUGE = 100.0, 1e4
 NUM_CLASSES = 10
 COLUMNS = ("algorithm", "defence", "lie", "liars", "seed", "accuracy", "commit", "machine")
@@ -191,7 +192,7 @@ def runs(
     """Return algorithm, defence, lie, number of liars and seed of every run, seed by seed."""
     for seed, algorithm, defence in product(seeds, algorithms, defences):
         yield algorithm, defence, "none", 0, seed
-        for kind in (*LIES, *([HUGE_ACTIVATIONS] if algorithm == "hsfl" else [])):
+        for kind in (DEAD, *LIES, *([HUGE_ACTIVATIONS] if algorithm == "hsfl" else [])):
             for count in range(1, most_liars + 1):
                 yield algorithm, defence, kind, count, seed
 
@@ -265,30 +266,51 @@ def print_table(found: Mapping[tuple[str, str, str, int], Sequence[float]]) -> N
     defences = [defence for defence in DEFENCES if any(own == defence for _, own, _, _ in found)]
     print("| algorithm | lie | liars | " + " | ".join(defences) + " |")
     print("|---|---|---|" + "---|" * len(defences))
-    for algorithm, kind, count in dict.fromkeys((a, kind, count) for a, _, kind, count in found):
+    there = {(a, kind, count) for a, _, kind, count in found}
+    for algorithm, kind, count in (row for row in rows_in_order() if row in there):
         cells = [in_short(found.get((algorithm, defence, kind, count), ())) for defence in defences]
         print(f"| {algorithm} | {kind} | {count} | " + " | ".join(cells) + " |")
 
 
-def costs(found: Mapping[tuple[str, str, str, int], Sequence[float]]) -> dict[tuple[str, str], list[float]]:
-    """Return what one liar costs with the guard, for each seed, by algorithm and lie."""
-    guarded = {(a, kind): values for (a, own, kind, count), values in found.items() if own == GUARDED and count == 1}
-    without = {a: found[a, GUARDED, "none", 0] for a, _ in guarded}
+def rows_in_order() -> list[tuple[str, str, int]]:
+    """Return algorithm, lie and number of liars of every row of the table."""
+    return list(dict.fromkeys((a, kind, count) for a, _, kind, count, _ in runs(ALGORITHMS, (0,))))
+
+
+def costs(
+    found: Mapping[tuple[str, str, str, int], Sequence[float]], beside: tuple[str, int]
+) -> dict[tuple[str, str], list[float]]:
+    """Return what one liar costs with the guard, for each seed, by algorithm and lie.
+
+    Parameters
+    ----------
+    found : Mapping[tuple[str, str, str, int], Sequence[float]]
+        Accuracies for seeds 0, 1, ..., by algorithm, defence, lie and number of liars.
+    beside : tuple[str, int]
+        The lie and the number of liars of the run that it is held against.
+    """
+    guarded = {
+        (a, kind): found[a, GUARDED, kind, 1]
+        for a, kind, count in rows_in_order()
+        if (a, GUARDED, kind, 1) in found and count == 1
+    }
     return {
         (a, kind): [
-            before - after for before, after in zip(without[a], values, strict=False)
+            before - after for before, after in zip(found[a, GUARDED, *beside], values, strict=False)
         ]  # a last seed may not be complete
         for (a, kind), values in guarded.items()
     }
 
 
 def print_costs(found: Mapping[tuple[str, str, str, int], Sequence[float]]) -> None:
-    """Print for each lie what one liar costs with the guard, and whether that is little for every seed there is."""
-    print(f"| algorithm | lie | one liar costs, mean (worst) | seeds | at most {LITTLE} |")
+    """Print for each lie what one liar costs with the guard, and what more than if he were dead."""
+    print("| algorithm | lie | costs, mean (worst) | more than if dead, mean (worst) | seeds |")
     print("|---|---|---|---|---|")
-    for (algorithm, kind), own in costs(found).items():
-        holds = "yes" if max(own) <= LITTLE else "no"
-        print(f"| {algorithm} | {kind} | {fmean(own):.2f} ({max(own):.2f}) | {len(own)} | {holds} |")
+    more = costs(found, (DEAD, 1))
+    for (algorithm, kind), own in costs(found, ("none", 0)).items():
+        beyond = more[algorithm, kind]
+        cells = [f"{fmean(values):.3f} ({max(values):.3f})" for values in (own, beyond)]
+        print(f"| {algorithm} | {kind} | {' | '.join(cells)} | {len(own)} |")
 
 
 def in_short(accuracies: Sequence[float]) -> str:

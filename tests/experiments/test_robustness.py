@@ -51,9 +51,11 @@ def test_a_guarded_run_comes_to_the_same_accuracy_whatever_length_liars_lie_with
             assert own == found[algorithm, defence, "noise", count]
 
 
-def test_the_docs_say_in_which_recorded_runs_one_liar_costs_little():
-    little = {what for what, own in robustness.costs(recorded()).items() if max(own) <= robustness.LITTLE}
-    assert little == {("hsfl", lie) for lie in ("noise", "scaled", robustness.HUGE_ACTIVATIONS)}
+def test_a_liar_with_a_length_costs_in_every_recorded_run_what_his_absence_costs():
+    more = robustness.costs(recorded(), (robustness.DEAD, 1))
+    for algorithm, lies in (("h-fedavg", ("noise", "scaled")), ("hsfl", ("noise", "scaled", "huge activations"))):
+        for lie in lies:
+            assert more[algorithm, lie] == [0.0] * 5
 
 
 def test_a_run_that_has_a_row_is_not_made_again(tmp_path, monkeypatch, capsys):
@@ -71,8 +73,8 @@ def test_a_run_that_has_a_row_is_not_made_again(tmp_path, monkeypatch, capsys):
     with pytest.raises(KeyboardInterrupt):
         robustness.main(command)
     assert robustness.main(command) == 0
-    assert made == ["none", "noise", "sign flip", "sign flip", "label flip", "scaled"]
-    assert "| h-fedavg | scaled | 0.00 (0.00) | 1 | yes |" in capsys.readouterr().out
+    assert made == ["none", "dead", "noise", "noise", "sign flip", "label flip", "scaled"]
+    assert "| h-fedavg | scaled | 0.000 (0.000) | 0.000 (0.000) | 1 |" in capsys.readouterr().out
 
 
 def test_honest_runs_tell_how_far_they_went_beyond_the_median():
