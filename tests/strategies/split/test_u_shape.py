@@ -1,5 +1,6 @@
 """Two cuts: the head is the client's, and labels stay there; equal to the unsplit algorithms where theory says so."""
 
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -9,7 +10,7 @@ from flwr.app import Array, ArrayRecord
 from torch.nn.functional import cross_entropy
 
 from espalier.app.tasks.models import build_model
-from espalier.clients.messages.split import FEATURE_GRADIENT
+from espalier.clients.messages.split import FEATURE_GRADIENT, INDICES
 from espalier.strategies.split import Cut, Relay, SplitFedV1, SplitFedV2
 from tests.strategies.split.federation import SGD, Federation, assert_close, same, weights
 from tests.strategies.split.streams import ThreadedGrid, serving, streamed
@@ -168,6 +169,20 @@ def test_a_round_of_s_mini_batches_is_two_s_messages_and_one():
         step[0],
         "train.split_end",
     ]
+
+
+@pytest.mark.parametrize(("cut", "exchanges"), [(1, 1), (Cut(1, 3), 2)])
+def test_in_a_stream_a_mini_batch_is_one_exchange_or_two_with_a_tail(cut, exchanges):
+    federation, frames = Federation(sizes=(20, 33)), Counter()  # 3 and 5 mini-batches
+
+    def note(direction, kind, size):
+        frames[direction] += kind != INDICES  # these go with the activations
+
+    with serving() as server:
+        make_edge = streamed(federation.split(SplitFedV1, every(cut)), server, on_bytes=note)
+        (outcome,) = federation.run(make_edge, rounds=1)
+    assert not outcome.edges["edge-0"].updates[0].failures
+    assert frames == {"uplink": exchanges * 8, "downlink": exchanges * 8}
 
 
 def dies(reply):
