@@ -19,7 +19,7 @@ from espalier.app.algorithms.build import (
     planned,
     under_cloud,
 )
-from espalier.app.algorithms.split_edges import check_cuts
+from espalier.app.algorithms.split_edges import check_cuts, head_weights
 from espalier.app.asynchrony import AsynchronousRun, asynchronous_run
 from espalier.app.config import sections
 from espalier.app.config.run_config import RunConfig
@@ -332,7 +332,8 @@ def work_of(config: RunConfig, task: Task, model: nn.Module) -> Work:
     if not config.algorithm.splits:
         return whole_model_work(model)
     payload = config.stream.payload if config.split.transport == "stream" else "float32"
-    return split_work(as_blocks(model), task.example_input(), sorted(set(cuts_of(config, model))), payload)
+    frozen = head_weights(model) if config.algorithm.freezes_head else ()
+    return split_work(as_blocks(model), task.example_input(), sorted(set(cuts_of(config, model))), payload, frozen)
 
 
 def edges_here(

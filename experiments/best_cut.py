@@ -117,7 +117,7 @@ def problem_of(case: Case, work: Work, worlds: Sequence[World], edge_round: int)
         cycles_per_local_round=cycles[:, np.newaxis] * work.share,
         payload_bits=once_bits,
         payload_bits_per_local_round=round_bits,
-        idle_seconds=once_bits / case.downlink_bits_per_second,
+        idle_seconds=work.once_down_bits[np.newaxis] / case.downlink_bits_per_second,
         idle_seconds_per_local_round=round_bits / case.downlink_bits_per_second,
         clients_per_cell=SELECTED,
         deadline_seconds=case.deadline_seconds,

@@ -197,7 +197,7 @@ class Split(Section):
     """Of the server's blocks."""
     server_order: Literal["interleaved", "one-by-one", "in-client-order"] = "interleaved"
     """SFL-V2: a mini-batch of each client in turn, or all of a client's before the next client's."""
-    evaluate: Literal["split", "whole"] = "whole"
+    evaluate: Literal["split", "whole"] = "split"
     """split: activations come up and outputs go down; whole: every client gets the whole model."""
     transport: Literal["messages", "stream"] = "messages"
     """A Flower message per mini-batch, or one stream per round and client."""

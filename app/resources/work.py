@@ -1,6 +1,6 @@
 """What a client's part of the training takes: CPU cycles, and bits to and from its edge."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 from typing import Any
@@ -34,45 +34,60 @@ class Work:
     share : np.ndarray
         Shape (K,): the part of the model's arithmetic that the client does.
     once_bits : np.ndarray
-        Shape (K,): what goes up in every edge round, and down as much: the client's part of the model.
+        Shape (K,): what goes up in every edge round: the client's part of the model, as far as it trains.
     example_bits : np.ndarray
         Shape (K,): what goes up for every training example, and down as much: activations and their gradient, and with
         a tail the features and theirs.
+    once_down_bits : np.ndarray
+        Shape (K,): what comes down in every edge round: the client's part of the model, a frozen head too.
     """
 
     share: np.ndarray
     once_bits: np.ndarray
     example_bits: np.ndarray
+    once_down_bits: np.ndarray
 
 
-def num_values(model: nn.Module) -> int:
-    """Return how many values travel where a model does: its parameters, and the statistics of BatchNorm."""
-    return sum(tensor.numel() for tensor in model.state_dict().values())
+def num_values(model: nn.Module, without: Collection[str] = ()) -> int:
+    """Return how many values travel where a model does: its parameters, and the statistics of BatchNorm.
+
+    Those `without`, by their names, stay.
+    """
+    return sum(tensor.numel() for name, tensor in model.state_dict().items() if name not in without)
 
 
 def whole_model_work(model: nn.Module) -> Work:
     """Return the work of a client that trains the whole model."""
-    bits = BITS_PER_VALUE * num_values(model)
-    return Work(np.ones(1), np.array([float(bits)]), np.zeros(1))
+    bits = np.array([BITS_PER_VALUE * float(num_values(model))])
+    return Work(np.ones(1), bits, np.zeros(1), bits)
 
 
-def split_work(model: nn.Sequential, example: Any, cuts: Sequence[Cut | int], payload: str = "float32") -> Work:
+def split_work(
+    model: nn.Sequential,
+    example: Any,
+    cuts: Sequence[Cut | int],
+    payload: str = "float32",
+    frozen: Collection[str] = (),
+) -> Work:
     """Return the work of a client that has the first blocks of a model, and maybe the last ones, for each of the cuts.
 
     The arithmetic of the forward pass is counted, since that of the backward pass is in proportion. Activations and
     their gradients travel as `payload` says, see `espalier.clients.messages.frames.Format`. `example` is a batch of one
-    on the CPU, or its shape.
+    on the CPU, or its shape. Weights whose names are `frozen` come down and do not go up.
     """
     parts, shapes, whole = [Cut.of(model, cut) for cut in cuts], cut_shapes(model, example), len(model)
     ends = {whole, *(k for cut in parts for k in (cut.first, cut.last))}
     flops = {k: forward_flops(model[:k], example) for k in ends}
     own = [flops[cut.first] + flops[whole] - flops[cut.last] for cut in parts]
-    values = [num_values(cut.front(model)) + num_values(cut.tail(model)) for cut in parts]
+    sides = [[cut.front(model), cut.tail(model)] for cut in parts]
+    down = [sum(num_values(side) for side in both) for both in sides]
+    up = [sum(num_values(side, frozen) for side in both) for both in sides]
     crossing = [[bits_at_cut(prod(shapes[k]), payload) for k in cut.places(model)] for cut in parts]
     return Work(
         share=np.array(own) / flops[whole],
-        once_bits=np.array([BITS_PER_VALUE * float(count) for count in values]),
+        once_bits=np.array([BITS_PER_VALUE * float(count) for count in up]),
         example_bits=np.array([sum(bits) for bits in crossing]),
+        once_down_bits=np.array([BITS_PER_VALUE * float(count) for count in down]),
     )
 
 
@@ -95,15 +110,14 @@ def traffic_of(work: Work, num_examples: Sequence[int], downlink_bits_per_second
     num_examples : Sequence[int]
         By client: the examples of a local round.
     downlink_bits_per_second : float
-        Rate at which as much comes down again; 0 ignores that time.
+        Rate of what comes down; 0 ignores that time.
     """
     rate = downlink_bits_per_second or inf
     per_round = np.array(num_examples, dtype=np.float64)[:, np.newaxis] * work.example_bits
-    once = np.broadcast_to(work.once_bits, per_round.shape)
     return {
-        "payload_bits": once,
+        "payload_bits": np.broadcast_to(work.once_bits, per_round.shape),
         "payload_bits_per_local_round": per_round,
-        "idle_seconds": once / rate,
+        "idle_seconds": np.broadcast_to(work.once_down_bits, per_round.shape) / rate,
         "idle_seconds_per_local_round": per_round / rate,
     }
 

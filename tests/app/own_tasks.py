@@ -140,7 +140,7 @@ class NotATask:
 
 STAGES = {
     "train": {"train", "train_accumulated", "forward"},
-    "evaluate": {"evaluate"},
+    "evaluate": {"evaluate", "evaluation_activations"},
     "heads": {"fine_tuning_features"},
 }
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from espalier.app.algorithms.split_edges import head_weights
 from espalier.app.checkpoint import load_state
 from espalier.app.command_line import main
 from espalier.app.config.sections import Train
@@ -92,16 +93,44 @@ def test_the_work_of_both_parts_of_a_client_is_counted_by_hand():
     own = np.array([convolution + middle + head, convolution + head, convolution])
     np.testing.assert_allclose(work.share, own / (convolution + middle + head))
     np.testing.assert_array_equal(work.once_bits, [33 * (20 + 132 + 15), 33 * (20 + 15), 33 * 20])
+    np.testing.assert_array_equal(work.once_down_bits, work.once_bits)
     np.testing.assert_array_equal(work.example_bits, [9 * 64 + 2 * 33, 9 * 36 + 2 * 33, 9 * 32 + 33])
 
 
+def test_a_frozen_head_comes_down_and_does_not_go_up():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Flatten(), nn.Linear(32, 4), nn.Linear(4, 3))
+    cuts = [Cut(1, 2), Cut(1, 3), 1]
+    work, trained = split_work(model, (1, 4, 4), cuts, frozen=head_weights(model)), split_work(model, (1, 4, 4), cuts)
+    np.testing.assert_array_equal(work.once_bits, [33 * (20 + 132), 33 * 20, 33 * 20])
+    np.testing.assert_array_equal(work.once_down_bits, [33 * (20 + 132 + 15), 33 * (20 + 15), 33 * 20])
+    np.testing.assert_array_equal(work.example_bits, trained.example_bits)
+    np.testing.assert_array_equal(work.share, trained.share)
+
+
+@pytest.mark.parametrize(("tail", "stays"), [("head", 650), (2, 650), ("none", 0)])
+def test_a_plan_of_phsfl_counts_no_upload_of_the_head(tail, stays):
+    def problem(algorithm):
+        settings = SPLIT | {"algorithm": algorithm, "cut_layer": 1, "tail_layer": tail, "num_clients": 6}
+        config = config_of(**settings, selected_per_edge=2, downlink_bits_per_second=1e6)
+        return world_of(config).problem(1, np.arange(6), None, 0)
+
+    frozen, trained = problem("phsfl"), problem("hsfl")
+    np.testing.assert_array_equal(trained.payload_bits - frozen.payload_bits, 33 * stays)
+    np.testing.assert_array_equal(trained.idle_seconds, frozen.idle_seconds)
+
+
 def test_traffic_by_hand():
-    work = Work(np.array([0.5, 1.0]), once_bits=np.array([10.0, 20.0]), example_bits=np.array([3.0, 0.0]))
+    work = Work(
+        np.array([0.5, 1.0]),
+        once_bits=np.array([10.0, 20.0]),
+        example_bits=np.array([3.0, 0.0]),
+        once_down_bits=np.array([15.0, 20.0]),
+    )
     traffic = traffic_of(work, [2, 4], 5.0)
     assert {name: values.tolist() for name, values in traffic.items()} == {
         "payload_bits": [[10, 20], [10, 20]],
         "payload_bits_per_local_round": [[6, 0], [12, 0]],
-        "idle_seconds": [[2, 4], [2, 4]],
+        "idle_seconds": [[3, 4], [3, 4]],
         "idle_seconds_per_local_round": [[1.2, 0], [2.4, 0]],
     }
     ignored = traffic_of(work, [2, 4], 0.0)

@@ -15,7 +15,7 @@ from tests.app.runs import run_app
         ({"algorithm": "fedavg", "edge-rounds": 5}, "edge-rounds", "algorithm = 'fedavg' has no edges"),
         ({"algorithm": "h-fedavg", "cut-layer": 2}, "cut-layer", "algorithm = 'h-fedavg' cuts no model"),
         ({"algorithm": "h-fedavg", "tail-layer": "head"}, "tail-layer", "algorithm = 'h-fedavg' cuts no model"),
-        ({"algorithm": "fedavg", "split.evaluate": "split"}, "split.evaluate", "algorithm = 'fedavg' cuts no model"),
+        ({"algorithm": "fedavg", "split.evaluate": "whole"}, "split.evaluate", "algorithm = 'fedavg' cuts no model"),
         ({"algorithm": "fedavg", "fine-tune.steps": 3}, "fine-tune.steps", "algorithm = 'fedavg' cuts no model"),
         ({"algorithm": "hsfl", "split.server-order": "one-by-one"}, "split.server-order", "a server block for each"),
         ({"algorithm": "hsfl", "stream.payload": "int8"}, "stream.payload", "see split.transport"),

@@ -1,0 +1,143 @@
+"""What smaller payloads of a stream cost in accuracy, and save in bytes.
+
+``python experiments/payloads.py`` trains HSFL on digits through streams, with each payload and seed, and prints the
+final test accuracies and the bytes between clients and edges. ``--csv PATH`` writes a row for each run as soon as it is
+over, with its setting, the commit and the machine; runs that have a row are not made again.
+"""
+
+import csv
+import platform
+import subprocess
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any, get_args
+
+from rich.console import Console
+from rich.progress import track
+
+from espalier.app.config.parse import parse_config
+from espalier.app.config.sections import Stream
+from espalier.app.logs import quiet_flower
+from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.progress import BarProgress
+from espalier.app.run import run, simulation
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    # Every sample comes twice in an edge round: error feedback has something to add.
+    "hsfl": {"algorithm": "hsfl", "alpha": 0.1, "global-rounds": 15, "local-epochs": 2},
+}
+THROUGH_STREAMS = {
+    "engine": "in-process",
+    "split.transport": "stream",
+    "fine-tune.steps": 0,
+    "report.evaluate-every": 0,
+}
+PAYLOADS: tuple[str, ...] = get_args(Stream.model_fields["payload"].annotation)
+EXACT = "float32"
+SEEDS = (0, 1, 2)
+COLUMNS = ("setting", "payload", "seed", "accuracy", "uplink_bytes", "downlink_bytes", "commit", "machine")
+MB = 1e6
+
+Row = dict[str, Any]
+
+
+def row_of_run(setting: str, payload: str, seed: int, **changes: Any) -> Row:
+    """Train through streams; return the accuracy on the test pool, and the bytes of training at the edges."""
+    own = {**THROUGH_STREAMS, **SETTINGS[setting], "stream.payload": payload, "seed": seed, **changes}
+    with TemporaryDirectory() as folder, redirect_stdout(StringIO()):
+        path = Path(folder) / "run"
+        config = parse_config({**own, "output-dir": str(path)})
+        with simulation(config) as engine:
+            run(config, engine, BarProgress(Console(file=StringIO())), Path(folder))
+        summary = ResultsFolder(path).read_json("summary.json")
+    return {
+        "setting": setting,
+        "payload": payload,
+        "seed": seed,
+        "accuracy": round(summary["test"]["accuracy"], 4),
+        "uplink_bytes": summary["bytes"]["uplink"]["edge"],
+        "downlink_bytes": summary["bytes"]["downlink"]["edge"],
+    }
+
+
+def commit() -> str:
+    """Return the commit of the working tree."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    here = Path(__file__).parent
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=here).stdout.strip()
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a CSV file; none where there is no file."""
+    if not path.exists():
+        return []
+    kinds = {"seed": int, "accuracy": float, "uplink_bytes": int, "downlink_bytes": int}
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{key: kinds.get(key, str)(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+
+def append(path: Path, row: Mapping[str, Any]) -> None:
+    """Append a row to a CSV file, which is begun if it is not there."""
+    begins = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if begins:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def table(setting: str, rows: Sequence[Row]) -> list[tuple[str, float, float, float, float, float, float]]:
+    """Return by payload, over its seeds: accuracy, mean, least and most, mean bytes up and down, and their share.
+
+    The share is of the bytes that float32 sends with the same seeds.
+    """
+    own = [row for row in rows if row["setting"] == setting]
+    sums = {(row["payload"], row["seed"]): row["uplink_bytes"] + row["downlink_bytes"] for row in own}
+    lines = []
+    for payload in PAYLOADS:
+        runs = [row for row in own if row["payload"] == payload and (EXACT, row["seed"]) in sums]
+        if not runs:
+            continue
+        accuracies = [row["accuracy"] for row in runs]
+        up, down = (fmean(row[f"{direction}_bytes"] for row in runs) for direction in ("uplink", "downlink"))
+        share = fmean(sums[payload, row["seed"]] / sums[EXACT, row["seed"]] for row in runs)
+        lines.append((payload, fmean(accuracies), min(accuracies), max(accuracies), up, down, share))
+    return lines
+
+
+def print_table(setting: str, rows: Sequence[Row]) -> None:
+    """Print the table as it is in the docs."""
+    print("| `stream.payload` | accuracy | least | most | up, MB | down, MB | of float32's bytes |")
+    print("|---|---|---|---|---|---|---|")
+    for payload, mean, least, most, up, down, share in table(setting, rows):
+        accuracies = " | ".join(f"{value:.4f}" for value in (mean, least, most))
+        print(f'| `"{payload}"` | {accuracies} | {up / MB:.2f} | {down / MB:.2f} | {100 * share:.1f} % |')
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make the runs that have no row, and print the table."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--setting", choices=tuple(SETTINGS), default="hsfl")
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--csv", type=Path)
+    given = parser.parse_args(arguments)
+    quiet_flower()
+    made_by = {"commit": commit(), "machine": platform.processor() or platform.machine()}
+    rows = read_rows(given.csv) if given.csv else []
+    done = {(row["setting"], row["payload"], row["seed"]) for row in rows}
+    missing = [(p, s) for s, p in product(given.seeds, PAYLOADS) if (given.setting, p, s) not in done]
+    for payload, seed in track(missing, console=Console(stderr=True)):
+        rows.append({**row_of_run(given.setting, payload, seed), **made_by})
+        if given.csv:
+            append(given.csv, rows[-1])
+    print_table(given.setting, rows)
+
+
+if __name__ == "__main__":
+    main()
