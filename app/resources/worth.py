@@ -61,7 +61,7 @@ def loss_value(standing: Standing) -> np.ndarray:
     """Return the statistical utility of Oort (Lai et al., OSDI 2021), as a share of the largest of these clients.
 
     ``|B| sqrt(mean loss^2)`` over the examples B of a local round. Clients tell one loss for all of them, their mean,
-    so the root of the mean square is that loss. Who has told none yet counts like the largest: everybody has a turn.
+    so the root of the mean square is that loss. Who has told none yet counts like the largest.
     """
     utility = standing.examples * np.sqrt(standing.loss**2)
     largest = np.nanmax(utility, initial=0.0)

@@ -22,6 +22,9 @@ from tests.app.runs import run_app
         ({"plan.theta": 0.1}, "plan.theta", "no round is planned: see selection"),
         ({"radio.fading": "static"}, "radio.fading", "no round is planned: see selection"),
         ({"algorithm": "h-fedavg-m1", "plan.selected-per-edge": 1}, "plan.selected-per-edge", "a rule of its own"),
+        ({"algorithm": "rawhfl", "plan.value-weight": 2.0}, "plan.value-weight", "plan.value = 'uniform'"),
+        ({"algorithm": "rawhfl", "plan.solver": "random", "plan.value": "age"}, "plan.value", "plan.solver = 'random'"),
+        ({"algorithm": "h-fedavg-m2", "plan.battery-joules": 2.0}, "plan.battery-joules", "has a rule of its own"),
         ({"algorithm": "rawhfl", "plan.late-share": 0.05}, "plan.late-share", "planning-error-db = 0.0 nobody is late"),
         (
             {"algorithm": "rawhfl", "plan.resources": "measured", "plan.late-share": 0.05},
@@ -68,6 +71,7 @@ def test_defaults_are_never_named(algorithm, dataset):
         {"algorithm": "sfl-v2", "split.server-order": "one-by-one", "split.transport": "stream", "stream.timeout": 9.0},
         {"algorithm": "rawhfl", "plan.resources": "measured", "stream.timeout": 9.0, "plan.margin": 0.1},
         {"algorithm": "rawhfl", "plan.late-share": 0.05, "radio.planning-error-db": 1.0, "plan.margin": 0.1},
+        {"algorithm": "rawhfl", "plan.value": "battery", "plan.battery-joules": 1.0, "plan.value-weight": 3.0},
     ],
 )
 def test_settings_with_a_use_are_not_named(given):
