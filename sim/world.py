@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from espalier.sim.cells import Cells, draw_cells
 from espalier.sim.devices import Devices, compute_joules, compute_seconds, draw_devices
+from espalier.sim.gain_quantile import gain_quantile
 from espalier.sim.radio import Radio, draw_gains, upload_joules, upload_seconds
 
 # Plans fill the deadline to the last bit, and their sums may round beyond it.
@@ -105,6 +106,34 @@ class World:
         rng = self._stream(b"planning error", edge_round)
         error_db = self.planning_error_db * rng.standard_normal(len(self.devices))
         return self.gains(edge_round) * 10 ** (error_db / 10)
+
+    def dependable_gains(self, edge_round: int, late_share: float) -> np.ndarray:
+        """Return the gains that the true ones fall short of with a given probability, for a planner's eyes.
+
+        Parameters
+        ----------
+        edge_round : int
+            As in `gains`.
+        late_share : float
+            The probability, above 0 and below 1: see `espalier.sim.gain_quantile.gain_quantile`.
+
+        Returns
+        -------
+        np.ndarray
+            ``(U,)``: linear power gains; the true ones where `planning_error_db` is 0.
+
+        Raises
+        ------
+        ValueError
+            If a value is not allowed.
+        """
+        return gain_quantile(
+            self.observed_gains(edge_round),
+            self.cells.distance_metres,
+            self.radio,
+            error_db=self.planning_error_db,
+            share=late_share,
+        )
 
     def _stream(self, purpose: bytes, edge_round: int) -> np.random.Generator:
         """Return the generator of one purpose in one round, independent of all others."""

@@ -67,6 +67,7 @@ class AccumulatedGradients:
             self.WEIGHT,
             list(replies),
             failures,
+            losses=dict(zip(replies, losses, strict=True)),
         )
 
     def evaluate_round(

@@ -9,11 +9,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.exception import AggregationError, InconsistentMessageReplies
 from flwr.serverapp.strategy import Bulyan, FedAvgM, QFedAvg, Strategy
 
+from espalier.clients.messages.train import TRAIN_LOSS
+
 from .exchange import Exchanges
 from .guard import GUARD_STATE, UpdateGuard, guard_state, load_guard_state
 from .outcomes import EVERYBODY, Evaluation, Update
 from .randomness import derived_seed, seeded_globals
-from .screening import Failure, all_finite, in_form_of, one_line, screen, weight_of
+from .screening import Failure, all_finite, in_form_of, number_of, one_line, screen, weight_of
 from .state import built_attributes, restore_strategy_state, spoilt_attribute, strategy_state
 from .views import MemberGrid
 
@@ -125,6 +127,7 @@ class StrategyEdge:
         """
         # Some strategies take the replies apart, so weights are read before they get them.
         participants, weight = _participants(messages, screened), self._total_weight(screened)
+        losses = _losses(messages, screened)
         if weight == 0:
             return Update(failures=failures)
         try:
@@ -142,7 +145,7 @@ class StrategyEdge:
         elif spoilt := spoilt_attribute(unwrapped(self.strategy), arrays):
             fault = f"{self._name}.{spoilt} holds NaN or Inf: its model no longer moves, or no longer as it should"
         else:
-            return Update(in_form_of(arrays, aggregate), metrics, weight, participants, failures)
+            return Update(in_form_of(arrays, aggregate), metrics, weight, participants, failures, losses=losses)
         return Update(metrics=metrics, failures=[*failures, Failure(EVERYBODY, fault)])
 
     def evaluate_round(
@@ -277,6 +280,16 @@ def check_minimum(who: str, strategy: Strategy, size: int, unit: str) -> None:
                 f"{who} has {size} {unit}(s) but its {type(strategy).__name__} needs {needed}: "
                 f"see its min_available_nodes, min_{phase}_nodes and fraction_{phase}"
             )
+
+
+def _losses(messages: Sequence[Message], replies: Sequence[Message]) -> dict[int, float]:
+    """Return the training losses that replies tell, by node id."""
+    told: dict[int, float] = {}
+    for message, reply in zip(messages, replies, strict=True):
+        if not reply.has_error():
+            loss = number_of(next(iter(reply.content.metric_records.values())).get(TRAIN_LOSS))
+            told |= {} if loss is None else {message.metadata.dst_node_id: loss}
+    return told
 
 
 def _participants(messages: Sequence[Message], replies: Sequence[Message]) -> list[int]:

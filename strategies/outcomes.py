@@ -29,6 +29,8 @@ class Update:
         Those who were asked and left out.
     edges : Mapping[str, EdgeOutcome]
         What the edges below did, where the edge is a `Hierarchical`.
+    losses : Mapping[int, float]
+        Mean training losses of those who took part and told them, by node id.
     """
 
     arrays: ArrayRecord | None = None
@@ -37,6 +39,7 @@ class Update:
     participants: Sequence[int] = ()
     failures: Sequence[Failure] = ()
     edges: "Mapping[str, EdgeOutcome]" = field(default_factory=dict)
+    losses: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,11 @@ class Outcome:
 
 
 class Resources(Protocol):
-    """What an edge knows of its clients' channels and devices: simulated, or measured."""
+    """What an edge knows of its clients' channels and devices: simulated, or measured.
+
+    One that also has a method ``learned(losses)`` is told after every round how well those who took part fit the model:
+    their mean training losses by node id.
+    """
 
     def problem(self, server_round: int, clients: Sequence[int]) -> Problem:
         """Return the round's problem; its U clients are `clients`, node ids in client order."""
@@ -106,7 +110,10 @@ class ResourceAware:
         plans = {clients[i]: _plan_of(plan, i) for i in np.flatnonzero(plan.selected).tolist()}
         late = {clients[i] for i in np.flatnonzero(outcome.late & plan.selected)}
         rounds = self.edge.train_round(server_round, arrays, config, MemberGrid(grid, selected))
-        return (yield from answered(rounds, partial(_with_plans, plans=plans, late=late)))
+        update = yield from answered(rounds, partial(_with_plans, plans=plans, late=late))
+        if learned := getattr(self.resources, "learned", None):
+            learned(update.losses)
+        return update
 
     def evaluate_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid

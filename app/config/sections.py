@@ -61,6 +61,23 @@ def _task(given: Any) -> ObjectSpec:
     return ObjectSpec("task", given, module, name, parameters)
 
 
+BUILT_IN_VALUES = ("uniform", "loss", "age", "battery")
+
+
+def _value(given: Any) -> ObjectSpec:
+    if isinstance(given, ObjectSpec):
+        return given
+    allowed = f"{', '.join(BUILT_IN_VALUES)}, or package.module:function of your own"
+    try:
+        module, name, parameters = parse_object(given) if isinstance(given, str) else ("", "", ())
+    except ValueError:
+        raise ValueError(allowed) from None
+    if not module and (name not in BUILT_IN_VALUES or parameters):
+        raise ValueError(allowed)
+    return ObjectSpec("plan.value", given, module, name, parameters)
+
+
+ValueSetting = Annotated[ObjectSpec, BeforeValidator(_value)]
 TaskSetting = Annotated[ObjectSpec, BeforeValidator(_task)]
 CloudStrategy = Annotated[StrategySpec, BeforeValidator(partial(_strategy, "cloud-strategy"))]
 EdgeStrategy = Annotated[StrategySpec, BeforeValidator(partial(_strategy, "edge-strategy"))]
@@ -255,12 +272,27 @@ class Plans(Section):
     """Most local rounds, L (50 in the RawHFL paper); 0 is local-epochs."""
     deadline_seconds: Annotated[float, Field(gt=0, le=1e9)] = 150.0
     """Time to compute and upload in an edge round."""
+    margin: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the deadline that plans leave unused."""
+    late_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the results that may be late by radio.planning-error-db; 0 takes the gains as they are seen."""
     theta: Annotated[float, Field(ge=0, le=1)] = 0.4
     """Weight of local rounds against energy, from 0 to 1."""
     min_frequency_hz: Annotated[float, Field(ge=0, le=1e12)] = 0.0
     """Lowest CPU frequency that a plan may choose."""
     downlink_bits_per_second: Annotated[float, Field(ge=0, le=1e15)] = 0.0
     """Rate at which models and cut gradients come down; 0 ignores that time."""
+    value: ValueSetting = _value("uniform")
+    """What a client is worth besides its rounds and joules: uniform, loss, age, battery, or package.module:function."""
+    value_weight: Annotated[float, Field(ge=0, le=1e9)] = 1.0
+    """Weight of that value in the objective."""
+    battery_joules: Annotated[float, Field(ge=0, le=1e12)] = 0.0
+    """What each client may spend in the whole run; 0 is no limit."""
+
+    @property
+    def planned_seconds(self) -> float:
+        """The part of the deadline that plans use."""
+        return self.deadline_seconds * (1 - self.margin)
 
 
 class RadioWorld(Section):

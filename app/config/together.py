@@ -253,6 +253,8 @@ def _check_plans(config: RunConfig, rule: PlanRule) -> None:
         raise bad_value(
             "cut-layer", config.split.cut_layer.text, "one cut, or 'best', with selection = 'resource-aware'"
         )
+    if config.plan.value.text == "battery" and not config.plan.battery_joules:
+        raise bad_value("plan.value", "battery", "'battery' with plan.battery-joules above 0")
     if config.cells > config.federation.num_clients:
         raise bad_value("num-edges", config.cells, f"at most num-clients = {config.federation.num_clients}")
     check_cell_size(config.plan, rule, config.federation.num_clients // config.cells)

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable
 
+from espalier.app.algorithms.algorithm import PlanRule
 from espalier.app.config.defaults import with_defaults
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.sections import Plans, Split
 from espalier.app.tasks.build import task_kind
+
+VALUE_KEYS = ("plan.value-weight", "plan.battery-joules")
 
 
 def unused_keys(config: RunConfig) -> dict[str, str]:
@@ -75,8 +78,8 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
         yield keys["ray"], f"engine = {config.engine!r}"
     if not config.rule:
         yield (*keys["plan"], *keys["radio"]), "no round is planned: see selection"
-    elif not config.rule.selects_a_number:
-        yield ("plan.solver", "plan.selected-per-edge", "plan.max-overlap"), f"{name} has a rule of its own"
+    else:
+        yield from _plan_without_use(config, config.rule)
     if not task.counts_requests:
         yield keys["caching"], f"dataset = {data.dataset!r}"
         yield from _partitions_without_use(data.partition)
@@ -98,6 +101,25 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
             ),
             f"{name} trains nothing",
         )
+
+
+def _plan_without_use(config: RunConfig, rule: PlanRule) -> Iterable[tuple[Iterable[str], str]]:
+    name = f"algorithm = {config.algorithm.text!r}"
+    if not rule.selects_a_number:
+        yield (
+            ("plan.solver", "plan.selected-per-edge", "plan.max-overlap", "plan.value", *VALUE_KEYS),
+            f"{name} has a rule of its own",
+        )
+    if not config.plan.value.module and config.plan.value.name == "uniform":
+        yield ("plan.value-weight",), "plan.value = 'uniform'"
+    if config.plan.solver == "random":
+        yield ("plan.value", "plan.value-weight"), "plan.solver = 'random'"
+    if not rule.has_limits:
+        yield ("plan.margin", "plan.late-share"), f"{name} keeps no deadline"
+    if config.plan.resources == "measured":
+        yield ("plan.late-share",), "plan.resources = 'measured': the error of measured links is not known"
+    elif not config.radio.planning_error_db:
+        yield ("plan.late-share",), "with radio.planning-error-db = 0.0 nobody is late"
 
 
 def _asynchrony_without_use(config: RunConfig, keys: Iterable[str]) -> Iterable[tuple[Iterable[str], str]]:

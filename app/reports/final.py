@@ -155,18 +155,26 @@ def _resource_lines(summary: Mapping[str, Any]) -> list[str]:
     if joules := summary.get("energy_joules"):
         each = joules["per_client_round"]
         share = "nobody was ever selected" if each is None else f"{each:.4g} J per selected client and edge round"
-        late, nobody = summary["late"], f"{summary['edge_rounds_without_anybody']} edge rounds without anybody"
+        late, nobody = _late(summary), f"{summary['edge_rounds_without_anybody']} edge rounds without anybody"
         if short := summary["edge_rounds_short"]:
             nobody += f", {short} short of clients"
         if "simulated_seconds" in summary:
             result.append(f"energy: {joules['total']:.4g} J, {share}")
-            result.append(f"simulated time: {summary['simulated_seconds']:.1f} s; {late} late, {nobody}")
+            result.append(f"simulated time: {summary['simulated_seconds']:.1f} s; {late}, {nobody}")
         else:
             result.append(f"energy as planned: {joules['total']:.4g} J, {share}; {nobody}")
     if own := summary.get("async"):
         idle = "".join(f", {unit} idle {share:.0%} of it" for unit, share in own["idle_share"].items())
         result.append(f"simulated time: {summary['simulated_seconds']:.1f} s{idle}; {own['too_old']} updates too old")
     return result
+
+
+def _late(summary: Mapping[str, Any]) -> str:
+    """Return how many results were late, and the share of it where one was asked for."""
+    late, shares = f"{summary['late']} late", summary.get("late_share")
+    if not shares or shares["observed"] is None:
+        return late
+    return f"{late} ({shares['observed']:.1%} of the results, {shares['asked']:.1%} asked for)"
 
 
 def _figure(value: float | None) -> str:

@@ -20,7 +20,7 @@ FIELDS = frozenset(
     {
         *("round", "scope", "edge", "trained", "participants", "failures", "edges_left_out"),
         *("plans", "plans_at_work"),
-        *("clients", "test", "bytes", "closed_form_bits", "energy_joules"),
+        *("clients", "test", "bytes", "closed_form_bits", "energy_joules", "late_share"),
         *("seconds", "wall_seconds", "simulated_seconds", "async"),
     }
 )

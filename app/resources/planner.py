@@ -12,6 +12,7 @@ from espalier.app.algorithms.algorithm import PlanRule
 from espalier.app.config.sections import Plans
 from espalier.app.errors import bad_value
 from espalier.app.resources.work import Work, traffic_of
+from espalier.app.resources.worth import Book, value_of, valued
 from espalier.sim.meters import EnergyMeter
 from espalier.strategies.allocation import Plan, Problem, Solver, eligible_at_full_power, get_solver
 from espalier.strategies.allocation.feasibility import least_seconds
@@ -61,6 +62,8 @@ class World(ABC):
         self.edges = {name: EdgeResources(self, name) for name in topology}
         self._plan = plan
         self._rule = rule
+        self._value = value_of(plan) if rule.selects_a_number else None
+        self._examples = np.array(num_examples, dtype=float)
         self._client_of = client_of
         self._cell = cell
         self._traffic = traffic_of(work, num_examples, plan.downlink_bits_per_second)
@@ -99,6 +102,19 @@ class World(ABC):
         clients = np.array(report["selected"], dtype=int)
         self.energy.add(self._rows(clients), report["compute_joules"], report["upload_joules"])
         self.options |= dict(zip(report["selected"], report["option"], strict=True))
+
+    @property
+    def keeps_books(self) -> bool:
+        """Whether plans depend on what became of earlier ones: by what clients are worth, or by their batteries."""
+        return self._rule.selects_a_number and bool(self._value or self._plan.battery_joules)
+
+    def valued(self, problem: Problem, server_round: int, clients: np.ndarray, book: Book) -> Problem:
+        """Return the problem of these clients in an edge round with what they are worth and what they may spend."""
+        if not self.keeps_books:
+            return problem
+        examples = self._examples[self._rows(clients)]
+        standing = book.standing(server_round, clients, examples, self._plan.battery_joules)
+        return valued(problem, self._plan, self._value, standing)
 
     def _rows(self, clients: np.ndarray) -> np.ndarray:
         """Return the places of clients among all."""
@@ -152,6 +168,7 @@ class EdgeResources:
         self._world = world
         self._edge = edge
         self._previous: list[int] | None = None
+        self._book = Book()
         self._asked: tuple[int, np.ndarray] = (0, np.array([], dtype=int))
         self._at_full_power = np.array([], dtype=bool)
         self.pending: list[tuple[int, dict[str, Any]]] = []
@@ -163,6 +180,7 @@ class EdgeResources:
         previous = None if self._previous is None else np.isin(numbers, self._previous)
         seed = derived_seed(self._world.seed, "plan", self._edge, server_round)
         problem = self._world.problem(server_round, numbers, previous, seed)
+        problem = self._world.valued(problem, server_round, numbers, self._book)
         self._at_full_power = eligible_at_full_power(problem)
         return problem
 
@@ -180,7 +198,14 @@ class EdgeResources:
         report["eligible_at_full_power"] = numbers[self._at_full_power].tolist()
         self._note(server_round, report)
         self._previous = report["selected"]
+        spent = np.add(report["compute_joules"], report["upload_joules"]).tolist()
+        self._book.add(server_round, report["selected"], spent)
         return Outcome(np.isin(numbers, report["late"]))
+
+    def learned(self, losses: Mapping[int, float]) -> None:
+        """Take note of the mean training losses of those who took part, by node id."""
+        clients = self._world.clients(list(losses)).tolist()
+        self._book.losses |= dict(zip(clients, losses.values(), strict=True))
 
     def carried_out(self, server_round: int, report: dict[str, Any]) -> None:
         """Take over the report of an edge round that was carried out in another process."""
@@ -209,11 +234,14 @@ class EdgeResources:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
-        return {"previous": self._previous}
+        state: dict[str, Any] = {"previous": self._previous}
+        return {**state, "book": self._book.state_dict()} if self._world.keeps_books else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         self._previous = state["previous"]
+        if "book" in state:
+            self._book.load_state_dict(state["book"])
 
 
 def cells_of_clients(
@@ -235,7 +263,7 @@ def limits_of(plan: Plans, cell: np.ndarray) -> dict[str, Any]:
         "clients_per_cell": to_select,
         # With clients missing, others may have to come twice.
         "max_overlap": max(overlap, 2 * to_select - smallest),
-        "deadline_seconds": plan.deadline_seconds,
+        "deadline_seconds": plan.planned_seconds,
         "max_local_rounds": plan.max_local_rounds,
         "theta": plan.theta,
     }
@@ -290,8 +318,9 @@ def check_deadline(plan: Plans, rule: PlanRule, world: World) -> None:
     if not rule.has_limits:
         return
     fastest = float(least_seconds(world.problem(1, world.everybody, None, 0)).min())
-    if fastest > plan.deadline_seconds:
-        allowed = f"more: the fastest client needs {fastest:.3g} s for one local round"
+    if fastest > plan.planned_seconds:
+        kept = f" in {plan.planned_seconds:.3g} s (plan.margin)" if plan.margin else ""
+        allowed = f"more: the fastest client needs {fastest:.3g} s for one local round{kept}"
         raise bad_value("plan.deadline-seconds", plan.deadline_seconds, allowed)
 
 

@@ -67,6 +67,7 @@ class WirelessWorld(World):
             **ranges,
         )
         self.clock = Clock(topology)
+        self._results = self._late_results = 0
         examples = np.array(num_examples, dtype=np.float64)[:, np.newaxis]
         self._cycles = examples * BITS_PER_INPUT * values_per_example * self._cycles_per_bit[:, np.newaxis] * work.share
 
@@ -85,7 +86,7 @@ class WirelessWorld(World):
         devices, cell = self.world.devices, self._cell[clients]
         return Problem(
             **limits_of(self._plan, cell),
-            gain=self.world.observed_gains(server_round)[place],
+            gain=self._gains_to_plan_with(server_round)[place],
             max_frequency_hz=devices.max_frequency_hz[place],
             max_power_watts=devices.max_power_watts[place],
             energy_budget_joules=devices.energy_budget_joules[place],
@@ -99,6 +100,10 @@ class WirelessWorld(World):
             min_frequency_hz=np.full(len(clients), self._plan.min_frequency_hz),
             seed=seed,
         )
+
+    def _gains_to_plan_with(self, server_round: int) -> np.ndarray:
+        share = self._plan.late_share
+        return self.world.dependable_gains(server_round, share) if share else self.world.observed_gains(server_round)
 
     def carry_out(self, edge: str, server_round: int, clients: np.ndarray, plan: Plan) -> dict[str, Any]:
         """Let the selected clients carry out their plans over the true channel; return what came of it, to report."""
@@ -132,14 +137,24 @@ class WirelessWorld(World):
         return report
 
     def book(self, edge: str, report: Mapping[str, Any]) -> None:
-        """Take note of what became of a plan: joules, cuts, and the time that it took."""
+        """Take note of what became of a plan: joules, cuts, the time that it took, and how many were late."""
         super().book(edge, report)
         self.clock.advance(edge, report["seconds"])
+        self._results += len(report["selected"])
+        self._late_results += len(report["late"])
 
     def end_round(self) -> dict[str, Any]:
-        """Close a global round and return its figures: its joules, and the simulated time at its end."""
+        """Close a global round and return its figures: its joules, and the simulated time at its end.
+
+        Where plans are made for a share of late results, also that share, and the one of all rounds so far: None if
+        nobody ever was selected.
+        """
         self.clock.end_round()
-        return {"energy_joules": end_energy_round(self.energy), "simulated_seconds": self.clock.now}
+        figures = {"energy_joules": end_energy_round(self.energy), "simulated_seconds": self.clock.now}
+        if asked := self._plan.late_share:
+            so_far = self._late_results / self._results if self._results else None
+            figures["late_share"] = {"asked": asked, "so_far": so_far}
+        return figures
 
     def describe(self) -> dict[str, Any]:
         """Return where base stations and clients are, and what the clients' devices are capable of, as plain data.
@@ -174,9 +189,12 @@ class WirelessWorld(World):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
-        return super().state_dict() | {"clock": self.clock.state_dict()}
+        state = super().state_dict() | {"clock": self.clock.state_dict()}
+        counts = {"results": self._results, "late_results": self._late_results}
+        return state | counts if self._plan.late_share else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         super().load_state_dict(state)
         self.clock.load_state_dict(state["clock"])
+        self._results, self._late_results = state.get("results", 0), state.get("late_results", 0)

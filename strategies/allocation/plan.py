@@ -94,7 +94,7 @@ def make_plan(
 
     cells, index = np.unique(problem.cell, return_inverse=True)
     taken = np.bincount(index[who], minlength=cells.size)
-    value = value_of(problem, local_rounds[who], spent["compute_joules"] + spent["upload_joules"])
+    value = value_of(problem, local_rounds[who], spent["compute_joules"] + spent["upload_joules"]) - problem.worth[who]
     return Plan(
         selected=filled(True, bool),
         local_rounds=filled(local_rounds[who], np.int64),
@@ -110,9 +110,12 @@ def make_plan(
 
 
 def objective(problem: Problem, plan: Plan) -> float:
-    """Return what is minimised, ``sum_b 1/B sum_u 1/Z [-theta L_u + (1 - theta) e_u]`` (eq. 29 with equal weights)."""
+    """Return what is minimised, ``sum_b 1/B sum_u 1/Z [-theta L_u + (1 - theta) e_u - worth_u]``.
+
+    This is eq. 29 with equal weights, but for what a client is worth, which is 0 in the paper.
+    """
     who = plan.selected
-    return _weighted(problem, value_of(problem, plan.local_rounds[who], plan.joules[who]))
+    return _weighted(problem, value_of(problem, plan.local_rounds[who], plan.joules[who]) - problem.worth[who])
 
 
 def _weighted(problem: Problem, value: np.ndarray) -> float:

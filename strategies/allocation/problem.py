@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-PER_CLIENT = ("gain", "max_frequency_hz", "min_frequency_hz", "max_power_watts", "energy_budget_joules")
+PER_CLIENT = ("gain", "max_frequency_hz", "min_frequency_hz", "max_power_watts", "energy_budget_joules", "worth")
 PER_OPTION = (
     "cycles_per_local_round",
     "payload_bits",
@@ -14,6 +14,7 @@ PER_OPTION = (
     "idle_seconds_per_local_round",
 )
 MAY_BE_ZERO = ("min_frequency_hz", *PER_OPTION[2:])
+MAY_BE_NEGATIVE = ("worth",)
 MAY_BE_INFINITE = ("energy_budget_joules", "cycles_per_local_round")
 SCALARS = ("deadline_seconds", "bandwidth_hz", "noise_watts", "capacitance")
 MOST_ROUNDS = 10**9
@@ -95,6 +96,9 @@ class Problem:
         Time of the deadline in which a client neither computes nor uploads. May depend on the option.
     idle_seconds_per_local_round : np.ndarray (default: 0.0)
         The same, for every local round. May depend on the option.
+    worth : np.ndarray (default: 0.0)
+        What it is worth to select the client, whatever it then does, of either sign: is taken off its part of the
+        objective.
     seed : int (default: 0)
         What a solver that draws at random follows: hand in another one in every round.
 
@@ -124,6 +128,7 @@ class Problem:
     payload_bits_per_local_round: np.ndarray = 0.0  # type: ignore[assignment]
     idle_seconds: np.ndarray = 0.0  # type: ignore[assignment]
     idle_seconds_per_local_round: np.ndarray = 0.0  # type: ignore[assignment]
+    worth: np.ndarray = 0.0  # type: ignore[assignment]
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -167,13 +172,14 @@ class Problem:
         except ValueError:
             allowed = f"a number or {shape[:1]}" if len(shape) == 1 else f"a number, {shape[:1]} or {shape}"
             raise _bad(f"shape of {name}", given.shape, allowed) from None
-        good = (array >= 0 if name in MAY_BE_ZERO else array > 0) & (np.isfinite(array) | (name in MAY_BE_INFINITE))
+        good = (array >= 0 if name in MAY_BE_ZERO else array > 0) | (name in MAY_BE_NEGATIVE)
+        good &= np.isfinite(array) | ((name in MAY_BE_INFINITE) & ~np.isnan(array))
         if not good.all():
             at = tuple(int(i) for i in np.argwhere(~good)[0])
             where = ", ".join(map(str, at[: 1 if len(shape) == 2 and shape[1] == 1 else None]))
-            bound = "of 0 or more" if name in MAY_BE_ZERO else "above 0"
+            bound = " of 0 or more" if name in MAY_BE_ZERO else "" if name in MAY_BE_NEGATIVE else " above 0"
             finite = "" if name in MAY_BE_INFINITE else "finite "
-            raise _bad(f"{name}[{where}]", array[at], f"a {finite}number {bound}")
+            raise _bad(f"{name}[{where}]", array[at], f"a {finite}number{bound}")
         array.flags.writeable = False
         object.__setattr__(self, name, array)
 

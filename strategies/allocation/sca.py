@@ -89,7 +89,7 @@ class SCA:
             whole[who] = values
             return whole
 
-        value = filled(points.value)
+        value = filled(points.value) - problem.worth
         # To six digits: of clients selected to the same degree, the better one.
         selected, skipped = choose(problem, eligible & np.isfinite(value), -np.round(filled(x), 6), value)
         return make_plan(
@@ -179,6 +179,7 @@ class _Clients:
     max_frequency_hz: np.ndarray
     max_power_watts: np.ndarray
     budget_joules: np.ndarray
+    worth: np.ndarray
 
     @classmethod
     def of(cls, problem: Problem, who: np.ndarray) -> "_Clients":
@@ -195,6 +196,7 @@ class _Clients:
             max_frequency_hz=problem.max_frequency_hz[who],
             max_power_watts=problem.max_power_watts[who],
             budget_joules=problem.energy_budget_joules[who],
+            worth=problem.worth[who],
         )
 
     def points(self, local_rounds: np.ndarray, compute_share: np.ndarray) -> _Points:
@@ -292,7 +294,7 @@ def _linearised(clients: _Clients, points: _Points, x: np.ndarray, penalty: floa
     budget = clients.budget_joules
     energy = np.stack([upload_joules, compute_joules, 2 * x * compute_joules, x * (1 - slope) * upload_joules])
     cost = (1 - theta) * energy
-    cost[0] += penalty * (1 - 2 * x)
+    cost[0] += penalty * (1 - 2 * x) - clients.worth
     cost[1] -= theta * points.local_rounds
     time = np.stack([uploading - 1, computing, -x * computing, -x * slope * uploading])
     return {

@@ -26,8 +26,8 @@ class BestChoice:
     point : OperatingPoint
         The least energy for them.
     value : np.ndarray
-        ``-theta local_rounds + (1 - theta) joules``: what selecting the client adds to the objective, but for the
-        weights that all clients share.
+        ``-theta local_rounds + (1 - theta) joules - worth``: what selecting the client adds to the objective, but for
+        the weights that all clients share.
     """
 
     eligible: np.ndarray
@@ -126,7 +126,8 @@ def best_choice(problem: Problem) -> BestChoice:
         option=first,
         local_rounds=rounds[best],
         point=OperatingPoint(*(values[best] for values in vars(point).values())),
-        value=value[best],
+        # The same for all options and rounds of a client, so the best ones do not depend on it.
+        value=value[best] - problem.worth,
     )
 
 

@@ -162,7 +162,8 @@ class SplitEdge(ABC):
         total = float(sum(outcome.num_examples.values()))
         metrics = outcome.metrics or MetricRecord({TRAIN_LOSS: losses.mean(outcome.num_examples)})
         record = to_record({name: new[name] for name in arrays})
-        return Update(record, metrics, total, list(outcome.blocks), failures)
+        told = {n: losses.of(n) for n in outcome.blocks}
+        return Update(record, metrics, total, list(outcome.blocks), failures, losses=told)
 
     @abstractmethod
     def split_round(

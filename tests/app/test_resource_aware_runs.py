@@ -240,6 +240,64 @@ def test_a_round_with_late_clients_lasts_until_the_deadline():
     assert 0 < late < 19
 
 
+@pytest.mark.parametrize(("error_db", "solver"), [(0.1, "exact"), (1.0, "exact"), (3.0, "exact"), (3.0, "random")])
+@pytest.mark.parametrize("deadline", [3.0, 150.0])
+def test_as_many_results_are_late_as_asked_for(error_db, solver, deadline):
+    settings = {"num_clients": 200, "selected_per_edge": 25, "plan_deadline_seconds": deadline}
+    config = config_of(
+        **CACHING | settings, algorithm="rawhfl", planning_error_db=error_db, late_share=0.05, plan_solver=solver
+    )
+    world = make_world(
+        config,
+        {f"edge-{e}": list(range(e * 100, e * 100 + 100)) for e in range(2)},
+        {n: n for n in range(200)},
+        [100] * 200,
+    )
+    for server_round in range(1, 41):
+        for edge, resources in enumerate(world.edges.values()):
+            clients = list(range(edge * 100, edge * 100 + 100))
+            resources.carry_out(server_round, clients, get_solver(solver)(resources.problem(server_round, clients)))
+    shares = world.end_round()["late_share"]
+    assert shares["asked"] == 0.05
+    # 2000 results: four standard deviations.
+    assert shares["so_far"] == pytest.approx(0.05, abs=0.02)
+
+
+def test_plans_keep_back_a_margin_of_the_deadline_and_clients_have_all_of_it():
+    settings = CACHING | {"algorithm": "rawhfl", "plan_deadline_seconds": 20.0, "planning_error_db": 1.0}
+    worlds = [world_of(config_of(**settings, plan_margin=margin)) for margin in (0.0, 0.25)]
+    late, clients = [0, 0], np.arange(3)
+    for server_round in range(1, 31):
+        for i, (world, seconds) in enumerate(zip(worlds, (20.0, 15.0), strict=True)):
+            plan = exact(world.problem(server_round, clients, None, 0))
+            np.testing.assert_allclose(plan.seconds[plan.selected], seconds, rtol=1e-9)
+            report = world.carry_out("edge-0", server_round, clients, plan)
+            late[i] += len(report["late"])
+            assert report["seconds"] == 20.0 if report["late"] else report["seconds"] < 20.0
+    assert late[0] > 15
+    assert late[1] < 4
+
+
+def test_the_share_of_late_results_is_told_beside_the_one_asked_for(tmp_path, capsys):
+    settings = CACHING | {"algorithm": "rawhfl", "deadline_seconds": 20.0, "planning_error_db": 6.0, "late_share": 0.3}
+    folder = run_app(tmp_path / "run", **settings)
+    plans = [[plan for line in lines(folder, "edge")[: 2 * r] for plan in line["plans"]] for r in (1, 2)]
+    counts = [(sum(len(p["late"]) for p in own), sum(len(p["selected"]) for p in own)) for own in plans]
+    assert [line["late_share"] for line in lines(folder, "global")] == [
+        {"asked": 0.3, "so_far": late / results} for late, results in counts
+    ]
+    late, results = counts[-1]
+    assert 0 < late < results
+    assert summary(folder)["late_share"] == {"asked": 0.3, "observed": late / results}
+    assert f"{late} late ({late / results:.1%} of the results, 30.0% asked for)" in capsys.readouterr().out
+
+
+def test_without_a_share_asked_for_none_is_reported(tmp_path):
+    folder = run_app(tmp_path / "run", **CACHING, algorithm="rawhfl", global_rounds=1)
+    assert "late_share" not in summary(folder)
+    assert all("late_share" not in line for line in lines(folder, "global"))
+
+
 @pytest.mark.parametrize("algorithm", ["h-fedavg-ub", "fedavg-ub"])
 def test_without_limits_nobody_is_late(algorithm):
     config = config_of(**CACHING, algorithm=algorithm, deadline_seconds=0.01)
@@ -566,7 +624,7 @@ def test_top_popular_counts_requests(tmp_path):
 # Runs that are stopped, or can't start.
 
 
-@pytest.mark.parametrize("settings", [{"algorithm": "rawhfl"}, SPLIT])
+@pytest.mark.parametrize("settings", [{"algorithm": "rawhfl"}, {"algorithm": "rawhfl", "late_share": 0.2}, SPLIT])
 def test_runs_resume_to_the_same_bits_and_the_same_figures(tmp_path, settings):
     settings = CACHING | settings | {"deadline_seconds": 20.0, "planning_error_db": 3.0}
     whole = run_app(tmp_path / "whole", **settings)
@@ -576,6 +634,7 @@ def test_runs_resume_to_the_same_bits_and_the_same_figures(tmp_path, settings):
     assert same_weights(whole, first)
     a, b = (lines(folder, "global")[-1] for folder in (whole, first))
     assert (a["energy_joules"], a["simulated_seconds"]) == (b["energy_joules"], b["simulated_seconds"])
+    assert a.get("late_share") == b.get("late_share")
     assert [line["plans"] for line in lines(whole, "edge")] == [line["plans"] for line in lines(first, "edge")]
 
 
@@ -586,6 +645,9 @@ def test_runs_resume_to_the_same_bits_and_the_same_figures(tmp_path, settings):
         ({"max_overlap": 0}, "plan.max-overlap = 0: allowed is at least 1 with 2 of 3 clients selected in every round"),
         ({"deadline_seconds": 1e-3}, "plan.deadline-seconds = 0.001: allowed is more: the fastest client needs"),
         ({"deadline_seconds": 0.0}, "plan.deadline-seconds = 0.0: allowed is greater than 0"),
+        ({"margin": 1.0}, "plan.margin = 1.0: allowed is less than 1"),
+        ({"margin": 0.9999}, "plan.deadline-seconds = 150.0: allowed is more: the fastest client needs"),
+        ({"late_share": -0.1}, "plan.late-share = -0.1: allowed is greater than or equal to 0"),
         ({"theta": 1.5}, "plan.theta = 1.5: allowed is less than or equal to 1"),
         ({"solver": "best"}, "plan.solver = 'best': allowed is exact, sca, random"),
         ({"solver": "h-fedavg-ub"}, "plan.solver = 'h-fedavg-ub': allowed is exact, sca, random"),

@@ -22,6 +22,16 @@ from tests.app.runs import run_app
         ({"plan.theta": 0.1}, "plan.theta", "no round is planned: see selection"),
         ({"radio.fading": "static"}, "radio.fading", "no round is planned: see selection"),
         ({"algorithm": "h-fedavg-m1", "plan.selected-per-edge": 1}, "plan.selected-per-edge", "a rule of its own"),
+        ({"algorithm": "rawhfl", "plan.value-weight": 2.0}, "plan.value-weight", "plan.value = 'uniform'"),
+        ({"algorithm": "rawhfl", "plan.solver": "random", "plan.value": "age"}, "plan.value", "plan.solver = 'random'"),
+        ({"algorithm": "h-fedavg-m2", "plan.battery-joules": 2.0}, "plan.battery-joules", "has a rule of its own"),
+        ({"algorithm": "rawhfl", "plan.late-share": 0.05}, "plan.late-share", "planning-error-db = 0.0 nobody is late"),
+        (
+            {"algorithm": "rawhfl", "plan.resources": "measured", "plan.late-share": 0.05},
+            "plan.late-share",
+            "the error of measured links is not known",
+        ),
+        ({"algorithm": "fedavg-ub", "plan.margin": 0.2}, "plan.margin", "algorithm = 'fedavg-ub' keeps no deadline"),
         ({"caching.initial-slots": 7}, "caching.initial-slots", "dataset = 'digits'"),
         ({"dataset": "video-caching", "alpha": 0.1}, "alpha", "dataset = 'video-caching' is simulated"),
         ({"engine": "ray", "deploy.reply-timeout": 9}, "deploy.reply-timeout", "with engine = 'ray' nobody is late"),
@@ -59,7 +69,9 @@ def test_defaults_are_never_named(algorithm, dataset):
         {"algorithm": "fedavg", "selection": "resource-aware", "num-edges": 3, "plan.theta": 0.1},
         {"algorithm": "fedavg", "dataset": "video-caching", "edge-rounds": 4, "caching.initial-slots": 7},
         {"algorithm": "sfl-v2", "split.server-order": "one-by-one", "split.transport": "stream", "stream.timeout": 9.0},
-        {"algorithm": "rawhfl", "plan.resources": "measured", "stream.timeout": 9.0},
+        {"algorithm": "rawhfl", "plan.resources": "measured", "stream.timeout": 9.0, "plan.margin": 0.1},
+        {"algorithm": "rawhfl", "plan.late-share": 0.05, "radio.planning-error-db": 1.0, "plan.margin": 0.1},
+        {"algorithm": "rawhfl", "plan.value": "battery", "plan.battery-joules": 1.0, "plan.value-weight": 3.0},
     ],
 )
 def test_settings_with_a_use_are_not_named(given):

@@ -32,6 +32,9 @@ CASES = {
     | {"algorithm": "hsfl", "selection": "resource-aware", "cut_layer": "best", "weighting": "equal"},
     "rawhfl": PLANNED | {"algorithm": "rawhfl"},
     "rawhfl-video": PLANNED | VIDEO | {"algorithm": "rawhfl", "selected_per_edge": 2},
+    "by-loss": PLANNED | {"algorithm": "rawhfl", "plan_value": "loss", "plan_value_weight": 9.0},
+    "by-loss-split": PLANNED | {"algorithm": "sfl-v2", "selection": "resource-aware", "plan_value": "loss"},
+    "by-age-with-batteries": PLANNED | {"algorithm": "rawhfl", "plan_value": "age", "plan_battery_joules": 0.01},
     "m1": {"algorithm": "h-fedavg-m1"},
     "m2": PLANNED | {"algorithm": "h-fedavg-m2"},
     "ub": {"algorithm": "h-fedavg-ub"},
@@ -86,7 +89,7 @@ def test_with_the_same_plan_measuring_changes_no_bit(tmp_path):
                 assert 0 < frequency_hz <= highest[client]
 
 
-@pytest.mark.parametrize("name", ["h-fedavg", "phsfl", "rawhfl-video"])
+@pytest.mark.parametrize("name", ["h-fedavg", "phsfl", "rawhfl-video", "by-loss"])
 def test_a_folder_of_one_way_is_resumed_in_the_other(tmp_path, name):
     settings = SMALL | CASES[name] | {"global_rounds": 4}
     whole = run_app(tmp_path / "whole", **settings)

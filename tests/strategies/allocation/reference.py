@@ -62,7 +62,7 @@ def values(problem: Problem) -> np.ndarray:
 
 def best_objective(problem: Problem) -> float:
     """Return the least objective over all subsets, options and rounds; as many clients of a cell as Z allows."""
-    best = values(problem).min(axis=(1, 2))
+    best = values(problem).min(axis=(1, 2)) - problem.worth
     cells = np.unique(problem.cell)
     total = 0.0
     for cell in cells:

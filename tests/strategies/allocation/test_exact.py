@@ -48,18 +48,53 @@ def test_equals_enumeration_of_all_subsets_options_and_rounds(seed):
     assert plan.objective == pytest.approx(best_objective(problem), rel=1e-10)
 
 
+@pytest.mark.parametrize("seed", range(24))
+def test_equals_enumeration_where_clients_are_worth_something_of_their_own(seed):
+    # From negligible beside rounds and joules to all that counts.
+    worth = np.random.default_rng(3000 + seed).normal(0, (1e-3, 0.1, 3.0, 1e3)[seed % 4], 10)
+    problem = small(seed, worth=worth, **(split(seed) if seed % 2 else {}))
+    plan = exact(problem)
+    assert violations(problem, plan) == []
+    assert plan.objective == pytest.approx(best_objective(problem), rel=1e-10)
+
+
+def test_what_a_client_is_worth_decides_whether_it_trains_and_not_how():
+    problem = paper_problem(seed=2, cells=1, clients_in_cell=6, clients_per_cell=3, deadline_seconds=2.0)
+    plain = exact(problem)
+    assert not plain.selected[5]
+    (left_out,) = (np.flatnonzero(plain.selected)[best_choice(problem).value[plain.selected].argmax()],)
+    missing = best_choice(problem).value[5] - best_choice(problem).value[left_out]
+    for share, taken in ((0.999, False), (1.001, True)):
+        worthy = exact(Problem(**vars(problem) | {"worth": np.arange(6) // 5 * missing * share}))
+        assert worthy.selected[5] == taken
+        assert worthy.selected[left_out] != taken
+    both = worthy.selected & plain.selected
+    assert both.sum() == 2
+    for name in ("local_rounds", "frequency_hz", "power_watts"):
+        np.testing.assert_array_equal(getattr(worthy, name)[both], getattr(plain, name)[both])
+    assert worthy.joules[5] == pytest.approx(best_choice(problem).point.joules[5], rel=1e-12)
+    # All worth the same: the same plan, and the objective lower by just that.
+    same = exact(Problem(**vars(problem) | {"worth": 0.25}))
+    np.testing.assert_array_equal(same.selected, plain.selected)
+    assert same.objective == pytest.approx(plain.objective - 0.25, rel=1e-12)
+
+
 @pytest.mark.parametrize("deadline_seconds", [1.0, 2.0, 5.0, 150.0])
 @pytest.mark.parametrize("min_frequency_hz", [0.0, 5e8])
-def test_equals_a_mixed_integer_program_over_clients_options_and_rounds(deadline_seconds, min_frequency_hz):
+@pytest.mark.parametrize("spread_of_worth", [0.0, 1.0])
+def test_equals_a_mixed_integer_program_over_clients_options_and_rounds(
+    deadline_seconds, min_frequency_hz, spread_of_worth
+):
     full, options = 0, []
     for seed in range(30):
         limits = {"deadline_seconds": deadline_seconds, "min_frequency_hz": min_frequency_hz}
+        limits["worth"] = np.random.default_rng(4000 + seed).normal(0, spread_of_worth, 10)
         problem = small(seed, **(split(seed) if seed % 2 else {}), **limits)
         u, k, rounds = np.meshgrid(*map(np.arange, (10, problem.options, 7)), indexing="ij")
         # The least energy is compared with grids in test_operating_point.py.
         joules = least_energy(problem, u, k, np.maximum(rounds, 1)).joules
         possible = (rounds > 0) & (joules <= problem.energy_budget_joules[:, np.newaxis, np.newaxis])
-        cost = value_of(problem, rounds, np.where(possible, joules, np.inf))[possible]
+        cost = (value_of(problem, rounds, np.where(possible, joules, np.inf)) - problem.worth[u])[possible]
         who, again = u[possible], problem.previous[u[possible]]
         able = possible.any(axis=(1, 2))
         in_cell = problem.cell == np.arange(2)[:, np.newaxis]

@@ -41,6 +41,11 @@ def test_a_value_per_client_or_per_option_lines_up():
     assert problem.idle_seconds.shape == (4, 4)
 
 
+def test_a_client_may_be_worth_less_than_nothing_and_by_default_is_worth_nothing():
+    assert Problem(**GIVEN).worth.tolist() == [0.0] * 4
+    assert Problem(**GIVEN | {"worth": [1, -2.5, 0, 3]}).worth.tolist() == [1.0, -2.5, 0.0, 3.0]
+
+
 def test_what_is_given_stays_the_callers():
     gain = np.array(GIVEN["gain"])
     problem = Problem(**GIVEN | {"gain": gain})
@@ -56,6 +61,8 @@ def test_what_is_given_stays_the_callers():
     ("changes", "line"),
     [
         ({"gain": [1e-11, -2e-12, 3e-12, 4e-13]}, "gain[1] = -2e-12: allowed is a finite number above 0"),
+        ({"worth": [1.0, -2.0, np.inf, 0.0]}, "worth[2] = inf: allowed is a finite number"),
+        ({"worth": [1.0, 2.0]}, "shape of worth = (2,): allowed is a number or (4,)"),
         ({"gain": [1e-11, 0.0, 3e-12, 4e-13]}, "gain[1] = 0.0: allowed is a finite number above 0"),
         ({"gain": [1e-11, 1e-11, 1e-11, np.nan]}, "gain[3] = nan: allowed is a finite number above 0"),
         ({"gain": 1e-11}, "shape of gain = (): allowed is (U,), one number per client, U at least 1"),

@@ -42,6 +42,15 @@ def test_never_beats_exact_and_never_breaks_a_limit():
     assert np.median(gaps) < 0.05
 
 
+def test_it_selects_by_what_clients_are_worth(solver):
+    worth = np.random.default_rng(7).permutation(48) / 8.0
+    problem = paper_problem(seed=0, deadline_seconds=2.0, worth=worth)
+    plan, optimum = solver(problem), exact(problem)
+    assert violations(problem, plan) == []
+    assert optimum.objective <= plan.objective <= optimum.objective + 1e-3 * abs(optimum.objective)
+    assert worth[plan.selected].mean() > worth[exact(paper_problem(seed=0, deadline_seconds=2.0)).selected].mean() + 0.5
+
+
 @pytest.mark.parametrize(
     ("changes", "largest"),
     [

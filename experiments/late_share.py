@@ -1,0 +1,134 @@
+"""How many results are late, and what that costs, where plans see channels with an error, with and without margin.
+
+``python experiments/late_share.py --csv PATH`` trains ``rawhfl`` for 48 clients in 4 cells with a deadline of 150 s, as
+in the paper's Table III but with fewer and longer steps, for each planning error and way to plan, and prints a table
+over the seeds. A row is written as soon as a run is over, with its settings, the commit and the machine; what has a row
+is not made again.
+"""
+
+import csv
+import platform
+from argparse import ArgumentParser
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+
+from espalier.app.config.parse import parse_config, read_toml
+from espalier.app.logs import quiet_flower
+from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.made_by import maker
+from espalier.app.reports.progress import BarProgress
+from espalier.app.run import run, simulation
+
+TABLE_3 = Path(__file__).parent / "rawhfl-table3.toml"
+# A fifth of the paper's local steps, each five times as long: as good a model, sooner.
+SHORTER = {"plan.max-local-rounds": 10, "learning-rate": 0.05}
+SETTING = {"engine": "in-process", "global-rounds": 20, "report.evaluate-every": 0, **SHORTER}
+AS_SEEN, MARGIN, LATE_SHARE = "as seen", "plan.margin = 0.2", "plan.late-share = 0.05"
+WAYS: dict[str, dict[str, Any]] = {
+    AS_SEEN: {},
+    MARGIN: {"plan.margin": 0.2},
+    LATE_SHARE: {"plan.late-share": 0.05},
+}
+ERRORS_DB = (0.1, 1.0, 3.0)
+SEEDS = (0, 1, 2)
+COLUMNS = ("error_db", "way", "seed", "rounds", "results", "late", "accuracy", "joules", "commit", "machine")
+
+Row = dict[str, Any]
+What = tuple[float, str, int]
+
+
+def runs(seeds: Sequence[int]) -> Iterator[What]:
+    """Yield the runs: planning error in dB, way to plan, seed."""
+    for seed in seeds:
+        yield 0.0, AS_SEEN, seed
+        # The margin needed depends on the error; this one is for 1 dB.
+        yield from ((error, way, seed) for error in ERRORS_DB for way in WAYS if way != MARGIN or error == 1.0)
+
+
+def row_of_run(error_db: float, way: str, seed: int, **changes: Any) -> Row:
+    """Make a run and return its row; `joules` are those of a selected client in an edge round."""
+    own = {"radio.planning-error-db": error_db, "seed": seed, **WAYS[way]}
+    with TemporaryDirectory() as name, redirect_stdout(StringIO()):
+        folder = Path(name) / "run"
+        config = parse_config({**read_toml(TABLE_3), **SETTING, **own, **changes, "output-dir": str(folder)})
+        with simulation(config) as engine:
+            run(config, engine, BarProgress(Console(file=StringIO())), Path(name))
+        results = ResultsFolder(folder)
+        summary = results.read_json("summary.json")
+        plans = [plan for line in results.read_metrics() if line["scope"] == "edge" for plan in line["plans"]]
+    return {
+        "error_db": error_db,
+        "way": way,
+        "seed": seed,
+        "rounds": config.federation.global_rounds,
+        "results": sum(len(plan["selected"]) for plan in plans),
+        "late": summary["late"],
+        "accuracy": round(summary["global"]["accuracy"]["mean"], 4),
+        "joules": float(f"{summary['energy_joules']['per_client_round']:.5g}"),
+        "commit": maker()["commit"],
+        "machine": platform.processor() or platform.machine(),
+    }
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a CSV file; none where there is no file."""
+    if not path.exists():
+        return []
+    integers, numbers = ("seed", "rounds", "results", "late"), ("error_db", "accuracy", "joules")
+    kinds = dict.fromkeys(integers, int) | dict.fromkeys(numbers, float)
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{key: kinds.get(key, str)(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+
+def append(path: Path, row: Mapping[str, Any]) -> None:
+    """Append a row to a CSV file, which is begun if it is not there."""
+    begins = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if begins:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Return the lines of the docs' table: means over the seeds, and the least and most of the late shares."""
+    lines = [
+        "| error | plans | late results | least and most | accuracy | J per client and edge round |",
+        "|---|---|---|---|---|---|",
+    ]
+    for error_db, way in dict.fromkeys((row["error_db"], row["way"]) for row in rows):
+        own = [row for row in rows if (row["error_db"], row["way"]) == (error_db, way)]
+        late = [row["late"] / row["results"] for row in own]
+        accuracy, joules = (fmean(row[key] for row in own) for key in ("accuracy", "joules"))
+        shares = f"{fmean(late):.1%} | {min(late):.1%}, {max(late):.1%}"
+        named = way if way == AS_SEEN else f"`{way}`"
+        lines.append(f"| {error_db:g} dB | {named} | {shares} | {accuracy:.3f} | {joules:.5f} |")
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make the runs that have no rows, and print the table."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    given = parser.parse_args(arguments)
+    quiet_flower()
+    rows = read_rows(given.csv) if given.csv else []
+    done = {(row["error_db"], row["way"], row["seed"]) for row in rows}
+    for what in runs(given.seeds):
+        if what not in done:
+            rows.append(row_of_run(*what))
+            if given.csv:
+                append(given.csv, rows[-1])
+    print("\n".join(table(rows)))
+
+
+if __name__ == "__main__":
+    main()
