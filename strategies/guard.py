@@ -60,6 +60,7 @@ class Lengths:
 
     def __init__(self) -> None:
         self._medians: list[float] = []
+        self._median = 0.0  # of these; asked for at every mini-batch
 
     def usual(self, lengths: Sequence[float], otherwise: float = 0.0) -> float:
         """Return what lengths are held against; infinite if there is nothing.
@@ -71,17 +72,16 @@ class Lengths:
         otherwise : float (default: 0.0)
             Stands in where there are few and none were before, unless all of them are longer; 0 is nothing.
         """
-        known = [
-            median_high(lengths) if len(lengths) >= FEW else 0.0,
-            median(self._medians) if self._medians else 0.0,
-            max(otherwise, min(lengths)) if otherwise > 0 and lengths else 0.0,
-        ]
-        return next((length for length in known if length > 0), math.inf)
+        if len(lengths) >= FEW and (middle := median_high(lengths)) > 0:
+            return middle
+        if self._median > 0:
+            return self._median
+        return max(otherwise, min(lengths)) if otherwise > 0 and lengths else math.inf
 
     def note(self, lengths: Sequence[float]) -> None:
         """Remember the lengths that were accepted in a round."""
         if lengths and 0 < (middle := median_low(lengths)) < math.inf:
-            self._medians = [*self._medians, middle][-ROUNDS_KEPT:]
+            self.load_state_dict([*self._medians, middle][-ROUNDS_KEPT:])
 
     @property
     def are_known(self) -> bool:
@@ -90,7 +90,7 @@ class Lengths:
 
     def forget(self) -> None:
         """Forget the rounds before: where nobody is left, what was usual in them no longer is."""
-        self._medians = []
+        self.load_state_dict([])
 
     def state_dict(self) -> list[float]:
         """Return what must survive an interruption."""
@@ -99,6 +99,7 @@ class Lengths:
     def load_state_dict(self, state: Sequence[float]) -> None:
         """Take back what `state_dict` returned."""
         self._medians = list(state)
+        self._median = median(self._medians) if self._medians else 0.0
 
 
 @dataclass(frozen=True)
