@@ -37,7 +37,7 @@ WAYS: dict[str, dict[str, Any]] = {
     LATE_SHARE: {"plan.late-share": 0.05},
 }
 ERRORS_DB = (0.1, 1.0, 3.0)
-SEEDS = (0,)
+SEEDS = (0, 1)
 COLUMNS = ("error_db", "way", "seed", "rounds", "results", "late", "accuracy", "joules", "commit", "machine")
 
 Row = dict[str, Any]
