@@ -34,5 +34,5 @@ def test_a_run_becomes_a_row():
     small = {"num-clients": 8, "plan.selected-per-edge": 1, "plan.max-local-rounds": 1, "global-rounds": 1}
     row = late_share.row_of_run(1.0, late_share.LATE_SHARE, 0, **small)
     assert row.keys() == set(late_share.COLUMNS)
-    assert (row["error_db"], row["rounds"], row["results"]) == (1.0, 1, 16)
-    assert 0 <= row["late"] <= 16
+    assert (row["error_db"], row["rounds"]) == (1.0, 1)
+    assert 0 <= row["late"] < row["results"] <= 16  # cells of two clients can be short of one who is able to
