@@ -2,8 +2,9 @@
 
 ``python deploy/local.py APP --supernodes 4 [--folder FOLDER] [OPTIONS OF flwr run]`` makes certificates and one key per
 SuperNode, starts a SuperLink and the SuperNodes, registers their keys, waits until all are online, runs the app and
-streams its log. It exits with 0 only if the run completed, and leaves no process behind. Keys, logs and Flower's own
-files are in FOLDER, by default a temporary one that is deleted in the end.
+streams its log. A SuperNode that ends by itself meanwhile is started again. It exits with 0 only if the run completed,
+and leaves no process behind. Keys, logs and Flower's own files are in FOLDER, by default a temporary one that is
+deleted in the end.
 
 With ``--edges 2`` the SuperNodes are divided among two edge hosts, each with a SuperLink and a run of its own, below a
 cloud's SuperLink.
@@ -25,6 +26,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from threading import Event, Thread
 
 from certificates import make_certificates, make_device_key
 from flwr_run import descendants, free_ports, run_app
@@ -32,6 +34,12 @@ from flwr_run import descendants, free_ports, run_app
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 LOG_TAIL_LINES = 15
+# Of SuperNodes that end by themselves. One that was killed is refused for about a minute, until its SuperLink has
+# missed it, and is then taken back; one that still ends at once after that always will.
+RESTART_SECONDS = 15.0  # as in deploy/systemd
+SHORT_LIFE_SECONDS = 60.0
+MOST_SHORT_LIVES = 8
+LOOK_SECONDS = 1.0
 COMMAND_PAUSE_SECONDS = 3.0  # a command of flwr keeps a core busy for more than a second
 
 
@@ -119,7 +127,47 @@ def _run_on(
             print("interrupted", file=sys.stderr)
             return 130
         print(f"SuperNodes online: {len(made.supernodes)}; keys and logs are in {folder}", flush=True)
+        stack.enter_context(kept_going([made, *made.edges]))
         return run_app(str(app), options, made.environment)
+
+
+@contextmanager
+def kept_going(federations: Sequence["Federation"]) -> Iterator[None]:
+    """Start SuperNodes again that end by themselves, as systemd does, until the block is left.
+
+    Each time is reported on standard error. One that has ended `MOST_SHORT_LIVES` times in a row, each time within
+    `SHORT_LIFE_SECONDS`, is given up, with the end of its log.
+    """
+    is_over = Event()
+    keepers = [
+        Thread(target=_keep_going, args=(made, i, is_over), name=f"keeper of SuperNode {i}")
+        for made in federations
+        for i in range(len(made.supernodes))
+    ]
+    for keeper in keepers:
+        keeper.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        for keeper in keepers:
+            keeper.join()
+
+
+def _keep_going(made: "Federation", i: int, is_over: Event) -> None:
+    name, started, short_lives = f"SuperNode {i} of {made.folder.name}", time.monotonic(), 0
+    while not is_over.wait(LOOK_SECONDS):
+        if (status := made.supernodes[i].process.poll()) is None:
+            continue
+        short_lives = short_lives + 1 if time.monotonic() < started + SHORT_LIFE_SECONDS else 0
+        if short_lives == MOST_SHORT_LIVES:
+            log = tail(made.supernodes[i].log)
+            print(f"{name} ended {short_lives} times in a row and stays down:\n{log}", file=sys.stderr, flush=True)
+            return
+        print(f"{name} ended with status {status}, and starts again", file=sys.stderr, flush=True)
+        if is_over.wait(RESTART_SECONDS):
+            return
+        made.supernodes[i], started = made.start_supernode(i), time.monotonic()
 
 
 def device_configs(clients: Iterable[int], num_clients: int) -> list[str]:

@@ -56,11 +56,17 @@ def run_to_the_end(command: Callable[[], object], start_again: Callable[[], obje
 
 def start_this_again() -> None:
     """Put this program, newly started, in this process's place; what it has started ends."""
-    for children in Path("/proc/self/task").glob("*/children"):
-        for child in children.read_text(encoding="utf-8").split():
-            with suppress(ProcessLookupError):
-                os.kill(int(child), signal.SIGTERM)
+    end_children()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def end_children() -> None:
+    """Kill what this process has started, and wait for it: as a zombie, Flower's clients would take it for alive."""
+    for children in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # the thread is gone, or the child
+            for child in map(int, children.read_text(encoding="utf-8").split()):
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ class Soak:
             held = holdings(processes_of(self.tiers.folder))
             if time.monotonic() > began + LONGEST_WORK_SECONDS:
                 return True  # those that are left wait for what does not come
-            if any(one.program == verdict.WAITING for one in held):
+            if any(one.program == verdict.WORKING for one in held):
                 quiet_since = time.monotonic()
             return time.monotonic() > quiet_since + REST_SECONDS
 
@@ -230,6 +230,8 @@ def conclude(own: Soak, before: verdict.Totals, after: verdict.Totals, faults: l
             difference = verdict.difference(results, replayed)
             if difference != 0:
                 faults.append(f"the weights differ from those of the replay, by up to {difference:g}")
+    if difference is None:
+        faults.append("there are no weights to compare with those of a replay")
     grown = verdict.growth(own.samples)
     faults += verdict.grown_too_much(grown)
     rounds = verdict.rounds_of(results) if results.exists() else {}

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+import torch
 from local import Program
 
 from tests.strategies.split.proxy import StreamProxy
@@ -14,7 +15,7 @@ from tests.strategies.split.proxy import StreamProxy
 from .chaos import Chaos
 from .resources import Holding, holdings, processes_of, totals
 from .supervisor import Unit
-from .verdict import WAITING, faults_of_lines, grown_too_much, growth, more_at_rest, rounds_of
+from .verdict import WORKING, difference, faults_of_lines, grown_too_much, growth, more_at_rest, rounds_of
 
 
 def held(pid=1, age=0.0, program="flwr-serverapp", threads=10, files=15, megabytes=370.0):
@@ -25,8 +26,11 @@ def test_a_process_that_is_left_over_is_found_and_one_that_is_missing():
     before = totals([held(1), held(2), held(3, program="flower-superlink")])
     assert more_at_rest(before, before) == []
     assert more_at_rest(before, totals([held(1), held(2)])) == ["flower-superlink: 0 processes, 1 before"]
-    more = totals([held(1), held(2), held(4), held(3, program="flower-superlink"), held(5, program=WAITING)])
-    assert more_at_rest(before, more) == ["flwr-serverapp: 3 processes, 2 before"]
+    more = totals([held(1), held(2), held(4), held(3, program="flower-superlink"), held(5, program=WORKING)])
+    assert more_at_rest(before, more) == [
+        "flwr-clientapp: 1 processes, 0 before",
+        "flwr-serverapp: 3 processes, 2 before",
+    ]
 
 
 @pytest.mark.parametrize(("amount", "value"), [("threads", 17), ("files", 32), ("megabytes", 403.0)])
@@ -65,6 +69,15 @@ def test_rounds_that_are_missing_or_there_twice_are_found(tmp_path):
     assert faults_of_lines(tmp_path) == ["not every edge's round is in metrics.jsonl once"]
     write(line(1, "a"), line(3, "a"))
     assert len(faults_of_lines(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(("other", "expected"), [(0.0, 0.0), (0.25, 0.25), (float("nan"), float("nan"))])
+def test_weights_that_differ_are_found_also_where_one_is_not_a_number(other, expected, tmp_path):
+    for name, value in (("left", 0.0), ("right", other)):
+        (tmp_path / name).mkdir()
+        torch.save({"a": torch.zeros(2), "b": torch.tensor([0.0, value])}, tmp_path / name / "model.pt")
+    found = difference(tmp_path / "left", tmp_path / "right")
+    assert found == pytest.approx(expected, abs=0, nan_ok=True)
 
 
 @pytest.fixture
