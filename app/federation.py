@@ -130,7 +130,7 @@ def answers_of_nodes(
     count : int
         How many nodes there must be at first.
     seconds : float
-        How long to go on.
+        How long to wait in all; the time in which nodes are asked doesn't count.
     ask : Callable[[list[int]], Mapping[int, Answer]]
         Asks nodes, and returns the answers by node id.
 
@@ -148,7 +148,10 @@ def answers_of_nodes(
         again = {node_id: when for node_id, when in again.items() if node_id in connected}
         due = [n for n in node_ids if n not in answered and (n not in again or again[n][0] <= now)]
         if due:
+            asked = time.monotonic()
             answers = ask(due)
+            # A SuperNode that starts again keeps the request for a minute and fails it; it must be asked once more.
+            deadline += time.monotonic() - asked
             answered |= answers.keys()
             for node_id in set(due) - answered:
                 pause = again[node_id][1] if node_id in again else FIRST_PAUSE_SECONDS

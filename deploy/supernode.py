@@ -61,12 +61,21 @@ def start_this_again() -> None:
 
 
 def end_children() -> None:
-    """Kill what this process has started, and wait for it: as a zombie, Flower's clients would take it for alive."""
-    for children in Path("/proc/self/task").glob("*/children"):
-        with suppress(OSError):  # the thread is gone, or the child
+    """Kill what this process has started, and what that has, and wait: zombies would be taken for alive by Flower's."""
+    for pid in descendants(os.getpid()):
+        with suppress(OSError):  # it is gone, or not a child of this process's own
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that these have; from /proc, since devices lack ps."""
+    found = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread is gone
             for child in map(int, children.read_text(encoding="utf-8").split()):
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
+                found += [child, *descendants(child)]
+    return found
 
 
 if __name__ == "__main__":

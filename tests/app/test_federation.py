@@ -57,6 +57,13 @@ def test_a_client_that_failed_at_first_is_asked_again_after_a_while(monkeypatch)
     assert len(failures) == 1
 
 
+def test_a_client_that_took_longer_to_fail_than_there_is_to_wait_is_asked_again(monkeypatch):
+    monkeypatch.setattr("espalier.app.federation.FIRST_PAUSE_SECONDS", 0.05)
+    grid, failures = failing_at_first(lambda grid, node_id: time.sleep(1.5))
+    assert [profile.partition_id for profile in gather_clients(grid, 3, Deploy(wait_for_nodes=1))] == [0, 1, 2]
+    assert len(failures) == 1
+
+
 def test_a_client_that_failed_and_was_started_again_is_asked_at_once(monkeypatch):
     monkeypatch.setattr("espalier.app.federation.FIRST_PAUSE_SECONDS", 1e6)
 

@@ -18,15 +18,21 @@ import supernode
 def command():
     threading.Thread(target=threading.Event().wait, daemon={is_daemon}).start()
     {last}
+def is_alive(pid):
+    try:
+        return Path("/proc", pid, "stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
 supernode.run_to_the_end(command, supernode.start_this_again)
 """
 # The first time it is started it logs what Flower does, and the second time it ends.
 IGNORES = """
     if (child := Path("child")).exists():
-        process, started = child.read_text().split()
-        print(os.getpid() == int(process), Path("/proc", started).exists())
+        process, started, by_that = child.read_text().split()
+        print(os.getpid() == int(process), Path("/proc", started).exists(), is_alive(by_that))
         sys.exit(3)
-    child.write_text(f"{os.getpid()} {subprocess.Popen(['sleep', '100']).pid}")
+    shell = subprocess.Popen(["sh", "-c", "sleep 100 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+    child.write_text(f"{os.getpid()} {shell.pid} {shell.stdout.readline()}")
     try:
         logging.getLogger("flwr").error("Run ID %s is not in `RUNNING` status. Ignoring message %s.", 1, "a")
     except Exception:
@@ -57,7 +63,8 @@ def test_it_ends_when_its_work_has_ended_however_that_was(last, status, said, tm
 def test_it_starts_again_in_its_place_when_a_run_ends_in_the_middle_of_a_message(tmp_path):
     done = run(IGNORES.strip(), tmp_path, is_daemon=True)
     assert done.returncode == 3, done.stderr
-    assert done.stdout == "True False\n"  # the same process, and nothing, not even a zombie, of what it had started
+    # The same process, and nothing, not even a zombie, of what it had started; and what that had started is over.
+    assert done.stdout == "True False False\n"
     assert done.stderr == "flower-supernode starts again: a run ended in the middle of a message\n"
 
 
