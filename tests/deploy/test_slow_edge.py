@@ -78,6 +78,7 @@ def test_the_cloud_goes_on_without_an_edge_that_stands_still_and_takes_its_late_
         with stopped(cloud.edges[1].superlink.process.pid):
             before = rounds(results)
             time.sleep(STOPPED_SECONDS)
+            wait_for(lambda: rounds(results) > before, 20, "round without edge-1")
             meanwhile = [who for number, who, _ in arrivals(results) if number > before]
         assert meanwhile == ["edge-0"] * len(meanwhile) != []
         wait_for(lambda: rounds_with(results, "edge-1")[-1] > before, PATIENCE_SECONDS, "late update of edge-1")
