@@ -182,6 +182,7 @@ def asynchrony_of(
         world,
         is_flat=config.is_flat,
         edge_rounds=config.federation.edge_rounds,
+        is_timed=config.by_wall_clock,
     )
 
 
@@ -234,8 +235,10 @@ def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, obse
         on_counted=partial(book, meter, world),
     )
     client_of = {profile.node_id: profile.partition_id for profile in profiles}
-    hierarchical = algorithm_over(config, config.federation, make_edge, topology, client_of, (meter, *observers))
-    return Federation(profiles, client_of, hierarchical, meter, world)
+    asynchronous = asynchrony_of(config, topology, client_of, world)
+    observers = (meter, *observers)
+    hierarchical = algorithm_over(config, config.federation, make_edge, topology, client_of, observers, asynchronous)
+    return Federation(profiles, client_of, hierarchical, meter, world, asynchronous)
 
 
 def book(meter: ByteMeter, world: World | None, edge: str, counted: Counted) -> None:
@@ -261,6 +264,7 @@ def algorithm_over(
     asynchronous: AsynchronousRun | None = None,
 ) -> Hierarchical:
     """Return the config's algorithm over edges, wherever they run; UserError where strategies don't suit them."""
+    every = config.report.evaluate_every
     try:
         return under_cloud(
             federation,
@@ -269,7 +273,7 @@ def algorithm_over(
             is_flat=config.is_flat,
             over_edges=asynchronous.over_edges if asynchronous and not config.is_flat else Hierarchical,
             seed=config.seed,
-            evaluate_every=config.report.evaluate_every,
+            evaluate_every=asynchronous.evaluate_every(every) if asynchronous else every,
             observers=observers,
             guard=Guard(config.guard.mode, config.guard.update_norm, config.guard.activation_norm),
             node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",

@@ -22,8 +22,10 @@ from espalier.strategies.asynchronous import (
     FedBuff,
     Mode,
     SemiSynchronous,
+    SimulatedClock,
     Staleness,
     Taken,
+    WallClock,
     constant,
     hinge,
     polynomial,
@@ -42,11 +44,13 @@ class AsynchronousRun:
     clients : Mapping[int, int]
         Client number by node id, in client order.
     seconds : ClientSeconds, optional
-        What clients take for an edge round; None: their plans say it.
+        What clients take for an edge round; None: their plans say it, or the clock shows it.
     world : World, optional
         Has the plans.
     edge_rounds : int
         Edge rounds of an edge's part.
+    is_timed : bool
+        Whether the clock shows how long somebody takes.
     """
 
     tier: AsynchronousTier
@@ -54,6 +58,11 @@ class AsynchronousRun:
     seconds: ClientSeconds | None
     world: World | None
     edge_rounds: int
+    is_timed: bool = False
+
+    def evaluate_every(self, given: int) -> int:
+        """Return in how many rounds clients evaluate the model: where they may be at work, after the last alone."""
+        return 0 if self.is_timed else given
 
     def over_clients(self, make_edge: MakeEdge) -> MakeEdge:
         """Return what makes the one group of a flat algorithm."""
@@ -61,13 +70,15 @@ class AsynchronousRun:
         def make(name: str, size: int) -> Strategy | EdgeRounds:
             edge = make_edge(name, size)
             assert isinstance(edge, Strategy)
-            return AsynchronousEdge(edge, tuple(self.clients), self.tier, self.seconds_of_client)
+            pace = None if self.is_timed else self.seconds_of_client
+            return AsynchronousEdge(edge, tuple(self.clients), self.tier, pace)
 
         return make
 
     def over_edges(self, *arguments: Any, **options: Any) -> Hierarchical:
         """Return edges under a cloud that does not wait for them; parameters as of `Hierarchical`."""
-        return AsynchronousHierarchical(*arguments, tier=self.tier, pace=self.seconds_of_edge, **options)
+        pace = None if self.is_timed else self.seconds_of_edge
+        return AsynchronousHierarchical(*arguments, tier=self.tier, pace=pace, **options)
 
     def seconds_of_client(self, node_id: int, number: int) -> float:
         """Return what a client takes for its round of a number."""
@@ -98,6 +109,7 @@ def asynchronous_run(
     *,
     is_flat: bool,
     edge_rounds: int,
+    is_timed: bool = False,
 ) -> AsynchronousRun | None:
     """Return the asynchronous tier of a run; None for a run that waits for all.
 
@@ -117,6 +129,8 @@ def asynchronous_run(
         The clients are under the cloud.
     edge_rounds : int
         Edge rounds of an edge's part.
+    is_timed : bool (default: False)
+        Whether the clock is the one on the wall.
 
     Raises
     ------
@@ -129,15 +143,15 @@ def asynchronous_run(
     num_nodes = num_clients if is_flat else len(topology)
     tier = AsynchronousTier(
         mode_of(section, num_nodes),
-        EventClock(),
+        WallClock() if is_timed else SimulatedClock(EventClock()),
         num_nodes,
         "clients" if is_flat else "edges",
         clients=0 if is_flat else num_clients,
         concurrency=section.concurrency,
         max_staleness=section.max_staleness,
     )
-    seconds = None if world else client_seconds(section, seed, num_clients)
-    return AsynchronousRun(tier, client_of, seconds, world, 1 if is_flat else edge_rounds)
+    seconds = None if world or is_timed else client_seconds(section, seed, num_clients)
+    return AsynchronousRun(tier, client_of, seconds, world, 1 if is_flat else edge_rounds, is_timed)
 
 
 def mode_of(section: Asynchrony, num_nodes: int) -> Mode:

@@ -172,7 +172,7 @@ def _run_with(
         StateSaver(folder, hierarchical, engine, world, task.data_fingerprint(), federation.edges),
     ]
     if config.algorithm.has_model:
-        observers.insert(0, ServerEvaluation(model, frozen, task, device, hierarchical))
+        observers.insert(0, ServerEvaluation(model, frozen, task, device, config.report.evaluate_every))
     model.to(device)
     if state is None and config.algorithm.has_model and config.report.evaluate_every:
         here = config.federation.num_clients if config.engine != "flower" else 0

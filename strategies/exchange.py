@@ -2,12 +2,13 @@
 
 A conversation is a generator: it yields the messages it wants sent, is resumed with their replies, and returns
 its result. An ordinary Flower round is a conversation of one exchange, a split round one of many. A conversation may
-yield other conversations as well, and is resumed with their results: so a tier holds those of its edges.
+yield other conversations as well, and is resumed with their results: so a tier holds those of its edges. Or it lets
+them go on beside itself, and waits for whatever it wants: so a tier waits for nobody.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -18,7 +19,7 @@ from flwr.serverapp import Grid
 from espalier.clients.messages import goes_on
 
 Result = TypeVar("Result")
-Exchanges = Generator["list[Message] | Together", Any, Result]
+Exchanges = Generator["Step", Any, Result]
 
 Direction = Literal["downlink", "uplink"]
 OnMessage = Callable[[str, Direction, Message], None]
@@ -59,6 +60,38 @@ class Together:
     """
 
     conversations: Mapping[str, Exchanges[Any]]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Conversations to yield that go on by themselves: whoever yields them is resumed at once, with None.
+
+    They go on until they are over, also when the conversation that yielded them is over before, as long as their
+    `Conversations` run anything. What they return is nobody's: they tell what there is to tell themselves.
+
+    Parameters
+    ----------
+    conversations : Sequence[Exchanges]
+        Generators. Their messages are reported with the path of the conversation that yields them.
+    """
+
+    conversations: Sequence[Exchanges[Any]]
+
+
+@dataclass(frozen=True)
+class Until:
+    """A condition to yield: the conversation is resumed, with None, when it holds.
+
+    Parameters
+    ----------
+    is_over : Callable[[], bool]
+        Asked before every look at the grid.
+    """
+
+    is_over: Callable[[], bool]
+
+
+Step = list[Message] | Together | Beside | Until
 
 
 class _Patience:
@@ -131,23 +164,13 @@ class _Exchange:
         return Message(error, reply_to=message)
 
 
-def converse(
-    grid: Grid,
-    conversations: Mapping[str, Exchanges[Any]],
-    *,
-    timeout_seconds: float | None = None,
-    poll_seconds: float = 0.05,
-    on_message: OnMessage | None = None,
-) -> dict[str, Any]:
-    """Run conversations side by side; each goes on as soon as its own replies are in.
+class Conversations:
+    """Runs conversations side by side; each goes on as soon as its own replies are in.
 
     Parameters
     ----------
     grid : Grid
         Carries the messages.
-    conversations : Mapping[str, Exchanges]
-        Generators by name. Each is resumed with one reply per message, in the order of its messages. The reply
-        of a node that could not be reached or is late is an error reply.
     timeout_seconds : float, optional (default: None)
         How long a node's replies are waited for: those to all messages of its part of a round together, see
         `espalier.clients.messages.goes_on`. None waits for ever.
@@ -157,16 +180,57 @@ def converse(
         Called with (path, "downlink" | "uplink", message) for every message sent and every reply used. The path of a
         conversation is its name, after those of the conversations that it runs in: ``"site-1/room-2"``.
 
-    Returns
-    -------
-    dict[str, Any]
-        What each conversation returned, in the order of `conversations`.
+    Notes
+    -----
+    What was let go `Beside` others goes on in the next `run`, too.
     """
-    results: dict[str, Any] = {}
-    running: dict[_Exchange, tuple[str, Callable[[list[Message]], None]]] = {}
-    ready: deque[Callable[[], None]] = deque()  # to go on with conversations whose `Together` is over
 
-    def begin(conversations: Mapping[str, Exchanges[Any]], path: str, over: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        timeout_seconds: float | None = None,
+        poll_seconds: float = 0.05,
+        on_message: OnMessage | None = None,
+    ) -> None:
+        self._grid = grid
+        self._timeout_seconds = timeout_seconds
+        self._poll_seconds = poll_seconds
+        self._on_message = on_message
+        self._running: dict[_Exchange, tuple[str, Callable[[list[Message]], None]]] = {}
+        self._waiting: list[tuple[Until, Callable[[None], None]]] = []
+        self._ready: deque[Callable[[], None]] = deque()  # to go on with conversations that wait for no message
+
+    def run(self, conversations: Mapping[str, Exchanges[Any]]) -> dict[str, Any]:
+        """Run conversations until they are over.
+
+        Parameters
+        ----------
+        conversations : Mapping[str, Exchanges]
+            Generators by name. Each is resumed with one reply per message, in the order of its messages. The reply
+            of a node that could not be reached or is late is an error reply.
+
+        Returns
+        -------
+        dict[str, Any]
+            What each conversation returned, in the order of `conversations`.
+        """
+        ended: list[dict[str, Any]] = []
+        self._begin(conversations, "", ended.append)
+        pause = self._poll_seconds
+        while True:
+            self._settle()
+            if ended:
+                return ended[0]
+            num_replies, went_on = self._pull(), self._go_on()
+            pause = self._poll_seconds if went_on else pause
+            if not num_replies and not self._ready:
+                time.sleep(pause)
+                pause = min(2 * pause, MAX_POLL_SECONDS)
+
+    def _begin(
+        self, conversations: Mapping[str, Exchanges[Any]], path: str, over: Callable[[dict[str, Any]], None]
+    ) -> None:
         """Start conversations; `over` is called with the results of all."""
         results, going_on = dict.fromkeys(conversations), set(conversations)
 
@@ -177,12 +241,12 @@ def converse(
                 over(results)
 
         for name, conversation in conversations.items():
-            resume(conversation, path_of(path, name), partial(end, name), _Patience(timeout_seconds), None)
+            self._resume(conversation, path_of(path, name), partial(end, name), _Patience(self._timeout_seconds), None)
         if not conversations:
             over(results)
 
-    def resume(
-        conversation: Exchanges[Any], path: str, end: Callable[[Any], None], patience: _Patience, answer: Any
+    def _resume(
+        self, conversation: Exchanges[Any], path: str, end: Callable[[Any], None], patience: _Patience, answer: Any
     ) -> None:
         """Go on with a conversation; `end` is called with its result."""
         try:
@@ -190,39 +254,62 @@ def converse(
         except StopIteration as stop:
             end(stop.value)
             return
-        go_on = partial(resume, conversation, path, end, patience)
+        go_on = partial(self._resume, conversation, path, end, patience)
         if isinstance(step, Together):
-            begin(step.conversations, path, lambda results: ready.append(partial(go_on, results)))
-            return
-        running[_Exchange(grid, step, patience)] = path, go_on
-        report(path, "downlink", step)
+            self._begin(step.conversations, path, lambda results: self._ready.append(partial(go_on, results)))
+        elif isinstance(step, Beside):
+            for one in step.conversations:
+                self._resume(one, path, lambda result: None, _Patience(self._timeout_seconds), None)
+            self._ready.append(partial(go_on, None))
+        elif isinstance(step, Until):
+            self._waiting.append((step, go_on))
+        else:
+            self._running[_Exchange(self._grid, step, patience)] = path, go_on
+            self._report(path, "downlink", step)
 
-    def report(path: str, direction: Direction, messages: list[Message]) -> None:
-        if on_message is not None:
-            for message in messages:
-                on_message(path, direction, message)
-
-    begin(conversations, "", results.update)
-    pause = poll_seconds
-    while running or ready:
-        while ready:
-            ready.popleft()()
-        waiting = {message_id: exchange for exchange in running for message_id in exchange.waiting}
-        replies = list(grid.pull_messages(sorted(waiting))) if waiting else []
+    def _pull(self) -> int:
+        """Take the replies that are in; return how many there are."""
+        waiting = {message_id: exchange for exchange in self._running for message_id in exchange.waiting}
+        replies = list(self._grid.pull_messages(sorted(waiting))) if waiting else []
         for reply in replies:
             # A reply that nobody waits for (any more) is nobody's.
             if exchange := waiting.pop(reply.metadata.reply_to_message_id, None):
                 exchange.take(reply)
-        for exchange in [exchange for exchange in running if exchange.is_over()]:
-            path, go_on = running.pop(exchange)
+        return len(replies)
+
+    def _settle(self) -> None:
+        """Go on with the conversations that wait for no message, as far as they come."""
+        while True:
+            while self._ready:
+                self._ready.popleft()()
+            waiting, self._waiting = self._waiting, []
+            for until, go_on in waiting:
+                if until.is_over():
+                    self._ready.append(partial(go_on, None))
+                else:
+                    self._waiting.append((until, go_on))
+            if not self._ready:
+                return
+
+    def _go_on(self) -> bool:
+        """Go on with the conversations whose replies are in, or too late; return whether there was one."""
+        over = [exchange for exchange in self._running if exchange.is_over()]
+        for exchange in over:
+            path, go_on = self._running.pop(exchange)
             answers = exchange.replies()
-            report(path, "uplink", answers)
+            self._report(path, "uplink", answers)
             go_on(answers)
-            pause = poll_seconds
-        if not replies and running and not ready:
-            time.sleep(pause)
-            pause = min(2 * pause, MAX_POLL_SECONDS)
-    return results
+        return bool(over)
+
+    def _report(self, path: str, direction: Direction, messages: list[Message]) -> None:
+        if self._on_message is not None:
+            for message in messages:
+                self._on_message(path, direction, message)
+
+
+def converse(grid: Grid, conversations: Mapping[str, Exchanges[Any]], **options: Any) -> dict[str, Any]:
+    """Run conversations side by side and return their results; `options` as of `Conversations`."""
+    return Conversations(grid, **options).run(conversations)
 
 
 def path_of(*names: str) -> str:
@@ -231,14 +318,22 @@ def path_of(*names: str) -> str:
 
 
 def answered(conversation: Exchanges[Result], answer: Callable[[Any], Exchanges[Any]]) -> Exchanges[Result]:
-    """Run a conversation whose steps are answered by another: `answer` gets what it yields and returns the answer."""
+    """Run a conversation whose steps are answered by another: `answer` gets what it yields and returns the answer.
+
+    It answers the messages of those that go on `Beside` it as well.
+    """
     answers = None
     while True:
         try:
             step = conversation.send(answers)
         except StopIteration as stop:
             return stop.value
-        answers = yield from answer(step)
+        if isinstance(step, Beside):
+            answers = yield Beside([answered(one, answer) for one in step.conversations])
+        elif isinstance(step, Until):
+            answers = yield step
+        else:
+            answers = yield from answer(step)
 
 
 def ask(grid: Grid, messages: list[Message], *, timeout_seconds: float | None = None) -> list[Message]:

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from .attendance import Attendance
 from .edges import EdgeRounds, StrategyEdge, check_minimum, edge_of, innermost
-from .exchange import EDGE_FAILED, Exchanges, Together, answered, converse
+from .exchange import EDGE_FAILED, Conversations, Exchanges, Together, answered
 from .guard import Guard, UpdateGuard
 from .outcomes import EVERYBODY, EdgeOutcome, Evaluation, Round, Update
 from .place import Observer, Place
@@ -171,15 +171,15 @@ class Hierarchical:
             Sent along with every instruction to train, or to evaluate.
         """
         train_config, evaluate_config = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+        conversations = Conversations(  # of all rounds: what a tier does not wait for goes on in the next
+            grid,
+            timeout_seconds=timeout,
+            poll_seconds=self.poll_seconds,
+            on_message=partial(self._place.notice, "edge"),
+        )
 
         def run(conversation: Exchanges[Any], when: str) -> Any:
-            result = converse(
-                grid,
-                {"": labelled("cloud", conversation)},
-                timeout_seconds=timeout,
-                poll_seconds=self.poll_seconds,
-                on_message=partial(self._place.notice, "edge"),
-            )[""]
+            result = conversations.run({"": labelled("cloud", conversation)})[""]
             for failure in _own(result.failures):
                 logger.log(WARNING, "%s: %s", when, failure.reason)
             return result

@@ -94,6 +94,14 @@ class RunConfig(Section):
         return self.algorithm.rule or (PlanRule() if self.plan.selection == "resource-aware" else None)
 
     @property
+    def by_wall_clock(self) -> bool:
+        """True where a tier that waits for nobody goes by the clock on the wall."""
+        own = self.asynchrony
+        if own.mode == "off":
+            return False
+        return own.clock == "wall" or (own.clock == "auto" and self.deploy.role == "cloud")
+
+    @property
     def is_flat(self) -> bool:
         """True where the clients are under the cloud."""
         return self.algorithm.is_flat(self.federation.num_edges)

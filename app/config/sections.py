@@ -345,12 +345,14 @@ class Caching(Section):
 
 
 class Asynchrony(Section):
-    """Tiers that do not wait for their slowest, on a simulated clock."""
+    """Tiers that do not wait for their slowest."""
 
     name = "async"
 
     mode: Literal["off", "fedbuff", "fedasync", "semi-synchronous"] = "off"
     """When the cloud aggregates what edges, or in a flat algorithm clients, send; off waits for all in every round."""
+    clock: Literal["auto", "simulated", "wall"] = "auto"
+    """What time is: simulated, or that of the clock on the wall; auto is wall with deploy.role = "cloud"."""
     buffer_size: NotNegative = 0
     """fedbuff: updates in an aggregation (the paper's K); 0 is half of the edges, or clients."""
     staleness: StalenessSetting = StalenessWeight("polynomial", (0.5,), "polynomial(0.5)")
@@ -362,7 +364,7 @@ class Asynchrony(Section):
     mixing: Annotated[float, Field(gt=0, le=1)] = 0.6
     """fedasync: what an update without staleness is of the new model (the paper's alpha)."""
     deadline_seconds: Annotated[float, Field(ge=0, le=1e9)] = 0.0
-    """semi-synchronous: simulated seconds after which what is in is aggregated; 0 waits for all."""
+    """semi-synchronous: seconds by the clock after which what is in is aggregated; 0 waits for all."""
     median_seconds: Annotated[float, Field(gt=0, le=1e9)] = 60.0
     """Median over clients of an edge round's simulated time, where no radio world says it."""
     sigma: Annotated[float, Field(ge=0, le=10)] = 1.0

@@ -215,11 +215,9 @@ def _check_role(config: RunConfig) -> None:
 def _check_asynchrony(config: RunConfig) -> None:
     """Refuse asynchronous tiers where somebody has to be waited for, or nobody knows how long clients take."""
     own, algorithm = config.asynchrony, config.algorithm
-    if own.mode == "off":
+    if own.mode == "off" or config.deploy.role == "edge":  # an edge waits for its own clients
         return
-    if config.deploy.role != "server":
-        allowed = f"'off' for deploy.role = {config.deploy.role!r}: asynchronous tiers go by a simulated clock"
-        raise bad_value("async.mode", own.mode, allowed)
+    _check_clock(config)
     if config.plan.resources == "measured":
         raise bad_value("async.mode", own.mode, "'off' for plan.resources = 'measured': the clock is simulated")
     nodes, unit = config.edges, "num-edges"
@@ -235,6 +233,18 @@ def _check_asynchrony(config: RunConfig) -> None:
             raise bad_value("participation", config.federation.participation, allowed)
     if own.concurrency > nodes:
         raise bad_value("async.concurrency", own.concurrency, f"at most {unit} = {nodes}, or 0 for all")
+
+
+def _check_clock(config: RunConfig) -> None:
+    """Refuse a clock that does not show how long those take who train."""
+    clock = config.asynchrony.clock
+    if clock == "simulated" and config.deploy.role == "cloud":
+        raise bad_value("async.clock", clock, "'auto' or 'wall' for deploy.role = 'cloud'")
+    if clock == "wall" and config.engine != "flower":
+        allowed = f"'auto' or 'simulated' for engine = {config.engine!r}, whose clients take turns"
+        raise bad_value("async.clock", clock, allowed)
+    if config.by_wall_clock and config.rule:
+        raise bad_value("async.mode", config.asynchrony.mode, "'off' for plans of rounds by the clock on the wall")
 
 
 def _check_plans(config: RunConfig, rule: PlanRule) -> None:

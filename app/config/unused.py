@@ -128,6 +128,9 @@ def _asynchrony_without_use(config: RunConfig, keys: Iterable[str]) -> Iterable[
     if own.mode == "off":
         yield keys, why
         return
+    if config.deploy.role == "edge":
+        yield keys, "an edge waits for its own clients"
+        return
     if own.mode != "fedbuff":
         yield ("async.buffer-size",), why
     if own.mode != "fedasync":
@@ -136,7 +139,9 @@ def _asynchrony_without_use(config: RunConfig, keys: Iterable[str]) -> Iterable[
         yield ("async.deadline-seconds",), why
     elif not own.deadline_seconds:
         yield ("async.staleness", "async.max-staleness"), "with async.deadline-seconds = 0 no update is late"
-    if config.rule:
+    if config.by_wall_clock:
+        yield ("async.median-seconds", "async.sigma", "async.trace"), "the clock on the wall shows how long it takes"
+    elif config.rule:
         yield ("async.median-seconds", "async.sigma", "async.trace"), "plans say how long clients take"
     elif own.trace:
         yield ("async.median-seconds", "async.sigma"), "async.trace says how long clients take"

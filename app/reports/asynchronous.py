@@ -1,6 +1,6 @@
 """What is reported of a tier that waits for nobody, from the global lines of ``metrics.jsonl``."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,28 +13,34 @@ def asynchronous_summary(rounds: Sequence[Line]) -> Line:
     Returns
     -------
     dict
-        ``simulated_seconds``, and ``async``: updates by ``staleness``, those that were ``too_old``, and the
-        ``idle_share`` of edges and clients, a mean over the time of the rounds that have one.
+        ``simulated_seconds``, where time is simulated, and ``async``: updates by ``staleness``, those that were
+        ``too_old``, and the ``idle_share`` of edges and clients, a mean over the time of the rounds that have one.
     """
     own = [line for line in rounds if "async" in line]
     if not own:
         return {}
-    idle, known = Counter[str](), Counter[str]()  # seconds by unit: idle, and of rounds of which that is known
+    # Seconds by unit: idle, and of rounds of which that is known.
+    idle, known = defaultdict[str, float](float), defaultdict[str, float](float)
     before = 0.0
     for line in own:
-        seconds = line["simulated_seconds"] - before
+        seconds = seconds_of(line) - before
         for unit, share in line["async"]["idle_share"].items():
             idle[unit] += share * seconds
             known[unit] += seconds
-        before = line["simulated_seconds"]
+        before = seconds_of(line)
     return {
-        "simulated_seconds": before,
+        **({"simulated_seconds": before} if "simulated_seconds" in own[-1] else {}),
         "async": {
             "staleness": {str(staleness): count for staleness, count in sorted(staleness_counts(own).items())},
             "too_old": sum(line["async"]["too_old"] for line in own),
             "idle_share": {unit: idle[unit] / seconds for unit, seconds in known.items() if seconds},
         },
     }
+
+
+def seconds_of(line: Line) -> float:
+    """Return the time of a global line by the run's clock: the simulated one, or the one on the wall."""
+    return float(line["simulated_seconds" if "simulated_seconds" in line else "wall_seconds"])
 
 
 def staleness_counts(rounds: Sequence[Line]) -> Counter[int]:

@@ -6,13 +6,13 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from espalier.app.reports.asynchronous import staleness_counts
+from espalier.app.reports.asynchronous import seconds_of, staleness_counts
 from espalier.app.reports.metrics import figure_names
 from espalier.app.reports.plots import BLUE, ORANGE, Line, number, save_plot
 
 
 def draw_asynchronous_plot(folder: Path, title: str, lines: Sequence[Line]) -> list[Path]:
-    """Write ``async.png``: a figure over simulated seconds, updates by staleness, and idle shares.
+    """Write ``async.png``: a figure over seconds, updates by staleness, and idle shares.
 
     Parameters
     ----------
@@ -33,18 +33,19 @@ def _draw(axes: Sequence[Axes], rounds: Sequence[Line]) -> None:
     over_time, histogram, idle = axes
     evaluated = [line for line in rounds if line.get("test")]
     name = figure_names(evaluated[-1]["test"] if evaluated else None)[0]
-    seconds = [line["simulated_seconds"] for line in evaluated]
+    axis = "simulated seconds" if "simulated_seconds" in rounds[-1] else "seconds"
+    seconds = [seconds_of(line) for line in evaluated]
     over_time.plot(seconds, [number(line["test"][name]) for line in evaluated], color=BLUE, marker="o", ms=3)
-    over_time.set(xlabel="simulated seconds", ylabel=f"test {name}, whole test pool")
+    over_time.set(xlabel=axis, ylabel=f"test {name}, whole test pool")
     counts = staleness_counts(rounds)
     histogram.bar(list(counts), list(counts.values()), color=BLUE, width=0.8)
     histogram.set(xlabel="staleness (aggregations)", ylabel="updates")
     histogram.xaxis.set_major_locator(MaxNLocator(integer=True))
     for unit, color in (("edges", ORANGE), ("clients", BLUE)):
-        if shares := [(line["simulated_seconds"], line["async"]["idle_share"].get(unit)) for line in rounds]:
+        if shares := [(seconds_of(line), line["async"]["idle_share"].get(unit)) for line in rounds]:
             drawn = [(time, share) for time, share in shares if share is not None]
             if drawn:
                 idle.plot(*zip(*drawn, strict=True), color=color, drawstyle="steps-pre", label=unit)
-    idle.set(xlabel="simulated seconds", ylabel="idle share", ylim=(0, 1))
+    idle.set(xlabel=axis, ylabel="idle share", ylim=(0, 1))
     if idle.lines:
         idle.legend(frameon=False, fontsize=8)

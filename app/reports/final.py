@@ -165,7 +165,12 @@ def _resource_lines(summary: Mapping[str, Any]) -> list[str]:
             result.append(f"energy as planned: {joules['total']:.4g} J, {share}; {nobody}")
     if own := summary.get("async"):
         idle = "".join(f", {unit} idle {share:.0%} of it" for unit, share in own["idle_share"].items())
-        result.append(f"simulated time: {summary['simulated_seconds']:.1f} s{idle}; {own['too_old']} updates too old")
+        time = (
+            f"simulated time: {summary['simulated_seconds']:.1f} s"
+            if "simulated_seconds" in summary
+            else f"time: {summary['wall_seconds']:.1f} s"
+        )
+        result.append(f"{time}{idle}; {own['too_old']} updates too old")
     return result
 
 

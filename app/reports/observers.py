@@ -61,7 +61,7 @@ class RoundObserver(Protocol):
 
 @dataclass(frozen=True)
 class ServerEvaluation:
-    """Evaluates the global model on the whole test pool, in the rounds in which the nodes evaluate it.
+    """Evaluates the global model on the whole test pool, in every so many rounds and in the last.
 
     Parameters
     ----------
@@ -73,15 +73,15 @@ class ServerEvaluation:
         Has the test pool.
     device : torch.device
         Where the model is.
-    hierarchical : Hierarchical
-        Knows the rounds.
+    every : int
+        So many; 0: only in the last.
     """
 
     model: nn.Module
     frozen: ArrayRecord
     task: Task
     device: torch.device
-    hierarchical: Hierarchical
+    every: int
 
     @cached_property
     def _pool(self) -> tuple[Examples, Callable[[Any], Any]]:
@@ -89,7 +89,8 @@ class ServerEvaluation:
 
     def round_over(self, report: RoundReport) -> None:
         """Evaluate the round's model."""
-        if self.hierarchical.evaluates_after(report.outcome.number, report.num_rounds):
+        number = report.outcome.number
+        if number == report.num_rounds or (self.every > 0 and number % self.every == 0):
             arrays = ArrayRecord({**report.outcome.arrays, **self.frozen})
             self.model.load_state_dict(arrays.to_torch_state_dict())
             pool, prepare = self._pool
@@ -137,7 +138,7 @@ class WriteMetrics:
             if report.outcome.number == report.num_rounds:
                 line |= plans_at_work(self.world)
         if self.asynchronous:  # whose clock knows that nobody waits for the slowest
-            line |= {"simulated_seconds": self.asynchronous.clock.now, "async": self.asynchronous.take_report()}
+            line |= {**self.asynchronous.clock.figures(), "async": self.asynchronous.take_report()}
         self.folder.append_metrics([*lines, line])
         report.line = line
         if self.tracker is not None:

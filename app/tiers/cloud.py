@@ -46,7 +46,7 @@ OWN_KEYS = frozenset(
         "stack",
     }
 )
-OWN_PREFIXES = ("stream.", "deploy.", "ray.")
+OWN_PREFIXES = ("async.", "stream.", "deploy.", "ray.")
 NOT_OWN = ("stream.payload",)
 
 

@@ -1,10 +1,12 @@
 """Asynchronous tiers: a tier aggregates when enough updates are in, and waits for nobody."""
 
 from .clients import AsynchronousEdge
+from .clocks import Clock, SimulatedClock, WallClock
+from .flights import Pace, Taken
 from .hierarchy import AsynchronousHierarchical, EdgePace
 from .modes import FedAsync, FedBuff, Mode, SemiSynchronous
 from .staleness import Staleness, constant, hinge, polynomial
-from .tier import AsynchronousTier, Clock, Pace, Taken
+from .tier import AsynchronousTier
 
 __all__ = [
     "AsynchronousEdge",
@@ -17,8 +19,10 @@ __all__ = [
     "Mode",
     "Pace",
     "SemiSynchronous",
+    "SimulatedClock",
     "Staleness",
     "Taken",
+    "WallClock",
     "constant",
     "hinge",
     "polynomial",

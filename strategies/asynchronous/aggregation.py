@@ -14,7 +14,8 @@ from ..exchange import Exchanges
 from ..outcomes import Update
 from ..screening import Failure, weight_of
 from ..views import MemberGrid
-from .tier import Arrival, AsynchronousTier, Part
+from .flights import Arrival, Part
+from .tier import AsynchronousTier
 
 ARRAYS, CONFIG = "arrays", "config"
 # Lets nodes begin, given the strategy's instruction and the number of their own rounds for each.

@@ -14,7 +14,8 @@ from ..outcomes import Update
 from ..screening import reason_of
 from ..views import MemberGrid
 from .aggregation import asynchronous_round
-from .tier import Arrival, AsynchronousTier, Pace, Part, Taken
+from .flights import Arrival, Pace, Part, Taken
+from .tier import AsynchronousTier
 
 
 class AsynchronousEdge(StrategyEdge):
@@ -28,15 +29,17 @@ class AsynchronousEdge(StrategyEdge):
         Node ids of all clients, in client order.
     tier : AsynchronousTier
         When to aggregate, and the clock.
-    pace : Callable[[int, int], float]
-        The seconds that a client takes, by its node id and the number of its own round.
+    pace : Callable[[int, int], float], optional (default: None)
+        The seconds that a client takes, by its node id and the number of its own round; None: the clock shows them.
 
     Notes
     -----
     Clients count rounds of their own, from 1, which their instructions have as ``server-round``.
     """
 
-    def __init__(self, strategy: Strategy, nodes: Sequence[int], tier: AsynchronousTier, pace: Pace) -> None:
+    def __init__(
+        self, strategy: Strategy, nodes: Sequence[int], tier: AsynchronousTier, pace: Pace | None = None
+    ) -> None:
         super().__init__(strategy)
         self.tier = tier
         self._nodes = tuple(nodes)
@@ -51,7 +54,7 @@ class AsynchronousEdge(StrategyEdge):
             replies = yield [_numbered(message, number) for message, number in instructions.values()]
             parts = {}
             for (node, (_, number)), reply in zip(instructions.items(), replies, strict=True):
-                taken = Taken(self._pace(self._nodes[node], number))
+                taken = Taken(self._pace(self._nodes[node], number)) if self._pace else None
                 if reply.has_error():
                     parts[node] = Part(None, reason_of(reply.error), taken)
                 else:
@@ -76,7 +79,7 @@ class AsynchronousEdge(StrategyEdge):
 
 def _contents(arrivals: Sequence[Arrival]) -> list[RecordDict]:
     """Return what clients replied."""
-    return [arrival.flight.part.content or RecordDict() for arrival in arrivals]
+    return [arrival.flight.known.content or RecordDict() for arrival in arrivals]
 
 
 def _numbered(message: Message, number: int) -> Message:

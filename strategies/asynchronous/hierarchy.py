@@ -14,7 +14,8 @@ from ..hierarchical import ARRAYS, METRICS, Hierarchical, arrays_and_config, met
 from ..outcomes import EdgeOutcome, Update
 from ..topology import Topology
 from .aggregation import asynchronous_round
-from .tier import Arrival, AsynchronousTier, Part, Taken
+from .flights import Arrival, Part, Taken
+from .tier import AsynchronousTier
 
 EdgePace = Callable[[str, int, EdgeOutcome], Taken]
 """Returns how long an edge took for its own global round of a number, from 1, by what it did."""
@@ -32,8 +33,8 @@ class AsynchronousHierarchical(Hierarchical):
         As for `Hierarchical`.
     tier : AsynchronousTier
         When to aggregate, and the clock.
-    pace : Callable[[str, int, EdgeOutcome], Taken]
-        How long an edge took.
+    pace : Callable[[str, int, EdgeOutcome], Taken], optional (default: None)
+        How long an edge took; None: the clock shows it.
     **options : Any
         Other parameters of `Hierarchical`.
 
@@ -49,7 +50,7 @@ class AsynchronousHierarchical(Hierarchical):
         topology: Topology,
         *,
         tier: AsynchronousTier,
-        pace: EdgePace,
+        pace: EdgePace | None = None,
         **options: Any,
     ) -> None:
         super().__init__(cloud, make_edge, topology, **options)
@@ -105,7 +106,7 @@ class AsynchronousHierarchical(Hierarchical):
         self.tier.load_state_dict(state["tier"], self._nodes)
 
     def _part(self, name: str, number: int, outcome: EdgeOutcome) -> Part:
-        taken = self._pace(name, number, outcome)
+        taken = self._pace(name, number, outcome) if self._pace else None
         if outcome.arrays is None:
             return Part(None, "no edge round gave a model", taken, outcome)
         metrics = self._metrics(outcome.metrics, outcome.weight)
@@ -113,17 +114,17 @@ class AsynchronousHierarchical(Hierarchical):
 
     def _contents(self, arrivals: Sequence[Arrival]) -> list[RecordDict]:
         """Return the edges' replies; one that kept its model has the mean of the others' metrics."""
-        outcomes = [arrival.flight.part.outcome for arrival in arrivals]
+        outcomes = [arrival.flight.known.outcome for arrival in arrivals]
         known = [outcome for outcome in outcomes if outcome is not None]
         return [
-            RecordDict({**(arrival.flight.part.content or {}), METRICS: self._metrics(metrics, outcome.weight)})
+            RecordDict({**(arrival.flight.known.content or {}), METRICS: self._metrics(metrics, outcome.weight)})
             for arrival, outcome, metrics in zip(arrivals, known, metrics_of_all(known), strict=True)
         ]
 
     def _notice_uplinks(self, arrivals: Sequence[Arrival]) -> None:
         """Tell the observers of the edges' replies."""
         for arrival in arrivals:
-            if (content := arrival.flight.part.content) is not None:
+            if (content := arrival.flight.known.content) is not None:
                 name = self._edge_of_id[arrival.flight.node + 1]
                 reply = Message(content, dst_node_id=arrival.flight.node + 1, message_type="train")
                 self._place.notice(self._place.tier, self._place.path_to(name), "uplink", reply)
@@ -132,7 +133,7 @@ class AsynchronousHierarchical(Hierarchical):
         """Return what edges have done whose parts are over; an edge that came twice has done both."""
         outcomes: dict[str, EdgeOutcome] = {}
         for arrival in arrivals:
-            name, outcome = self._edge_of_id[arrival.flight.node + 1], arrival.flight.part.outcome
+            name, outcome = self._edge_of_id[arrival.flight.node + 1], arrival.flight.known.outcome
             assert outcome is not None
             arrays = None if arrival.fault else outcome.arrays
             if name in outcomes:

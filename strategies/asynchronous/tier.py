@@ -2,145 +2,21 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from logging import getLogger
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord
 
 from ..exchange import Exchanges
-from ..outcomes import EdgeOutcome, Update
 from ..randomness import derived_seed
-from ..screening import Failure
+from .clocks import Clock
+from .flights import Arrival, Begin, Flight, Part, Taken, flight_from_data, flight_to_data
 from .modes import Mode
 
 logger = getLogger("espalier")
-
-
-class Clock(Protocol):
-    """Says who has ended. Nodes are numbers from 0; who ends at one time comes in their order.
-
-    Attributes
-    ----------
-    now : float
-        Seconds since the start.
-    at_work : list[int]
-        Those who have begun and were not yet taken.
-    """
-
-    @property
-    def now(self) -> float: ...  # noqa: D102
-
-    @property
-    def at_work(self) -> list[int]: ...  # noqa: D102
-
-    def begin(self, node: int, seconds: float) -> None:
-        """Let a node begin what takes so long."""
-
-    def taken(self) -> int | None:
-        """Return a node that has ended, once; None if there is none."""
-
-    def wait(self, until: float = inf) -> None:
-        """Let time pass until a node ends, or until a time."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what must survive an interruption."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
-
-
-@dataclass(frozen=True)
-class Taken:
-    """How long a node took.
-
-    Parameters
-    ----------
-    seconds : float
-        From its begin to its end.
-    client_seconds : float, optional (default: None)
-        Where it is an edge: the sum of what its clients worked in that time; None if nobody knows.
-    """
-
-    seconds: float
-    client_seconds: float | None = None
-
-
-Pace = Callable[[int, int], float]
-"""Returns the seconds that a node, by its id, takes in its round of a number, from 1."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a node gave that began.
-
-    Parameters
-    ----------
-    content : RecordDict, optional
-        Of its reply; None if it failed.
-    fault : str
-        Why it failed.
-    taken : Taken
-        How long it took.
-    outcome : EdgeOutcome, optional (default: None)
-        Where it is an edge.
-    """
-
-    content: RecordDict | None
-    fault: str
-    taken: Taken
-    outcome: EdgeOutcome | None = None
-
-
-@dataclass(frozen=True)
-class Flight:
-    """A node's part, from its begin on.
-
-    Parameters
-    ----------
-    node : int
-        Its number in the tier.
-    version : int
-        Number of the aggregations before the model that it began with.
-    began : float
-        The time.
-    part : Part
-        What it will give.
-    """
-
-    node: int
-    version: int
-    began: float
-    part: Part
-
-    def seconds_within(self, start: float, end: float) -> float:
-        """Return how long it worked between two times."""
-        return max(0.0, min(self.began + self.part.taken.seconds, end) - max(self.began, start))
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """A flight that is over.
-
-    Parameters
-    ----------
-    flight : Flight
-        The flight.
-    staleness : int
-        Aggregations since it began.
-    fault : str
-        Why it can't be used; empty if it can.
-    """
-
-    flight: Flight
-    staleness: int
-    fault: str
-
-
-Begin = Callable[[Mapping[int, int]], Exchanges[Mapping[int, Part]]]
-"""Lets nodes begin, with the number of their own rounds for each, and returns what they give."""
 
 
 class AsynchronousTier:
@@ -231,10 +107,10 @@ class AsynchronousTier:
             while count < size and (node := clock.taken()) is not None:
                 arrival = self._landed(node, version)
                 arrivals.append(arrival)
-                took_time = arrival.flight.part.taken.seconds > 0
+                took_time = arrival.flight.known.seconds > 0
                 if took_time and not arrival.fault:
                     count += 1
-                elif not took_time or arrival.flight.part.content is None:
+                elif not took_time or arrival.flight.known.content is None:
                     # Not again before the next aggregation: at no time, it would fill every buffer by itself.
                     waiting.add(node)
             if count >= size or (count and clock.now >= until):
@@ -249,27 +125,32 @@ class AsynchronousTier:
                     continue
             if not clock.at_work:
                 break
-            clock.wait(until if clock.now < until else inf)
+            yield from clock.wait(until if clock.now < until else inf)
         self._note(start, version, arrivals, name_of)
         return arrivals
 
     def take_report(self) -> dict[str, Any]:
-        """Return the figures of the last round: staleness of its updates, and how long nodes did nothing."""
+        """Return the figures of the last round: its updates and their staleness, and how long nodes did nothing."""
         report, self._report = self._report, {}
         return report
 
     def state_dict(self, position_of: Mapping[int, int]) -> dict[str, Any]:
-        """Return what must survive an interruption; clients by their positions, not by their node ids."""
+        """Return what must survive an interruption; clients by their positions, not by their node ids.
+
+        Nodes that nobody knows yet what they give are not in it: they begin the same round of theirs anew.
+        """
+        known = {node: flight for node, flight in sorted(self._flights.items()) if flight.part is not None}
+        unknown = self._flights.keys() - known.keys()
         return {
             "clock": self.clock.state_dict(),
-            "numbers": dict(self._numbers),
-            "models": {flight.version: self._models[flight.version] for flight in self._flights.values()},
-            "flights": [_flight_to_data(self._flights[node], position_of) for node in sorted(self._flights)],
+            "numbers": {node: number - (node in unknown) for node, number in self._numbers.items()},
+            "models": {flight.version: self._models[flight.version] for flight in known.values()},
+            "flights": [flight_to_data(flight, position_of) for flight in known.values()],
         }
 
     def load_state_dict(self, state: Mapping[str, Any], node_ids: Sequence[int]) -> None:
         """Take back what `state_dict` returned, with the node ids of the positions."""
-        flights = [_flight_from_data(data, node_ids) for data in state["flights"]]
+        flights = [flight_from_data(data, node_ids) for data in state["flights"]]
         self.clock.load_state_dict(state["clock"])
         self._numbers = dict(state["numbers"])
         self._models = dict(state["models"])
@@ -282,17 +163,22 @@ class AsynchronousTier:
         return [idle[i] for i in sorted(order.tolist())]
 
     def _begun(self, version: int, nodes: Sequence[int], begin: Begin) -> Exchanges[None]:
-        """Let nodes begin; what they give is known from then on, and there when the clock says so."""
+        """Let nodes begin; what they give is there when the clock says so."""
         for node in nodes:
             self._numbers[node] = self._numbers.get(node, 0) + 1
-        parts = yield from begin({node: self._numbers[node] for node in nodes})
-        for node in nodes:
-            self._flights[node] = Flight(node, version, self.clock.now, parts[node])
-            self.clock.begin(node, parts[node].taken.seconds)
+            self._flights[node] = Flight(node, version, self.clock.now)
+        yield from self.clock.begin({node: self._numbers[node] for node in nodes}, begin, self._note_part)
+
+    def _note_part(self, node: int, part: Part) -> Part:
+        """Keep what a node gives; how long it took is what the clock shows, unless that is known."""
+        if part.taken is None:
+            part = replace(part, taken=Taken(self.clock.now - self._flights[node].began))
+        self._flights[node] = replace(self._flights[node], part=part)
+        return part
 
     def _landed(self, node: int, version: int) -> Arrival:
         flight = self._flights.pop(node)
-        staleness, fault = version - flight.version, flight.part.fault
+        staleness, fault = version - flight.version, flight.known.fault
         if not fault and self._max_staleness and staleness > self._max_staleness:
             limit = f"async.max-staleness = {self._max_staleness}"
             fault = f"its update began {staleness} aggregations ago ({limit})"
@@ -320,61 +206,28 @@ class AsynchronousTier:
         if end > start:
             within = {id(flight): flight.seconds_within(start, end) for flight in flights}
             idle[self._unit] = 1 - sum(within.values()) / (self._num_nodes * (end - start))
+            taken = [(within[id(f)], f.part.taken) for f in flights if f.part is not None and f.part.taken is not None]
             shares = [
-                within[id(f)] / f.part.taken.seconds * f.part.taken.client_seconds
-                for f in flights
-                if f.part.taken.seconds > 0 and f.part.taken.client_seconds is not None
+                part / own.seconds * own.client_seconds
+                for part, own in taken
+                if own.seconds > 0 and own.client_seconds is not None
             ]
             if self._clients and len(shares) == len(flights):
                 idle["clients"] = 1 - sum(shares) / (self._clients * (end - start))
         self._report = {
             "staleness": {str(staleness): histogram[staleness] for staleness in sorted(histogram)},
-            "too_old": sum(bool(a.fault) and not a.flight.part.fault for a in arrivals),
+            "too_old": sum(bool(a.fault) and not a.flight.known.fault for a in arrivals),
+            "arrivals": [_arrival_line(a, name_of) for a in sorted(arrivals, key=lambda a: a.flight.ends)],
             "at_work": len(self._flights),
             "idle_share": {unit: round(share, 6) for unit, share in idle.items()},
         }
 
 
-def _flight_to_data(flight: Flight, position_of: Mapping[int, int]) -> dict[str, Any]:
-    part = flight.part
-    data: dict[str, Any] = {
-        "node": flight.node,
-        "version": flight.version,
-        "began": flight.began,
-        "content": None if part.content is None else dict(part.content),
-        "fault": part.fault,
-        "seconds": part.taken.seconds,
-        "client_seconds": part.taken.client_seconds,
+def _arrival_line(arrival: Arrival, name_of: Callable[[int], str]) -> dict[str, Any]:
+    """Return what is reported of what came in: who, when by the tier's clock, and how old its model is."""
+    line = {
+        "who": name_of(arrival.flight.node),
+        "seconds": round(arrival.flight.ends, 4),
+        "staleness": arrival.staleness,
     }
-    if part.outcome is not None:
-        data["rounds"] = [
-            {
-                "trained": update.arrays is not None,
-                "metrics": update.metrics,
-                "weight": float(update.weight),
-                "participants": [position_of[n] for n in update.participants],
-                "failures": [(position_of.get(f.node_id, -1), f.reason) for f in update.failures],
-            }
-            for update in part.outcome.updates
-        ]
-    return data
-
-
-def _flight_from_data(data: Mapping[str, Any], node_ids: Sequence[int]) -> Flight:
-    content = None if data["content"] is None else RecordDict(dict(data["content"]))
-    outcome = None
-    if "rounds" in data:
-        arrays = None if content is None else next(iter(content.array_records.values()))
-        updates = [
-            Update(
-                arrays if one["trained"] else None,
-                one["metrics"],
-                one["weight"],
-                [node_ids[position] for position in one["participants"]],
-                [Failure(node_ids[p] if p >= 0 else 0, reason) for p, reason in one["failures"]],
-            )
-            for one in data["rounds"]
-        ]
-        outcome = EdgeOutcome(arrays, updates, 0.0)  # wall time is nobody's state
-    part = Part(content, data["fault"], Taken(data["seconds"], data["client_seconds"]), outcome)
-    return Flight(data["node"], data["version"], data["began"], part)
+    return line | ({"left_out": arrival.fault} if arrival.fault else {})

@@ -15,6 +15,7 @@ from espalier.strategies.asynchronous import (
     FedAsync,
     FedBuff,
     SemiSynchronous,
+    SimulatedClock,
     Taken,
     constant,
     hinge,
@@ -40,9 +41,8 @@ def over_edges(
     """An asynchronous cloud; edge i takes ``seconds[i]`` for an edge round."""
     topology = toy_topology(grid, len(seconds))
     of = dict(zip(topology, seconds, strict=True))
-    tier = AsynchronousTier(
-        mode, clock or EventClock(), len(of), "edges", concurrency=concurrency, max_staleness=max_staleness
-    )
+    own = SimulatedClock(clock or EventClock())
+    tier = AsynchronousTier(mode, own, len(of), "edges", concurrency=concurrency, max_staleness=max_staleness)
     return AsynchronousHierarchical(
         cloud or FedAvg(**ANY),
         lambda name, size: FedAvg(**ANY),
@@ -59,7 +59,7 @@ def over_clients(grid, mode, seconds, *, strategy=None, concurrency=0, max_stale
     ((name, nodes),) = toy_topology(grid, 1).items()
     of = dict(zip(nodes, seconds, strict=True))
     tier = AsynchronousTier(
-        mode, EventClock(), len(nodes), "clients", concurrency=concurrency, max_staleness=max_staleness
+        mode, SimulatedClock(EventClock()), len(nodes), "clients", concurrency=concurrency, max_staleness=max_staleness
     )
     edge = AsynchronousEdge(strategy or FedAvg(**ANY), nodes, tier, lambda node_id, number: of[node_id])
     return Hierarchical(FedAvg(**ANY), lambda name, size: edge, {name: nodes}, **options), tier

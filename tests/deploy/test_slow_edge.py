@@ -1,0 +1,107 @@
+"""A cloud that waits for nobody, on real processes: an edge host stands still for a while."""
+
+import os
+import signal
+import time
+from contextlib import contextmanager, suppress
+
+import pytest
+from flwr_run import descendants
+from local import run_config, two_tiers
+
+from tests.app.runs import lines, summary
+
+from .faults import PATIENCE_SECONDS, ROOT, command_of, finish, kill_server_app, rounds, start, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.deploy]
+
+# Flower takes a SuperNode for gone, and a run for failed, that it has not heard of for a minute.
+STOPPED_SECONDS = 30
+
+SETTINGS = {
+    "num_clients": 2,
+    "num_edges": 2,
+    "edge_rounds": 1,
+    "local_epochs": 1,
+    "batches_per_epoch": 1,
+    "report.evaluate-every": 0,
+    "async.mode": "fedbuff",
+    "async.buffer-size": 1,
+}
+
+
+def arrivals(folder):
+    """Return the number of the aggregation, the edge and the staleness of all updates so far."""
+    if not (folder / "metrics.jsonl").exists():
+        return []
+    return [
+        (line["round"], one["who"], one["staleness"])
+        for line in lines(folder, "global")
+        for one in line["async"]["arrivals"]
+        if "left_out" not in one
+    ]
+
+
+def rounds_with(folder, edge):
+    return [number for number, who, _ in arrivals(folder) if who == edge]
+
+
+def is_training(edge):
+    """Return whether a device of an edge trains, so that the edge is at work on what the cloud asked for."""
+    return any("flwr-clientapp" in command_of(pid) for node in edge.supernodes for pid in descendants(node.process.pid))
+
+
+@contextmanager
+def stopped(pid):
+    """Stop a process and all that it has started, inside the block."""
+    pids = [pid, *descendants(pid)]
+    for each in pids:
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for each in pids:
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGCONT)
+
+
+def test_the_cloud_goes_on_without_an_edge_that_stands_still_and_takes_its_late_update(tmp_path):
+    results = tmp_path / "results"
+    cloud_role = {"deploy.role": "cloud"}
+    with two_tiers(ROOT, 2, 2, tmp_path / "t", run_config(SETTINGS)) as cloud:
+        start(cloud.environment, results, SETTINGS | cloud_role | {"global_rounds": 100})
+        wait_for(lambda: rounds_with(results, "edge-1"), PATIENCE_SECONDS, "update of edge-1")
+        wait_for(lambda: not is_training(cloud.edges[1]), PATIENCE_SECONDS, "pause of edge-1")
+        wait_for(lambda: is_training(cloud.edges[1]), PATIENCE_SECONDS, "next round of edge-1", pause=0.05)
+        # The edge's SuperLink and its run; its gateway lives, by which it is in flight at the cloud.
+        with stopped(cloud.edges[1].superlink.process.pid):
+            before = rounds(results)
+            time.sleep(STOPPED_SECONDS)
+            wait_for(lambda: rounds(results) > before, 20, "round without edge-1")
+            meanwhile = [who for number, who, _ in arrivals(results) if number > before]
+        assert meanwhile == ["edge-0"] * len(meanwhile) != []
+        wait_for(lambda: rounds_with(results, "edge-1")[-1] > before, PATIENCE_SECONDS, "late update of edge-1")
+        kill_server_app(cloud.superlink)
+        interrupted = rounds(results)
+        settings = SETTINGS | cloud_role | {"global_rounds": interrupted + 3, "resume": str(results)}
+        finish(start(cloud.environment, results, settings), cloud.environment)
+    came = arrivals(results)
+    assert [number for number, _, _ in came] == list(range(1, interrupted + 4))
+    late = check_staleness(came, interrupted, before)
+    assert late >= len(meanwhile)
+    assert all(line["edges_left_out"] == [] for line in lines(results, "global"))
+    assert max(int(t) for t in summary(results)["async"]["staleness"]) >= late
+
+
+def check_staleness(came, interrupted, before):
+    """Check that updates are as stale as they can be; return how stale the first one of edge-1 is after a round.
+
+    With a buffer for one update, who comes begins again after the aggregation, or later if updates are in already.
+    """
+    for edge in ("edge-0", "edge-1"):
+        last = 0
+        for number, staleness in [(n, t) for n, who, t in came if who == edge and n <= interrupted]:
+            assert 0 <= staleness <= number - 1 - last
+            last = number
+    return next(staleness for number, who, staleness in came if who == "edge-1" and number > before)
