@@ -387,4 +387,4 @@ def edges_here(
         make_edge = planned(make_edge, config.rule, config.plan, world, cells_per_edge=cells, spec=spec)
     if config.train.weighting == "equal":
         make_edge = equally_weighted(make_edge)
-    return knowing(make_edge, profiles, task.objective)
+    return knowing(make_edge, profiles, task.objective, validates=config.data.validation_share > 0)

@@ -28,8 +28,12 @@ def personalise(
     *,
     number: int,
     timeout_seconds: float | None,
+    validates: bool = False,
 ) -> None:
-    """Fine-tune the clients' heads from the trained model `arrays` and save those that are here in ``heads.pt``."""
+    """Fine-tune the clients' heads from the trained model `arrays` and save those that are here in ``heads.pt``.
+
+    With `validates` clients tell figures of examples that they hold back, too.
+    """
     edges: dict[str, SplitEdge | RemoteEdge] = {n: innermost(edge) for n, edge in hierarchical.edges.items()}
     results: dict[str, Personalised] = converse(
         grid,
@@ -45,4 +49,4 @@ def personalise(
     heads = {client_of[n]: head for result in results.values() for n, head in result.heads.items()}
     if heads:  # those of clients with a tail stay there
         folder.write_file("heads.pt", lambda file: torch.save(dict(sorted(heads.items())), file))
-    folder.append_metrics([personalised_line(number, results, meter.take(), client_of)])
+    folder.append_metrics([personalised_line(number, results, meter.take(), client_of, validates=validates)])

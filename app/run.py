@@ -21,11 +21,12 @@ from espalier.app.errors import Interrupted, UserError, bad_value
 from espalier.app.memory import keep_memory
 from espalier.app.personalisation import personalise
 from espalier.app.reports.closed_form import closed_form_bits
-from espalier.app.reports.final import write_final_reports
+from espalier.app.reports.final import write_final_reports, write_model
 from espalier.app.reports.folder import ResultsFolder, RunTitle, refuse_used
 from espalier.app.reports.initial import ROUND_0, initial_figures
 from espalier.app.reports.made_by import note_made_by
 from espalier.app.reports.observers import (
+    BestRound,
     RoundObserver,
     ServerEvaluation,
     StateSaver,
@@ -33,7 +34,7 @@ from espalier.app.reports.observers import (
 )
 from espalier.app.reports.progress import BarProgress, LogProgress
 from espalier.app.reports.tracker import Tracker, load_tracker
-from espalier.app.rounds import UnfitStateError, take_back, train
+from espalier.app.rounds import UnfitStateError, take_back, train, unfit_state
 from espalier.app.run_state import RunState
 from espalier.app.tasks.common import compute_device, set_up_torch
 from espalier.app.tasks.task import Task
@@ -159,6 +160,11 @@ def _run_with(
     # Whoever waits for a worker of ours is not late: how long that takes depends on what else it has to do.
     timeout = (config.deploy.reply_timeout or None) if config.engine == "flower" else None
     device = compute_device(config.device)
+    travelling = travelling_weights(config, model)
+    best = BestRound(travelling) if config.data.validation_share else None
+    if best and state:
+        with unfit_state():
+            best.load_state_dict(state.best)
     observers: list[RoundObserver] = [
         WriteMetrics(
             folder,
@@ -168,8 +174,10 @@ def _run_with(
             closed_form,
             tracker,
             federation.asynchronous.tier if federation.asynchronous else None,
+            validates=best is not None,
         ),
-        StateSaver(folder, hierarchical, engine, world, task.data_fingerprint(), federation.edges),
+        *([best] if best else []),
+        StateSaver(folder, hierarchical, engine, world, task.data_fingerprint(), federation.edges, best),
     ]
     if config.algorithm.has_model:
         observers.insert(0, ServerEvaluation(model, frozen, task, device, config.report.evaluate_every))
@@ -180,13 +188,16 @@ def _run_with(
     arrays = train(
         engine,
         hierarchical,
-        travelling_weights(config, model),
+        travelling,
         config.federation.global_rounds,
         observers,
         progress,
         timeout_seconds=timeout,
         state=state,
     )
+    if best and best.arrays is not None:
+        model.load_state_dict(ArrayRecord({**best.arrays, **frozen}).to_torch_state_dict())
+        write_model(folder, "best-model.pt", model)
     model.load_state_dict(ArrayRecord({**arrays, **frozen}).to_torch_state_dict())
     if config.algorithm.splits and config.fine_tune.steps:
         personalise(
@@ -199,6 +210,7 @@ def _run_with(
             federation.meter,
             number=config.federation.global_rounds,
             timeout_seconds=timeout,
+            validates=best is not None,
         )
     write_final_reports(title, folder, model, federation.profiles, hierarchical.topology, closed_form)
 

@@ -28,6 +28,8 @@ class RunState(BaseModel):
         The edges' models; None for an edge that made none.
     strategies, clients, world : dict[str, Any]
         What `Hierarchical`, the engine's clients and `World` keep from round to round.
+    best : dict[str, Any]
+        The best round so far and its model, see `BestRound`; empty where there is none.
     """
 
     model_config = ConfigDict(
@@ -44,6 +46,7 @@ class RunState(BaseModel):
     strategies: dict[str, Any]
     clients: dict[str, Any]
     world: dict[str, Any]
+    best: dict[str, Any] = Field(default_factory=dict)
 
 
 def run_state_of(values: Mapping[str, Any]) -> RunState:

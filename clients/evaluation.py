@@ -1,6 +1,6 @@
 """Evaluation of a model on a client's own test set."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,9 +18,33 @@ BATCH_SIZE = 512
 def evaluate(message: Message, task: ClientTask) -> Message:
     """Answer an instruction to evaluate the weights in the message on the client's test set."""
     task.model.load_state_dict(to_weights(Evaluate.from_content(message.content).arrays))
-    figures = figures_on(task.model, task.test, task.prepare, task.device, task.objective)
-    top = dict(zip(task.top_m, top_accuracies(task), strict=True))
-    return Message(Evaluated(figures, len(task.test), top).to_content(), reply_to=message)
+    figures, held_back = (
+        figures_on(task.model, examples, task.prepare, task.device, task.objective) if examples is not None else {}
+        for examples in (task.test, task.validation)
+    )
+    return Message(evaluated(task, figures, held_back, top_accuracies(task)).to_content(), reply_to=message)
+
+
+def evaluated(
+    task: ClientTask, figures: Mapping[str, float], held_back: Mapping[str, float], shares: Sequence[float]
+) -> Evaluated:
+    """Return what a client tells of a model.
+
+    Parameters
+    ----------
+    task : ClientTask
+        The client's.
+    figures, held_back : Mapping[str, float]
+        On its test examples, and on those held back from training.
+    shares : Sequence[float]
+        Top-M accuracy for each M of `task.top_m`.
+    """
+    top = dict(zip(task.top_m, shares, strict=True))
+    if task.validation is None:
+        return Evaluated(figures, len(task.test), top)
+    # Where none are held back the names are the same, for replies are averaged; their number tells.
+    validation = {name: held_back.get(name, 0.0) for name in figures}
+    return Evaluated(figures, len(task.test), top, validation, len(task.validation))
 
 
 @torch.inference_mode()

@@ -7,16 +7,15 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from .evaluation import figures_of, outputs_on, top_accuracies_of
+from .evaluation import BATCH_SIZE, evaluated, figures_of, outputs_on, top_accuracies_of
 from .messages.arrays import record_of, to_record, to_weights
 from .messages.cut import Cut, as_blocks
 from .messages.head import fine_tuned
 from .messages.split import EvaluateFront, EvaluateOutputs, Features, SplitFeatures, SplitHead, TestActivations
-from .messages.train import Evaluated
 from .nested import take
 from .randomness import client_generator
 from .split import check_registered, label_numbers
-from .task import ClientTask
+from .task import ClientTask, Examples
 from .training import mini_batches
 
 # Record of a node's state: the head that the client fine-tuned, which never leaves it.
@@ -60,12 +59,13 @@ def fine_tune_head(message: Message, context: Context, task: ClientTask) -> Mess
 
 @torch.inference_mode()
 def evaluation_activations(message: Message, context: Context, task: ClientTask) -> Message:
-    """Answer ``evaluate.split_front``: the activations of the test set."""
+    """Answer ``evaluate.split_front``: the activations of the test set, then of what is held back from training."""
     asked = EvaluateFront.from_content(message.content)
     block = _first_blocks(task, asked.cut)
     block.load_state_dict(to_weights(asked.block))
-    activations = TestActivations(list(outputs_on(block, task.test, task.prepare, task.device)))
-    return Message(activations.to_content(), reply_to=message)
+    parts = [task.test] if task.validation is None else [task.test, task.validation]
+    batches = [batch for part in parts for batch in outputs_on(block, part, task.prepare, task.device)]
+    return Message(TestActivations(batches).to_content(), reply_to=message)
 
 
 @torch.inference_mode()
@@ -75,12 +75,12 @@ def evaluate_outputs(message: Message, context: Context, task: ClientTask) -> Me
     outputs = [values.to(task.device) for values in asked.outputs]
     if asked.tail is not None and asked.block is not None:
         outputs = _through_tail(task, context, asked, outputs)
-    if sum(map(len, outputs)) != len(task.test):
-        raise ValueError(f"{sum(map(len, outputs))} outputs for {len(task.test)} test examples")
-    figures = figures_of(outputs, task.test.labels, task.device, task.objective)
+    num_batches = -(-len(task.test) // BATCH_SIZE)  # none has examples of both
+    outputs, rest = outputs[:num_batches], outputs[num_batches:]
+    figures = _figures(outputs, task.test, task, "test")
+    held_back = {} if task.validation is None else _figures(rest, task.validation, task, "validation")
     shares = top_accuracies_of(torch.cat(outputs), task) if task.top_m and outputs else [0.0] * len(task.top_m)
-    top = dict(zip(task.top_m, shares, strict=True))
-    return Message(Evaluated(figures, len(task.test), top).to_content(), reply_to=message)
+    return Message(evaluated(task, figures, held_back, shares).to_content(), reply_to=message)
 
 
 def register_split_evaluation_handlers(app: ClientApp, load_task: Callable[[Context], ClientTask]) -> None:
@@ -93,6 +93,12 @@ def register_split_evaluation_handlers(app: ClientApp, load_task: Callable[[Cont
             @register(action)
             def handle(message: Message, context: Context, handler: Handler = handler) -> Message:
                 return handler(message, context, load_task(context))
+
+
+def _figures(outputs: list[Tensor], examples: Examples, task: ClientTask, what: str) -> dict[str, float]:
+    if sum(map(len, outputs)) != len(examples):
+        raise ValueError(f"{sum(map(len, outputs))} outputs for {len(examples)} {what} examples")
+    return figures_of(outputs, examples.labels, task.device, task.objective)
 
 
 def _first_blocks(task: ClientTask, cut: int) -> nn.Sequential:

@@ -150,6 +150,9 @@ class ClientTask:
     augment : Callable, optional (default: None)
         Changes a mini-batch of training inputs before `prepare`, with draws from the generator (of the CPU) that it is
         given: one for every mini-batch, so that a model which is cut is trained on the same inputs. None: no change.
+    validation : Examples, optional (default: None)
+        Examples held back from training, on which every evaluation tells its figures too; there may be none of them.
+        None: the run holds none back.
     """
 
     model: nn.Module
@@ -168,6 +171,7 @@ class ClientTask:
     objective: Objective = Objective()
     prepare_draws: bool = True
     augment: Callable[[Any, torch.Generator], Any] | None = None
+    validation: Examples | None = None
 
     def num_train(self, server_round: int) -> int:
         """Return the number of training examples in a round."""

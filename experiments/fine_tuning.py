@@ -1,11 +1,13 @@
 """How the number of steps and the rate of fine-tuning decide what personalisation gives.
 
-``python experiments/fine_tuning.py FOLDER ...`` takes the results folders of finished split runs and fine-tunes the
-heads of each with several numbers of steps K and learning rates. It prints, by algorithm, test accuracy and loss, mean
-over clients, with its mean and standard deviation over the runs (seeds), and draws them as ``fine-tuning.png``;
-``--figure PATH`` puts the figure elsewhere. The first row, and the dashed lines, are the global model.
+``python experiments/fine_tuning.py FOLDER ...`` takes the folder of a sweep of split runs, or results folders of
+finished ones, and fine-tunes the heads of each with several numbers of steps K and learning rates. It prints, by
+algorithm, test accuracy and loss, mean over clients, with its mean and standard deviation over the runs (seeds), and
+draws them as ``fine-tuning.png``; ``--figure PATH`` puts the figure elsewhere. The first row, and the dashed lines, are
+the global model. ``--csv PATH`` writes a line for each run and setting.
 """
 
+import csv
 import sys
 from argparse import ArgumentParser
 from collections import defaultdict
@@ -19,6 +21,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from rich.progress import track
 
 from espalier.app.assembly import assemble, checked_task
+from espalier.app.comparison.command import finished_runs
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.saved import saved_config
@@ -84,6 +87,17 @@ def print_table(found: Mapping[str, Sequence[Sequence[Result]]]) -> None:
         print(f"{label:<12}" + "".join(f"{f'{fmean(v):.3f} +- {pstdev(v):.3f}':>18}" for v in values))
 
 
+def write_csv(lines: Sequence[tuple[str, int, Sequence[Result]]], path: Path) -> None:
+    """Write a line for each run, an algorithm and a seed, and each of `SETTINGS`; the global model has K = 0."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["algorithm", "seed", "steps", "rate", ACCURACY, LOSS])
+        for algorithm, seed, results in lines:
+            for setting, result in zip(SETTINGS, results, strict=True):
+                tuned = (setting.num_steps, setting.learning_rate) if setting else (0, 0.0)
+                writer.writerow([algorithm, seed, *tuned, result[ACCURACY], result[LOSS]])
+
+
 def draw(found: Mapping[str, Sequence[Sequence[Result]]], path: Path) -> None:
     """Draw accuracy and loss against the rate, a line per algorithm and K; error bars are one standard deviation."""
     figure = Figure(figsize=(10.0, 3.6), layout="constrained")
@@ -126,18 +140,23 @@ def draw_algorithm(ax: Axes, name: str, runs: Sequence[Sequence[float]], color: 
 def main() -> None:
     """Measure, print and draw."""
     parser = ArgumentParser(description="Fine-tune the heads of finished split runs with several steps and rates.")
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="results folder of a finished run")
+    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="of a sweep, or of a finished run")
     parser.add_argument("--figure", type=Path, default=Path("fine-tuning.png"), help="default: %(default)s")
+    parser.add_argument("--csv", type=Path, help="default: none is written")
     arguments = parser.parse_args()
     quiet_flower()
-    found = defaultdict(list)
+    found, lines = defaultdict(list), []
     try:
-        for folder in track(arguments.folders, "runs"):
-            config = saved_config(folder.absolute())
-            found[config.algorithm.name].append(measure(folder.absolute(), config))
+        for run in track(finished_runs([folder.absolute() for folder in arguments.folders]), "runs"):
+            config = saved_config(run.folder)
+            results = measure(run.folder, config)
+            found[config.algorithm.name].append(results)
+            lines.append((config.algorithm.name, config.seed, results))
     except UserError as error:
         sys.exit(f"error: {error}")
     print_table(found)
+    if arguments.csv:
+        write_csv(lines, arguments.csv)
     draw(found, arguments.figure)
 
 

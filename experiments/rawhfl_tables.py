@@ -1,19 +1,17 @@
 """The RawHFL paper's Tables II to IV: accuracy and energy of every algorithm.
 
-``python experiments/rawhfl_tables.py FOLDER [--tables 2 3 4] [--seeds 0 1 2] [--rows NAME ...] [--only-print]`` makes
-every run that is not finished yet, one after the other, goes on with those that were interrupted, and prints the
-tables of what is finished: mean and standard deviation over seeds, beside the paper's figures. For each table it draws
-FOLDER/table2.png and so on, like the paper's Figs. 9 and 10, from the first of the seeds. Several processes can share
-the work: give them other tables, seeds or rows.
+``python experiments/rawhfl_tables.py FOLDER [--tables 2 3 4] [--seeds 0 1 2]`` prints the tables of the runs that
+sweeps have made in FOLDER/table2, FOLDER/table3 and FOLDER/table4, one for each table, by its settings file and that of
+the rows (``sweeps/rawhfl-rows.toml``): mean and standard deviation over seeds, beside the paper's figures. For each
+table it draws FOLDER/table2.png and so on, like the paper's Figs. 9 and 10, from the first of the seeds.
 
-A finished run is a line in FOLDER/runs.csv, or in the file given by ``--record``, and is not made again;
-docs/rawhfl-runs.csv records runs of docs/video-caching.md.
+``--csv PATH`` writes a line for each run, and ``--record PATH`` prints such lines instead; docs/rawhfl-runs.csv has
+those of docs/video-caching.md.
 """
 
 import argparse
 import csv
 import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,24 +19,9 @@ from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
-from rich.progress import track
 
 from espalier.app.reports.plots import PALETTE, save_plot
 
-HERE = Path(__file__).parent
-
-# By row: what differs from the table's TOML file.
-ROWS = {
-    "RawHFL Z=4": {"plan.selected-per-edge": 4},
-    "Top-Popular": {"algorithm": "top-popular", "report.evaluate-every": 0},
-    "Central-SGD": {"algorithm": "centralised"},
-    "H-FedAvg-M1": {"algorithm": "h-fedavg-m1"},
-    "FedAvg-UB": {"algorithm": "fedavg-ub"},
-    "RawHFL Z=2": {"plan.selected-per-edge": 2},
-    "H-FedAvg-M2": {"algorithm": "h-fedavg-m2"},
-    "H-FedAvg-UB": {"algorithm": "h-fedavg-ub"},
-    "RawHFL Z=6": {"plan.selected-per-edge": 6},
-}
 # The paper's mean accuracy over clients in Tables II, III and IV, and its joules, which are the same in all three.
 PAPER = {
     "RawHFL Z=2": (0.2994, 0.7013, 0.4485, 1508),
@@ -81,34 +64,27 @@ def read_record(record: Path) -> dict[Run, Result]:
         }
 
 
-def add_to_record(record: Path, run: Run, result: Result) -> None:
-    """Add a finished run."""
-    record.parent.mkdir(parents=True, exist_ok=True)
-    with record.open("a", encoding="utf-8", newline="") as file:
+def write_record(record: Path, finished: Mapping[Run, Result]) -> None:
+    """Write the finished runs."""
+    with record.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        if file.tell() == 0:
-            writer.writerow([*Run._fields, *Result._fields])
-        writer.writerow([*run, *result])
+        writer.writerow([*Run._fields, *Result._fields])
+        writer.writerows([*run, *result] for run, result in finished.items())
 
 
-def finish(run: Run, folder: Path) -> Result | None:
-    """Make a run, or what is left of it, and return its result, None if it failed."""
-    if not (folder / "summary.json").exists():
-        values = [f"{key}={value}" for key, value in (ROWS[run.row] | {"seed": run.seed}).items()]
-        fresh = [str(HERE / f"rawhfl-table{run.table}.toml"), *values, f"output-dir={folder}"]
-        arguments = [f"resume={folder}"] if (folder / "config.json").exists() else fresh
-        command = [sys.executable, "-m", "espalier.app", *arguments]
-        if subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode:
-            print(f"{folder}: the run failed, see above", file=sys.stderr)
-            return None
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    joules = summary["energy_joules"]["total"] if summary.get("energy_joules") else None
-    return Result(summary["global"]["accuracy"]["mean"], joules)
-
-
-def folder_of(parent: Path, run: Run) -> Path:
-    """Return where a run's results are."""
-    return parent / f"table{run.table}" / f"{run.row.lower().replace(' ', '-').replace('=', '')}-seed{run.seed}"
+def read_sweep(parent: Path, table: int) -> dict[Run, tuple[Result, Path]]:
+    """Return the runs that are over of a table's sweep, each with its results folder."""
+    path = parent / f"table{table}" / "runs.csv"
+    if not path.exists():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        return {
+            Run(table, line["case"], int(line["seed"])): (
+                Result(float(line["accuracy"]), float(joules) if (joules := line.get("energy_joules")) else None),
+                Path(line["folder"]),
+            )
+            for line in csv.DictReader(file)
+        }
 
 
 def print_table(finished: Mapping[Run, Result], table: int, seeds: list[int]) -> None:
@@ -139,17 +115,11 @@ def evaluated_lines(folder: Path) -> list[dict[str, Any]]:
     return [line for line in every if line["scope"] == "global" and "clients" in line]
 
 
-def draw_table(parent: Path, table: int, seed: int) -> None:
-    """Draw accuracy over rounds and joules, and top-M accuracy, of the runs that are finished."""
-    runs = {}
-    for row in PAPER:
-        folder = folder_of(parent, Run(table, row, seed))
-        if (folder / "summary.json").exists():
-            runs[row] = evaluated_lines(folder)
-    if runs:
-        name = parent / f"table{table}.png"
-        save_plot(name, f"Table {table}, seed {seed}", _draw_runs, runs, width=12.0, height=4.2, columns=3)
-        print(name)
+def draw_table(path: Path, table: int, folders: Mapping[str, Path], seed: int) -> None:
+    """Draw accuracy over rounds and joules, and top-M accuracy, of runs whose results folders are given by row."""
+    runs = {row: evaluated_lines(folders[row]) for row in PAPER if row in folders}
+    save_plot(path, f"Table {table}, seed {seed}", _draw_runs, runs, width=12.0, height=4.2, columns=3)
+    print(path)
 
 
 def _draw_runs(axes: list[Axes], runs: dict[str, list[dict[str, Any]]]) -> None:
@@ -168,34 +138,28 @@ def _draw_runs(axes: list[Axes], runs: dict[str, list[dict[str, Any]]]) -> None:
     axes[2].legend(frameon=False, fontsize=8)
 
 
-def main() -> int:
-    """Run and print; return 1 if a run failed."""
+def main() -> None:
+    """Print and draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("results/tables"), help="default: %(default)s")
     parser.add_argument("--tables", type=int, nargs="+", default=[2, 3, 4], choices=[2, 3, 4])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS))
-    parser.add_argument("--only-print", action="store_true")
-    parser.add_argument("--record", type=Path, help="default: FOLDER/runs.csv")
+    parser.add_argument("--csv", type=Path, help="default: none is written")
+    parser.add_argument("--record", type=Path, help="lines to print instead of FOLDER's runs")
     given = parser.parse_args()
-    parent = given.folder.absolute()
-    record = given.record or parent / "runs.csv"
-    failed = False
-    if not given.only_print:
-        todo = [Run(table, row, seed) for seed in given.seeds for row in given.rows for table in given.tables]
-        for run in track(todo, "runs"):
-            if run in read_record(record):
-                continue
-            if result := finish(run, folder_of(parent, run)):
-                add_to_record(record, run, result)
-            else:
-                failed = True
-    finished = read_record(record)
+    swept = {run: own for table in given.tables for run, own in read_sweep(given.folder.absolute(), table).items()}
+    finished = read_record(given.record) if given.record else {run: result for run, (result, _) in swept.items()}
+    if not finished:
+        sys.exit(f"error: {given.record or given.folder}: holds no run that is over; allowed are sweeps' folders in it")
     for table in given.tables:
         print_table(finished, table, given.seeds)
-        draw_table(parent, table, given.seeds[0])
-    return int(failed)
+        seed = given.seeds[0]
+        folders = {run.row: folder for run, (_, folder) in swept.items() if (run.table, run.seed) == (table, seed)}
+        if folders and not given.record:
+            draw_table(given.folder / f"table{table}.png", table, folders, seed)
+    if given.csv:
+        write_record(given.csv, finished)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -13,7 +13,7 @@ from espalier.clients.messages import text
 from espalier.clients.messages.arrays import values_of
 from espalier.clients.messages.tensor_array import record_by_reference
 from espalier.clients.messages.text import quoted
-from espalier.clients.messages.train import ACCURACY, TOP
+from espalier.clients.messages.train import ACCURACY, TOP, VALIDATION
 
 from .exchange import REJECTED
 
@@ -234,7 +234,7 @@ def _fault(instruction: Message, reply: Message, weight_key: str, least: Mapping
 def figure_fault(name: str, value: Any) -> str:
     """Return why a metric can't be one, or an empty string: an accuracy is from 0 to 1, and none is beyond float32."""
     numbers = value if isinstance(value, list) else [value]
-    highest = 1.0 if name == ACCURACY or name.startswith(TOP) else LARGEST_FIGURE
+    highest = 1.0 if name in (ACCURACY, VALIDATION + ACCURACY) or name.startswith(TOP) else LARGEST_FIGURE
     lowest = 0.0 if highest == 1.0 else -LARGEST_FIGURE
     if all(isinstance(number, int | float) and lowest <= number <= highest for number in numbers):
         return ""

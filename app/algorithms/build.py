@@ -13,7 +13,7 @@ from espalier.app.errors import UserError, bad_value
 from espalier.app.resources.planner import World, solver_for
 from espalier.app.strategy_spec import StrategySpec
 from espalier.clients.messages.cut import Cut
-from espalier.clients.messages.train import TRAIN_LOSS
+from espalier.clients.messages.train import NUM_VALIDATION, TRAIN_LOSS, VALIDATION
 from espalier.clients.task import Objective
 from espalier.strategies import (
     AccumulatedGradients,
@@ -150,9 +150,14 @@ def equally_weighted(make_edge: MakeEdge) -> MakeEdge:
     return lambda name, size: EqualWeights(make_edge(name, size))
 
 
-def knowing(make_edge: MakeEdge, profiles: Sequence[Profile], objective: Objective) -> MakeEdge:
-    """Hold what the clients of every edge say of themselves against their profiles."""
+def knowing(make_edge: MakeEdge, profiles: Sequence[Profile], objective: Objective, *, validates: bool) -> MakeEdge:
+    """Hold what the clients of every edge say of themselves against their profiles.
+
+    With `validates` they tell figures of the examples that they hold back, too.
+    """
     figures = objective.figures if objective.metrics is None else None
+    if figures and validates:
+        figures = (*figures, *(VALIDATION + name for name in figures), NUM_VALIDATION)
     return lambda name, size: KnownClients(
         make_edge(name, size), profiles, train_metrics=(TRAIN_LOSS,), evaluate_metrics=figures
     )

@@ -91,6 +91,10 @@ def figures_of(summary: Mapping[str, Any]) -> dict[str, float | None]:
         figures["energy_joules"] = joules["total"]
     if "simulated_seconds" in summary:
         figures["simulated_seconds"] = summary["simulated_seconds"]
+    if best := summary.get("best"):
+        figures["best_round"] = best["round"]
+        figures |= {f"best_{name}": (own or {}).get(MEAN) for name, own in best["global"].items()}
+        figures |= {f"best_test_{name}": value for name, value in (best["test"] or {}).items()}
     return figures | {"failures": summary["failures"], "wall_seconds": summary["wall_seconds"]}
 
 

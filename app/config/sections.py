@@ -150,6 +150,8 @@ class Data(Section):
     """With partition = "shards": shards of each client."""
     min_samples: Positive = 10
     """Training samples that every client has at least."""
+    validation_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of each client's training samples to hold back, to find the best round by; 0: none."""
 
     @property
     def source(self) -> str:

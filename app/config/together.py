@@ -44,6 +44,9 @@ def check_together(config: RunConfig) -> None:
         raise bad_value("cut-layer", BEST_CUT, allowed)
     if task.has_own_model and config.data.model != "auto":
         raise bad_value("model", config.data.model, f"'auto' for {config.data.source}, which has a model of its own")
+    if config.data.validation_share and task.grows:
+        allowed = f"0.0 for {config.data.source}, whose clients get more data from round to round"
+        raise bad_value("data.validation-share", config.data.validation_share, allowed)
     algorithm = config.algorithm
     if algorithm.ranks_requests and not task.counts_requests:
         raise bad_value("algorithm", algorithm.text, "another algorithm, or dataset = 'video-caching'")
@@ -154,7 +157,7 @@ def _check_own_task(config: RunConfig) -> None:
     if not config.data.task.text:
         return
     for key, value in Data().as_dict().items():
-        if key != "task" and (given := config.as_dict()[key]) != value:
+        if key not in ("task", "data.validation-share") and (given := config.as_dict()[key]) != value:
             allowed = f"{value!r}, the default, for {config.data.source}, which has data and a model of its own"
             raise bad_value(key, given, allowed)
 

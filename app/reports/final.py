@@ -36,12 +36,17 @@ def write_final_reports(
     All figures come from ``metrics.jsonl``, so that a resumed run reports on all of its rounds.
     """
     lines = folder.read_metrics()
-    weights = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
-    folder.write_file("model.pt", lambda file: torch.save(weights, file))
+    write_model(folder, "model.pt", model)
     table = StringIO(newline="")
     csv.writer(table).writerows(client_table(lines, profiles, topology))
     folder.write_file("clients.csv", lambda file: file.write(table.getvalue().encode()))
     _write_figures(title, folder, lines, closed_form)
+
+
+def write_model(folder: ResultsFolder, name: str, model: nn.Module) -> None:
+    """Write a model's weights, for ``torch.load``."""
+    weights = {key: tensor.cpu() for key, tensor in model.state_dict().items()}
+    folder.write_file(name, lambda file: torch.save(weights, file))
 
 
 def report_again(path: Path) -> None:
@@ -141,10 +146,21 @@ def result_table(summary: Mapping[str, Any]) -> str:
         for direction, tiers in summary["bytes"].items():
             parts = ", ".join(f"{tier} {count / 1e6:.2f} MB" for tier, count in tiers.items())
             console.print(f"{direction}: {parts or 'nothing'}")
-        for line in _resource_lines(summary):
+        for line in (*_best_lines(summary), *_resource_lines(summary)):
             console.print(line)
         console.print(f"left out: {summary['failures']} replies; wall time {summary['wall_seconds']:.1f} s")
     return capture.get().rstrip("\n")
+
+
+def _best_lines(summary: Mapping[str, Any]) -> list[str]:
+    if not (best := summary.get("best")):
+        return []
+    name = next(iter(best["validation"]))
+    held_back, over_clients, test = best["validation"][name]["mean"], best["global"].get(name), best["test"]
+    tested = (
+        f"{_figure((over_clients or {}).get('mean'))} over clients, {_figure((test or {}).get(name))} whole test pool"
+    )
+    return [f"best round: {best['round']}; {name} {_figure(held_back)} on held-back data; test {tested}"]
 
 
 def _resource_lines(summary: Mapping[str, Any]) -> list[str]:

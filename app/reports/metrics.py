@@ -3,14 +3,15 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any, TypeGuard
 
 from espalier.app.reports.asynchronous import asynchronous_summary
+from espalier.app.reports.best import best_line
 from espalier.app.reports.bytes import EVALUATION, Link, by_edge, nested
 from espalier.app.reports.resources import resource_summary
-from espalier.clients.messages.train import ACCURACY, LOSS, NUM_EXAMPLES, TOP
+from espalier.clients.messages.train import ACCURACY, LOSS, NUM_EXAMPLES, NUM_VALIDATION, TOP, VALIDATION
 from espalier.strategies import Evaluation, Failure, Round
 from espalier.strategies.split import Personalised
 
@@ -20,7 +21,7 @@ FIELDS = frozenset(
     {
         *("round", "scope", "edge", "trained", "participants", "failures", "edges_left_out"),
         *("plans", "plans_at_work"),
-        *("clients", "test", "bytes", "closed_form_bits", "energy_joules", "late_share"),
+        *("clients", "test", "validation", "bytes", "closed_form_bits", "energy_joules", "late_share"),
         *("seconds", "wall_seconds", "simulated_seconds", "async"),
     }
 )
@@ -57,7 +58,7 @@ def edge_lines(outcome: Round, counts: Counter[Link], client_of: Mapping[int, in
                 "participants": [[client_of[node_id] for node_id in update.participants] for update in edge.updates],
                 "failures": failures,
                 **reported(trained(edge.metrics)),
-                **reported(evaluation.metrics or {}),
+                **reported(of_test_sets(evaluation.metrics or {})),
                 "bytes": nested(of_edge.get(name, {})),
                 "seconds": round(edge.seconds, 4),
             }
@@ -113,8 +114,47 @@ def global_line(
     return line
 
 
+def validation_of(evaluations: Iterable[Evaluation | Personalised], test: Mapping[str, float] | None = None) -> Line:
+    """Return ``validation``: the spread of figures over those clients that hold examples back, and their number.
+
+    Nothing where nobody was evaluated.
+
+    Parameters
+    ----------
+    evaluations : Iterable[Evaluation | Personalised]
+        Of all edges.
+    test : Mapping[str, float], optional (default: None)
+        As of `figure_names`.
+    """
+    names = {name: VALIDATION + name for name in figure_names(test)}
+    replies: list[Mapping[str, Any]] = [
+        metrics
+        for evaluation in evaluations
+        for metrics in (evaluation.replies if isinstance(evaluation, Evaluation) else evaluation.metrics).values()
+    ]
+    own = [m for m in replies if m.get(NUM_VALIDATION) and all(is_number(m.get(key)) for key in names.values())]
+    if not own:
+        return {}
+    spreads = {name: spread([float(metrics[key]) for metrics in own]) for name, key in names.items()}
+    return {"validation": {**spreads, "clients": len(own)}}
+
+
+def of_test_sets(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an edge's metrics without those of examples held back, which an average by test examples does not suit."""
+    if NUM_VALIDATION not in metrics:
+        return metrics
+    return {
+        name: value for name, value in metrics.items() if name != NUM_VALIDATION and not name.startswith(VALIDATION)
+    }
+
+
 def personalised_line(
-    number: int, results: Mapping[str, Personalised], counts: Counter[Link], client_of: Mapping[int, int]
+    number: int,
+    results: Mapping[str, Personalised],
+    counts: Counter[Link],
+    client_of: Mapping[int, int],
+    *,
+    validates: bool = False,
 ) -> Line:
     """Return the line of the personalisation after the last round.
 
@@ -126,6 +166,8 @@ def personalised_line(
         By edge.
     counts, client_of
         As in `edge_lines`.
+    validates : bool (default: False)
+        Clients tell figures of examples that they hold back, too.
     """
     clients: dict[int, Mapping[str, Any]] = {
         client_of[node_id]: metrics
@@ -138,6 +180,8 @@ def personalised_line(
         for key in (ACCURACY, LOSS):
             line[key] = spread([float(metrics[key]) for metrics in clients.values()])
     line["clients"] = {str(i): finite(clients[i]) for i in sorted(clients)}
+    if validates:
+        line |= validation_of(results.values())
     line["failures"] = [_failure(failure, client_of) for result in results.values() for failure in result.failures]
     return line | {"bytes": nested(counts)}
 
@@ -173,10 +217,16 @@ def summarise(lines: Sequence[Line]) -> Line:
     }
     if tops := top_m(evaluated.get("clients", {})):
         summary["top_m"] = tops
+    if best := best_line(rounds):
+        names = figure_names(best.get("test"))
+        figures = {"global": {key: best.get(key) for key in names}, "test": best.get("test")}
+        summary["best"] = {"round": best["round"], "validation": best["validation"], **figures}
     for line in lines:
         if line["scope"] == "personalised":
             summary["personalised"] = {key: line.get(key) for key in (ACCURACY, LOSS)}
             summary["personalisation_bytes_by_kind"] = line["bytes"]
+            if "validation" in line:
+                summary["personalised_validation"] = line["validation"]
     return summary
 
 

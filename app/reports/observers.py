@@ -1,5 +1,6 @@
 """Those who watch the rounds of a run: evaluation, metrics, saving and tracking."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,9 +12,10 @@ from torch import nn
 
 from espalier.app.algorithms.build import unsavable_as_user_error
 from espalier.app.engines.engine import Engine
+from espalier.app.reports.best import validation_score
 from espalier.app.reports.bytes import ByteMeter
 from espalier.app.reports.folder import ResultsFolder
-from espalier.app.reports.metrics import edge_lines, global_line
+from espalier.app.reports.metrics import edge_lines, global_line, validation_of
 from espalier.app.reports.tracker import Tracker
 from espalier.app.resources.planner import World
 from espalier.app.run_state import RunState
@@ -22,6 +24,7 @@ from espalier.clients.evaluation import figures_on
 from espalier.clients.task import Examples
 from espalier.strategies import Hierarchical, Round
 from espalier.strategies.asynchronous import AsynchronousTier
+from espalier.strategies.screening import array_fault
 
 
 @dataclass
@@ -117,6 +120,8 @@ class WriteMetrics:
         Gets the global line too.
     asynchronous : AsynchronousTier, optional (default: None)
         Reports its clock's time, staleness and idle nodes.
+    validates : bool (default: False)
+        Clients tell figures of examples that they hold back.
     """
 
     folder: ResultsFolder
@@ -126,12 +131,15 @@ class WriteMetrics:
     closed_form: Mapping[str, float] | None
     tracker: Tracker | None = None
     asynchronous: AsynchronousTier | None = None
+    validates: bool = False
 
     def round_over(self, report: RoundReport) -> None:
         """Write the lines of the round."""
         report.seconds, counts = report.wall_seconds(), self.meter.take()
         lines = edge_lines(report.outcome, counts, self.client_of)
         line = global_line(report.outcome, counts, self.client_of, report.test, self.closed_form, report.seconds)
+        if self.validates:
+            line |= validation_of(report.outcome.evaluations.values(), report.test)
         if self.world:
             lines = [edge | {"plans": self.world.edges[edge["edge"]].take_reports()} for edge in lines]
             line |= self.world.end_round()
@@ -154,6 +162,45 @@ def plans_at_work(world: World) -> dict[str, dict[str, list[dict[str, Any]]]]:
     return {"plans_at_work": plans} if plans else {}
 
 
+@dataclass
+class BestRound:
+    """Keeps the model of the best round, of equal ones the first, as `best_line` finds it.
+
+    It is saved within the state of the run, so that a power cut leaves it and the round to go on from together.
+
+    Parameters
+    ----------
+    reference : ArrayRecord
+        Weights of the form of those that the rounds give.
+    """
+
+    reference: ArrayRecord
+    number: int = field(default=0, init=False)
+    score: float = field(default=-math.inf, init=False)
+    arrays: ArrayRecord | None = field(default=None, init=False)
+
+    def round_over(self, report: RoundReport) -> None:
+        """Take the round's model if it is better than all before; its line has been written."""
+        score = validation_score(report.line)
+        if score is not None and score > self.score:
+            self.number, self.score, self.arrays = report.outcome.number, score, report.outcome.arrays
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best round, nothing if there is none yet."""
+        return {} if self.arrays is None else {"round": self.number, "score": self.score, "arrays": self.arrays}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned; ValueError if it is not of such a run."""
+        if not state:
+            return
+        number, score, arrays = state["round"], state["score"], state["arrays"]
+        if not (isinstance(number, int) and isinstance(score, float) and isinstance(arrays, ArrayRecord)):
+            raise ValueError("best: it is no round with its score and model")
+        if fault := array_fault(arrays, self.reference):
+            raise ValueError(f"best: {fault}")
+        self.number, self.score, self.arrays = number, score, arrays
+
+
 @dataclass(frozen=True)
 class StateSaver:
     """Saves what a resumed run needs.
@@ -172,6 +219,8 @@ class StateSaver:
         Of the data.
     edges : Mapping[str, list[int]]
         Client numbers by edge.
+    best : BestRound, optional (default: None)
+        Told of the round before; None where nothing is held back.
     """
 
     folder: ResultsFolder
@@ -180,6 +229,7 @@ class StateSaver:
     world: World | None
     fingerprint: str
     edges: Mapping[str, list[int]]
+    best: BestRound | None = None
 
     def round_over(self, report: RoundReport) -> None:
         """Save the state after the round."""
@@ -197,5 +247,6 @@ class StateSaver:
                 strategies=strategies,
                 clients=self.engine.clients_state(),
                 world=self.world.state_dict() if self.world else {},
+                best=self.best.state_dict() if self.best else {},
             )
         )

@@ -12,11 +12,12 @@ from torch.nn.functional import cross_entropy
 
 from espalier.app.errors import UserError, bad_value
 from espalier.app.object_spec import ObjectSpec, error_line
+from espalier.app.tasks.held_back import kept_and_held
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.own import OwnTask
 from espalier.app.tasks.task import Task
 from espalier.clients.messages.train import ACCURACY
-from espalier.clients.nested import concatenate, take, tensors_of
+from espalier.clients.nested import concatenate, map_tensors, take, tensors_of
 from espalier.clients.task import ClientTask, Examples, LocalTraining, Objective
 from espalier.strategies.split.edges import cut_shapes
 
@@ -40,6 +41,8 @@ class AdaptedTask(Task):
         The server's test pool is here.
     splits_for : str
         The algorithm that splits the model; empty for one that does not.
+    validation_share : float (default: 0)
+        Of each client's training examples, to hold back.
 
     Raises
     ------
@@ -59,6 +62,7 @@ class AdaptedTask(Task):
         *,
         has_pool: bool,
         splits_for: str,
+        validation_share: float = 0.0,
     ) -> None:
         self.spec = spec
         self.num_clients = num_clients
@@ -66,6 +70,7 @@ class AdaptedTask(Task):
         self.device = device
         self.has_pool = has_pool
         self.splits_for = splits_for
+        self.validation_share = validation_share
         self.own = own = self._made()
         self._loaded: list[tuple[Examples, Examples]] = []
         self.training = training
@@ -149,7 +154,8 @@ class AdaptedTask(Task):
 
     def new_client_task(self, model: nn.Module, node: Node) -> ClientTask:
         """Return the task of one client, which works on `model`."""
-        train, test = self.client_examples(node.partition_id)
+        test = self.client_examples(node.partition_id)[1]
+        train, validation = self.train_and_validation(node.partition_id)
         return ClientTask(
             model=model,
             train=train,
@@ -162,11 +168,21 @@ class AdaptedTask(Task):
             device=self.device,
             edge_name=node.edge_name,
             objective=self.objective,
+            validation=validation,
         )
+
+    def train_and_validation(self, client: int) -> tuple[Examples, Examples | None]:
+        """Return what a client trains on, and what it holds back of it; None where the run holds none back."""
+        train = self.client_examples(client)[0]
+        if not self.validation_share:
+            return train, None
+        rows = kept_and_held(len(train), self.validation_share, self.seed, client)
+        kept, held = (_rows_of(train, torch.from_numpy(part)) for part in rows)
+        return kept, held
 
     def centralised_task(self) -> ClientTask:
         """Return the task of a client with all data, and as many mini-batches as all clients of a flat round."""
-        parts = [self.client_examples(client)[0] for client in range(self.num_clients)]
+        parts = [self.train_and_validation(client)[0] for client in range(self.num_clients)]
         train = Examples(concatenate([e.inputs for e in parts]), torch.cat([e.labels for e in parts]))
         one = self.new_client_task(self.new_model().to(self.device), Node(0))
         whole = replace(self.training, batches_per_epoch=self.training.batches_per_epoch * self.num_clients)
@@ -230,6 +246,10 @@ class AdaptedTask(Task):
         if not (are_classes(labels) and isinstance(outputs, Tensor) and outputs.dim() == 2):
             return own
         return {ACCURACY: float((outputs.argmax(1) == labels).sum()) / len(labels)} | own
+
+
+def _rows_of(examples: Examples, rows: Tensor) -> Examples:
+    return Examples(map_tensors(lambda tensor: tensor[rows], examples.inputs), examples.labels[rows])
 
 
 def are_classes(labels: Tensor) -> bool:

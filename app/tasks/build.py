@@ -54,7 +54,15 @@ def build_task(config: RunConfig) -> Task:
     if kind is AdaptedTask:
         splits_for = config.algorithm.name if config.algorithm.splits else ""
         task: AdaptedTask = _built(
-            kind, data.task, training, num_clients, seed, device, has_pool=has_pool, splits_for=splits_for
+            kind,
+            data.task,
+            training,
+            num_clients,
+            seed,
+            device,
+            has_pool=has_pool,
+            splits_for=splits_for,
+            validation_share=data.validation_share,
         )
         check_optimizer(config, task, training)
         return task

@@ -16,6 +16,7 @@ from espalier.app.errors import UserError, bad_value
 from espalier.app.tasks.augmentation import augmentation
 from espalier.app.tasks.data import ImageData, LabelledImages, load_dataset
 from espalier.app.tasks.footprint import layer_bytes, refuse_too_large, weight_bytes
+from espalier.app.tasks.held_back import kept_and_held
 from espalier.app.tasks.models import build_model
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.partition import ClientIndices, partition
@@ -163,18 +164,42 @@ class ImageTask(Task):
                 batch = self._batch_bytes(self.new_model(), height, width)
             num_images = len(indices.train) + len(indices.test)
             refuse_too_large(width, height, {"images": num_images * height * width * 3, "a mini-batch": batch})
-        train, test = examples(self.data.train, indices.train), examples(self.data.test, indices.test)
-        return self.task_of(model, node, train, test)
+        kept, held = self.kept_and_held(len(indices.train), node.partition_id)
+        return self.task_of(
+            model,
+            node,
+            examples(self.data.train, indices.train[kept]),
+            examples(self.data.test, indices.test),
+            examples(self.data.train, indices.train[held]) if held is not None else None,
+        )
+
+    def kept_and_held(self, num_examples: int, client: int) -> tuple[np.ndarray | slice, np.ndarray | None]:
+        """Return which of its training images a client trains on and holds back; all of them and None by default."""
+        if not (share := self.section.validation_share):
+            return slice(None), None
+        return kept_and_held(num_examples, share, self.seed, client)
 
     def centralised_task(self) -> ClientTask:
         """Return the task of a client with all data, and as many mini-batches as all clients of a flat round."""
         everything = self.task_of(
-            self.new_model().to(self.device), Node(0), examples(self.data.train), self.test_examples()
+            self.new_model().to(self.device),
+            Node(0),
+            examples(self.data.train, self._kept_by_all()),
+            self.test_examples(),
         )
         whole = replace(self.training, batches_per_epoch=self.training.batches_per_epoch * self.num_clients)
         return replace(everything, training=whole)
 
-    def task_of(self, model: nn.Module, node: Node, train: Examples, test: Examples) -> ClientTask:
+    def _kept_by_all(self) -> np.ndarray | slice:
+        """Return which images of the training pool are trained on."""
+        if not self.section.validation_share:
+            return slice(None)
+        parts = [indices.train for indices in self.client_indices]
+        return np.sort(np.concatenate([part[self.kept_and_held(len(part), i)[0]] for i, part in enumerate(parts)]))
+
+    def task_of(
+        self, model: nn.Module, node: Node, train: Examples, test: Examples, validation: Examples | None = None
+    ) -> ClientTask:
         """Return the task of a client that has these examples."""
         return ClientTask(
             model=model,
@@ -189,6 +214,7 @@ class ImageTask(Task):
             edge_name=node.edge_name,
             prepare_draws=False,
             augment=augmentation(names) if (names := self.section.augmentation.items) else None,
+            validation=validation,
         )
 
 

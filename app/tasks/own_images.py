@@ -90,8 +90,10 @@ class OwnImagesTask(ImageTask):
 
     def new_client_task(self, model: nn.Module, node: Node) -> ClientTask:
         """Return the task of one client, which works on `model`."""
-        train, test = map(examples, self.client_pools(node))
-        return self.task_of(model, node, train, test)
+        train, test = self.client_pools(node)
+        kept, held = self.kept_and_held(len(train.labels), node.partition_id)
+        validation = examples(train, held) if held is not None else None
+        return self.task_of(model, node, examples(train, kept), examples(test), validation)
 
     def centralised_task(self) -> ClientTask:
         """Refuse: nobody has all the data; a validated config does not ask for it."""

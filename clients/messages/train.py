@@ -31,6 +31,8 @@ TRAIN_LOSS: Final = "train_loss"
 LOSS: Final = "loss"
 ACCURACY: Final = "accuracy"
 TOP: Final = "top-"  # and M: the share of examples whose label is among the M likeliest
+VALIDATION: Final = "validation-"  # and a figure's name: it is of the examples held back from training
+NUM_VALIDATION: Final = "num-validation-examples"
 
 
 @dataclass(frozen=True)
@@ -135,16 +137,27 @@ class Evaluated:
         Examples of the test set.
     top : Mapping[int, float] (default: none)
         By M, the share of examples whose label is among the M likeliest.
+    validation : Mapping[str, float] (default: none)
+        Figures as `figures`, on the examples held back from training; none where none are held back in the run.
+    num_validation : int (default: 0)
+        Examples held back.
     """
 
     figures: Mapping[str, float]
     num_examples: int
     top: Mapping[int, float] = field(default_factory=dict)
+    validation: Mapping[str, float] = field(default_factory=dict)
+    num_validation: int = 0
 
     def to_content(self) -> RecordDict:
         """Return the records."""
         top = {f"{TOP}{m}": share for m, share in self.top.items()}
-        return RecordDict({METRICS: MetricRecord({**self.figures, NUM_EXAMPLES: self.num_examples, **top})})
+        held_back: dict[str, float] = {f"{VALIDATION}{name}": value for name, value in self.validation.items()}
+        if held_back:
+            held_back[NUM_VALIDATION] = self.num_validation
+        return RecordDict(
+            {METRICS: MetricRecord({**self.figures, NUM_EXAMPLES: self.num_examples, **top, **held_back})}
+        )
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,15 @@ class Points(OwnTask):
         return Examples((x[:30], y[:30]), labels[:30]), Examples((x[30:], y[30:]), labels[30:])
 
 
+class Few(Points):
+    """Clients have 1, 6 and 11 examples to train on, and so on."""
+
+    def client_data(self, client, num_clients, seed):
+        train, test = super().client_data(client, num_clients, seed)
+        few = slice(1 + 5 * client)
+        return Examples(tuple(part[few] for part in train.inputs), train.labels[few]), test
+
+
 class Narrow(Points):
     """A model that takes other inputs than the data."""
 

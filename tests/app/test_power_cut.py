@@ -8,7 +8,7 @@ import pytest
 from espalier.app.command_line import main
 from espalier.app.reports import final
 from tests.app.disk import Disk, Recorder, images_after_power_cuts
-from tests.app.runs import lines, run_app, same_weights
+from tests.app.runs import lines, run_app, same_weights, summary
 
 # The model has 129 weights. Both tiers hold state.
 SMALL = {
@@ -20,6 +20,7 @@ SMALL = {
     "batches_per_epoch": 1,
     "cloud_strategy": "FedAdam(eta=0.05)",
     "edge_strategy": "FedAvgM(server_momentum=0.5, server_learning_rate=0.9)",
+    "validation_share": 0.3,
 }
 
 
@@ -71,6 +72,8 @@ def test_every_image_is_resumed_to_the_same_bits_or_begun_anew(recorded, tmp_pat
             begun += 1
         assert same_weights(folder, whole)
         assert figures(folder) == figures(whole)
+        assert (folder / "best-model.pt").read_bytes() == (whole / "best-model.pt").read_bytes()
+        assert summary(folder)["best"] == summary(whole)["best"]
     assert begun >= 2
     assert resumed >= 15
 
@@ -80,7 +83,7 @@ def test_what_is_over_is_on_the_disk(recorded):
     for operation in recorded:
         disk.do(*operation)
     left = list(disk.images())
-    of_the_run = {"clients.csv", "model.pt", "round-0.json", "made-by.json"}
+    of_the_run = {"clients.csv", "best-model.pt", "model.pt", "round-0.json", "made-by.json"}
     of_what_can_be_resumed = {"config.json", "metrics.jsonl", "state.npz", "summary.json"}
     assert left[0].keys() == {f"results/run/{name}" for name in of_the_run | of_what_can_be_resumed}
     assert left == [left[0]] * len(left)

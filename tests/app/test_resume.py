@@ -29,6 +29,7 @@ STATEFUL = {
     "optimizer": "adam",
     "learning_rate": 0.01,
     "seed": 4,
+    "validation_share": 0.2,
 }
 
 
@@ -41,6 +42,8 @@ def assert_same_run(left, right):
     for scope in ("edge", "global"):
         assert list(map(without_times, lines(left, scope))) == list(map(without_times, lines(right, scope)))
     assert without_times(summary(left)) == without_times(summary(right))
+    if "best" in summary(right):
+        assert (left / "best-model.pt").read_bytes() == (right / "best-model.pt").read_bytes()
 
 
 def test_a_run_killed_in_the_middle_of_a_round_resumes_to_the_same_bits(tmp_path):

@@ -1,5 +1,6 @@
 """The study of fine-tuning measures what a run itself reports."""
 
+import csv
 import shutil
 
 import pytest
@@ -40,6 +41,29 @@ def test_it_gives_the_figures_of_the_run(tmp_path, monkeypatch, settings):
         assert whole[key] == reported["global"][key]["mean"]
         assert tuned[key] == pytest.approx(reported["personalised"][key]["mean"], rel=1e-12)
     assert tuned["loss"] != whole["loss"]
+
+
+def test_it_reads_the_runs_of_a_sweep(tmp_path, monkeypatch, capsys):
+    for algorithm in ("hsfl", "phsfl"):
+        run_app(tmp_path / "sweep" / algorithm, **SHORT | {"algorithm": algorithm})
+    monkeypatch.setattr(fine_tuning, "SETTINGS", [None, FineTuning(K, RATE)])
+    monkeypatch.setattr(fine_tuning, "draw", lambda *arguments: None)
+    capsys.readouterr()
+    monkeypatch.setattr("sys.argv", ["fine_tuning.py", str(tmp_path / "sweep"), "--csv", str(tmp_path / "runs.csv")])
+    fine_tuning.main()
+    header, runs, whole, tuned = capsys.readouterr().out.splitlines()[-4:]
+    assert header.split() == ["hsfl", "accuracy", "hsfl", "loss", "phsfl", "accuracy", "phsfl", "loss"]
+    assert runs.split() == ["runs", "1", "1", "1", "1"]
+    assert whole.startswith("global")
+    assert tuned.startswith(f"K={K} {RATE}")
+    with (tmp_path / "runs.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [(line["algorithm"], line["steps"]) for line in lines] == [
+        ("hsfl", "0"), ("hsfl", str(K)), ("phsfl", "0"), ("phsfl", str(K)),
+    ]  # fmt: skip
+    for line, name in ((lines[1], "hsfl"), (lines[3], "phsfl")):
+        reported = summary(tmp_path / "sweep" / name)["personalised"]
+        assert float(line["accuracy"]) == pytest.approx(reported["accuracy"]["mean"], rel=1e-12)
 
 
 def test_a_folder_of_another_run_gets_one_line(tmp_path, monkeypatch):

@@ -1,51 +1,55 @@
-"""The tables of the RawHFL paper: a finished run is recorded once, and the tables are of what is recorded."""
+"""The tables of the RawHFL paper are of the runs that sweeps have made, or of what is recorded of them."""
 
-import json
+import csv
 import sys
 from pathlib import Path
 
 import pytest
 
+from espalier.app.sweeps.grid import planned_runs, read_sweep
 from experiments import rawhfl_tables
-from experiments.rawhfl_tables import ROWS, Result, Run, add_to_record, folder_of, main, read_record, spread
+from experiments.rawhfl_tables import PAPER, Result, Run, main, read_record, spread, write_record
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
 A, B, CENTRAL = Run(3, "RawHFL Z=4", 0), Run(3, "RawHFL Z=4", 1), Run(3, "Central-SGD", 0)
 
 
 def tables(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["rawhfl_tables.py", *map(str, arguments)])
-    return main()
+    main()
 
 
-def write_summary(folder, accuracy, joules):
+def write_runs(folder, *runs):
     folder.mkdir(parents=True)
-    summary = {"global": {"accuracy": {"mean": accuracy}}} | ({"energy_joules": {"total": joules}} if joules else {})
-    (folder / "summary.json").write_text(json.dumps(summary))
+    with (folder / "runs.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["case", "seed", "accuracy", "energy_joules", "folder"])
+        writer.writerows(runs)
 
 
 def test_what_is_recorded_is_read_back(tmp_path):
-    record = tmp_path / "new" / "runs.csv"
+    record = tmp_path / "runs.csv"
     assert read_record(record) == {}
-    add_to_record(record, A, Result(0.7, 8.25))
-    add_to_record(record, CENTRAL, Result(0.6999, None))
-    assert read_record(record) == {A: Result(0.7, 8.25), CENTRAL: Result(0.6999, None)}
+    finished = {A: Result(0.7, 8.25), CENTRAL: Result(0.6999, None)}
+    write_record(record, finished)
+    assert read_record(record) == finished
 
 
-def test_finished_runs_are_recorded_once_and_printed_beside_the_paper(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(rawhfl_tables, "draw_table", lambda *_: None)
-    monkeypatch.setattr(rawhfl_tables.subprocess, "run", lambda *_, **__: pytest.fail("ran what was finished"))
-    write_summary(folder_of(tmp_path, A), 0.70, 8.0)
-    write_summary(folder_of(tmp_path, CENTRAL), 0.7, None)
-    add_to_record(tmp_path / "runs.csv", B, Result(0.69, 9.0))
-    choice = ["--tables", 3, "--seeds", 0, 1, "--rows", "RawHFL Z=4"]
-    assert tables(monkeypatch, tmp_path, *choice) == 0
-    assert read_record(tmp_path / "runs.csv") == {B: Result(0.69, 9.0), A: Result(0.70, 8.0)}
-    tables(monkeypatch, tmp_path, *choice)
-    assert len((tmp_path / "runs.csv").read_text().splitlines()) == 3
-    assert capsys.readouterr().out.splitlines()[-1].split() == (
-        ["RawHFL", "Z=4", "2", "0.6950", "+-", "0.0050", "0.7013", "8.50", "+-", "0.50", "2848"]
+def test_the_runs_of_sweeps_are_printed_beside_the_paper(tmp_path, monkeypatch, capsys):
+    drawn = []
+    monkeypatch.setattr(rawhfl_tables, "draw_table", lambda *what: drawn.append(what))
+    write_runs(
+        tmp_path / "table3",
+        ("RawHFL Z=4", 0, 0.70, 8.0, "first"),
+        ("RawHFL Z=4", 1, 0.69, 9.0, "second"),
+        ("Central-SGD", 0, 0.7, "", "third"),
     )
+    tables(monkeypatch, tmp_path, "--seeds", 0, 1, "--csv", tmp_path / "all.csv")
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["RawHFL", "Z=4", "2", "0.6950", "+-", "0.0050", "0.7013", "8.50", "+-", "0.50", "2848"] in printed
+    assert drawn == [(tmp_path / "table3.png", 3, {"RawHFL Z=4": Path("first"), "Central-SGD": Path("third")}, 0)]
+    expected = {A: Result(0.70, 8.0), B: Result(0.69, 9.0), CENTRAL: Result(0.7, None)}
+    assert read_record(tmp_path / "all.csv") == expected
 
 
 def test_a_single_run_has_no_spread():
@@ -53,16 +57,23 @@ def test_a_single_run_has_no_spread():
     assert spread([1000.0, 1002.0], 2) == "1,001.00 +- 1.00"
 
 
-def test_a_run_that_fails_is_named_and_not_recorded(tmp_path, monkeypatch, capfd):
-    monkeypatch.setitem(ROWS, "RawHFL Z=4", {"plan.selected-per-edge": 13})
-    assert tables(monkeypatch, tmp_path, "--tables", 3, "--seeds", 0, "--rows", "RawHFL Z=4") == 1
-    assert read_record(tmp_path / "runs.csv") == {}
-    error = capfd.readouterr().err
-    assert "plan.selected-per-edge" in error
-    assert f"{folder_of(tmp_path, A)}: the run failed" in error
+def test_a_folder_without_runs_gets_one_line(tmp_path, monkeypatch):
+    with pytest.raises(SystemExit, match=r"^error: .* holds no run that is over"):
+        tables(monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize("table", [2, 3, 4])
+def test_a_sweep_makes_every_row_of_a_table(table):
+    files = [ROOT / f"experiments/{name}.toml" for name in (f"rawhfl-table{table}", "sweeps/rawhfl-rows")]
+    runs = planned_runs(read_sweep(list(map(str, files))))
+    assert {run.chosen["case"] for run in runs} == set(PAPER)
+    assert len(runs) == 3 * len(PAPER)
+    assert {str(run.settings["caching.exploitation"]) for run in runs} == {{2: "0.3", 3: "0.7", 4: "0.1-0.8"}[table]}
+    selected = {run.chosen["case"]: run.settings["plan.selected-per-edge"] for run in runs}
+    assert [selected[f"RawHFL Z={number}"] for number in (2, 4, 6)] == [2, 4, 6]
 
 
 def test_the_page_shows_what_is_recorded(tmp_path, monkeypatch, capsys):
-    assert tables(monkeypatch, tmp_path, "--only-print", "--record", DOCS / "rawhfl-runs.csv") == 0
+    tables(monkeypatch, tmp_path, "--record", ROOT / "docs/rawhfl-runs.csv")
     printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.strip("\n").splitlines())
-    assert printed in (DOCS / "video-caching.md").read_text()
+    assert printed in (ROOT / "docs/video-caching.md").read_text()

@@ -65,12 +65,13 @@ def test_a_worker_that_dies_in_each_tiers_requests_changes_no_bit(ray_here, tmp_
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "h-fedavg"])
 def test_a_run_goes_on_with_another_engine_and_number_of_workers(ray_here, tmp_path, algorithm):
-    settings = SMALL | CASES[algorithm] | {"algorithm": algorithm, "batches_per_epoch": 2}
+    settings = SMALL | CASES[algorithm] | {"algorithm": algorithm, "batches_per_epoch": 2, "validation_share": 0.2}
     here = run_app(tmp_path / "here", global_rounds=3, **settings)
     there = run_app(tmp_path / "there", global_rounds=1, engine="ray", ray_workers=2, **settings)
     assert main([f"resume={there}", "engine=in-process", "global-rounds=2"]) == 0
     assert main([f"resume={there}", "engine=ray", "ray.workers=1", "global-rounds=3"]) == 0
     assert same_runs(here, there)
+    assert (here / "best-model.pt").read_bytes() == (there / "best-model.pt").read_bytes()
 
 
 def test_clients_in_workers_have_folders_of_their_own(ray_here, tmp_path):

@@ -83,7 +83,7 @@ def test_the_fields_of_lines_are_all_known(tmp_path):
     measured, seen = {"train_loss", "loss", "accuracy", "num-examples"}, set()
     unsure = {"plan.late-share": 0.1, "radio.planning-error-db": 1.0}
     for name, settings in {
-        "split": {"algorithm": "hsfl", **SETTINGS},
+        "split": {"algorithm": "hsfl", "validation_share": 0.2, **SETTINGS},
         "planned": {"algorithm": "rawhfl", "plan.selected-per-edge": 1, **unsure, **SETTINGS},
         "asynchronous": {"algorithm": "h-fedavg-ub", "async.mode": "fedbuff", "async.buffer-size": 1, **SETTINGS},
     }.items():

@@ -39,7 +39,12 @@ CASES = {
         "fine_tune_steps": 2,
     },
     "own-task": {"task": "tests.app.own_tasks:Values", "batch_size": 8},
-    "own-split-task": {"task": "tests.app.own_tasks:Steered", "algorithm": "phsfl", "batch_size": 8},
+    "own-split-task": {
+        "task": "tests.app.own_tasks:Steered",
+        "algorithm": "phsfl",
+        "batch_size": 8,
+        "validation_share": 0.2,
+    },
 }
 
 
@@ -72,6 +77,8 @@ def test_cloud_and_edges_give_the_bits_of_one_run(tmp_path, short_path, name):
     assert same_weights(cloud, server)
     assert same_figures(cloud, server, bytes_too=True)
     assert same_heads(cloud, server)
+    if "validation_share" in settings:
+        assert (cloud / "best-model.pt").read_bytes() == (server / "best-model.pt").read_bytes()
     joules = [sum(sum(plan["upload_joules"]) for line in edge for plan in line["plans"]) for edge in plans_of(hosts)]
     if joules:
         assert sum(joules) == pytest.approx(summary(cloud)["energy_joules"]["upload"], rel=1e-12)

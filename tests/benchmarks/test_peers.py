@@ -1,0 +1,46 @@
+"""The settings of other simulators' benchmarks run, and what they are compared with does the same."""
+
+import pytest
+
+from benchmarks.peers import SETTINGS, measure
+from espalier.app.config.parse import parse_config
+from espalier.app.config.unused import unused_keys
+from espalier.app.tasks.build import build_task
+
+# The images of each client, and the settings, for something that takes a moment.
+FEWER = {
+    "pfl-research, CIFAR-10": ("images=50", {"num-clients": 40}),
+    "BlazeFL, CNN": ("images=500", {"num-clients": 3}),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_runs_one_after_the_other_and_side_by_side(name):
+    values, _ = SETTINGS[name]
+    images, fewer = FEWER[name]
+    task = values["task"].replace(images, "images=10")
+    found = measure({**values, **fewer, "task": task, "local-epochs": 1, "batch-size": 5}, (0, 2), 1)
+    assert list(found) == ["one after the other", "2 side by side", "bare loop"]
+    assert all(one.steps_per_second > 0 and one.seconds > 0 and one.ratio > 0 for one in found.values())
+    assert found["bare loop"].ratio == 1
+    assert found["one after the other"].difference < 1e-7
+    assert found["2 side by side"].difference < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "images", "clients", "steps", "weights"),
+    [
+        ("pfl-research, CIFAR-10", 50, 50, 5, 1_626_442),
+        ("BlazeFL, CNN", 500, 100, 50, 62_006),
+    ],
+)
+def test_the_settings_are_those_that_were_published(name, images, clients, steps, weights):
+    values, stack = SETTINGS[name]
+    config = parse_config({**values, "stack": stack})
+    assert unused_keys(config) == {}
+    assert config.federation.num_clients * images == 50_000
+    assert config.federation.num_clients * config.federation.participation == clients
+    task = build_task(config)
+    assert len(task.client_examples(0)[0]) == images
+    assert task.training.num_steps(images) == steps
+    assert sum(parameter.numel() for parameter in task.new_model().parameters()) == weights
