@@ -2,8 +2,7 @@ import pytest
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 
-from espalier.strategies import Hierarchical, ask_profiles
-from espalier.strategies.available import Available
+from espalier.strategies import Available, Hierarchical, ask_profiles
 from espalier.strategies.edges import EVERYBODY
 from tests.strategies.split.federation import ANY, Federation, same, weights
 
