@@ -2,9 +2,11 @@ import pytest
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 
-from espalier.strategies import Available, Hierarchical, ask_profiles
+from espalier.strategies import Available, Hierarchical, ResourceAware, ask_profiles
+from espalier.strategies.allocation import exact
 from espalier.strategies.edges import EVERYBODY
 from tests.strategies.split.federation import ANY, Federation, same, weights
+from tests.strategies.test_resource_aware import Fixed
 
 SIZES = (24, 16, 8, 32)
 
@@ -59,3 +61,15 @@ def test_it_stands_in_front_of_devices_only():
     inside = Hierarchical(FedAvg(**ANY), lambda name, size: FedAvg(**ANY), {"a": [1], "b": [2]})
     with pytest.raises(ValueError, match="put Available in front of the edges inside"):
         Available(inside, _never, _never)
+
+
+def test_no_plan_is_made_for_who_is_away():
+    resources = Fixed(z=3)
+    federation = Federation(sizes=SIZES)
+    away = ask_profiles(federation.grid())[3].node_id
+
+    def make_edge(name, size):
+        return Available(ResourceAware(FedAvg(**ANY), resources, exact), lambda n, e: n != away, _never)
+
+    outcomes = federation.run(make_edge, rounds=1)
+    assert [plan.selected.shape for plan in resources.plans] == [(3,)] * len(outcomes[0].edges["edge-0"].updates)
