@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from espalier.clients.messages.profile import DeviceProfile, Profile
 
     from .accumulated import AccumulatedGradients
+    from .available import Available
     from .edges import EdgeRounds, StrategyEdge
     from .equal_weights import EqualWeights
     from .guard import Guard, UpdateGuard
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccumulatedGradients",
+    "Available",
     "DeviceProfile",
     "EdgeOutcome",
     "EdgeRounds",
@@ -50,6 +52,7 @@ __all__ = [
 _MODULES = {
     ".clients.messages.profile": ("DeviceProfile", "Profile"),
     "accumulated": ("AccumulatedGradients",),
+    "available": ("Available",),
     "edges": ("EdgeRounds", "StrategyEdge"),
     "equal_weights": ("EqualWeights",),
     "guard": ("Guard", "UpdateGuard"),

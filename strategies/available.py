@@ -1,0 +1,84 @@
+"""Clients that come and go, in front of an edge: who is away is not asked, and who drops out is left out."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message
+from flwr.serverapp.strategy import Strategy
+
+from espalier.clients.messages import ends_round
+
+from .edges import EdgeRounds, edge_of, innermost
+from .exchange import UNREACHABLE, Exchanges, answered
+from .hierarchical import Hierarchical
+from .outcomes import EVERYBODY, Evaluation, Update
+from .screening import Failure
+from .views import MemberGrid
+
+# Says of a node, by its id, and an edge round, from 1, whether something holds.
+Says = Callable[[int, int], bool]
+
+
+class Available:
+    """Any edge, plans in front of it too, trains with those of its clients that are there.
+
+    Parameters
+    ----------
+    edge : Strategy | EdgeRounds
+        Trains with those that are there, and evaluates on all.
+    is_there : Callable[[int, int], bool]
+        Says of a node id and an edge round whether the client is there when the round begins.
+    drops_out : Callable[[int, int], bool]
+        Says whether it is gone before it answers: its result is an error, so that it counts as a failure.
+
+    Raises
+    ------
+    ValueError
+        If the edge is a `Hierarchical`: devices come and go.
+    """
+
+    def __init__(self, edge: Strategy | EdgeRounds, is_there: Says, drops_out: Says) -> None:
+        self.edge = edge_of(edge)
+        if isinstance(innermost(self.edge), Hierarchical):
+            raise ValueError("devices come and go: put Available in front of the edges inside")
+        self.is_there = is_there
+        self.drops_out = drops_out
+
+    def train_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Update]:
+        """Run the round with those that are there."""
+        there = [node_id for node_id in grid.get_node_ids() if self.is_there(node_id, server_round)]
+        if not there:
+            return Update(failures=[Failure(EVERYBODY, "no client is available")])
+        gone = {node_id for node_id in there if self.drops_out(node_id, server_round)}
+        rounds = self.edge.train_round(server_round, arrays, config, MemberGrid(grid, there))
+        return (yield from answered(rounds, partial(_without, gone=gone)))
+
+    def evaluate_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Evaluation]:
+        """Let the edge evaluate on all of its nodes."""
+        return self.edge.evaluate_round(server_round, arrays, config, grid)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the edge's state: who is there follows from the round."""
+        return self.edge.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.edge.load_state_dict(state)
+
+
+def _without(messages: list[Message], gone: set[int]) -> Exchanges[list[Message]]:
+    """Pass an exchange on; the results of those who are gone don't arrive."""
+    replies = yield messages
+    return [_gone_or_not(*pair, gone) for pair in zip(messages, replies, strict=True)]
+
+
+def _gone_or_not(message: Message, reply: Message, gone: set[int]) -> Message:
+    is_result = ends_round(message.metadata.message_type)
+    if is_result and message.metadata.dst_node_id in gone and not reply.has_error():
+        return Message(Error(UNREACHABLE, "it dropped out before it answered"), reply_to=message)
+    return reply
