@@ -104,7 +104,7 @@ def test_a_unit_is_stopped_goes_on_is_killed_and_started_again(unit, tmp_path, m
     unit.stop(pid)
     assert state_of(pid) == "T"
     unit.go_on()
-    assert state_of(pid) in "SR"
+    assert state_of(pid) in "SRD"
     unit.kill(pid)
     assert unit.wait(10) == -signal.SIGKILL
     assert holdings([pid]) == []
