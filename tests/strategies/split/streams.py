@@ -32,7 +32,7 @@ def streamed(make_edge, server, **options):
 
     def make(name, size):
         edge = make_edge(name, size)
-        edge.transport = StreamTransport(server, **{"timeout_seconds": 10.0, "patience_seconds": 0.2} | options)
+        edge.transport = StreamTransport(server, **{"timeout_seconds": 10.0, "patience_seconds": 20.0} | options)
         return edge
 
     return make

@@ -35,6 +35,7 @@ from tests.strategies.split.streams import HOST, ThreadedGrid, honest, lying, se
 from tests.strategies.split.test_failures import dies, faulty
 
 SOON = 20.0
+SHORTLY = 0.2  # seconds, where too few can run: nothing is worth waiting for
 PAUSE_SECONDS = 0.1
 # What is not read, beyond 64 KiB, stays at the sender.
 SMALL_WINDOW = [("grpc.http2.bdp_probe", 0)]
@@ -111,8 +112,12 @@ def test_a_stream_gives_the_weights_of_messages(server, kind, cut, options):
 )
 def test_with_fewer_workers_than_clients_sfl_v2_goes_on_by_messages(server, workers, payload, caplog):
     federation = Federation()
-    make_edge = streamed(federation.split(SplitFedV2, 2), server, payload=payload)
-    expected = federation.run(make_edge, rounds=3, grid=ThreadedGrid(federation.app(), 4))
+    make_edge = streamed(federation.split(SplitFedV2, 2), server, payload=payload, patience_seconds=SHORTLY)
+    expected = federation.run(
+        streamed(federation.split(SplitFedV2, 2), server, payload=payload),
+        rounds=3,
+        grid=ThreadedGrid(federation.app(), 4),
+    )
     seen = []
     app = watched(federation.app(), seen)
     grid = InProcessGrid(app, 4) if workers == 1 else ThreadedGrid(app, 4, workers=workers)
@@ -140,7 +145,8 @@ def test_streams_are_tried_again_after_some_rounds_by_messages(server, monkeypat
         return app(message, context)
 
     grid = ThreadedGrid(answer, 4, workers=2)
-    found = federation.run(streamed(federation.split(SplitFedV2, 2), server), rounds=4, grid=grid)
+    make_edge = streamed(federation.split(SplitFedV2, 2), server, patience_seconds=SHORTLY)
+    found = federation.run(make_edge, rounds=4, grid=grid)
     by_stream = [sum(each == (t, SPLIT_STREAM) for each in seen) for t in (1, 2, 3, 4)]
     assert by_stream == [4, 0, 0, 4]
     assert [sum(each == (t, SPLIT_BEGIN) for each in seen) for t in (1, 2, 3, 4)] == [4, 4, 4, 0]
@@ -167,7 +173,8 @@ def test_a_client_that_fails_before_its_stream_costs_the_others_no_more_than_a_n
         return app(message, context)
 
     grid = ThreadedGrid(answer, 4)
-    found = federation.run(streamed(federation.split(SplitFedV2, 2), server), rounds=2, grid=grid)
+    make_edge = streamed(federation.split(SplitFedV2, 2), server, patience_seconds=2.0)
+    found = federation.run(make_edge, rounds=2, grid=grid)
     assert seen.count((SPLIT_STREAM, 0)) == 4  # in each round with the one that fails, then without
     assert seen.count((SPLIT_STREAM, 3)) == 2
     assert SPLIT_BEGIN not in {kind for kind, _ in seen}
@@ -357,7 +364,7 @@ def test_a_shared_server_keeps_the_steps_made_before_as_by_messages(server):
     make = federation.split(SplitFedV2, 2)
     expected = federation.run(make, rounds=2, grid=federation.grid(faulty(federation, dies)))
     grid = ThreadedGrid(lying(federation, LIES[0][0]), 3)
-    found = federation.run(streamed(make, server, patience_seconds=SOON), rounds=2, grid=grid)
+    found = federation.run(streamed(make, server), rounds=2, grid=grid)
     assert same(weights(found[-1]), weights(expected[-1]))
     assert len(update(found[0]).failures) == 1
 
@@ -417,7 +424,7 @@ def test_a_client_that_falls_silent_is_left_out_when_its_time_is_over(server):
         return reply
 
     # SFL-V2: the others can't go on before the edge has left it out.
-    make = streamed(federation.split(SplitFedV2, 2), server, timeout_seconds=0.5, patience_seconds=SOON)
+    make = streamed(federation.split(SplitFedV2, 2), server, timeout_seconds=0.5)
     (outcome,) = federation.run(make, rounds=1, grid=ThreadedGrid(answer, 3))
     (failure,) = update(outcome).failures
     assert "nothing came in time (mini-batch 1)" in failure.reason
