@@ -1,0 +1,196 @@
+"""The PHSFL paper's comparison: global models and fine-tuned heads of HSFL and PHSFL, beside centralised SGD.
+
+``python experiments/phsfl_tables.py FOLDER ... --csv PATH`` takes folders of finished runs, or of sweeps, of
+``phsfl-cifar10.toml``. Of each run that has no line in the CSV yet it adds the global model's mean accuracy and loss
+over clients, a line for each evaluated round, and of split runs those with heads fine-tuned from the last one, a line
+for each number of steps and rate of ``fine_tuning.py``. It prints mean and standard deviation over seeds of all that
+the CSV has, by Dirichlet parameter, beside the paper's figures (Section V-B). Without a folder it only prints, and with
+``--figure PATH`` it draws, as the paper's Figs. 1 to 4.
+"""
+
+import argparse
+import csv
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
+
+from espalier.app.comparison.command import finished_runs
+from espalier.app.comparison.runs import FinishedRun
+from espalier.app.config.saved import saved_config
+from espalier.app.errors import UserError
+from espalier.app.logs import quiet_flower
+from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.plots import BLUE, GREY, ORANGE, save_plot
+from espalier.clients.messages.train import ACCURACY, LOSS
+from experiments.fine_tuning import SETTINGS, measure
+
+ALGORITHMS = {"centralised": GREY, "hsfl": BLUE, "phsfl": ORANGE}
+PAPERS_STEPS = 10  # at a rate that the paper does not name
+# Accuracy and loss by Dirichlet parameter, algorithm and whether heads are fine-tuned. Those of the heads at Dir(0.5)
+# are given as gains over the global model's accuracy, of 4.75 % and 9.03 %, without a loss.
+PAPER: dict[tuple[float, str, bool], tuple[float, float | None]] = {
+    (0.1, "hsfl", False): (0.6606, 1.0049),
+    (0.1, "phsfl", False): (0.6446, 1.0975),
+    (0.1, "hsfl", True): (0.7958, 0.6735),
+    (0.1, "phsfl", True): (0.8708, 0.4721),
+    (0.5, "hsfl", False): (0.7163, 0.8432),
+    (0.5, "phsfl", False): (0.7049, 0.9104),
+    (0.5, "hsfl", True): (0.7163 * 1.0475, None),
+    (0.5, "phsfl", True): (0.7049 * 1.0903, None),
+}
+
+
+class Line(NamedTuple):
+    """A line of the CSV: of a run, what its model gives after a round, with heads fine-tuned by `steps` steps."""
+
+    algorithm: str
+    alpha: float
+    seed: int
+    round: int
+    steps: int  # 0: the global model
+    rate: float
+    accuracy: float
+    loss: float
+    commit: str
+    machine: str
+
+    @property
+    def run(self) -> tuple[str, float, int]:
+        """Which run it is of."""
+        return self.algorithm, self.alpha, self.seed
+
+
+def read_record(path: Path) -> list[Line]:
+    """Return the lines of a CSV; none where there is no such file."""
+    if not path.exists():
+        return []
+    types = Line.__annotations__
+    with path.open(encoding="utf-8", newline="") as file:
+        return [Line(**{key: types[key](text) for key, text in line.items()}) for line in csv.DictReader(file)]
+
+
+def write_record(path: Path, lines: Iterable[Line]) -> None:
+    """Write the lines of a CSV, sorted."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Line._fields)
+        writer.writerows(sorted(lines))
+
+
+def lines_of(run: FinishedRun) -> Iterator[Line]:
+    """Yield the lines of a run that is over."""
+    config = saved_config(run.folder)
+    name = config.algorithm.name
+    who: dict[str, Any] = {"algorithm": name, "alpha": config.data.alpha, "seed": config.seed}
+    made_by = {key: run.made_by[key] for key in ("commit", "machine")}
+    last = 0
+    for line in ResultsFolder(run.folder).read_metrics():
+        if line["scope"] == "global" and ACCURACY in line:
+            last, means = line["round"], {key: line[key]["mean"] for key in (ACCURACY, LOSS)}
+            yield Line(**who, round=last, steps=0, rate=0.0, **means, **made_by)
+    if config.algorithm.splits:
+        for setting, means in zip(SETTINGS, measure(run.folder, config), strict=True):
+            if setting:
+                tuned: dict[str, Any] = {"steps": setting.num_steps, "rate": setting.learning_rate}
+                yield Line(**who, round=last, **tuned, **means, **made_by)
+
+
+def at_the_end(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines of each run's last round."""
+    last: dict[tuple[str, float, int], int] = defaultdict(int)
+    for line in lines:
+        last[line.run] = max(last[line.run], line.round)
+    return [line for line in lines if line.round == last[line.run]]
+
+
+def print_table(lines: Sequence[Line], alpha: float) -> None:
+    """Print a row for each algorithm's global model, and for its heads by K and rate."""
+    print(f"\nDir({alpha:g})")
+    print(f"{'':<24}{'runs':>4}{'accuracy':>19}{'paper':>8}{'loss':>19}{'paper':>8}")
+    of_alpha = [line for line in at_the_end(lines) if line.alpha == alpha]
+    for name in ALGORITHMS:
+        settings = sorted({(line.steps, line.rate) for line in of_alpha if line.algorithm == name})
+        for steps, rate in settings:
+            found = [line for line in of_alpha if (line.algorithm, line.steps, line.rate) == (name, steps, rate)]
+            label = f"{name}, K={steps} at {rate:g}" if steps else f"{name}, global"
+            published = PAPER.get((alpha, name, steps > 0)) if steps in (0, PAPERS_STEPS) else None
+            accuracy, loss = published or (None, None)
+            print(
+                f"{label:<24}{len(found):>4}{spread([line.accuracy for line in found])}{paper(accuracy)}"
+                f"{spread([line.loss for line in found])}{paper(loss)}"
+            )
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return mean and standard deviation, of one value that value alone."""
+    return f"{f'{fmean(values):.4f}' + (f' +- {pstdev(values):.4f}' if len(values) > 1 else ''):>19}"
+
+
+def paper(value: float | None) -> str:
+    """Return a published figure."""
+    return f"{'-' if value is None else f'{value:.4f}':>8}"
+
+
+def draw(path: Path, lines: Sequence[Line], alpha: float) -> None:
+    """Draw the global models over rounds (the paper's Figs. 1 and 2), and heads after K steps over rates (3 and 4)."""
+    of_alpha = [line for line in lines if line.alpha == alpha]
+    title = f"CIFAR-10, 100 clients, Dir({alpha:g}), mean over clients and seeds"
+    save_plot(path, title, _draw_models, of_alpha, width=11.0, height=6.4, rows=2, columns=2)
+
+
+def _draw_models(axes: Sequence[Axes], lines: Sequence[Line]) -> None:
+    for row, key in enumerate((ACCURACY, LOSS)):
+        over_rounds, over_rates = axes[2 * row], axes[2 * row + 1]
+        for name, color in ALGORITHMS.items():
+            own = [line for line in lines if line.algorithm == name]
+            if rounds := by_value([line for line in own if line.steps == 0], "round", key):
+                over_rounds.plot(list(rounds), list(rounds.values()), color=color, label=name)
+            if rates := by_value([line for line in own if line.steps == PAPERS_STEPS], "rate", key):
+                over_rates.plot(list(rates), list(rates.values()), color=color, marker="o", ms=4, label=name)
+        over_rounds.set(xlabel="global round, or epoch (centralised)", ylabel=f"test {key}, global model")
+        over_rates.set(xlabel="fine-tuning rate", ylabel=f"test {key}, heads after {PAPERS_STEPS} steps", xscale="log")
+    axes[3].set(yscale="log")
+    axes[0].legend(frameon=False, fontsize=8)
+
+
+def by_value(lines: Sequence[Line], of: str, key: str) -> dict[float, float]:
+    """Return the mean of a figure over lines by the value of a column, in order."""
+    values = defaultdict(list)
+    for line in lines:
+        values[getattr(line, of)].append(getattr(line, key))
+    return {value: fmean(values[value]) for value in sorted(values)}
+
+
+def main() -> None:
+    """Measure what is new, print and draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="of a sweep, or of a finished run")
+    parser.add_argument("--csv", type=Path, required=True, help="the lines of all runs")
+    parser.add_argument("--figure", type=Path, help="default: none is drawn; of several alphas the first")
+    given = parser.parse_args()
+    quiet_flower()
+    lines = read_record(given.csv)
+    try:
+        for run in finished_runs([folder.absolute() for folder in given.folders]):
+            settings = run.settings
+            if (settings["algorithm"], settings["alpha"], settings["seed"]) not in {line.run for line in lines}:
+                lines += lines_of(run)
+                write_record(given.csv, lines)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    if not lines:
+        sys.exit(f"error: {given.csv}: holds no lines; give folders of finished runs of experiments/phsfl-cifar10.toml")
+    alphas = sorted({line.alpha for line in lines})
+    for alpha in alphas:
+        print_table(lines, alpha)
+    if given.figure:
+        draw(given.figure, lines, alphas[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The PHSFL paper's tables are of the finished runs, each measured once, and the page prints what is recorded."""
+
+import csv
+import sys
+from pathlib import Path
+
+import pytest
+
+from espalier.strategies.split import FineTuning
+from experiments import fine_tuning, phsfl_tables
+from experiments.phsfl_tables import Line, at_the_end, main, read_record, write_record
+from tests.app.runs import run_app, summary
+
+ROOT = Path(__file__).parents[2]
+SHORT = {"num_clients": 4, "global_rounds": 2, "evaluate_every": 1, "partition": "dirichlet", "alpha": 0.5}
+A = Line("hsfl", 0.1, 0, 5, 0, 0.0, 0.25, 2.0, "abc", "a machine, 2 cores")
+
+
+def tables(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["phsfl_tables.py", *map(str, arguments)])
+    main()
+
+
+def test_what_is_recorded_is_read_back_in_order(tmp_path):
+    assert read_record(tmp_path / "none.csv") == []
+    later, tuned = A._replace(round=10), A._replace(round=10, steps=10, rate=0.01)
+    write_record(tmp_path / "runs.csv", [tuned, A, later])
+    assert read_record(tmp_path / "runs.csv") == [A, later, tuned]
+    assert at_the_end([A, later, tuned]) == [later, tuned]
+
+
+def test_a_run_is_measured_once_and_gives_its_own_figures(tmp_path, monkeypatch, capsys):
+    settings = [None, FineTuning(10, 0.05)]
+    monkeypatch.setattr(fine_tuning, "SETTINGS", settings)
+    monkeypatch.setattr(phsfl_tables, "SETTINGS", settings)
+    split = {"algorithm": "phsfl", "num_edges": 2, "fine_tune_steps": 10, "fine_tune_rate": 0.05}
+    run_app(tmp_path / "sweep" / "one", **SHORT, **split)
+    run_app(tmp_path / "sweep" / "two", **SHORT, algorithm="centralised")
+    capsys.readouterr()
+    tables(monkeypatch, tmp_path / "sweep", "--csv", tmp_path / "runs.csv", "--figure", tmp_path / "figure.png")
+    lines = read_record(tmp_path / "runs.csv")
+    assert [(line.algorithm, line.round, line.steps) for line in lines] == [
+        ("centralised", 1, 0), ("centralised", 2, 0), ("phsfl", 1, 0), ("phsfl", 2, 0), ("phsfl", 2, 10),
+    ]  # fmt: skip
+    reported = summary(tmp_path / "sweep" / "one")
+    assert lines[3].accuracy == reported["global"]["accuracy"]["mean"]
+    assert lines[4].loss == pytest.approx(reported["personalised"]["loss"]["mean"], rel=1e-12)
+    assert {line.machine for line in lines} != {""}
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    printed = capsys.readouterr().out
+    assert f"{lines[4].accuracy:.4f}" in printed
+    assert "Dir(0.5)" in printed
+
+    monkeypatch.setattr(phsfl_tables, "measure", lambda *arguments: pytest.fail("measured again"))
+    tables(monkeypatch, tmp_path / "sweep", "--csv", tmp_path / "runs.csv")
+    assert read_record(tmp_path / "runs.csv") == lines
+    assert printed.endswith(capsys.readouterr().out)
+
+
+def test_mean_and_spread_are_over_seeds_beside_the_paper(tmp_path, monkeypatch, capsys):
+    runs = [A._replace(seed=seed, accuracy=accuracy) for seed, accuracy in enumerate((0.5, 0.7))]
+    tuned = [line._replace(steps=10, rate=0.01, accuracy=line.accuracy + 0.1) for line in runs]
+    write_record(tmp_path / "runs.csv", [*runs, *tuned])
+    tables(monkeypatch, "--csv", tmp_path / "runs.csv")
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["hsfl,", "global", "2", "0.6000", "+-", "0.1000", "0.6606", "2.0000", "+-", "0.0000", "1.0049"] in printed
+    assert [
+        "hsfl,",
+        "K=10",
+        "at",
+        "0.01",
+        "2",
+        "0.7000",
+        "+-",
+        "0.1000",
+        "0.7958",
+        "2.0000",
+        "+-",
+        "0.0000",
+        "0.6735",
+    ] in printed
+
+
+def test_no_lines_and_no_runs_get_one_line(tmp_path, monkeypatch):
+    for arguments in ((), (tmp_path / "nothing",)):
+        with pytest.raises(SystemExit, match=r"^error: "):
+            tables(monkeypatch, *arguments, "--csv", tmp_path / "runs.csv")
+
+
+def test_the_page_has_what_the_record_gives(monkeypatch, capsys):
+    tables(monkeypatch, "--csv", ROOT / "docs/phsfl-runs.csv")
+    page = (ROOT / "docs/phsfl.md").read_text(encoding="utf-8")
+    for line in capsys.readouterr().out.splitlines():
+        assert line in page
+    with (ROOT / "docs/phsfl-runs.csv").open(newline="") as file:
+        assert {line["machine"] for line in csv.DictReader(file)} != {""}
