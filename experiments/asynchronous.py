@@ -241,7 +241,9 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
     seeds = sorted({row["seed"] for row in rows})
 
     def fill(axes: Sequence[Axes], rows: Sequence[Row]) -> None:
-        for ax, setting in zip(axes, settings, strict=True):
+        for ax in axes[len(settings) :]:
+            ax.set_visible(False)
+        for ax, setting in zip(axes, settings, strict=False):
             for color, mode in zip(PALETTE, MODES[setting], strict=False):
                 for seed in seeds:
                     own = [row for row in rows if (row["setting"], row["mode"], row["seed"]) == (setting, mode, seed)]
@@ -252,7 +254,9 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
         axes[0].legend(frameon=False, fontsize=8)
 
     title = f"accuracy over simulated seconds, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
-    save_plot(path, title, fill, rows, width=1.5 + 4.0 * len(settings), columns=len(settings))
+    columns = min(len(settings), 2)
+    count = -(-len(settings) // columns)
+    save_plot(path, title, fill, rows, width=5.0 * columns, height=3.4 * count, rows=count, columns=columns)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -19,7 +19,7 @@ def test_the_table_of_the_docs_is_that_of_the_recorded_runs():
 def test_all_modes_and_seeds_are_recorded_and_got_there():
     runs = {
         (setting, mode, seed)
-        for setting in {row["setting"] for row in RECORDED}
+        for setting in asynchronous.SETTINGS
         for mode in asynchronous.MODES[setting]
         for seed in asynchronous.SEEDS
     }
@@ -27,6 +27,32 @@ def test_all_modes_and_seeds_are_recorded_and_got_there():
     reached = [line for line in asynchronous.table(RECORDED) if line.sooner]
     assert len(reached) * len(asynchronous.SEEDS) == len(runs)
     assert not any(row["commit"].endswith("+changes") for row in RECORDED)
+
+
+def test_fedbuff_is_sooner_by_what_the_page_says():
+    sooner = {(line.setting, line.mode): line.sooner for line in asynchronous.table(RECORDED)}
+    for setting in asynchronous.SETTINGS:
+        assert min(sooner[setting, "fedbuff"]) > 1.3
+    assert min(sooner["radio", "semi-synchronous"]) < 1 < max(sooner["radio", "semi-synchronous"]) < 1.3
+
+
+def test_fedbuff_has_as_many_more_updates_in_a_second_as_the_page_says():
+    nodes = {"digits": 20, "cifar10": 20, "radio": 4, "radio-cells": 48}
+    ratios = {}
+    for setting, size in nodes.items():
+        buffer = asynchronous.MODES[setting]["fedbuff"]["async.buffer-size"]
+        for seed in asynchronous.SEEDS:
+            waits, goes_on = (last_row(setting, mode, seed) for mode in ("synchronous", "fedbuff"))
+            more = buffer * goes_on["round"] / goes_on["seconds"] / (size * waits["round"] / waits["seconds"])
+            ratios.setdefault(setting, []).append(round(more, 1))
+    texts = {setting: f"{min(own):.1f} to {max(own):.1f}" for setting, own in ratios.items()}
+    page = " ".join((ROOT / "docs/asynchronous.md").read_text().split())
+    lists = ", ".join(f"{text} times in `{setting}`" for setting, text in texts.items())
+    assert lists in page
+
+
+def last_row(setting, mode, seed):
+    return [row for row in RECORDED if (row["setting"], row["mode"], row["seed"]) == (setting, mode, seed)][-1]
 
 
 def test_a_run_ends_when_it_is_right_often_enough():
