@@ -55,12 +55,19 @@ def last_row(setting, mode, seed):
     return [row for row in RECORDED if (row["setting"], row["mode"], row["seed"]) == (setting, mode, seed)][-1]
 
 
-def test_a_run_ends_when_it_is_right_often_enough():
+def test_a_run_ends_when_it_is_right_often_enough_three_times_in_a_row():
     small = {"num-clients": 3, "batches-per-epoch": 1, "local-epochs": 1}
-    (row,) = asynchronous.rows_of_run("digits", "synchronous", 0, 0.0, **small)
-    assert row.keys() == set(asynchronous.COLUMNS)
-    assert asynchronous.seconds_to(0.0, [row]) == {("digits", "synchronous", 0): row["seconds"]}
-    assert asynchronous.seconds_to(row["accuracy"] + 0.1, [row]) == {}
+    rows = asynchronous.rows_of_run("digits", "synchronous", 0, 0.0, **small)
+    assert [row["round"] for row in rows] == [1, 2, 3]
+    assert rows[0].keys() == set(asynchronous.COLUMNS)
+    assert asynchronous.seconds_to(0.0, rows) == rows[2]["seconds"]
+    assert asynchronous.seconds_to(1.1, rows) is None
+
+
+def test_a_model_is_right_often_enough_at_three_evaluations_in_a_row():
+    assert asynchronous.position_of(0.5, [0.5, 0.6, 0.4, 0.5, 0.5, 0.7, 0.8]) == 5
+    assert asynchronous.position_of(0.5, [0.5, 0.6, 0.4, 0.5, 0.5]) is None
+    assert asynchronous.position_of(0.5, []) is None
 
 
 def test_an_interrupt_is_no_target_that_was_reached(monkeypatch):
@@ -72,34 +79,44 @@ def test_an_interrupt_is_no_target_that_was_reached(monkeypatch):
         asynchronous.rows_of_run("digits", "fedbuff", 0, 1.0, **{"num-clients": 3, "batches-per-epoch": 1})
 
 
-def rows_of(setting, mode, seed, seconds, accuracy):
-    kept = {"round": 1, "commit": "abc", "machine": "x86_64"}
-    return {"setting": setting, "mode": mode, "seed": seed, "seconds": seconds, "accuracy": accuracy, **kept}
+def rows_of(setting, mode, seed, seconds, *accuracies):
+    """Three evaluations, a second apart."""
+    kept = {"setting": setting, "mode": mode, "seed": seed, "commit": "abc", "machine": "x86_64"}
+    return [
+        kept | {"round": number, "seconds": seconds - 2.0 + i, "accuracy": accuracy}
+        for number, (i, accuracy) in enumerate(zip(range(3), accuracies, strict=True), 1)
+    ]
 
 
 def test_a_table_has_seconds_and_times_sooner_over_seeds():
     taken = {("synchronous", 0): 30.0, ("synchronous", 1): 20.0, ("fedbuff", 0): 10.0, ("fedbuff", 1): 10.0}
-    rows = [rows_of("digits", mode, seed, seconds, 0.8) for (mode, seed), seconds in taken.items()]
-    rows.append(rows_of("digits", "fedbuff", 0, 40.0, 0.9))  # the first time counts
+    rows = [row for (mode, seed), end in taken.items() for row in rows_of("digits", mode, seed, end, 0.8, 0.75, 0.9)]
     assert asynchronous.table(rows) == [
         ("digits", "synchronous", [30.0, 20.0], [1.0, 1.0]),
+        ("digits", "semi-synchronous", [], []),
         ("digits", "fedbuff", [10.0, 10.0], [3.0, 2.0]),
     ]
     assert asynchronous.table_lines(rows)[2:] == [
         "| digits | synchronous | 25 | 20 to 30 | 1.00 | 1.00 to 1.00 |",
+        "| digits | semi-synchronous | - | - | - | - |",
         "| digits | fedbuff | 10 | 10 to 10 | 2.50 | 2.00 to 3.00 |",
     ]
 
 
 def test_a_table_and_a_figure_where_the_synchronous_run_does_not_get_there(tmp_path):
     rows = [
-        rows_of(setting, mode, seed, 8.0, accuracy)
-        for setting in ("digits", "radio")
+        row
+        for setting in ("digits", "radio", "radio-cells")
         for seed in (3, 5)
-        for mode, accuracy in (("synchronous", 0.8 if seed == 3 else 0.1), ("fedbuff", 0.8))
+        for mode, last in (("synchronous", 0.8 if seed == 3 else 0.1), ("fedbuff", 0.8))
+        for row in rows_of(setting, mode, seed, 8.0, 0.8, 0.8, last)
     ]
-    assert asynchronous.table(rows) == [(setting, "fedbuff", [8.0, 8.0], []) for setting in ("digits", "radio")]
-    assert asynchronous.table_lines(rows)[-1] == "| radio | fedbuff | 8 | 8 to 8 | - | - |"
+    assert [line for line in asynchronous.table(rows) if line.mode != "semi-synchronous"] == [
+        (setting, mode, seconds, [])
+        for setting in ("digits", "radio", "radio-cells")
+        for mode, seconds in (("synchronous", []), ("fedbuff", [8.0, 8.0]))
+    ]
+    assert asynchronous.table_lines(rows)[-1] == "| radio-cells | fedbuff | 8 | 8 to 8 | - | - |"
     asynchronous.draw(tmp_path / "figure.png", rows)
     assert (tmp_path / "figure.png").exists()
 
@@ -109,17 +126,17 @@ def test_runs_that_have_rows_are_not_made_again(tmp_path, monkeypatch, capsys):
 
     def rows_of_run(setting, mode, seed, target, **changes):
         made.append((setting, mode, seed, changes))
-        return [rows_of(setting, mode, seed, 8.0, 1.0)]
+        return rows_of(setting, mode, seed, 8.0, 1.0, 1.0, 1.0)
 
     monkeypatch.setattr(asynchronous, "rows_of_run", rows_of_run)
     path = tmp_path / "rows.csv"
-    asynchronous.write_rows(path, [rows_of("digits", "fedbuff", 1, 4.0, 1.0)])
+    asynchronous.write_rows(path, rows_of("digits", "fedbuff", 1, 4.0, 1.0, 1.0, 1.0))
     asynchronous.main(["--csv", str(path), "--seeds", "1", "--setting", "digits"])
     assert [mode for _, mode, *_ in made] == ["synchronous", "semi-synchronous"]
     assert capsys.readouterr().out.splitlines()[-1] == "| digits | fedbuff | 4 | 4 to 4 | 2.00 | 2.00 to 2.00 |"
     asynchronous.main(["--csv", str(path), "--seeds", "1", "--setting", "cifar10", "--data-dir", "results/data"])
     assert made[-1] == ("cifar10", "fedbuff", 1, {"data-dir": "results/data"})
-    assert len(asynchronous.read_rows(path)) == 6
+    assert len(asynchronous.read_rows(path)) == 18
 
 
 def test_cifar10_without_a_folder_is_one_line(tmp_path, monkeypatch):
