@@ -649,8 +649,11 @@ def test_runs_resume_to_the_same_bits_and_the_same_figures(tmp_path, settings):
         ({"margin": 0.9999}, "plan.deadline-seconds = 150.0: allowed is more: the fastest client needs"),
         ({"late_share": -0.1}, "plan.late-share = -0.1: allowed is greater than or equal to 0"),
         ({"theta": 1.5}, "plan.theta = 1.5: allowed is less than or equal to 1"),
-        ({"solver": "best"}, "plan.solver = 'best': allowed is exact, sca, random"),
-        ({"solver": "h-fedavg-ub"}, "plan.solver = 'h-fedavg-ub': allowed is exact, sca, random"),
+        ({"solver": "best"}, "plan.solver = 'best': allowed is exact, sca, random, cheapest-at-full-power"),
+        (
+            {"solver": "h-fedavg-ub"},
+            "plan.solver = 'h-fedavg-ub': allowed is exact, sca, random, cheapest-at-full-power",
+        ),
         ({"participation": 0.5}, "participation = 0.5: allowed is 1.0: plans select the clients"),
         ({"edge_strategy": "Krum"}, "edge-strategy = 'Krum': allowed is 'FedAvg'"),
         ({"algorithm": "sl", "selection": "resource-aware", "label_policy": "labels"}, "selection = 'resource-aware'"),
@@ -682,7 +685,7 @@ def test_runs_resume_to_the_same_bits_and_the_same_figures(tmp_path, settings):
         ),
         (
             SPLIT | {"solver": "sca"},
-            "plan.solver = 'sca': allowed is 'exact' or",
+            "plan.solver = 'sca': allowed is 'exact', 'random', 'cheapest-at-full-power' for split training",
         ),
         ({"exploitation": "lots"}, "caching.exploitation = 'lots': allowed is a probability"),
         (
