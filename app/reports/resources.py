@@ -16,13 +16,15 @@ class ClientTotals:
 
     Parameters
     ----------
-    times_eligible, times_selected, times_late : int
-        Edge rounds in which it could take part, was selected, and delivered after the deadline.
+    times_eligible, times_eligible_at_full_power, times_selected, times_late : int
+        Edge rounds in which it could take part in the eyes of the solver, could make a local round at its highest
+        frequency and power (RawHFL paper, Fig. 5a), was selected, and delivered after the deadline.
     compute_joules, upload_joules : float
         What it spent; late results cost as well.
     """
 
     times_eligible: int
+    times_eligible_at_full_power: int
     times_selected: int
     times_late: int
     compute_joules: float
@@ -54,7 +56,8 @@ def planned_rounds(lines: Iterable[Line]) -> Iterator[tuple[str, Line]]:
 
 def client_totals(lines: Iterable[Line], clients: Iterable[int]) -> dict[int, ClientTotals]:
     """Return the part that each of some clients had in all edge rounds."""
-    counts: dict[str, Counter[int]] = {key: Counter() for key in ("eligible", "selected", "late")}
+    keys = ("eligible", "eligible_at_full_power", "selected", "late")  # in the order of ClientTotals
+    counts: dict[str, Counter[int]] = {key: Counter() for key in keys}
     joules: dict[str, Counter[int]] = {key: Counter() for key in ("compute_joules", "upload_joules")}
     for _, plan in planned_rounds(lines):
         for key, count in counts.items():
