@@ -83,7 +83,8 @@ def resource_summary(lines: Sequence[Line]) -> Line:
         those of the plans elsewhere), ``late`` (results after the simulated deadline), ``late_share`` (where plans are
         made for one: ``asked``, and what was ``observed``, None if nobody ever was selected) and
         ``edge_rounds_without_anybody`` and ``edge_rounds_short`` (in which nobody, or fewer clients than asked for,
-        were selected, as too few could take part).
+        were selected, as too few could take part),
+        and ``edge_rounds_unconverged`` (with plans of a solver that stopped before it converged).
     """
     plans = [plan for _, plan in planned_rounds(lines)]
     if not plans:
@@ -105,6 +106,7 @@ def resource_summary(lines: Sequence[Line]) -> Line:
         **({"late_share": {"asked": asked[-1], "observed": late / selected if selected else None}} if asked else {}),
         "edge_rounds_without_anybody": sum(not plan["selected"] for plan in plans),
         "edge_rounds_short": sum(plan.get("short", False) for plan in plans),
+        "edge_rounds_unconverged": sum(not plan.get("converged", True) for plan in plans),
     }
 
 

@@ -143,6 +143,7 @@ def test_the_summary_by_hand(lines):
         "late": 2,
         "edge_rounds_without_anybody": 3,
         "edge_rounds_short": 0,
+        "edge_rounds_unconverged": 0,
     }
 
 
@@ -187,6 +188,7 @@ def test_a_client_without_requests_leaves_no_top_m_figures(lines):
 def test_other_runs_are_summed_up_as_before(lines):
     final = summarise(without_tops(without_plans(lines)))
     new = {"energy_joules", "simulated_seconds", "late", "edge_rounds_without_anybody", "edge_rounds_short", "top_m"}
+    new.add("edge_rounds_unconverged")
     assert new & set(final) == set()
     assert set(summarise(lines)) - set(final) == new
 
