@@ -12,7 +12,7 @@ from espalier.app.tasks.build import task_kind
 from espalier.strategies.edges import replies_needed
 
 # The solvers that select a number of clients; others are rules of algorithms.
-SELECTING = ("exact", "sca", "random")
+SELECTING = ("exact", "sca", "random", "cheapest-at-full-power")
 
 
 def check_together(config: RunConfig) -> None:
@@ -261,7 +261,8 @@ def _check_plans(config: RunConfig, rule: PlanRule) -> None:
     if config.algorithm.in_turn(config.split):
         raise bad_value("selection", config.plan.selection, "'everybody': here clients train one after the other")
     if config.algorithm.splits and config.plan.solver == "sca":
-        raise bad_value("plan.solver", "sca", "'exact' or 'random' for split training, where uploads grow with rounds")
+        allowed = ", ".join(repr(name) for name in SELECTING if name != "sca")
+        raise bad_value("plan.solver", "sca", f"{allowed} for split training, where uploads grow with rounds")
     if config.algorithm.splits and len(set(config.split.cut_layer.numbers)) > 1:
         raise bad_value(
             "cut-layer", config.split.cut_layer.text, "one cut, or 'best', with selection = 'resource-aware'"

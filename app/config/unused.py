@@ -8,6 +8,8 @@ from espalier.app.config.run_config import RunConfig
 from espalier.app.config.sections import Plans, Split
 from espalier.app.tasks.build import task_kind
 
+# The solvers to which no client is worth more than another.
+WORTHLESS = ("random", "cheapest-at-full-power")
 VALUE_KEYS = ("plan.value-weight", "plan.battery-joules")
 
 
@@ -110,10 +112,12 @@ def _plan_without_use(config: RunConfig, rule: PlanRule) -> Iterable[tuple[Itera
             ("plan.solver", "plan.selected-per-edge", "plan.max-overlap", "plan.value", *VALUE_KEYS),
             f"{name} has a rule of its own",
         )
+    elif config.plan.solver == "cheapest-at-full-power":
+        yield ("plan.theta", "plan.min-frequency-hz"), f"plan.solver = {config.plan.solver!r}"
     if not config.plan.value.module and config.plan.value.name == "uniform":
         yield ("plan.value-weight",), "plan.value = 'uniform'"
-    if config.plan.solver == "random":
-        yield ("plan.value", "plan.value-weight"), "plan.solver = 'random'"
+    if config.plan.solver in WORTHLESS:
+        yield ("plan.value", "plan.value-weight"), f"plan.solver = {config.plan.solver!r}"
     if not rule.has_limits:
         yield ("plan.margin", "plan.late-share"), f"{name} keeps no deadline"
     if config.plan.resources == "measured":

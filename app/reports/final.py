@@ -174,6 +174,8 @@ def _resource_lines(summary: Mapping[str, Any]) -> list[str]:
         late, nobody = _late(summary), f"{summary['edge_rounds_without_anybody']} edge rounds without anybody"
         if short := summary["edge_rounds_short"]:
             nobody += f", {short} short of clients"
+        if unconverged := summary["edge_rounds_unconverged"]:
+            nobody += f", {unconverged} with plans that are not converged"
         if "simulated_seconds" in summary:
             result.append(f"energy: {joules['total']:.4g} J, {share}")
             result.append(f"simulated time: {summary['simulated_seconds']:.1f} s; {late}, {nobody}")

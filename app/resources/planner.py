@@ -21,6 +21,10 @@ from espalier.strategies.resource_aware import Outcome
 
 logger = getLogger("espalier")
 
+UNCONVERGED = (
+    "the plan keeps all limits, but may not be the best; metrics.jsonl and summary.json count such edge rounds"
+)
+
 
 class World(ABC):
     """What plans are made for: all clients of all edges, simulated or measured.
@@ -60,6 +64,7 @@ class World(ABC):
         self.energy = EnergyMeter(cell)
         self.options: dict[int, int] = {}
         self.edges = {name: EdgeResources(self, name) for name in topology}
+        self.told_unconverged = False
         self._plan = plan
         self._rule = rule
         self._value = value_of(plan) if rule.selects_a_number else None
@@ -226,11 +231,15 @@ class EdgeResources:
         return reports
 
     def _note(self, server_round: int, report: dict[str, Any]) -> None:
-        """Keep a report; log where it fell short of clients."""
+        """Keep a report; log where it fell short of clients, and the first plan of the run that is not converged."""
         self.pending.append((server_round, report))
         if report["short"]:
             line = "edge round %d: %s: %d clients, not %d in each cell"
             logger.info(line, server_round, self._edge, len(report["selected"]), self._world.clients_wanted)
+        if not report["converged"] and not self._world.told_unconverged:
+            self._world.told_unconverged = True
+            line = "edge round %d: %s: the solver stopped before it converged: %s"
+            logger.warning(line, server_round, self._edge, UNCONVERGED)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
@@ -279,6 +288,7 @@ def report_of(clients: np.ndarray, plan: Plan) -> dict[str, Any]:
         "option": plan.option[who].tolist(),
         "frequency_hz": plan.frequency_hz[who].tolist(),
         "power_watts": plan.power_watts[who].tolist(),
+        "converged": plan.converged,
     }
 
 

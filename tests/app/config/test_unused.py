@@ -7,6 +7,8 @@ from espalier.app.config.parse import parse_config
 from espalier.app.config.unused import unused_keys
 from tests.app.runs import run_app
 
+CHEAPEST = {"algorithm": "rawhfl", "plan.solver": "cheapest-at-full-power"}
+
 
 @pytest.mark.parametrize(
     ("given", "key", "reason"),
@@ -24,6 +26,9 @@ from tests.app.runs import run_app
         ({"algorithm": "h-fedavg-m1", "plan.selected-per-edge": 1}, "plan.selected-per-edge", "a rule of its own"),
         ({"algorithm": "rawhfl", "plan.value-weight": 2.0}, "plan.value-weight", "plan.value = 'uniform'"),
         ({"algorithm": "rawhfl", "plan.solver": "random", "plan.value": "age"}, "plan.value", "plan.solver = 'random'"),
+        (CHEAPEST | {"plan.value": "age"}, "plan.value", "plan.solver = 'cheapest-at-full-power'"),
+        (CHEAPEST | {"plan.theta": 0.1}, "plan.theta", "plan.solver = 'cheapest-at-full-power'"),
+        (CHEAPEST | {"plan.min-frequency-hz": 1e9}, "plan.min-frequency-hz", "plan.solver = 'cheapest-at-full-power'"),
         ({"algorithm": "h-fedavg-m2", "plan.battery-joules": 2.0}, "plan.battery-joules", "has a rule of its own"),
         ({"algorithm": "rawhfl", "plan.late-share": 0.05}, "plan.late-share", "planning-error-db = 0.0 nobody is late"),
         (

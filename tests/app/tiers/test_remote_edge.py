@@ -172,6 +172,7 @@ PLAN = {
     "upload_joules": [0.125],
     "seconds": 2.5,
     "short": False,
+    "converged": True,
     "eligible_at_full_power": [],
 }
 
@@ -201,9 +202,10 @@ BAD |= {
     "fewer joules": (planned({"upload_joules": []}), "'upload_joules' of a plan is no number >= 0"),
     "negative joules": (planned({"compute_joules": [-1.0]}), "'compute_joules' of a plan is no number >= 0"),
     "NaN joules": (planned({"compute_joules": [math.nan]}), "'compute_joules' of a plan is no number >= 0"),
-    "endless": (planned({"seconds": math.inf}), "'seconds' or 'short' of a plan"),
+    "endless": (planned({"seconds": math.inf}), "'seconds' of a plan is no number >= 0"),
     "half a cut": (planned({"option": [0.5]}), "'option' of a plan is no number >= 0"),
-    "maybe short": (planned({"short": 1}), "'seconds' or 'short' of a plan"),
+    "maybe short": (planned({"short": 1}), "'short' of a plan is no boolean"),
+    "nearly converged": (planned({"converged": 0.9}), "'converged' of a plan is no boolean"),
 }
 
 
