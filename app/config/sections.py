@@ -278,6 +278,8 @@ class Plans(Section):
     """Share of the deadline that plans leave unused."""
     late_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the results that may be late by radio.planning-error-db; 0 takes the gains as they are seen."""
+    divide_by_arrived: bool = False
+    """Gradients that arrive are divided by the share that arrived so far, 1/p_sc in RawHFL's eq. 15."""
     theta: Annotated[float, Field(ge=0, le=1)] = 0.4
     """Weight of local rounds against energy, from 0 to 1."""
     min_frequency_hz: Annotated[float, Field(ge=0, le=1e12)] = 0.0

@@ -119,7 +119,9 @@ def _plan_without_use(config: RunConfig, rule: PlanRule) -> Iterable[tuple[Itera
     if config.plan.solver in WORTHLESS:
         yield ("plan.value", "plan.value-weight"), f"plan.solver = {config.plan.solver!r}"
     if not rule.has_limits:
-        yield ("plan.margin", "plan.late-share"), f"{name} keeps no deadline"
+        yield ("plan.margin", "plan.late-share", "plan.divide-by-arrived"), f"{name} keeps no deadline"
+    elif not config.algorithm.adds_gradients:
+        yield ("plan.divide-by-arrived",), f"edges of {name} add up no gradients"
     if config.plan.resources == "measured":
         yield ("plan.late-share",), "plan.resources = 'measured': the error of measured links is not known"
     elif not config.radio.planning_error_db:
