@@ -21,6 +21,7 @@ from espalier.app.algorithms.build import (
 )
 from espalier.app.algorithms.split_edges import check_cuts, head_weights
 from espalier.app.asynchrony import AsynchronousRun, asynchronous_run
+from espalier.app.availability import coming_and_going
 from espalier.app.config import sections
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.unused import stack_in_use
@@ -385,6 +386,8 @@ def edges_here(
         spec = federation.cloud_strategy if from_cloud else federation.edge_strategy
         cells = config.cells if config.is_flat else 1
         make_edge = planned(make_edge, config.rule, config.plan, world, cells_per_edge=cells, spec=spec)
+    if comings := coming_and_going(config.availability, config.seed, federation.num_clients):
+        make_edge = comings.in_front_of(make_edge, client_of)
     if config.train.weighting == "equal":
         make_edge = equally_weighted(make_edge)
     return knowing(make_edge, profiles, task.objective, validates=config.data.validation_share > 0)

@@ -381,6 +381,23 @@ class Asynchrony(Section):
         return self.buffer_size or max(num_nodes // 2, 1)
 
 
+class Availability(Section):
+    """Clients that come and go, in a simulation of them."""
+
+    name = "availability"
+
+    mode: Literal["always", "markov", "trace"] = "always"
+    """Who is there when an edge round begins."""
+    leave: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """markov: probability per edge round that a client that is there leaves."""
+    back: Annotated[float, Field(gt=0, le=1)] = 0.4
+    """markov: probability per edge round that a client that is away comes back."""
+    trace: str = ""
+    """trace: CSV file with columns client, from and to, in edge rounds; to is the first in which it is away."""
+    drop_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Probability that a client that began an edge round is gone before it answers."""
+
+
 class RayWorkers(Section):
     """Workers of engine = "ray"."""
 

@@ -74,6 +74,7 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     if not streams:
         yield keys["stream"], "no mini-batch goes through a stream: see split.transport"
     yield from _asynchrony_without_use(config, keys["async"])
+    yield from _availability_without_use(config, keys["availability"])
     if config.engine != "flower":
         yield ("deploy.reply-timeout",), f"with engine = {config.engine!r} nobody is late"
     if config.engine != "ray":
@@ -151,6 +152,18 @@ def _asynchrony_without_use(config: RunConfig, keys: Iterable[str]) -> Iterable[
         yield ("async.median-seconds", "async.sigma", "async.trace"), "plans say how long clients take"
     elif own.trace:
         yield ("async.median-seconds", "async.sigma"), "async.trace says how long clients take"
+
+
+def _availability_without_use(config: RunConfig, keys: Iterable[str]) -> Iterable[tuple[Iterable[str], str]]:
+    own = config.availability
+    if not config.algorithm.trains_clients:
+        yield keys, f"{config.algorithm.name} trains no clients"
+        return
+    why = f"availability.mode = {own.mode!r}"
+    if own.mode != "markov":
+        yield ("availability.leave", "availability.back"), why
+    if own.mode != "trace":
+        yield ("availability.trace",), why
 
 
 def _partitions_without_use(partition: str) -> Iterable[tuple[Iterable[str], str]]:
