@@ -141,6 +141,18 @@ def test_a_device_trains_for_the_rounds_that_fit_between_upload_and_deadline(dea
     assert 0 < expected[0] < expected[1]
 
 
+def test_a_frequency_that_nobody_sets_is_the_highest():
+    fixed = replace(DEVICE, min_frequency_hz=1.5e9)
+    problem = everybody(world_with([fixed, DEVICE] * 2, deadline_seconds=60.0)[1])
+    plan = exact(problem)
+    assert plan.selected.all()
+    assert plan.frequency_hz[[0, 2]].tolist() == [1.5e9] * 2
+    assert plan.frequency_hz[[1, 3]].max() < 1e9
+    cycles = problem.cycles_per_local_round[0, 0] * plan.local_rounds[0]
+    assert plan.compute_joules[0] == pytest.approx(1e-28 * 1.5e9**2 * cycles, rel=1e-12)
+    assert violations(problem, plan) == []
+
+
 def test_an_energy_budget_binds():
     # At 1.5 GHz a round of 32e6 cycles takes 7.2 mJ.
     poor = replace(DEVICE, energy_budget_joules=0.05)
