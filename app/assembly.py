@@ -1,5 +1,6 @@
 """The parts of a run, from its config: task, streams, clients, edges and the algorithm over them."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -326,6 +327,7 @@ def planned_world(
         work=work_of(config, task, model),
         task=task,
         train=config.train,
+        clock=time.monotonic if config.engine == "flower" and config.deploy.role != "cloud" else None,
     )
     if not (is_part and plan.resources == "measured"):  # then other edges' clients are not known here
         check_deadline(plan, rule, world)
