@@ -316,6 +316,7 @@ def planned_world(
         # The radio world is drawn for all cells, so that plans are those of a run that has all edges.
         topology, profiles = whole_radio_world(config.deploy.edge_name, profiles, num_clients, config.edges)
     client_of = {profile.node_id: profile.partition_id for profile in profiles}
+    availability = coming_and_going(config.availability, config.seed, num_clients)
     world = world_of(
         plan,
         config.radio,
@@ -328,6 +329,7 @@ def planned_world(
         task=task,
         train=config.train,
         clock=time.monotonic if config.engine == "flower" and config.deploy.role != "cloud" else None,
+        drops_out=availability.drops_out if availability else None,
     )
     if not (is_part and plan.resources == "measured"):  # then other edges' clients are not known here
         check_deadline(plan, rule, world)

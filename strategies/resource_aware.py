@@ -30,9 +30,13 @@ class Outcome:
     ----------
     late : np.ndarray
         Booleans of shape (U,): who did not deliver within the deadline.
+    spare : np.ndarray, optional (default: None)
+        Booleans of shape (U,): who is selected beyond the number that is wanted, and would deliver after it is reached.
+        They take no part. None: nobody.
     """
 
     late: np.ndarray
+    spare: np.ndarray | None = None
 
 
 class Resources(Protocol):
@@ -105,7 +109,8 @@ class ResourceAware:
             return Update(failures=[Failure(EVERYBODY, "no node is connected")])
         plan = self.solve(self.resources.problem(server_round, clients))
         outcome = self.resources.carry_out(server_round, clients, plan)
-        selected = [node_id for node_id, taken in zip(clients, plan.selected, strict=True) if taken]
+        asked = plan.selected if outcome.spare is None else plan.selected & ~outcome.spare
+        selected = [node_id for node_id, taken in zip(clients, asked, strict=True) if taken]
         if not selected:
             kept = arrays if self.idle_weight else None
             failure = Failure(EVERYBODY, f"nobody can take part: {_reasons(plan)}")

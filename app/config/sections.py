@@ -268,6 +268,8 @@ class Plans(Section):
     """exact, sca (the paper's) or random."""
     selected_per_edge: NotNegative = 0
     """Clients selected in each cell, Z; 0 is half of a cell's."""
+    spare: NotNegative = 0
+    """Clients selected in each cell beyond Z; an edge goes on with the first Z results."""
     max_overlap: Annotated[int, Field(ge=-1, le=MOST)] = -1
     """How many of them may be of the round before, Psi; -1 is half of them, or as many as it takes."""
     max_local_rounds: Annotated[int, Field(ge=0, le=100_000)] = 0
@@ -297,6 +299,11 @@ class Plans(Section):
     def planned_seconds(self) -> float:
         """The part of the deadline that plans use."""
         return self.deadline_seconds * (1 - self.margin)
+
+    @property
+    def asked_per_cell(self) -> int:
+        """Number of clients to select in each cell, the spare ones too."""
+        return self.selected_per_edge + self.spare
 
 
 class RadioWorld(Section):

@@ -110,7 +110,7 @@ def _plan_without_use(config: RunConfig, rule: PlanRule) -> Iterable[tuple[Itera
     name = f"algorithm = {config.algorithm.text!r}"
     if not rule.selects_a_number:
         yield (
-            ("plan.solver", "plan.selected-per-edge", "plan.max-overlap", "plan.value", *VALUE_KEYS),
+            ("plan.solver", "plan.selected-per-edge", "plan.spare", "plan.max-overlap", "plan.value", *VALUE_KEYS),
             f"{name} has a rule of its own",
         )
     elif config.plan.solver == "cheapest-at-full-power":
@@ -124,6 +124,7 @@ def _plan_without_use(config: RunConfig, rule: PlanRule) -> Iterable[tuple[Itera
     elif not config.algorithm.adds_gradients:
         yield ("plan.divide-by-arrived",), f"edges of {name} add up no gradients"
     if config.plan.resources == "measured":
+        yield ("plan.spare",), "plan.resources = 'measured': an edge waits for all whom it selects, or the deadline"
         yield ("plan.late-share",), "plan.resources = 'measured': the error of measured links is not known"
     elif not config.radio.planning_error_db:
         yield ("plan.late-share",), "with radio.planning-error-db = 0.0 nobody is late"

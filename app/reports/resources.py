@@ -80,10 +80,10 @@ def resource_summary(lines: Sequence[Line]) -> Line:
     dict
         ``energy_joules`` (``total``, ``compute``, ``upload``, and ``per_client_round``: per selected client and edge
         round, None if nobody ever was selected), ``simulated_seconds`` (where a clock is simulated; the joules are
-        those of the plans elsewhere), ``late`` (results after the simulated deadline), ``late_share`` (where plans are
-        made for one: ``asked``, and what was ``observed``, None if nobody ever was selected) and
-        ``edge_rounds_without_anybody`` and ``edge_rounds_short`` (in which nobody, or fewer clients than asked for,
-        were selected, as too few could take part),
+        those of the plans elsewhere), ``late`` (results after the simulated deadline), ``spare`` (results that nobody
+        waited for, where there are any), ``late_share`` (where plans are made for one: ``asked``, and what was
+        ``observed``, None if nobody ever was selected), ``edge_rounds_without_anybody`` and ``edge_rounds_short`` (in
+        which nobody, or fewer clients than asked for, were selected, as too few could take part),
         and ``edge_rounds_unconverged`` (with plans of a solver that stopped before it converged).
     """
     plans = [plan for _, plan in planned_rounds(lines)]
@@ -92,6 +92,7 @@ def resource_summary(lines: Sequence[Line]) -> Line:
     compute, upload = (float(sum(sum(plan[key]) for plan in plans)) for key in ("compute_joules", "upload_joules"))
     selected = sum(len(plan["selected"]) for plan in plans)
     late = sum(len(plan["late"]) for plan in plans)
+    spare = sum(len(plan.get("spare", ())) for plan in plans)
     asked = [line["late_share"]["asked"] for line in lines if "late_share" in line]
     times = [line["simulated_seconds"] for line in lines if "simulated_seconds" in line]
     return {
@@ -103,6 +104,7 @@ def resource_summary(lines: Sequence[Line]) -> Line:
         },
         **({"simulated_seconds": times[-1]} if times else {}),
         "late": late,
+        **({"spare": spare} if spare else {}),
         **({"late_share": {"asked": asked[-1], "observed": late / selected if selected else None}} if asked else {}),
         "edge_rounds_without_anybody": sum(not plan["selected"] for plan in plans),
         "edge_rounds_short": sum(plan.get("short", False) for plan in plans),

@@ -145,7 +145,7 @@ class World(ABC):
     @property
     def clients_wanted(self) -> int:
         """Number of clients to select in each cell."""
-        return self._plan.selected_per_edge
+        return self._plan.asked_per_cell
 
     def clients(self, node_ids: Sequence[int]) -> np.ndarray:
         """Return the numbers of clients."""
@@ -229,7 +229,7 @@ class EdgeResources:
         if self.deadline:
             expected = seconds_at_full_power(self._problem, plan).tolist()
             self.deadline.begin(partial(self._took, dict(zip(clients, expected, strict=True))))
-        return Outcome(np.isin(numbers, report["late"]))
+        return Outcome(np.isin(numbers, report["late"]), np.isin(numbers, report["spare"]))
 
     def delivered(self, late: Collection[int]) -> None:
         """Take note of those who were late in the round last carried out, by node id."""
@@ -301,8 +301,8 @@ def cells_of_clients(
 def limits_of(plan: Plans, cell: np.ndarray) -> dict[str, Any]:
     """Return the part of a `Problem` that the config decides, for clients of these cells."""
     smallest = int(np.unique(cell, return_counts=True)[1].min())
-    to_select = min(plan.selected_per_edge, smallest)
-    overlap = plan.max_overlap if plan.max_overlap >= 0 else plan.selected_per_edge // 2
+    to_select = min(plan.asked_per_cell, smallest)
+    overlap = plan.max_overlap if plan.max_overlap >= 0 else plan.asked_per_cell // 2
     return {
         "clients_per_cell": to_select,
         # With clients missing, others may have to come twice.
@@ -323,6 +323,7 @@ def report_of(clients: np.ndarray, plan: Plan) -> dict[str, Any]:
         "option": plan.option[who].tolist(),
         "frequency_hz": plan.frequency_hz[who].tolist(),
         "power_watts": plan.power_watts[who].tolist(),
+        "spare": [],
         "converged": plan.converged,
     }
 
@@ -340,10 +341,10 @@ def seconds_at_full_power(problem: Problem, plan: Plan) -> np.ndarray:
 
 
 def falls_short(limits: Plans, rule: PlanRule, cell: np.ndarray, plan: Plan) -> bool:
-    """Tell whether a plan has somebody but fewer of the clients of a cell than `plan.selected-per-edge`."""
+    """Tell whether a plan has somebody but fewer of the clients of a cell than `Plans.asked_per_cell`."""
     fewest = np.bincount(cell, weights=plan.selected)[np.unique(cell)].min()
     # The rules that take everybody have no number to fall short of.
-    return bool(plan.selected.any() and fewest < limits.selected_per_edge and rule.selects_a_number)
+    return bool(plan.selected.any() and fewest < limits.asked_per_cell and rule.selects_a_number)
 
 
 def end_energy_round(energy: EnergyMeter) -> dict[str, float]:
@@ -385,10 +386,13 @@ def check_cell_size(plan: Plans, rule: PlanRule, smallest: int) -> None:
     """Raise UserError for a number of clients to select, or an overlap, that a cell of this size can't have."""
     if not rule.selects_a_number:
         return
-    z = plan.selected_per_edge
+    z, asked = plan.selected_per_edge, plan.asked_per_cell
     if z > smallest:
         raise bad_value("plan.selected-per-edge", z, f"1 to {smallest}, the clients of the smallest cell")
-    least = max(0, 2 * z - smallest)
+    if asked > smallest:
+        why = f"as the smallest cell has {smallest} clients and plan.selected-per-edge is {z}"
+        raise bad_value("plan.spare", plan.spare, f"0 to {smallest - z}, {why}")
+    least = max(0, 2 * asked - smallest)
     if 0 <= plan.max_overlap < least:
-        why = f"with {z} of {smallest} clients selected in every round"
+        why = f"with {asked} of {smallest} clients selected in every round"
         raise bad_value("plan.max-overlap", plan.max_overlap, f"at least {least} {why}, or -1 for half of them")

@@ -33,8 +33,9 @@ SIZES = (24, 24, 24, 24)
 class Fixed:
     """Resources that never change: far and near clients, and those who are late."""
 
-    def __init__(self, *, z=2, deadline_seconds=10.0, late=(), max_local_rounds=3, options=1, theta=0.5):
+    def __init__(self, *, z=2, deadline_seconds=10.0, late=(), spare=None, max_local_rounds=3, options=1, theta=0.5):
         self.z, self.deadline_seconds, self.late, self.max_local_rounds = z, deadline_seconds, late, max_local_rounds
+        self.spare = spare
         self.options, self.theta, self.plans = options, theta, []
 
     def problem(self, server_round, clients):
@@ -56,7 +57,8 @@ class Fixed:
 
     def carry_out(self, server_round, clients, plan):
         self.plans.append(plan)
-        return Outcome(np.isin(np.arange(len(clients)), self.late))
+        late, spare = (np.isin(np.arange(len(clients)), who) for who in (self.late, self.spare or ()))
+        return Outcome(late) if self.spare is None else Outcome(late, spare)
 
     def state_dict(self):
         return {"plans": len(self.plans)}
@@ -193,6 +195,30 @@ def test_a_late_client_is_left_out_and_its_share_of_the_step_missing():
     expected = start["head.weight"] - 0.05 / 2 * gradients[members[0]]["head.weight"]
     torch.testing.assert_close(after["head.weight"], expected, rtol=1e-12, atol=1e-12)
     assert update.metrics["train_loss"] == losses[members[0]]
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_with_spare_clients_all_is_as_if_only_the_first_had_been_selected_to_the_bit(split):
+    federation = Federation(sizes=SIZES)
+
+    def edge():
+        whole = evaluation()
+        return (
+            SplitFedV1(federation.make_model(), lambda n: 2, SGD, input_shape=SHAPE, evaluation=whole)
+            if split
+            else whole
+        )
+
+    def outcomes_of(**options):
+        outcomes, model, _ = run(federation, lambda: ResourceAware(edge(), Fixed(**options), exact))
+        return [update.participants for one in outcomes for update in one.edges["edge-0"].updates], model
+
+    chosen, first = outcomes_of(z=2)
+    also, model = outcomes_of(z=3, spare=(3,))
+    assert chosen == also
+    assert len(chosen[0]) == 2
+    assert same(first, model)
+    assert len(outcomes_of(z=3)[0][0]) == 3
 
 
 def test_an_edge_whose_clients_are_all_late_keeps_its_model_and_its_weight():

@@ -30,6 +30,8 @@ CHEAPEST = {"algorithm": "rawhfl", "plan.solver": "cheapest-at-full-power"}
         (CHEAPEST | {"plan.theta": 0.1}, "plan.theta", "plan.solver = 'cheapest-at-full-power'"),
         (CHEAPEST | {"plan.min-frequency-hz": 1e9}, "plan.min-frequency-hz", "plan.solver = 'cheapest-at-full-power'"),
         ({"algorithm": "h-fedavg-m2", "plan.battery-joules": 2.0}, "plan.battery-joules", "has a rule of its own"),
+        ({"algorithm": "rawhfl", "plan.resources": "measured", "plan.spare": 1}, "plan.spare", "waits for all"),
+        ({"algorithm": "h-fedavg-m1", "plan.spare": 1}, "plan.spare", "'h-fedavg-m1' has a rule of its own"),
         ({"algorithm": "rawhfl", "plan.late-share": 0.05}, "plan.late-share", "planning-error-db = 0.0 nobody is late"),
         (
             {"algorithm": "rawhfl", "plan.resources": "measured", "plan.late-share": 0.05},
