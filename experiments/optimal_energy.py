@@ -18,8 +18,15 @@ from matplotlib.figure import Figure
 
 from espalier.app.reports.plots import BLUE, GREY, ORANGE
 from espalier.sim.world import World, make_world
-from espalier.strategies.allocation import Plan, Problem, Solver, exact, h_fedavg_ub, make_plan
-from espalier.strategies.allocation.selection import choose
+from espalier.strategies.allocation import (
+    Plan,
+    Problem,
+    Solver,
+    cheapest_at_full_power,
+    exact,
+    h_fedavg_ub,
+    make_plan,
+)
 
 CELLS, CLIENTS_PER_CELL, SELECTED = 4, 12, 4
 SEEDS, ROUNDS = range(10), 100
@@ -111,22 +118,6 @@ def at_full_power(rounds: Rounds) -> Rounds:
 def everybody_at_full_power(rounds: Rounds) -> Rounds:
     """Return the rounds of H-FedAvg-UB in the same channels."""
     return [(problem, h_fedavg_ub(problem)) for problem, _ in rounds]
-
-
-def cheapest_at_full_power(problem: Problem) -> Plan:
-    """Return the plan of the clients with the least energy among those who can make all local rounds at full power."""
-    everybody = h_fedavg_ub(problem)
-    able = (everybody.seconds <= problem.deadline_seconds) & (everybody.joules <= problem.energy_budget_joules)
-    selected, _ = choose(problem, able, everybody.joules)
-    return make_plan(
-        problem,
-        selected=selected,
-        local_rounds=everybody.local_rounds,
-        frequency_hz=everybody.frequency_hz,
-        power_watts=everybody.power_watts,
-        eligible=able,
-        reason=everybody.reason,
-    )
 
 
 def of_selected(rounds: Rounds, name: str) -> np.ndarray:

@@ -2,8 +2,9 @@
 
 ``python experiments/rawhfl_tables.py FOLDER [--tables 2 3 4] [--seeds 0 1 2]`` prints the tables of the runs that
 sweeps have made in FOLDER/table2, FOLDER/table3 and FOLDER/table4, one for each table, by its settings file and that of
-the rows (``sweeps/rawhfl-rows.toml``): mean and standard deviation over seeds, beside the paper's figures. For each
-table it draws FOLDER/table2.png and so on, like the paper's Figs. 9 and 10, from the first of the seeds.
+the rows (``sweeps/rawhfl-rows.toml``): mean and standard deviation over seeds, and the accuracy's standard deviation
+over clients (the mean over seeds), beside the paper's figures. For each table it draws FOLDER/table2.png and so on,
+like the paper's Figs. 9 and 10, from the first of the seeds.
 
 ``--csv PATH`` writes a line for each run, and ``--record PATH`` prints such lines instead; docs/rawhfl-runs.csv has
 those of docs/video-caching.md.
@@ -22,17 +23,25 @@ from matplotlib.axes import Axes
 
 from espalier.app.reports.plots import PALETTE, save_plot
 
-# The paper's mean accuracy over clients in Tables II, III and IV, and its joules, which are the same in all three.
+
+class Published(NamedTuple):
+    """A row of the paper's Tables II, III and IV: mean accuracy and spread over clients, and joules, alike in all."""
+
+    accuracy: tuple[float, float, float]
+    over_clients: tuple[float, float, float]
+    joules: int | None
+
+
 PAPER = {
-    "RawHFL Z=2": (0.2994, 0.7013, 0.4485, 1508),
-    "RawHFL Z=4": (0.2998, 0.7013, 0.4485, 2848),
-    "RawHFL Z=6": (0.2991, 0.7013, 0.4484, 4138),
-    "Central-SGD": (0.3947, 0.7013, 0.5180, None),
-    "H-FedAvg-M1": (0.0663, 0.1289, 0.0791, 490),
-    "H-FedAvg-M2": (0.1591, 0.3483, 0.1918, 11227),
-    "H-FedAvg-UB": (0.2977, 0.7013, 0.4468, 13836),
-    "FedAvg-UB": (0.2964, 0.7013, 0.4457, 3456),
-    "Top-Popular": (0.0978, 0.0591, 0.0916, None),
+    "RawHFL Z=2": Published((0.2994, 0.7013, 0.4485), (0.0143, 0.0142, 0.2072), 1508),
+    "RawHFL Z=4": Published((0.2998, 0.7013, 0.4485), (0.0146, 0.0142, 0.2075), 2848),
+    "RawHFL Z=6": Published((0.2991, 0.7013, 0.4484), (0.0155, 0.0142, 0.2075), 4138),
+    "Central-SGD": Published((0.3947, 0.7013, 0.5180), (0.0856, 0.0141, 0.1558), None),
+    "H-FedAvg-M1": Published((0.0663, 0.1289, 0.0791), (0.0352, 0.0309, 0.0542), 490),
+    "H-FedAvg-M2": Published((0.1591, 0.3483, 0.1918), (0.0906, 0.0636, 0.1142), 11227),
+    "H-FedAvg-UB": Published((0.2977, 0.7013, 0.4468), (0.0161, 0.0142, 0.2069), 13836),
+    "FedAvg-UB": Published((0.2964, 0.7013, 0.4457), (0.0170, 0.0142, 0.2061), 3456),
+    "Top-Popular": Published((0.0978, 0.0591, 0.0916), (0.0395, 0.0322, 0.0386), None),
 }
 
 
@@ -45,10 +54,16 @@ class Run(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What came of it: mean accuracy over clients, and joules of all of them where it counts any."""
+    """What came of it: mean accuracy over clients, joules of all of them where it counts any, accuracy's std over them.
+
+    And what made it; records of before it was recorded have neither that nor the std.
+    """
 
     accuracy: float
     joules: float | None
+    over_clients: float | None = None
+    commit: str = ""
+    machine: str = ""
 
 
 def read_record(record: Path) -> dict[Run, Result]:
@@ -58,10 +73,18 @@ def read_record(record: Path) -> dict[Run, Result]:
     with record.open(encoding="utf-8", newline="") as file:
         return {
             Run(int(line["table"]), line["row"], int(line["seed"])): Result(
-                float(line["accuracy"]), float(line["joules"]) if line["joules"] else None
+                float(line["accuracy"]),
+                _number(line["joules"]),
+                _number(line.get("over_clients")),
+                line.get("commit") or "",
+                line.get("machine") or "",
             )
             for line in csv.DictReader(file)
         }
+
+
+def _number(text: str | None) -> float | None:
+    return float(text) if text else None
 
 
 def write_record(record: Path, finished: Mapping[Run, Result]) -> None:
@@ -80,26 +103,36 @@ def read_sweep(parent: Path, table: int) -> dict[Run, tuple[Result, Path]]:
     with path.open(encoding="utf-8", newline="") as file:
         return {
             Run(table, line["case"], int(line["seed"])): (
-                Result(float(line["accuracy"]), float(joules) if (joules := line.get("energy_joules")) else None),
+                Result(float(line["accuracy"]), _number(line.get("energy_joules")), *_of_folder(Path(line["folder"]))),
                 Path(line["folder"]),
             )
             for line in csv.DictReader(file)
         }
 
 
+def _of_folder(folder: Path) -> tuple[float, str, str]:
+    """Return the accuracy's standard deviation over clients of a run that is over, its commit and its machine."""
+    summary, made_by = (json.loads((folder / name).read_text("utf-8")) for name in ("summary.json", "made-by.json"))
+    return summary["global"]["accuracy"]["std"], made_by[-1]["commit"], made_by[-1]["machine"]
+
+
 def print_table(finished: Mapping[Run, Result], table: int, seeds: list[int]) -> None:
     """Print a table of the runs that are finished."""
     print(f"\nTable {'I' * table if table < 4 else 'IV'}")
-    print(f"{'':<12}{'runs':>5}{'accuracy':>18}{'paper':>9}{'energy [J]':>22}{'paper':>8}")
+    print(
+        f"{'':<12}{'runs':>5}{'accuracy':>18}{'paper':>9}{'over clients':>14}{'paper':>9}{'energy [J]':>22}{'paper':>8}"
+    )
     for row, published in PAPER.items():
         results = [finished[run] for seed in seeds if (run := Run(table, row, seed)) in finished]
         if not results:
             continue
         accuracy = [result.accuracy for result in results]
+        over_clients = [result.over_clients for result in results if result.over_clients is not None]
         joules = [result.joules for result in results if result.joules is not None]
         print(
-            f"{row:<12}{len(results):>5}{spread(accuracy, 4):>18}{published[table - 2]:>9.4f}"
-            f"{spread(joules, 2) if joules else '-':>22}{published[3] or '-':>8}"
+            f"{row:<12}{len(results):>5}{spread(accuracy, 4):>18}{published.accuracy[table - 2]:>9.4f}"
+            f"{f'{fmean(over_clients):.4f}' if over_clients else '-':>14}{published.over_clients[table - 2]:>9.4f}"
+            f"{spread(joules, 2) if joules else '-':>22}{published.joules or '-':>8}"
         )
 
 

@@ -22,7 +22,7 @@ LIBRARIES = {
     "clients": {"flwr", "grpc", "numpy", "torch"},
     "sim": {"flwr", "numpy"},
     "sim/ray_grid.py": {"flwr", "numpy", "ray"},
-    "strategies": {"flwr", "grpc", "numpy", "cvxpy", "torch"},
+    "strategies": {"flwr", "grpc", "numpy", "cvxpy", "scipy", "torch"},
 }
 PRIVATE = "sim/in_process_grid.py"
 WHOLE_CONFIG = "espalier.app.config.run_config"

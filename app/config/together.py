@@ -12,7 +12,7 @@ from espalier.app.tasks.build import task_kind
 from espalier.strategies.edges import replies_needed
 
 # The solvers that select a number of clients; others are rules of algorithms.
-SELECTING = ("exact", "sca", "random")
+SELECTING = ("exact", "sca", "random", "cheapest-at-full-power")
 
 
 def check_together(config: RunConfig) -> None:
@@ -61,6 +61,7 @@ def check_together(config: RunConfig) -> None:
         raise bad_value("num-edges", config.edges, f"at most num-clients = {config.federation.num_clients}")
     _check_role(config)
     _check_asynchrony(config)
+    _check_availability(config)
     if bool(config.stream.certificate) != bool(config.stream.key):
         given = "stream.key" if config.stream.key else "stream.certificate"
         raise bad_value(given, config.as_dict()[given], "both stream.certificate and stream.key, or neither")
@@ -238,6 +239,20 @@ def _check_asynchrony(config: RunConfig) -> None:
         raise bad_value("async.concurrency", own.concurrency, f"at most {unit} = {nodes}, or 0 for all")
 
 
+def _check_availability(config: RunConfig) -> None:
+    """Refuse clients that come and go by edge rounds where every edge, or client, is in a round of its own."""
+    own, mode = config.availability, config.asynchrony.mode
+    if own.mode == "trace" and not own.trace:
+        allowed = "the path of a CSV file client,from,to, with availability.mode = 'trace'"
+        raise bad_value("availability.trace", own.trace, allowed)
+    if mode != "off" and config.deploy.role != "edge":
+        why = f"async.mode = {mode!r}, where rounds are not everybody's"
+        if own.mode != "always":
+            raise bad_value("availability.mode", own.mode, f"'always' for {why}")
+        if own.drop_out:
+            raise bad_value("availability.drop-out", own.drop_out, f"0.0 for {why}")
+
+
 def _check_clock(config: RunConfig) -> None:
     """Refuse a clock that does not show how long those take who train."""
     clock = config.asynchrony.clock
@@ -261,7 +276,8 @@ def _check_plans(config: RunConfig, rule: PlanRule) -> None:
     if config.algorithm.in_turn(config.split):
         raise bad_value("selection", config.plan.selection, "'everybody': here clients train one after the other")
     if config.algorithm.splits and config.plan.solver == "sca":
-        raise bad_value("plan.solver", "sca", "'exact' or 'random' for split training, where uploads grow with rounds")
+        allowed = ", ".join(repr(name) for name in SELECTING if name != "sca")
+        raise bad_value("plan.solver", "sca", f"{allowed} for split training, where uploads grow with rounds")
     if config.algorithm.splits and len(set(config.split.cut_layer.numbers)) > 1:
         raise bad_value(
             "cut-layer", config.split.cut_layer.text, "one cut, or 'best', with selection = 'resource-aware'"

@@ -22,7 +22,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
 import ray
 import torch
 
-from espalier.app.errors import bad_value
+from espalier.app.errors import UserError, bad_value
 from espalier.clients.device import cpu_count, memory_bytes
 from espalier.sim.in_process_grid import is_in_simulation
 from espalier.sim.ray_grid import Place
@@ -30,6 +30,7 @@ from espalier.sim.ray_grid import Place
 ADDRESS_ALLOWED = "'' to start Ray here, 'auto', or the HOST:PORT that `ray start --head` printed"
 CONNECT_SECONDS = 5.0
 SIMULATION_SECONDS = 120.0
+STARTS = 2
 # What a worker holds for itself: Python, PyTorch and Flower. See docs/scale.md for what comes on top.
 WORKER_BYTES = 300e6
 
@@ -80,22 +81,19 @@ def started_ray(address: str, num_cores: int | None = None) -> Iterator[None]:
     Raises
     ------
     UserError
-        If there is no cluster at the address.
+        If there is no cluster at the address, or Ray does not start.
     """
     if is_connected():
         yield
         return
-    options: dict[str, Any] = {"address": "local", "num_cpus": num_cores or cpu_count(), "include_dashboard": False}
     if address:
         check_address(address)
-        options = {"address": address}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Ray's, of its own next version
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, **options)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        reason = " ".join(str(error).split())
-        raise bad_value("ray.address", address, f"{ADDRESS_ALLOWED} ({reason})") from None
+        try:
+            _init(address=address)
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+            raise bad_value("ray.address", address, f"{ADDRESS_ALLOWED} ({_one_line(error)})") from None
+    else:
+        _start_here(num_cores or cpu_count())
     try:
         yield
     finally:
@@ -103,6 +101,29 @@ def started_ray(address: str, num_cores: int | None = None) -> Iterator[None]:
             warnings.simplefilter("ignore", ResourceWarning)  # Ray does not wait for the processes that it ends
             ray.shutdown()
             gc.collect()
+
+
+def _start_here(num_cores: int) -> None:
+    """Start Ray on this machine; once more where one of its own processes died, as happens on a crowded machine."""
+    for attempt in range(STARTS):
+        try:
+            _init(address="local", num_cpus=num_cores, include_dashboard=False)
+            return
+        except Exception as error:  # of no class of its own
+            ray.shutdown()
+            if attempt + 1 == STARTS:
+                line = f"engine = 'ray': allowed is 'in-process', as Ray does not start here ({_one_line(error)})"
+                raise UserError(line) from None
+
+
+def _init(**options: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's, of its own next version
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, **options)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def store(value: Any) -> Any:

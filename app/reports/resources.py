@@ -16,13 +16,15 @@ class ClientTotals:
 
     Parameters
     ----------
-    times_eligible, times_selected, times_late : int
-        Edge rounds in which it could take part, was selected, and delivered after the deadline.
+    times_eligible, times_eligible_at_full_power, times_selected, times_late : int
+        Edge rounds in which it could take part in the eyes of the solver, could make a local round at its highest
+        frequency and power (RawHFL paper, Fig. 5a), was selected, and delivered after the deadline.
     compute_joules, upload_joules : float
         What it spent; late results cost as well.
     """
 
     times_eligible: int
+    times_eligible_at_full_power: int
     times_selected: int
     times_late: int
     compute_joules: float
@@ -54,7 +56,8 @@ def planned_rounds(lines: Iterable[Line]) -> Iterator[tuple[str, Line]]:
 
 def client_totals(lines: Iterable[Line], clients: Iterable[int]) -> dict[int, ClientTotals]:
     """Return the part that each of some clients had in all edge rounds."""
-    counts: dict[str, Counter[int]] = {key: Counter() for key in ("eligible", "selected", "late")}
+    keys = ("eligible", "eligible_at_full_power", "selected", "late")  # in the order of ClientTotals
+    counts: dict[str, Counter[int]] = {key: Counter() for key in keys}
     joules: dict[str, Counter[int]] = {key: Counter() for key in ("compute_joules", "upload_joules")}
     for _, plan in planned_rounds(lines):
         for key, count in counts.items():
@@ -77,10 +80,11 @@ def resource_summary(lines: Sequence[Line]) -> Line:
     dict
         ``energy_joules`` (``total``, ``compute``, ``upload``, and ``per_client_round``: per selected client and edge
         round, None if nobody ever was selected), ``simulated_seconds`` (where a clock is simulated; the joules are
-        those of the plans elsewhere), ``late`` (results after the simulated deadline), ``late_share`` (where plans are
-        made for one: ``asked``, and what was ``observed``, None if nobody ever was selected) and
-        ``edge_rounds_without_anybody`` and ``edge_rounds_short`` (in which nobody, or fewer clients than asked for,
-        were selected, as too few could take part).
+        those of the plans elsewhere), ``late`` (results after the simulated deadline), ``spare`` (results that nobody
+        waited for, where there are any), ``late_share`` (where plans are made for one: ``asked``, and what was
+        ``observed``, None if nobody ever was selected), ``edge_rounds_without_anybody`` and ``edge_rounds_short`` (in
+        which nobody, or fewer clients than asked for, were selected, as too few could take part),
+        and ``edge_rounds_unconverged`` (with plans of a solver that stopped before it converged).
     """
     plans = [plan for _, plan in planned_rounds(lines)]
     if not plans:
@@ -88,6 +92,7 @@ def resource_summary(lines: Sequence[Line]) -> Line:
     compute, upload = (float(sum(sum(plan[key]) for plan in plans)) for key in ("compute_joules", "upload_joules"))
     selected = sum(len(plan["selected"]) for plan in plans)
     late = sum(len(plan["late"]) for plan in plans)
+    spare = sum(len(plan.get("spare", ())) for plan in plans)
     asked = [line["late_share"]["asked"] for line in lines if "late_share" in line]
     times = [line["simulated_seconds"] for line in lines if "simulated_seconds" in line]
     return {
@@ -99,9 +104,11 @@ def resource_summary(lines: Sequence[Line]) -> Line:
         },
         **({"simulated_seconds": times[-1]} if times else {}),
         "late": late,
+        **({"spare": spare} if spare else {}),
         **({"late_share": {"asked": asked[-1], "observed": late / selected if selected else None}} if asked else {}),
         "edge_rounds_without_anybody": sum(not plan["selected"] for plan in plans),
         "edge_rounds_short": sum(plan.get("short", False) for plan in plans),
+        "edge_rounds_unconverged": sum(not plan.get("converged", True) for plan in plans),
     }
 
 

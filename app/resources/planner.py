@@ -1,8 +1,9 @@
 """Plans for the edge rounds of a run: whom they are made for, under which limits, and what is reported of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from logging import getLogger
 from typing import Any
 
@@ -15,11 +16,17 @@ from espalier.app.resources.work import Work, traffic_of
 from espalier.app.resources.worth import Book, value_of, valued
 from espalier.sim.meters import EnergyMeter
 from espalier.strategies.allocation import Plan, Problem, Solver, eligible_at_full_power, get_solver
+from espalier.strategies.allocation.costs import rate_bits_per_second
 from espalier.strategies.allocation.feasibility import least_seconds
+from espalier.strategies.deadline import Deadline
 from espalier.strategies.randomness import derived_seed
 from espalier.strategies.resource_aware import Outcome
 
 logger = getLogger("espalier")
+
+UNCONVERGED = (
+    "the plan keeps all limits, but may not be the best; metrics.jsonl and summary.json count such edge rounds"
+)
 
 
 class World(ABC):
@@ -43,6 +50,8 @@ class World(ABC):
         What training takes, for each way to share it.
     num_examples : Sequence[int]
         By client: the examples of a local round.
+    clock : Callable[[], float], optional (default: None)
+        By which clients keep the deadline; None: time is simulated, or clients take turns.
     """
 
     def __init__(
@@ -55,11 +64,16 @@ class World(ABC):
         cell: np.ndarray,
         work: Work,
         num_examples: Sequence[int],
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.seed = seed
         self.energy = EnergyMeter(cell)
         self.options: dict[int, int] = {}
         self.edges = {name: EdgeResources(self, name) for name in topology}
+        if clock and rule.has_limits:
+            for edge in self.edges.values():
+                edge.deadline = Deadline(plan.deadline_seconds, clock)
+        self.told_unconverged = False
         self._plan = plan
         self._rule = rule
         self._value = value_of(plan) if rule.selects_a_number else None
@@ -103,6 +117,14 @@ class World(ABC):
         self.energy.add(self._rows(clients), report["compute_joules"], report["upload_joules"])
         self.options |= dict(zip(report["selected"], report["option"], strict=True))
 
+    def took(self, client: int, expected_seconds: float, seconds: float) -> None:
+        """Take note of how long a client took for a plan, in real time; for worlds of real devices."""
+        raise NotImplementedError
+
+    def was_late(self, client: int) -> None:
+        """Take note that a client's result was not there at the deadline; for worlds of real devices."""
+        raise NotImplementedError
+
     @property
     def keeps_books(self) -> bool:
         """Whether plans depend on what became of earlier ones: by what clients are worth, or by their batteries."""
@@ -123,7 +145,7 @@ class World(ABC):
     @property
     def clients_wanted(self) -> int:
         """Number of clients to select in each cell."""
-        return self._plan.selected_per_edge
+        return self._plan.asked_per_cell
 
     def clients(self, node_ids: Sequence[int]) -> np.ndarray:
         """Return the numbers of clients."""
@@ -160,11 +182,14 @@ class EdgeResources:
 
     Attributes
     ----------
+    deadline : Deadline, optional
+        In real time; None: what the world says of a plan is what becomes of it.
     pending : list[tuple[int, dict[str, Any]]]
         Numbers and reports of edge rounds that are not in ``metrics.jsonl`` yet.
     """
 
     def __init__(self, world: World, edge: str) -> None:
+        self.deadline: Deadline | None = None
         self._world = world
         self._edge = edge
         self._previous: list[int] | None = None
@@ -182,6 +207,7 @@ class EdgeResources:
         problem = self._world.problem(server_round, numbers, previous, seed)
         problem = self._world.valued(problem, server_round, numbers, self._book)
         self._at_full_power = eligible_at_full_power(problem)
+        self._problem = problem
         return problem
 
     def plan_of_all_cells(self, rule: Solver) -> Plan:
@@ -200,7 +226,21 @@ class EdgeResources:
         self._previous = report["selected"]
         spent = np.add(report["compute_joules"], report["upload_joules"]).tolist()
         self._book.add(server_round, report["selected"], spent)
-        return Outcome(np.isin(numbers, report["late"]))
+        if self.deadline:
+            expected = seconds_at_full_power(self._problem, plan).tolist()
+            self.deadline.begin(partial(self._took, dict(zip(clients, expected, strict=True))))
+        return Outcome(np.isin(numbers, report["late"]), np.isin(numbers, report["spare"]))
+
+    def delivered(self, late: Collection[int]) -> None:
+        """Take note of those who were late in the round last carried out, by node id."""
+        numbers = sorted(self._world.clients(list(late)).tolist())
+        self.pending[-1][1]["late"] = numbers
+        for client in numbers:
+            self._world.was_late(client)
+
+    def _took(self, expected_seconds: Mapping[int, float], node_id: int, seconds: float) -> None:
+        (client,) = self._world.clients([node_id]).tolist()
+        self._world.took(client, expected_seconds[node_id], seconds)
 
     def learned(self, losses: Mapping[int, float]) -> None:
         """Take note of the mean training losses of those who took part, by node id."""
@@ -226,11 +266,15 @@ class EdgeResources:
         return reports
 
     def _note(self, server_round: int, report: dict[str, Any]) -> None:
-        """Keep a report; log where it fell short of clients."""
+        """Keep a report; log where it fell short of clients, and the first plan of the run that is not converged."""
         self.pending.append((server_round, report))
         if report["short"]:
             line = "edge round %d: %s: %d clients, not %d in each cell"
             logger.info(line, server_round, self._edge, len(report["selected"]), self._world.clients_wanted)
+        if not report["converged"] and not self._world.told_unconverged:
+            self._world.told_unconverged = True
+            line = "edge round %d: %s: the solver stopped before it converged: %s"
+            logger.warning(line, server_round, self._edge, UNCONVERGED)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
@@ -257,8 +301,8 @@ def cells_of_clients(
 def limits_of(plan: Plans, cell: np.ndarray) -> dict[str, Any]:
     """Return the part of a `Problem` that the config decides, for clients of these cells."""
     smallest = int(np.unique(cell, return_counts=True)[1].min())
-    to_select = min(plan.selected_per_edge, smallest)
-    overlap = plan.max_overlap if plan.max_overlap >= 0 else plan.selected_per_edge // 2
+    to_select = min(plan.asked_per_cell, smallest)
+    overlap = plan.max_overlap if plan.max_overlap >= 0 else plan.asked_per_cell // 2
     return {
         "clients_per_cell": to_select,
         # With clients missing, others may have to come twice.
@@ -279,14 +323,28 @@ def report_of(clients: np.ndarray, plan: Plan) -> dict[str, Any]:
         "option": plan.option[who].tolist(),
         "frequency_hz": plan.frequency_hz[who].tolist(),
         "power_watts": plan.power_watts[who].tolist(),
+        "spare": [],
+        "converged": plan.converged,
     }
 
 
+def seconds_at_full_power(problem: Problem, plan: Plan) -> np.ndarray:
+    """Return how long each client takes that computes as planned, but sends at its highest power: nobody sets that."""
+    rates = (
+        rate_bits_per_second(
+            power_watts=power, gain=problem.gain, noise_watts=problem.noise_watts, bandwidth_hz=problem.bandwidth_hz
+        )
+        for power in (plan.power_watts, problem.max_power_watts)
+    )
+    planned, highest = rates
+    return plan.compute_seconds + plan.upload_seconds * planned / highest + plan.idle_seconds
+
+
 def falls_short(limits: Plans, rule: PlanRule, cell: np.ndarray, plan: Plan) -> bool:
-    """Tell whether a plan has somebody but fewer of the clients of a cell than `plan.selected-per-edge`."""
+    """Tell whether a plan has somebody but fewer of the clients of a cell than `Plans.asked_per_cell`."""
     fewest = np.bincount(cell, weights=plan.selected)[np.unique(cell)].min()
     # The rules that take everybody have no number to fall short of.
-    return bool(plan.selected.any() and fewest < limits.selected_per_edge and rule.selects_a_number)
+    return bool(plan.selected.any() and fewest < limits.asked_per_cell and rule.selects_a_number)
 
 
 def end_energy_round(energy: EnergyMeter) -> dict[str, float]:
@@ -328,10 +386,13 @@ def check_cell_size(plan: Plans, rule: PlanRule, smallest: int) -> None:
     """Raise UserError for a number of clients to select, or an overlap, that a cell of this size can't have."""
     if not rule.selects_a_number:
         return
-    z = plan.selected_per_edge
+    z, asked = plan.selected_per_edge, plan.asked_per_cell
     if z > smallest:
         raise bad_value("plan.selected-per-edge", z, f"1 to {smallest}, the clients of the smallest cell")
-    least = max(0, 2 * z - smallest)
+    if asked > smallest:
+        why = f"as the smallest cell has {smallest} clients and plan.selected-per-edge is {z}"
+        raise bad_value("plan.spare", plan.spare, f"0 to {smallest - z}, {why}")
+    least = max(0, 2 * asked - smallest)
     if 0 <= plan.max_overlap < least:
-        why = f"with {z} of {smallest} clients selected in every round"
+        why = f"with {asked} of {smallest} clients selected in every round"
         raise bad_value("plan.max-overlap", plan.max_overlap, f"at least {least} {why}, or -1 for half of them")

@@ -1,6 +1,6 @@
 """The simulated radio world of a run, as its edges see it: problems to solve, and what becomes of the plans."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
@@ -37,6 +37,8 @@ class WirelessWorld(World):
         As for `World`.
     values_per_example : int
         Numbers that an example consists of.
+    drops_out : Callable[[int, int], bool], optional (default: None)
+        Says of a client and an edge round whether its result never comes. None: all come.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class WirelessWorld(World):
         work: Work,
         values_per_example: int,
         num_examples: Sequence[int],
+        drops_out: Callable[[int, int], bool] | None = None,
     ) -> None:
         cells = np.array([cell_of[client] for client in sorted(cell_of)])
         super().__init__(plan, rule, seed, topology, client_of, cells, work, num_examples)
@@ -67,6 +70,7 @@ class WirelessWorld(World):
             **ranges,
         )
         self.clock = Clock(topology)
+        self._drops_out = drops_out
         self._results = self._late_results = 0
         examples = np.array(num_examples, dtype=np.float64)[:, np.newaxis]
         self._cycles = examples * BITS_PER_INPUT * values_per_example * self._cycles_per_bit[:, np.newaxis] * work.share
@@ -124,13 +128,17 @@ class WirelessWorld(World):
             bandwidth_hz=self.world.radio.bandwidth_hz,
             noise_watts=self.world.radio.noise_watts,
         )
-        seconds = deadline if done.late.any() else done.finish_seconds.max(initial=0.0)
+        gone = [self._drops_out is not None and self._drops_out(client, server_round) for client in chosen.tolist()]
+        missing = done.late | np.array(gone, dtype=bool)
+        wanted = self._plan.selected_per_edge if self._rule.selects_a_number else len(chosen)
+        spare, seconds = first_results(self._cell[chosen], done.finish_seconds, missing, wanted, deadline)
         report = {
             **report_of(clients, plan),
             "late": chosen[done.late].tolist(),
+            "spare": chosen[spare].tolist(),
             "compute_joules": done.compute_joules.tolist(),
             "upload_joules": done.upload_joules.tolist(),
-            "seconds": float(seconds),
+            "seconds": seconds,
             "short": falls_short(self._plan, self._rule, self._cell[clients], plan),
         }
         self.book(edge, report)
@@ -198,3 +206,38 @@ class WirelessWorld(World):
         super().load_state_dict(state)
         self.clock.load_state_dict(state["clock"])
         self._results, self._late_results = state.get("results", 0), state.get("late_results", 0)
+
+
+def first_results(
+    cell: np.ndarray, finish_seconds: np.ndarray, missing: np.ndarray, wanted: int, deadline_seconds: float
+) -> tuple[np.ndarray, float]:
+    """Return whose results an edge does not wait for as it has enough in their cell, and how long its round takes.
+
+    Parameters
+    ----------
+    cell : np.ndarray
+        Shape (S,), as of all arrays: cells of the selected clients.
+    finish_seconds : np.ndarray
+        When their results arrive. Of two at the same time the first in the order of clients is first.
+    missing : np.ndarray
+        Booleans: whose results never come, or after the deadline.
+    wanted : int
+        Results wanted from each cell.
+    deadline_seconds : float
+        How long an edge waits for a result that is missing; infinite: it does not.
+
+    Returns
+    -------
+    tuple[np.ndarray, float]
+        Booleans of shape (S,), and seconds.
+    """
+    spare = np.zeros(len(cell), dtype=bool)
+    seconds = 0.0
+    for own in (np.flatnonzero(cell == name) for name in np.unique(cell)):
+        in_order = own[np.argsort(finish_seconds[own], kind="stable")]
+        arrived = in_order[~missing[in_order]]
+        spare[arrived[wanted:]] = True
+        waits_in_vain = len(arrived) < min(wanted, len(own)) and deadline_seconds < inf
+        last = deadline_seconds if waits_in_vain else finish_seconds[arrived[:wanted]].max(initial=0.0)
+        seconds = max(seconds, float(last))
+    return spare, seconds

@@ -21,10 +21,10 @@ Wire = dict[str, Any]
 DIRECTIONS = ("downlink", "uplink")
 LIMIT = 2**63  # of counts and amounts
 # What `EdgeResources` reports of an edge round: numbers of clients, and a figure for each that was selected.
-CLIENTS_OF_A_PLAN = ("eligible", "eligible_at_full_power", "selected", "late")
+CLIENTS_OF_A_PLAN = ("eligible", "eligible_at_full_power", "selected", "late", "spare")
 WHOLE_OF_A_CLIENT = ("local_rounds", "option")
 OF_A_CLIENT = (*WHOLE_OF_A_CLIENT, "frequency_hz", "power_watts", "compute_joules", "upload_joules")
-OF_A_PLAN = frozenset((*CLIENTS_OF_A_PLAN, *OF_A_CLIENT, "seconds", "short"))
+OF_A_PLAN = frozenset((*CLIENTS_OF_A_PLAN, *OF_A_CLIENT, "seconds", "short", "converged"))
 
 
 @dataclass(frozen=True)
@@ -197,10 +197,14 @@ def _plan(report: Any, clients: Collection[int]) -> dict[str, Any]:
             or not all(_is_amount(value, kinds) for value in values)
         ):
             raise ValueError(f"{name!r} of a plan is no number >= 0 for each selected client")
-    if not _is_amount(report["seconds"], (int, float)) or type(report["short"]) is not bool:
-        raise ValueError("'seconds' or 'short' of a plan is no number >= 0, or no boolean")
-    if not set(report["late"]) <= set(report["selected"]):
-        raise ValueError("'late' of a plan holds others than those selected")
+    if not _is_amount(report["seconds"], (int, float)):
+        raise ValueError("'seconds' of a plan is no number >= 0")
+    for name in ("short", "converged"):
+        if type(report[name]) is not bool:
+            raise ValueError(f"{name!r} of a plan is no boolean")
+    for name in ("late", "spare"):
+        if not set(report[name]) <= set(report["selected"]):
+            raise ValueError(f"{name!r} of a plan holds others than those selected")
     return report
 
 

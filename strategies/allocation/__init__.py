@@ -10,7 +10,7 @@ from .feasibility import report, violations
 from .operating_point import OperatingPoint, best_operating_point
 from .plan import Plan, make_plan, objective
 from .problem import Problem
-from .rules import eligible_at_full_power, h_fedavg_m1, h_fedavg_m2, h_fedavg_ub, random
+from .rules import cheapest_at_full_power, eligible_at_full_power, h_fedavg_m1, h_fedavg_m2, h_fedavg_ub, random
 from .sca import SCA
 from .solvers import SOLVERS, Solver, get_solver
 
@@ -22,6 +22,7 @@ __all__ = [
     "Problem",
     "Solver",
     "best_operating_point",
+    "cheapest_at_full_power",
     "eligible_at_full_power",
     "exact",
     "get_solver",

@@ -45,7 +45,7 @@ def violations(problem: Problem, plan: Plan) -> list[str]:
 
 def _malformed(problem: Problem, plan: Plan) -> Iterator[str]:
     for name, values in vars(plan).items():
-        if name in ("objective", "short_cells"):
+        if name in ("objective", "short_cells", "converged"):
             continue
         kinds, meant = KINDS.get(name, ("iuf", "numbers"))
         if np.shape(values) != (problem.clients,):

@@ -34,6 +34,8 @@ class Plan:
         As `objective` returns it.
     short_cells : tuple[int, ...]
         Cells in which fewer clients are selected than asked for.
+    converged : bool
+        Whether a solver that comes closer step by step came to an end, as `sca` may not; true for all others.
     """
 
     selected: np.ndarray
@@ -50,6 +52,7 @@ class Plan:
     reason: np.ndarray
     objective: float
     short_cells: tuple[int, ...]
+    converged: bool = True
 
     @property
     def seconds(self) -> np.ndarray:
@@ -72,6 +75,7 @@ def make_plan(
     eligible: np.ndarray,
     reason: np.ndarray,
     option: np.ndarray | int = 0,
+    converged: bool = True,
 ) -> Plan:
     """Return the plan with the costs that the decisions mean. This is what a solver ends with.
 
@@ -79,7 +83,7 @@ def make_plan(
     ----------
     problem : Problem
         The round's problem.
-    selected, local_rounds, frequency_hz, power_watts, eligible, reason, option : np.ndarray
+    selected, local_rounds, frequency_hz, power_watts, eligible, reason, option, converged : np.ndarray, bool
         As in `Plan`. Whatever they hold for clients who are not selected is replaced: by 0, and the reason
         ``"selected"`` by the selection itself.
     """
@@ -106,6 +110,7 @@ def make_plan(
         reason=np.where(selected, "selected", reason),
         objective=_weighted(problem, value),
         short_cells=tuple(cells[taken < problem.clients_per_cell].tolist()),
+        converged=converged,
     )
 
 

@@ -1,7 +1,7 @@
-"""Rules to compare with: random selection and the three variants of H-FedAvg (RawHFL, Sec. V-C).
+"""Rules to compare with: random selection, the cheapest clients at full power, and H-FedAvg (RawHFL, Sec. V-C).
 
-H-FedAvg has everybody train, at the highest CPU frequency and transmit power; with options, each client takes the one
-with the least energy that allows the rounds. Its plans select more than Z clients in a cell.
+Full power is the highest CPU frequency and transmit power; with options, each client then takes the one with the least
+energy that allows the rounds. H-FedAvg has everybody train so. Its plans select more than Z clients in a cell.
 """
 
 import numpy as np
@@ -25,6 +25,34 @@ def random(problem: Problem) -> Plan:
     selected, skipped = choose(problem, best.eligible, lots)
     reason = np.where(best.eligible & ~skipped, "not drawn", why_not(best.eligible, best.reason, skipped))
     return with_best_choices(problem, best, selected, reason)
+
+
+def cheapest_at_full_power(problem: Problem) -> Plan:
+    """Select in each cell the Z clients with the least energy of those who can make all rounds at full power.
+
+    Everybody selected makes `max_local_rounds`. Neither theta nor what clients are worth plays a part; the limit on the
+    overlap holds, and with it the joules of each cell are the least that full power allows. A cell in which fewer than
+    Z clients can make all rounds within deadline and budgets gets all who can, even where more could make a few.
+    """
+    rounds = problem.max_local_rounds
+    possible = _most_rounds(problem) >= rounds
+    a, b, c, d = _at_full_power(problem)
+    joules = np.where(possible, c + rounds * d, np.inf)
+    least = joules.min(axis=1)
+    able = np.isfinite(least)
+    selected, skipped = choose(problem, able, least)
+    late = (a + rounds * b > problem.deadline_seconds * ENOUGH).all(axis=1)
+    limit = np.where(late, "all rounds take too long", "all rounds take too much energy")
+    return make_plan(
+        problem,
+        selected=selected,
+        local_rounds=np.full(problem.clients, rounds),
+        frequency_hz=problem.max_frequency_hz,
+        power_watts=problem.max_power_watts,
+        option=joules.argmin(axis=1),
+        eligible=able,
+        reason=why_not(able, limit, skipped),
+    )
 
 
 def h_fedavg_m1(problem: Problem) -> Plan:

@@ -36,6 +36,8 @@ class SCA:
 
     At the end the local rounds are rounded, each client's limits are checked once more, and the clients with the
     largest x are selected. A cell in which fewer than Z can take part gets all who can, and the plan names it.
+    Whether all had settled by then is in `Plan.converged`: after `max_iterations`, or with numerical trouble, the plan
+    keeps all limits too, but may be further from the optimum.
 
     A solver: call it with a `Problem` to get a `Plan`. It keeps a compiled program for each number of clients and their
     cells, so use one instance for all rounds. Needs CVXPY with HiGHS.
@@ -68,10 +70,14 @@ class SCA:
         self.rho = rho
         self.move_factor = move_factor
         self.iterations = 0
+        self.converged = True
         self._programs: dict[bytes, _Program] = {}
 
     def __call__(self, problem: Problem) -> Plan:
-        """Return the plan for a problem; `iterations` then holds the number of linear programs solved for it."""
+        """Return the plan for a problem.
+
+        `iterations` then holds the number of linear programs solved for it, and `converged` whether they were enough.
+        """
         for name, value, allowed in (
             ("options", problem.options, 1),
             ("payload_bits_per_local_round", problem.payload_bits_per_local_round.max(), 0),
@@ -100,17 +106,18 @@ class SCA:
             power_watts=filled(points.power_watts),
             eligible=eligible,
             reason=why_not(eligible, limit, skipped),
+            converged=self.converged,
         )
 
     def _relaxed(self, problem: Problem, who: np.ndarray) -> "tuple[np.ndarray, _Points]":
-        """Return x and the points of the clients `who` after convergence."""
+        """Return x and the points of the clients `who` after convergence, or as far as it came."""
         clients = _Clients.of(problem, who)
         points = _start(problem, clients, who)
         x, again, seats, overlap = _equal_shares(problem, who)
         program = self._program(problem)
         factor = np.full(who.size, self.move_factor)
-        self.iterations, held, penalty = 0, True, 0.0
-        while self.iterations < self.max_iterations and who.size:
+        self.iterations, self.converged, held, penalty = 0, not who.size, True, 0.0
+        while self.iterations < self.max_iterations and not self.converged:
             self.iterations += 1
             if not held:
                 penalty = self.rho * seats.size * problem.clients_per_cell
@@ -130,8 +137,8 @@ class SCA:
             points = points.replaced(new, better)
             factor = np.where(live & ~better, np.sqrt(factor), factor)
             change, x = np.abs(solution[0] - x).max(), solution[0]
-            if not held and change < SMALLEST_CHANGE and np.log(factor[live]).max(initial=0.0) < SMALLEST_MOVE:
-                break
+            settled = change < SMALLEST_CHANGE and np.log(factor[live]).max(initial=0.0) < SMALLEST_MOVE
+            self.converged = not held and bool(settled)
         return x, points
 
     def _program(self, problem: Problem) -> "_Program":
@@ -325,9 +332,11 @@ class _Program:
     def __init__(self, index: np.ndarray) -> None:
         # Here and not above: it takes a second, and only this solver needs it.
         import cvxpy as cp
+        from scipy.sparse import csr_array
 
         clients, cells = index.size, int(index.max()) + 1
-        inside = (index == np.arange(cells)[:, np.newaxis]).astype(float)
+        # Sparse: cells times clients would be gigabytes for many.
+        inside = csr_array((np.ones(clients), (index, np.arange(clients))), shape=(cells, clients))
         rows = {"cost": 4, "time": 4, "energy": 4, "low": 2, "high": 2}
         single = ["time_limit", "energy_limit", "lowest_x", "highest_x", "rounds_low", "rounds_high", "again"]
         shapes = {name: (count, clients) for name, count in rows.items()} | dict.fromkeys(single, clients)

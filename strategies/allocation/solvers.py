@@ -5,7 +5,7 @@ from collections.abc import Callable
 from .exact import exact
 from .plan import Plan
 from .problem import Problem
-from .rules import h_fedavg_m1, h_fedavg_m2, h_fedavg_ub, random
+from .rules import cheapest_at_full_power, h_fedavg_m1, h_fedavg_m2, h_fedavg_ub, random
 from .sca import SCA
 
 Solver = Callable[[Problem], Plan]
@@ -15,6 +15,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "exact": lambda: exact,
     "sca": SCA,
     "random": lambda: random,
+    "cheapest-at-full-power": lambda: cheapest_at_full_power,
     "h-fedavg-m1": lambda: h_fedavg_m1,
     "h-fedavg-m2": lambda: h_fedavg_m2,
     "h-fedavg-ub": lambda: h_fedavg_ub,

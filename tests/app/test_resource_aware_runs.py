@@ -23,7 +23,7 @@ from espalier.clients.messages.cut import Cut
 from espalier.clients.randomness import client_generator
 from espalier.clients.task import LocalTraining
 from espalier.clients.training import mini_batches
-from espalier.strategies.allocation import eligible_at_full_power, exact, get_solver, violations
+from espalier.strategies.allocation import SCA, SOLVERS, eligible_at_full_power, exact, get_solver, violations
 from espalier.strategies.allocation.feasibility import least_seconds
 from tests.app.assembling import config_of, make_world
 from tests.app.runs import key_of, lines, run_app, same_weights, summary, weights
@@ -261,6 +261,31 @@ def test_as_many_results_are_late_as_asked_for(error_db, solver, deadline):
     assert shares["asked"] == 0.05
     # 2000 results: four standard deviations.
     assert shares["so_far"] == pytest.approx(0.05, abs=0.02)
+
+
+def test_plans_that_did_not_converge_are_said_once_and_counted(tmp_path, monkeypatch, caplog):
+    settings = CACHING | {"algorithm": "rawhfl", "plan_solver": "sca", "global_rounds": 1}
+    whole = run_app(tmp_path / "whole", **settings)
+    assert summary(whole)["edge_rounds_unconverged"] == 0
+    assert "converged" not in caplog.text
+    monkeypatch.setitem(SOLVERS, "sca", lambda: SCA(max_iterations=2))
+    folder = run_app(tmp_path / "short", **settings)
+    assert summary(folder)["edge_rounds_unconverged"] == 4  # two edges, two edge rounds
+    assert [plan["converged"] for line in lines(folder, "edge") for plan in line["plans"]] == [False] * 4
+    said = [record.getMessage() for record in caplog.records if "before it converged" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("edge round 1: edge-0: the solver stopped before it converged: the plan keeps all limits")
+
+
+def test_steps_stay_as_long_as_if_all_results_arrived_and_go_on_so(tmp_path):
+    settings = CACHING | {"algorithm": "rawhfl", "planning_error_db": 1.0, "global_rounds": 4}
+    plain = run_app(tmp_path / "plain", **settings)
+    whole = run_app(tmp_path / "whole", **settings, divide_by_arrived=True)
+    assert 0 < summary(whole)["late"] == summary(plain)["late"]
+    assert not same_weights(plain, whole)
+    half = run_app(tmp_path / "half", **settings | {"global_rounds": 2}, divide_by_arrived=True)
+    assert main([f"resume={half}", "global-rounds=4"]) == 0
+    assert same_weights(whole, half)
 
 
 def test_plans_keep_back_a_margin_of_the_deadline_and_clients_have_all_of_it():
@@ -649,8 +674,11 @@ def test_runs_resume_to_the_same_bits_and_the_same_figures(tmp_path, settings):
         ({"margin": 0.9999}, "plan.deadline-seconds = 150.0: allowed is more: the fastest client needs"),
         ({"late_share": -0.1}, "plan.late-share = -0.1: allowed is greater than or equal to 0"),
         ({"theta": 1.5}, "plan.theta = 1.5: allowed is less than or equal to 1"),
-        ({"solver": "best"}, "plan.solver = 'best': allowed is exact, sca, random"),
-        ({"solver": "h-fedavg-ub"}, "plan.solver = 'h-fedavg-ub': allowed is exact, sca, random"),
+        ({"solver": "best"}, "plan.solver = 'best': allowed is exact, sca, random, cheapest-at-full-power"),
+        (
+            {"solver": "h-fedavg-ub"},
+            "plan.solver = 'h-fedavg-ub': allowed is exact, sca, random, cheapest-at-full-power",
+        ),
         ({"participation": 0.5}, "participation = 0.5: allowed is 1.0: plans select the clients"),
         ({"edge_strategy": "Krum"}, "edge-strategy = 'Krum': allowed is 'FedAvg'"),
         ({"algorithm": "sl", "selection": "resource-aware", "label_policy": "labels"}, "selection = 'resource-aware'"),
@@ -682,7 +710,7 @@ def test_runs_resume_to_the_same_bits_and_the_same_figures(tmp_path, settings):
         ),
         (
             SPLIT | {"solver": "sca"},
-            "plan.solver = 'sca': allowed is 'exact' or",
+            "plan.solver = 'sca': allowed is 'exact', 'random', 'cheapest-at-full-power' for split training",
         ),
         ({"exploitation": "lots"}, "caching.exploitation = 'lots': allowed is a probability"),
         (

@@ -1,6 +1,7 @@
 """The tables of the RawHFL paper are of the runs that sweeps have made, or of what is recorded of them."""
 
 import csv
+import json
 import sys
 from pathlib import Path
 
@@ -20,17 +21,25 @@ def tables(monkeypatch, *arguments):
 
 
 def write_runs(folder, *runs):
+    """Write a sweep's table of runs and, of each run's own files, what the tables read."""
     folder.mkdir(parents=True)
     with (folder / "runs.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["case", "seed", "accuracy", "energy_joules", "folder"])
-        writer.writerows(runs)
+        for case, seed, accuracy, over_clients, joules, name in runs:
+            own = folder / name
+            own.mkdir()
+            summary = {"global": {"accuracy": {"mean": accuracy, "std": over_clients}}}
+            (own / "summary.json").write_text(json.dumps(summary))
+            makers = [{"commit": commit, "machine": "m"} for commit in ("begun", "resumed")]
+            (own / "made-by.json").write_text(json.dumps(makers))
+            writer.writerow([case, seed, accuracy, joules, own])
 
 
 def test_what_is_recorded_is_read_back(tmp_path):
     record = tmp_path / "runs.csv"
     assert read_record(record) == {}
-    finished = {A: Result(0.7, 8.25), CENTRAL: Result(0.6999, None)}
+    finished = {A: Result(0.7, 8.25, 0.01, "c", "m"), CENTRAL: Result(0.6999, None)}
     write_record(record, finished)
     assert read_record(record) == finished
 
@@ -40,15 +49,23 @@ def test_the_runs_of_sweeps_are_printed_beside_the_paper(tmp_path, monkeypatch, 
     monkeypatch.setattr(rawhfl_tables, "draw_table", lambda *what: drawn.append(what))
     write_runs(
         tmp_path / "table3",
-        ("RawHFL Z=4", 0, 0.70, 8.0, "first"),
-        ("RawHFL Z=4", 1, 0.69, 9.0, "second"),
-        ("Central-SGD", 0, 0.7, "", "third"),
+        ("RawHFL Z=4", 0, 0.70, 0.01, 8.0, "first"),
+        ("RawHFL Z=4", 1, 0.69, 0.03, 9.0, "second"),
+        ("Central-SGD", 0, 0.7, 0.25, "", "third"),
     )
     tables(monkeypatch, tmp_path, "--seeds", 0, 1, "--csv", tmp_path / "all.csv")
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["RawHFL", "Z=4", "2", "0.6950", "+-", "0.0050", "0.7013", "8.50", "+-", "0.50", "2848"] in printed
-    assert drawn == [(tmp_path / "table3.png", 3, {"RawHFL Z=4": Path("first"), "Central-SGD": Path("third")}, 0)]
-    expected = {A: Result(0.70, 8.0), B: Result(0.69, 9.0), CENTRAL: Result(0.7, None)}
+    figures = ["0.6950", "+-", "0.0050", "0.7013", "0.0200", "0.0142", "8.50", "+-", "0.50", "2848"]
+    assert ["RawHFL", "Z=4", "2", *figures] in printed
+    folder = tmp_path / "table3"
+    folders = {"RawHFL Z=4": folder / "first", "Central-SGD": folder / "third"}
+    assert drawn == [(tmp_path / "table3.png", 3, folders, 0)]
+    made_by = ("resumed", "m")
+    expected = {
+        A: Result(0.70, 8.0, 0.01, *made_by),
+        B: Result(0.69, 9.0, 0.03, *made_by),
+        CENTRAL: Result(0.7, None, 0.25, *made_by),
+    }
     assert read_record(tmp_path / "all.csv") == expected
 
 
@@ -77,3 +94,23 @@ def test_the_page_shows_what_is_recorded(tmp_path, monkeypatch, capsys):
     tables(monkeypatch, tmp_path, "--record", ROOT / "docs/rawhfl-runs.csv")
     printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.strip("\n").splitlines())
     assert printed in (ROOT / "docs/video-caching.md").read_text()
+
+
+def test_the_page_has_what_m2_takes_and_gives_with_one_local_round():
+    page = " ".join((ROOT / "docs/video-caching.md").read_text().split())
+    one, many = (read_record(ROOT / f"docs/{name}.csv") for name in ("rawhfl-m2-one-round", "rawhfl-runs"))
+    runs = [one[Run(3, "H-FedAvg-M2", seed)] for seed in range(3)]
+    everybody = [many[Run(3, "H-FedAvg-UB", seed)].joules for seed in range(3)]
+    fifty = [many[Run(3, "H-FedAvg-M2", seed)].joules for seed in range(3)]
+
+    def three(form, values):
+        first, second, third = (format(value, form) for value in values)
+        return f"{first}, {second} and {third}"
+
+    assert f"M2 gets {three('.3f', [run.accuracy for run in runs])} with seeds" in page
+    assert f"it takes {three(',.0f', [run.joules for run in runs])} J" in page
+    shares = [[a / b for a, b in zip(own, everybody, strict=True)] for own in ([run.joules for run in runs], fifty)]
+    assert f"{three('.2f', shares[0])} of what UB takes" in page
+    assert f"the share is {three('.2f', shares[1])}." in page
+    published = PAPER["H-FedAvg-M2"].joules / PAPER["H-FedAvg-UB"].joules
+    assert f"the paper has {published:.2f} of its UB" in page

@@ -11,7 +11,15 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from espalier.clients.messages.split import SPLIT_END
 from espalier.clients.messages.train import CPU_FREQUENCY_HZ, LOCAL_ROUNDS, TRAIN_ACCUMULATED, TRANSMIT_POWER_WATTS
-from espalier.strategies import AccumulatedGradients, Hierarchical, Observer, ResourceAware, StrategyEdge, ask_profiles
+from espalier.strategies import (
+    AccumulatedGradients,
+    Arrivals,
+    Hierarchical,
+    Observer,
+    ResourceAware,
+    StrategyEdge,
+    ask_profiles,
+)
 from espalier.strategies.accumulated import step
 from espalier.strategies.allocation import Problem, exact
 from espalier.strategies.edges import EVERYBODY
@@ -25,8 +33,9 @@ SIZES = (24, 24, 24, 24)
 class Fixed:
     """Resources that never change: far and near clients, and those who are late."""
 
-    def __init__(self, *, z=2, deadline_seconds=10.0, late=(), max_local_rounds=3, options=1, theta=0.5):
+    def __init__(self, *, z=2, deadline_seconds=10.0, late=(), spare=None, max_local_rounds=3, options=1, theta=0.5):
         self.z, self.deadline_seconds, self.late, self.max_local_rounds = z, deadline_seconds, late, max_local_rounds
+        self.spare = spare
         self.options, self.theta, self.plans = options, theta, []
 
     def problem(self, server_round, clients):
@@ -48,7 +57,8 @@ class Fixed:
 
     def carry_out(self, server_round, clients, plan):
         self.plans.append(plan)
-        return Outcome(np.isin(np.arange(len(clients)), self.late))
+        late, spare = (np.isin(np.arange(len(clients)), who) for who in (self.late, self.spare or ()))
+        return Outcome(late) if self.spare is None else Outcome(late, spare)
 
     def state_dict(self):
         return {"plans": len(self.plans)}
@@ -87,6 +97,38 @@ def test_a_step_along_accumulated_gradients_is_the_average_of_the_models():
     _, averaged, _ = run(federation, lambda: FedAvg(**ANY))
     assert_close(accumulated, averaged, 1e-12)
     assert float((accumulated["head.weight"] - start["head.weight"]).abs().max()) > 1e-3
+
+
+def test_gradients_are_divided_by_the_share_of_results_that_arrived():
+    federation, late = Federation(sizes=SIZES), (2,)
+
+    def models(arrivals, late):
+        inner = AccumulatedGradients(0.05, evaluation(), arrivals=arrivals)
+        outcomes, *_ = run(federation, lambda: ResourceAware(inner, Fixed(late=late), exact), rounds=3)
+        return [weights(outcome) for outcome in outcomes]
+
+    estimate = Arrivals()
+    plain, divided = models(None, late), models(estimate, late)
+    assert (estimate.asked, estimate.arrived) == (6, 3)
+    assert_close(divided[0], plain[0], 0)  # nothing was known before
+    # Of two results one arrived: 1/p is 3/2.
+    for name, before in plain[0].items():
+        if not before.is_floating_point():  # a counter of batches
+            assert divided[1][name] == plain[1][name]
+            continue
+        torch.testing.assert_close(divided[1][name] - before, 1.5 * (plain[1][name] - before), rtol=0, atol=1e-12)
+    assert_close(models(Arrivals(), ())[2], models(None, ())[2], 0)
+
+
+def test_the_share_that_arrived_is_kept_and_checked():
+    edge, other = (AccumulatedGradients(0.05, evaluation(), arrivals=Arrivals()) for _ in range(2))
+    edge.arrivals.note(8, 5)
+    other.load_state_dict(edge.state_dict())
+    assert other.arrivals == Arrivals(8, 5)
+    assert other.arrivals.probability == 6 / 9
+    for asked, arrived in ((3, 4), (3, -1), (3.0, 1), (True, 1)):
+        with pytest.raises(ValueError, match="can't have arrived"):
+            other.load_state_dict(edge.state_dict() | {"arrivals": {"asked": asked, "arrived": arrived}})
 
 
 def test_counters_move_by_the_rounded_mean_of_what_clients_counted():
@@ -153,6 +195,30 @@ def test_a_late_client_is_left_out_and_its_share_of_the_step_missing():
     expected = start["head.weight"] - 0.05 / 2 * gradients[members[0]]["head.weight"]
     torch.testing.assert_close(after["head.weight"], expected, rtol=1e-12, atol=1e-12)
     assert update.metrics["train_loss"] == losses[members[0]]
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_with_spare_clients_all_is_as_if_only_the_first_had_been_selected_to_the_bit(split):
+    federation = Federation(sizes=SIZES)
+
+    def edge():
+        whole = evaluation()
+        return (
+            SplitFedV1(federation.make_model(), lambda n: 2, SGD, input_shape=SHAPE, evaluation=whole)
+            if split
+            else whole
+        )
+
+    def outcomes_of(**options):
+        outcomes, model, _ = run(federation, lambda: ResourceAware(edge(), Fixed(**options), exact))
+        return [update.participants for one in outcomes for update in one.edges["edge-0"].updates], model
+
+    chosen, first = outcomes_of(z=2)
+    also, model = outcomes_of(z=3, spare=(3,))
+    assert chosen == also
+    assert len(chosen[0]) == 2
+    assert same(first, model)
+    assert len(outcomes_of(z=3)[0][0]) == 3
 
 
 def test_an_edge_whose_clients_are_all_late_keeps_its_model_and_its_weight():

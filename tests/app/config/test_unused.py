@@ -7,6 +7,8 @@ from espalier.app.config.parse import parse_config
 from espalier.app.config.unused import unused_keys
 from tests.app.runs import run_app
 
+CHEAPEST = {"algorithm": "rawhfl", "plan.solver": "cheapest-at-full-power"}
+
 
 @pytest.mark.parametrize(
     ("given", "key", "reason"),
@@ -24,7 +26,12 @@ from tests.app.runs import run_app
         ({"algorithm": "h-fedavg-m1", "plan.selected-per-edge": 1}, "plan.selected-per-edge", "a rule of its own"),
         ({"algorithm": "rawhfl", "plan.value-weight": 2.0}, "plan.value-weight", "plan.value = 'uniform'"),
         ({"algorithm": "rawhfl", "plan.solver": "random", "plan.value": "age"}, "plan.value", "plan.solver = 'random'"),
+        (CHEAPEST | {"plan.value": "age"}, "plan.value", "plan.solver = 'cheapest-at-full-power'"),
+        (CHEAPEST | {"plan.theta": 0.1}, "plan.theta", "plan.solver = 'cheapest-at-full-power'"),
+        (CHEAPEST | {"plan.min-frequency-hz": 1e9}, "plan.min-frequency-hz", "plan.solver = 'cheapest-at-full-power'"),
         ({"algorithm": "h-fedavg-m2", "plan.battery-joules": 2.0}, "plan.battery-joules", "has a rule of its own"),
+        ({"algorithm": "rawhfl", "plan.resources": "measured", "plan.spare": 1}, "plan.spare", "waits for all"),
+        ({"algorithm": "h-fedavg-m1", "plan.spare": 1}, "plan.spare", "'h-fedavg-m1' has a rule of its own"),
         ({"algorithm": "rawhfl", "plan.late-share": 0.05}, "plan.late-share", "planning-error-db = 0.0 nobody is late"),
         (
             {"algorithm": "rawhfl", "plan.resources": "measured", "plan.late-share": 0.05},
@@ -32,6 +39,12 @@ from tests.app.runs import run_app
             "the error of measured links is not known",
         ),
         ({"algorithm": "fedavg-ub", "plan.margin": 0.2}, "plan.margin", "algorithm = 'fedavg-ub' keeps no deadline"),
+        ({"algorithm": "fedavg-ub", "plan.divide-by-arrived": True}, "plan.divide-by-arrived", "keeps no deadline"),
+        (
+            {"algorithm": "h-fedavg", "selection": "resource-aware", "plan.divide-by-arrived": True},
+            "plan.divide-by-arrived",
+            "edges of algorithm = 'h-fedavg' add up no gradients",
+        ),
         ({"caching.initial-slots": 7}, "caching.initial-slots", "dataset = 'digits'"),
         ({"dataset": "video-caching", "alpha": 0.1}, "alpha", "dataset = 'video-caching' is simulated"),
         ({"engine": "ray", "deploy.reply-timeout": 9}, "deploy.reply-timeout", "with engine = 'ray' nobody is late"),

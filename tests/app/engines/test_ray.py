@@ -166,6 +166,17 @@ def test_an_address_without_a_cluster_is_refused_with_a_line(address, allowed):
         check_address(address)
 
 
+def test_where_ray_does_not_start_a_run_ends_with_a_line(tmp_path):
+    # Ray's sockets are below this folder, and the name of a socket has at most 107 bytes.
+    home = os.environ | {"RAY_TMPDIR": str(tmp_path / ("x" * 107)), "COLUMNS": "200"}
+    command = [sys.executable, "-m", "espalier.app", "engine=ray", "num-clients=4"]
+    done = subprocess.run(command, cwd=tmp_path, env=home, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    said = (done.stdout + done.stderr).strip().splitlines()
+    assert re.search("engine = 'ray': allowed is 'in-process', as Ray does not start here .*107 bytes", said[-1])
+    assert "Traceback" not in done.stdout + done.stderr
+
+
 # Ray waits for none of the processes that it starts, nor closes their files.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.slow

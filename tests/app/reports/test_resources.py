@@ -41,16 +41,18 @@ SMALL = {
     "deadline_seconds": 20.0,
     "planning_error_db": 6.0,
 }
+JOULES = ("compute_joules", "upload_joules")
 
 
 # Two edges: clients 0 to 2 in one, 3 in the other. All joules are sums of powers of two, so that they add up exactly.
 
 
-def plan(eligible, compute=None, upload=None, late=()):
+def plan(eligible, compute=None, upload=None, late=(), at_full_power=()):
     """A plan: joules by selected client."""
     compute, upload = compute or {}, upload or {}
     figures = {"compute_joules": list(compute.values()), "upload_joules": list(upload.values())}
-    return {"eligible": list(eligible), "selected": list(compute), "late": list(late), **figures}
+    who = {"eligible": eligible, "eligible_at_full_power": at_full_power, "selected": compute, "late": late}
+    return {key: list(clients) for key, clients in who.items()} | figures
 
 
 def global_line(number, seconds, compute, upload, so_far):
@@ -85,8 +87,8 @@ def lines():
         ),
         edge_line(1, "edge-1", [plan([3], {3: 8.0}, {3: 16.0}), plan([])]),
         global_line(1, 30.0, 12.0, 21.0, 33.0),
-        edge_line(2, "edge-0", [plan([2]), plan([0, 1], {1: 2.0}, {1: 0.25})]),
-        edge_line(2, "edge-1", [plan([3], {3: 0.0}, {3: 0.0}, late=[3]), plan([])]),
+        edge_line(2, "edge-0", [plan([2]), plan([0, 1], {1: 2.0}, {1: 0.25}, at_full_power=[0])]),
+        edge_line(2, "edge-1", [plan([3], {3: 0.0}, {3: 0.0}, late=[3], at_full_power=[3]), plan([])]),
         global_line(2, 50.0, 2.0, 0.25, 35.25),
     ]
 
@@ -141,6 +143,7 @@ def test_the_summary_by_hand(lines):
         "late": 2,
         "edge_rounds_without_anybody": 3,
         "edge_rounds_short": 0,
+        "edge_rounds_unconverged": 0,
     }
 
 
@@ -185,6 +188,7 @@ def test_a_client_without_requests_leaves_no_top_m_figures(lines):
 def test_other_runs_are_summed_up_as_before(lines):
     final = summarise(without_tops(without_plans(lines)))
     new = {"energy_joules", "simulated_seconds", "late", "edge_rounds_without_anybody", "edge_rounds_short", "top_m"}
+    new.add("edge_rounds_unconverged")
     assert new & set(final) == set()
     assert set(summarise(lines)) - set(final) == new
 
@@ -192,6 +196,7 @@ def test_other_runs_are_summed_up_as_before(lines):
 def test_the_clients_part_by_hand(lines):
     totals = client_totals(lines, [0, 1, 2, 3])
     assert [own.times_eligible for own in totals.values()] == [3, 2, 1, 2]
+    assert [own.times_eligible_at_full_power for own in totals.values()] == [1, 0, 0, 1]
     assert [own.times_selected for own in totals.values()] == [2, 2, 0, 2]
     assert [own.times_late for own in totals.values()] == [0, 1, 0, 1]
     assert [own.compute_joules for own in totals.values()] == [2.0, 4.0, 0.0, 8.0]
@@ -205,11 +210,11 @@ def test_client_table_has_new_columns_where_rounds_were_planned(lines):
     old, new = client_table(without_plans(lines), profiles, topology), client_table(lines, profiles, topology)
     assert [row[:8] for row in new] == old
     assert [row[8:] for row in new] == [
-        ["times_eligible", "times_selected", "times_late", "compute_joules", "upload_joules"],
-        [3, 2, 0, 2.0, 1.0],
-        [2, 2, 1, 4.0, 4.25],
-        [1, 0, 0, 0.0, 0.0],
-        [2, 2, 1, 8.0, 16.0],
+        [*(f"times_{name}" for name in ("eligible", "eligible_at_full_power", "selected", "late")), *JOULES],
+        [3, 1, 2, 0, 2.0, 1.0],
+        [2, 0, 2, 1, 4.0, 4.25],
+        [1, 0, 0, 0, 0.0, 0.0],
+        [2, 1, 2, 1, 8.0, 16.0],
     ]
 
 
@@ -262,7 +267,12 @@ def test_plots_are_written_and_show_the_figures(tmp_path, lines, world, figures)
     along = [ax.lines[0].get_xdata().tolist() for ax in figures["costs.png"].axes]
     assert along == [[1, 2], [30.0, 50.0], [33.0, 35.25]]
     bars = figures["selections.png"].axes[0].containers
-    assert [[bar.get_height() for bar in group] for group in bars] == [[3, 2, 1, 2], [2, 2, 0, 2]]
+    shown = {group.get_label(): [bar.get_height() for bar in group] for group in bars}
+    assert shown == {
+        "could take part at full power": [1, 0, 0, 1],
+        "selected, mean 1.5; 1 of 4 clients never": [2, 2, 0, 2],
+        "could by the solver": [3, 2, 1, 2],
+    }
     colours = [c.get_array() for c in figures["positions.png"].axes[0].collections if c.get_array() is not None]
     assert [shown.tolist() for shown in colours] == [[2, 2, 2]]
     cells = figures["energy.png"].axes[2].lines

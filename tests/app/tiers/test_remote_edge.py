@@ -168,10 +168,12 @@ PLAN = {
     "frequency_hz": [1e9],
     "power_watts": [0.5],
     "late": [5],
+    "spare": [],
     "compute_joules": [0.25],
     "upload_joules": [0.125],
     "seconds": 2.5,
     "short": False,
+    "converged": True,
     "eligible_at_full_power": [],
 }
 
@@ -196,14 +198,16 @@ BAD |= {
     "more fields": (planned({"more": 1}), "a plan has other fields"),
     "foreign selected": (planned({"selected": [3]}), "'selected' of a plan holds others than the edge's clients"),
     "late but not selected": (planned({"late": [2]}), "'late' of a plan holds others than those selected"),
+    "spare but not selected": (planned({"spare": [2]}), "'spare' of a plan holds others than those selected"),
     "selected twice": (planned({"selected": [5, 5]}), "'selected' of a plan holds a client twice"),
     "no list": (planned({"eligible": 2}), "'eligible' of a plan holds others"),
     "fewer joules": (planned({"upload_joules": []}), "'upload_joules' of a plan is no number >= 0"),
     "negative joules": (planned({"compute_joules": [-1.0]}), "'compute_joules' of a plan is no number >= 0"),
     "NaN joules": (planned({"compute_joules": [math.nan]}), "'compute_joules' of a plan is no number >= 0"),
-    "endless": (planned({"seconds": math.inf}), "'seconds' or 'short' of a plan"),
+    "endless": (planned({"seconds": math.inf}), "'seconds' of a plan is no number >= 0"),
     "half a cut": (planned({"option": [0.5]}), "'option' of a plan is no number >= 0"),
-    "maybe short": (planned({"short": 1}), "'seconds' or 'short' of a plan"),
+    "maybe short": (planned({"short": 1}), "'short' of a plan is no boolean"),
+    "nearly converged": (planned({"converged": 0.9}), "'converged' of a plan is no boolean"),
 }
 
 

@@ -1,11 +1,14 @@
 """The baselines: worked out client by client, and the properties that set them apart."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
 from benchmarks.allocation import paper_problem
 from espalier.strategies.allocation import (
     Problem,
+    cheapest_at_full_power,
     eligible_at_full_power,
     exact,
     h_fedavg_m1,
@@ -14,6 +17,7 @@ from espalier.strategies.allocation import (
     random,
     violations,
 )
+from espalier.strategies.allocation.single_client import least_energy
 
 
 def rounds_at_full_power(problem: Problem, client: int) -> int:
@@ -151,3 +155,66 @@ def test_idle_time_leaves_less_for_local_rounds_at_full_power():
     )  # fmt: skip
     # 1.75 + 5 * (1 + 0.5) s are within 10 s; 6 rounds would take 10.75 s, and 9 s or 10.75 s without some idle time.
     assert h_fedavg_m2(problem).local_rounds.tolist() == [5, 5]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("deadline_seconds", [2.0, 10.0, 150.0])
+def test_the_cheapest_at_full_power_are_the_least_joules_that_full_power_allows(seed, deadline_seconds):
+    rng = np.random.default_rng(seed)
+    problem = paper_problem(
+        seed=seed, cells=3, clients_in_cell=7, clients_per_cell=3, deadline_seconds=deadline_seconds, max_overlap=2,
+        previous=rng.random(21) < 0.4, theta=float(rng.choice([0.0, 0.4, 1.0])),
+        max_local_rounds=int(rng.integers(1, 51)),
+    )  # fmt: skip
+    plan, everybody, rounds = cheapest_at_full_power(problem), h_fedavg_ub(problem), problem.max_local_rounds
+    able = np.array([rounds_at_full_power(problem, client) == rounds for client in range(21)])
+    assert plan.eligible.tolist() == able.tolist()
+    for cell in range(3):
+        inside = np.flatnonzero((problem.cell == cell) & able)
+        groups = [
+            list(group)
+            for count in range(4)
+            for group in combinations(inside, count)
+            if problem.previous[list(group)].sum() <= 2
+        ]
+        most = max(map(len, groups))
+        least = min(everybody.joules[group].sum() for group in groups if len(group) == most)
+        assert plan.joules[problem.cell == cell].sum() == pytest.approx(least, rel=1e-12)
+    who = np.flatnonzero(plan.selected)
+    assert set(plan.local_rounds[who]) <= {rounds}
+    np.testing.assert_array_equal(plan.frequency_hz[who], problem.max_frequency_hz[who])
+    np.testing.assert_array_equal(plan.power_watts[who], problem.max_power_watts[who])
+    assert {line.split(":")[0] for line in violations(problem, plan)} <= {"C2"}
+    assert (plan.seconds <= deadline_seconds).all()
+    assert (plan.joules <= problem.energy_budget_joules).all()
+    # The same clients can make the same rounds with less, and as many clients reach a better objective.
+    assert (plan.joules[who] >= least_energy(problem, who, np.array(0), np.array(rounds)).joules * (1 - 1e-12)).all()
+    optimum = exact(problem)
+    if plan.selected.sum() == optimum.selected.sum():
+        assert plan.objective >= optimum.objective - 1e-12
+    for name, values in vars(cheapest_at_full_power(problem)).items():
+        np.testing.assert_array_equal(values, getattr(plan, name))
+
+
+def test_with_options_the_cheapest_that_allows_all_rounds_counts_at_full_power():
+    problem = paper_problem(
+        seed=0, cells=1, clients_in_cell=4, deadline_seconds=10.0, gain=[1e-10] * 4, energy_budget_joules=np.inf,
+        max_frequency_hz=1e9, max_power_watts=1.0, clients_per_cell=3, max_local_rounds=4,
+        payload_bits=[[1e6, 9e6, 1e6]], payload_bits_per_local_round=[[1e7, 0, 0]],
+        cycles_per_local_round=[[1e8, 2e8, np.inf]] * 2 + [[2e9, 2e9, 2.1e9], [3e9, 3e9, 3e9]],
+    )  # fmt: skip
+    plan = cheapest_at_full_power(problem)
+    # At 8.4 Mbit/s the third can compute and upload 1 Mbit in 8.5 s; its first option is 41 Mbit. The last takes 12 s.
+    assert plan.option.tolist() == [1, 1, 2, 0]
+    assert plan.reason.tolist() == ["selected"] * 3 + ["all rounds take too long"]
+
+
+def test_who_needs_the_whole_deadline_or_budget_at_full_power_but_for_rounding_is_in():
+    whole = h_fedavg_ub(paper_problem(seed=0, cells=1))
+    for limits in ({"deadline_seconds": whole.seconds.max()}, {"energy_budget_joules": whole.joules}):
+        for slack, able in ((1, True), (1 - 1e-14, True), (1 - 1e-9, False)):
+            values = {"deadline_seconds": 150.0, "energy_budget_joules": np.inf} | limits
+            problem = paper_problem(seed=0, cells=1, **{name: value * slack for name, value in values.items()})
+            assert cheapest_at_full_power(problem).eligible[whole.seconds.argmax()] == able
+    reasons = cheapest_at_full_power(paper_problem(seed=0, cells=1, energy_budget_joules=1e-6)).reason
+    assert set(reasons) == {"all rounds take too much energy"}

@@ -72,6 +72,19 @@ def test_comes_close_to_the_optimum(solver, changes, largest):
     assert 5 < solver.iterations <= 50
 
 
+def test_a_plan_says_whether_it_converged(solver):
+    problem = paper_problem(seed=8, deadline_seconds=2.0)
+    short = SCA(max_iterations=3)
+    plan = short(problem)
+    assert (plan.converged, short.iterations) == (False, 3)
+    assert violations(problem, plan) == []
+    assert solver(problem).converged
+    assert solver.iterations < solver.max_iterations
+    assert short(
+        paper_problem(seed=0, deadline_seconds=1e-3)
+    ).converged  # nobody is eligible: nothing to come closer to
+
+
 def test_the_relaxed_selection_ends_whole_and_within_its_limits(solver):
     problem = paper_problem(seed=7, deadline_seconds=2.0, previous=np.arange(48) % 2 == 0, max_overlap=1)
     who = np.flatnonzero(exact(problem).eligible)

@@ -14,6 +14,7 @@ from espalier.strategies.allocation import (
     SOLVERS,
     Plan,
     Problem,
+    cheapest_at_full_power,
     exact,
     get_solver,
     h_fedavg_m1,
@@ -33,12 +34,17 @@ def test_every_solver_makes_a_plan_of_one_entry_per_client(name):
     plan = get_solver(name)(problem)
     assert isinstance(plan, Plan)
     for field, value in vars(plan).items():
-        assert field in ("objective", "short_cells") or value.shape == (10,), field
+        assert field in ("objective", "short_cells", "converged") or value.shape == (10,), field
     assert plan.objective >= exact(problem).objective or name.startswith("h-fedavg")
 
 
 def test_a_name_is_that_solvers():
-    rules = {"h-fedavg-m1": h_fedavg_m1, "h-fedavg-m2": h_fedavg_m2, "h-fedavg-ub": h_fedavg_ub}
+    rules = {
+        "cheapest-at-full-power": cheapest_at_full_power,
+        "h-fedavg-m1": h_fedavg_m1,
+        "h-fedavg-m2": h_fedavg_m2,
+        "h-fedavg-ub": h_fedavg_ub,
+    }
     assert {name: get_solver(name) for name in SOLVERS if name != "sca"} == {"exact": exact, "random": random, **rules}
     assert isinstance(get_solver("sca"), SCA)
 
@@ -47,7 +53,8 @@ def test_an_unknown_solver_is_one_line():
     with pytest.raises(ValueError) as error:  # noqa: PT011
         get_solver("cplex")
     assert str(error.value) == (
-        "solver = 'cplex': allowed is one of exact, sca, random, h-fedavg-m1, h-fedavg-m2, h-fedavg-ub"
+        "solver = 'cplex': allowed is one of exact, sca, random, cheapest-at-full-power, "
+        "h-fedavg-m1, h-fedavg-m2, h-fedavg-ub"
     )
 
 

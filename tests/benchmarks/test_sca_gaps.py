@@ -1,0 +1,37 @@
+"""The table of `sca` on hard instances is that of the recorded ones, and they come out again."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import sca_gaps
+from espalier.strategies.allocation import SCA, exact, violations
+
+ROOT = Path(__file__).parents[2]
+RECORDED = sca_gaps.read_rows(ROOT / "docs/sca-gaps.csv")
+
+
+def test_the_table_of_the_docs_is_that_of_the_recorded_instances():
+    assert "\n".join(sca_gaps.table(RECORDED)) in (ROOT / "docs/allocation.md").read_text(encoding="utf-8")
+
+
+def test_all_instances_are_recorded():
+    made = [(kind, seed) for kind in sca_gaps.KINDS for seed in range(sca_gaps.INSTANCES)]
+    assert [(row["kind"], row["seed"]) for row in RECORDED] == made
+    assert not any(row["commit"].endswith("+changes") for row in RECORDED)
+
+
+def test_no_recorded_plan_beats_the_optimum_and_those_that_converged_are_close():
+    assert min(row["gap"] for row in RECORDED) >= -1e-9
+    assert all(row["converged"] or row["iterations"] <= 50 for row in RECORDED)
+
+
+@pytest.mark.parametrize("kind", sca_gaps.KINDS)
+def test_a_recorded_instance_comes_out_again_and_keeps_its_limits(kind):
+    row = next(row for row in RECORDED if (row["kind"], row["seed"]) == (kind, 1))
+    again = sca_gaps.row_of(kind, 1)
+    assert again["optimum"] == pytest.approx(row["optimum"], rel=1e-5)
+    assert again["gap"] == pytest.approx(row["gap"], abs=1e-3)
+    problem = sca_gaps.hard_problem(kind, 1)
+    assert violations(problem, SCA()(problem)) == []
+    assert exact(problem).selected.any()
