@@ -21,7 +21,7 @@ demo: $(INSTALLED)
 test: lint
 	$(PYTEST) $(WORKERS) --dist worksteal
 
-# Real SuperLinks on this machine, for SuperNodes and for simulations; some minutes.
+# Real SuperLinks on this machine, for SuperNodes and for simulations, and workers of Ray that die; some minutes.
 test-deploy: $(INSTALLED)
 	$(PYTEST) auto --maxprocesses 4 --dist load --maxschedchunk 1 -m deploy
 

@@ -47,8 +47,11 @@ def mortal(folder):
     return f"{MORTAL}(folder={str(folder)!r}, driver={os.getpid()})"
 
 
+FEW = ("fedavg", "h-fedavg", "phsfl")  # in `make test`; the others in `make test-deploy`
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("algorithm", CASES)
+@pytest.mark.parametrize("algorithm", [pytest.param(a, marks=() if a in FEW else pytest.mark.deploy) for a in CASES])
 def test_a_worker_that_dies_in_each_tiers_requests_changes_no_bit(ray_here, tmp_path, algorithm, capsys):
     settings = SMALL | CASES[algorithm] | {"algorithm": algorithm, "task": mortal(tmp_path)}
     here = run_app(tmp_path / "here", **settings)
@@ -180,6 +183,7 @@ def test_where_ray_does_not_start_a_run_ends_with_a_line(tmp_path):
 # Ray waits for none of the processes that it starts, nor closes their files.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.slow
+@pytest.mark.deploy
 def test_a_machine_that_leaves_a_cluster_changes_no_bit(tmp_path, monkeypatch):
     # A cluster's address is left in Ray's folder, where each Flower simulation of this machine would find and join it.
     monkeypatch.setenv("RAY_TMPDIR", mkdtemp(prefix="ray-"))
