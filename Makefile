@@ -21,7 +21,7 @@ demo: $(INSTALLED)
 test: lint
 	$(PYTEST) $(WORKERS) --dist worksteal
 
-# Real SuperLinks and SuperNodes on this machine; some minutes.
+# Real SuperLinks on this machine, for SuperNodes and for simulations; some minutes.
 test-deploy: $(INSTALLED)
 	$(PYTEST) auto --maxprocesses 4 --dist load --maxschedchunk 1 -m deploy
 

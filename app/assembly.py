@@ -1,5 +1,6 @@
 """The parts of a run, from its config: task, streams, clients, edges and the algorithm over them."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from espalier.app.algorithms.build import (
 )
 from espalier.app.algorithms.split_edges import check_cuts, head_weights
 from espalier.app.asynchrony import AsynchronousRun, asynchronous_run
+from espalier.app.availability import coming_and_going
 from espalier.app.config import sections
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.unused import stack_in_use
@@ -325,6 +327,7 @@ def planned_world(
         work=work_of(config, task, model),
         task=task,
         train=config.train,
+        clock=time.monotonic if config.engine == "flower" and config.deploy.role != "cloud" else None,
     )
     if not (is_part and plan.resources == "measured"):  # then other edges' clients are not known here
         check_deadline(plan, rule, world)
@@ -385,6 +388,8 @@ def edges_here(
         spec = federation.cloud_strategy if from_cloud else federation.edge_strategy
         cells = config.cells if config.is_flat else 1
         make_edge = planned(make_edge, config.rule, config.plan, world, cells_per_edge=cells, spec=spec)
+    if comings := coming_and_going(config.availability, config.seed, federation.num_clients):
+        make_edge = comings.in_front_of(make_edge, client_of)
     if config.train.weighting == "equal":
         make_edge = equally_weighted(make_edge)
     return knowing(make_edge, profiles, task.objective, validates=config.data.validation_share > 0)

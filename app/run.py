@@ -12,6 +12,7 @@ from torch import nn
 
 from espalier.app.algorithms.split_edges import head_weights
 from espalier.app.assembly import Federation, assemble, checked_task, streams_of
+from espalier.app.availability import coming_and_going
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies
 from espalier.app.config.unused import stack_in_use, unused_keys
@@ -20,6 +21,7 @@ from espalier.app.engines.in_process import InProcess
 from espalier.app.errors import Interrupted, UserError, bad_value
 from espalier.app.memory import keep_memory
 from espalier.app.personalisation import personalise
+from espalier.app.reports.availability import Attendances
 from espalier.app.reports.closed_form import closed_form_bits
 from espalier.app.reports.final import write_final_reports, write_model
 from espalier.app.reports.folder import ResultsFolder, RunTitle, refuse_used
@@ -132,7 +134,8 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
                 raise folder.other_state(str(error)) from error
         if not any(line.get("trained") for line in folder.read_metrics()):
             message = f"{folder.path}: no client trained in any round; metrics.jsonl has the reasons"
-            if not config.rule:
+            comings = coming_and_going(config.availability, config.seed, config.federation.num_clients)
+            if not config.rule and comings is None:
                 raise UserError(message)
             logger.warning(message)  # that nobody can take part is what such a run may have to say
         return folder.path
@@ -165,6 +168,8 @@ def _run_with(
     if best and state:
         with unfit_state():
             best.load_state_dict(state.best)
+    comings = coming_and_going(config.availability, config.seed, config.federation.num_clients)
+    edge_rounds = 1 if config.is_flat else config.federation.edge_rounds
     observers: list[RoundObserver] = [
         WriteMetrics(
             folder,
@@ -175,6 +180,7 @@ def _run_with(
             tracker,
             federation.asynchronous.tier if federation.asynchronous else None,
             validates=best is not None,
+            attendances=Attendances(comings, federation.edges, edge_rounds) if comings else None,
         ),
         *([best] if best else []),
         StateSaver(folder, hierarchical, engine, world, task.data_fingerprint(), federation.edges, best),

@@ -13,11 +13,11 @@ def cpu_count() -> int:
     return os.cpu_count() or 0
 
 
-def frequency_limits_hz(root: Path = ROOT) -> tuple[float, float]:
-    """Return the lowest and the highest frequency of the processors.
+def highest_frequency_hz(root: Path = ROOT) -> float:
+    """Return the highest frequency of the processors.
 
-    The limits are those of the kernel's frequency scaling, over all processors. A machine that can't scale its clock,
-    such as a virtual one, only tells the present frequency: then that is the highest, and the lowest is unknown.
+    That of the kernel's frequency scaling, over all processors. A machine that can't scale its clock, such as a virtual
+    one, only tells the present frequency.
 
     Parameters
     ----------
@@ -26,17 +26,16 @@ def frequency_limits_hz(root: Path = ROOT) -> tuple[float, float]:
 
     Returns
     -------
-    tuple[float, float]
+    float
         In Hz; 0 is unknown.
     """
     scaling = sorted(root.glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq"))
-    lowest = [khz * 1e3 for folder in scaling if (khz := _number(_text(folder / "cpuinfo_min_freq")))]
     highest = [khz * 1e3 for folder in scaling if (khz := _number(_text(folder / "cpuinfo_max_freq")))]
     if highest:
-        return min(lowest, default=0.0), max(highest)
+        return max(highest)
     lines = _text(root / "proc/cpuinfo").splitlines()
     present = [_number(line.partition(":")[2]) * 1e6 for line in lines if line.startswith("cpu MHz")]
-    return 0.0, max(present, default=0.0)
+    return max(present, default=0.0)
 
 
 def memory_bytes() -> int:

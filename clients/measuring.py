@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from flwr.app import Context
 
-from .device import ROOT, cpu_count, frequency_limits_hz, memory_bytes
+from .device import ROOT, cpu_count, highest_frequency_hz, memory_bytes
 from .messages.frames import StreamTicket
 from .messages.profile import DeviceProfile, ProfileQuery, key_of
 from .stream import LINK, LINK_BITS_PER_SECOND, measure_link
@@ -42,23 +42,23 @@ def measured_profile(query: ProfileQuery, context: Context, task: ClientTask, ro
         says how fast it is.
     context : Context
         The node's config may set ``max-frequency-hz`` and ``link-bits-per-second``, which replace what is measured,
+        ``min-frequency-hz``, where the frequency is set as a plan says (default: it can't be set, and is the highest),
         and ``energy-budget-joules`` (of an edge round; default: no limit), ``max-power-watts`` (default: 0.2) and
         ``capacitance`` (default: 2e-28). The node's state may know the link's speed from earlier transfers.
     task : ClientTask
         What is trained to measure the speed; neither its model nor any later round is touched.
     root : Path (default: /)
-        See `espalier.clients.device.frequency_limits_hz`.
+        See `espalier.clients.device.highest_frequency_hz`.
 
     Raises
     ------
     ValueError
         If the node's config has a value that is not allowed.
     """
-    lowest, highest = frequency_limits_hz(root)
-    highest = _own(context, "max_frequency_hz", highest)
+    highest = _own(context, "max_frequency_hz", highest_frequency_hz(root))
     return DeviceProfile(
         cpu_count=cpu_count(),
-        min_frequency_hz=min(lowest, highest),
+        min_frequency_hz=_own(context, "min_frequency_hz", highest),
         max_frequency_hz=highest,
         memory_bytes=memory_bytes(),
         cycles_per_example=measure_cycles_per_example(task, highest),

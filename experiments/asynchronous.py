@@ -1,12 +1,16 @@
 """How many simulated seconds a federation of slow and fast clients takes to an accuracy, waiting for all or for nobody.
 
-``python experiments/asynchronous.py`` trains in each mode and with each seed until the global model is right often
-enough, and prints the simulated seconds. ``--csv PATH`` writes a row for each evaluated round of each run as soon as
-the run is over; runs that have rows are not made again. ``--figure PATH`` draws accuracy over simulated seconds.
-``--setting video-caching`` takes 48 clients in 4 cells of the radio world, whose plans say how long they take.
+``python experiments/asynchronous.py --csv PATH`` trains in each mode and with each seed until the global model is right
+often enough, and prints the simulated seconds of all that the CSV file has. It writes the rows of a run, one for each
+evaluated round, as soon as the run is over, with the commit and the machine; runs that have rows are not made again.
+``--figure PATH`` draws accuracy over simulated seconds. ``--setting cifar10 --data-dir FOLDER`` takes CIFAR-10 as
+folders of images, ``train/<class>/*`` and ``test/<class>/*``; ``--setting radio`` takes 48 clients in 4 cells of
+RawHFL's radio world, whose plans say how long they take; ``--setting radio-cells`` gives each of them its own cell.
 """
 
 import csv
+import platform
+import sys
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
@@ -14,15 +18,16 @@ from io import StringIO
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from rich.console import Console
 
 from espalier.app.config.parse import parse_config
-from espalier.app.errors import Interrupted
+from espalier.app.errors import Interrupted, UserError
 from espalier.app.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.made_by import maker
 from espalier.app.reports.plots import PALETTE, save_plot
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run, simulation
@@ -34,9 +39,23 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "local-epochs": 2,
         "async.sigma": 1.0,
         "async.median-seconds": 60.0,
-        "global-rounds": 200,
+        "global-rounds": 400,
     },
-    "video-caching": {
+    "cifar10": {
+        "algorithm": "fedavg",
+        "dataset": "image-folder",
+        "model": "small-cnn",
+        "partition": "dirichlet",
+        "alpha": 0.5,
+        "num-clients": 20,
+        "local-epochs": 1,
+        "batches-per-epoch": 10,
+        "learning-rate": 0.05,
+        "async.sigma": 1.0,
+        "async.median-seconds": 60.0,
+        "global-rounds": 800,
+    },
+    "radio": {
         "algorithm": "h-fedavg-ub",
         "dataset": "video-caching",
         "num-clients": 48,
@@ -48,25 +67,80 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "global-rounds": 100,
     },
 }
-TARGETS = {"digits": 0.75, "video-caching": 0.3}
+# The same, with a cell for each client: the cloud waits for clients, not for cells.
+SETTINGS["radio-cells"] = SETTINGS["radio"] | {"num-edges": 48, "global-rounds": 400}
+TARGETS = {"digits": 0.75, "cifar10": 0.5, "radio": 0.3, "radio-cells": 0.3}
 SYNCHRONOUS = "synchronous"
-# In video caching an edge's two rounds take about 6 s.
+# A model is evaluated after about as many updates in each mode of a setting, so that none has more chances to be right
+# often enough for once. In the radio world an edge's two rounds take about 6 s.
 MODES: dict[str, dict[str, dict[str, Any]]] = {
     "digits": {
         SYNCHRONOUS: {"async.mode": "semi-synchronous"},
-        "semi-synchronous": {"async.mode": "semi-synchronous", "async.deadline-seconds": 60.0},
-        "fedbuff": {"async.mode": "fedbuff", "async.buffer-size": 5},
+        "semi-synchronous": {
+            "async.mode": "semi-synchronous",
+            "async.deadline-seconds": 60.0,
+            "report.evaluate-every": 2,
+        },
+        "fedbuff": {"async.mode": "fedbuff", "async.buffer-size": 5, "report.evaluate-every": 4},
     },
-    "video-caching": {
+    "cifar10": {
+        SYNCHRONOUS: {"async.mode": "semi-synchronous", "report.evaluate-every": 2},
+        "semi-synchronous": {
+            "async.mode": "semi-synchronous",
+            "async.deadline-seconds": 60.0,
+            "report.evaluate-every": 4,
+        },
+        "fedbuff": {"async.mode": "fedbuff", "async.buffer-size": 5, "report.evaluate-every": 8},
+    },
+    "radio": {
         SYNCHRONOUS: {"async.mode": "semi-synchronous"},
         "semi-synchronous": {"async.mode": "semi-synchronous", "async.deadline-seconds": 6.0},
-        "fedbuff": {"async.mode": "fedbuff", "async.buffer-size": 2},
+        "fedbuff": {"async.mode": "fedbuff", "async.buffer-size": 2, "report.evaluate-every": 2},
+    },
+    "radio-cells": {
+        SYNCHRONOUS: {"async.mode": "semi-synchronous"},
+        "semi-synchronous": {
+            "async.mode": "semi-synchronous",
+            "async.deadline-seconds": 2.0,
+            "report.evaluate-every": 2,
+        },
+        "fedbuff": {"async.mode": "fedbuff", "async.buffer-size": 12, "report.evaluate-every": 4},
     },
 }
 SEEDS = (0, 1, 2)
-COLUMNS = ("setting", "mode", "seed", "round", "simulated_seconds", "accuracy")
+COLUMNS = ("setting", "mode", "seed", "round", "seconds", "accuracy", "commit", "machine")
 
 Row = dict[str, Any]
+
+
+class Line(NamedTuple):
+    """A line of the table: a mode over the seeds.
+
+    Parameters
+    ----------
+    setting, mode : str
+        What was run.
+    seconds : list[float]
+        Simulated seconds until the target, by seed.
+    sooner : list[float]
+        How many times sooner than the synchronous run of the same seed; empty where one of these did not get there.
+    """
+
+    setting: str
+    mode: str
+    seconds: list[float]
+    sooner: list[float]
+
+    def __str__(self) -> str:
+        """Return it as it is in the docs."""
+        times = _spread(self.sooner, 2) if self.sooner else "- | -"
+        return f"| {self.setting} | {self.mode} | {_spread(self.seconds, 0)} | {times} |"
+
+
+def _spread(values: Sequence[float], decimals: int) -> str:
+    """Return the cells of a mean and of the least and the most of some values."""
+    mean, least, most = (f"{value:.{decimals}f}" for value in (fmean(values), min(values), max(values)))
+    return f"{mean} | {least} to {most}"
 
 
 class UntilAccurate(BarProgress):
@@ -85,7 +159,7 @@ class UntilAccurate(BarProgress):
 
     def round_over(self, number: int, rounds: int, line: dict[str, Any]) -> None:
         """Interrupt the run after a round that is good enough."""
-        if line.get("test", {}).get("accuracy", 0.0) >= self._target:
+        if "test" in line and line["test"]["accuracy"] >= self._target:
             self.is_reached = True
             raise KeyboardInterrupt
 
@@ -110,8 +184,10 @@ def rows_of_run(setting: str, mode: str, seed: int, target: float, **changes: An
             "mode": mode,
             "seed": seed,
             "round": line["round"],
-            "simulated_seconds": round(line["simulated_seconds"], 3),
+            "seconds": round(line["simulated_seconds"], 3),
             "accuracy": round(line["test"]["accuracy"], 4),
+            "commit": maker()["commit"],
+            "machine": platform.processor() or platform.machine(),
         }
         for line in lines
     ]
@@ -121,7 +197,7 @@ def read_rows(path: Path) -> list[Row]:
     """Return the rows of a CSV file; none where there is no file."""
     if not path.exists():
         return []
-    kinds = {"seed": int, "round": int, "simulated_seconds": float, "accuracy": float}
+    kinds = {"seed": int, "round": int, "seconds": float, "accuracy": float}
     with path.open(newline="", encoding="utf-8") as file:
         return [{key: kinds.get(key, str)(value) for key, value in row.items()} for row in csv.DictReader(file)]
 
@@ -131,53 +207,63 @@ def seconds_to(target: float, rows: Sequence[Row]) -> dict[tuple[str, str, int],
     found: dict[tuple[str, str, int], float] = {}
     for row in rows:
         if row["accuracy"] >= target:
-            found.setdefault((row["setting"], row["mode"], row["seed"]), row["simulated_seconds"])
+            found.setdefault((row["setting"], row["mode"], row["seed"]), row["seconds"])
     return found
 
 
-def table(setting: str, rows: Sequence[Row]) -> list[tuple[str, float, float, float, float | None]]:
-    """Return mode, mean, least and most seconds over the seeds, and how many times sooner than synchronous it was.
-
-    The last is the mean over seeds of the ratio, None if the synchronous run did not get there with each; other modes
-    that did not are left out.
-    """
-    seconds = seconds_to(TARGETS[setting], [row for row in rows if row["setting"] == setting])
-    seeds = sorted({row["seed"] for row in rows if row["setting"] == setting})
+def table(rows: Sequence[Row]) -> list[Line]:
+    """Return the lines of all settings and modes that got to the target with each seed that was run."""
     lines = []
-    for mode in MODES[setting]:
-        own = [seconds.get((setting, mode, seed)) for seed in seeds]
-        known = [value for value in own if value is not None]
-        if own and len(known) == len(own):
-            waiting = [seconds.get((setting, SYNCHRONOUS, seed)) for seed in seeds]
-            ratios = [slow / value for slow, value in zip(waiting, known, strict=True) if slow is not None]
-            sooner = fmean(ratios) if len(ratios) == len(seeds) else None
-            lines.append((mode, fmean(known), min(known), max(known), sooner))
+    for setting in dict.fromkeys(row["setting"] for row in rows):
+        own = [row for row in rows if row["setting"] == setting]
+        seconds, seeds = seconds_to(TARGETS[setting], own), sorted({row["seed"] for row in own})
+        waiting = [seconds.get((setting, SYNCHRONOUS, seed), 0.0) for seed in seeds]
+        for mode in MODES[setting]:
+            taken = [seconds.get((setting, mode, seed), 0.0) for seed in seeds]
+            if all(taken):
+                sooner = [slow / value for slow, value in zip(waiting, taken, strict=True)] if all(waiting) else []
+                lines.append(Line(setting, mode, taken, sooner))
     return lines
 
 
-def draw(path: Path, setting: str, rows: Sequence[Row]) -> None:
-    """Draw accuracy over simulated seconds, a line for each run."""
-    seeds = sorted({row["seed"] for row in rows if row["setting"] == setting})
+def table_lines(rows: Sequence[Row]) -> list[str]:
+    """Return the table as it is in the docs."""
+    return [
+        "| setting | mode | seconds, mean | least to most | times sooner, mean | least to most |",
+        "|---|---|---|---|---|---|",
+        *map(str, table(rows)),
+    ]
+
+
+def draw(path: Path, rows: Sequence[Row]) -> None:
+    """Draw accuracy over simulated seconds, a panel for each setting and a line for each run."""
+    settings = list(dict.fromkeys(row["setting"] for row in rows))
+    seeds = sorted({row["seed"] for row in rows})
 
     def fill(axes: Sequence[Axes], rows: Sequence[Row]) -> None:
-        (ax,) = axes
-        for color, mode in zip(PALETTE, MODES[setting], strict=False):
-            for seed in seeds:
-                own = [row for row in rows if (row["mode"], row["seed"]) == (mode, seed)]
-                times, figures = ([row[key] for row in own] for key in ("simulated_seconds", "accuracy"))
-                ax.plot(times, figures, color=color, lw=1.2, label=mode if seed == seeds[0] else None)
-        ax.axhline(TARGETS[setting], color="black", lw=0.6, ls=":")
-        ax.set(xlabel="simulated seconds", ylabel="test accuracy", xscale="log")
-        ax.legend(frameon=False, fontsize=8)
+        for ax in axes[len(settings) :]:
+            ax.set_visible(False)
+        for ax, setting in zip(axes, settings, strict=False):
+            for color, mode in zip(PALETTE, MODES[setting], strict=False):
+                for seed in seeds:
+                    own = [row for row in rows if (row["setting"], row["mode"], row["seed"]) == (setting, mode, seed)]
+                    times, figures = ([row[key] for row in own] for key in ("seconds", "accuracy"))
+                    ax.plot(times, figures, color=color, lw=1.2, label=mode if seed == seeds[0] else None)
+            ax.axhline(TARGETS[setting], color="black", lw=0.6, ls=":")
+            ax.set(title=setting, xlabel="simulated seconds", ylabel="test accuracy", xscale="log")
+        axes[0].legend(frameon=False, fontsize=8)
 
-    title = f"{setting}, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
-    save_plot(path, title, fill, [row for row in rows if row["setting"] == setting], width=6.5)
+    title = f"accuracy over simulated seconds, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
+    columns = min(len(settings), 2)
+    count = -(-len(settings) // columns)
+    save_plot(path, title, fill, rows, width=5.0 * columns, height=3.4 * count, rows=count, columns=columns)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make the runs that have no rows, and print the table."""
+    """Make the runs that have no rows, and print the table of all."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--setting", choices=tuple(SETTINGS), default="digits")
+    parser.add_argument("--data-dir", default="", help="of cifar10: a folder with train/<class>/* and test/<class>/*")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--figure", type=Path)
@@ -185,32 +271,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     quiet_flower()
     rows = read_rows(given.csv) if given.csv else []
     done = {(row["setting"], row["mode"], row["seed"]) for row in rows}
-    for seed in given.seeds:
-        for mode in MODES[given.setting]:
-            if (given.setting, mode, seed) not in done:
-                rows += rows_of_run(given.setting, mode, seed, TARGETS[given.setting])
-                if given.csv:
-                    write_rows(given.csv, rows)
-    print_table(given.setting, rows)
+    folder = {"data-dir": given.data_dir} if given.data_dir else {}
+    try:
+        for seed in given.seeds:
+            for mode in MODES[given.setting]:
+                if (given.setting, mode, seed) not in done:
+                    rows += rows_of_run(given.setting, mode, seed, TARGETS[given.setting], **folder)
+                    if given.csv:
+                        write_rows(given.csv, rows)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    print("\n".join(table_lines(rows)))
     if given.figure:
-        draw(given.figure, given.setting, rows)
+        draw(given.figure, rows)
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as a CSV file."""
-    with path.open("w", newline="", encoding="utf-8") as file:
+    """Write rows as a CSV file, sorted by setting; at once, so that an interruption leaves the file of before."""
+    order = {setting: position for position, setting in enumerate(SETTINGS)}
+    beside = path.with_name(f"{path.name}.part")
+    with beside.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
-
-
-def print_table(setting: str, rows: Sequence[Row]) -> None:
-    """Print the table as it is in the docs."""
-    print("| mode | simulated seconds to it | least | most | times sooner |")
-    print("|---|---|---|---|---|")
-    for mode, mean, least, most, sooner in table(setting, rows):
-        times = "-" if sooner is None else f"{sooner:.1f}"
-        print(f"| {mode} | {mean:.0f} | {least:.0f} | {most:.0f} | {times} |")
+        writer.writerows(sorted(rows, key=lambda row: order[row["setting"]]))
+    beside.replace(path)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from espalier.clients.messages.profile import DeviceProfile, Profile
 
-    from .accumulated import AccumulatedGradients
+    from .accumulated import AccumulatedGradients, Arrivals
     from .available import Available
     from .edges import EdgeRounds, StrategyEdge
     from .equal_weights import EqualWeights
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccumulatedGradients",
+    "Arrivals",
     "Available",
     "DeviceProfile",
     "EdgeOutcome",
@@ -52,7 +53,7 @@ __all__ = [
 
 _MODULES = {
     ".clients.messages.profile": ("DeviceProfile", "Profile"),
-    "accumulated": ("AccumulatedGradients",),
+    "accumulated": ("AccumulatedGradients", "Arrivals"),
     "available": ("Available",),
     "edges": ("EdgeRounds", "StrategyEdge"),
     "equal_weights": ("EqualWeights",),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,12 +18,48 @@ from .screening import screen
 from .views import MemberGrid
 
 
+@dataclass
+class Arrivals:
+    """Estimates p_sc of eq. 15, the probability that a result arrives, from those of an edge's rounds before.
+
+    It is ``(arrived + 1) / (asked + 1)``: 1 as long as everything arrives, and never 0.
+
+    Parameters
+    ----------
+    asked, arrived : int (default: 0)
+        Results so far.
+    """
+
+    asked: int = 0
+    arrived: int = 0
+
+    @property
+    def probability(self) -> float:
+        """The estimate."""
+        return (self.arrived + 1) / (self.asked + 1)
+
+    def note(self, asked: int, arrived: int) -> None:
+        """Count the results of a round."""
+        self.asked += asked
+        self.arrived += arrived
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``vars`` returned; ValueError for what can't be."""
+        asked, arrived = state["asked"], state["arrived"]
+        if type(asked) is not int or type(arrived) is not int or not 0 <= arrived <= asked:
+            raise ValueError(f"arrivals: {arrived} of {asked} results can't have arrived")
+        self.asked, self.arrived = asked, arrived
+
+
 class AccumulatedGradients:
-    """``w <- w - eta * sum_u alpha_u g_u`` with alpha_u = 1/Z over the Z clients that were asked.
+    """``w <- w - eta * sum_u alpha_u g_u / p_sc`` with alpha_u = 1/Z over the Z clients that were asked.
 
     With plain SGD and the clients' learning rate this is the plain average of the clients' models. The gradient of a
     client that fails or is late counts as zero: Z is not made smaller by it, and an edge without any gradient keeps its
     model. All edges weigh the same at the cloud (alpha_b = 1/B), that one too.
+
+    p_sc is 1 unless there are `arrivals`. Then steps are as long, in the mean, as if every result arrived, provided
+    that who is late has the same gradients as the rest.
 
     Parameters
     ----------
@@ -32,13 +69,22 @@ class AccumulatedGradients:
         Evaluates the model on the clients.
     guard : UpdateGuard, optional (default: None)
         As for `StrategyEdge`.
+    arrivals : Arrivals, optional (default: None)
+        Estimates p_sc; None: it is 1.
     """
 
     WEIGHT = 1.0
 
-    def __init__(self, learning_rate: float, evaluation: StrategyEdge, guard: UpdateGuard | None = None) -> None:
+    def __init__(
+        self,
+        learning_rate: float,
+        evaluation: StrategyEdge,
+        guard: UpdateGuard | None = None,
+        arrivals: Arrivals | None = None,
+    ) -> None:
         self.learning_rate = learning_rate
         self.evaluation = evaluation
+        self.arrivals = arrivals
         self.guard = guard
 
     def train_round(
@@ -57,12 +103,15 @@ class AccumulatedGradients:
             for n, reply in zip(clients, screened, strict=True)
             if not reply.has_error()
         }
+        probability = 1.0 if self.arrivals is None else self.arrivals.probability
+        if self.arrivals is not None:
+            self.arrivals.note(len(clients), len(replies))
         if not replies:
             return Update(arrays, weight=self.WEIGHT, failures=failures)
         gradients = [reply.gradient for reply in replies.values()]
         losses = [reply.train_loss for reply in replies.values()]
         return Update(
-            step(arrays, gradients, self.learning_rate, len(clients)),
+            step(arrays, gradients, self.learning_rate / probability, len(clients)),
             MetricRecord({TRAIN_LOSS: sum(losses) / len(losses)}),
             self.WEIGHT,
             list(replies),
@@ -78,12 +127,15 @@ class AccumulatedGradients:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
-        return {"evaluation": self.evaluation.state_dict(), **guard_state(self.guard)}
+        arrivals = {} if self.arrivals is None else {"arrivals": {**vars(self.arrivals)}}
+        return {"evaluation": self.evaluation.state_dict(), **guard_state(self.guard), **arrivals}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         self.evaluation.load_state_dict(state["evaluation"])
         load_guard_state(self.guard, state)
+        if self.arrivals is not None:
+            self.arrivals.load(state["arrivals"])
 
 
 def step(arrays: ArrayRecord, gradients: list[ArrayRecord], learning_rate: float, num_clients: int) -> ArrayRecord:

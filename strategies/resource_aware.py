@@ -1,6 +1,6 @@
 """Resource awareness: in every edge round the optimizer says who trains, and how hard (RawHFL)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -13,6 +13,7 @@ from espalier.clients.messages import begins_round, ends_round
 from espalier.clients.messages.train import CONFIG, ClientPlan
 
 from .allocation import Plan, Problem, Solver
+from .deadline import Deadline
 from .edges import EdgeRounds, edge_of, innermost
 from .exchange import LATE, Exchanges, answered
 from .hierarchical import Hierarchical
@@ -38,7 +39,9 @@ class Resources(Protocol):
     """What an edge knows of its clients' channels and devices: simulated, or measured.
 
     One that also has a method ``learned(losses)`` is told after every round how well those who took part fit the model:
-    their mean training losses by node id.
+    their mean training losses by node id. One that has a ``deadline`` (`espalier.strategies.deadline.Deadline`, not
+    None) begins it when a plan is carried out; then rounds end by real time, and ``delivered(late)`` is told the node
+    ids of those who were late.
     """
 
     def problem(self, server_round: int, clients: Sequence[int]) -> Problem:
@@ -110,7 +113,11 @@ class ResourceAware:
         plans = {clients[i]: _plan_of(plan, i) for i in np.flatnonzero(plan.selected).tolist()}
         late = {clients[i] for i in np.flatnonzero(outcome.late & plan.selected)}
         rounds = self.edge.train_round(server_round, arrays, config, MemberGrid(grid, selected))
-        update = yield from answered(rounds, partial(_with_plans, plans=plans, late=late))
+        deadline: Deadline | None = getattr(self.resources, "deadline", None)
+        send = deadline.answers if deadline else _sent
+        update = yield from answered(rounds, partial(_with_plans, plans=plans, late=late, send=send))
+        if deadline:
+            self.resources.delivered(deadline.late)  # type: ignore[attr-defined]
         if learned := getattr(self.resources, "learned", None):
             learned(update.losses)
         return update
@@ -131,12 +138,22 @@ class ResourceAware:
         self.resources.load_state_dict(state["resources"])
 
 
-def _with_plans(messages: list[Message], plans: Mapping[int, ClientPlan], late: set[int]) -> Exchanges[list[Message]]:
-    """Pass an exchange on, plans added to the instructions and late results taken away."""
+def _sent(messages: list[Message]) -> Exchanges[list[Message]]:
+    """Pass an exchange on as it is."""
+    return (yield messages)
+
+
+def _with_plans(
+    messages: list[Message],
+    plans: Mapping[int, ClientPlan],
+    late: set[int],
+    send: Callable[[list[Message]], Exchanges[list[Message]]],
+) -> Exchanges[list[Message]]:
+    """Pass an exchange on by `send`, plans added to the instructions and late results taken away."""
     for message in messages:
         if begins_round(message.metadata.message_type):
             message.content = _with_config(message.content, plans[message.metadata.dst_node_id].to_config())
-    replies = yield messages
+    replies = yield from send(messages)
     return [_late_or_not(*pair, late) for pair in zip(messages, replies, strict=True)]
 
 

@@ -17,6 +17,7 @@ from espalier.clients.messages.train import NUM_VALIDATION, TRAIN_LOSS, VALIDATI
 from espalier.clients.task import Objective
 from espalier.strategies import (
     AccumulatedGradients,
+    Arrivals,
     EdgeRounds,
     EqualWeights,
     Hierarchical,
@@ -131,6 +132,7 @@ def planned(
     def make(name: str, size: int) -> EdgeRounds:
         edge, solve = make_edge(name, size), solver_for(rule, plan.solver, world.edges[name])
         if isinstance(edge, AccumulatedGradients):
+            edge.arrivals = Arrivals() if plan.divide_by_arrived else None
             return ResourceAware(edge, world.edges[name], solve, idle_weight=edge.WEIGHT)
         if isinstance(strategy := strategy_of(edge), Strategy):
             selected = plan.selected_per_edge * cells_per_edge

@@ -10,6 +10,7 @@ from espalier.app.algorithms.registry import algorithm_named
 from espalier.app.config.section import Section
 from espalier.app.config.sections import (
     Asynchrony,
+    Availability,
     Caching,
     Data,
     Deploy,
@@ -65,6 +66,7 @@ class RunConfig(Section):
     radio: RadioWorld = RadioWorld()
     caching: Caching = Caching()
     asynchrony: Asynchrony = Asynchrony()
+    availability: Availability = Availability()
     ray: RayWorkers = RayWorkers()
     guard: Guards = Guards()
     deploy: Deploy = Deploy()

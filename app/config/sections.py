@@ -278,6 +278,8 @@ class Plans(Section):
     """Share of the deadline that plans leave unused."""
     late_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the results that may be late by radio.planning-error-db; 0 takes the gains as they are seen."""
+    divide_by_arrived: bool = False
+    """Gradients that arrive are divided by the share that arrived so far, 1/p_sc in RawHFL's eq. 15."""
     theta: Annotated[float, Field(ge=0, le=1)] = 0.4
     """Weight of local rounds against energy, from 0 to 1."""
     min_frequency_hz: Annotated[float, Field(ge=0, le=1e12)] = 0.0
@@ -377,6 +379,23 @@ class Asynchrony(Section):
     def buffer_size_of(self, num_nodes: int) -> int:
         """Return the K of fedbuff over so many edges, or clients."""
         return self.buffer_size or max(num_nodes // 2, 1)
+
+
+class Availability(Section):
+    """Clients that come and go, in a simulation of them."""
+
+    name = "availability"
+
+    mode: Literal["always", "markov", "trace"] = "always"
+    """Who is there when an edge round begins."""
+    leave: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """markov: probability per edge round that a client that is there leaves."""
+    back: Annotated[float, Field(gt=0, le=1)] = 0.4
+    """markov: probability per edge round that a client that is away comes back."""
+    trace: str = ""
+    """trace: CSV file with columns client, from and to, in edge rounds; to is the first in which it is away."""
+    drop_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Probability that a client that began an edge round is gone before it answers."""
 
 
 class RayWorkers(Section):

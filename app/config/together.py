@@ -61,6 +61,7 @@ def check_together(config: RunConfig) -> None:
         raise bad_value("num-edges", config.edges, f"at most num-clients = {config.federation.num_clients}")
     _check_role(config)
     _check_asynchrony(config)
+    _check_availability(config)
     if bool(config.stream.certificate) != bool(config.stream.key):
         given = "stream.key" if config.stream.key else "stream.certificate"
         raise bad_value(given, config.as_dict()[given], "both stream.certificate and stream.key, or neither")
@@ -236,6 +237,20 @@ def _check_asynchrony(config: RunConfig) -> None:
             raise bad_value("participation", config.federation.participation, allowed)
     if own.concurrency > nodes:
         raise bad_value("async.concurrency", own.concurrency, f"at most {unit} = {nodes}, or 0 for all")
+
+
+def _check_availability(config: RunConfig) -> None:
+    """Refuse clients that come and go by edge rounds where every edge, or client, is in a round of its own."""
+    own, mode = config.availability, config.asynchrony.mode
+    if own.mode == "trace" and not own.trace:
+        allowed = "the path of a CSV file client,from,to, with availability.mode = 'trace'"
+        raise bad_value("availability.trace", own.trace, allowed)
+    if mode != "off" and config.deploy.role != "edge":
+        why = f"async.mode = {mode!r}, where rounds are not everybody's"
+        if own.mode != "always":
+            raise bad_value("availability.mode", own.mode, f"'always' for {why}")
+        if own.drop_out:
+            raise bad_value("availability.drop-out", own.drop_out, f"0.0 for {why}")
 
 
 def _check_clock(config: RunConfig) -> None:

@@ -74,6 +74,7 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     if not streams:
         yield keys["stream"], "no mini-batch goes through a stream: see split.transport"
     yield from _asynchrony_without_use(config, keys["async"])
+    yield from _availability_without_use(config, keys["availability"])
     if config.engine != "flower":
         yield ("deploy.reply-timeout",), f"with engine = {config.engine!r} nobody is late"
     if config.engine != "ray":
@@ -119,7 +120,9 @@ def _plan_without_use(config: RunConfig, rule: PlanRule) -> Iterable[tuple[Itera
     if config.plan.solver in WORTHLESS:
         yield ("plan.value", "plan.value-weight"), f"plan.solver = {config.plan.solver!r}"
     if not rule.has_limits:
-        yield ("plan.margin", "plan.late-share"), f"{name} keeps no deadline"
+        yield ("plan.margin", "plan.late-share", "plan.divide-by-arrived"), f"{name} keeps no deadline"
+    elif not config.algorithm.adds_gradients:
+        yield ("plan.divide-by-arrived",), f"edges of {name} add up no gradients"
     if config.plan.resources == "measured":
         yield ("plan.late-share",), "plan.resources = 'measured': the error of measured links is not known"
     elif not config.radio.planning_error_db:
@@ -149,6 +152,18 @@ def _asynchrony_without_use(config: RunConfig, keys: Iterable[str]) -> Iterable[
         yield ("async.median-seconds", "async.sigma", "async.trace"), "plans say how long clients take"
     elif own.trace:
         yield ("async.median-seconds", "async.sigma"), "async.trace says how long clients take"
+
+
+def _availability_without_use(config: RunConfig, keys: Iterable[str]) -> Iterable[tuple[Iterable[str], str]]:
+    own = config.availability
+    if not config.algorithm.trains_clients:
+        yield keys, f"{config.algorithm.name} trains no clients"
+        return
+    why = f"availability.mode = {own.mode!r}"
+    if own.mode != "markov":
+        yield ("availability.leave", "availability.back"), why
+    if own.mode != "trace":
+        yield ("availability.trace",), why
 
 
 def _partitions_without_use(partition: str) -> Iterable[tuple[Iterable[str], str]]:

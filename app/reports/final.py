@@ -180,7 +180,11 @@ def _resource_lines(summary: Mapping[str, Any]) -> list[str]:
             result.append(f"energy: {joules['total']:.4g} J, {share}")
             result.append(f"simulated time: {summary['simulated_seconds']:.1f} s; {late}, {nobody}")
         else:
-            result.append(f"energy as planned: {joules['total']:.4g} J, {share}; {nobody}")
+            result.append(f"energy as planned: {joules['total']:.4g} J, {share}; {late}, {nobody}")
+    if own := summary.get("availability"):
+        share, gone = f"{own['away_share']:.1%} of the edge rounds of all clients", own["dropped_out"]
+        nobody = own["edge_rounds_without_anybody"]
+        result.append(f"away in {share}; {gone} dropped out, {nobody} edge rounds with all away")
     if own := summary.get("async"):
         idle = "".join(f", {unit} idle {share:.0%} of it" for unit, share in own["idle_share"].items())
         time = (

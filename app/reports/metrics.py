@@ -8,6 +8,7 @@ from statistics import fmean, pstdev
 from typing import Any, TypeGuard
 
 from espalier.app.reports.asynchronous import asynchronous_summary
+from espalier.app.reports.availability import availability_summary
 from espalier.app.reports.best import best_line
 from espalier.app.reports.bytes import EVALUATION, Link, by_edge, nested
 from espalier.app.reports.resources import resource_summary
@@ -21,6 +22,7 @@ FIELDS = frozenset(
     {
         *("round", "scope", "edge", "trained", "participants", "failures", "edges_left_out"),
         *("plans", "plans_at_work"),
+        *("num_clients", "away", "dropped_out"),
         *("clients", "test", "validation", "bytes", "closed_form_bits", "energy_joules", "late_share"),
         *("seconds", "wall_seconds", "simulated_seconds", "async"),
     }
@@ -214,6 +216,7 @@ def summarise(lines: Sequence[Line]) -> Line:
         "wall_seconds": rounds[-1]["wall_seconds"] if rounds else 0.0,
         **resource_summary(lines),
         **asynchronous_summary(rounds),
+        **availability_summary(lines),
     }
     if tops := top_m(evaluated.get("clients", {})):
         summary["top_m"] = tops

@@ -12,6 +12,7 @@ from torch import nn
 
 from espalier.app.algorithms.build import unsavable_as_user_error
 from espalier.app.engines.engine import Engine
+from espalier.app.reports.availability import Attendances
 from espalier.app.reports.best import validation_score
 from espalier.app.reports.bytes import ByteMeter
 from espalier.app.reports.folder import ResultsFolder
@@ -122,6 +123,8 @@ class WriteMetrics:
         Reports its clock's time, staleness and idle nodes.
     validates : bool (default: False)
         Clients tell figures of examples that they hold back.
+    attendances : Attendances, optional (default: None)
+        Says who was away; None where all are always there.
     """
 
     folder: ResultsFolder
@@ -132,6 +135,7 @@ class WriteMetrics:
     tracker: Tracker | None = None
     asynchronous: AsynchronousTier | None = None
     validates: bool = False
+    attendances: Attendances | None = None
 
     def round_over(self, report: RoundReport) -> None:
         """Write the lines of the round."""
@@ -145,6 +149,8 @@ class WriteMetrics:
             line |= self.world.end_round()
             if report.outcome.number == report.num_rounds:
                 line |= plans_at_work(self.world)
+        if self.attendances:
+            lines = [edge | self.attendances.of_edge(edge["edge"], report.outcome, self.client_of) for edge in lines]
         if self.asynchronous:  # whose clock knows that nobody waits for the slowest
             line |= {**self.asynchronous.clock.figures(), "async": self.asynchronous.take_report()}
         self.folder.append_metrics([*lines, line])

@@ -1,7 +1,7 @@
 """What plans are made for on real devices: the limits and speeds that clients have measured, not a simulated world."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,20 @@ from espalier.strategies.allocation import Plan, Problem
 RADIO_HZ = Radio().bandwidth_hz
 # A radio that sends more bits per second and hertz is rare, and the power for it grows exponentially.
 MOST_BITS_PER_SECOND_PER_HZ = 6.0
+LEARNED = 0.5  # share of what a result that was faster than planned shows, in the estimate after it
+FORGOTTEN = 0.1  # share of what was learned that is forgotten in a round without the client
+LEAST_SLOWNESS, MOST_SLOWNESS = 0.1, 1000.0
 NEEDED = ("max_frequency_hz", "link_bits_per_second", "max_power_watts", "capacitance", "cycles_per_example")
 
 
 class MeasuredWorld(World):
     """Cells with their clients' devices as these have measured themselves.
 
-    Nothing is simulated: who is late is for the deadline of the replies to say, and the joules are those of the plans.
+    Nothing is simulated, and the joules are those of the plans. With a clock the deadline is kept in real time, and how
+    long clients take is learned as a client's *slowness*, by which its computing and its link are slower than measured.
+    It becomes ``s t / t_expected`` by a result that took longer than expected, and goes half of the way to that by one
+    that was faster; what is expected is the plan's computing, and sending at the highest power. It doubles when a
+    result is late, until that comes and shows more. In a round without the client it goes a tenth of the way to 1.
 
     Parameters
     ----------
@@ -40,7 +47,7 @@ class MeasuredWorld(World):
         Cell by client number.
     profiles : Sequence[Profile]
         The clients', measured.
-    plan, rule, seed, topology, client_of, work, num_examples
+    plan, rule, seed, topology, client_of, work, num_examples, clock
         As for `World`; the examples are in the profiles' order.
 
     Raises
@@ -60,16 +67,18 @@ class MeasuredWorld(World):
         work: Work,
         profiles: Sequence[Profile],
         num_examples: Sequence[int],
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._devices = devices = checked_devices(plan, profiles)
         self._row_of = {profile.partition_id: row for row, profile in enumerate(profiles)}
         cells = np.array([cell_of[client] for client in self._row_of])
-        super().__init__(plan, rule, seed, topology, client_of, cells, work, num_examples)
+        super().__init__(plan, rule, seed, topology, client_of, cells, work, num_examples, clock)
         self._edge_of = {client_of[n]: edge for edge, members in topology.items() for n in members}
         self._max_power_watts = np.array([device.max_power_watts for device in devices])
-        rates = np.array([device.link_bits_per_second for device in devices])
-        self._bandwidth_hz = bandwidth_hz(rates)
-        self._gain = link_gain(rates, self._max_power_watts, self._bandwidth_hz)
+        self._rates = np.array([device.link_bits_per_second for device in devices])
+        self._bandwidth_hz = bandwidth_hz(self._rates)
+        self._slowness = np.ones(len(devices))
+        self._doubted: dict[int, float] = {}
         examples = np.array(num_examples, dtype=np.float64)[:, np.newaxis]
         self._cycles = examples * np.array([[device.cycles_per_example] for device in devices]) * work.share
 
@@ -79,17 +88,19 @@ class MeasuredWorld(World):
         return np.array(list(self._row_of))
 
     def problem(self, server_round: int, clients: np.ndarray, previous: np.ndarray | None, seed: int) -> Problem:
-        """Return the problem of some clients; it is the same in every edge round but for who was there before."""
+        """Return the problem of some clients, as slow as they have shown to be."""
         rows = self._rows(clients)
+        slowness = self._slowness[rows]
+        gain = link_gain(self._rates[rows] / slowness, self._max_power_watts[rows], self._bandwidth_hz)
         devices = [self._devices[row] for row in rows]
         return Problem(
             **limits_of(self._plan, self._cell[rows]),
-            gain=self._gain[rows],
+            gain=gain,
             max_frequency_hz=np.array([device.max_frequency_hz for device in devices]),
             max_power_watts=self._max_power_watts[rows],
             energy_budget_joules=np.array([device.energy_budget_joules for device in devices]),
             capacitance=devices[0].capacitance,
-            cycles_per_local_round=self._cycles[rows],
+            cycles_per_local_round=self._cycles[rows] * slowness[:, np.newaxis],
             **{name: values[rows] for name, values in self._traffic.items()},
             cell=self._cell[rows],
             previous=previous,
@@ -103,6 +114,8 @@ class MeasuredWorld(World):
 
     def carry_out(self, edge: str, server_round: int, clients: np.ndarray, plan: Plan) -> dict[str, Any]:
         """Take note of a plan and return what is to be reported of it; its times and joules are as planned."""
+        idle = self._rows(clients[~plan.selected])
+        self._slowness[idle] += FORGOTTEN * (1 - self._slowness[idle])
         report, who = report_of(clients, plan), np.flatnonzero(plan.selected)
         compute_joules, upload_joules = plan.compute_joules[who], plan.upload_joules[who]
         report |= {
@@ -114,6 +127,20 @@ class MeasuredWorld(World):
         }
         self.book(edge, report)
         return report
+
+    def took(self, client: int, expected_seconds: float, seconds: float) -> None:
+        """Learn how slow a client is from how long it took."""
+        row = self._row_of[client]
+        before = self._doubted.pop(client, self._slowness[row])
+        ratio = seconds / expected_seconds
+        slowness = before * (ratio if ratio > 1 else 1 + LEARNED * (ratio - 1))
+        self._slowness[row] = np.clip(slowness, LEAST_SLOWNESS, MOST_SLOWNESS)
+
+    def was_late(self, client: int) -> None:
+        """Take a client for twice as slow, until its result shows how slow it is."""
+        row = self._row_of[client]
+        self._doubted.setdefault(client, float(self._slowness[row]))
+        self._slowness[row] = min(2 * self._slowness[row], MOST_SLOWNESS)
 
     def end_round(self) -> dict[str, Any]:
         """Close a global round and return its planned joules."""
@@ -130,7 +157,8 @@ class MeasuredWorld(World):
         """
         names = [field for field in DeviceProfile.__dataclass_fields__ if field != "energy_budget_joules"]
         columns = {name: np.array([getattr(device, name) for device in self._devices]) for name in names}
-        rows = rows_of({"client": self.everybody, "cell": self._cell, "gain": self._gain, **columns})
+        gain = link_gain(self._rates, self._max_power_watts, self._bandwidth_hz)
+        rows = rows_of({"client": self.everybody, "cell": self._cell, "gain": gain, **columns})
         for row, device in zip(rows, self._devices, strict=True):
             budget = device.energy_budget_joules
             row |= {"edge": self._edge_of[row["client"]], "energy_budget_joules": budget if budget < math.inf else None}

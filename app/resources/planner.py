@@ -1,8 +1,9 @@
 """Plans for the edge rounds of a run: whom they are made for, under which limits, and what is reported of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from logging import getLogger
 from typing import Any
 
@@ -15,7 +16,9 @@ from espalier.app.resources.work import Work, traffic_of
 from espalier.app.resources.worth import Book, value_of, valued
 from espalier.sim.meters import EnergyMeter
 from espalier.strategies.allocation import Plan, Problem, Solver, eligible_at_full_power, get_solver
+from espalier.strategies.allocation.costs import rate_bits_per_second
 from espalier.strategies.allocation.feasibility import least_seconds
+from espalier.strategies.deadline import Deadline
 from espalier.strategies.randomness import derived_seed
 from espalier.strategies.resource_aware import Outcome
 
@@ -47,6 +50,8 @@ class World(ABC):
         What training takes, for each way to share it.
     num_examples : Sequence[int]
         By client: the examples of a local round.
+    clock : Callable[[], float], optional (default: None)
+        By which clients keep the deadline; None: time is simulated, or clients take turns.
     """
 
     def __init__(
@@ -59,11 +64,15 @@ class World(ABC):
         cell: np.ndarray,
         work: Work,
         num_examples: Sequence[int],
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.seed = seed
         self.energy = EnergyMeter(cell)
         self.options: dict[int, int] = {}
         self.edges = {name: EdgeResources(self, name) for name in topology}
+        if clock and rule.has_limits:
+            for edge in self.edges.values():
+                edge.deadline = Deadline(plan.deadline_seconds, clock)
         self.told_unconverged = False
         self._plan = plan
         self._rule = rule
@@ -107,6 +116,14 @@ class World(ABC):
         clients = np.array(report["selected"], dtype=int)
         self.energy.add(self._rows(clients), report["compute_joules"], report["upload_joules"])
         self.options |= dict(zip(report["selected"], report["option"], strict=True))
+
+    def took(self, client: int, expected_seconds: float, seconds: float) -> None:
+        """Take note of how long a client took for a plan, in real time; for worlds of real devices."""
+        raise NotImplementedError
+
+    def was_late(self, client: int) -> None:
+        """Take note that a client's result was not there at the deadline; for worlds of real devices."""
+        raise NotImplementedError
 
     @property
     def keeps_books(self) -> bool:
@@ -165,11 +182,14 @@ class EdgeResources:
 
     Attributes
     ----------
+    deadline : Deadline, optional
+        In real time; None: what the world says of a plan is what becomes of it.
     pending : list[tuple[int, dict[str, Any]]]
         Numbers and reports of edge rounds that are not in ``metrics.jsonl`` yet.
     """
 
     def __init__(self, world: World, edge: str) -> None:
+        self.deadline: Deadline | None = None
         self._world = world
         self._edge = edge
         self._previous: list[int] | None = None
@@ -187,6 +207,7 @@ class EdgeResources:
         problem = self._world.problem(server_round, numbers, previous, seed)
         problem = self._world.valued(problem, server_round, numbers, self._book)
         self._at_full_power = eligible_at_full_power(problem)
+        self._problem = problem
         return problem
 
     def plan_of_all_cells(self, rule: Solver) -> Plan:
@@ -205,7 +226,21 @@ class EdgeResources:
         self._previous = report["selected"]
         spent = np.add(report["compute_joules"], report["upload_joules"]).tolist()
         self._book.add(server_round, report["selected"], spent)
+        if self.deadline:
+            expected = seconds_at_full_power(self._problem, plan).tolist()
+            self.deadline.begin(partial(self._took, dict(zip(clients, expected, strict=True))))
         return Outcome(np.isin(numbers, report["late"]))
+
+    def delivered(self, late: Collection[int]) -> None:
+        """Take note of those who were late in the round last carried out, by node id."""
+        numbers = sorted(self._world.clients(list(late)).tolist())
+        self.pending[-1][1]["late"] = numbers
+        for client in numbers:
+            self._world.was_late(client)
+
+    def _took(self, expected_seconds: Mapping[int, float], node_id: int, seconds: float) -> None:
+        (client,) = self._world.clients([node_id]).tolist()
+        self._world.took(client, expected_seconds[node_id], seconds)
 
     def learned(self, losses: Mapping[int, float]) -> None:
         """Take note of the mean training losses of those who took part, by node id."""
@@ -290,6 +325,18 @@ def report_of(clients: np.ndarray, plan: Plan) -> dict[str, Any]:
         "power_watts": plan.power_watts[who].tolist(),
         "converged": plan.converged,
     }
+
+
+def seconds_at_full_power(problem: Problem, plan: Plan) -> np.ndarray:
+    """Return how long each client takes that computes as planned, but sends at its highest power: nobody sets that."""
+    rates = (
+        rate_bits_per_second(
+            power_watts=power, gain=problem.gain, noise_watts=problem.noise_watts, bandwidth_hz=problem.bandwidth_hz
+        )
+        for power in (plan.power_watts, problem.max_power_watts)
+    )
+    planned, highest = rates
+    return plan.compute_seconds + plan.upload_seconds * planned / highest + plan.idle_seconds
 
 
 def falls_short(limits: Plans, rule: PlanRule, cell: np.ndarray, plan: Plan) -> bool:

@@ -1,6 +1,6 @@
 """The world that the plans of a run are made for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from espalier.app.algorithms.algorithm import PlanRule
 from espalier.app.config.sections import Plans, RadioWorld, Train
@@ -26,6 +26,7 @@ def world_of(
     work: Work,
     task: Task,
     train: Train,
+    clock: Callable[[], float] | None = None,
 ) -> World:
     """Return what plans are made for: the clients' measurements, or the simulated radio world.
 
@@ -47,11 +48,13 @@ def world_of(
         What a client's part of the training takes.
     task : Task
         Says what an example is, and whether the data grow.
+    clock : Callable[[], float], optional (default: None)
+        By which measured devices keep the deadline; None: they take turns, or run elsewhere.
     """
     client_of = {profile.node_id: profile.partition_id for profile in profiles}
     examples = examples_of_local_rounds(train, task.grows, [profile.num_train_examples for profile in profiles])
     if plan.resources == "measured":
-        return MeasuredWorld(plan, rule, seed, topology, client_of, cell_of, work, profiles, examples)
+        return MeasuredWorld(plan, rule, seed, topology, client_of, cell_of, work, profiles, examples, clock)
     values = sum(tensor.numel() for tensor in tensors_of(task.example_input()))
     return WirelessWorld(plan, radio, rule, seed, topology, client_of, cell_of, work, values, examples)
 

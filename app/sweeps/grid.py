@@ -11,6 +11,7 @@ from typing import Any
 
 from espalier.app.assembly import checked_task
 from espalier.app.asynchrony import client_seconds
+from espalier.app.availability import coming_and_going
 from espalier.app.config.parse import flat, parse_config, read_value, toml_tables, toml_value, without_runtime
 from espalier.app.config.saved import saved_config
 from espalier.app.config.together import check_strategies
@@ -240,6 +241,7 @@ def check_data(runs: Sequence[PlannedRun]) -> None:
         federation = config.federation
         if config.asynchrony.mode != "off" and not config.rule:
             client_seconds(config.asynchrony, config.seed, federation.num_clients)
+        coming_and_going(config.availability, config.seed, federation.num_clients)
         what = (
             (config.data, config.algorithm, config.split, config.stack, config.device),
             (federation.num_clients, federation.cloud_strategy, federation.edge_strategy),

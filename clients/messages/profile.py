@@ -35,7 +35,7 @@ class DeviceProfile:
     cpu_count : int
         Processors that it may use.
     min_frequency_hz, max_frequency_hz : float
-        Limits of the processors' frequency.
+        Limits of the processors' frequency; the same where nobody sets it as a plan says.
     memory_bytes : int
         Size of its memory.
     cycles_per_example : float

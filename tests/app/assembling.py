@@ -1,6 +1,6 @@
 """The parts of a run, made from settings in the way in which `espalier.app.run` makes them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from espalier.app.algorithms.algorithm import Site
 from espalier.app.assembly import Federation, assemble, checked_task, cuts_of, work_of
@@ -66,6 +66,7 @@ def make_world(
     client_of: Mapping[int, int],
     num_examples: Sequence[int],
     devices: Sequence[DeviceProfile | None] | None = None,
+    clock: Callable[[], float] | None = None,
 ) -> World:
     """Return what plans are made for, whether a plan can be made or not.
 
@@ -79,6 +80,8 @@ def make_world(
         Client number by node id.
     num_examples, devices : Sequence
         Of the clients, in the order of their numbers.
+    clock : Callable[[], float], optional (default: None)
+        By which measured devices keep the deadline.
     """
     assert config.rule is not None
     nodes = sorted(client_of, key=client_of.__getitem__)
@@ -98,4 +101,5 @@ def make_world(
         work=work_of(config, task, task.new_model()),
         task=task,
         train=config.train,
+        clock=clock,
     )

@@ -277,6 +277,17 @@ def test_plans_that_did_not_converge_are_said_once_and_counted(tmp_path, monkeyp
     assert said[0].startswith("edge round 1: edge-0: the solver stopped before it converged: the plan keeps all limits")
 
 
+def test_steps_stay_as_long_as_if_all_results_arrived_and_go_on_so(tmp_path):
+    settings = CACHING | {"algorithm": "rawhfl", "planning_error_db": 1.0, "global_rounds": 4}
+    plain = run_app(tmp_path / "plain", **settings)
+    whole = run_app(tmp_path / "whole", **settings, divide_by_arrived=True)
+    assert 0 < summary(whole)["late"] == summary(plain)["late"]
+    assert not same_weights(plain, whole)
+    half = run_app(tmp_path / "half", **settings | {"global_rounds": 2}, divide_by_arrived=True)
+    assert main([f"resume={half}", "global-rounds=4"]) == 0
+    assert same_weights(whole, half)
+
+
 def test_plans_keep_back_a_margin_of_the_deadline_and_clients_have_all_of_it():
     settings = CACHING | {"algorithm": "rawhfl", "plan_deadline_seconds": 20.0, "planning_error_db": 1.0}
     worlds = [world_of(config_of(**settings, plan_margin=margin)) for margin in (0.0, 0.25)]

@@ -69,6 +69,7 @@ def test_what_is_no_algorithm_gets_one_line(capsys, text, allowed):
 
 
 @pytest.mark.slow
+@pytest.mark.deploy
 def test_flwr_run_gives_the_same_bits(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(EXAMPLE))
     here = run_app(tmp_path / "here", algorithm=NAME, **SMALL)

@@ -124,6 +124,7 @@ def test_an_edge_averages_clipped_updates(example):
 
 
 @pytest.mark.slow
+@pytest.mark.deploy
 def test_flwr_run_prints_the_same_accuracy(example, capsys, tmp_path):
     example.run(example.grid())
     expected = printed_accuracy(capsys.readouterr().out)

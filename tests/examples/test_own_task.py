@@ -90,6 +90,7 @@ def test_the_page_and_the_readme_have_the_same_commands():
 
 
 @pytest.mark.slow
+@pytest.mark.deploy
 def test_flwr_run_gives_the_same_weights(tmp_path):
     settings = TOPICS | {"algorithm": "phsfl", "num_clients": 4, "global_rounds": 1, "split_transport": "stream"}
     folder = tmp_path / "flower"

@@ -94,3 +94,23 @@ def test_the_page_shows_what_is_recorded(tmp_path, monkeypatch, capsys):
     tables(monkeypatch, tmp_path, "--record", ROOT / "docs/rawhfl-runs.csv")
     printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.strip("\n").splitlines())
     assert printed in (ROOT / "docs/video-caching.md").read_text()
+
+
+def test_the_page_has_what_m2_takes_and_gives_with_one_local_round():
+    page = " ".join((ROOT / "docs/video-caching.md").read_text().split())
+    one, many = (read_record(ROOT / f"docs/{name}.csv") for name in ("rawhfl-m2-one-round", "rawhfl-runs"))
+    runs = [one[Run(3, "H-FedAvg-M2", seed)] for seed in range(3)]
+    everybody = [many[Run(3, "H-FedAvg-UB", seed)].joules for seed in range(3)]
+    fifty = [many[Run(3, "H-FedAvg-M2", seed)].joules for seed in range(3)]
+
+    def three(form, values):
+        first, second, third = (format(value, form) for value in values)
+        return f"{first}, {second} and {third}"
+
+    assert f"M2 gets {three('.3f', [run.accuracy for run in runs])} with seeds" in page
+    assert f"it takes {three(',.0f', [run.joules for run in runs])} J" in page
+    shares = [[a / b for a, b in zip(own, everybody, strict=True)] for own in ([run.joules for run in runs], fifty)]
+    assert f"{three('.2f', shares[0])} of what UB takes" in page
+    assert f"the share is {three('.2f', shares[1])}." in page
+    published = PAPER["H-FedAvg-M2"].joules / PAPER["H-FedAvg-UB"].joules
+    assert f"the paper has {published:.2f} of its UB" in page

@@ -11,7 +11,15 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from espalier.clients.messages.split import SPLIT_END
 from espalier.clients.messages.train import CPU_FREQUENCY_HZ, LOCAL_ROUNDS, TRAIN_ACCUMULATED, TRANSMIT_POWER_WATTS
-from espalier.strategies import AccumulatedGradients, Hierarchical, Observer, ResourceAware, StrategyEdge, ask_profiles
+from espalier.strategies import (
+    AccumulatedGradients,
+    Arrivals,
+    Hierarchical,
+    Observer,
+    ResourceAware,
+    StrategyEdge,
+    ask_profiles,
+)
 from espalier.strategies.accumulated import step
 from espalier.strategies.allocation import Problem, exact
 from espalier.strategies.edges import EVERYBODY
@@ -87,6 +95,38 @@ def test_a_step_along_accumulated_gradients_is_the_average_of_the_models():
     _, averaged, _ = run(federation, lambda: FedAvg(**ANY))
     assert_close(accumulated, averaged, 1e-12)
     assert float((accumulated["head.weight"] - start["head.weight"]).abs().max()) > 1e-3
+
+
+def test_gradients_are_divided_by_the_share_of_results_that_arrived():
+    federation, late = Federation(sizes=SIZES), (2,)
+
+    def models(arrivals, late):
+        inner = AccumulatedGradients(0.05, evaluation(), arrivals=arrivals)
+        outcomes, *_ = run(federation, lambda: ResourceAware(inner, Fixed(late=late), exact), rounds=3)
+        return [weights(outcome) for outcome in outcomes]
+
+    estimate = Arrivals()
+    plain, divided = models(None, late), models(estimate, late)
+    assert (estimate.asked, estimate.arrived) == (6, 3)
+    assert_close(divided[0], plain[0], 0)  # nothing was known before
+    # Of two results one arrived: 1/p is 3/2.
+    for name, before in plain[0].items():
+        if not before.is_floating_point():  # a counter of batches
+            assert divided[1][name] == plain[1][name]
+            continue
+        torch.testing.assert_close(divided[1][name] - before, 1.5 * (plain[1][name] - before), rtol=0, atol=1e-12)
+    assert_close(models(Arrivals(), ())[2], models(None, ())[2], 0)
+
+
+def test_the_share_that_arrived_is_kept_and_checked():
+    edge, other = (AccumulatedGradients(0.05, evaluation(), arrivals=Arrivals()) for _ in range(2))
+    edge.arrivals.note(8, 5)
+    other.load_state_dict(edge.state_dict())
+    assert other.arrivals == Arrivals(8, 5)
+    assert other.arrivals.probability == 6 / 9
+    for asked, arrived in ((3, 4), (3, -1), (3.0, 1), (True, 1)):
+        with pytest.raises(ValueError, match="can't have arrived"):
+            other.load_state_dict(edge.state_dict() | {"arrivals": {"asked": asked, "arrived": arrived}})
 
 
 def test_counters_move_by_the_rounded_mean_of_what_clients_counted():

@@ -37,6 +37,12 @@ CHEAPEST = {"algorithm": "rawhfl", "plan.solver": "cheapest-at-full-power"}
             "the error of measured links is not known",
         ),
         ({"algorithm": "fedavg-ub", "plan.margin": 0.2}, "plan.margin", "algorithm = 'fedavg-ub' keeps no deadline"),
+        ({"algorithm": "fedavg-ub", "plan.divide-by-arrived": True}, "plan.divide-by-arrived", "keeps no deadline"),
+        (
+            {"algorithm": "h-fedavg", "selection": "resource-aware", "plan.divide-by-arrived": True},
+            "plan.divide-by-arrived",
+            "edges of algorithm = 'h-fedavg' add up no gradients",
+        ),
         ({"caching.initial-slots": 7}, "caching.initial-slots", "dataset = 'digits'"),
         ({"dataset": "video-caching", "alpha": 0.1}, "alpha", "dataset = 'video-caching' is simulated"),
         ({"engine": "ray", "deploy.reply-timeout": 9}, "deploy.reply-timeout", "with engine = 'ray' nobody is late"),

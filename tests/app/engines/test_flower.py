@@ -4,7 +4,7 @@ import pytest
 
 from tests.app.runs import flwr_run, lines, run_app, same_weights, summary
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.deploy]
 
 # Flower hides GPUs from clients, so that "auto" would have them compute elsewhere than the in-process engine does.
 CPU = {"device": "cpu"}

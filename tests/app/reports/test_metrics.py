@@ -86,6 +86,7 @@ def test_the_fields_of_lines_are_all_known(tmp_path):
         "split": {"algorithm": "hsfl", "validation_share": 0.2, **SETTINGS},
         "planned": {"algorithm": "rawhfl", "plan.selected-per-edge": 1, **unsure, **SETTINGS},
         "asynchronous": {"algorithm": "h-fedavg-ub", "async.mode": "fedbuff", "async.buffer-size": 1, **SETTINGS},
+        "coming and going": {"algorithm": "h-fedavg", "availability.drop-out": 0.1, **SETTINGS},
     }.items():
         folder = run_app(tmp_path / name, **settings)
         found = [key for scope in ("edge", "global", "personalised") for line in lines(folder, scope) for key in line]

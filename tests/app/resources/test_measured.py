@@ -39,11 +39,11 @@ FOUR = {"algorithm": "rawhfl", "plan.resources": "measured", "num-clients": 4, "
 FOUR |= {"batches-per-epoch": 2, "batch-size": 16}
 
 
-def world_with(devices=(DEVICE,) * 4, examples=(100,) * 4, **settings):
+def world_with(devices=(DEVICE,) * 4, examples=(100,) * 4, clock=None, **settings):
     config = config_of(**FOUR | settings)
     ids = [10, 11, 12, 13]
     topology = {"cloud": ids} if config.is_flat else {"a": ids[:2], "b": ids[2:]}
-    return config, make_world(config, topology, {n: n - 10 for n in ids}, examples, devices)
+    return config, make_world(config, topology, {n: n - 10 for n in ids}, examples, devices, clock)
 
 
 def everybody(world, **changes):
@@ -139,6 +139,18 @@ def test_a_device_trains_for_the_rounds_that_fit_between_upload_and_deadline(dea
     ]
     assert plan.local_rounds.tolist() == expected * 2
     assert 0 < expected[0] < expected[1]
+
+
+def test_a_frequency_that_nobody_sets_is_the_highest():
+    fixed = replace(DEVICE, min_frequency_hz=1.5e9)
+    problem = everybody(world_with([fixed, DEVICE] * 2, deadline_seconds=60.0)[1])
+    plan = exact(problem)
+    assert plan.selected.all()
+    assert plan.frequency_hz[[0, 2]].tolist() == [1.5e9] * 2
+    assert plan.frequency_hz[[1, 3]].max() < 1e9
+    cycles = problem.cycles_per_local_round[0, 0] * plan.local_rounds[0]
+    assert plan.compute_joules[0] == pytest.approx(1e-28 * 1.5e9**2 * cycles, rel=1e-12)
+    assert violations(problem, plan) == []
 
 
 def test_an_energy_budget_binds():
@@ -369,3 +381,100 @@ def test_the_command_line_names_the_key_to_set(capsys, tmp_path, no_link):
     assert "error: client 0: link-bits-per-second is unknown" in error
     assert error.splitlines()[-1].startswith("error: ")
     assert "Traceback" not in error
+
+
+# How long devices really take.
+
+
+class Slow:
+    """The times of devices that are slower than measured, by client number, and a reference of what is learned."""
+
+    def __init__(self, factors):
+        self.factors, self.slowness, self.doubted = factors, dict.fromkeys(range(4), 1.0), {}
+
+    def learn(self, client, ratio):
+        before = self.doubted.pop(client, self.slowness[client])
+        self.slowness[client] = min(max(before * (ratio if ratio > 1 else 0.5 + 0.5 * ratio), 0.1), 1000.0)
+
+    def late(self, client):
+        self.doubted.setdefault(client, self.slowness[client])
+        self.slowness[client] *= 2
+
+    def forget(self, client):
+        self.slowness[client] += 0.1 * (1 - self.slowness[client])
+
+
+def carried_out_by(world, slow, server_round):
+    """Plan and carry out a round of edge a, whose devices take their true times; return the plan and who was late."""
+    edge, nodes = world.edges["a"], [10, 11]
+    problem = edge.problem(server_round, nodes)
+    plan = exact(problem)
+    edge.carry_out(server_round, nodes, plan)
+    for client in (0, 1):
+        if not plan.selected[client]:
+            slow.forget(client)
+    who = np.flatnonzero(plan.selected).tolist()
+    bits, devices = problem.payload_bits[:, 0], world._devices
+    expected = [
+        plan.compute_seconds[client] + bits[client] / devices[client].link_bits_per_second * slow.slowness[client]
+        for client in (0, 1)
+    ]
+    true = {client: expected[client] * slow.factors[client] / slow.slowness[client] for client in who}
+    late = [client for client in who if true[client] > edge.deadline.seconds]
+    edge.delivered([nodes[client] for client in late])
+    for client in late:
+        slow.late(client)
+        assert world._slowness[client] == slow.slowness[client]
+    for client in who:  # of those who were late after the round
+        edge.deadline._on_taken(nodes[client], true[client])
+        slow.learn(client, true[client] / expected[client])
+    return plan, late
+
+
+def test_a_device_that_is_slower_than_measured_is_late_once_and_then_planned_by_its_true_time():
+    limits = {"deadline_seconds": 2.0, "theta": 1.0, "max_local_rounds": 10**5, "plan.margin": 0.01}
+    _, world = world_with(clock=lambda: 0.0, **limits)
+    slow, rounds, lates = Slow({0: 3.0, 1: 1.0}), [], []
+    first = everybody(world)
+    for server_round in range(1, 9):
+        plan, late = carried_out_by(world, slow, server_round)
+        rounds.append(plan.local_rounds[0])
+        lates.append(late)
+        np.testing.assert_allclose(world._slowness[:2], [slow.slowness[0], slow.slowness[1]], rtol=1e-12)
+    assert lates == [[0]] + [[]] * 7
+    assert world._slowness[1] == pytest.approx(1.0, rel=1e-9)
+    # The plan takes a third of the local rounds, and of the bits per second.
+    last = everybody(world)
+    assert world._slowness[0] == pytest.approx(3.0, rel=1e-9)
+    np.testing.assert_allclose(last.cycles_per_local_round[0], first.cycles_per_local_round[0] * world._slowness[0])
+    rates = [
+        rate_bits_per_second(
+            power_watts=p.max_power_watts, gain=p.gain, noise_watts=p.noise_watts, bandwidth_hz=p.bandwidth_hz
+        )[0]
+        for p in (first, last)
+    ]
+    assert rates[1] == pytest.approx(rates[0] / world._slowness[0], rel=1e-9)
+    assert rounds[-1] < rounds[0] / 2.5
+    reports = world.edges["a"].take_reports()
+    assert [report["late"] for report in reports] == lates
+
+
+def test_a_device_that_is_fast_again_comes_back():
+    devices = [DEVICE, replace(DEVICE, cycles_per_example=4e6, link_bits_per_second=5e6)] * 2
+    _, world = world_with(devices, clock=lambda: 0.0, deadline_seconds=60.0, selected_per_edge=1, max_overlap=1)
+    world.took(0, 1.0, 10.0)
+    assert world._slowness[0] == 10.0
+    slow = Slow({0: 1.0, 1: 1.0})
+    slow.slowness[0] = 10.0
+    chosen = [np.flatnonzero(carried_out_by(world, slow, n)[0].selected).tolist() for n in range(1, 31)]
+    back = chosen.index([0])
+    assert chosen == [[1]] * back + [[0]] * (30 - back)
+    assert 5 < back < 25
+    assert world._slowness[0] == pytest.approx(1.0, abs=0.01)
+
+
+def test_without_a_clock_times_are_those_of_the_plans():
+    _, world = world_with()
+    assert world.edges["a"].deadline is None
+    _, unlimited = world_with(clock=lambda: 0.0, algorithm="h-fedavg-ub")
+    assert unlimited.edges["a"].deadline is None

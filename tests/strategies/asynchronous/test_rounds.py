@@ -65,6 +65,21 @@ def over_clients(grid, mode, seconds, *, strategy=None, concurrency=0, max_stale
     return Hierarchical(FedAvg(**ANY), lambda name, size: edge, {name: nodes}, **options), tier
 
 
+def edges_over_clients(grid, mode, seconds, num_edges, **options):
+    """Edges that don't wait for their clients, under a cloud that waits for edges; client i takes ``seconds[i]``."""
+    topology = toy_topology(grid, num_edges)
+    of = dict(zip([n for nodes in topology.values() for n in nodes], seconds, strict=True))
+    tiers = {
+        name: AsynchronousTier(mode, SimulatedClock(EventClock()), len(nodes), "clients")
+        for name, nodes in topology.items()
+    }
+
+    def make_edge(name, size):
+        return AsynchronousEdge(FedAvg(**ANY), topology[name], tiers[name], lambda node_id, number: of[node_id])
+
+    return Hierarchical(FedAvg(**ANY), make_edge, topology, **options), tiers
+
+
 def models(strategy, grid, rounds):
     return [to_numpy(one.arrays) for one in strategy.rounds(grid, to_record(initial()), rounds)]
 
@@ -161,6 +176,54 @@ def test_equal_speeds_and_everybody_are_the_synchronous_rounds_to_the_bit(mode, 
             n: edge.updates for n, edge in right.edges.items()
         }
     assert strategy.tier.clock.now == 4 * 2 * 2.5
+
+
+def test_edges_that_wait_for_nobody_are_the_synchronous_ones_where_clients_are_alike():
+    grid = toy_grid(6)
+    strategy, tiers = edges_over_clients(grid, SemiSynchronous(np.inf, constant), [2.5] * 6, 2, edge_rounds=3)
+    plain = Hierarchical(FedAvg(**ANY), lambda name, size: FedAvg(**ANY), toy_topology(grid, 2), edge_rounds=3)
+    assert_same_bits(models(strategy, grid, 4), models(plain, grid, 4))
+    assert [tier.clock.now for tier in tiers.values()] == [4 * 3 * 2.5] * 2
+
+
+def test_edges_under_a_cloud_do_not_wait_for_their_slowest_client():
+    grid, seconds = toy_grid(6), [1.0, 1.7, 40.0, 1.0, 1.7, 2.9]
+    mode = FedBuff(2, polynomial(0.5))
+    strategy, tiers = edges_over_clients(grid, mode, seconds, 2, edge_rounds=5, evaluate_every=0)
+    rounds = list(strategy.rounds(grid, to_record(initial()), 12))
+    # In the first global round an edge does what it would do without the others.
+    (first, second) = [one.arrays for one in rounds[0].edges.values()]
+    expected, _, _ = events_reference(seconds[:3], 5, 2, buffered)
+    np.testing.assert_allclose(to_numpy(first)["w"], expected[-1]["w"], rtol=2e-6, atol=2e-6)
+    weights = [one.weight for one in rounds[0].edges.values()]
+    np.testing.assert_allclose(
+        to_numpy(rounds[0].arrays)["w"], average([to_numpy(first), to_numpy(second)], weights)["w"], rtol=2e-6
+    )
+    slow = toy_topology(grid, 2)["edge-0"][2]
+    came = [
+        (one.number, update_number)
+        for one in rounds
+        for update_number, update in enumerate(one.edges["edge-0"].updates, start=1)
+        if slow in update.participants
+    ]
+    assert len(came) == 1  # in 60 aggregations, at 40 s
+    assert came[0][0] > 1
+    assert 40.0 <= tiers["edge-0"].clock.now < 80.0
+
+
+def test_edges_that_wait_for_nobody_go_on_from_their_state_to_the_same_bits():
+    grid = toy_grid(6)
+
+    def new():
+        seconds = [1.0, 1.7, 2.9, 8.3, 1.0, 2.2]
+        return edges_over_clients(grid, FedBuff(2, polynomial(0.5)), seconds, 2, edge_rounds=2, evaluate_every=0)[0]
+
+    whole = models(new(), grid, 6)
+    first, second = new(), new()
+    half = models(first, grid, 3)
+    second.load_state_dict(first.state_dict())
+    rest = [to_numpy(one.arrays) for one in second.rounds(grid, to_record(half[-1]), 6, first_round=4)]
+    assert_same_bits(half + rest, whole)
 
 
 def test_without_a_deadline_speeds_make_no_difference_to_semi_synchronous_rounds():

@@ -1,0 +1,61 @@
+"""What is reported of clients that come and go."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from espalier.app.availability import ComingAndGoing
+from espalier.strategies import Round
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Attendances:
+    """Counts who was away, and who dropped out.
+
+    Parameters
+    ----------
+    availability : ComingAndGoing
+        Says so of clients, by their numbers.
+    edges : Mapping[str, Sequence[int]]
+        Client numbers by edge.
+    edge_rounds : int
+        Of a global round.
+    """
+
+    availability: ComingAndGoing
+    edges: Mapping[str, Sequence[int]]
+    edge_rounds: int
+
+    def of_edge(self, name: str, outcome: Round, client_of: Mapping[int, int]) -> Line:
+        """Return ``num_clients``, and who of them was ``away`` and who ``dropped_out``, for each edge round."""
+        first = (outcome.number - 1) * self.edge_rounds + 1
+        away, gone = [], []
+        for edge_round, update in enumerate(outcome.edges[name].updates, start=first):
+            away.append([n for n in self.edges[name] if not self.availability.is_there(n, edge_round)])
+            failed = sorted({client_of[f.node_id] for f in update.failures if f.node_id in client_of})
+            gone.append([n for n in failed if self.availability.drops_out(n, edge_round)])
+        return {"num_clients": len(self.edges[name]), "away": away, "dropped_out": gone}
+
+
+def availability_summary(lines: Sequence[Line]) -> Line:
+    """Return what ``summary.json`` says of it; nothing for a run whose clients are always there.
+
+    Returns
+    -------
+    dict
+        ``availability``: the ``away_share``, of the edge rounds of all clients those in which they were away; how many
+        results ``dropped_out``; and the ``edge_rounds_without_anybody``, in which all clients of an edge were away.
+    """
+    own = [line for line in lines if line["scope"] == "edge" and "away" in line]
+    if not own:
+        return {}
+    counts = [(len(away), line["num_clients"]) for line in own for away in line["away"]]
+    return {
+        "availability": {
+            "away_share": sum(away for away, _ in counts) / sum(size for _, size in counts),
+            "dropped_out": sum(len(gone) for line in own for gone in line["dropped_out"]),
+            "edge_rounds_without_anybody": sum(away == size for away, size in counts),
+        }
+    }
