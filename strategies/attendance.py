@@ -24,6 +24,12 @@ class Attendance:
         self._node_name = node_name
         self._away: dict[str, frozenset[int]] = dict.fromkeys(topology, frozenset())
 
+    def regroup(self, topology: Topology) -> None:
+        """Take the edges' nodes from now on; who was away stays so, under whatever edge."""
+        away = frozenset().union(*self._away.values())
+        self._topology = topology
+        self._away = {edge: away.intersection(members) for edge, members in topology.items()}
+
     def note(self, edge: str, connected: Sequence[int]) -> None:
         """Log who has left an edge, or is back, since the last look.
 

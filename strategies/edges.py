@@ -1,7 +1,7 @@
 """What an edge does in one edge round, as a conversation with its nodes."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -89,10 +89,11 @@ class StrategyEdge:
     ) -> tuple[list[Message], list[Failure]]:
         """Return the strategy's instructions to train, in client order; or failures, where too few are there."""
         grid = grid.as_of_now()
-        if too_few := self._too_few("train", grid):
-            return [], too_few
-        forget_sent_model(self.strategy)
-        return self._configure("train", server_round, arrays, config, grid), []
+        with limits_within(self.strategy, grid.size):
+            if too_few := self._too_few("train", grid):
+                return [], too_few
+            forget_sent_model(self.strategy)
+            return self._configure("train", server_round, arrays, config, grid), []
 
     def screened(self, messages: Sequence[Message], replies: Sequence[Message]) -> tuple[list[Message], list[Failure]]:
         """Turn every reply that can't be averaged into an error reply, see `espalier.strategies.screening.screen`."""
@@ -153,9 +154,10 @@ class StrategyEdge:
     ) -> Exchanges[Evaluation]:
         """Run one evaluation of the strategy: configure, one exchange, aggregate."""
         grid = grid.as_of_now()
-        if too_few := self._too_few("evaluate", grid):
-            return Evaluation(failures=too_few)
-        messages = self._configure("evaluate", server_round, arrays, config, grid)
+        with limits_within(self.strategy, grid.size):
+            if too_few := self._too_few("evaluate", grid):
+                return Evaluation(failures=too_few)
+            messages = self._configure("evaluate", server_round, arrays, config, grid)
         screened, failures = screen(messages, (yield messages), self.weight_key)
         weight = self._total_weight(screened)
         if weight == 0:
@@ -264,6 +266,24 @@ def nodes_needed(strategy: Strategy, phase: str, connected: int) -> int:
     sampled = max(int(connected * fraction), getattr(inner, f"min_{phase}_nodes", 0))
     needed = max(sampled, getattr(inner, "min_available_nodes", 0))
     return max(needed, replies_needed(inner)) if phase == "train" else needed
+
+
+@contextmanager
+def limits_within(strategy: Strategy, size: int | None) -> Iterator[None]:
+    """Let a strategy wait for no more than `size` nodes while the block lasts; None: for as many as it says.
+
+    Its limits may be of the edge's size at the start, and its nodes under other edges now. They are settings, which a
+    resumed run compares, so they are put back.
+    """
+    inner, limits = unwrapped(strategy), ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes")
+    beyond = {} if size is None else {k: v for k in limits if (v := getattr(inner, k, 0)) > size}
+    for name in beyond:
+        setattr(inner, name, size)
+    try:
+        yield
+    finally:
+        for name, limit in beyond.items():
+            setattr(inner, name, limit)
 
 
 def replies_needed(strategy: Strategy) -> int:

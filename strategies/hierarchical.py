@@ -1,7 +1,7 @@
 """Hierarchical: edge strategies nested under a cloud strategy."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from logging import INFO, WARNING, getLogger
@@ -20,11 +20,12 @@ from .outcomes import EVERYBODY, EdgeOutcome, Evaluation, Round, Update
 from .place import Observer, Place
 from .screening import Failure
 from .start_log import EvaluateFn, flower_logger, labelled, log_start, run_and_log
-from .topology import Topology
+from .topology import MOST_LINES, Topology, TopologyOf
 from .views import Connected, EdgeGrid, MemberGrid
 
 logger = getLogger("espalier")
 ARRAYS, METRICS = "arrays", "metrics"
+NO_NODES = "all of its nodes are under other edges"
 
 
 class Hierarchical:
@@ -62,6 +63,11 @@ class Hierarchical:
         Name of a node in log lines.
     guard : Guard, optional (default: None)
         What one reply may do to a model, at every tier. None: anything that is finite.
+    topology_of : Callable[[int], Mapping[str, Sequence[int]]], optional (default: None)
+        Asked for the topology when a global round begins, by its number from 1, where nodes move between edges:
+        `espalier.strategies.moving` makes one. It must be a function of the round alone, so that a resumed run
+        goes on with the same bits. Edges and nodes are those of `topology`; an edge may have none for a while. None:
+        nobody moves.
 
     Raises
     ------
@@ -74,6 +80,9 @@ class Hierarchical:
     An edge sees `server_round` count on over global rounds: ``(t - 1) * edge_rounds + e``, and the edges below it over
     its own in the same way. A node that fails, is late or sends what can't be averaged is left out of its edge round.
     An edge without a single good reply keeps its model; one without any good edge round is left out by the cloud.
+
+    An edge whose nodes have all moved away keeps its state, is left out by the cloud and asked for no evaluation. While
+    an edge has fewer nodes than Flower's limits of its strategy ask for, they are as low as the number of its nodes.
 
     Of tiers under others, `evaluate_every`, `poll_seconds`, `observers`, `node_name` and `guard` are those of the top.
 
@@ -104,6 +113,7 @@ class Hierarchical:
         observers: Sequence[Observer] = (),
         node_name: Callable[[int], str] = str,
         guard: Guard | None = None,
+        topology_of: TopologyOf | None = None,
     ) -> None:
         if edge_rounds < 1:
             raise ValueError(f"edge_rounds is {edge_rounds}: it must be 1 or more")
@@ -129,6 +139,7 @@ class Hierarchical:
         self._seedless = {name for name, edge in self._inner.items() if getattr(edge, "seed", 0) is None}
         self._edge_of_id = dict(enumerate(self.edges, start=1))
         self._connected = Connected()
+        self._topology_of = topology_of
         self._guardless = {name for name, edge in self._inner.items() if getattr(edge, "guard", 0) is None}
         self._take(Place("", seed or 0, tuple(observers), node_name, guard or Guard("off")))
 
@@ -185,6 +196,7 @@ class Hierarchical:
             return result
 
         arrays = initial_arrays
+        self.regroup(min(first_round, num_rounds))  # a run resumed after its last round knows where everybody is
         for number in range(first_round, num_rounds + 1):
             started = time.monotonic()
             update: Update = run(self.train_round(number, arrays, train_config, grid), f"round {number}")
@@ -198,6 +210,34 @@ class Hierarchical:
                 evaluation = run(self.evaluate_round(number, arrays, evaluate_config, grid), when)
             seconds = time.monotonic() - started
             yield Round(number, arrays, update.metrics, evaluation.metrics, update.edges, evaluation.edges, seconds)
+
+    def regroup(self, number: int) -> None:
+        """Put every node under the edge where `topology_of` says it is in a round of this tier.
+
+        Raises
+        ------
+        ValueError
+            If the edges or nodes are others, a node is under two edges, or has moved to another tier under this one.
+        """
+        if self._topology_of is None:
+            return
+        before = {node_id: name for name, members in self.topology.items() for node_id in members}
+        topology = {name: tuple(members) for name, members in self._topology_of(number).items()}
+        _check_regrouped(number, before, self.topology.keys(), topology)
+        topology = {name: topology[name] for name in self.topology}
+        for name, inner in self._inner.items():
+            if isinstance(inner, Hierarchical):
+                _check_edge(name, inner, topology[name])
+        moved = [(n, name) for name, members in topology.items() for n in members if before[n] != name]
+        when = self._place.when(number)
+        for node_id, name in moved[:MOST_LINES]:
+            paths = self._place.path_to(before[node_id]), self._place.path_to(name)
+            logger.log(INFO, "%s: %s moves from %s to %s", when, self._place.node_name(node_id), *paths)
+        if len(moved) > MOST_LINES:
+            logger.log(INFO, "%s: %d clients move in all", when, len(moved))
+        if moved:
+            self.topology = topology
+            self._attendance.regroup({self._place.path_to(name): members for name, members in topology.items()})
 
     def evaluates_after(self, number: int, num_rounds: int) -> bool:
         """Return whether the global model is evaluated after a round."""
@@ -232,6 +272,7 @@ class Hierarchical:
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Exchanges[Update]:
         """Run a round of this tier: its strategy instructs edges, they train, it aggregates."""
+        self.regroup(server_round)
         outcomes: dict[str, EdgeOutcome] = {}
 
         def train(messages: list[Message]) -> Exchanges[list[Message]]:
@@ -255,6 +296,7 @@ class Hierarchical:
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Exchanges[Evaluation]:
         """Evaluate `arrays` on the nodes of the edges that this tier's strategy chooses."""
+        self.regroup(server_round)
         evaluations: dict[str, Evaluation] = {}
         when = f"{self._place.when(server_round)}, evaluation"
 
@@ -301,7 +343,7 @@ class Hierarchical:
         # The tier under a Hierarchical looks by itself, and knows more exactly where a node is.
         is_tier = isinstance(self._inner[name], Hierarchical)
         on_look = None if is_tier else partial(self._attendance.note, self._place.path_to(name))
-        return MemberGrid(grid, self.topology[name], on_look, self._connected)
+        return self._view(name, grid, on_look)
 
     def train_edge(
         self, name: str, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -327,7 +369,10 @@ class Hierarchical:
         trained = False
         for e in range(1, self.edge_rounds + 1):
             server_round = (number - 1) * self.edge_rounds + e
-            update = yield from labelled(path, self.edges[name].train_round(server_round, arrays, config, members))
+            if self.topology[name]:
+                update = yield from labelled(path, self.edges[name].train_round(server_round, arrays, config, members))
+            else:
+                update = Update(failures=[Failure(EVERYBODY, NO_NODES)])
             if update.arrays is not None and not update.weight > 0:
                 fault = Failure(EVERYBODY, f"its model weighs {update.weight}: nothing can be averaged by that")
                 update = replace(update, arrays=None, participants=(), failures=[*update.failures, fault])
@@ -343,7 +388,9 @@ class Hierarchical:
         self, name: str, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Exchanges[Evaluation]:
         """Evaluate `arrays` on an edge's nodes after a global round; parameters as for `train_edge`."""
-        members = MemberGrid(grid, self.topology[name], connected=self._connected)
+        if not self.topology[name]:
+            return _at_once(Evaluation())
+        members = self._view(name, grid)
         evaluation = self.edges[name].evaluate_round(number * self.edge_rounds, arrays, config, members)
         return labelled(self._place.path_to(name), evaluation)
 
@@ -374,6 +421,11 @@ class Hierarchical:
                 inner.seed = seed
             if name in self._guardless:
                 inner.guard = UpdateGuard(place.guard, place.node_name)
+
+    def _view(self, name: str, grid: Grid, on_look: Callable[[Sequence[int]], None] | None = None) -> MemberGrid:
+        members = self.topology[name]
+        size = None if self._topology_of is None else len(members)
+        return MemberGrid(grid, members, on_look, self._connected, size)
 
     def _path_of_id(self, edge_id: int) -> str:
         return self._place.path_to(self._edge_of_id[edge_id])
@@ -432,6 +484,12 @@ class Hierarchical:
         return EdgeGrid(grid, tuple(self._edge_of_id))
 
 
+def _at_once(result: Evaluation) -> Exchanges[Evaluation]:
+    """Return a conversation without any exchange."""
+    yield from ()
+    return result
+
+
 def _own(failures: Sequence[Failure]) -> list[Failure]:
     """Return the failures that are an edge's own, not a node's."""
     return [failure for failure in failures if failure.node_id == EVERYBODY]
@@ -482,11 +540,25 @@ def _check_edge(name: str, edge: Any, members: Sequence[int]) -> None:
 def _check_topology(topology: Topology) -> None:
     if not topology:
         raise ValueError("the topology has no edges")
-    seen: dict[int, str] = {}
     for name, members in topology.items():
         if not members:
             raise ValueError(f"edge {name!r} has no nodes")
+    _check_disjoint(topology)
+
+
+def _check_disjoint(topology: Topology) -> None:
+    seen: dict[int, str] = {}
+    for name, members in topology.items():
         for node_id in members:
             if node_id in seen:
                 raise ValueError(f"node {node_id} is in edge {seen[node_id]!r} and in edge {name!r}")
             seen[node_id] = name
+
+
+def _check_regrouped(number: int, nodes: Collection[int], edges: Collection[str], topology: Topology) -> None:
+    """Raise ValueError if the topology of a round has other edges or nodes than before, or a node twice."""
+    if different := sorted(set(topology) ^ set(edges)):
+        raise ValueError(f"round {number}: edge {different[0]!r} is not in both this topology and that of the start")
+    _check_disjoint(topology)
+    if others := sorted({node_id for members in topology.values() for node_id in members} ^ set(nodes)):
+        raise ValueError(f"round {number}: node {others[0]} is not in both this topology and that of the start")

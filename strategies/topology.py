@@ -18,6 +18,7 @@ logger = getLogger("espalier")
 MOST_LINES = 20  # of one kind at a time; for more nodes there is one line with their number
 LOG_EVERY_SECONDS = 5.0
 Topology = Mapping[str, Sequence[int]]
+TopologyOf = Callable[[int], Topology]  # of a global round, from 1
 
 
 def wait_for_nodes(grid: Grid, count: int, *, timeout_seconds: float = 60.0) -> list[int]:
@@ -142,3 +143,38 @@ def group_by_edge(profiles: Sequence[Profile], num_edges: int) -> dict[str, list
         name = profile.edge or f"edge-{i * num_edges // len(profiles)}"
         topology.setdefault(name, []).append(profile.node_id)
     return {name: members for name, members in topology.items() if members}
+
+
+def moving(topology: Topology, node_ids: Sequence[int], moves: Iterable[tuple[int, int, str]]) -> TopologyOf:
+    """Return the topology of each global round, for `Hierarchical(topology_of=...)`, where nodes move between edges.
+
+    Parameters
+    ----------
+    topology : Mapping[str, Sequence[int]]
+        Where the nodes start.
+    node_ids : Sequence[int]
+        All of them, in client order.
+    moves : Iterable[tuple[int, int, str]]
+        Global round, node id and edge: from this round on, the node is under this edge. Of two moves of a node in the
+        same round the later one counts.
+
+    Raises
+    ------
+    ValueError
+        If a move is of a node or an edge that is not there.
+    """
+    start = {node_id: edge for edge, members in topology.items() for node_id in members}
+    if sorted(start) != sorted(node_ids):
+        raise ValueError("the topology has other nodes than those in client order")
+    by_round = sorted(moves, key=lambda move: move[0])
+    for number, node_id, edge in by_round:
+        if node_id not in start:
+            raise ValueError(f"round {number}: there is no node {node_id} to move")
+        if edge not in topology:
+            raise ValueError(f"round {number}: there is no edge {edge!r} to move to")
+
+    def topology_of(server_round: int) -> Topology:
+        edge_of = start | {node_id: edge for number, node_id, edge in by_round if number <= server_round}
+        return {edge: [node_id for node_id in node_ids if edge_of[node_id] == edge] for edge in topology}
+
+    return topology_of

@@ -39,6 +39,9 @@ class MemberGrid(Grid):
         Told which members are connected, whenever somebody asks.
     connected : Connected, optional (default: None)
         Shared by views of one Grid, so that a look is cheap. None is one of its own.
+    size : int, optional (default: None)
+        Number of nodes of an edge whose members change: its strategy waits for no more. None: that of `grid`, if it is
+        such a view too, else as many as the strategy says.
     """
 
     def __init__(
@@ -47,7 +50,9 @@ class MemberGrid(Grid):
         members: Sequence[int],
         on_look: Callable[[Sequence[int]], None] | None = None,
         connected: Connected | None = None,
+        size: int | None = None,
     ) -> None:
+        self.size: int | None = getattr(grid, "size", None) if size is None else size
         self._grid = grid
         self._members = tuple(members)
         self._on_look = on_look
@@ -66,7 +71,7 @@ class MemberGrid(Grid):
         Flower's strategies look several times while they configure a round, and wait, blocking all edges, if a node
         is gone between two looks.
         """
-        return _FixedGrid(self._grid, self.get_node_ids())
+        return _FixedGrid(self._grid, self.get_node_ids(), size=self.size)
 
     def in_client_order(self, messages: Iterable[Message]) -> list[Message]:
         """Sort messages by their destination's place among the members."""

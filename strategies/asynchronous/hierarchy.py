@@ -36,7 +36,12 @@ class AsynchronousHierarchical(Hierarchical):
     pace : Callable[[str, int, EdgeOutcome], Taken], optional (default: None)
         How long an edge took; None: the clock shows it.
     **options : Any
-        Other parameters of `Hierarchical`.
+        Other parameters of `Hierarchical`, `topology_of` excepted.
+
+    Raises
+    ------
+    ValueError
+        As `Hierarchical`, and for `topology_of`: edges are at work in different rounds.
 
     Notes
     -----
@@ -53,6 +58,8 @@ class AsynchronousHierarchical(Hierarchical):
         pace: EdgePace | None = None,
         **options: Any,
     ) -> None:
+        if options.get("topology_of") is not None:
+            raise ValueError("topology_of: nodes can't move between edges that are at work in different rounds")
         super().__init__(cloud, make_edge, topology, **options)
         self.tier = tier
         self._pace = pace
