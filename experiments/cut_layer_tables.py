@@ -1,0 +1,203 @@
+"""The cut-layer paper's Tables 3 (IID) and 4 (Dir(0.1)) for CIFAR-10: FedAvg, SFL-V1 and SFL-V2 at every cut.
+
+``python experiments/cut_layer_tables.py FOLDER ... --csv PATH`` takes folders of finished runs, or of sweeps, of one of
+the settings files ``cut-layer-cifar10*.toml`` and the rows in ``sweeps``. Of each run that has no line in the CSV yet
+it adds one: mean accuracy over clients after the last round and after the best, its spread over clients, the loss, and
+the bytes of training. It prints mean and standard deviation over seeds of all that the CSV has, a table for each
+settings file and kind of data, beside the paper's figures. Without a folder it only prints.
+"""
+
+import argparse
+import csv
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any, NamedTuple
+
+from espalier.app.comparison.command import finished_runs
+from espalier.app.comparison.runs import FinishedRun
+from espalier.app.errors import UserError
+from espalier.app.logs import quiet_flower
+from espalier.app.reports.folder import ResultsFolder
+from espalier.clients.messages.train import ACCURACY, LOSS
+
+HERE = Path(__file__).parent
+SETTINGS = {
+    "reduced": HERE / "cut-layer-cifar10-small.toml",
+    "paper text": HERE / "cut-layer-cifar10.toml",
+    "authors' settings": HERE / "cut-layer-cifar10-authors.toml",
+}
+# What rows and places change of a settings file.
+VARIED = {"algorithm", "cut-layer", "partition", "alpha", "optimizer", "learning-rate", "report.evaluate-every"}
+VARIED |= {"split.server-optimizer", "split.server-learning-rate", "split.server-momentum", "split.server-weight-decay"}
+VARIED |= {"split.server-order"}
+# Accuracy with IID data and with Dir(0.1); of SFL-V1 for four cuts, at which it is the same algorithm.
+PAPER: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "FedAvg": ((0.8525,), (0.6759,)),
+    "SFL-V1": ((0.8634, 0.8612, 0.8594, 0.8601), (0.6638, 0.6564, 0.6536, 0.6451)),
+    "SFL-V2 L1": ((0.9230,), (0.6758,)),
+    "SFL-V2 L2": ((0.8956,), (0.5998,)),
+    "SFL-V2 L3": ((0.8757,), (0.6173,)),
+    "SFL-V2 L4": ((0.8611,), (0.6945,)),
+}
+
+
+class Line(NamedTuple):
+    """A line of the CSV: what came of a run."""
+
+    setting: str
+    partition: str
+    row: str
+    seed: int
+    accuracy: float  # after the last round
+    over_clients: float  # its standard deviation
+    loss: float
+    best_accuracy: float  # of the evaluated rounds
+    uplink_bytes: int
+    downlink_bytes: int
+    commit: str
+    machine: str
+
+    @property
+    def run(self) -> tuple[str, str, str, int]:
+        """Which run it is of."""
+        return self.setting, self.partition, self.row, self.seed
+
+
+def read_record(path: Path) -> list[Line]:
+    """Return the lines of a CSV; none where there is no such file."""
+    if not path.exists():
+        return []
+    types = Line.__annotations__
+    with path.open(encoding="utf-8", newline="") as file:
+        return [Line(**{key: types[key](text) for key, text in line.items()}) for line in csv.DictReader(file)]
+
+
+def write_record(path: Path, lines: Iterable[Line]) -> None:
+    """Write the lines of a CSV, sorted."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(Line._fields)
+        writer.writerows(sorted(lines))
+
+
+def setting_of(settings: Mapping[str, Any]) -> str:
+    """Return the name of the settings file that a run was made with, by what rows do not change of it.
+
+    Raises
+    ------
+    UserError
+        If it is none of them.
+    """
+    found = {}
+    for name, path in SETTINGS.items():
+        fixed = {k: v for k, v in _flat(tomllib.loads(path.read_text(encoding="utf-8"))).items() if k not in VARIED}
+        if all(settings[key] == value for key, value in fixed.items()):
+            found[name] = len(fixed)
+    if found:
+        return max(found, key=found.__getitem__)  # the authors' settings are those of the text, and more
+    files = ", ".join(path.name for path in SETTINGS.values())
+    raise UserError(f"its settings are none of {files} (see experiments/sweeps)")
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the keys of nested tables with dots."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def row_of(settings: Mapping[str, Any]) -> str:
+    """Return the row of the tables that a run belongs to."""
+    names = {"fedavg": "FedAvg", "sfl-v1": "SFL-V1", "sfl-v2": f"SFL-V2 L{settings['cut-layer']}"}
+    row = names.get(settings["algorithm"])
+    if row not in PAPER:
+        raise UserError(f"algorithm = {settings['algorithm']!r}, cut-layer = {settings['cut-layer']!r}: no such row")
+    return row
+
+
+def who_of(run: FinishedRun) -> dict[str, Any]:
+    """Return which run it is, by the columns of the CSV; UserError for one of no table."""
+    try:
+        return {
+            "setting": setting_of(run.settings),
+            "partition": run.settings["partition"],
+            "row": row_of(run.settings),
+            "seed": run.settings["seed"],
+        }
+    except UserError as error:
+        raise UserError(f"{run.folder}: {error}") from None
+
+
+def line_of(run: FinishedRun) -> Line:
+    """Return the line of a run that is over."""
+    evaluated = [line for line in ResultsFolder(run.folder).read_metrics() if line["scope"] == "global"]
+    of_rounds = [line[ACCURACY]["mean"] for line in evaluated if ACCURACY in line]
+    last = ResultsFolder(run.folder).read_json("summary.json")["global"]
+    sent: dict[str, Any] = {key: run.figures[key] for key in ("uplink_bytes", "downlink_bytes")}
+    return Line(
+        **who_of(run),
+        accuracy=last[ACCURACY]["mean"],
+        over_clients=last[ACCURACY]["std"],
+        loss=last[LOSS]["mean"],
+        best_accuracy=max(of_rounds),
+        **sent,
+        commit=run.made_by["commit"],
+        machine=run.made_by["machine"],
+    )
+
+
+def print_table(lines: Sequence[Line], setting: str, partition: str) -> None:
+    """Print a row for each algorithm and cut."""
+    print(f"\n{setting}, {'IID' if partition == 'iid' else f'Dir(0.1) ({partition})'}")
+    print(f"{'':<12}{'runs':>4}{'accuracy':>19}{'best round':>19}{'paper':>16}{'loss':>19}{'MB up / down':>16}")
+    for row, published in PAPER.items():
+        found = [line for line in lines if (line.setting, line.partition, line.row) == (setting, partition, row)]
+        if found:
+            up, down = (fmean(getattr(line, key) for line in found) / 1e6 for key in ("uplink_bytes", "downlink_bytes"))
+            print(
+                f"{row:<12}{len(found):>4}{spread([line.accuracy for line in found])}"
+                f"{spread([line.best_accuracy for line in found])}{range_of(published[partition != 'iid']):>16}"
+                f"{spread([line.loss for line in found])}{f'{up:,.0f} / {down:,.0f}':>16}"
+            )
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return mean and standard deviation, of one value that value alone."""
+    return f"{f'{fmean(values):.4f}' + (f' +- {pstdev(values):.4f}' if len(values) > 1 else ''):>19}"
+
+
+def range_of(published: Sequence[float]) -> str:
+    """Return a published figure, or the least and the most of some."""
+    least, most = min(published), max(published)
+    return f"{least:.4f}" if least == most else f"{least:.4f}-{most:.4f}"
+
+
+def main() -> None:
+    """Measure what is new, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="of a sweep, or of a finished run")
+    parser.add_argument("--csv", type=Path, required=True, help="the lines of all runs")
+    given = parser.parse_args()
+    quiet_flower()
+    lines = read_record(given.csv)
+    try:
+        for run in finished_runs([folder.absolute() for folder in given.folders]):
+            if tuple(who_of(run).values()) not in {line.run for line in lines}:
+                lines.append(line_of(run))
+                write_record(given.csv, lines)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    if not lines:
+        sys.exit(f"error: {given.csv}: holds no lines; give folders of finished runs of experiments/cut-layer-*.toml")
+    for setting in SETTINGS:
+        for partition in dict.fromkeys(line.partition for line in sorted(lines, reverse=True)):
+            if any((line.setting, line.partition) == (setting, partition) for line in lines):
+                print_table(lines, setting, partition)
+
+
+if __name__ == "__main__":
+    main()

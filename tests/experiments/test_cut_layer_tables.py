@@ -1,0 +1,98 @@
+"""The cut-layer paper's tables: rows of the runs that are meant, each run recorded once, the page what is recorded."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from espalier.app.command_line import main as app
+from espalier.app.sweeps.grid import planned_runs, read_sweep
+from experiments import cut_layer_tables
+from experiments.cut_layer_tables import PAPER, Line, main, read_record, row_of, setting_of, write_record
+from tests.app.own_folders import noise_folder
+from tests.app.runs import summary
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = ROOT / "experiments"
+A = Line("reduced", "iid", "SFL-V2 L1", 0, 0.5, 0.1, 1.5, 0.6, 3_000_000, 2_000_000, "abc", "a machine, 2 cores")
+TINY = """
+algorithm = "sfl-v2"
+dataset = "image-folder"
+data.image-size = 8
+model = "small-cnn"
+num-clients = 2
+partition = "iid"
+global-rounds = 2
+batches-per-epoch = 1
+batch-size = 4
+"""
+
+
+def tables(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["cut_layer_tables.py", *map(str, arguments)])
+    main()
+
+
+@pytest.mark.parametrize(
+    ("file", "rows", "setting"),
+    [
+        ("cut-layer-cifar10-small", "cut-layer-rows", "reduced"),
+        ("cut-layer-cifar10", "cut-layer-rows", "paper text"),
+        ("cut-layer-cifar10-authors", "cut-layer-authors-rows", "authors' settings"),
+    ],
+)
+def test_a_sweep_has_all_rows_and_is_known_by_its_settings(file, rows, setting):
+    files = [f"{EXPERIMENTS}/{file}.toml", f"{EXPERIMENTS}/sweeps/{rows}.toml"]
+    runs = planned_runs(read_sweep([*files, "data-dir=images"]))
+    assert len(runs) == len(PAPER) * 2 * 3
+    by_class = "-per-class" if setting == "authors' settings" else ""
+    for run in runs:
+        assert setting_of(run.settings) == setting
+        assert row_of(run.settings) == run.chosen["case"]
+        assert run.settings["alpha"] == 0.1
+        assert run.settings["partition"] in ("iid", f"dirichlet{by_class}")
+        plain = run.settings["optimizer"] == "sgd" and run.settings["learning-rate"] == 0.01
+        assert plain == (run.chosen["case"] == "FedAvg")
+    assert {run.settings["train.momentum"] for run in runs} == ({0.0, 0.9} if by_class else {0.0})
+
+
+def test_a_run_is_recorded_once_with_its_own_figures(tmp_path, monkeypatch, capsys):
+    (tmp_path / "tiny.toml").write_text(TINY)
+    monkeypatch.setitem(cut_layer_tables.SETTINGS, "reduced", tmp_path / "tiny.toml")
+    images, places = noise_folder(tmp_path / "images", train=8, test=4), {}
+    for name, given in {"a": ["algorithm=fedavg"], "b": ["cut-layer=2"], "c": ["algorithm=sfl-v1"]}.items():
+        places[name] = tmp_path / "sweep" / name
+        assert app([str(tmp_path / "tiny.toml"), *given, f"data-dir={images}", f"output-dir={places[name]}"]) == 0
+    capsys.readouterr()
+    tables(monkeypatch, tmp_path / "sweep", "--csv", tmp_path / "runs.csv")
+    lines, printed = read_record(tmp_path / "runs.csv"), capsys.readouterr().out
+    assert [line.run for line in lines] == [("reduced", "iid", r, 0) for r in ("FedAvg", "SFL-V1", "SFL-V2 L2")]
+    for line, name in zip(lines, "acb", strict=True):
+        own = summary(places[name])
+        assert (line.accuracy, line.over_clients) == tuple(own["global"]["accuracy"][key] for key in ("mean", "std"))
+        assert line.uplink_bytes == sum(own["bytes"]["uplink"].values())
+        assert line.best_accuracy >= line.accuracy
+        assert f"{line.loss:.4f}" in printed
+    monkeypatch.setattr(cut_layer_tables, "line_of", lambda run: pytest.fail("recorded again"))
+    tables(monkeypatch, tmp_path / "sweep", "--csv", tmp_path / "runs.csv")
+    assert capsys.readouterr().out == printed
+
+
+def test_mean_and_spread_are_over_seeds_beside_the_paper(tmp_path, monkeypatch, capsys):
+    apart = A._replace(partition="dirichlet", row="SFL-V1")
+    write_record(tmp_path / "runs.csv", [A, A._replace(seed=1, accuracy=0.7), apart])
+    tables(monkeypatch, "--csv", tmp_path / "runs.csv")
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
+    best, loss = ["0.6000", "+-", "0.0000"], ["1.5000", "+-", "0.0000"]
+    assert ["SFL-V2", "L1", "2", "0.6000", "+-", "0.1000", *best, "0.9230", *loss, "3", "/", "2"] in printed
+    assert ["SFL-V1", "1", "0.5000", "0.6000", "0.6451-0.6638", "1.5000", "3", "/", "2"] in printed
+    assert ["reduced,", "IID"] in printed
+
+
+def test_runs_of_no_table_and_no_runs_get_one_line(tmp_path, monkeypatch):
+    with pytest.raises(SystemExit, match=r"^error: "):
+        tables(monkeypatch, "--csv", tmp_path / "runs.csv")
+    settings = ["num-clients=2", "algorithm=fedavg", "global-rounds=1", "batches-per-epoch=1"]
+    assert app([*settings, f"output-dir={tmp_path / 'run'}"]) == 0
+    with pytest.raises(SystemExit, match=r"^error: .*: its settings are none of cut-layer-cifar10-small\.toml, "):
+        tables(monkeypatch, tmp_path / "run", "--csv", tmp_path / "runs.csv")
