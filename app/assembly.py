@@ -22,14 +22,14 @@ from espalier.app.algorithms.build import (
 )
 from espalier.app.algorithms.split_edges import check_cuts, head_weights
 from espalier.app.asynchrony import AsynchronousRun, asynchronous_run
-from espalier.app.availability import coming_and_going
+from espalier.app.availability import coming_and_going, moves_of
 from espalier.app.config import sections
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.unused import stack_in_use
 from espalier.app.errors import UserError
 from espalier.app.federation import assign_edges, gather_clients, gather_devices
 from espalier.app.reports.bytes import ByteMeter
-from espalier.app.resources.planner import World, cells_of_clients, check_cell_size, check_deadline
+from espalier.app.resources.planner import MovesCells, World, cells_of_clients, check_cell_size, check_deadline
 from espalier.app.resources.work import Work, split_work, whole_model_work
 from espalier.app.resources.world import world_of
 from espalier.app.strategy_spec import parse_strategy
@@ -47,6 +47,7 @@ from espalier.strategies import Guard, Hierarchical, Profile, ask_to_measure
 from espalier.strategies.randomness import derived_seed
 from espalier.strategies.split.fused import FusedTransport
 from espalier.strategies.split.transports import Transport
+from espalier.strategies.topology import Topology, TopologyOf
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class Federation:
         Counts joules, and simulated seconds, where rounds are planned.
     asynchronous : AsynchronousRun, optional (default: None)
         The tier that waits for nobody.
+    topology_of : Callable[[int], Mapping[str, Sequence[int]]], optional (default: None)
+        Says who is under each edge in a global round; None: nobody moves.
     """
 
     profiles: Sequence[Profile]
@@ -75,14 +78,19 @@ class Federation:
     meter: ByteMeter
     world: World | None
     asynchronous: AsynchronousRun | None = None
+    topology_of: TopologyOf | None = None
 
     @property
     def edges(self) -> dict[str, list[int]]:
-        """The numbers of the clients of each edge."""
-        return {
-            name: [self.client_of[node_id] for node_id in members]
-            for name, members in self.hierarchical.topology.items()
-        }
+        """The numbers of the clients of each edge, now."""
+        return self._numbers(self.hierarchical.topology)
+
+    def edges_in(self, number: int) -> dict[str, list[int]]:
+        """Return the numbers of the clients of each edge in a global round."""
+        return self._numbers(self.topology_of(number) if self.topology_of else self.hierarchical.topology)
+
+    def _numbers(self, topology: Topology) -> dict[str, list[int]]:
+        return {name: [self.client_of[node_id] for node_id in members] for name, members in topology.items()}
 
 
 def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
@@ -168,8 +176,13 @@ def assemble(
     asynchronous = None if config.deploy.role == "edge" else asynchrony_of(config, topology, client_of, world)
     make_edge = edges_here(config, task, model, profiles, world, transport_of, asynchronous)
     observers = (meter, *observers)
-    hierarchical = algorithm_over(config, federation, make_edge, topology, client_of, observers, asynchronous)
-    return Federation(profiles, client_of, hierarchical, meter, world, asynchronous)
+    topology_of = moves_of(config.availability, profiles, topology) if config.algorithm.trains_clients else None
+    if topology_of and world:
+        observers = (*observers, MovesCells(world))
+    hierarchical = algorithm_over(
+        config, federation, make_edge, topology, client_of, observers, asynchronous, topology_of=topology_of
+    )
+    return Federation(profiles, client_of, hierarchical, meter, world, asynchronous, topology_of)
 
 
 def asynchrony_of(
@@ -264,6 +277,7 @@ def algorithm_over(
     client_of: Mapping[int, int],
     observers: Sequence[Any],
     asynchronous: AsynchronousRun | None = None,
+    **options: Any,
 ) -> Hierarchical:
     """Return the config's algorithm over edges, wherever they run; UserError where strategies don't suit them."""
     every = config.report.evaluate_every
@@ -279,6 +293,7 @@ def algorithm_over(
             observers=observers,
             guard=Guard(config.guard.mode, config.guard.update_norm, config.guard.activation_norm),
             node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",
+            **options,
         )
     except ValueError as error:
         raise UserError(f"{error} (see {HINTS[config.deploy.role]})") from None

@@ -1,16 +1,20 @@
 """Clients of a run that come and go, as its config says."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from espalier.app.algorithms.build import MakeEdge
 from espalier.app.config.sections import Availability as Section
 from espalier.app.config.values import path_of
 from espalier.app.errors import bad_value
-from espalier.sim.availability import Availability, Markov, Trace, drops_out, read_trace
-from espalier.strategies import Available
+from espalier.sim.availability import Availability, Markov, Trace, drops_out, read_moves, read_trace
+from espalier.strategies import Available, Profile, moving
 from espalier.strategies.edges import EdgeRounds
+from espalier.strategies.topology import Topology, TopologyOf
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -75,16 +79,41 @@ def coming_and_going(section: Section, seed: int, num_clients: int) -> ComingAnd
     if section.mode == "markov":
         model = Markov(seed, section.leave, section.back)
     if section.mode == "trace":
-        model = _trace(section.trace, num_clients)
+        model = _read("availability.trace", section.trace, "client,from,to", read_trace, num_clients)
     return ComingAndGoing(model, seed, section.drop_out)
 
 
-def _trace(given: str, num_clients: int) -> Trace:
-    path: Path = path_of("availability.trace", given)
+def moves_of(section: Section, profiles: Sequence[Profile], topology: Topology) -> TopologyOf | None:
+    """Return who is under each edge in a global round; None where nobody moves.
+
+    Parameters
+    ----------
+    section : Availability
+        Section of the run config.
+    profiles : Sequence[Profile]
+        The clients, in client order.
+    topology : Mapping[str, Sequence[int]]
+        Node ids by edge, at the start.
+
+    Raises
+    ------
+    UserError
+        For a file that has no moves of these clients between these edges.
+    """
+    if not section.moves:
+        return None
+    moves = _read("availability.moves", section.moves, "client,from,edge", read_moves, len(profiles), list(topology))
+    node_of = {profile.partition_id: profile.node_id for profile in profiles}
+    by_node = [(number, node_of[client], edge) for number, client, edge in moves]
+    return moving(topology, [profile.node_id for profile in profiles], by_node)
+
+
+def _read(key: str, given: str, columns: str, read: Callable[..., T], *arguments: Any) -> T:
+    path: Path = path_of(key, given)
     try:
-        return read_trace(path, num_clients)
+        return read(path, *arguments)
     except OSError as error:
         reason = error.strerror or "it can't be read"
-        raise bad_value("availability.trace", given, f"a CSV file that can be read: {reason}") from None
+        raise bad_value(key, given, f"a CSV file that can be read: {reason}") from None
     except ValueError as error:
-        raise bad_value("availability.trace", given, f"a CSV file client,from,to: {error}") from None
+        raise bad_value(key, given, f"a CSV file {columns}: {error}") from None

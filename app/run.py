@@ -114,7 +114,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         state = resumable_state(config, folder, task, model) if folder else None
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
         streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
-        if serves_edges(engine) and not config.is_flat:
+        if serves_edges(engine) and not config.has_clients_in_workers:
             federation, engine = assemble_served(config, engine, task, model, streams, observers=(progress,))
         else:
             federation = assemble(config, engine.grid, task, model, streams, observers=(progress,), lanes=engine.lanes)
@@ -180,7 +180,7 @@ def _run_with(
             tracker,
             federation.asynchronous.tier if federation.asynchronous else None,
             validates=best is not None,
-            attendances=Attendances(comings, federation.edges, edge_rounds) if comings else None,
+            attendances=Attendances(comings, federation.edges_in, edge_rounds) if comings else None,
         ),
         *([best] if best else []),
         StateSaver(folder, hierarchical, engine, world, task.data_fingerprint(), federation.edges, best),

@@ -1,7 +1,7 @@
 """Clients that come and go: who is there in an edge round, and who is gone before it answers."""
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 COLUMNS = ("client", "from", "to")
+MOVES = ("client", "from", "edge")
 
 
 class Availability(Protocol):
@@ -109,18 +110,38 @@ def read_trace(path: Path, num_clients: int) -> Trace:
     OSError
         If it can't be read.
     """
-    try:
-        lines = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} is no CSV file: {error}") from None
-    if not lines or tuple(word.strip() for word in lines[0]) != COLUMNS:
-        raise ValueError(f"{path}, line 1: its columns must be {','.join(COLUMNS)}")
     spans: dict[int, list[tuple[int, int]]] = {}
-    for number, words in enumerate(lines[1:], start=2):
-        if words:
-            client, start, end = _row(f"{path}, line {number}", words, num_clients)
-            spans.setdefault(client, []).append((start, end))
+    for where, words in _rows(path, COLUMNS):
+        client, start, end = _span(where, words, num_clients)
+        spans.setdefault(client, []).append((start, end))
     return Trace({client: tuple(sorted(own)) for client, own in spans.items()})
+
+
+def read_moves(path: Path, num_clients: int, edges: Collection[str]) -> list[tuple[int, int, str]]:
+    """Read how clients move between edges: a CSV file with the columns client, from, edge.
+
+    Parameters
+    ----------
+    path : Path
+        The file. From the global round ``from`` on, counted from 1, the client is under the edge.
+    num_clients : int
+        Clients are 0 to ``num_clients - 1``.
+    edges : Collection[str]
+        Names of the edges.
+
+    Returns
+    -------
+    list[tuple[int, int, str]]
+        Global round, client and edge of each move, in the file's order.
+
+    Raises
+    ------
+    ValueError
+        If it is not such a file; the message has the line.
+    OSError
+        If it can't be read.
+    """
+    return [_move(where, words, num_clients, edges) for where, words in _rows(path, MOVES)]
 
 
 def drops_out(seed: int, client: int, edge_round: int, probability: float) -> bool:
@@ -141,16 +162,44 @@ def those_there(availability: Availability, clients: Iterable[int], edge_round: 
     return [client for client in clients if availability.is_there(client, edge_round)]
 
 
-def _row(where: str, words: list[str], num_clients: int) -> tuple[int, int, int]:
+def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
+    """Yield where they are and the words of a CSV file's lines, the empty ones and that of the columns left out."""
+    try:
+        lines = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is no CSV file: {error}") from None
+    if not lines or tuple(word.strip() for word in lines[0]) != columns:
+        raise ValueError(f"{path}, line 1: its columns must be {','.join(columns)}")
+    yield from ((f"{path}, line {number}", words) for number, words in enumerate(lines[1:], start=2) if words)
+
+
+def _span(where: str, words: list[str], num_clients: int) -> tuple[int, int, int]:
     try:
         client, start, end = (int(word) for word in words)
     except ValueError:
         raise ValueError(f"{where}: {','.join(words)!r} is not three whole numbers") from None
-    if not 0 <= client < num_clients:
-        raise ValueError(f"{where}: client is {client}: allowed is 0 to {num_clients - 1}")
+    _check_client(where, client, num_clients)
     if not 1 <= start < end:
         raise ValueError(f"{where}: from is {start} and to is {end}: from must be 1 or more, and to more than from")
     return client, start, end
+
+
+def _move(where: str, words: list[str], num_clients: int, edges: Collection[str]) -> tuple[int, int, str]:
+    try:
+        client, start = (int(word) for word in words[:-1])
+    except ValueError:
+        raise ValueError(f"{where}: {','.join(words)!r} is not two whole numbers and an edge") from None
+    _check_client(where, client, num_clients)
+    if start < 1:
+        raise ValueError(f"{where}: from is {start}: it must be 1 or more")
+    if (edge := words[-1].strip()) not in edges:
+        raise ValueError(f"{where}: edge is {edge!r}: allowed are {', '.join(edges)}")
+    return start, client, edge
+
+
+def _check_client(where: str, client: int, num_clients: int) -> None:
+    if not 0 <= client < num_clients:
+        raise ValueError(f"{where}: client is {client}: allowed is 0 to {num_clients - 1}")
 
 
 def _generator(seed: int, purpose: bytes, *which: int) -> np.random.Generator:

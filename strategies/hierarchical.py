@@ -238,6 +238,8 @@ class Hierarchical:
         if moved:
             self.topology = topology
             self._attendance.regroup({self._place.path_to(name): members for name, members in topology.items()})
+            for observer in self._place.observers:
+                observer.on_regroup(number, self._place.path, topology)
 
     def evaluates_after(self, number: int, num_rounds: int) -> bool:
         """Return whether the global model is evaluated after a round."""

@@ -10,6 +10,7 @@ from .exchange import Direction, path_of
 from .guard import Guard
 from .outcomes import Update
 from .randomness import derived_seed
+from .topology import Topology
 
 Tier = Literal["edge", "middle", "cloud"]
 
@@ -38,6 +39,19 @@ class Observer:
 
     def on_edge_round(self, server_round: int, edge: str, update: Update) -> None:
         """Notice that an edge finished an edge round; `server_round` counts edge rounds from 1."""
+
+    def on_regroup(self, server_round: int, path: str, topology: Topology) -> None:
+        """Notice that nodes have moved between edges, and who is under each of them from a round on.
+
+        Parameters
+        ----------
+        server_round : int
+            The round of the tier that the edges are under.
+        path : str
+            That tier's; empty is the cloud.
+        topology : Mapping[str, Sequence[int]]
+            Node ids by edge.
+        """
 
 
 @dataclass(frozen=True)

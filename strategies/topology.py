@@ -175,6 +175,9 @@ def moving(topology: Topology, node_ids: Sequence[int], moves: Iterable[tuple[in
 
     def topology_of(server_round: int) -> Topology:
         edge_of = start | {node_id: edge for number, node_id, edge in by_round if number <= server_round}
-        return {edge: [node_id for node_id in node_ids if edge_of[node_id] == edge] for edge in topology}
+        members: dict[str, list[int]] = {edge: [] for edge in topology}
+        for node_id in node_ids:
+            members[edge_of[node_id]].append(node_id)
+        return members
 
     return topology_of

@@ -109,6 +109,11 @@ class RunConfig(Section):
         return self.algorithm.is_flat(self.federation.num_edges)
 
     @property
+    def has_clients_in_workers(self) -> bool:
+        """True where workers of Ray run clients, one by one; else they run edges with all of their clients."""
+        return self.engine == "ray" and (self.is_flat or bool(self.availability.moves))
+
+    @property
     def edges(self) -> int:
         """Number of edges; without edges there is one group of clients, the cloud's own."""
         return self.algorithm.num_edges(self.federation.num_edges)

@@ -389,7 +389,7 @@ class Asynchrony(Section):
 
 
 class Availability(Section):
-    """Clients that come and go, in a simulation of them."""
+    """Clients that come and go, or move to another edge, in a simulation of them."""
 
     name = "availability"
 
@@ -403,6 +403,8 @@ class Availability(Section):
     """trace: CSV file with columns client, from and to, in edge rounds; to is the first in which it is away."""
     drop_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability that a client that began an edge round is gone before it answers."""
+    moves: str = ""
+    """CSV file with columns client, from and edge: in the global round from, the client moves to that edge."""
 
 
 class RayWorkers(Section):

@@ -62,6 +62,7 @@ def check_together(config: RunConfig) -> None:
     _check_role(config)
     _check_asynchrony(config)
     _check_availability(config)
+    _check_moves(config)
     if bool(config.stream.certificate) != bool(config.stream.key):
         given = "stream.key" if config.stream.key else "stream.certificate"
         raise bad_value(given, config.as_dict()[given], "both stream.certificate and stream.key, or neither")
@@ -251,6 +252,25 @@ def _check_availability(config: RunConfig) -> None:
             raise bad_value("availability.mode", own.mode, f"'always' for {why}")
         if own.drop_out:
             raise bad_value("availability.drop-out", own.drop_out, f"0.0 for {why}")
+
+
+def _check_moves(config: RunConfig) -> None:
+    """Refuse clients that move between edges where there are none, where they are others' or in different rounds."""
+    given, plan, why = config.availability.moves, config.plan, ""
+    if not (given and config.algorithm.trains_clients):
+        return
+    if config.is_flat:
+        why = f"{config.algorithm.name} without edges"
+    elif config.deploy.role != "server":
+        why = f"deploy.role = {config.deploy.role!r}: each host has its own clients"
+    elif config.asynchrony.mode != "off":
+        why = f"async.mode = {config.asynchrony.mode!r}, where edges are in different rounds"
+    elif config.rule and config.rule.selects_a_number and (plan.value.text != "uniform" or plan.battery_joules):
+        books = {"plan.battery-joules": plan.battery_joules} if plan.battery_joules else {"plan.value": plan.value.text}
+        ((key, value),) = books.items()
+        why = f"{key} = {value!r}: an edge plans by what it has seen of its clients, and others have not"
+    if why:
+        raise bad_value("availability.moves", given, f"'' for {why}")
 
 
 def _check_clock(config: RunConfig) -> None:

@@ -56,18 +56,20 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     if algorithm.splits and not config.split.tail_layer.is_none:
         yield ("split.label-policy",), f"with tail-layer = {config.split.tail_layer.text!r} no label leaves a client"
     by_messages = config.split.execution == "messages" or config.split.transport == "stream"
+    moves = "with availability.moves engine = 'ray' runs no edge as a whole"
+    in_workers = f"{name} has no edges that engine = 'ray' could run as a whole" if config.is_flat else moves
     if config.engine == "flower":
         yield ("stack",), "engine = 'flower' runs every client by itself"
-    elif config.engine == "ray" and config.is_flat:
-        yield ("stack",), f"{name} has no edges that engine = 'ray' could run as a whole"
+    elif config.has_clients_in_workers:
+        yield ("stack",), in_workers
     elif algorithm.splits and (algorithm.shares_server or by_messages or not config.split.tail_layer.is_none):
         yield ("stack",), "side by side train whole models, and in SFL-V1, HSFL and PHSFL halves by fused steps"
     elif not algorithm.trains_clients:
         yield ("stack",), f"{name} trains no clients"
     if config.engine == "flower" or config.split.transport == "stream":
         yield ("split.execution",), "clients and edges have processes of their own, or streams between them"
-    elif config.engine == "ray" and config.is_flat:
-        yield ("split.execution",), f"{name} has no edges that engine = 'ray' could run as a whole"
+    elif config.has_clients_in_workers:
+        yield ("split.execution",), in_workers
     elif algorithm.shares_server and not algorithm.in_turn(config.split):
         yield ("split.execution",), f"in {name} clients advance together, by messages"
     streams = config.plan.resources == "measured" or (algorithm.splits and config.split.transport == "stream")

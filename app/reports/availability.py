@@ -1,6 +1,6 @@
 """What is reported of clients that come and go."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,25 +18,25 @@ class Attendances:
     ----------
     availability : ComingAndGoing
         Says so of clients, by their numbers.
-    edges : Mapping[str, Sequence[int]]
-        Client numbers by edge.
+    edges_in : Callable[[int], Mapping[str, Sequence[int]]]
+        Client numbers by edge in a global round.
     edge_rounds : int
         Of a global round.
     """
 
     availability: ComingAndGoing
-    edges: Mapping[str, Sequence[int]]
+    edges_in: Callable[[int], Mapping[str, Sequence[int]]]
     edge_rounds: int
 
     def of_edge(self, name: str, outcome: Round, client_of: Mapping[int, int]) -> Line:
         """Return ``num_clients``, and who of them was ``away`` and who ``dropped_out``, for each edge round."""
-        first = (outcome.number - 1) * self.edge_rounds + 1
+        first, clients = (outcome.number - 1) * self.edge_rounds + 1, self.edges_in(outcome.number)[name]
         away, gone = [], []
         for edge_round, update in enumerate(outcome.edges[name].updates, start=first):
-            away.append([n for n in self.edges[name] if not self.availability.is_there(n, edge_round)])
+            away.append([n for n in clients if not self.availability.is_there(n, edge_round)])
             failed = sorted({client_of[f.node_id] for f in update.failures if f.node_id in client_of})
             gone.append([n for n in failed if self.availability.drops_out(n, edge_round)])
-        return {"num_clients": len(self.edges[name]), "away": away, "dropped_out": gone}
+        return {"num_clients": len(clients), "away": away, "dropped_out": gone}
 
 
 def availability_summary(lines: Sequence[Line]) -> Line:

@@ -139,9 +139,10 @@ def joules_of_cell_rounds(lines: Iterable[Line], world: Mapping[str, Any]) -> di
     for client in world["clients"]:
         cells_of_edge.setdefault(client["edge"], set()).add(client["cell"])
     for edge, plan in planned_rounds(lines):
-        spent = dict.fromkeys(cells_of_edge[edge], 0.0)
+        spent = dict.fromkeys(sorted(cells_of_edge[edge]), 0.0)
         for client, joules in _joules(plan).items():
-            spent[cell_of[client]] += joules
+            # A client that has moved is in the cell of the edge that planned for it.
+            spent[cell_of[client] if cell_of[client] in spent else min(spent)] += joules
         for cell, joules in spent.items():
             cells[cell].append(joules)
     return cells

@@ -15,6 +15,7 @@ from espalier.app.errors import bad_value
 from espalier.app.resources.work import Work, traffic_of
 from espalier.app.resources.worth import Book, value_of, valued
 from espalier.sim.meters import EnergyMeter
+from espalier.strategies import Observer
 from espalier.strategies.allocation import Plan, Problem, Solver, eligible_at_full_power, get_solver
 from espalier.strategies.allocation.costs import rate_bits_per_second
 from espalier.strategies.allocation.feasibility import least_seconds
@@ -147,9 +148,15 @@ class World(ABC):
         """Number of clients to select in each cell."""
         return self._plan.asked_per_cell
 
+    def regroup(self, topology: Mapping[str, Sequence[int]]) -> None:
+        """Put clients, by node id, into the cells of their edges; they keep their distances to base stations."""
+        self._cell = self._cell.copy()  # the joules of all rounds stay with the cells of the start
+        for cell, name in enumerate(self.edges):
+            self._cell[self._rows(self.clients(topology[name]))] = cell
+
     def clients(self, node_ids: Sequence[int]) -> np.ndarray:
         """Return the numbers of clients."""
-        return np.array([self._client_of[node_id] for node_id in node_ids])
+        return np.array([self._client_of[node_id] for node_id in node_ids], dtype=int)
 
     def option_of(self, client: int) -> int:
         """Return the option that a client's last plan chose; the first for one that never had a plan."""
@@ -168,6 +175,23 @@ class World(ABC):
         self.options = dict(state["options"])
         for name, reports in state.get("pending", {}).items():
             self.edges[name].pending = list(reports)
+
+
+class MovesCells(Observer):
+    """Lets clients that move to another edge move to its cell.
+
+    Parameters
+    ----------
+    world : World
+        Has the cells.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def on_regroup(self, server_round: int, path: str, topology: Mapping[str, Sequence[int]]) -> None:
+        """Notice that nodes have moved between edges."""
+        self._world.regroup(topology)
 
 
 class EdgeResources:

@@ -1,0 +1,141 @@
+"""Clients that move to another edge: the run is the library's with the same moves, on every engine, resumed too."""
+
+import numpy as np
+import pytest
+
+from espalier.app.command_line import main
+from espalier.app.errors import UserError
+from tests.app.assembling import config_of
+from tests.app.runs import lines, run_app, same_weights, summary
+from tests.app.tiers.test_served import same_runs
+
+SMALL = {"num_clients": 6, "num_edges": 2, "batches_per_epoch": 2, "batch_size": 8, "local_epochs": 1}
+CASES = {
+    "h-fedavg": {"edge_strategy": "FedAvgM(server_momentum=0.5, server_learning_rate=0.9)", "participation": 0.7},
+    "phsfl": {"fine_tune_steps": 2, "optimizer": "adam"},
+    "rawhfl": {"selected_per_edge": 1, "max_local_rounds": 2},
+}
+# Client 4 comes to edge-0 in round 2 and client 0 goes to edge-1 in round 3.
+MOVES = ((4, 2, "edge-0"), (0, 3, "edge-1"))
+
+
+def moves(folder, *rows):
+    path = folder / "moves.csv"
+    path.write_text("client,from,edge\n" + "".join(f"{client},{start},{edge}\n" for client, start, edge in rows))
+    return {"availability_moves": str(path)}
+
+
+def under(folder):
+    """Return whose results, or failures, each edge had, by global round."""
+    return {
+        (line["round"], line["edge"]): sorted({client for own in line["participants"] for client in own})
+        for line in lines(folder, "edge")
+    }
+
+
+@pytest.mark.parametrize("algorithm", CASES)
+def test_who_moves_to_its_own_edge_moves_nothing(tmp_path, algorithm):
+    settings = SMALL | CASES[algorithm] | {"algorithm": algorithm}
+    plain = run_app(tmp_path / "plain", **settings)
+    assert same_runs(
+        plain, run_app(tmp_path / "moved", **settings, **moves(tmp_path, (1, 2, "edge-0"), (5, 1, "edge-1")))
+    )
+
+
+def test_clients_train_under_the_edges_that_the_file_says(tmp_path, caplog):
+    folder = run_app(tmp_path / "run", **SMALL, **moves(tmp_path, *MOVES), algorithm="h-fedavg", global_rounds=3)
+    assert under(folder) == {
+        (1, "edge-0"): [0, 1, 2],
+        (1, "edge-1"): [3, 4, 5],
+        (2, "edge-0"): [0, 1, 2, 4],
+        (2, "edge-1"): [3, 5],
+        (3, "edge-0"): [1, 2, 4],
+        (3, "edge-1"): [0, 3, 5],
+    }
+    assert summary(folder)["failures"] == 0
+    said = [record.getMessage() for record in caplog.records if " moves " in record.getMessage()]
+    assert said == [
+        "round 2: client 4 moves from edge-1 to edge-0",
+        "round 3: client 0 moves from edge-0 to edge-1",
+    ]
+
+
+def test_with_fedavg_everywhere_and_one_edge_round_edges_do_not_matter(tmp_path):
+    # Averages of averages, each by its examples, are the average of all: to rounding, wherever clients are.
+    settings = SMALL | {"algorithm": "h-fedavg", "edge_rounds": 1, "global_rounds": 3}
+    plain = run_app(tmp_path / "plain", **settings)
+    moved = run_app(tmp_path / "moved", **settings, **moves(tmp_path, *MOVES))
+    for one, other in zip(lines(plain, "global"), lines(moved, "global"), strict=True):
+        assert one["loss"]["mean"] == pytest.approx(other["loss"]["mean"], rel=1e-4)
+    assert not same_weights(plain, moved)
+
+
+@pytest.mark.parametrize("algorithm", CASES)
+def test_a_resumed_run_has_the_same_bits(tmp_path, algorithm):
+    settings = SMALL | CASES[algorithm] | {"algorithm": algorithm} | moves(tmp_path, *MOVES)
+    whole = run_app(tmp_path / "whole", **settings, global_rounds=4)
+    for rounds in (1, 3):
+        part = run_app(tmp_path / f"after-{rounds}", **settings, global_rounds=rounds)
+        assert main([f"resume={part}", "global-rounds=4"]) == 0
+        assert same_weights(whole, part)
+        assert under(whole) == under(part)
+
+
+@pytest.mark.parametrize("algorithm", ["h-fedavg", "phsfl"])
+def test_workers_of_ray_give_the_same_bits(ray_here, tmp_path, algorithm):
+    settings = SMALL | CASES[algorithm] | {"algorithm": algorithm, "global_rounds": 3} | moves(tmp_path, *MOVES)
+    here = run_app(tmp_path / "here", **settings)
+    assert same_runs(here, run_app(tmp_path / "there", **settings, engine="ray", ray_workers=2))
+
+
+def test_an_edge_that_all_leave_is_left_out_until_somebody_comes(tmp_path):
+    rows = [(client, 2, "edge-0") for client in (3, 4, 5)] + [(1, 3, "edge-1")]
+    settings = SMALL | {"algorithm": "phsfl", "fine_tune_steps": 2, "global_rounds": 3}
+    folder = run_app(tmp_path / "run", **settings, **moves(tmp_path, *rows))
+    assert [own for (_, edge), own in under(folder).items() if edge == "edge-1"] == [[3, 4, 5], [], [1]]
+    empty = run_app(tmp_path / "empty", **settings, **moves(tmp_path, *rows[:3]))
+    assert summary(empty)["personalised"]["accuracy"]["mean"] > 0
+
+
+def test_a_client_in_the_radio_world_is_planned_for_in_its_new_cell(tmp_path):
+    settings = SMALL | CASES["rawhfl"] | {"algorithm": "rawhfl", "global_rounds": 2, "selected_per_edge": 2}
+    folder = run_app(tmp_path / "run", **settings, **moves(tmp_path, (4, 2, "edge-0")))
+    second = [line for line in lines(folder, "edge") if line["round"] == 2]
+    assert [line["edge"] for line in second] == ["edge-0", "edge-1"]
+    for line, members in zip(second, ([0, 1, 2, 4], [3, 5]), strict=True):
+        for plan in line["plans"]:
+            assert set(plan["eligible"]) <= set(members)
+            assert len(plan["selected"]) == 2
+    assert np.isclose(summary(folder)["energy_joules"]["total"], lines(folder, "global")[-1]["energy_joules"]["so_far"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([(6, 1, "edge-0")], "line 2: client is 6: allowed is 0 to 5"),
+        ([(1, 1, "edge-0"), (1, 0, "edge-1")], "line 3: from is 0: it must be 1 or more"),
+        ([(1, 1, "edge-2")], "line 2: edge is 'edge-2': allowed are edge-0, edge-1"),
+        ([(1, "soon", "edge-1")], "line 2: '1,soon,edge-1' is not two whole numbers and an edge"),
+    ],
+)
+def test_a_file_of_no_moves_is_refused_with_its_line(tmp_path, capsys, rows, why):
+    given = moves(tmp_path, *rows)["availability_moves"]
+    assert main(["num-clients=6", "num-edges=2", f"availability.moves={given}"])
+    said = " ".join(capsys.readouterr().err.split())
+    assert "availability.moves = " in said
+    assert why in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"algorithm": "fedavg"}, "'' for fedavg without edges"),
+        ({"async_mode": "fedbuff"}, "'' for async.mode = 'fedbuff', where edges are in different rounds"),
+        ({"algorithm": "rawhfl", "plan_value": "age"}, "'' for plan.value = 'age': an edge plans by what it has seen"),
+        ({"role": "cloud", "engine": "flower"}, "'' for deploy.role = 'cloud': each host has its own clients"),
+    ],
+)
+def test_where_nobody_can_move_it_is_refused(settings, why):
+    with pytest.raises(UserError) as refused:
+        config_of(**SMALL | settings, availability_moves="moves.csv")
+    assert str(refused.value).startswith(f"availability.moves = 'moves.csv': allowed is {why}")
