@@ -92,9 +92,9 @@ class SplitEdge(ABC):
         The learning rate of the server blocks in a round, by the one that they were made with and the round.
     guard : UpdateGuard, optional (default: None)
         Bounds what one client can do to the model, as for `StrategyEdge`.
-    evaluates_whole : bool (default: True)
-        Evaluations send the whole model to the clients. False: they go through the cut, and no client gets other blocks
-        than its own.
+    evaluates_whole : bool (default: False)
+        Evaluations send the whole model to the clients. False: they go through the cut, with the same figures, and no
+        client gets other blocks than its own.
 
     Raises
     ------
@@ -120,7 +120,7 @@ class SplitEdge(ABC):
         loss: Loss = cross_entropy,
         schedule: Callable[[float, int], float] | None = None,
         guard: UpdateGuard | None = None,
-        evaluates_whole: bool = True,
+        evaluates_whole: bool = False,
     ) -> None:
         first = min(legal_cuts(model))
         self.model = model

@@ -470,7 +470,7 @@ def test_activations_that_do_not_fit_a_fine_tuning_are_their_clients_failure(cha
         app.query(action)(answer)
     grid = federation.grid(app)
     members = [profile.node_id for profile in ask_profiles(grid)]
-    edge = federation.split(SplitFedV1, lambda n: 1)("edge-0", 4)
+    edge = federation.split(SplitFedV1, lambda n: 1, evaluates_whole=True)("edge-0", 4)
     arrays = ArrayRecord(federation.make_model().state_dict())
     conversation = edge.personalise(arrays, FineTuning(2, 0.05), MemberGrid(grid, members))
     result = converse(grid, {"edge-0": conversation})["edge-0"]

@@ -159,7 +159,8 @@ class Recorded:
 def test_a_round_of_s_mini_batches_is_two_s_messages_and_one():
     federation = Federation(sizes=(20,))  # 3 mini-batches
     recorded = Recorded(federation.app())
-    federation.run(federation.split(SplitFedV1, every(Cut(1, 3))), rounds=1, grid=federation.grid(recorded))
+    make_edge = federation.split(SplitFedV1, every(Cut(1, 3)), evaluates_whole=True)
+    federation.run(make_edge, rounds=1, grid=federation.grid(recorded))
     kinds = [message.metadata.message_type for message, _ in recorded.exchanges]
     step = ["train.split_tail", "train.split_step"]
     assert [kind for kind in kinds if "split" in kind] == [
