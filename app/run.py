@@ -22,6 +22,7 @@ from espalier.app.errors import Interrupted, UserError, bad_value
 from espalier.app.memory import keep_memory
 from espalier.app.personalisation import personalise
 from espalier.app.reports.availability import Attendances
+from espalier.app.reports.best import best_line
 from espalier.app.reports.closed_form import closed_form_bits
 from espalier.app.reports.final import write_final_reports, write_model
 from espalier.app.reports.folder import ResultsFolder, RunTitle, refuse_used
@@ -167,6 +168,8 @@ def _run_with(
     best = BestRound(travelling) if config.data.validation_share else None
     if best and state:
         with unfit_state():
+            if not state.best and best_line(folder.read_metrics()):
+                raise ValueError("best: it is missing, and metrics.jsonl has a best round")
             best.load_state_dict(state.best)
     comings = coming_and_going(config.availability, config.seed, config.federation.num_clients)
     edge_rounds = 1 if config.is_flat else config.federation.edge_rounds

@@ -95,15 +95,23 @@ def test_a_resumed_run_has_the_same_best_model(whole, tmp_path):
     assert said[0] == said[1]
 
 
-def test_a_best_model_of_another_form_is_no_state_of_the_run(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda state: state["best"]["arrays"].popitem(), "best: array "),
+        (lambda state: state.pop("best"), "best: it is missing, and metrics.jsonl has a best round"),
+    ],
+    ids=["another form", "missing"],
+)
+def test_another_best_model_is_no_state_of_the_run(tmp_path, capsys, spoil, why):
     folder = run_app(tmp_path / "run", global_rounds=1, **SMALL)
     state = load_state(folder / "state.npz")
-    state["best"]["arrays"].popitem()
+    spoil(state)
     save_state(folder / "state.npz", state)
     assert main([f"resume={folder}", "global-rounds=2"]) == 2
     error = capsys.readouterr().err
     assert "state.npz: " in error
-    assert "best: array " in error
+    assert why in error
     assert error.count("\n") == 1
 
 
