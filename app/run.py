@@ -44,6 +44,7 @@ from espalier.app.tasks.task import Task
 from espalier.app.tiers.cloud import refuse_rules_over_all_cells
 from espalier.app.tiers.edge_host import LOOK_SECONDS, EdgeRun, serve
 from espalier.app.tiers.listener import EdgeListener
+from espalier.app.tiers.remote_edge import EdgeFailed
 from espalier.app.tiers.served import assemble_served
 from espalier.app.tiers.states import OwnState
 from espalier.clients.messages.cut import as_blocks
@@ -131,7 +132,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
                 if config.resume:
                     folder.go_on_after(state.round if state else 0, config.as_dict())
                 _run_with(config, engine, task, model, federation, folder, state, progress, title, tracker)
-            except UnfitStateError as error:
+            except (UnfitStateError, EdgeFailed) as error:  # an edge may have to wait for its first request
                 raise folder.other_state(str(error)) from error
         if not any(line.get("trained") for line in folder.read_metrics()):
             message = f"{folder.path}: no client trained in any round; metrics.jsonl has the reasons"

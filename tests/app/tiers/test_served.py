@@ -141,6 +141,19 @@ def test_an_edges_state_that_is_none_stops_the_run_in_one_line(tmp_path, path, w
     assert len(lines(folder, "global")) == 1
 
 
+@pytest.mark.parametrize("edge", ["edge-0", "edge-1"])
+def test_edges_that_take_turns_with_a_state_that_is_none_stop_the_run_in_one_line(tmp_path, edge):
+    settings = SMALL | CASES["h-fedavg"] | CASES["fedbuff"] | {"async_concurrency": 1, "evaluate_every": 0}
+    folder = run_served(tmp_path / "run", **settings | {"global_rounds": 2})
+    state = load_state(folder / "state.npz")
+    state["strategies"]["edges"][edge]["momentum_vector"] = [np.zeros((3, 7, 2))]
+    save_state(folder / "state.npz", state)
+    again = settings | {"output_dir": "", "resume": str(folder), "global_rounds": 16}
+    with pytest.raises(UserError, match=f"^{re.escape(str(folder))}/state.npz: ") as error:
+        run_served(folder, **again)
+    assert "\n" not in str(error.value)
+
+
 class TwiceInProcess(ServingInProcess):
     """Each request is answered by two workers, and the first answer is lost."""
 
