@@ -30,6 +30,7 @@ from espalier.app.errors import UserError
 from espalier.app.federation import assign_edges, gather_clients, gather_devices
 from espalier.app.reports.bytes import ByteMeter
 from espalier.app.resources.planner import MovesCells, World, cells_of_clients, check_cell_size, check_deadline
+from espalier.app.resources.simulated import WirelessWorld
 from espalier.app.resources.work import Work, split_work, whole_model_work
 from espalier.app.resources.world import world_of
 from espalier.app.strategy_spec import parse_strategy
@@ -177,6 +178,8 @@ def assemble(
     make_edge = edges_here(config, task, model, profiles, world, transport_of, asynchronous)
     observers = (meter, *observers)
     topology_of = moves_of(config.availability, profiles, topology) if config.algorithm.trains_clients else None
+    if isinstance(world, WirelessWorld) and config.clients_walk:
+        topology_of = world.topology_in
     if topology_of and world:
         observers = (*observers, MovesCells(world))
     hierarchical = algorithm_over(
@@ -345,6 +348,7 @@ def planned_world(
         train=config.train,
         clock=time.monotonic if config.engine == "flower" and config.deploy.role != "cloud" else None,
         drops_out=availability.drops_out if availability else None,
+        edge_rounds=config.federation.edge_rounds,
     )
     if not (is_part and plan.resources == "measured"):  # then other edges' clients are not known here
         check_deadline(plan, rule, world)

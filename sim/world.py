@@ -11,6 +11,7 @@ from espalier.sim.cells import Cells, draw_cells
 from espalier.sim.devices import Devices, compute_joules, compute_seconds, draw_devices
 from espalier.sim.gain_quantile import gain_quantile
 from espalier.sim.radio import Radio, draw_gains, upload_joules, upload_seconds
+from espalier.sim.walks import Walk, draw_walk
 
 # Plans fill the deadline to the last bit, and their sums may round beyond it.
 DEADLINE_TOLERANCE = 1e-9
@@ -34,6 +35,12 @@ class World:
         Whether line of sight and shadowing are drawn anew for every edge round, or once for the run.
     planning_error_db : float (default: 0)
         Standard deviation of the error, in dB, with which a planner sees the gains. Drawn anew for every edge round.
+    walk : Walk, optional (default: None)
+        How clients walk. None: they stay where `cells` has them.
+    metres_per_step : float (default: 0)
+        How far they walk between two steps.
+    rounds_per_step : int (default: 1)
+        Edge rounds for which they stay where they are.
 
     Raises
     ------
@@ -47,6 +54,9 @@ class World:
     seed: int
     redraw: bool = True
     planning_error_db: float = 0.0
+    walk: Walk | None = None
+    metres_per_step: float = 0.0
+    rounds_per_step: int = 1
 
     def __post_init__(self) -> None:
         if len(self.devices) != len(self.cells.cell):
@@ -55,6 +65,12 @@ class World:
             raise ValueError(f"seed = {self.seed}: must be an integer >= 0")
         if not 0 <= self.planning_error_db < np.inf:
             raise ValueError(f"planning_error_db = {self.planning_error_db}: must be a finite number >= 0")
+
+    def cells_in(self, edge_round: int) -> Cells:
+        """Return where the clients are in an edge round, counted from 1; in round 0 as in the first."""
+        if self.walk is None:
+            return self.cells
+        return self.walk.after(max(edge_round - 1, 0) // self.rounds_per_step * self.metres_per_step)
 
     def gains(self, edge_round: int) -> np.ndarray:
         """Return the links' true gains.
@@ -78,7 +94,7 @@ class World:
         _check_round(edge_round)
         channel = edge_round if self.redraw else 0
         return draw_gains(
-            self.cells.distance_metres,
+            self.cells_in(edge_round).distance_metres,
             self.radio,
             los_rng=self._stream(b"line of sight", channel),
             shadowing_rng=self._stream(b"shadowing", channel),
@@ -129,7 +145,7 @@ class World:
         """
         return gain_quantile(
             self.observed_gains(edge_round),
-            self.cells.distance_metres,
+            self.cells_in(edge_round).distance_metres,
             self.radio,
             error_db=self.planning_error_db,
             share=late_share,
@@ -148,6 +164,8 @@ def make_world(
     min_distance_metres: float = 10.0,
     redraw: bool = True,
     planning_error_db: float = 0.0,
+    metres_per_step: float = 0.0,
+    rounds_per_step: int = 1,
     **parameters: Any,
 ) -> World:
     """Draw a world; positions, devices, channel and planning error follow the seed independently of each other.
@@ -164,6 +182,8 @@ def make_world(
         See `World`.
     planning_error_db : float (default: 0)
         See `World`.
+    metres_per_step, rounds_per_step : float and int (default: 0 and 1)
+        See `World`; with 0 metres clients stay where they are, else each walks in a direction that is drawn.
     **parameters : Any
         Parameters of `espalier.sim.radio.Radio` and ranges of `espalier.sim.devices.draw_devices`, by their names.
 
@@ -177,7 +197,10 @@ def make_world(
     radio = {field.name: parameters.pop(field.name) for field in fields(Radio) if field.name in parameters}
     cells = draw_cells(clients_per_cell, seed, radius_metres=radius_metres, min_distance_metres=min_distance_metres)
     devices = draw_devices(len(cells.cell), seed, **parameters)
-    return World(cells, Radio(**radio), devices, seed, redraw, planning_error_db)
+    walk = draw_walk(cells, seed) if metres_per_step else None
+    return World(
+        cells, Radio(**radio), devices, seed, redraw, planning_error_db, walk, metres_per_step, rounds_per_step
+    )
 
 
 @dataclass(frozen=True, eq=False)

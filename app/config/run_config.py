@@ -109,9 +109,14 @@ class RunConfig(Section):
         return self.algorithm.is_flat(self.federation.num_edges)
 
     @property
+    def clients_walk(self) -> bool:
+        """True where clients of the radio world move to other edges, as they walk."""
+        return bool(self.rule and self.plan.resources == "simulated" and self.radio.speed_metres_per_second)
+
+    @property
     def has_clients_in_workers(self) -> bool:
         """True where workers of Ray run clients, one by one; else they run edges with all of their clients."""
-        return self.engine == "ray" and (self.is_flat or bool(self.availability.moves))
+        return self.engine == "ray" and (self.is_flat or self.clients_walk or bool(self.availability.moves))
 
     @property
     def edges(self) -> int:

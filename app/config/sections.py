@@ -321,6 +321,8 @@ class RadioWorld(Section):
     """Of the base stations' receivers."""
     planning_error_db: Annotated[float, Field(ge=0, le=60)] = 0.0
     """Standard deviation of the channel gains that plans are made with from the true ones."""
+    speed_metres_per_second: Annotated[float, Field(ge=0, le=1000)] = 0.0
+    """Speed at which clients walk, each straight on; the nearest base station's edge is theirs."""
     cycles_per_bit: Annotated[Range, numbers_within(1e-6, 1e9, "25-40")] = Range(25, 40, "25-40")
     """CPU cycles per bit of training data: a number, or a range that devices draw theirs from."""
     max_frequency_hz: Annotated[Range, numbers_within(1.0, 1e12, "1.2e9-2e9")] = Range(1.2e9, 2e9, "1.2e9-2e9")

@@ -256,21 +256,27 @@ def _check_availability(config: RunConfig) -> None:
 
 def _check_moves(config: RunConfig) -> None:
     """Refuse clients that move between edges where there are none, where they are others' or in different rounds."""
-    given, plan, why = config.availability.moves, config.plan, ""
-    if not (given and config.algorithm.trains_clients):
+    given, plan = config.availability.moves, config.plan
+    if not config.algorithm.trains_clients or not (given or config.clients_walk):
         return
+    key, still = "radio.speed-metres-per-second", "0.0"
+    if given:
+        key, still = "availability.moves", "''"
+    why = ""
     if config.is_flat:
         why = f"{config.algorithm.name} without edges"
+    elif given and config.clients_walk:
+        why = f"radio.speed-metres-per-second = {config.radio.speed_metres_per_second}, by which clients move"
     elif config.deploy.role != "server":
         why = f"deploy.role = {config.deploy.role!r}: each host has its own clients"
     elif config.asynchrony.mode != "off":
         why = f"async.mode = {config.asynchrony.mode!r}, where edges are in different rounds"
-    elif config.rule and config.rule.selects_a_number and (plan.value.text != "uniform" or plan.battery_joules):
-        books = {"plan.battery-joules": plan.battery_joules} if plan.battery_joules else {"plan.value": plan.value.text}
-        ((key, value),) = books.items()
-        why = f"{key} = {value!r}: an edge plans by what it has seen of its clients, and others have not"
+    elif config.rule and config.rule.selects_a_number and plan.battery_joules:
+        why = f"plan.battery-joules = {plan.battery_joules}: an edge knows what a client spent there alone"
+    elif config.rule and config.rule.selects_a_number and plan.value.text != "uniform":
+        why = f"plan.value = {plan.value.text!r}: an edge knows what it has seen of a client alone"
     if why:
-        raise bad_value("availability.moves", given, f"'' for {why}")
+        raise bad_value(key, config.as_dict()[key], f"{still} for {why}")
 
 
 def _check_clock(config: RunConfig) -> None:

@@ -56,7 +56,7 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     if algorithm.splits and not config.split.tail_layer.is_none:
         yield ("split.label-policy",), f"with tail-layer = {config.split.tail_layer.text!r} no label leaves a client"
     by_messages = config.split.execution == "messages" or config.split.transport == "stream"
-    moves = "with availability.moves engine = 'ray' runs no edge as a whole"
+    moves = "where clients move between edges engine = 'ray' runs no edge as a whole"
     in_workers = f"{name} has no edges that engine = 'ray' could run as a whole" if config.is_flat else moves
     if config.engine == "flower":
         yield ("stack",), "engine = 'flower' runs every client by itself"
@@ -126,6 +126,7 @@ def _plan_without_use(config: RunConfig, rule: PlanRule) -> Iterable[tuple[Itera
     elif not config.algorithm.adds_gradients:
         yield ("plan.divide-by-arrived",), f"edges of {name} add up no gradients"
     if config.plan.resources == "measured":
+        yield ("radio.speed-metres-per-second",), "plan.resources = 'measured': nobody's place is known"
         yield ("plan.spare",), "plan.resources = 'measured': an edge waits for all whom it selects, or the deadline"
         yield ("plan.late-share",), "plan.resources = 'measured': the error of measured links is not known"
     elif not config.radio.planning_error_db:

@@ -39,6 +39,8 @@ class WirelessWorld(World):
         Numbers that an example consists of.
     drops_out : Callable[[int, int], bool], optional (default: None)
         Says of a client and an edge round whether its result never comes. None: all come.
+    edge_rounds : int (default: 1)
+        Edge rounds of a global round: clients that walk do so between global rounds, for as long as all deadlines.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class WirelessWorld(World):
         values_per_example: int,
         num_examples: Sequence[int],
         drops_out: Callable[[int, int], bool] | None = None,
+        edge_rounds: int = 1,
     ) -> None:
         cells = np.array([cell_of[client] for client in sorted(cell_of)])
         super().__init__(plan, rule, seed, topology, client_of, cells, work, num_examples)
@@ -65,12 +68,15 @@ class WirelessWorld(World):
             radius_metres=radio.cell_radius_metres,
             redraw=radio.fading == "redrawn",
             planning_error_db=radio.planning_error_db,
+            metres_per_step=radio.speed_metres_per_second * plan.deadline_seconds * edge_rounds,
+            rounds_per_step=edge_rounds,
             bandwidth_hz=radio.bandwidth_hz,
             noise_figure_db=radio.noise_figure_db,
             **ranges,
         )
         self.clock = Clock(topology)
         self._drops_out = drops_out
+        self._edge_rounds = edge_rounds
         self._results = self._late_results = 0
         examples = np.array(num_examples, dtype=np.float64)[:, np.newaxis]
         self._cycles = examples * BITS_PER_INPUT * values_per_example * self._cycles_per_bit[:, np.newaxis] * work.share
@@ -83,6 +89,14 @@ class WirelessWorld(World):
     def everybody(self) -> np.ndarray:
         """Numbers of the clients in all cells."""
         return np.arange(len(self._cell))
+
+    def topology_in(self, number: int) -> dict[str, list[int]]:
+        """Return the nodes of each edge in a global round, from 1: those whose nearest base station is that edge's."""
+        cell = self.world.cells_in((number - 1) * self._edge_rounds + 1).cell[self._place]
+        node_of = sorted((client, node_id) for node_id, client in self._client_of.items())
+        return {
+            name: [node_id for client, node_id in node_of if cell[client] == own] for own, name in enumerate(self.edges)
+        }
 
     def problem(self, server_round: int, clients: np.ndarray, previous: np.ndarray | None, seed: int) -> Problem:
         """Return the problem of some clients in an edge round, by the channel that the planner sees."""

@@ -28,6 +28,7 @@ def world_of(
     train: Train,
     clock: Callable[[], float] | None = None,
     drops_out: Callable[[int, int], bool] | None = None,
+    edge_rounds: int = 1,
 ) -> World:
     """Return what plans are made for: the clients' measurements, or the simulated radio world.
 
@@ -51,7 +52,7 @@ def world_of(
         Says what an example is, and whether the data grow.
     clock : Callable[[], float], optional (default: None)
         By which measured devices keep the deadline; None: they take turns, or run elsewhere.
-    drops_out : Callable[[int, int], bool], optional (default: None)
+    drops_out, edge_rounds
         As for `WirelessWorld`.
     """
     client_of = {profile.node_id: profile.partition_id for profile in profiles}
@@ -59,7 +60,20 @@ def world_of(
     if plan.resources == "measured":
         return MeasuredWorld(plan, rule, seed, topology, client_of, cell_of, work, profiles, examples, clock)
     values = sum(tensor.numel() for tensor in tensors_of(task.example_input()))
-    return WirelessWorld(plan, radio, rule, seed, topology, client_of, cell_of, work, values, examples, drops_out)
+    return WirelessWorld(
+        plan,
+        radio,
+        rule,
+        seed,
+        topology,
+        client_of,
+        cell_of,
+        work,
+        values,
+        examples,
+        drops_out=drops_out,
+        edge_rounds=edge_rounds,
+    )
 
 
 def examples_of_local_rounds(train: Train, grows: bool, num_examples: Sequence[int]) -> list[int]:

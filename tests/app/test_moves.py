@@ -1,10 +1,14 @@
 """Clients that move to another edge: the run is the library's with the same moves, on every engine, resumed too."""
 
+import json
+
 import numpy as np
 import pytest
 
 from espalier.app.command_line import main
 from espalier.app.errors import UserError
+from espalier.sim.cells import draw_cells
+from espalier.sim.walks import draw_walk
 from tests.app.assembling import config_of
 from tests.app.runs import lines, run_app, same_weights, summary
 from tests.app.tiers.test_served import same_runs
@@ -109,6 +113,34 @@ def test_a_client_in_the_radio_world_is_planned_for_in_its_new_cell(tmp_path):
     assert np.isclose(summary(folder)["energy_joules"]["total"], lines(folder, "global")[-1]["energy_joules"]["so_far"])
 
 
+WALKING = SMALL | CASES["rawhfl"] | {"algorithm": "rawhfl", "speed_metres_per_second": 2.0, "global_rounds": 4}
+
+
+def test_clients_that_walk_are_under_the_edge_of_the_nearest_base_station(tmp_path):
+    whole = run_app(tmp_path / "whole", **WALKING)
+    described = json.loads((whole / "world.json").read_text())
+    start = draw_cells([3, 3], 0)
+    walk, moved = draw_walk(start, 0), set()
+    np.testing.assert_allclose([c["x_metres"] for c in described["clients"]], start.x_metres)
+    for line in lines(whole, "edge"):
+        there = walk.after(2.0 * 150.0 * 2 * (line["round"] - 1))
+        own = {client for client in range(6) if there.cell[client] == int(line["edge"][-1])}
+        moved |= {client for client in own if start.cell[client] != int(line["edge"][-1])}
+        for plan in line["plans"]:
+            assert set(plan["eligible"]) <= own
+            assert plan["selected"] or not own or not plan["eligible"]
+    assert moved
+    half = run_app(tmp_path / "half", **WALKING | {"global_rounds": 2})
+    assert main([f"resume={half}", "global-rounds=4"]) == 0
+    assert same_weights(whole, half)
+    assert [line["plans"] for line in lines(whole, "edge")] == [line["plans"] for line in lines(half, "edge")]
+
+
+def test_clients_that_stand_still_change_no_bit(tmp_path):
+    still = run_app(tmp_path / "still", **WALKING | {"speed_metres_per_second": 0.0, "global_rounds": 1})
+    assert same_weights(still, run_app(tmp_path / "first", **WALKING | {"global_rounds": 1}))
+
+
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
@@ -131,7 +163,8 @@ def test_a_file_of_no_moves_is_refused_with_its_line(tmp_path, capsys, rows, why
     [
         ({"algorithm": "fedavg"}, "'' for fedavg without edges"),
         ({"async_mode": "fedbuff"}, "'' for async.mode = 'fedbuff', where edges are in different rounds"),
-        ({"algorithm": "rawhfl", "plan_value": "age"}, "'' for plan.value = 'age': an edge plans by what it has seen"),
+        ({"algorithm": "rawhfl", "plan_value": "age"}, "'' for plan.value = 'age': an edge knows what it has seen"),
+        ({"algorithm": "rawhfl", "speed_metres_per_second": 1.0}, "'' for radio.speed-metres-per-second = 1.0, by"),
         ({"role": "cloud", "engine": "flower"}, "'' for deploy.role = 'cloud': each host has its own clients"),
     ],
 )
