@@ -4,6 +4,7 @@ import csv
 import json
 import sys
 from pathlib import Path
+from statistics import fmean, pstdev
 
 import pytest
 
@@ -114,3 +115,38 @@ def test_the_page_has_what_m2_takes_and_gives_with_one_local_round():
     assert f"the share is {three('.2f', shares[1])}." in page
     published = PAPER["H-FedAvg-M2"].joules / PAPER["H-FedAvg-UB"].joules
     assert f"the paper has {published:.2f} of its UB" in page
+
+
+def test_one_slot_per_edge_round_changes_no_figure_by_more_than_the_spread_over_seeds():
+    page = " ".join((ROOT / "docs/video-caching.md").read_text().split())
+    one, four = (read_record(ROOT / f"docs/{name}.csv") for name in ("rawhfl-one-slot-runs", "rawhfl-runs"))
+    for table, row in ((table, row) for table in (2, 3, 4) for row in ("RawHFL Z=4", "Top-Popular")):
+        own, others = (
+            [result.accuracy for run, result in runs.items() if run[:2] == (table, row)] for runs in (one, four)
+        )
+        seeds = range(len(own))
+        assert sorted(run.seed for run in one if run[:2] == (table, row)) == list(seeds)
+        difference = abs(fmean(own) - fmean(others[: len(own)]))
+        assert difference < max(pstdev(own), pstdev(others))
+        for seed in seeds:
+            run = Run(table, row, seed)
+            assert (one[run].joules is None) == (four[run].joules is None) == (row == "Top-Popular")
+            assert one[run].joules is None or f"{one[run].joules:.2f}" == f"{four[run].joules:.2f}"
+    for table in (2, 3):
+        for row in ("RawHFL Z=4", "Top-Popular"):
+            assert spread([one[Run(table, row, seed)].accuracy for seed in range(3)], 4) in page
+    for row in ("RawHFL Z=4", "Top-Popular"):
+        assert f"{one[Run(4, row, 0)].accuracy:.4f} instead of {four[Run(4, row, 0)].accuracy:.4f}" in page
+    over_clients = [[r.over_clients for run, r in one.items() if run[:2] == (t, "RawHFL Z=4")] for t in (2, 3, 4)]
+    first, second, third = (f"{fmean(values):.4f}" for values in over_clients)
+    assert f"standard deviations are {first}, {second} and {third}" in page
+
+
+def test_the_sweep_with_one_slot_differs_in_that_alone():
+    rows = [
+        read_sweep([str(ROOT / f"experiments/{name}.toml") for name in ("rawhfl-table2", f"sweeps/{rows}")])
+        for rows in ("rawhfl-rows", "rawhfl-one-slot-rows")
+    ]
+    four, one = ({run.chosen["case"]: dict(run.settings) for run in planned_runs(sweep)} for sweep in rows)
+    for case, settings in one.items():
+        assert settings == four[case] | {"caching.slots-per-edge-round": 1}
