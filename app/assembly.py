@@ -44,7 +44,7 @@ from espalier.app.tiers.edge_host import whole_radio_world
 from espalier.app.tiers.wire import Counted
 from espalier.clients.messages.cut import Cut, as_blocks
 from espalier.clients.messages.lanes import Lanes
-from espalier.strategies import Guard, Hierarchical, Profile, ask_to_measure
+from espalier.strategies import Guard, Hierarchical, Profile, ask_to_measure, asking
 from espalier.strategies.randomness import derived_seed
 from espalier.strategies.split.fused import FusedTransport
 from espalier.strategies.split.transports import Transport
@@ -177,15 +177,24 @@ def assemble(
     asynchronous = None if config.deploy.role == "edge" else asynchrony_of(config, topology, client_of, world)
     make_edge = edges_here(config, task, model, profiles, world, transport_of, asynchronous)
     observers = (meter, *observers)
-    topology_of = moves_of(config.availability, profiles, topology) if config.algorithm.trains_clients else None
-    if isinstance(world, WirelessWorld) and config.clients_walk:
-        topology_of = world.topology_in
+    topology_of = who_is_where(config, grid, profiles, topology, world)
     if topology_of and world:
         observers = (*observers, MovesCells(world))
     hierarchical = algorithm_over(
         config, federation, make_edge, topology, client_of, observers, asynchronous, topology_of=topology_of
     )
     return Federation(profiles, client_of, hierarchical, meter, world, asynchronous, topology_of)
+
+
+def who_is_where(
+    config: RunConfig, grid: Grid, profiles: Sequence[Profile], topology: Topology, world: World | None
+) -> TopologyOf | None:
+    """Return who is under each edge in a global round; None where nobody moves."""
+    if "deploy.nodes-move" in config.movers:
+        return asking(grid, topology, profiles, timeout_seconds=config.deploy.reply_timeout or None)
+    if isinstance(world, WirelessWorld) and config.clients_walk:
+        return world.topology_in
+    return moves_of(config.availability, profiles, topology) if config.movers else None
 
 
 def asynchrony_of(

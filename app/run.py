@@ -127,7 +127,8 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         with lost_grid_as_user_error(folder.path), unwritable_as_user_error(folder.path), interrupted_in(folder.path):
             try:
                 if state:
-                    check_same_edges(state.edges, federation.edges)
+                    moves = "deploy.nodes-move" in config.movers
+                    (check_edges_for_moves if moves else check_same_edges)(state.edges, federation.edges)
                     take_back(state, federation.hierarchical, engine, federation.world)
                 if config.resume:
                     folder.go_on_after(state.round if state else 0, config.as_dict())
@@ -335,15 +336,41 @@ def check_same_edges(before: Mapping[str, Sequence[int]], now: Mapping[str, Sequ
     UnfitStateError
         If the clients are others.
     """
-    edge_before = {client: edge for edge, clients in before.items() for client in clients}
-    edge_now = {client: edge for edge, clients in now.items() for client in clients}
-    if edge_before.keys() != edge_now.keys():
-        raise UnfitStateError("edges: it is of other clients")
+    edge_before, edge_now = _edges_of_same_clients(before, now)
     for client, edge in sorted(edge_now.items()):
         if edge != edge_before[client]:
             raise UserError(
                 f"client {client} is at edge {edge!r}: allowed is {edge_before[client]!r}, as before resume"
             )
+
+
+def check_edges_for_moves(before: Mapping[str, Sequence[int]], now: Mapping[str, Sequence[int]]) -> None:
+    """Refuse other edges, or clients, than those of the run to resume, where clients may be at another edge.
+
+    Raises
+    ------
+    UserError
+        If an edge is new, or is gone, since all of its clients have left.
+    UnfitStateError
+        If the clients are others.
+    """
+    edge_before, edge_now = _edges_of_same_clients(before, now)
+    edges = ", ".join(before)
+    for client, edge in sorted(edge_now.items()):
+        if edge not in before:
+            raise UserError(f"client {client} is at edge {edge!r}: allowed is one of {edges}, as before resume")
+    if gone := sorted(set(edge_before.values()) - set(edge_now.values())):
+        raise UserError(f"no client names the edge {gone[0]!r}: allowed is one or more at each of {edges} to resume")
+
+
+def _edges_of_same_clients(
+    before: Mapping[str, Sequence[int]], now: Mapping[str, Sequence[int]]
+) -> tuple[dict[int, str], dict[int, str]]:
+    edge_before = {client: edge for edge, clients in before.items() for client in clients}
+    edge_now = {client: edge for edge, clients in now.items() for client in clients}
+    if edge_before.keys() != edge_now.keys():
+        raise UnfitStateError("edges: it is of other clients")
+    return edge_before, edge_now
 
 
 @contextmanager

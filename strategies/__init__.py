@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .place import Observer
     from .resource_aware import ResourceAware, Resources
     from .screening import Failure
-    from .topology import ask_profiles, ask_to_measure, group_by_edge, moving, wait_for_nodes
+    from .topology import ask_profiles, ask_to_measure, asking, group_by_edge, moving, wait_for_nodes
 
 __all__ = [
     "AccumulatedGradients",
@@ -46,6 +46,7 @@ __all__ = [
     "UpdateGuard",
     "ask_profiles",
     "ask_to_measure",
+    "asking",
     "group_by_edge",
     "moving",
     "wait_for_nodes",
@@ -64,7 +65,7 @@ _MODULES = {
     "place": ("Observer",),
     "resource_aware": ("ResourceAware", "Resources"),
     "screening": ("Failure",),
-    "topology": ("ask_profiles", "ask_to_measure", "group_by_edge", "moving", "wait_for_nodes"),
+    "topology": ("ask_profiles", "ask_to_measure", "asking", "group_by_edge", "moving", "wait_for_nodes"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -181,3 +181,52 @@ def moving(topology: Topology, node_ids: Sequence[int], moves: Iterable[tuple[in
         return members
 
     return topology_of
+
+
+def asking(
+    grid: Grid, topology: Topology, profiles: Sequence[Profile], *, timeout_seconds: float | None = 600.0
+) -> TopologyOf:
+    """Return the topology of each global round, for `Hierarchical(topology_of=...)`, as the nodes themselves name it.
+
+    Before the second global round that is run, and each later one, all connected nodes are asked for their profile. Who
+    names another edge of the run moves there; whoever names none, or gives no answer, stays.
+
+    Parameters
+    ----------
+    grid : Grid
+        Carries the messages.
+    topology : Mapping[str, Sequence[int]]
+        Where the nodes are in the first of the rounds.
+    profiles : Sequence[Profile]
+        All of them, in client order. A node that says that it is another client stays where it was.
+    timeout_seconds : float, optional (default: 600)
+        How long to wait for the answers; None waits for ever.
+    """
+    number_of = {profile.node_id: profile.partition_id for profile in profiles}
+    edge_of = {node_id: edge for edge, members in topology.items() for node_id in members}
+    unknown: set[tuple[int, str]] = set()
+    latest = 0  # the round that `edge_of` is for
+
+    def ask_all() -> None:
+        same = ask_profiles(
+            grid,
+            number_of.keys() & grid.get_node_ids(),  # who is away would be waited for
+            timeout_seconds=timeout_seconds,
+            is_good=lambda profile: number_of[profile.node_id] == profile.partition_id,
+        )
+        for profile in same:
+            if profile.edge in topology:
+                edge_of[profile.node_id] = profile.edge
+            elif profile.edge and (place := (profile.node_id, profile.edge)) not in unknown:
+                unknown.add(place)
+                text = "node %d stays under %s: it names the edge %r, and this run has %s"
+                logger.warning(text, profile.node_id, edge_of[profile.node_id], profile.edge, ", ".join(topology))
+
+    def topology_of(server_round: int) -> Topology:
+        nonlocal latest
+        if latest and server_round > latest:
+            ask_all()
+        latest = max(latest, server_round)
+        return {edge: [n for n in number_of if edge_of[n] == edge] for edge in topology}
+
+    return topology_of

@@ -114,9 +114,21 @@ class RunConfig(Section):
         return bool(self.rule and self.plan.resources == "simulated" and self.radio.speed_metres_per_second)
 
     @property
+    def movers(self) -> dict[str, str]:
+        """The keys by which clients move from one edge to another, each with the value without moves."""
+        if not self.algorithm.trains_clients:
+            return {}
+        given = {
+            ("availability.moves", "''"): self.availability.moves,
+            ("radio.speed-metres-per-second", "0.0"): self.clients_walk,
+            ("deploy.nodes-move", "false"): self.deploy.nodes_move and self.engine == "flower",
+        }
+        return {key: still for (key, still), moves in given.items() if moves}
+
+    @property
     def has_clients_in_workers(self) -> bool:
         """True where workers of Ray run clients, one by one; else they run edges with all of their clients."""
-        return self.engine == "ray" and (self.is_flat or self.clients_walk or bool(self.availability.moves))
+        return self.engine == "ray" and (self.is_flat or bool(self.movers))
 
     @property
     def edges(self) -> int:

@@ -452,6 +452,8 @@ class Deploy(Section):
     """Seconds that an edge waits for its clients' answers; 0 waits for ever."""
     wait_for_nodes: NotNegative = 20
     """Seconds to wait for num-clients SuperNodes before giving up."""
+    nodes_move: bool = False
+    """Ask the SuperNodes before every global round which edge they name; who names another one moves there."""
 
 
 class Report(Section):

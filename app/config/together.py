@@ -256,17 +256,14 @@ def _check_availability(config: RunConfig) -> None:
 
 def _check_moves(config: RunConfig) -> None:
     """Refuse clients that move between edges where there are none, where they are others' or in different rounds."""
-    given, plan = config.availability.moves, config.plan
-    if not config.algorithm.trains_clients or not (given or config.clients_walk):
+    plan, movers = config.plan, config.movers
+    if not movers:
         return
-    key, still = "radio.speed-metres-per-second", "0.0"
-    if given:
-        key, still = "availability.moves", "''"
-    why = ""
+    (key, still), why = next(iter(movers.items())), ""
     if config.is_flat:
         why = f"{config.algorithm.name} without edges"
-    elif given and config.clients_walk:
-        why = f"radio.speed-metres-per-second = {config.radio.speed_metres_per_second}, by which clients move"
+    elif others := list(movers)[1:]:
+        why = f"{others[0]} = {config.as_dict()[others[0]]}, by which clients move"
     elif config.deploy.role != "server":
         why = f"deploy.role = {config.deploy.role!r}: each host has its own clients"
     elif config.asynchrony.mode != "off":

@@ -4,12 +4,16 @@ import json
 
 import numpy as np
 import pytest
+from flwr.app import ArrayRecord
 
+from espalier.app.assembly import checked_task
+from espalier.app.client import app
 from espalier.app.command_line import main
 from espalier.app.errors import UserError
+from espalier.app.run import check_edges_for_moves
 from espalier.sim.cells import draw_cells
 from espalier.sim.walks import draw_walk
-from tests.app.assembling import config_of
+from tests.app.assembling import config_of, engine_of, federation_of
 from tests.app.runs import lines, run_app, same_weights, summary
 from tests.app.tiers.test_served import same_runs
 
@@ -172,3 +176,50 @@ def test_where_nobody_can_move_it_is_refused(settings, why):
     with pytest.raises(UserError) as refused:
         config_of(**SMALL | settings, availability_moves="moves.csv")
     assert str(refused.value).startswith(f"availability.moves = 'moves.csv': allowed is {why}")
+
+
+def test_on_machines_clients_move_to_the_edge_that_their_nodes_name_to_the_bit(tmp_path):
+    named = {}
+
+    def naming(message, context):
+        context.node_config["edge-name"] = named.get(context.node_config["partition-id"], "")
+        return app(message, context)
+
+    settings = SMALL | {"algorithm": "h-fedavg", "engine": "flower", "edge_rounds": 2}
+    models = []
+    for own in ({"nodes_move": True}, moves(tmp_path, *MOVES)):
+        named.clear()
+        config = config_of(**settings | own)
+        engine = engine_of(config, client_app=naming)
+        federation = federation_of(config, engine.grid)
+        _, model = checked_task(config)
+        rounds = federation.hierarchical.rounds(engine.grid, ArrayRecord(model.state_dict()), 3)
+        models.append([])
+        for number in range(1, 4):
+            named |= {client: edge for client, start, edge in MOVES if start == number}
+            models[-1].append(next(rounds).arrays)
+        assert federation.edges == {"edge-0": [1, 2, 4], "edge-1": [0, 3, 5]} == federation.edges_in(3)
+    for ours, other in zip(*models, strict=True):
+        assert all(np.array_equal(ours[key].numpy(), other[key].numpy()) for key in other)
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        ({"west": [1], "east": [0, 2]}, None),
+        ({"west": [1], "east": [2], "south": [0]}, "client 0 is at edge 'south': allowed is one of west, east"),
+        ({"west": [0, 1, 2]}, "no client names the edge 'east': allowed is one or more at each of west, east"),
+    ],
+)
+def test_a_run_whose_nodes_have_moved_is_resumed_if_it_has_the_same_edges(now, why):
+    before = {"west": [0, 1], "east": [2]}
+    if why is None:
+        check_edges_for_moves(before, now)
+        return
+    with pytest.raises(UserError, match=why):
+        check_edges_for_moves(before, now)
+
+
+def test_where_nodes_can_not_move_their_key_is_refused():
+    with pytest.raises(UserError, match=r"deploy.nodes-move = True: allowed is false for fedavg without edges"):
+        config_of(**SMALL, algorithm="fedavg", nodes_move=True, engine="flower")

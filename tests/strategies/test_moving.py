@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from espalier.clients.profile import profile_reply
 from espalier.sim.in_process_grid import InProcessGrid
-from espalier.strategies import Hierarchical, ask_profiles, moving
+from espalier.strategies import Hierarchical, ask_profiles, asking, group_by_edge, moving
 from espalier.strategies.asynchronous import AsynchronousHierarchical
 from tests.strategies.toys import (
     average,
@@ -19,6 +19,7 @@ from tests.strategies.toys import (
     local_step,
     to_numpy,
     to_record,
+    toy_app,
     toy_grid,
     toy_topology,
 )
@@ -229,6 +230,42 @@ def test_moving_is_a_function_of_the_round():
         {"a": [8], "b": [7, 5]},
         {"a": [5, 8], "b": [7]},
     ]
+
+
+def test_nodes_that_are_asked_move_as_they_say_to_the_bit(caplog):
+    named = {}
+    app = toy_app()
+
+    def naming(message, context):
+        i = int(context.node_config["partition-id"])
+        if message.metadata.message_type != "query.profile":
+            return app(message, context)
+        if named.get(i) == "silent":
+            raise RuntimeError("it can't be asked")
+        number = 5 if named.get(i) == "another" else i
+        edge = "edge-0" if number != i else named.get(i, "")
+        return profile_reply(message, partition_id=number, num_train_examples=examples_of(i), edge_name=edge)
+
+    ours = Moves((2, 4, 0), (4, 0, 1), (4, 4, 1))
+    expected = ours.run(5)
+    grid = InProcessGrid(naming, 6)
+    profiles = ask_profiles(grid)
+    start = group_by_edge(profiles, 2)
+    strategy = Hierarchical(
+        FedAvg(**ANY), of_any_size, start, topology_of=asking(grid, start, profiles, timeout_seconds=None)
+    )
+    # What they name from a round on. Who is silent, calls itself another or names no edge of the run stays.
+    names = {2: {4: "edge-0"}, 3: {4: "", 3: "silent"}, 4: {0: "edge-1", 4: "edge-1", 3: "another", 1: "far"}}
+    with caplog.at_level(logging.INFO, logger="espalier"):
+        rounds = strategy.rounds(grid, to_record(initial()), 5)
+        for number in range(1, 6):
+            named |= names.get(number, {})
+            assert same(next(rounds).arrays, expected[number - 1].arrays)
+    assert [ours.client[n] for n in ours.strategy.topology["edge-1"]] == [0, 3, 4, 5]
+    node = {profile.partition_id: profile.node_id for profile in profiles}
+    far = f"node {node[1]} stays under edge-0: it names the edge 'far', and this run has edge-0, edge-1"
+    assert caplog.messages.count(far) == 1
+    assert f"round 2: {node[4]} moves from edge-1 to edge-0" in caplog.messages
 
 
 @pytest.mark.parametrize(
