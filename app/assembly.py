@@ -299,9 +299,9 @@ def algorithm_over(
             make_edge,
             topology,
             is_flat=config.is_flat,
-            over_edges=asynchronous.over_edges if asynchronous and not config.is_flat else Hierarchical,
+            over_edges=asynchronous.over_edges if asynchronous else Hierarchical,
             seed=config.seed,
-            evaluate_every=asynchronous.evaluate_every(every) if asynchronous else every,
+            evaluate_every=0 if asynchronous and asynchronous.is_timed else every,  # clients may be at work
             observers=observers,
             guard=Guard(config.guard.mode, config.guard.update_norm, config.guard.activation_norm),
             node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",
@@ -412,7 +412,7 @@ def edges_here(
             )
         )
 
-    make_edge: MakeEdge = asynchronous.over_clients(make) if asynchronous and config.is_flat else make
+    make_edge: MakeEdge = asynchronous.edges(make) if asynchronous else make
     if world and config.rule:
         from_cloud = algorithm.strategy_key == federation.cloud_strategy.key
         spec = federation.cloud_strategy if from_cloud else federation.edge_strategy

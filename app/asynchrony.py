@@ -1,9 +1,10 @@
 """An asynchronous tier of a run: when it aggregates, its clock, and how long edges and clients take."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from flwr.serverapp.strategy import Strategy
 
@@ -18,6 +19,7 @@ from espalier.strategies.asynchronous import (
     AsynchronousEdge,
     AsynchronousHierarchical,
     AsynchronousTier,
+    Clock,
     FedAsync,
     FedBuff,
     Mode,
@@ -31,16 +33,15 @@ from espalier.strategies.asynchronous import (
     polynomial,
 )
 from espalier.strategies.outcomes import EVERYBODY
+from espalier.strategies.topology import Topology
 
 
 @dataclass(frozen=True)
-class AsynchronousRun:
-    """The tier of a run that waits for nobody.
+class Paces:
+    """How long clients and edges take.
 
     Parameters
     ----------
-    tier : AsynchronousTier
-        Over edges, or over the clients of a flat algorithm.
     clients : Mapping[int, int]
         Client number by node id, in client order.
     seconds : ClientSeconds, optional
@@ -49,43 +50,19 @@ class AsynchronousRun:
         Has the plans.
     edge_rounds : int
         Edge rounds of an edge's part.
-    is_timed : bool
-        Whether the clock shows how long somebody takes.
     """
 
-    tier: AsynchronousTier
     clients: Mapping[int, int]
     seconds: ClientSeconds | None
     world: World | None
     edge_rounds: int
-    is_timed: bool = False
 
-    def evaluate_every(self, given: int) -> int:
-        """Return in how many rounds clients evaluate the model: where they may be at work, after the last alone."""
-        return 0 if self.is_timed else given
-
-    def over_clients(self, make_edge: MakeEdge) -> MakeEdge:
-        """Return what makes the one group of a flat algorithm."""
-
-        def make(name: str, size: int) -> Strategy | EdgeRounds:
-            edge = make_edge(name, size)
-            assert isinstance(edge, Strategy)
-            pace = None if self.is_timed else self.seconds_of_client
-            return AsynchronousEdge(edge, tuple(self.clients), self.tier, pace)
-
-        return make
-
-    def over_edges(self, *arguments: Any, **options: Any) -> Hierarchical:
-        """Return edges under a cloud that does not wait for them; parameters as of `Hierarchical`."""
-        pace = None if self.is_timed else self.seconds_of_edge
-        return AsynchronousHierarchical(*arguments, tier=self.tier, pace=pace, **options)
-
-    def seconds_of_client(self, node_id: int, number: int) -> float:
+    def of_client(self, node_id: int, number: int) -> float:
         """Return what a client takes for its round of a number."""
         assert self.seconds is not None
         return self.seconds.of(self.clients[node_id], number)
 
-    def seconds_of_edge(self, name: str, number: int, outcome: EdgeOutcome) -> Taken:
+    def of_edge(self, name: str, number: int, outcome: EdgeOutcome) -> Taken:
         """Return what an edge took: in each edge round it waits for the slowest of those it asked."""
         rounds = range((number - 1) * self.edge_rounds + 1, number * self.edge_rounds + 1)
         if self.seconds is None:
@@ -100,10 +77,169 @@ class AsynchronousRun:
         return Taken(seconds, client_seconds)
 
 
+class AsynchronousRun(Protocol):
+    """The tier of a run that waits for nobody."""
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the clock shows how long somebody takes."""
+
+    def edges(self, make_edge: MakeEdge) -> MakeEdge:
+        """Return what makes the run's edges, of what makes those that wait."""
+
+    def over_edges(self, *arguments: Any, **options: Any) -> Hierarchical:
+        """Return the cloud over them; parameters as of `Hierarchical`."""
+
+    def end_round(self) -> dict[str, Any]:
+        """Return what is reported of a global round that is over."""
+
+
+@dataclass(frozen=True)
+class AsynchronousClients:
+    """A flat algorithm that does not wait for its clients.
+
+    Parameters
+    ----------
+    tier : AsynchronousTier
+        Over all clients.
+    paces : Paces
+        How long they take.
+    is_timed : bool
+        Whether the clock shows that.
+    """
+
+    tier: AsynchronousTier
+    paces: Paces
+    is_timed: bool
+
+    def edges(self, make_edge: MakeEdge) -> MakeEdge:
+        """Return what makes the one group of clients."""
+        return not_waiting(make_edge, lambda name: (tuple(self.paces.clients), self.tier), self.paces, self.is_timed)
+
+    def over_edges(self, *arguments: Any, **options: Any) -> Hierarchical:
+        """Return a cloud that waits."""
+        return Hierarchical(*arguments, **options)
+
+    def end_round(self) -> dict[str, Any]:
+        """Return the time and the tier's figures."""
+        return {**self.tier.clock.figures(), "async": self.tier.take_report()}
+
+
+@dataclass(frozen=True)
+class AsynchronousCloud:
+    """A cloud that does not wait for its edges.
+
+    Parameters
+    ----------
+    tier : AsynchronousTier
+        Over the edges.
+    paces : Paces
+        How long they take.
+    is_timed : bool
+        Whether the clock shows that.
+    """
+
+    tier: AsynchronousTier
+    paces: Paces
+    is_timed: bool
+
+    def edges(self, make_edge: MakeEdge) -> MakeEdge:
+        """Return what makes edges that wait."""
+        return make_edge
+
+    def over_edges(self, *arguments: Any, **options: Any) -> Hierarchical:
+        """Return the cloud over them."""
+        pace = None if self.is_timed else self.paces.of_edge
+        return AsynchronousHierarchical(*arguments, tier=self.tier, pace=pace, **options)
+
+    def end_round(self) -> dict[str, Any]:
+        """Return the time and the tier's figures."""
+        return {**self.tier.clock.figures(), "async": self.tier.take_report()}
+
+
+@dataclass(frozen=True)
+class AsynchronousEdges:
+    """Edges that do not wait for their clients, under a cloud that waits for the edges.
+
+    Parameters
+    ----------
+    topology : Mapping[str, Sequence[int]]
+        Node ids by edge.
+    tiers : Mapping[str, AsynchronousTier]
+        Over the clients of each edge.
+    clocks : Sequence[SimulatedClock]
+        Those of the tiers; none where time is real.
+    paces : Paces
+        How long clients take.
+    """
+
+    topology: Topology
+    tiers: Mapping[str, AsynchronousTier]
+    clocks: Sequence[SimulatedClock]
+    paces: Paces
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the clock shows how long clients take."""
+        return not self.clocks
+
+    def edges(self, make_edge: MakeEdge) -> MakeEdge:
+        """Return what makes the edges."""
+        return not_waiting(make_edge, lambda name: (self.topology[name], self.tiers[name]), self.paces, self.is_timed)
+
+    def over_edges(self, *arguments: Any, **options: Any) -> Hierarchical:
+        """Return a cloud that waits."""
+        return Hierarchical(*arguments, **options)
+
+    def end_round(self) -> dict[str, Any]:
+        """Let the clients of those edges that were done first work until the last one is; return the time and figures.
+
+        So all edges' clocks show the same time when a global round begins.
+        """
+        end = max((clock.now for clock in self.clocks), default=None)
+        for clock in self.clocks:
+            assert end is not None
+            clock.pass_until(end)
+        reports = {name: tier.take_report(end) for name, tier in self.tiers.items()}
+        sizes = {name: len(self.topology[name]) for name, report in reports.items() if report["idle_share"]}
+        staleness: Counter[int] = Counter()
+        for report in reports.values():
+            staleness.update({int(each): count for each, count in report["staleness"].items()})
+        arrivals = [{"edge": name, **line} for name, report in reports.items() for line in report["arrivals"]]
+        idle = sum(reports[name]["idle_share"]["clients"] * size for name, size in sizes.items())
+        return {
+            **({} if end is None else {"simulated_seconds": end}),
+            "async": {
+                "staleness": {str(each): staleness[each] for each in sorted(staleness)},
+                "too_old": sum(report["too_old"] for report in reports.values()),
+                "arrivals": sorted(arrivals, key=lambda line: float(line["seconds"])),
+                "at_work": sum(report["at_work"] for report in reports.values()),
+                "idle_share": {"clients": round(idle / sum(sizes.values()), 6)} if sizes else {},
+            },
+        }
+
+
+def not_waiting(
+    make_edge: MakeEdge,
+    nodes_and_tier: Callable[[str], tuple[Sequence[int], AsynchronousTier]],
+    paces: Paces,
+    is_timed: bool,
+) -> MakeEdge:
+    """Return what makes edges that do not wait for their clients, of what makes their strategies."""
+
+    def make(name: str, size: int) -> Strategy | EdgeRounds:
+        strategy = make_edge(name, size)
+        assert isinstance(strategy, Strategy)
+        nodes, tier = nodes_and_tier(name)
+        return AsynchronousEdge(strategy, nodes, tier, None if is_timed else paces.of_client)
+
+    return make
+
+
 def asynchronous_run(
     section: Asynchrony,
     seed: int,
-    topology: Mapping[str, Sequence[int]],
+    topology: Topology,
     client_of: Mapping[int, int],
     world: World | None,
     *,
@@ -140,18 +276,32 @@ def asynchronous_run(
     if section.mode == "off":
         return None
     num_clients = len(client_of)
-    num_nodes = num_clients if is_flat else len(topology)
-    tier = AsynchronousTier(
+    seconds = None if world or is_timed else client_seconds(section, seed, num_clients)
+    paces = Paces(client_of, seconds, world, edge_rounds)
+    if section.tier == "edges":
+        clocks = {} if is_timed else {name: SimulatedClock(EventClock()) for name in topology}
+        tiers = {
+            name: tier_of(section, len(members), "clients", clocks.get(name) or WallClock())
+            for name, members in topology.items()
+        }
+        return AsynchronousEdges(topology, tiers, list(clocks.values()), paces)
+    clock = WallClock() if is_timed else SimulatedClock(EventClock())
+    if is_flat:
+        return AsynchronousClients(tier_of(section, num_clients, "clients", clock), paces, is_timed)
+    return AsynchronousCloud(tier_of(section, len(topology), "edges", clock, num_clients), paces, is_timed)
+
+
+def tier_of(section: Asynchrony, num_nodes: int, unit: str, clock: Clock, clients: int = 0) -> AsynchronousTier:
+    """Return a tier of so many nodes, and of so many clients under them where they are edges."""
+    return AsynchronousTier(
         mode_of(section, num_nodes),
-        WallClock() if is_timed else SimulatedClock(EventClock()),
+        clock,
         num_nodes,
-        "clients" if is_flat else "edges",
-        clients=0 if is_flat else num_clients,
+        unit,
+        clients=clients,
         concurrency=section.concurrency,
         max_staleness=section.max_staleness,
     )
-    seconds = None if world or is_timed else client_seconds(section, seed, num_clients)
-    return AsynchronousRun(tier, client_of, seconds, world, 1 if is_flat else edge_rounds, is_timed)
 
 
 def mode_of(section: Asynchrony, num_nodes: int) -> Mode:

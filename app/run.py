@@ -183,7 +183,7 @@ def _run_with(
             world,
             closed_form,
             tracker,
-            federation.asynchronous.tier if federation.asynchronous else None,
+            federation.asynchronous,
             validates=best is not None,
             attendances=Attendances(comings, federation.edges_in, edge_rounds) if comings else None,
         ),

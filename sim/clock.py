@@ -72,6 +72,18 @@ class EventClock:
             raise ValueError("nobody is at work: time would pass for ever")
         self.now = max(self.now, then)
 
+    def pass_until(self, time: float) -> None:
+        """Let time pass until a time; who ends meanwhile is `taken` afterwards.
+
+        Raises
+        ------
+        ValueError
+            If it is not finite.
+        """
+        if not time < np.inf:
+            raise ValueError(f"time = {time}: must be a finite number")
+        self.now = max(self.now, float(time))
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state as plain data."""
         return {"now": self.now, "ends": dict(self._ends)}

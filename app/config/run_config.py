@@ -128,7 +128,8 @@ class RunConfig(Section):
     @property
     def has_clients_in_workers(self) -> bool:
         """True where workers of Ray run clients, one by one; else they run edges with all of their clients."""
-        return self.engine == "ray" and (self.is_flat or bool(self.movers))
+        asynchronous = self.asynchrony.mode != "off" and self.asynchrony.tier == "edges"
+        return self.engine == "ray" and (self.is_flat or asynchronous or bool(self.movers))
 
     @property
     def edges(self) -> int:

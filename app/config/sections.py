@@ -364,6 +364,8 @@ class Asynchrony(Section):
 
     mode: Literal["off", "fedbuff", "fedasync", "semi-synchronous"] = "off"
     """When the cloud aggregates what edges, or in a flat algorithm clients, send; off waits for all in every round."""
+    tier: Literal["cloud", "edges"] = "cloud"
+    """Who does not wait: the cloud, or each edge for its clients, under a cloud that waits for the edges."""
     clock: Literal["auto", "simulated", "wall"] = "auto"
     """What time is: simulated, or that of the clock on the wall; auto is wall with deploy.role = "cloud"."""
     buffer_size: NotNegative = 0

@@ -1,5 +1,7 @@
 """What does not go together: values that are fine alone."""
 
+from math import ceil
+
 from flwr.serverapp.strategy import FedProx
 
 from espalier.app.algorithms.algorithm import PlanRule
@@ -103,8 +105,10 @@ def check_strategies(config: RunConfig) -> None:
 def _check_updates_at_a_time(config: RunConfig) -> None:
     """Refuse a cloud strategy that makes no model of as few updates as come in at a time."""
     own, spec = config.asynchrony, config.federation.cloud_strategy
-    needed = replies_needed(spec.build({})) if own.mode != "off" else 0
     nodes = config.federation.num_clients if config.is_flat else config.edges
+    if own.tier == "edges":
+        spec, nodes = config.federation.edge_strategy, config.federation.num_clients // config.edges
+    needed = replies_needed(spec.build({})) if own.mode != "off" else 0
     why = f"{spec.name} makes no model of fewer updates"
     if own.mode == "fedasync" and needed > 1:
         raise bad_value("async.mode", own.mode, f"another one: {spec.text} needs {needed} updates at a time, not 1")
@@ -231,13 +235,30 @@ def _check_asynchrony(config: RunConfig) -> None:
         if algorithm.splits or algorithm.strategy_key != "cloud-strategy":
             allowed = f"'off' for {algorithm.name} without edges: 'fedavg' is flat, and edges of any algorithm will do"
             raise bad_value("async.mode", own.mode, allowed)
+    if own.tier == "edges":
+        nodes, unit = ceil(config.federation.num_clients / config.edges), "an edge's clients"
+        _check_edges_can_be_asynchronous(config)
+    if config.is_flat or own.tier == "edges":
         if config.rule:
-            raise bad_value("selection", config.plan.selection, "'everybody' for async.mode without edges")
+            raise bad_value("selection", config.plan.selection, "'everybody' where single clients are not waited for")
         if config.federation.participation != 1.0:
             allowed = "1.0: async.concurrency says how many clients train at a time"
             raise bad_value("participation", config.federation.participation, allowed)
     if own.concurrency > nodes:
         raise bad_value("async.concurrency", own.concurrency, f"at most {unit} = {nodes}, or 0 for all")
+
+
+def _check_edges_can_be_asynchronous(config: RunConfig) -> None:
+    """Refuse edges that do not wait where there are none, where they are others', or do more than average models."""
+    algorithm, why = config.algorithm, ""
+    if config.is_flat:
+        why = f"{algorithm.name} without edges"
+    elif config.deploy.role != "server":
+        why = f"deploy.role = {config.deploy.role!r}: edges have hosts of their own, where they wait for their clients"
+    elif algorithm.splits or algorithm.rule or algorithm.strategy_key != "edge-strategy":
+        why = f"{algorithm.name}: only edges of 'h-fedavg' can go on without clients"
+    if why:
+        raise bad_value("async.tier", config.asynchrony.tier, f"'cloud' for {why}")
 
 
 def _check_availability(config: RunConfig) -> None:

@@ -56,8 +56,9 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     if algorithm.splits and not config.split.tail_layer.is_none:
         yield ("split.label-policy",), f"with tail-layer = {config.split.tail_layer.text!r} no label leaves a client"
     by_messages = config.split.execution == "messages" or config.split.transport == "stream"
-    moves = "where clients move between edges engine = 'ray' runs no edge as a whole"
-    in_workers = f"{name} has no edges that engine = 'ray' could run as a whole" if config.is_flat else moves
+    in_workers = "where clients move, or edges do not wait for them, engine = 'ray' runs no edge as a whole"
+    if config.is_flat:
+        in_workers = f"{name} has no edges that engine = 'ray' could run as a whole"
     if config.engine == "flower":
         yield ("stack",), "engine = 'flower' runs every client by itself"
     elif config.has_clients_in_workers:

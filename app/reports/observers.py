@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from espalier.app.algorithms.build import unsavable_as_user_error
+from espalier.app.asynchrony import AsynchronousRun
 from espalier.app.engines.engine import Engine
 from espalier.app.reports.availability import Attendances
 from espalier.app.reports.best import validation_score
@@ -24,7 +25,6 @@ from espalier.app.tasks.task import Task
 from espalier.clients.evaluation import figures_on
 from espalier.clients.task import Examples
 from espalier.strategies import Hierarchical, Round
-from espalier.strategies.asynchronous import AsynchronousTier
 from espalier.strategies.screening import array_fault
 
 
@@ -119,7 +119,7 @@ class WriteMetrics:
         The payload by a formula.
     tracker : Tracker, optional (default: None)
         Gets the global line too.
-    asynchronous : AsynchronousTier, optional (default: None)
+    asynchronous : AsynchronousRun, optional (default: None)
         Reports its clock's time, staleness and idle nodes.
     validates : bool (default: False)
         Clients tell figures of examples that they hold back.
@@ -133,7 +133,7 @@ class WriteMetrics:
     world: World | None
     closed_form: Mapping[str, float] | None
     tracker: Tracker | None = None
-    asynchronous: AsynchronousTier | None = None
+    asynchronous: AsynchronousRun | None = None
     validates: bool = False
     attendances: Attendances | None = None
 
@@ -152,7 +152,7 @@ class WriteMetrics:
         if self.attendances:
             lines = [edge | self.attendances.of_edge(edge["edge"], report.outcome, self.client_of) for edge in lines]
         if self.asynchronous:  # whose clock knows that nobody waits for the slowest
-            line |= {**self.asynchronous.clock.figures(), "async": self.asynchronous.take_report()}
+            line |= self.asynchronous.end_round()
         self.folder.append_metrics([*lines, line])
         report.line = line
         if self.tracker is not None:

@@ -80,6 +80,9 @@ class Events(Protocol):
     def wait(self, until: float = inf) -> None:
         """Let time pass until a node ends, or until a time."""
 
+    def pass_until(self, time: float) -> None:
+        """Let time pass until a time, whoever ends meanwhile."""
+
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
 
@@ -123,6 +126,10 @@ class SimulatedClock:
         """Let time pass; nobody is asked anything meanwhile."""
         self._events.wait(until)
         yield from ()
+
+    def pass_until(self, time: float) -> None:
+        """Let time pass until a time, as for an edge that waits for others while its clients work on."""
+        self._events.pass_until(time)
 
     def figures(self) -> dict[str, float]:
         """Return the time as ``simulated_seconds``."""

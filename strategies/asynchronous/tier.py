@@ -1,6 +1,6 @@
 """Who is at work in an asynchronous tier, since when and with which model; without I/O, as the clock says."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
@@ -17,6 +17,7 @@ from .flights import Arrival, Begin, Flight, Part, Taken, flight_from_data, flig
 from .modes import Mode
 
 logger = getLogger("espalier")
+MOST_REPORTED = 100_000  # arrivals: who never takes a report shall not fill the memory
 
 
 class AsynchronousTier:
@@ -62,7 +63,9 @@ class AsynchronousTier:
         self._models: dict[int, ArrayRecord] = {}
         self._numbers: dict[int, int] = {}  # of rounds that each node has begun
         self._warned: set[int] = set()
-        self._report: dict[str, Any] = {}
+        self._window: tuple[float, float] | None = None  # since the last report, from the first begin to the last end
+        self._arrived: deque[Arrival] = deque(maxlen=MOST_REPORTED)  # in that time, without what they hold
+        self._lines: deque[dict[str, Any]] = deque(maxlen=MOST_REPORTED)
 
     def model_of(self, flight: Flight) -> ArrayRecord:
         """Return the model that a flight began with; until the next round begins."""
@@ -129,10 +132,28 @@ class AsynchronousTier:
         self._note(start, version, arrivals, name_of)
         return arrivals
 
-    def take_report(self) -> dict[str, Any]:
-        """Return the figures of the last round: its updates and their staleness, and how long nodes did nothing."""
-        report, self._report = self._report, {}
-        return report
+    def take_report(self, until: float | None = None) -> dict[str, Any]:
+        """Return the figures of the rounds since the last report: updates, their staleness, how long nodes did nothing.
+
+        Parameters
+        ----------
+        until : float, optional (default: None)
+            The time that they end with; None: the last aggregation.
+        """
+        start, end = self._window or (self.clock.now, self.clock.now)
+        end = end if until is None else until
+        landed, lines, self._window = list(self._arrived), list(self._lines), None
+        self._arrived.clear()
+        self._lines.clear()
+        histogram = Counter(arrival.staleness for arrival in landed if not arrival.fault)
+        flights = [arrival.flight for arrival in landed] + list(self._flights.values())
+        return {
+            "staleness": {str(staleness): histogram[staleness] for staleness in sorted(histogram)},
+            "too_old": sum(bool(a.fault) and not a.flight.known.fault for a in landed),
+            "arrivals": lines,
+            "at_work": len(self._flights),
+            "idle_share": {unit: round(share, 6) for unit, share in self._idle(start, end, flights).items()},
+        }
 
     def state_dict(self, position_of: Mapping[int, int]) -> dict[str, Any]:
         """Return what must survive an interruption; clients by their positions, not by their node ids.
@@ -185,8 +206,7 @@ class AsynchronousTier:
         return Arrival(flight, staleness, fault)
 
     def _note(self, start: float, version: int, arrivals: Sequence[Arrival], name_of: Callable[[int], str]) -> None:
-        """Keep the round's figures; log who is at work with too old a model, once for each node."""
-        end = self.clock.now
+        """Keep what the round's figures need; log who is at work with too old a model, once for each node."""
         too_old = {
             n for n, f in self._flights.items() if self._max_staleness and version - f.version >= self._max_staleness
         }
@@ -199,28 +219,30 @@ class AsynchronousTier:
                 self._max_staleness,
             )
         self._warned |= too_old
-        used = [arrival for arrival in arrivals if not arrival.fault]
-        histogram = Counter(arrival.staleness for arrival in used)
-        flights = [arrival.flight for arrival in arrivals] + list(self._flights.values())
-        idle = {}
-        if end > start:
-            within = {id(flight): flight.seconds_within(start, end) for flight in flights}
-            idle[self._unit] = 1 - sum(within.values()) / (self._num_nodes * (end - start))
-            taken = [(within[id(f)], f.part.taken) for f in flights if f.part is not None and f.part.taken is not None]
-            shares = [
-                part / own.seconds * own.client_seconds
-                for part, own in taken
-                if own.seconds > 0 and own.client_seconds is not None
-            ]
-            if self._clients and len(shares) == len(flights):
-                idle["clients"] = 1 - sum(shares) / (self._clients * (end - start))
-        self._report = {
-            "staleness": {str(staleness): histogram[staleness] for staleness in sorted(histogram)},
-            "too_old": sum(bool(a.fault) and not a.flight.known.fault for a in arrivals),
-            "arrivals": [_arrival_line(a, name_of) for a in sorted(arrivals, key=lambda a: a.flight.ends)],
-            "at_work": len(self._flights),
-            "idle_share": {unit: round(share, 6) for unit, share in idle.items()},
-        }
+        self._window = (self._window[0] if self._window else start, self.clock.now)
+        self._arrived += map(_without_content, arrivals)
+        self._lines += [_arrival_line(a, name_of) for a in sorted(arrivals, key=lambda a: a.flight.ends)]
+
+    def _idle(self, start: float, end: float, flights: Sequence[Flight]) -> dict[str, float]:
+        """Return the share of a time in which nodes did nothing, and clients under them where that is known."""
+        if not end > start:
+            return {}
+        within = {id(flight): flight.seconds_within(start, end) for flight in flights}
+        idle = {self._unit: 1 - sum(within.values()) / (self._num_nodes * (end - start))}
+        taken = [(within[id(f)], f.part.taken) for f in flights if f.part is not None and f.part.taken is not None]
+        shares = [
+            part / own.seconds * own.client_seconds
+            for part, own in taken
+            if own.seconds > 0 and own.client_seconds is not None
+        ]
+        if self._clients and len(shares) == len(flights):
+            idle["clients"] = 1 - sum(shares) / (self._clients * (end - start))
+        return idle
+
+
+def _without_content(arrival: Arrival) -> Arrival:
+    part = replace(arrival.flight.known, content=None, outcome=None)
+    return replace(arrival, flight=replace(arrival.flight, part=part))
 
 
 def _arrival_line(arrival: Arrival, name_of: Callable[[int], str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from tests.app.runs import key_of, lines, run_app, same_weights, summary
 
 SMALL = {"batch_size": 8, "local_epochs": 1, "batches_per_epoch": 2, "learning_rate": 0.1, "engine": "in-process"}
 EDGES = SMALL | {"num_clients": 6, "num_edges": 3, "edge_rounds": 2}
+WITHIN = EDGES | {"algorithm": "h-fedavg", "async_tier": "edges"}
 FLAT = SMALL | {"algorithm": "fedavg", "num_clients": 5}
 PLANNED = EDGES | {"algorithm": "h-fedavg-ub", "dataset": "video-caching", "max_local_rounds": 2}
 BULYAN = {"cloud_strategy": "Bulyan", "num_clients": 5, "num_edges": 5}
@@ -68,8 +69,9 @@ def test_clients_that_all_are_waited_for_are_the_synchronous_run(tmp_path):
         FLAT | {"async_mode": "fedbuff", "async_concurrency": 3},
         FLAT | {"async_mode": "semi-synchronous", "async_deadline_seconds": 50.0, "async_staleness": "hinge(10, 4)"},
         PLANNED | {"async_mode": "fedbuff", "async_buffer_size": 1},
+        WITHIN | {"async_mode": "fedbuff", "async_buffer_size": 1, "edge_strategy": "FedAdam(eta=0.05)"},
     ],
-    ids=["fedbuff over edges", "fedasync over split edges", "fedbuff", "semi-synchronous", "planned"],
+    ids=["fedbuff over edges", "fedasync over split edges", "fedbuff", "semi-synchronous", "planned", "within edges"],
 )
 def test_a_run_depends_on_its_seed_alone_and_goes_on_to_the_same_bits(tmp_path, settings):
     whole, again = run_app(tmp_path / "whole", global_rounds=5, **settings), tmp_path / "again"
@@ -84,6 +86,58 @@ def test_a_run_depends_on_its_seed_alone_and_goes_on_to_the_same_bits(tmp_path, 
     assert times == sorted(times)
     assert times[-1] > 0
     assert (whole / "async.png").exists()
+
+
+def test_edges_that_all_wait_for_all_their_clients_are_the_synchronous_run(tmp_path):
+    plain = run_app(tmp_path / "plain", **EDGES | {"algorithm": "h-fedavg"})
+    own = run_app(tmp_path / "own", async_mode="semi-synchronous", **WITHIN)
+    equal = run_app(tmp_path / "equal", async_mode="fedbuff", async_buffer_size=2, async_sigma=0.0, **WITHIN)
+    seconds = draw_client_seconds(6, 0, median_seconds=60.0, sigma=1.0)
+    slowest = max(seconds.of(client, 1) for client in range(6))
+    for folder, round_seconds in ((own, 2 * slowest), (equal, 120.0)):
+        assert same_weights(folder, plain)
+        for one, other in zip(lines(folder, "edge"), lines(plain, "edge"), strict=True):
+            assert one["participants"] == other["participants"]
+            assert one["bytes"] == other["bytes"]
+        assert [line["simulated_seconds"] for line in lines(folder, "global")] == pytest.approx(
+            [round_seconds, 2 * round_seconds]
+        )
+        assert summary(folder)["async"]["staleness"] == {"0": 24}
+    assert summary(equal)["async"]["idle_share"] == {"clients": 0.0}
+
+
+def test_one_edge_is_the_flat_run(tmp_path):
+    settings = {"async_mode": "fedbuff", "async_buffer_size": 2, "global_rounds": 5}
+    flat = run_app(tmp_path / "flat", **FLAT | settings)
+    edge = run_app(tmp_path / "edge", **FLAT | WITHIN | settings | {"num_clients": 5, "num_edges": 1, "edge_rounds": 1})
+    assert same_weights(flat, edge)
+    for one, other in zip(lines(flat, "global"), lines(edge, "global"), strict=True):
+        assert one["simulated_seconds"] == other["simulated_seconds"]
+        arrivals = [{k: v for k, v in own.items() if k != "edge"} for own in other["async"]["arrivals"]]
+        assert one["async"] == other["async"] | {"arrivals": arrivals}
+
+
+def test_clients_work_on_while_their_edge_waits_for_another(tmp_path):
+    trace = tmp_path / "trace.csv"
+    with trace.open("w", newline="") as file:
+        csv.writer(file).writerows([("client", "seconds"), (0, 1), (1, 10), (2, 4), (3, 4)])
+    own = {"num_clients": 4, "num_edges": 2, "edge_rounds": 1, "async_mode": "fedbuff", "async_buffer_size": 1}
+    folder = run_app(tmp_path / "run", async_trace=str(trace), global_rounds=3, **WITHIN | own)
+    rounds = lines(folder, "global")
+    # edge-0 has client 0 after 1 s and waits until 4 s for edge-1, which has client 2, and client 3 too when round 2
+    # begins; round 2 ends with client 0 at 5 s, and round 3 with those of edge-1 at 9 s.
+    assert [line["simulated_seconds"] for line in rounds] == [4.0, 5.0, 9.0]
+    arrivals = [
+        [(one["who"], one["seconds"], one["staleness"]) for one in line["async"]["arrivals"]] for line in rounds
+    ]
+    assert arrivals == [
+        [("client 0", 1.0, 0), ("client 2", 4.0, 0)],
+        [("client 3", 4.0, 1), ("client 0", 5.0, 0)],
+        [("client 0", 6.0, 0), ("client 2", 9.0, 0)],
+    ]
+    worked = [1 + 4 + 4 + 4, 1 + 1, 1 + 4 + 4 + 4]
+    idle = [1 - seconds / (4 * length) for seconds, length in zip(worked, (4, 1, 4), strict=True)]
+    assert [line["async"]["idle_share"]["clients"] for line in rounds] == pytest.approx(idle, abs=1e-6)
 
 
 def test_the_time_is_that_of_a_trace(tmp_path):
@@ -130,6 +184,26 @@ def test_plans_say_how_long_an_edge_takes(tmp_path):
         (
             {"async_mode": "fedbuff", "algorithm": "fedavg", "selection": "resource-aware"},
             "selection = 'resource-aware'",
+        ),
+        (
+            {"async_mode": "fedbuff", "async_tier": "edges", "algorithm": "fedavg"},
+            "async.tier = 'edges': allowed is 'cloud' for fedavg without edges",
+        ),
+        (
+            {"async_mode": "fedbuff", "async_tier": "edges", "algorithm": "hsfl"},
+            "async.tier = 'edges': allowed is 'cloud' for hsfl: only edges of 'h-fedavg' can go on without clients",
+        ),
+        (
+            {"async_mode": "fedbuff", "async_tier": "edges", "algorithm": "h-fedavg", "participation": 0.5},
+            "participation = 0.5: allowed is 1.0",
+        ),
+        (
+            {"async_mode": "fedbuff", "async_tier": "edges", "algorithm": "h-fedavg", "async_concurrency": 9},
+            "async.concurrency = 9: allowed is at most an edge's clients = ",
+        ),
+        (
+            {"async_mode": "fedasync", "async_tier": "edges", "algorithm": "h-fedavg", "edge_strategy": "Bulyan"},
+            "allowed is another one: Bulyan needs 3 updates at a time, not 1",
         ),
         ({"async_mode": "fedbuff", "async_concurrency": 3}, "async.concurrency = 3: allowed is at most num-edges = 2"),
         (

@@ -36,6 +36,18 @@ def test_time_passes_to_a_deadline_and_never_back():
         clock.wait()
 
 
+def test_time_passes_whoever_ends_meanwhile():
+    clock = EventClock()
+    for node, seconds in ((0, 4.0), (1, 1.0), (2, 9.0)):
+        clock.begin(node, seconds)
+    clock.pass_until(5.0)
+    assert (clock.now, clock.taken(), clock.taken(), clock.taken()) == (5.0, 1, 0, None)
+    clock.pass_until(3.0)
+    assert (clock.now, clock.at_work, clock.end_of(2)) == (5.0, [2], 9.0)
+    with pytest.raises(ValueError, match="must be a finite number"):
+        clock.pass_until(np.inf)
+
+
 def test_a_node_begins_once_and_for_a_time():
     clock = EventClock()
     clock.begin(0, 1.0)

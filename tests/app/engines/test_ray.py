@@ -220,7 +220,11 @@ def rounds_over(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [TWO_TIERS, {"algorithm": "fedavg"}], ids=["edges", "clients"])
+@pytest.mark.parametrize(
+    "settings",
+    [TWO_TIERS, {"algorithm": "fedavg"}, TWO_TIERS | {"algorithm": "h-fedavg", "async_tier": "edges"}],
+    ids=["edges", "clients", "clients of edges"],
+)
 def test_tiers_that_wait_for_nobody_have_the_same_bits_with_any_number_of_workers(ray_here, tmp_path, settings):
     settings = SMALL | settings | {"async_mode": "fedbuff", "async_buffer_size": 2, "global_rounds": 4}
     here = run_app(tmp_path / "here", **settings)

@@ -122,6 +122,20 @@ def test_clients_that_answer_at_once_are_the_synchronous_run(tmp_path):
     assert [[one["who"] for one in own] for own in arrivals] == [[f"client {i}" for i in range(4)]] * 2
 
 
+def test_edges_whose_clients_answer_at_once_are_the_synchronous_run(tmp_path):
+    settings = SMALL | {"algorithm": "h-fedavg"}
+    plain = run_app(tmp_path / "plain", **settings)
+    own = settings | {"async_mode": "fedbuff", "async_tier": "edges", "async_buffer_size": 2, "async_clock": "wall"}
+    config = config_of(**own, output_dir=str(tmp_path / "own"))
+    folder = run(config, engine_of(config), Watching(lambda number: None), tmp_path)
+    assert same_weights(folder, plain)
+    everybody = sorted((edge, f"client {2 * i + j}") for i, edge in enumerate(("edge-0", "edge-1")) for j in range(2))
+    for line in lines(folder, "global"):
+        assert "simulated_seconds" not in line
+        came = sorted((one["edge"], one["who"]) for one in line["async"]["arrivals"])
+        assert came == sorted(everybody * settings["edge_rounds"])
+
+
 @pytest.mark.parametrize(
     ("settings", "line"),
     [

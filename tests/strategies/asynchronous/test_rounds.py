@@ -270,6 +270,24 @@ def test_a_deadline_takes_what_is_in_and_late_updates_join_the_next():
     assert seen == [(2.0, 2, {"0": 2}), (3.5, 3, {"0": 2, "1": 1}), (5.5, 2, {"0": 2}), (7.0, 3, {"0": 2, "1": 1})]
 
 
+def test_a_report_is_of_all_rounds_since_the_last():
+    grid, seconds = toy_grid(3), [1.0, 1.5, 3.0]
+    strategy, tier = over_clients(grid, SemiSynchronous(2.0, polynomial(0.5)), seconds)
+    each = []
+    for _ in strategy.rounds(grid, to_record(initial()), 4):
+        each.append(tier.take_report())
+    strategy, tier = over_clients(grid, SemiSynchronous(2.0, polynomial(0.5)), seconds)
+    list(strategy.rounds(grid, to_record(initial()), 4))
+    both = tier.take_report()
+    assert both["staleness"] == {"0": 8, "1": 2}
+    assert both["arrivals"] == [line for report in each for line in report["arrivals"]]
+    lengths = [2.0, 1.5, 2.0, 1.5]
+    idle = sum(report["idle_share"]["clients"] * own for report, own in zip(each, lengths, strict=True)) / 7.0
+    assert both["idle_share"] == {"clients": pytest.approx(idle, abs=1e-6)}
+    nothing = {"staleness": {}, "too_old": 0, "arrivals": [], "at_work": 0, "idle_share": {}}
+    assert tier.take_report() == nothing
+
+
 def test_a_round_ends_before_the_deadline_when_everybody_is_in_and_after_it_when_nobody_is():
     grid = toy_grid(2)
     strategy, tier = over_clients(grid, SemiSynchronous(5.0, constant), [1.0, 2.0])
