@@ -9,11 +9,10 @@ folders of images, ``train/<class>/*`` and ``test/<class>/*``; ``--setting radio
 RawHFL's radio world, whose plans say how long they take; ``--setting radio-cells`` gives each of them its own cell.
 """
 
-import csv
 import platform
 import sys
 from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -32,6 +31,7 @@ from espalier.app.reports.made_by import maker
 from espalier.app.reports.plots import PALETTE, save_plot
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run, simulation
+from experiments.records import read_rows, write_rows
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "digits": {
@@ -110,7 +110,16 @@ MODES: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 SEEDS = (0, 1, 2)
-COLUMNS = ("setting", "mode", "seed", "round", "seconds", "accuracy", "commit", "machine")
+COLUMNS = {
+    "setting": str,
+    "mode": str,
+    "seed": int,
+    "round": int,
+    "seconds": float,
+    "accuracy": float,
+    "commit": str,
+    "machine": str,
+}
 
 Row = dict[str, Any]
 
@@ -218,15 +227,6 @@ def rows_of_run(setting: str, mode: str, seed: int, target: float, **changes: An
     ]
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a CSV file; none where there is no file."""
-    if not path.exists():
-        return []
-    kinds = {"seed": int, "round": int, "seconds": float, "accuracy": float}
-    with path.open(newline="", encoding="utf-8") as file:
-        return [{key: kinds.get(key, str)(value) for key, value in row.items()} for row in csv.DictReader(file)]
-
-
 def seconds_to(target: float, rows: Sequence[Row]) -> float | None:
     """Return the simulated seconds after which the model of a run was right often enough; None if it never was."""
     position = position_of(target, [row["accuracy"] for row in rows])
@@ -299,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--figure", type=Path)
     given = parser.parse_args(arguments)
     quiet_flower()
-    rows = read_rows(given.csv) if given.csv else []
+    rows = read_rows(given.csv, COLUMNS) if given.csv else []
     done = {(row["setting"], row["mode"], row["seed"]) for row in rows}
     folder = {"data-dir": given.data_dir} if given.data_dir else {}
     try:
@@ -308,23 +308,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 if (given.setting, mode, seed) not in done:
                     rows += rows_of_run(given.setting, mode, seed, TARGETS[given.setting], **folder)
                     if given.csv:
-                        write_rows(given.csv, rows)
+                        write_rows(
+                            given.csv, COLUMNS, sorted(rows, key=lambda row: list(SETTINGS).index(row["setting"]))
+                        )
     except UserError as error:
         sys.exit(f"error: {error}")
     print("\n".join(table_lines(rows)))
     if given.figure:
         draw(given.figure, rows)
-
-
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows as a CSV file, sorted by setting; at once, so that an interruption leaves the file of before."""
-    order = {setting: position for position, setting in enumerate(SETTINGS)}
-    beside = path.with_name(f"{path.name}.part")
-    with beside.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(sorted(rows, key=lambda row: order[row["setting"]]))
-    beside.replace(path)
 
 
 if __name__ == "__main__":

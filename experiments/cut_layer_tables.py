@@ -8,7 +8,6 @@ settings file and kind of data, beside the paper's figures. Without a folder it 
 """
 
 import argparse
-import csv
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ from espalier.app.errors import UserError
 from espalier.app.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder
 from espalier.clients.messages.train import ACCURACY, LOSS
+from experiments.records import read_rows, write_rows
 
 HERE = Path(__file__).parent
 SETTINGS = {
@@ -68,19 +68,12 @@ class Line(NamedTuple):
 
 def read_record(path: Path) -> list[Line]:
     """Return the lines of a CSV; none where there is no such file."""
-    if not path.exists():
-        return []
-    types = Line.__annotations__
-    with path.open(encoding="utf-8", newline="") as file:
-        return [Line(**{key: types[key](text) for key, text in line.items()}) for line in csv.DictReader(file)]
+    return [Line(**row) for row in read_rows(path, Line.__annotations__)]
 
 
 def write_record(path: Path, lines: Iterable[Line]) -> None:
     """Write the lines of a CSV, sorted."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Line._fields)
-        writer.writerows(sorted(lines))
+    write_rows(path, Line._fields, [line._asdict() for line in sorted(lines)])
 
 
 def setting_of(settings: Mapping[str, Any]) -> str:

@@ -6,10 +6,9 @@ over the seeds. A row is written as soon as a run is over, with its settings, th
 is not made again.
 """
 
-import csv
 import platform
 from argparse import ArgumentParser
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -25,6 +24,7 @@ from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run, simulation
+from experiments.records import append_rows, read_rows
 
 TABLE_3 = Path(__file__).parent / "rawhfl-table3.toml"
 # A fifth of the paper's local steps, each five times as long: as good a model, sooner.
@@ -38,7 +38,18 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 ERRORS_DB = (0.1, 1.0, 3.0)
 SEEDS = (0, 1)
-COLUMNS = ("error_db", "way", "seed", "rounds", "results", "late", "accuracy", "joules", "commit", "machine")
+COLUMNS = {
+    "error_db": float,
+    "way": str,
+    "seed": int,
+    "rounds": int,
+    "results": int,
+    "late": int,
+    "accuracy": float,
+    "joules": float,
+    "commit": str,
+    "machine": str,
+}
 
 Row = dict[str, Any]
 What = tuple[float, str, int]
@@ -77,26 +88,6 @@ def row_of_run(error_db: float, way: str, seed: int, **changes: Any) -> Row:
     }
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a CSV file; none where there is no file."""
-    if not path.exists():
-        return []
-    integers, numbers = ("seed", "rounds", "results", "late"), ("error_db", "accuracy", "joules")
-    kinds = dict.fromkeys(integers, int) | dict.fromkeys(numbers, float)
-    with path.open(newline="", encoding="utf-8") as file:
-        return [{key: kinds.get(key, str)(value) for key, value in row.items()} for row in csv.DictReader(file)]
-
-
-def append(path: Path, row: Mapping[str, Any]) -> None:
-    """Append a row to a CSV file, which is begun if it is not there."""
-    begins = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if begins:
-            writer.writeheader()
-        writer.writerow(row)
-
-
 def table(rows: Sequence[Row]) -> list[str]:
     """Return the lines of the docs' table: late results of all seeds, and means over the seeds."""
     lines = [
@@ -121,13 +112,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     given = parser.parse_args(arguments)
     quiet_flower()
-    rows = read_rows(given.csv) if given.csv else []
+    rows = read_rows(given.csv, COLUMNS) if given.csv else []
     done = {(row["error_db"], row["way"], row["seed"]) for row in rows}
     for what in runs(given.seeds):
         if what not in done:
             rows.append(row_of_run(*what))
             if given.csv:
-                append(given.csv, rows[-1])
+                append_rows(given.csv, COLUMNS, [rows[-1]])
     print("\n".join(table(rows)))
 
 

@@ -5,11 +5,10 @@ final test accuracies and the bytes between clients and edges. ``--csv PATH`` wr
 over, with its setting, the commit and the machine; runs that have a row are not made again.
 """
 
-import csv
 import platform
 import subprocess
 from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from itertools import product
@@ -27,6 +26,7 @@ from espalier.app.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run, simulation
+from experiments.records import append_rows, read_rows
 
 SETTINGS: dict[str, dict[str, Any]] = {
     # Every sample comes twice in an edge round: error feedback has something to add.
@@ -41,7 +41,16 @@ THROUGH_STREAMS = {
 PAYLOADS: tuple[str, ...] = get_args(Stream.model_fields["payload"].annotation)
 EXACT = "float32"
 SEEDS = (0, 1, 2)
-COLUMNS = ("setting", "payload", "seed", "accuracy", "uplink_bytes", "downlink_bytes", "commit", "machine")
+COLUMNS = {
+    "setting": str,
+    "payload": str,
+    "seed": int,
+    "accuracy": float,
+    "uplink_bytes": int,
+    "downlink_bytes": int,
+    "commit": str,
+    "machine": str,
+}
 MB = 1e6
 
 Row = dict[str, Any]
@@ -71,25 +80,6 @@ def commit() -> str:
     command = ["git", "rev-parse", "--short", "HEAD"]
     here = Path(__file__).parent
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=here).stdout.strip()
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a CSV file; none where there is no file."""
-    if not path.exists():
-        return []
-    kinds = {"seed": int, "accuracy": float, "uplink_bytes": int, "downlink_bytes": int}
-    with path.open(newline="", encoding="utf-8") as file:
-        return [{key: kinds.get(key, str)(value) for key, value in row.items()} for row in csv.DictReader(file)]
-
-
-def append(path: Path, row: Mapping[str, Any]) -> None:
-    """Append a row to a CSV file, which is begun if it is not there."""
-    begins = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if begins:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 def table(setting: str, rows: Sequence[Row]) -> list[tuple[str, float, float, float, float, float, float]]:
@@ -129,13 +119,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     quiet_flower()
     made_by = {"commit": commit(), "machine": platform.processor() or platform.machine()}
-    rows = read_rows(given.csv) if given.csv else []
+    rows = read_rows(given.csv, COLUMNS) if given.csv else []
     done = {(row["setting"], row["payload"], row["seed"]) for row in rows}
     missing = [(p, s) for s, p in product(given.seeds, PAYLOADS) if (given.setting, p, s) not in done]
     for payload, seed in track(missing, console=Console(stderr=True)):
         rows.append({**row_of_run(given.setting, payload, seed), **made_by})
         if given.csv:
-            append(given.csv, rows[-1])
+            append_rows(given.csv, COLUMNS, [rows[-1]])
     print_table(given.setting, rows)
 
 

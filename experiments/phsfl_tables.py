@@ -9,7 +9,6 @@ the CSV has, by Dirichlet parameter, beside the paper's figures (Section V-B). W
 """
 
 import argparse
-import csv
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,6 +27,7 @@ from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.plots import BLUE, GREY, ORANGE, save_plot
 from espalier.clients.messages.train import ACCURACY, LOSS
 from experiments.fine_tuning import SETTINGS, measure
+from experiments.records import read_rows, write_rows
 
 ALGORITHMS = {"centralised": GREY, "hsfl": BLUE, "phsfl": ORANGE}
 PAPERS_STEPS = 10  # at a rate that the paper does not name
@@ -67,19 +67,12 @@ class Line(NamedTuple):
 
 def read_record(path: Path) -> list[Line]:
     """Return the lines of a CSV; none where there is no such file."""
-    if not path.exists():
-        return []
-    types = Line.__annotations__
-    with path.open(encoding="utf-8", newline="") as file:
-        return [Line(**{key: types[key](text) for key, text in line.items()}) for line in csv.DictReader(file)]
+    return [Line(**row) for row in read_rows(path, Line.__annotations__)]
 
 
 def write_record(path: Path, lines: Iterable[Line]) -> None:
     """Write the lines of a CSV, sorted."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Line._fields)
-        writer.writerows(sorted(lines))
+    write_rows(path, Line._fields, [line._asdict() for line in sorted(lines)])
 
 
 def lines_of(run: FinishedRun) -> Iterator[Line]:

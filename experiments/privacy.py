@@ -9,7 +9,6 @@ that have rows are not made again. ``--data-dir FOLDER`` takes CIFAR-10 as folde
 ``test/<class>/*``, in place of the digits.
 """
 
-import csv
 import platform
 import subprocess
 import sys
@@ -58,6 +57,7 @@ from espalier.clients.nested import take
 from espalier.clients.split import Session
 from espalier.clients.task import ClientTask, Examples
 from espalier.sim.in_process_grid import InProcessGrid
+from experiments.records import append_rows, read_rows
 
 COMMON = {
     "engine": "in-process",
@@ -87,10 +87,23 @@ TENSORS: Final = (ACTIVATIONS, CUT_GRADIENT, FEATURES, FEATURE_GRADIENT)
 PAYLOADS = ("float32", "int8", "top-10%")
 RIDGE = 0.01
 STEPS = (SPLIT_BEGIN, SPLIT_TAIL, SPLIT_STEP, SPLIT_END)
-COLUMNS = (
-    *("setting", "algorithm", "cut", "tail", "labels", "seed", "round", "what", "measure", "payload"),
-    *("share", "chance", "samples", "commit", "machine"),
-)
+COLUMNS = {
+    "setting": str,
+    "algorithm": str,
+    "cut": int,
+    "tail": str,
+    "labels": str,
+    "seed": int,
+    "round": str,
+    "what": str,
+    "measure": str,
+    "payload": str,
+    "share": float,
+    "chance": float,
+    "samples": int,
+    "commit": str,
+    "machine": str,
+}
 
 Row = dict[str, Any]
 # What becomes of a client's examples before it trains on them.
@@ -432,25 +445,6 @@ def case_of(row: Row) -> Case:
     return Case(**{name: row[name] for name in Case.__dataclass_fields__})
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a CSV file; none where there is no file."""
-    if not path.exists():
-        return []
-    kinds = {"cut": int, "seed": int, "share": float, "chance": float, "samples": int}
-    with path.open(newline="", encoding="utf-8") as file:
-        return [{key: kinds.get(key, str)(value) for key, value in row.items()} for row in csv.DictReader(file)]
-
-
-def append(path: Path, rows: Sequence[Row]) -> None:
-    """Append rows to a CSV file, which is begun if it is not there."""
-    begins = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if begins:
-            writer.writeheader()
-        writer.writerows(rows)
-
-
 # The columns of a table: what is measured, how, and what the column is called.
 MEASURES = (
     (PIXELS, NEIGHBOUR, "pixels"),
@@ -530,14 +524,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     setting = "cifar10" if given.data_dir else "digits"
     data = {"data-dir": str(given.data_dir)} if given.data_dir else {}
-    rows = read_rows(given.csv) if given.csv else []
+    rows = read_rows(given.csv, COLUMNS) if given.csv else []
     done = {case_of(row) for row in rows}
     todo = [case for case in cases(setting, given.seeds) if case not in done]
     for case in track(todo, console=Console(stderr=True)):
         new = rows_of_run(case, **data)
         rows += new
         if given.csv:
-            append(given.csv, new)
+            append_rows(given.csv, COLUMNS, new)
     print_tables(setting, rows)
     return 0
 

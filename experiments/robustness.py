@@ -8,7 +8,6 @@ again. ``--honest`` trains without liars, on very heterogeneous data, and prints
 updates and activations were.
 """
 
-import csv
 import logging
 import platform
 import re
@@ -44,6 +43,7 @@ from espalier.clients.messages.train import ARRAYS
 from espalier.clients.task import ClientTask, Examples
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.guard import INWARD_SHARE
+from experiments.records import append_rows, read_rows
 
 SETTING = {
     "engine": "in-process",
@@ -68,7 +68,7 @@ LIARS = {0: (), 1: (3,), 2: (3, 6)}
 GUARDED = "guarded FedAvg"
 SCALE, HUGE = 100.0, 1e4
 NUM_CLASSES = 10
-COLUMNS = ("algorithm", "defence", "lie", "liars", "seed", "accuracy", "commit", "machine")
+COLUMNS = dict.fromkeys(("algorithm", "defence", "lie", "liars", "seed", "accuracy", "commit", "machine"), str)
 
 # Honest runs: every update or activation beyond the median of its round is told of.
 HONEST = {"global-rounds": 3, "guard.mode": "warn", "guard.update-norm": 1.0, "guard.activation-norm": 1.0}
@@ -199,10 +199,7 @@ def runs(
 
 def rows_of(path: Path) -> dict[tuple[str, str, str, int, int], dict[str, str]]:
     """Return the rows of a CSV file by what `runs` names; none where there is no file."""
-    if not path.exists():
-        return {}
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(path, COLUMNS)
     return {(r["algorithm"], r["defence"], r["lie"], int(r["liars"]), int(r["seed"])): r for r in rows}
 
 
@@ -348,23 +345,13 @@ def main(arguments: Sequence[str]) -> int:
         where = commit(), platform.processor() or platform.machine()
         rows[what] = dict(zip(COLUMNS, [*map(str, what), f"{accuracy:.4f}", *where], strict=True))
         if given.csv:
-            append(given.csv, rows[what])
+            append_rows(given.csv, COLUMNS, [rows[what]])
     found: dict[tuple[str, str, str, int], list[float]] = {}
     for what, row in sorted(rows.items(), key=lambda item: item[0][4]):  # those of earlier commands too, by seed
         found.setdefault(what[:4], []).append(float(row["accuracy"]))
     print_table(found)
     print_costs(found)
     return 0
-
-
-def append(path: Path, row: Mapping[str, str]) -> None:
-    """Append a row to a CSV file, which is begun if it is not there."""
-    begins = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if begins:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 if __name__ == "__main__":

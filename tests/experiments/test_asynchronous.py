@@ -7,9 +7,10 @@ import pytest
 from espalier.app.config.parse import parse_config
 from espalier.app.config.unused import unused_keys
 from experiments import asynchronous
+from experiments.records import read_rows, write_rows
 
 ROOT = Path(__file__).parents[2]
-RECORDED = asynchronous.read_rows(ROOT / "docs/asynchronous.csv")
+RECORDED = read_rows(ROOT / "docs/asynchronous.csv", asynchronous.COLUMNS)
 
 
 def test_the_table_of_the_docs_is_that_of_the_recorded_runs():
@@ -130,13 +131,13 @@ def test_runs_that_have_rows_are_not_made_again(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(asynchronous, "rows_of_run", rows_of_run)
     path = tmp_path / "rows.csv"
-    asynchronous.write_rows(path, rows_of("digits", "fedbuff", 1, 4.0, 1.0, 1.0, 1.0))
+    write_rows(path, asynchronous.COLUMNS, rows_of("digits", "fedbuff", 1, 4.0, 1.0, 1.0, 1.0))
     asynchronous.main(["--csv", str(path), "--seeds", "1", "--setting", "digits"])
     assert [mode for _, mode, *_ in made] == ["synchronous", "semi-synchronous"]
     assert capsys.readouterr().out.splitlines()[-1] == "| digits | fedbuff | 4 | 4 to 4 | 2.00 | 2.00 to 2.00 |"
     asynchronous.main(["--csv", str(path), "--seeds", "1", "--setting", "cifar10", "--data-dir", "results/data"])
     assert made[-1] == ("cifar10", "fedbuff", 1, {"data-dir": "results/data"})
-    assert len(asynchronous.read_rows(path)) == 18
+    assert len(read_rows(path, asynchronous.COLUMNS)) == 18
 
 
 def test_cifar10_without_a_folder_is_one_line(tmp_path, monkeypatch):

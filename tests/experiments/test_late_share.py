@@ -4,9 +4,10 @@ from pathlib import Path
 from statistics import fmean
 
 from experiments import late_share
+from experiments.records import read_rows
 
 ROOT = Path(__file__).parents[2]
-RECORDED = late_share.read_rows(ROOT / "docs/late-share.csv")
+RECORDED = read_rows(ROOT / "docs/late-share.csv", late_share.COLUMNS)
 
 
 def recorded(error_db, way):

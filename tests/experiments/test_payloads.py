@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from experiments import payloads
+from experiments.records import read_rows
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "docs/payloads.csv"
@@ -13,19 +14,19 @@ SMALL = {"num-clients": 2, "num-edges": 1, "global-rounds": 1, "edge-rounds": 1,
 
 
 def test_the_table_of_the_docs_is_that_of_the_recorded_runs(capsys):
-    payloads.print_table("hsfl", payloads.read_rows(RECORDED))
+    payloads.print_table("hsfl", read_rows(RECORDED, payloads.COLUMNS))
     assert capsys.readouterr().out in (ROOT / "docs/streams.md").read_text()
 
 
 def test_every_payload_and_seed_is_recorded_once_with_its_commit_and_machine():
-    rows = payloads.read_rows(RECORDED)
+    rows = read_rows(RECORDED, payloads.COLUMNS)
     runs = [(row["setting"], row["payload"], row["seed"]) for row in rows]
     assert sorted(runs) == sorted(("hsfl", payload, seed) for payload in payloads.PAYLOADS for seed in payloads.SEEDS)
     assert all(re.fullmatch("[0-9a-f]{7,}", row["commit"]) and row["machine"] for row in rows)
 
 
 def test_a_payload_has_the_share_of_bytes_that_the_page_says():
-    shares = {line[0]: line[-1] for line in payloads.table("hsfl", payloads.read_rows(RECORDED))}
+    shares = {line[0]: line[-1] for line in payloads.table("hsfl", read_rows(RECORDED, payloads.COLUMNS))}
     # 4 bytes a value, 2, or 1 and a scale; of the largest 4 and a place of 2. Weights and indices are in it too.
     expected = {"float32": 1, "float16": 0.5, "bfloat16": 0.5, "int8": 0.25, "top-25%": 0.375, "top-10%": 0.15}
     assert shares == {payload: pytest.approx(share, abs=0.012) for payload, share in expected.items()}

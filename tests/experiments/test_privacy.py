@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from espalier.clients.messages.split import ACTIVATIONS, CUT_GRADIENT, FEATURE_GRADIENT, FEATURES
 from experiments import privacy
+from experiments.records import read_rows
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "docs/privacy.csv"
@@ -22,7 +23,7 @@ def generator():
 
 @pytest.mark.parametrize("setting", privacy.SETTINGS)
 def test_the_tables_of_the_docs_are_those_of_the_recorded_runs(setting, capsys):
-    privacy.print_tables(setting, privacy.read_rows(RECORDED))
+    privacy.print_tables(setting, read_rows(RECORDED, privacy.COLUMNS))
     text = (ROOT / "docs/privacy.md").read_text()
     tables = [part for part in capsys.readouterr().out.split("\n\n") if part.startswith("|")]
     assert tables
@@ -31,7 +32,7 @@ def test_the_tables_of_the_docs_are_those_of_the_recorded_runs(setting, capsys):
 
 @pytest.mark.parametrize("setting", privacy.SETTINGS)
 def test_all_runs_are_recorded(setting):
-    found = [privacy.case_of(row) for row in privacy.read_rows(RECORDED) if row["setting"] == setting]
+    found = [privacy.case_of(row) for row in read_rows(RECORDED, privacy.COLUMNS) if row["setting"] == setting]
     assert set(found) == set(privacy.cases(setting, privacy.SEEDS))
 
 

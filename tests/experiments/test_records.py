@@ -1,0 +1,34 @@
+"""Rows of runs are read back as they were written, and an interrupted write leaves the file of before."""
+
+import pytest
+
+from experiments.records import append_rows, read_rows, write_rows
+
+COLUMNS = {"row": str, "seed": int, "accuracy": float}
+A, B = {"row": "V2, cut 1", "seed": 0, "accuracy": 0.125}, {"row": "V1", "seed": 2, "accuracy": 0.1 + 0.2}
+
+
+def test_rows_are_read_back(tmp_path):
+    path = tmp_path / "runs.csv"
+    assert read_rows(path, COLUMNS) == []
+    append_rows(path, COLUMNS, [A])
+    append_rows(path, COLUMNS, [B])
+    assert read_rows(path, COLUMNS) == [A, B]
+    assert path.read_text() == 'row,seed,accuracy\n"V2, cut 1",0,0.125\nV1,2,0.30000000000000004\n'
+    write_rows(path, COLUMNS, [B])
+    assert read_rows(path, COLUMNS) == [B]
+
+
+def test_what_is_interrupted_leaves_the_file_of_before(tmp_path):
+    path = tmp_path / "runs.csv"
+    write_rows(path, COLUMNS, [A])
+
+    def interrupted():
+        yield B
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_rows(path, COLUMNS, interrupted())
+    assert read_rows(path, COLUMNS) == [A]
+    write_rows(path, COLUMNS, [A, B])
+    assert read_rows(path, COLUMNS) == [A, B]
