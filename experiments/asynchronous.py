@@ -1,6 +1,6 @@
 """How many simulated seconds a federation of slow and fast clients takes to an accuracy, waiting for all or for nobody.
 
-``python experiments/asynchronous.py --csv PATH`` trains in each mode and with each seed until the global model is right
+``python -m experiments.asynchronous --csv PATH`` trains in each mode and with each seed until the global model is right
 often enough at three evaluations in a row, and prints the simulated seconds of all that the CSV file has. It writes the
 rows of a run, one for each evaluated round, as soon as the run is over, with the commit and the machine; runs that have
 rows are not made again.

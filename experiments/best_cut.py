@@ -1,6 +1,6 @@
 """What it saves to choose each client's cut layer, against one cut for all.
 
-``python experiments/best_cut.py [FOLDER]`` plans edge rounds of split training in ten worlds like the RawHFL paper's,
+``python -m experiments.best_cut [FOLDER]`` plans edge rounds of split training in ten worlds like the RawHFL paper's,
 with 8 to 12 clients in each of four cells, Z = 4 of them selected, at most 5 local rounds, theta = 0.4: with each cut
 for all clients, and with the best cut for each. A local round is n mini-batches of 32 colour images of 32x32, and takes
 the paper's 25 to 40 CPU cycles for a bit of them, whatever the model. Every edge round stands on its own: who was

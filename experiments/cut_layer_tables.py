@@ -1,6 +1,6 @@
 """The cut-layer paper's Tables 3 (IID) and 4 (Dir(0.1)) for CIFAR-10: FedAvg, SFL-V1 and SFL-V2 at every cut.
 
-``python experiments/cut_layer_tables.py FOLDER ... --csv PATH`` takes folders of finished runs, or of sweeps, of one of
+``python -m experiments.cut_layer_tables FOLDER ... --csv PATH`` takes folders of finished runs, or of sweeps, of one of
 the settings files ``cut-layer-cifar10*.toml`` and the rows in ``sweeps``. Of each run that has no line in the CSV yet
 it adds one: mean accuracy over clients after the last round and after the best, its spread over clients, the loss, and
 the bytes of training. It prints mean and standard deviation over seeds of all that the CSV has, a table for each

@@ -1,6 +1,6 @@
 """How the number of steps and the rate of fine-tuning decide what personalisation gives.
 
-``python experiments/fine_tuning.py FOLDER ...`` takes the folder of a sweep of split runs, or results folders of
+``python -m experiments.fine_tuning FOLDER ...`` takes the folder of a sweep of split runs, or results folders of
 finished ones, and fine-tunes the heads of each with several numbers of steps K and learning rates. It prints, by
 algorithm, test accuracy and loss, mean over clients, with its mean and standard deviation over the runs (seeds), and
 draws them as ``fine-tuning.png``; ``--figure PATH`` puts the figure elsewhere. The first row, and the dashed lines, are

@@ -1,6 +1,6 @@
 """How many results are late, and what that costs, where plans see channels with an error, with and without margin.
 
-``python experiments/late_share.py --csv PATH`` trains ``rawhfl`` for 48 clients in 4 cells with a deadline of 150 s, as
+``python -m experiments.late_share --csv PATH`` trains ``rawhfl`` for 48 clients in 4 cells with a deadline of 150 s, as
 in the paper's Table III but with fewer and longer steps, for each planning error and way to plan, and prints a table
 over the seeds. A row is written as soon as a run is over, with its settings, the commit and the machine; what has a row
 is not made again.

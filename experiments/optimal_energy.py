@@ -1,6 +1,6 @@
 """How little energy the RawHFL paper's problem takes at its optimum, and what changes that.
 
-``python experiments/optimal_energy.py [FOLDER]`` solves every edge round of ten worlds as in the paper: four cells of
+``python -m experiments.optimal_energy [FOLDER]`` solves every edge round of ten worlds as in the paper: four cells of
 12 clients, Z = 4 selected in each, at most 2 of them again from the round before, at most 50 local rounds, theta = 0.4.
 It prints joules per selected client and edge round at the paper's deadline and at shorter ones, with a lowest CPU
 frequency, for several theta and noise figures, and what the same clients spend at full power, their highest frequency

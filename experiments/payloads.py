@@ -1,6 +1,6 @@
 """What smaller payloads of a stream cost in accuracy, and save in bytes.
 
-``python experiments/payloads.py`` trains HSFL on digits through streams, with each payload and seed, and prints the
+``python -m experiments.payloads`` trains HSFL on digits through streams, with each payload and seed, and prints the
 final test accuracies and the bytes between clients and edges. ``--csv PATH`` writes a row for each run as soon as it is
 over, with its setting, the commit and the machine; runs that have a row are not made again.
 """

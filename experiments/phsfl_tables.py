@@ -1,6 +1,6 @@
 """The PHSFL paper's comparison: global models and fine-tuned heads of HSFL and PHSFL, beside centralised SGD.
 
-``python experiments/phsfl_tables.py FOLDER ... --csv PATH`` takes folders of finished runs, or of sweeps, of
+``python -m experiments.phsfl_tables FOLDER ... --csv PATH`` takes folders of finished runs, or of sweeps, of
 ``phsfl-cifar10.toml``. Of each run that has no line in the CSV yet it adds the global model's mean accuracy and loss
 over clients, a line for each evaluated round, and of split runs those with heads fine-tuned from the last one, a line
 for each number of steps and rate of ``fine_tuning.py``. It prints mean and standard deviation over seeds of all that

@@ -1,6 +1,6 @@
 """What somebody who reads the messages of a run learns about labels, in each mode.
 
-``python experiments/privacy.py`` trains, reads every message between the clients and their edge, and prints for each
+``python -m experiments.privacy`` trains, reads every message between the clients and their edge, and prints for each
 mode how often the nearest neighbour of a sample's activations, features or gradients has the sample's label; how often
 an edge finds the label itself, by trying all labels on the last blocks that it sent; how much of the inputs a linear
 map of the activations gives back; and how often the update of a whole model names the class that a client has most of.

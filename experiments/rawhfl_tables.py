@@ -1,6 +1,6 @@
 """The RawHFL paper's Tables II to IV: accuracy and energy of every algorithm.
 
-``python experiments/rawhfl_tables.py FOLDER [--tables 2 3 4] [--seeds 0 1 2]`` prints the tables of the runs that
+``python -m experiments.rawhfl_tables FOLDER [--tables 2 3 4] [--seeds 0 1 2]`` prints the tables of the runs that
 sweeps have made in FOLDER/table2, FOLDER/table3 and FOLDER/table4, one for each table, by its settings file and that of
 the rows (``sweeps/rawhfl-rows.toml``): mean and standard deviation over seeds, and the accuracy's standard deviation
 over clients (the mean over seeds), beside the paper's figures. For each table it draws FOLDER/table2.png and so on,

@@ -1,6 +1,6 @@
 """How much of its accuracy a run keeps when some of its clients lie, with each defence.
 
-``python experiments/robustness.py`` trains on digits with 0, 1 and 2 liars of 8 clients, for each kind of lie, with
+``python -m experiments.robustness`` trains on digits with 0, 1 and 2 liars of 8 clients, for each kind of lie, with
 each defence, by ``h-fedavg`` and ``hsfl``, and prints the final test accuracy, mean over the seeds. Who is ``dead``
 fails in every round: no defence that leaves a liar out keeps more than is left without him. ``--csv PATH`` writes a row
 for each run as soon as it is over, with its settings, the commit and the machine; runs that have a row are not made

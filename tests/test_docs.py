@@ -40,6 +40,16 @@ def test_links_lead_somewhere(page):
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_programs_of_the_repository_are_called_as_they_can_be_found(page):
+    text = page.read_text()
+    for folder, name in re.findall(r"python -m (experiments|benchmarks)\.(\w+)", text):
+        assert (ROOT / folder / f"{name}.py").exists()
+    for script in re.findall(r"python ((?:experiments|benchmarks|deploy|examples)/[\w/-]+\.py)", text):
+        # A script finds what lies beside it, and the installed package.
+        assert not re.search(r"^(from|import) (experiments|benchmarks)\b", (ROOT / script).read_text(), re.MULTILINE)
+
+
 def test_the_program_of_the_theory_page_counts_sgd_steps_in_theorem_1(capsys):
     exec(programs_of("theory")[0], {})
     split, whole, limit, bound = capsys.readouterr().out.splitlines()
