@@ -95,13 +95,13 @@ class AsynchronousRun(Protocol):
 
 
 @dataclass(frozen=True)
-class AsynchronousClients:
-    """A flat algorithm that does not wait for its clients.
+class OneTier:
+    """A tier of its own.
 
     Parameters
     ----------
     tier : AsynchronousTier
-        Over all clients.
+        Over edges, or over the clients of a flat algorithm.
     paces : Paces
         How long they take.
     is_timed : bool
@@ -111,6 +111,14 @@ class AsynchronousClients:
     tier: AsynchronousTier
     paces: Paces
     is_timed: bool
+
+    def end_round(self) -> dict[str, Any]:
+        """Return the time and the tier's figures."""
+        return {**self.tier.clock.figures(), "async": self.tier.take_report()}
+
+
+class AsynchronousClients(OneTier):
+    """A flat algorithm that does not wait for its clients."""
 
     def edges(self, make_edge: MakeEdge) -> MakeEdge:
         """Return what makes the one group of clients."""
@@ -120,28 +128,9 @@ class AsynchronousClients:
         """Return a cloud that waits."""
         return Hierarchical(*arguments, **options)
 
-    def end_round(self) -> dict[str, Any]:
-        """Return the time and the tier's figures."""
-        return {**self.tier.clock.figures(), "async": self.tier.take_report()}
 
-
-@dataclass(frozen=True)
-class AsynchronousCloud:
-    """A cloud that does not wait for its edges.
-
-    Parameters
-    ----------
-    tier : AsynchronousTier
-        Over the edges.
-    paces : Paces
-        How long they take.
-    is_timed : bool
-        Whether the clock shows that.
-    """
-
-    tier: AsynchronousTier
-    paces: Paces
-    is_timed: bool
+class AsynchronousCloud(OneTier):
+    """A cloud that does not wait for its edges."""
 
     def edges(self, make_edge: MakeEdge) -> MakeEdge:
         """Return what makes edges that wait."""
@@ -151,10 +140,6 @@ class AsynchronousCloud:
         """Return the cloud over them."""
         pace = None if self.is_timed else self.paces.of_edge
         return AsynchronousHierarchical(*arguments, tier=self.tier, pace=pace, **options)
-
-    def end_round(self) -> dict[str, Any]:
-        """Return the time and the tier's figures."""
-        return {**self.tier.clock.figures(), "async": self.tier.take_report()}
 
 
 @dataclass(frozen=True)
