@@ -96,3 +96,28 @@ def test_runs_of_no_table_and_no_runs_get_one_line(tmp_path, monkeypatch):
     assert app([*settings, f"output-dir={tmp_path / 'run'}"]) == 0
     with pytest.raises(SystemExit, match=r"^error: .*: its settings are none of cut-layer-cifar10-small\.toml, "):
         tables(monkeypatch, tmp_path / "run", "--csv", tmp_path / "runs.csv")
+
+
+def test_the_page_shows_what_is_recorded(monkeypatch, capsys):
+    page, record = ROOT / "docs/cut-layers.md", ROOT / "docs/cut-layers.csv"
+    tables(monkeypatch, "--csv", record)
+    printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.strip("\n").splitlines())
+    assert printed in page.read_text()
+    own = {line.run: line for line in read_record(record)}
+    assert all(setting == "reduced" for setting, *_ in own)
+    for _, partition, _, seed in {run for run in own if run[2] == "SFL-V2 L4"}:
+        v1, first, second, third, last, whole = (
+            own["reduced", partition, row, seed].accuracy
+            for row in ("SFL-V1", "SFL-V2 L1", "SFL-V2 L2", "SFL-V2 L3", "SFL-V2 L4", "FedAvg")
+        )
+        if partition == "iid":
+            assert min(first, second) > v1 > last > whole
+        else:
+            assert last < min(v1, first, second, third, whole)
+    by_row = {line.row: line for line in own.values()}
+    assert min(by_row, key=lambda row: by_row[row].uplink_bytes) == "SFL-V2 L2"
+    for line in own.values():
+        assert (line.uplink_bytes, line.downlink_bytes) == (
+            by_row[line.row].uplink_bytes,
+            by_row[line.row].downlink_bytes,
+        )
