@@ -204,23 +204,28 @@ def asking(
     """
     number_of = {profile.node_id: profile.partition_id for profile in profiles}
     edge_of = {node_id: edge for edge, members in topology.items() for node_id in members}
-    unknown: set[tuple[int, str]] = set()
+    said: set[tuple[int, str]] = set()
     latest = 0  # the round that `edge_of` is for
 
+    def fault_of(profile: Profile) -> str:
+        if profile.partition_id != number_of[profile.node_id]:
+            return f"its partition-id is {profile.partition_id}, and was {number_of[profile.node_id]}"
+        if profile.edge not in ("", *topology):
+            return f"it names the edge {profile.edge!r}, and this run has {', '.join(topology)}"
+        return ""
+
+    def is_good(profile: Profile) -> bool:
+        fault = fault_of(profile)
+        if fault and (profile.node_id, fault) not in said:
+            said.add((profile.node_id, fault))
+            logger.warning("node %d stays under %s: %s", profile.node_id, edge_of[profile.node_id], fault)
+        return not fault
+
     def ask_all() -> None:
-        same = ask_profiles(
-            grid,
-            number_of.keys() & grid.get_node_ids(),  # who is away would be waited for
-            timeout_seconds=timeout_seconds,
-            is_good=lambda profile: number_of[profile.node_id] == profile.partition_id,
-        )
-        for profile in same:
-            if profile.edge in topology:
+        there = number_of.keys() & grid.get_node_ids()  # who is away would be waited for
+        for profile in ask_profiles(grid, there, timeout_seconds=timeout_seconds, is_good=is_good):
+            if profile.edge:
                 edge_of[profile.node_id] = profile.edge
-            elif profile.edge and (place := (profile.node_id, profile.edge)) not in unknown:
-                unknown.add(place)
-                text = "node %d stays under %s: it names the edge %r, and this run has %s"
-                logger.warning(text, profile.node_id, edge_of[profile.node_id], profile.edge, ", ".join(topology))
 
     def topology_of(server_round: int) -> Topology:
         nonlocal latest

@@ -265,6 +265,8 @@ def test_nodes_that_are_asked_move_as_they_say_to_the_bit(caplog):
     node = {profile.partition_id: profile.node_id for profile in profiles}
     far = f"node {node[1]} stays under edge-0: it names the edge 'far', and this run has edge-0, edge-1"
     assert caplog.messages.count(far) == 1
+    other = f"node {node[3]} stays under edge-1: its partition-id is 5, and was 3"
+    assert caplog.messages.count(other) == 1
     assert f"round 2: {node[4]} moves from edge-1 to edge-0" in caplog.messages
 
 
