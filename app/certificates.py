@@ -2,15 +2,24 @@
 
 import datetime
 import ipaddress
+import secrets
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+# Most signatures of P-256 have this length, others one or two bytes more or less.
+SIGNATURE_BYTES = 71
+# The most that a certificate may have: 20 bytes, of which the highest bit is the sign.
+SERIAL_BITS = 159
+
 
 def self_signed(host: str, days: int) -> tuple[bytes, bytes]:
     """Return a new private key and a server's certificate signed with it, both as PEM.
+
+    All certificates for a host have the same length: clients get them in messages, and the bytes of a run's messages
+    depend on nothing but the run.
 
     Parameters
     ----------
@@ -32,11 +41,13 @@ def self_signed(host: str, days: int) -> tuple[bytes, bytes]:
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([general_name(host)]), critical=False)
     )
-    certificate = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    certificate = builder.sign(key, hashes.SHA256())
+    while len(certificate.signature) != SIGNATURE_BYTES:
+        certificate = builder.sign(key, hashes.SHA256())
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    return private, certificate
+    return private, certificate.public_bytes(serialization.Encoding.PEM)
 
 
 def is_valid_for(certificate: x509.Certificate, host: str) -> bool:
@@ -65,7 +76,7 @@ def certificate_builder(
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(public_key)
-        .serial_number(x509.random_serial_number())
+        .serial_number(secrets.randbits(SERIAL_BITS - 1) | 1 << SERIAL_BITS - 1)
         # A device's clock may be a little behind.
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(days=days))
