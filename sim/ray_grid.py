@@ -51,7 +51,7 @@ class _Task:
     """A message that has no reply yet."""
 
     message: Message
-    deaths: int = 0  # of workers that it may have caused
+    deaths: int = 0  # of workers that had it; with the second one they had nothing else
 
 
 @dataclass
@@ -70,6 +70,7 @@ class _Worker:
     about: dict[str, Any]
     name: str
     calls: list[_Call] = field(default_factory=list)  # in the order in which it works on them
+    waiting: list[list[str]] = field(default_factory=list)  # messages of calls that are still to come, likewise
     load: float = 0.0
 
 
@@ -154,8 +155,10 @@ class RayGrid(SimulatedGrid):
       after the replies that it has. A ClientApp that keeps more than that from one message to the next, in its process,
       does so at its own risk.
     - When a worker dies, its messages are given to other workers, with the states that their nodes had, so that the
-      replies are the same. A message with which two workers have died is answered by an error reply, and its node is
-      disconnected: it would take down one after the other. When a whole machine goes, that is no message's fault.
+      replies are the same. These get one of them at a time, and nothing else until it is answered: of several, any
+      could be to blame, since replies of a process that dies may be lost. A message with which two workers have died is
+      answered by an error reply, and its node is disconnected: it would take down one after the other. When a whole
+      machine goes, that is no message's fault.
     - The group with most work goes first to the worker that has least.
     - What workers log to the logger ``espalier``, from INFO on, is logged here, when the replies come.
 
@@ -252,12 +255,26 @@ class RayGrid(SimulatedGrid):
         for message_id in message_ids:
             task = self._tasks[message_id]
             groups_there = groups.setdefault(self._at[task.message.metadata.dst_node_id], [])
-            if task.deaths or not groups_there or self._tasks[groups_there[-1][-1]].deaths:
+            if not groups_there or self._are_suspect([groups_there[-1][-1], message_id]):
                 groups_there.append([])
             groups_there[-1].append(message_id)
         for worker, groups_there in groups.items():
-            for group in groups_there:
-                self._call(worker, group)
+            worker.waiting += groups_there
+            self._call_on(worker)
+
+    def _are_suspect(self, message_ids: Iterable[str]) -> bool:
+        """Return whether a worker may have died with one of these messages, which have no reply yet."""
+        return any(self._tasks[message_id].deaths for message_id in message_ids if message_id in self._tasks)
+
+    def _call_on(self, worker: _Worker) -> None:
+        """Make a worker's next calls; one with a message that may have killed a worker has it for itself."""
+        while worker.waiting:
+            in_work = [message_id for call in worker.calls for message_id in call.message_ids]
+            if in_work and self._are_suspect([*in_work, *worker.waiting[0]]):
+                return
+            # Nodes may have been disconnected meanwhile.
+            if message_ids := [message_id for message_id in worker.waiting.pop(0) if message_id in self._tasks]:
+                self._call(worker, message_ids)
 
     def _call(self, worker: _Worker, message_ids: list[str]) -> None:
         messages = [self._tasks[message_id].message for message_id in message_ids]
@@ -301,6 +318,7 @@ class RayGrid(SimulatedGrid):
                     self._replies[message_id] = reply
                     if state is not None:
                         self._nodes[task.message.metadata.dst_node_id].state = state
+            self._call_on(worker)
         if dead:
             self._bury(dead)
 
@@ -311,10 +329,10 @@ class RayGrid(SimulatedGrid):
         again: list[str] = []
         for worker in dead:
             # Replies of later calls, if there are any, would be to nodes whose earlier messages are done again.
-            lost = [[i for i in call.message_ids if i in self._tasks] for call in worker.calls]
-            again += [message_id for call in lost for message_id in call]
+            lost = [i for call in worker.calls for i in call.message_ids if i in self._tasks]
+            again += [*lost, *(i for group in worker.waiting for i in group if i in self._tasks)]
             is_machine = worker.about["machine"] not in machines
-            for message_id in lost[0] if lost and not is_machine else ():
+            for message_id in () if is_machine else lost:
                 self._tasks[message_id].deaths += 1
             what = f"the machine of {worker.name} is gone" if is_machine else f"{worker.name} died"
             logger.warning("%s: its nodes go to others, of which %d are left", what, len(self._workers))

@@ -204,6 +204,26 @@ def test_worker_after_worker_dies(ray_here, reference, caplog):
         workers.close()
 
 
+def test_a_message_behind_others_takes_down_two_workers_and_no_third(ray_here, reference):
+    workers = Workers([Place()] * 3)
+    try:
+        grid = new_grid(workers)
+        victim = grid.worker_of(grid.get_node_ids()[0])
+        first, bad = [n for n in grid.get_node_ids() if grid.worker_of(n) == victim][:2]
+        of_first, of_bad = (grid._nodes[n].partition_id for n in (first, bad))
+        ids = grid.push_messages(messages(grid, sleep=of_first)[:1])
+        ids += grid.push_messages(messages(grid, die=of_bad))
+        # The worker is still at the first message. It is unknown with which one of its messages it died.
+        os.kill(victim["pid"], 9)
+        replies = told(pulled(grid, ids))
+        expected = told(reference.send_and_receive(messages(reference)[:1])) + round_of(reference)
+        assert [r for r in replies if r[0] != SERVER] == [r for r in expected if r[0] != bad]
+        assert [r[-1] for r in replies if r[0] == SERVER] == ["2 workers died with its 'train'"]
+        assert len(grid.workers) == 1
+    finally:
+        workers.close()
+
+
 def test_an_app_that_can_not_be_made_is_one_line(two_workers):
     with pytest.raises(GridLost, match=r"^a Ray worker can't start: ImportError: no module named so$"):
         RayGrid(two_workers, fail_to_make, 2)
