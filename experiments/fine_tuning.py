@@ -1,27 +1,26 @@
 """How the number of steps and the rate of fine-tuning decide what personalisation gives.
 
-``python -m experiments.fine_tuning FOLDER ...`` takes the folder of a sweep of split runs, or results folders of
-finished ones, and fine-tunes the heads of each with several numbers of steps K and learning rates. It prints, by
-algorithm, test accuracy and loss, mean over clients, with its mean and standard deviation over the runs (seeds), and
-draws them as ``fine-tuning.png``; ``--figure PATH`` puts the figure elsewhere. The first row, and the dashed lines, are
-the global model. ``--csv PATH`` writes a line for each run and setting.
+``python -m experiments.fine_tuning FOLDER ... --csv PATH`` takes the folder of a sweep of split runs, or results
+folders of finished ones. Of each run that has no line in the CSV yet it fine-tunes the heads with several numbers of
+steps K and learning rates, and adds a line for each of them and one for the global model. It prints, by algorithm, test
+accuracy and loss, mean over clients, with mean and standard deviation over the runs (seeds) of all that the CSV has.
+Without a folder it only prints, and with ``--figure PATH`` it draws; dashed lines are the global model.
 """
 
-import csv
 import sys
 from argparse import ArgumentParser
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
-from rich.progress import track
 
 from espalier.app.assembly import assemble, checked_task
 from espalier.app.comparison.command import finished_runs
+from espalier.app.comparison.runs import FinishedRun
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.saved import saved_config
@@ -36,11 +35,25 @@ from espalier.strategies.edges import innermost
 from espalier.strategies.exchange import converse
 from espalier.strategies.split import FineTuning, SplitEdge
 from espalier.strategies.views import MemberGrid
+from experiments.records import read_rows, write_rows
 
 STEPS, RATES = (10, 50), (0.001, 0.003, 0.01, 0.03, 0.1)
 SETTINGS: list[FineTuning | None] = [None, *(FineTuning(k, rate) for k in STEPS for rate in RATES)]
 COLORS = (BLUE, ORANGE, GREY, "#6d597a", "#b4c5a1")  # one for each split algorithm
 Result = dict[str, float]
+
+
+class Line(NamedTuple):
+    """A line of the CSV: what a run's model gives at its end, with heads fine-tuned by `steps` steps."""
+
+    algorithm: str
+    seed: int
+    steps: int  # 0: the global model
+    rate: float
+    accuracy: float
+    loss: float
+    commit: str
+    machine: str
 
 
 def measure(folder: Path, config: RunConfig) -> list[Result]:
@@ -76,36 +89,56 @@ def measure(folder: Path, config: RunConfig) -> list[Result]:
     return means
 
 
-def print_table(found: Mapping[str, Sequence[Sequence[Result]]]) -> None:
+def lines_of(run: FinishedRun) -> Iterator[Line]:
+    """Yield the lines of a run that is over, those of `SETTINGS` in their order."""
+    config = saved_config(run.folder)
+    made_by = {key: run.made_by[key] for key in ("commit", "machine")}
+    for setting, means in zip(SETTINGS, measure(run.folder, config), strict=True):
+        steps, rate = (setting.num_steps, setting.learning_rate) if setting else (0, 0.0)
+        yield Line(config.algorithm.name, config.seed, steps, rate, **means, **made_by)
+
+
+def read_record(path: Path) -> list[Line]:
+    """Return the lines of a CSV; none where there is no such file."""
+    return [Line(**row) for row in read_rows(path, Line.__annotations__)]
+
+
+def write_record(path: Path, lines: Iterable[Line]) -> None:
+    """Write the lines of a CSV, sorted."""
+    write_rows(path, Line._fields, [line._asdict() for line in sorted(lines)])
+
+
+def by_algorithm(lines: Iterable[Line]) -> dict[str, dict[tuple[int, float], list[Line]]]:
+    """Return the lines of each algorithm by steps and rate."""
+    found: dict[str, dict[tuple[int, float], list[Line]]] = {}
+    for line in sorted(lines):
+        found.setdefault(line.algorithm, {}).setdefault((line.steps, line.rate), []).append(line)
+    return found
+
+
+def print_table(lines: Sequence[Line]) -> None:
     """Print a row per setting, with accuracy and loss of every algorithm."""
+    found = by_algorithm(lines)
     columns = [(name, key) for name in found for key in (ACCURACY, LOSS)]
     print(f"{'':<12}" + "".join(f"{f'{name} {key}':>18}" for name, key in columns))
-    print(f"{'runs':<12}" + "".join(f"{len(found[name]):>18}" for name, _ in columns))
-    for i, setting in enumerate(SETTINGS):
-        label = f"K={setting.num_steps} {setting.learning_rate:g}" if setting else "global"
-        values = [[run[i][key] for run in found[name]] for name, key in columns]
-        print(f"{label:<12}" + "".join(f"{f'{fmean(v):.3f} +- {pstdev(v):.3f}':>18}" for v in values))
+    runs = {name: len({line.seed for line in lines if line.algorithm == name}) for name in found}
+    print(f"{'runs':<12}" + "".join(f"{runs[name]:>18}" for name, _ in columns))
+    for steps, rate in sorted({(line.steps, line.rate) for line in lines}):
+        label = f"K={steps} {rate:g}" if steps else "global"
+        values = [[getattr(line, key) for line in found[name].get((steps, rate), [])] for name, key in columns]
+        print(f"{label:<12}" + "".join(f"{f'{fmean(v):.3f} +- {pstdev(v):.3f}' if v else '-':>18}" for v in values))
 
 
-def write_csv(lines: Sequence[tuple[str, int, Sequence[Result]]], path: Path) -> None:
-    """Write a line for each run, an algorithm and a seed, and each of `SETTINGS`; the global model has K = 0."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["algorithm", "seed", "steps", "rate", ACCURACY, LOSS])
-        for algorithm, seed, results in lines:
-            for setting, result in zip(SETTINGS, results, strict=True):
-                tuned = (setting.num_steps, setting.learning_rate) if setting else (0, 0.0)
-                writer.writerow([algorithm, seed, *tuned, result[ACCURACY], result[LOSS]])
-
-
-def draw(found: Mapping[str, Sequence[Sequence[Result]]], path: Path) -> None:
+def draw(lines: Sequence[Line], path: Path) -> None:
     """Draw accuracy and loss against the rate, a line per algorithm and K; error bars are one standard deviation."""
     figure = Figure(figsize=(10.0, 3.6), layout="constrained")
+    rates = sorted({line.rate for line in lines if line.steps})
     for ax, key in zip(figure.subplots(1, 2), (ACCURACY, LOSS), strict=True):
-        for (name, runs), color in zip(found.items(), COLORS, strict=False):
-            draw_algorithm(ax, name, [[result[key] for result in run] for run in runs], color)
+        for (name, found), color in zip(by_algorithm(lines).items(), COLORS, strict=False):
+            values = {setting: [getattr(line, key) for line in own] for setting, own in found.items()}
+            draw_algorithm(ax, name, values, color)
         ax.set(xscale="log", xlabel="fine-tuning rate", ylabel=f"test {key}, mean over clients")
-        ax.set_xticks(RATES, [f"{rate:g}" for rate in RATES])
+        ax.set_xticks(rates, [f"{rate:g}" for rate in rates])
         ax.xaxis.set_minor_locator(NullLocator())
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(axis="y", alpha=0.3)
@@ -118,15 +151,14 @@ def draw(found: Mapping[str, Sequence[Sequence[Result]]], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def draw_algorithm(ax: Axes, name: str, runs: Sequence[Sequence[float]], color: str) -> None:
-    """Draw one algorithm's lines; `runs` has one value for each of `SETTINGS`."""
-    by_setting = {setting: [run[i] for run in runs] for i, setting in enumerate(SETTINGS)}
-    for k, marker, style in zip(STEPS, ("o", "s"), ("-", ":"), strict=True):
-        values = [by_setting[FineTuning(k, rate)] for rate in RATES]
+def draw_algorithm(ax: Axes, name: str, values: Mapping[tuple[int, float], Sequence[float]], color: str) -> None:
+    """Draw one algorithm's lines; `values` has those of its runs by steps and rate."""
+    for k, marker, style in zip(sorted({steps for steps, _ in values if steps}), ("o", "s"), ("-", ":"), strict=False):
+        own = {rate: figures for (steps, rate), figures in sorted(values.items()) if steps == k}
         ax.errorbar(
-            RATES,
-            [fmean(v) for v in values],
-            yerr=[pstdev(v) for v in values],
+            list(own),
+            [fmean(v) for v in own.values()],
+            yerr=[pstdev(v) for v in own.values()],
             color=color,
             marker=marker,
             ls=style,
@@ -134,30 +166,30 @@ def draw_algorithm(ax: Axes, name: str, runs: Sequence[Sequence[float]], color: 
             capsize=3,
             label=f"{name}, K = {k}",
         )
-    ax.axhline(fmean(by_setting[None]), color=color, ls="--", lw=1, label=f"{name}, global model")
+    ax.axhline(fmean(values[0, 0.0]), color=color, ls="--", lw=1, label=f"{name}, global model")
 
 
 def main() -> None:
-    """Measure, print and draw."""
+    """Measure what is new, print and draw."""
     parser = ArgumentParser(description="Fine-tune the heads of finished split runs with several steps and rates.")
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="of a sweep, or of a finished run")
-    parser.add_argument("--figure", type=Path, default=Path("fine-tuning.png"), help="default: %(default)s")
-    parser.add_argument("--csv", type=Path, help="default: none is written")
-    arguments = parser.parse_args()
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="of a sweep, or of a finished run")
+    parser.add_argument("--csv", type=Path, required=True, help="the lines of all runs")
+    parser.add_argument("--figure", type=Path, help="default: none is drawn")
+    given = parser.parse_args()
     quiet_flower()
-    found, lines = defaultdict(list), []
+    lines = read_record(given.csv)
     try:
-        for run in track(finished_runs([folder.absolute() for folder in arguments.folders]), "runs"):
-            config = saved_config(run.folder)
-            results = measure(run.folder, config)
-            found[config.algorithm.name].append(results)
-            lines.append((config.algorithm.name, config.seed, results))
+        for run in finished_runs([folder.absolute() for folder in given.folders]):
+            if (run.settings["algorithm"], run.settings["seed"]) not in {(line.algorithm, line.seed) for line in lines}:
+                lines += lines_of(run)
+                write_record(given.csv, lines)
     except UserError as error:
         sys.exit(f"error: {error}")
-    print_table(found)
-    if arguments.csv:
-        write_csv(lines, arguments.csv)
-    draw(found, arguments.figure)
+    if not lines:
+        sys.exit(f"error: {given.csv}: holds no lines; give folders of finished split runs")
+    print_table(lines)
+    if given.figure:
+        draw(lines, given.figure)
 
 
 if __name__ == "__main__":

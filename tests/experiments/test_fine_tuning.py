@@ -47,11 +47,10 @@ def test_it_reads_the_runs_of_a_sweep(tmp_path, monkeypatch, capsys):
     for algorithm in ("hsfl", "phsfl"):
         run_app(tmp_path / "sweep" / algorithm, **SHORT | {"algorithm": algorithm})
     monkeypatch.setattr(fine_tuning, "SETTINGS", [None, FineTuning(K, RATE)])
-    monkeypatch.setattr(fine_tuning, "draw", lambda *arguments: None)
     capsys.readouterr()
     monkeypatch.setattr("sys.argv", ["fine_tuning.py", str(tmp_path / "sweep"), "--csv", str(tmp_path / "runs.csv")])
     fine_tuning.main()
-    header, runs, whole, tuned = capsys.readouterr().out.splitlines()[-4:]
+    header, runs, whole, tuned = table = capsys.readouterr().out.splitlines()[-4:]
     assert header.split() == ["hsfl", "accuracy", "hsfl", "loss", "phsfl", "accuracy", "phsfl", "loss"]
     assert runs.split() == ["runs", "1", "1", "1", "1"]
     assert whole.startswith("global")
@@ -64,12 +63,22 @@ def test_it_reads_the_runs_of_a_sweep(tmp_path, monkeypatch, capsys):
     for line, name in ((lines[1], "hsfl"), (lines[3], "phsfl")):
         reported = summary(tmp_path / "sweep" / name)["personalised"]
         assert float(line["accuracy"]) == pytest.approx(reported["accuracy"]["mean"], rel=1e-12)
+    # What has lines is not measured again, and can be printed and drawn without the runs.
+    monkeypatch.setattr(fine_tuning, "measure", lambda *run: pytest.fail("measured again"))
+    fine_tuning.main()
+    assert capsys.readouterr().out.splitlines() == table
+    drawn = tmp_path / "figures" / "drawn.png"
+    monkeypatch.setattr("sys.argv", ["fine_tuning.py", "--csv", str(tmp_path / "runs.csv"), "--figure", str(drawn)])
+    fine_tuning.main()
+    assert capsys.readouterr().out.splitlines() == table
+    assert drawn.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_folder_of_another_run_gets_one_line(tmp_path, monkeypatch):
     folder = run_app(tmp_path / "run", num_clients=4, global_rounds=1)
     with pytest.raises(UserError, match="allowed is the results folder of a split run"):
         fine_tuning.measure(folder, saved_config(folder))
-    monkeypatch.setattr("sys.argv", ["fine_tuning.py", str(tmp_path / "none")])
-    with pytest.raises(SystemExit, match=r"^error: "):
-        fine_tuning.main()
+    for folders in ([str(tmp_path / "none")], []):
+        monkeypatch.setattr("sys.argv", ["fine_tuning.py", *folders, "--csv", str(tmp_path / "runs.csv")])
+        with pytest.raises(SystemExit, match=r"^error: "):
+            fine_tuning.main()
