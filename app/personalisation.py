@@ -28,11 +28,13 @@ def personalise(
     *,
     number: int,
     timeout_seconds: float | None,
+    test: Mapping[str, float] | None = None,
     validates: bool = False,
 ) -> None:
     """Fine-tune the clients' heads from the trained model `arrays` and save those that are here in ``heads.pt``.
 
-    With `validates` clients tell figures of examples that they hold back, too.
+    Heads are judged by the figures that `test` has, those of the run on the test pool. With `validates` clients tell
+    figures of examples that they hold back, too.
     """
     edges: dict[str, SplitEdge | RemoteEdge] = {n: innermost(edge) for n, edge in hierarchical.edges.items()}
     results: dict[str, Personalised] = converse(
@@ -49,4 +51,4 @@ def personalise(
     heads = {client_of[n]: head for result in results.values() for n, head in result.heads.items()}
     if heads:  # those of clients with a tail stay there
         folder.write_file("heads.pt", lambda file: torch.save(dict(sorted(heads.items())), file))
-    folder.append_metrics([personalised_line(number, results, meter.take(), client_of, validates=validates)])
+    folder.append_metrics([personalised_line(number, results, meter.take(), client_of, test, validates=validates)])

@@ -221,6 +221,7 @@ def _run_with(
             federation.meter,
             number=config.federation.global_rounds,
             timeout_seconds=timeout,
+            test=next((line["test"] for line in reversed(folder.read_metrics()) if "test" in line), None),
             validates=best is not None,
         )
     write_final_reports(title, folder, model, federation.profiles, hierarchical.topology, closed_form)

@@ -104,7 +104,7 @@ def client_table(
     planned = any("plans" in line for line in lines)
     totals = client_totals(lines, (profile.partition_id for profile in profiles))
     header = ["client", "edge", "train_examples", "test_examples", "classes", *names, "times_left_out"]
-    header += ["personalised_accuracy", "personalised_loss"] * bool(personalised)
+    header += [f"personalised_{name}" for name in names] * bool(personalised)
     rows: list[list[Any]] = [header + [field.name for field in fields(ClientTotals)] * planned]
     for profile in profiles:
         own = metrics.get(str(profile.partition_id), {})
@@ -121,7 +121,7 @@ def client_table(
         )
         if personalised:
             own = personalised.get(str(profile.partition_id), {})
-            rows[-1] += [own.get("accuracy"), own.get("loss")]
+            rows[-1] += map(own.get, names)
         if planned:
             rows[-1] += astuple(totals[profile.partition_id])
     return rows

@@ -155,6 +155,7 @@ def personalised_line(
     results: Mapping[str, Personalised],
     counts: Counter[Link],
     client_of: Mapping[int, int],
+    test: Mapping[str, float] | None = None,
     *,
     validates: bool = False,
 ) -> Line:
@@ -168,22 +169,25 @@ def personalised_line(
         By edge.
     counts, client_of
         As in `edge_lines`.
+    test : Mapping[str, float], optional (default: None)
+        As of `figure_names`.
     validates : bool (default: False)
         Clients tell figures of examples that they hold back, too.
     """
+    names = figure_names(test)
     clients: dict[int, Mapping[str, Any]] = {
         client_of[node_id]: metrics
         for result in results.values()
         for node_id, metrics in result.metrics.items()
-        if is_evaluation(metrics)
+        if is_evaluation(metrics, names)
     }
     line: Line = {"round": number, "scope": "personalised"}
     if clients:
-        for key in (ACCURACY, LOSS):
+        for key in names:
             line[key] = spread([float(metrics[key]) for metrics in clients.values()])
     line["clients"] = {str(i): finite(clients[i]) for i in sorted(clients)}
     if validates:
-        line |= validation_of(results.values())
+        line |= validation_of(results.values(), test)
     line["failures"] = [_failure(failure, client_of) for result in results.values() for failure in result.failures]
     return line | {"bytes": nested(counts)}
 
@@ -226,7 +230,7 @@ def summarise(lines: Sequence[Line]) -> Line:
         summary["best"] = {"round": best["round"], "validation": best["validation"], **figures}
     for line in lines:
         if line["scope"] == "personalised":
-            summary["personalised"] = {key: line.get(key) for key in (ACCURACY, LOSS)}
+            summary["personalised"] = {key: line.get(key) for key in figure_names(evaluated.get("test"))}
             summary["personalisation_bytes_by_kind"] = line["bytes"]
             if "validation" in line:
                 summary["personalised_validation"] = line["validation"]

@@ -8,6 +8,7 @@ from espalier.app.config.parse import parse_config
 from espalier.app.errors import UserError
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.node import Node
+from tests.app.own_tasks import Steered
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 HERE = "tests.app.own_tasks"
@@ -177,6 +178,31 @@ def test_its_learning_rates_and_metrics_are_used_and_reported(tmp_path):
     header = (folder / "clients.csv").read_text().splitlines()[0]
     assert "classes,accuracy,confidence,loss,times_left_out" in header
     assert {path.name for path in folder.glob("*.png")} == {"rounds.png", "clients.png", "bytes.png"}
+
+
+def test_its_metrics_are_reported_of_fine_tuned_heads_too(tmp_path):
+    settings = {"task": own("Steered"), "algorithm": "phsfl", "data_validation_share": 0.2, "fine_tune_rate": 0.3}
+    folder = run_app(tmp_path / "heads-here", **SMALL | settings)
+    final, (line,) = summary(folder), lines(folder, "personalised")
+    assert list(final["personalised"]) == list(final["global"]) == ["accuracy", "confidence", "loss"]
+    assert list(final["personalised_validation"]) == ["accuracy", "confidence", "loss", "clients"]
+    task, model = build_task(parse_config({"task": own("Steered")})).own, Steered().model()
+    model.load_state_dict(weights(folder))
+    means = []
+    for client, head in torch.load(folder / "heads.pt", weights_only=True).items():
+        model.load_state_dict(head, strict=False)
+        test = task.client_data(client, SMALL["num_clients"], 0)[1]
+        with torch.inference_mode():
+            means.append(float(task.metrics(model(test.inputs), test.labels)["confidence"]))
+        assert line["clients"][str(client)]["confidence"] == pytest.approx(means[-1], rel=1e-9)
+    assert len(means) == SMALL["num_clients"]
+    assert final["personalised"]["confidence"]["mean"] == pytest.approx(sum(means) / len(means), rel=1e-9)
+    header = (folder / "clients.csv").read_text().splitlines()[0]
+    assert header.endswith("personalised_accuracy,personalised_confidence,personalised_loss")
+    # Heads that stay with the clients tell the same.
+    there = run_app(tmp_path / "heads-there", tail_layer=2, **SMALL | settings)
+    for client, figures in lines(there, "personalised")[0]["clients"].items():
+        assert figures["confidence"] == pytest.approx(line["clients"][client]["confidence"], rel=1e-6)
 
 
 def test_plans_are_made_for_it(tmp_path):
