@@ -82,6 +82,9 @@ def test_the_cloud_goes_on_without_an_edge_that_stands_still_and_takes_its_late_
             meanwhile = [who for number, who, _ in arrivals(results) if number > before]
         assert meanwhile == ["edge-0"] * len(meanwhile) != []
         wait_for(lambda: rounds_with(results, "edge-1")[-1] > before, PATIENCE_SECONDS, "late update of edge-1")
+        # With the line of the next round the state after this one is saved: the resumed run does not do it again.
+        late_round = rounds_with(results, "edge-1")[-1]
+        wait_for(lambda: rounds(results) > late_round, PATIENCE_SECONDS, "round after the late update")
         kill_server_app(cloud.superlink)
         interrupted = rounds(results)
         settings = SETTINGS | cloud_role | {"global_rounds": interrupted + 3, "resume": str(results)}
