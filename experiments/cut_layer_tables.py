@@ -8,20 +8,17 @@ settings file and kind of data, beside the paper's figures. Without a folder it 
 """
 
 import argparse
-import sys
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
-from espalier.app.comparison.command import finished_runs
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.errors import UserError
-from espalier.app.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder
 from espalier.clients.messages.train import ACCURACY, LOSS
-from experiments.records import read_rows, write_rows
+from experiments.recorded_runs import lines_with
 
 HERE = Path(__file__).parent
 SETTINGS = {
@@ -64,16 +61,6 @@ class Line(NamedTuple):
     def run(self) -> tuple[str, str, str, int]:
         """Which run it is of."""
         return self.setting, self.partition, self.row, self.seed
-
-
-def read_record(path: Path) -> list[Line]:
-    """Return the lines of a CSV; none where there is no such file."""
-    return [Line(**row) for row in read_rows(path, Line.__annotations__)]
-
-
-def write_record(path: Path, lines: Iterable[Line]) -> None:
-    """Write the lines of a CSV, sorted."""
-    write_rows(path, Line._fields, [line._asdict() for line in sorted(lines)])
 
 
 def setting_of(settings: Mapping[str, Any]) -> str:
@@ -123,6 +110,12 @@ def who_of(run: FinishedRun) -> dict[str, Any]:
         }
     except UserError as error:
         raise UserError(f"{run.folder}: {error}") from None
+
+
+def run_of(run: FinishedRun) -> tuple[str, str, str, int]:
+    """Return which run it is, as its line does."""
+    setting, partition, row, seed = who_of(run).values()
+    return setting, partition, row, seed
 
 
 def line_of(run: FinishedRun) -> Line:
@@ -175,17 +168,9 @@ def main() -> None:
     parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="of a sweep, or of a finished run")
     parser.add_argument("--csv", type=Path, required=True, help="the lines of all runs")
     given = parser.parse_args()
-    quiet_flower()
-    lines = read_record(given.csv)
-    try:
-        for run in finished_runs([folder.absolute() for folder in given.folders]):
-            if tuple(who_of(run).values()) not in {line.run for line in lines}:
-                lines.append(line_of(run))
-                write_record(given.csv, lines)
-    except UserError as error:
-        sys.exit(f"error: {error}")
-    if not lines:
-        sys.exit(f"error: {given.csv}: holds no lines; give folders of finished runs of experiments/cut-layer-*.toml")
+    lines = lines_with(
+        Line, given.csv, given.folders, lambda run: tuple(who_of(run).values()), lambda run: [line_of(run)]
+    )
     for setting in SETTINGS:
         for partition in dict.fromkeys(line.partition for line in sorted(lines, reverse=True)):
             if any((line.setting, line.partition) == (setting, partition) for line in lines):

@@ -7,7 +7,6 @@ accuracy and loss, mean over clients, with mean and standard deviation over the 
 Without a folder it only prints, and with ``--figure PATH`` it draws; dashed lines are the global model.
 """
 
-import sys
 from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,14 +18,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from espalier.app.assembly import assemble, checked_task
-from espalier.app.comparison.command import finished_runs
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.saved import saved_config
 from espalier.app.engines.in_process import InProcess
 from espalier.app.errors import UserError
-from espalier.app.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import is_evaluation
 from espalier.app.reports.plots import BLUE, GREY, ORANGE
@@ -35,7 +32,7 @@ from espalier.strategies.edges import innermost
 from espalier.strategies.exchange import converse
 from espalier.strategies.split import FineTuning, SplitEdge
 from espalier.strategies.views import MemberGrid
-from experiments.records import read_rows, write_rows
+from experiments.recorded_runs import lines_with
 
 STEPS, RATES = (10, 50), (0.001, 0.003, 0.01, 0.03, 0.1)
 SETTINGS: list[FineTuning | None] = [None, *(FineTuning(k, rate) for k in STEPS for rate in RATES)]
@@ -54,6 +51,11 @@ class Line(NamedTuple):
     loss: float
     commit: str
     machine: str
+
+    @property
+    def run(self) -> tuple[str, int]:
+        """Which run it is of."""
+        return self.algorithm, self.seed
 
 
 def measure(folder: Path, config: RunConfig) -> list[Result]:
@@ -89,6 +91,11 @@ def measure(folder: Path, config: RunConfig) -> list[Result]:
     return means
 
 
+def run_of(run: FinishedRun) -> tuple[str, int]:
+    """Return which run it is, by the columns of the CSV."""
+    return run.settings["algorithm"], run.settings["seed"]
+
+
 def lines_of(run: FinishedRun) -> Iterator[Line]:
     """Yield the lines of a run that is over, those of `SETTINGS` in their order."""
     config = saved_config(run.folder)
@@ -96,16 +103,6 @@ def lines_of(run: FinishedRun) -> Iterator[Line]:
     for setting, means in zip(SETTINGS, measure(run.folder, config), strict=True):
         steps, rate = (setting.num_steps, setting.learning_rate) if setting else (0, 0.0)
         yield Line(config.algorithm.name, config.seed, steps, rate, **means, **made_by)
-
-
-def read_record(path: Path) -> list[Line]:
-    """Return the lines of a CSV; none where there is no such file."""
-    return [Line(**row) for row in read_rows(path, Line.__annotations__)]
-
-
-def write_record(path: Path, lines: Iterable[Line]) -> None:
-    """Write the lines of a CSV, sorted."""
-    write_rows(path, Line._fields, [line._asdict() for line in sorted(lines)])
 
 
 def by_algorithm(lines: Iterable[Line]) -> dict[str, dict[tuple[int, float], list[Line]]]:
@@ -176,17 +173,7 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, required=True, help="the lines of all runs")
     parser.add_argument("--figure", type=Path, help="default: none is drawn")
     given = parser.parse_args()
-    quiet_flower()
-    lines = read_record(given.csv)
-    try:
-        for run in finished_runs([folder.absolute() for folder in given.folders]):
-            if (run.settings["algorithm"], run.settings["seed"]) not in {(line.algorithm, line.seed) for line in lines}:
-                lines += lines_of(run)
-                write_record(given.csv, lines)
-    except UserError as error:
-        sys.exit(f"error: {error}")
-    if not lines:
-        sys.exit(f"error: {given.csv}: holds no lines; give folders of finished split runs")
+    lines = lines_with(Line, given.csv, given.folders, run_of, lines_of)
     print_table(lines)
     if given.figure:
         draw(lines, given.figure)

@@ -9,25 +9,21 @@ the CSV has, by Dirichlet parameter, beside the paper's figures (Section V-B). W
 """
 
 import argparse
-import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
-from espalier.app.comparison.command import finished_runs
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.config.saved import saved_config
-from espalier.app.errors import UserError
-from espalier.app.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.plots import BLUE, GREY, ORANGE, save_plot
 from espalier.clients.messages.train import ACCURACY, LOSS
 from experiments.fine_tuning import SETTINGS, measure
-from experiments.records import read_rows, write_rows
+from experiments.recorded_runs import lines_with
 
 ALGORITHMS = {"centralised": GREY, "hsfl": BLUE, "phsfl": ORANGE}
 PAPERS_STEPS = 10  # at a rate that the paper does not name
@@ -65,14 +61,9 @@ class Line(NamedTuple):
         return self.algorithm, self.alpha, self.seed
 
 
-def read_record(path: Path) -> list[Line]:
-    """Return the lines of a CSV; none where there is no such file."""
-    return [Line(**row) for row in read_rows(path, Line.__annotations__)]
-
-
-def write_record(path: Path, lines: Iterable[Line]) -> None:
-    """Write the lines of a CSV, sorted."""
-    write_rows(path, Line._fields, [line._asdict() for line in sorted(lines)])
+def run_of(run: FinishedRun) -> tuple[str, float, int]:
+    """Return which run it is, by the columns of the CSV."""
+    return run.settings["algorithm"], run.settings["alpha"], run.settings["seed"]
 
 
 def lines_of(run: FinishedRun) -> Iterator[Line]:
@@ -166,18 +157,7 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, required=True, help="the lines of all runs")
     parser.add_argument("--figure", type=Path, help="default: none is drawn; of several alphas the first")
     given = parser.parse_args()
-    quiet_flower()
-    lines = read_record(given.csv)
-    try:
-        for run in finished_runs([folder.absolute() for folder in given.folders]):
-            settings = run.settings
-            if (settings["algorithm"], settings["alpha"], settings["seed"]) not in {line.run for line in lines}:
-                lines += lines_of(run)
-                write_record(given.csv, lines)
-    except UserError as error:
-        sys.exit(f"error: {error}")
-    if not lines:
-        sys.exit(f"error: {given.csv}: holds no lines; give folders of finished runs of experiments/phsfl-cifar10.toml")
+    lines = lines_with(Line, given.csv, given.folders, run_of, lines_of)
     alphas = sorted({line.alpha for line in lines})
     for alpha in alphas:
         print_table(lines, alpha)

@@ -9,7 +9,8 @@ import pytest
 from espalier.app.command_line import main as app
 from espalier.app.sweeps.grid import planned_runs, read_sweep
 from experiments import cut_layer_tables
-from experiments.cut_layer_tables import PAPER, Line, main, read_record, row_of, setting_of, write_record
+from experiments.cut_layer_tables import PAPER, Line, main, row_of, setting_of
+from experiments.recorded_runs import read_lines, write_lines
 from tests.app.own_folders import noise_folder
 from tests.app.runs import summary
 
@@ -66,7 +67,7 @@ def test_a_run_is_recorded_once_with_its_own_figures(tmp_path, monkeypatch, caps
         assert app([str(tmp_path / "tiny.toml"), *given, f"data-dir={images}", f"output-dir={places[name]}"]) == 0
     capsys.readouterr()
     tables(monkeypatch, tmp_path / "sweep", "--csv", tmp_path / "runs.csv")
-    lines, printed = read_record(tmp_path / "runs.csv"), capsys.readouterr().out
+    lines, printed = read_lines(Line, tmp_path / "runs.csv"), capsys.readouterr().out
     assert [line.run for line in lines] == [("reduced", "iid", r, 0) for r in ("FedAvg", "SFL-V1", "SFL-V2 L2")]
     for line, name in zip(lines, "acb", strict=True):
         own = summary(places[name])
@@ -81,7 +82,7 @@ def test_a_run_is_recorded_once_with_its_own_figures(tmp_path, monkeypatch, caps
 
 def test_mean_and_spread_are_over_seeds_beside_the_paper(tmp_path, monkeypatch, capsys):
     apart = A._replace(partition="dirichlet", row="SFL-V1")
-    write_record(tmp_path / "runs.csv", [A, A._replace(seed=1, accuracy=0.7), apart])
+    write_lines(Line, tmp_path / "runs.csv", [A, A._replace(seed=1, accuracy=0.7), apart])
     tables(monkeypatch, "--csv", tmp_path / "runs.csv")
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     best, loss = ["0.6000", "+-", "0.0000"], ["1.5000", "+-", "0.0000"]
@@ -104,7 +105,7 @@ def test_the_page_shows_what_is_recorded(monkeypatch, capsys):
     tables(monkeypatch, "--csv", record)
     printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.strip("\n").splitlines())
     assert printed in page.read_text()
-    own = {line.run: line for line in read_record(record)}
+    own = {line.run: line for line in read_lines(Line, record)}
     assert all(setting == "reduced" for setting, *_ in own)
     ahead = []
     for partition, seed in product(("iid", "dirichlet"), range(3)):

@@ -8,7 +8,8 @@ import pytest
 
 from espalier.strategies.split import FineTuning
 from experiments import fine_tuning, phsfl_tables
-from experiments.phsfl_tables import Line, at_the_end, main, read_record, write_record
+from experiments.phsfl_tables import Line, at_the_end, main
+from experiments.recorded_runs import read_lines, write_lines
 from tests.app.runs import run_app, summary
 
 ROOT = Path(__file__).parents[2]
@@ -22,10 +23,10 @@ def tables(monkeypatch, *arguments):
 
 
 def test_what_is_recorded_is_read_back_in_order(tmp_path):
-    assert read_record(tmp_path / "none.csv") == []
+    assert read_lines(Line, tmp_path / "none.csv") == []
     later, tuned = A._replace(round=10), A._replace(round=10, steps=10, rate=0.01)
-    write_record(tmp_path / "runs.csv", [tuned, A, later])
-    assert read_record(tmp_path / "runs.csv") == [A, later, tuned]
+    write_lines(Line, tmp_path / "runs.csv", [tuned, A, later])
+    assert read_lines(Line, tmp_path / "runs.csv") == [A, later, tuned]
     assert at_the_end([A, later, tuned]) == [later, tuned]
 
 
@@ -38,7 +39,7 @@ def test_a_run_is_measured_once_and_gives_its_own_figures(tmp_path, monkeypatch,
     run_app(tmp_path / "sweep" / "two", **SHORT, algorithm="centralised")
     capsys.readouterr()
     tables(monkeypatch, tmp_path / "sweep", "--csv", tmp_path / "runs.csv", "--figure", tmp_path / "figure.png")
-    lines = read_record(tmp_path / "runs.csv")
+    lines = read_lines(Line, tmp_path / "runs.csv")
     assert [(line.algorithm, line.round, line.steps) for line in lines] == [
         ("centralised", 1, 0), ("centralised", 2, 0), ("phsfl", 1, 0), ("phsfl", 2, 0), ("phsfl", 2, 10),
     ]  # fmt: skip
@@ -53,14 +54,14 @@ def test_a_run_is_measured_once_and_gives_its_own_figures(tmp_path, monkeypatch,
 
     monkeypatch.setattr(phsfl_tables, "measure", lambda *arguments: pytest.fail("measured again"))
     tables(monkeypatch, tmp_path / "sweep", "--csv", tmp_path / "runs.csv")
-    assert read_record(tmp_path / "runs.csv") == lines
+    assert read_lines(Line, tmp_path / "runs.csv") == lines
     assert printed.endswith(capsys.readouterr().out)
 
 
 def test_mean_and_spread_are_over_seeds_beside_the_paper(tmp_path, monkeypatch, capsys):
     runs = [A._replace(seed=seed, accuracy=accuracy) for seed, accuracy in enumerate((0.5, 0.7))]
     tuned = [line._replace(steps=10, rate=0.01, accuracy=line.accuracy + 0.1) for line in runs]
-    write_record(tmp_path / "runs.csv", [*runs, *tuned])
+    write_lines(Line, tmp_path / "runs.csv", [*runs, *tuned])
     tables(monkeypatch, "--csv", tmp_path / "runs.csv")
     printed = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["hsfl,", "global", "2", "0.6000", "+-", "0.1000", "0.6606", "2.0000", "+-", "0.0000", "1.0049"] in printed

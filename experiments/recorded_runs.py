@@ -1,0 +1,74 @@
+"""Records of finished runs: CSV files of lines, to which what is measured of a run is added once."""
+
+import sys
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from espalier.app.comparison.command import finished_runs
+from espalier.app.comparison.runs import FinishedRun
+from espalier.app.errors import UserError
+from espalier.app.logs import quiet_flower
+from experiments.records import read_rows, write_rows
+
+
+class Line(Protocol):
+    """A line: a named tuple whose fields are the columns, of one of several runs."""
+
+    @property
+    def run(self) -> Hashable:
+        """Which run it is of."""
+        ...
+
+    def _asdict(self) -> dict[str, Any]: ...
+
+    def __lt__(self, other: Any, /) -> bool: ...
+
+
+L = TypeVar("L", bound=Line)
+
+
+def read_lines(kind: type[L], path: Path) -> list[L]:
+    """Return the lines of a CSV; none where there is no such file."""
+    return [kind(**row) for row in read_rows(path, kind.__annotations__)]
+
+
+def write_lines(kind: type[L], path: Path, lines: Iterable[L]) -> None:
+    """Write the lines of a CSV, sorted."""
+    write_rows(path, kind.__annotations__, [line._asdict() for line in sorted(lines)])
+
+
+def lines_with(
+    kind: type[L],
+    path: Path,
+    folders: Sequence[Path],
+    run_of: Callable[[FinishedRun], Hashable],
+    lines_of: Callable[[FinishedRun], Iterable[L]],
+) -> list[L]:
+    """Return the lines of a CSV after those of new runs are added; ends the process with a line where it can't.
+
+    Parameters
+    ----------
+    kind : type
+        Of the lines.
+    path : Path
+        The CSV; it is written after each run.
+    folders : Sequence[Path]
+        Of sweeps, or of finished runs.
+    run_of : Callable[[FinishedRun], Hashable]
+        Gives the ``run`` that the lines of a run have.
+    lines_of : Callable[[FinishedRun], Iterable]
+        Measures a run.
+    """
+    quiet_flower()
+    lines = read_lines(kind, path)
+    try:
+        for run in finished_runs([folder.absolute() for folder in folders]):
+            if run_of(run) not in {line.run for line in lines}:
+                lines += lines_of(run)
+                write_lines(kind, path, lines)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    if not lines:
+        sys.exit(f"error: {path}: holds no lines; give folders of finished runs")
+    return lines
