@@ -25,8 +25,8 @@ def echo(message, context):
     return Message(RecordDict(), reply_to=message)
 
 
-@pytest.mark.parametrize("lost", [True, False])
-def test_a_lost_reply_is_not_waited_for(lost):
+@pytest.mark.parametrize(("lost", "seconds"), [(True, 30.0), (False, 0.2)])
+def test_a_lost_reply_is_not_waited_for(lost, seconds):
     grid = Withholding(echo, 3)
     nodes = grid.get_node_ids()
 
@@ -35,10 +35,10 @@ def test_a_lost_reply_is_not_waited_for(lost):
         return (yield Losable(messages, lambda node_id: lost and node_id == nodes[0]))
 
     started = time.monotonic()
-    replies = converse(grid, {"edge": conversation()}, timeout_seconds=0.5, poll_seconds=0.01)["edge"]
+    replies = converse(grid, {"edge": conversation()}, timeout_seconds=seconds, poll_seconds=0.01)["edge"]
     assert [reply.has_error() for reply in replies] == [True, False, False]
     assert replies[0].error.code == LATE
-    assert (time.monotonic() - started < 0.4) == lost
+    assert (time.monotonic() - started < seconds) == lost
 
 
 def asking(nodes, kind="query.profile"):

@@ -97,7 +97,7 @@ def unit(tmp_path):
 
 
 def test_a_unit_is_stopped_goes_on_is_killed_and_started_again(unit, tmp_path, monkeypatch):
-    monkeypatch.setattr("tests.deploy.soak.supervisor.RESTART_SECONDS", 0.2)
+    monkeypatch.setattr("tests.deploy.soak.supervisor.RESTART_SECONDS", 1.0)
     assert unit.look()
     pid = unit.victim()
     assert processes_of(tmp_path) == [pid]
@@ -109,7 +109,7 @@ def test_a_unit_is_stopped_goes_on_is_killed_and_started_again(unit, tmp_path, m
     assert unit.wait(10) == -signal.SIGKILL
     assert holdings([pid]) == []
     assert not unit.look()
-    time.sleep(0.3)
+    time.sleep(1.1)
     assert unit.look()
     assert unit.starts == 2
     assert processes_of(tmp_path) == [unit.victim()] != [pid]

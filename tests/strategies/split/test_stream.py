@@ -424,7 +424,7 @@ def test_a_client_that_falls_silent_is_left_out_when_its_time_is_over(server):
         return reply
 
     # SFL-V2: the others can't go on before the edge has left it out.
-    make = streamed(federation.split(SplitFedV2, 2), server, timeout_seconds=0.5)
+    make = streamed(federation.split(SplitFedV2, 2), server, timeout_seconds=2.0)
     (outcome,) = federation.run(make, rounds=1, grid=ThreadedGrid(answer, 3))
     (failure,) = update(outcome).failures
     assert "nothing came in time (mini-batch 1)" in failure.reason
@@ -632,7 +632,7 @@ def test_a_client_that_strangers_keep_out_for_a_moment_tries_again():
 def test_a_client_does_not_wait_for_ever(server):
     opened, started = [], time.monotonic()
     told = server.expect(opened.append).told
-    with open_stream(told, 0.2) as stream, pytest.raises(TimeoutError, match=r"no answer from .* for 0.2 s"):
+    with open_stream(told, 1.0) as stream, pytest.raises(TimeoutError, match=r"no answer from .* for 1 s"):
         stream.exchange(b"frame")
     assert opened
     assert time.monotonic() - started < SOON
