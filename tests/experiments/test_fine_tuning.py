@@ -2,6 +2,8 @@
 
 import csv
 import shutil
+from pathlib import Path
+from statistics import fmean, pstdev
 
 import pytest
 
@@ -9,9 +11,11 @@ from espalier.app.config.saved import saved_config
 from espalier.app.errors import UserError
 from espalier.strategies.split import FineTuning
 from experiments import fine_tuning
+from experiments.recorded_runs import read_lines
 from tests.app.own_folders import OWN, own_folders
 from tests.app.runs import run_app, summary
 
+ROOT = Path(__file__).parents[2]
 K, RATE = 3, 0.05
 SHORT = {"algorithm": "phsfl", "num_clients": 4, "global_rounds": 1, "fine_tune_steps": K, "fine_tune_rate": RATE}
 PLANNED = {"selection": "resource-aware", "selected_per_edge": 1, "max_local_rounds": 2, "cut_layer": "best"}
@@ -72,6 +76,42 @@ def test_it_reads_the_runs_of_a_sweep(tmp_path, monkeypatch, capsys):
     fine_tuning.main()
     assert capsys.readouterr().out.splitlines() == table
     assert drawn.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_shows_what_is_recorded(monkeypatch, capsys):
+    page, record = (ROOT / "docs/fine-tuning.md").read_text(), ROOT / "docs/fine-tuning.csv"
+    monkeypatch.setattr("sys.argv", ["fine_tuning.py", "--csv", str(record)])
+    fine_tuning.main()
+    assert "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines()) in page
+    found = fine_tuning.by_algorithm(read_lines(fine_tuning.Line, record))
+    assert set(found) == {"hsfl", "phsfl"}
+    runs = {(name, s): [x._asdict() for x in lines] for name, own in found.items() for s, lines in own.items()}
+    assert all([x["seed"] for x in lines] == [0, 1, 2] for lines in runs.values())
+
+    def mean(name, steps, rate, key):
+        return fmean(x[key] for x in runs[name, (steps, rate)])
+
+    # What every seed says, as the page does.
+    for seed in range(3):
+        whole = {name: runs[name, (0, 0.0)][seed] for name in found}
+        tuned = {name: runs[name, (10, 0.01)][seed] for name in found}
+        assert whole["hsfl"]["accuracy"] > whole["phsfl"]["accuracy"]
+        assert tuned["phsfl"]["accuracy"] > tuned["hsfl"]["accuracy"]
+    for key, sign in (("accuracy", 1), ("loss", -1)):
+        for label, steps, rate in (("global", 0, 0.0), ("fine-tuned heads", 10, 0.01)):
+            for name in found:
+                values = [x[key] for x in runs[name, (steps, rate)]]
+                cell = f"{fmean(values):.3f} +- {pstdev(values):.3f}"
+                (row,) = (line for line in page.splitlines() if line.startswith(f"| {name.upper()}, {label} |"))
+                assert f"| {cell} |" in row
+        for (name, setting), lines in runs.items():
+            better = all(sign * x[key] > sign * runs[name, (0, 0.0)][x["seed"]][key] for x in lines)
+            assert better == (setting[0] > 0 and (key, name, setting[1]) != ("loss", "phsfl", 0.1)), (name, setting)
+    ours, theirs = (mean(name, 10, 0.01, "accuracy") for name in ("phsfl", "hsfl"))
+    assert f"is\n{100 * (ours / theirs - 1):.1f}%; the paper's is 9.43%" in page
+    ours, theirs = (mean(name, 10, 0.01, "loss") for name in ("phsfl", "hsfl"))
+    assert f"as in the paper, it is {100 * (theirs / ours - 1):.0f}%; the paper's is 42.68%" in page
+    assert f"share of HSFL's loss it is {100 * (1 - ours / theirs):.0f}%; the paper's is 30%" in page
 
 
 def test_a_folder_of_another_run_gets_one_line(tmp_path, monkeypatch):
