@@ -135,7 +135,7 @@ def test_an_edge_that_ends_before_it_serves_says_so(folder):
     listener = EdgeListener(folder)
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(ask_edge, folder, "train.edge", b"1", wait_seconds=20)
-        time.sleep(0.3)
+        time.sleep(1.0)  # until it is asked
         listener.close()
         with pytest.raises(NoEdgeError, match="ended before it answered"):
             asked.result()

@@ -86,7 +86,11 @@ def unit(tmp_path):
 
     def start():
         environment = {"MARK": f"{tmp_path}/x"}
-        process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=environment)
+        script = "import time; print('up', flush=True); time.sleep(60)"
+        process = subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE)
+        # A process has its environment some time after Popen returns: before that it is nobody's.
+        with process.stdout:
+            assert process.stdout.readline() == b"up\n"
         return Program("sleeper", process, tmp_path / "log")
 
     unit = Unit("sleeper", "device", start, lambda: unit.program.process.pid)
