@@ -95,3 +95,18 @@ def test_the_page_has_what_the_record_gives(monkeypatch, capsys):
         assert line in page
     with (ROOT / "docs/phsfl-runs.csv").open(newline="") as file:
         assert {line["machine"] for line in csv.DictReader(file)} != {""}
+
+
+def test_what_the_page_says_of_dir_05_follows_from_the_record():
+    lines = read_lines(Line, ROOT / "docs/phsfl-runs.csv")
+    centralised = {line.round: line.accuracy for line in lines if line.algorithm == "centralised"}
+    phsfl = [line for line in at_the_end(lines) if (line.algorithm, line.alpha) == ("phsfl", 0.5)]
+    (before,) = [line.accuracy for line in phsfl if line.steps == 0]
+    gains = {line.rate: line.accuracy - before for line in phsfl if line.steps == 10}
+    page = " ".join((ROOT / "docs/phsfl.md").read_text(encoding="utf-8").split())
+    assert f"gain {gains[0.001]:.4f} over its global model with 10 steps at 0.001" in page
+    assert f"at 0.001, and {gains[0.003]:.4f} at 0.003" in page
+    assert f"worse than the global model, by {-gains[0.01]:.4f}" in page
+    assert f"{centralised[5] - before:.4f} below centralised SGD after as many steps" in page
+    assert min(epoch for epoch, accuracy in centralised.items() if accuracy > 0.7049) == 13
+    assert "the paper 0.7049, which centralised SGD passes in epoch 13" in page
