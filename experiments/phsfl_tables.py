@@ -4,8 +4,8 @@
 ``phsfl-cifar10.toml``. Of each run that has no line in the CSV yet it adds the global model's mean accuracy and loss
 over clients, a line for each evaluated round, and of split runs those with heads fine-tuned from the last one, a line
 for each number of steps and rate of ``fine_tuning.py``. It prints mean and standard deviation over seeds of all that
-the CSV has, by Dirichlet parameter, beside the paper's figures (Section V-B). Without a folder it only prints, and with
-``--figure PATH`` it draws, as the paper's Figs. 1 to 4.
+the CSV has, by Dirichlet parameter and learning rate, beside the paper's figures (Section V-B). Without a folder it
+only prints, and with ``--figure PATH`` it draws, as the paper's Figs. 1 to 4.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from experiments.fine_tuning import SETTINGS, measure
 from experiments.recorded_runs import lines_with
 
 ALGORITHMS = {"centralised": GREY, "hsfl": BLUE, "phsfl": ORANGE}
+PAPERS_LEARNING_RATE = 0.01
 PAPERS_STEPS = 10  # at a rate that the paper does not name
 # Accuracy and loss by Dirichlet parameter, algorithm and whether heads are fine-tuned. Those of the heads at Dir(0.5)
 # are given as gains over the global model's accuracy, of 4.75 % and 9.03 %, without a loss.
@@ -39,6 +40,8 @@ PAPER: dict[tuple[float, str, bool], tuple[float, float | None]] = {
     (0.5, "hsfl", True): (0.7163 * 1.0475, None),
     (0.5, "phsfl", True): (0.7049 * 1.0903, None),
 }
+RUN = ("algorithm", "alpha", "learning-rate", "seed")
+Run = tuple[str, float, float, int]
 
 
 class Line(NamedTuple):
@@ -46,31 +49,33 @@ class Line(NamedTuple):
 
     algorithm: str
     alpha: float
+    learning_rate: float
     seed: int
     round: int
     steps: int  # 0: the global model
-    rate: float
+    rate: float  # of fine-tuning
     accuracy: float
     loss: float
     commit: str
     machine: str
 
     @property
-    def run(self) -> tuple[str, float, int]:
+    def run(self) -> Run:
         """Which run it is of."""
-        return self.algorithm, self.alpha, self.seed
+        return self.algorithm, self.alpha, self.learning_rate, self.seed
 
 
-def run_of(run: FinishedRun) -> tuple[str, float, int]:
+def run_of(run: FinishedRun) -> Run:
     """Return which run it is, by the columns of the CSV."""
-    return run.settings["algorithm"], run.settings["alpha"], run.settings["seed"]
+    algorithm, alpha, learning_rate, seed = (run.settings[key] for key in RUN)
+    return algorithm, alpha, learning_rate, seed
 
 
 def lines_of(run: FinishedRun) -> Iterator[Line]:
     """Yield the lines of a run that is over."""
     config = saved_config(run.folder)
-    name = config.algorithm.name
-    who: dict[str, Any] = {"algorithm": name, "alpha": config.data.alpha, "seed": config.seed}
+    algorithm, alpha, learning_rate, seed = run_of(run)
+    who: dict[str, Any] = {"algorithm": algorithm, "alpha": alpha, "learning_rate": learning_rate, "seed": seed}
     made_by = {key: run.made_by[key] for key in ("commit", "machine")}
     last = 0
     for line in ResultsFolder(run.folder).read_metrics():
@@ -86,21 +91,21 @@ def lines_of(run: FinishedRun) -> Iterator[Line]:
 
 def at_the_end(lines: Sequence[Line]) -> list[Line]:
     """Return the lines of each run's last round."""
-    last: dict[tuple[str, float, int], int] = defaultdict(int)
+    last: dict[Run, int] = defaultdict(int)
     for line in lines:
         last[line.run] = max(last[line.run], line.round)
     return [line for line in lines if line.round == last[line.run]]
 
 
-def print_table(lines: Sequence[Line], alpha: float) -> None:
+def print_table(lines: Sequence[Line], alpha: float, learning_rate: float) -> None:
     """Print a row for each algorithm's global model, and for its heads by K and rate."""
-    print(f"\nDir({alpha:g})")
+    print(f"\nDir({alpha:g})" + (f", trained at {learning_rate:g}" if learning_rate != PAPERS_LEARNING_RATE else ""))
     print(f"{'':<24}{'runs':>4}{'accuracy':>19}{'paper':>8}{'loss':>19}{'paper':>8}")
-    of_alpha = [line for line in at_the_end(lines) if line.alpha == alpha]
+    of_table = [line for line in at_the_end(lines) if (line.alpha, line.learning_rate) == (alpha, learning_rate)]
     for name in ALGORITHMS:
-        settings = sorted({(line.steps, line.rate) for line in of_alpha if line.algorithm == name})
+        settings = sorted({(line.steps, line.rate) for line in of_table if line.algorithm == name})
         for steps, rate in settings:
-            found = [line for line in of_alpha if (line.algorithm, line.steps, line.rate) == (name, steps, rate)]
+            found = [line for line in of_table if (line.algorithm, line.steps, line.rate) == (name, steps, rate)]
             label = f"{name}, K={steps} at {rate:g}" if steps else f"{name}, global"
             published = PAPER.get((alpha, name, steps > 0)) if steps in (0, PAPERS_STEPS) else None
             accuracy, loss = published or (None, None)
@@ -120,11 +125,11 @@ def paper(value: float | None) -> str:
     return f"{'-' if value is None else f'{value:.4f}':>8}"
 
 
-def draw(path: Path, lines: Sequence[Line], alpha: float) -> None:
+def draw(path: Path, lines: Sequence[Line], alpha: float, learning_rate: float) -> None:
     """Draw the global models over rounds (the paper's Figs. 1 and 2), and heads after K steps over rates (3 and 4)."""
-    of_alpha = [line for line in lines if line.alpha == alpha]
+    drawn = [line for line in lines if (line.alpha, line.learning_rate) == (alpha, learning_rate)]
     title = f"CIFAR-10, 100 clients, Dir({alpha:g}), mean over clients and seeds"
-    save_plot(path, title, _draw_models, of_alpha, width=11.0, height=6.4, rows=2, columns=2)
+    save_plot(path, title, _draw_models, drawn, width=11.0, height=6.4, rows=2, columns=2)
 
 
 def _draw_models(axes: Sequence[Axes], lines: Sequence[Line]) -> None:
@@ -155,14 +160,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="of a sweep, or of a finished run")
     parser.add_argument("--csv", type=Path, required=True, help="the lines of all runs")
-    parser.add_argument("--figure", type=Path, help="default: none is drawn; of several alphas the first")
+    parser.add_argument("--figure", type=Path, help="default: none is drawn; of the first table")
     given = parser.parse_args()
     lines = lines_with(Line, given.csv, given.folders, run_of, lines_of)
-    alphas = sorted({line.alpha for line in lines})
-    for alpha in alphas:
-        print_table(lines, alpha)
+    tables = sorted({(line.alpha, line.learning_rate) for line in lines})
+    for alpha, learning_rate in tables:
+        print_table(lines, alpha, learning_rate)
     if given.figure:
-        draw(given.figure, lines, alphas[0])
+        draw(given.figure, lines, *tables[0])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from tests.app.runs import run_app, summary
 
 ROOT = Path(__file__).parents[2]
 SHORT = {"num_clients": 4, "global_rounds": 2, "evaluate_every": 1, "partition": "dirichlet", "alpha": 0.5}
-A = Line("hsfl", 0.1, 0, 5, 0, 0.0, 0.25, 2.0, "abc", "a machine, 2 cores")
+A = Line("hsfl", 0.1, 0.01, 0, 5, 0, 0.0, 0.25, 2.0, "abc", "a machine, 2 cores")
 
 
 def tables(monkeypatch, *arguments):
@@ -82,6 +82,19 @@ def test_mean_and_spread_are_over_seeds_beside_the_paper(tmp_path, monkeypatch, 
     ] in printed
 
 
+def test_runs_with_another_learning_rate_are_others_and_have_their_own_table(tmp_path, monkeypatch, capsys):
+    lines = [A, A._replace(learning_rate=0.032, round=6, accuracy=0.5)]
+    assert at_the_end(lines) == lines
+    write_lines(Line, tmp_path / "runs.csv", lines)
+    tables(monkeypatch, "--csv", tmp_path / "runs.csv")
+    papers, larger = capsys.readouterr().out.strip().split("\n\n")
+    assert (papers.splitlines()[0], larger.splitlines()[0]) == ("Dir(0.1)", "Dir(0.1), trained at 0.032")
+    assert (papers.splitlines()[2].split()[2:4], larger.splitlines()[2].split()[2:4]) == (
+        ["1", "0.2500"],
+        ["1", "0.5000"],
+    )
+
+
 def test_no_lines_and_no_runs_get_one_line(tmp_path, monkeypatch):
     for arguments in ((), (tmp_path / "nothing",)):
         with pytest.raises(SystemExit, match=r"^error: "):
@@ -98,7 +111,7 @@ def test_the_page_has_what_the_record_gives(monkeypatch, capsys):
 
 
 def test_what_the_page_says_of_dir_05_follows_from_the_record():
-    lines = read_lines(Line, ROOT / "docs/phsfl-runs.csv")
+    lines = [line for line in read_lines(Line, ROOT / "docs/phsfl-runs.csv") if line.learning_rate == 0.01]
     centralised = {line.round: line.accuracy for line in lines if line.algorithm == "centralised"}
     phsfl = [line for line in at_the_end(lines) if (line.algorithm, line.alpha) == ("phsfl", 0.5)]
     (before,) = [line.accuracy for line in phsfl if line.steps == 0]
