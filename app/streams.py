@@ -22,7 +22,7 @@ from espalier.app.reports.bytes import ByteMeter
 from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.frames import Format
 from espalier.clients.messages.profile import ProfileQuery
-from espalier.strategies.split.edges import cut_shapes
+from espalier.strategies.split.shapes import cut_shapes
 from espalier.strategies.split.stream import StreamServer, Ticket
 from espalier.strategies.split.transports import StreamTransport
 

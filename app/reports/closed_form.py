@@ -11,7 +11,7 @@ from espalier.app.config.sections import Train
 from espalier.app.resources.work import num_values
 from espalier.clients.task import batches_of_a_pass
 from espalier.strategies import Profile
-from espalier.strategies.split.edges import cut_shapes
+from espalier.strategies.split.shapes import cut_shapes
 from espalier.strategies.split.theory import phi_hfl, phi_phsfl
 
 

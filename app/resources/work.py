@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.frames import TOP_SHARES, Format
-from espalier.strategies.split.edges import cut_shapes, example_input
 from espalier.strategies.split.server_block import channels_last
+from espalier.strategies.split.shapes import cut_shapes, example_input
 
 BITS_PER_VALUE = 33  # phi = 32 and a sign bit, as the RawHFL and PHSFL papers count
 # Of activations and their gradients, and of the scale that goes with each example's.

@@ -19,7 +19,7 @@ from espalier.app.tasks.task import Task
 from espalier.clients.messages.train import ACCURACY
 from espalier.clients.nested import concatenate, map_tensors, take, tensors_of
 from espalier.clients.task import ClientTask, Examples, LocalTraining, Objective
-from espalier.strategies.split.edges import cut_shapes
+from espalier.strategies.split.shapes import cut_shapes
 
 
 class AdaptedTask(Task):

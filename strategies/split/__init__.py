@@ -2,9 +2,12 @@
 
 from espalier.clients.messages.cut import Cut
 
-from .edges import Relay, SplitEdge, SplitFedV1, SplitFedV2
+from .edge import SplitEdge
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads
 from .server_block import ServerBlock
+from .sfl_v1 import SplitFedV1
+from .sfl_v2 import SplitFedV2
+from .sl import Relay
 from .stream import StreamServer
 from .transports import MessageTransport, StreamTransport, Transport
 

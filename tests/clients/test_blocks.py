@@ -11,7 +11,7 @@ from torch.nn import functional
 from espalier.app.tasks.torchvision_compat import torchvision
 from espalier.clients.blocks import blocks_of, original_names, outputs_of
 from espalier.clients.messages.cut import copied
-from espalier.strategies.split.edges import cut_shapes
+from espalier.strategies.split.shapes import cut_shapes
 
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 IDS = torch.arange(12).view(2, 6) + 5

@@ -8,7 +8,9 @@ from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
 from espalier.clients.client_app import make_client_app
+from espalier.clients.randomness import client_generator
 from espalier.clients.task import ClientTask, Examples, LocalTraining
+from espalier.clients.training import mini_batches
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import Hierarchical, StrategyEdge, ask_profiles, group_by_edge
 
@@ -109,3 +111,26 @@ def assert_close(left, right, tolerance=1e-9):
 
 def same(left, right):
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def every(cut):
+    return lambda node_id: cut
+
+
+def batches_of(federation, client, server_round):
+    task = federation.tasks[client]
+    order = client_generator(task.seed, client, server_round, "batches")
+    return [
+        (task.prepare(task.train.inputs[b]), task.train.labels[b])
+        for b in mini_batches(len(task.train), task.training, order)
+    ]
+
+
+def momentum_sgd(parameters):
+    return SGD(parameters, momentum=0.5)
+
+
+def model_with_dropout():
+    model = tiny_model()
+    model.third.add_module("drop", nn.Dropout(0.5))
+    return model

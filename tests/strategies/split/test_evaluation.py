@@ -12,8 +12,7 @@ from espalier.strategies import ask_profiles
 from espalier.strategies.exchange import converse
 from espalier.strategies.split import Cut, FineTuning, Relay, SplitFedV1, SplitFedV2
 from espalier.strategies.views import MemberGrid
-from tests.strategies.split.federation import Federation, examples, weights
-from tests.strategies.split.test_edges import every
+from tests.strategies.split.federation import Federation, every, examples, weights
 from tests.strategies.split.test_fine_tuning import model_with_dropout_and_norm
 from tests.strategies.split.test_u_shape import Recorded
 

@@ -15,8 +15,7 @@ from espalier.strategies import ask_profiles
 from espalier.strategies.exchange import converse
 from espalier.strategies.split import FineTuning, SplitFedV1
 from espalier.strategies.views import MemberGrid
-from tests.strategies.split.federation import Federation, assert_close
-from tests.strategies.split.test_edges import every, model_with_dropout
+from tests.strategies.split.federation import Federation, assert_close, every, model_with_dropout
 
 
 def model_with_dropout_and_norm():

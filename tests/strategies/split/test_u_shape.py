@@ -12,9 +12,18 @@ from torch.nn.functional import cross_entropy
 from espalier.app.tasks.models import build_model
 from espalier.clients.messages.split import FEATURE_GRADIENT, INDICES
 from espalier.strategies.split import Cut, Relay, SplitFedV1, SplitFedV2
-from tests.strategies.split.federation import SGD, Federation, assert_close, same, weights
+from tests.strategies.split.federation import (
+    SGD,
+    Federation,
+    assert_close,
+    batches_of,
+    every,
+    model_with_dropout,
+    momentum_sgd,
+    same,
+    weights,
+)
 from tests.strategies.split.streams import ThreadedGrid, serving, streamed
-from tests.strategies.split.test_edges import batches_of, every, model_with_dropout, momentum_sgd
 
 PAIRS = [Cut(1, 2), Cut(1, 3), Cut(2, 3)]
 SIZES = (20, 33, 14)

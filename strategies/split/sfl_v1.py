@@ -1,0 +1,158 @@
+"""SFL-V1: a server block per client (arXiv:2004.12088; HSFL and PHSFL nest it)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from torch import nn
+
+from espalier.clients.messages.arrays import to_record
+from espalier.clients.messages.cut import Cut
+from espalier.clients.messages.train import Trained
+
+from ..edges import StrategyEdge
+from ..exchange import Exchanges, answered
+from ..randomness import derived_seed
+from ..views import EdgeGrid, MemberGrid
+from .averages import average, on_cpu
+from .edge import SplitEdge
+from .loop import Outcome, Weights
+from .losses import Losses
+from .server_block import MakeOptimizer, ServersBlocks
+from .serving import MiniBatch, Steps, side_by_side
+from .together import MakeTogether, OneOfMany, Together, make_together
+
+
+class SplitFedV1(SplitEdge):
+    """SFL-V1: a server block per client, in parallel; whole models are averaged at the end of the round.
+
+    With plain SGD this is FedAvg with the same mini-batches, whatever the cut, so every client may have a cut of its
+    own (Proposition 1 of the SFL cut-layer paper).
+
+    Parameters
+    ----------
+    model, cut_of, make_optimizer, **options
+        As for `SplitEdge`.
+    aggregation : StrategyEdge, optional (default: None)
+        Its strategy, of any kind, gets the clients' whole models, client block and server block together, as if they
+        had been trained whole. None: the average by examples.
+    together : Callable[[nn.Module, int], Together], optional (default: None)
+        Makes the server's blocks of all clients of a cut as one, for a round, from what each starts from. The results
+        agree to rounding. None, and where clients have the head: each client's are a `ServersBlocks` of their own.
+    """
+
+    def __init__(
+        self,
+        model: nn.Sequential,
+        cut_of: Callable[[int], Cut | int],
+        make_optimizer: MakeOptimizer,
+        *,
+        aggregation: StrategyEdge | None = None,
+        together: MakeTogether | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, cut_of, make_optimizer, **options)
+        self.aggregation = aggregation
+        self.together = together
+
+    def split_round(
+        self,
+        server_round: int,
+        weights: Weights,
+        config: ConfigRecord,
+        clients: Sequence[int],
+        losses: Losses,
+        grid: MemberGrid,
+    ) -> Exchanges[tuple[Outcome, Weights]]:
+        """Train every client against a server block of its own, then aggregate."""
+        self.model.load_state_dict(weights)  # once for all of the copies made next
+        servers = self._servers(clients, server_round)
+        joint = [server for server in servers.values() if isinstance(server, OneOfMany)]
+
+        def generator_of(node_id: int) -> torch.Generator:
+            purpose = "server", server_round, *losses.place_and_step(node_id)
+            return torch.Generator().manual_seed(derived_seed(self.seed, *purpose))
+
+        def serve(batches: list[MiniBatch]) -> Steps:
+            make_together(joint, batches, generator_of)
+            return side_by_side({b.node_id: self.step(servers[b.node_id], b, server_round, losses) for b in batches})
+
+        outcome = yield from self.converse([[n] for n in clients], weights, server_round, config, serve)
+        losses.report(outcome.train_losses)
+        # A client has spoilt its own server block only: that all have trained is soon enough to compare them. It is too
+        # late to make its activations smaller, but not the update that it made of them.
+        faults = self.judge_activations()
+        for node_id, reason in faults.items() if self.guard is not None and self.guard.guard.mode != "clip" else ():
+            if node_id in outcome.blocks:
+                outcome.leave_out(node_id, reason)
+        models = {n: {**block, **on_cpu(servers[n].state_dict())} for n, block in outcome.blocks.items()}
+        models = self.keep_within(outcome, weights, models)
+        if not models:
+            return outcome, weights
+        if self.aggregation is None:
+            return outcome, average(models, outcome.num_examples)
+        return outcome, (yield from self._aggregate(server_round, weights, config, models, outcome, losses, grid))
+
+    def _servers(self, clients: Sequence[int], server_round: int) -> dict[int, ServersBlocks | OneOfMany]:
+        """Return the server's blocks of every client, as the model is now."""
+        servers: dict[int, ServersBlocks | OneOfMany] = {}
+        joint: dict[Cut, Together] = {}
+        for node_id in clients:
+            cut = self.cut_of(node_id)
+            if cut not in joint:
+                own = self.server_block(cut)
+                self.set_learning_rates(own, server_round)
+                if self.together is None or cut.has_tail(self.model):
+                    servers[node_id] = own
+                    continue
+                joint[cut] = self.together(own.blocks, server_round)
+            servers[node_id] = OneOfMany(joint[cut], node_id, next(self.model.parameters()).device)
+        return servers
+
+    def _aggregate(
+        self,
+        server_round: int,
+        weights: Weights,
+        config: ConfigRecord,
+        models: Mapping[int, Weights],
+        outcome: Outcome,
+        losses: Losses,
+        grid: MemberGrid,
+    ) -> Exchanges[Weights]:
+        """Let the strategy have its round; its clients have trained already."""
+        assert self.aggregation is not None
+
+        def trained(messages: list[Message]) -> Exchanges[list[Message]]:
+            yield from ()
+            replies = []
+            for message in messages:
+                n = message.metadata.dst_node_id
+                record = ArrayRecord(
+                    {name: array for name, array in to_record(models[n]).items() if name in travelling}
+                )
+                content = Trained(record, losses.of(n), outcome.num_examples[n]).to_content()
+                replies.append(Message(content, reply_to=message))
+            return replies
+
+        travelling = to_record({n: w for n, w in weights.items() if self.frozen is None or n not in self.frozen})
+        nodes = EdgeGrid(grid, list(models))
+        update = yield from answered(self.aggregation.train_round(server_round, travelling, config, nodes), trained)
+        outcome.failures += update.failures
+        # The strategy may have taken a sample of those who trained.
+        outcome.keep_only(() if update.arrays is None else update.participants)
+        if update.arrays is None:
+            return weights
+        outcome.metrics = update.metrics
+        return {**weights, **update.arrays.to_torch_state_dict()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption, the strategy's state among it."""
+        own = {} if self.aggregation is None else {"aggregation": self.aggregation.state_dict()}
+        return {**super().state_dict(), **own}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        super().load_state_dict(state)
+        if self.aggregation is not None:
+            self.aggregation.load_state_dict(state["aggregation"])

@@ -1,0 +1,44 @@
+"""What a model takes and gives at its cuts, found by a sample."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from .server_block import legal_cuts
+
+
+@torch.no_grad()
+def cut_shapes(model: nn.Sequential, example: Any) -> dict[int, tuple[int, ...]]:
+    """Return the shape of one sample's activations behind every legal cut, by the number of blocks in front of it.
+
+    `example` is as for `example_input`.
+    """
+    was_training = model.training
+    model.eval()
+    sample, shapes = example_input(model, example), {}
+    legal = legal_cuts(model)
+    for cut, block in enumerate(list(model)[:-1], start=1):
+        sample = block(sample)
+        if cut in legal:
+            shapes[cut] = tuple(sample.shape[1:])
+    model.train(was_training)
+    return shapes
+
+
+def example_input(model: nn.Module, example: Any) -> Any:
+    """Return a batch of one for a model: `example` itself, or zeros where it is a shape, a tuple of integers."""
+    if isinstance(example, tuple) and all(isinstance(size, int) for size in example):
+        return next(model.parameters()).new_zeros(1, *example)
+    return example
+
+
+@torch.no_grad()
+def draws_random_numbers(blocks: nn.Module, input_shape: tuple[int, ...]) -> bool:
+    """Return whether training blocks draws from PyTorch's generator, as dropout does."""
+    copied = copy.deepcopy(blocks).cpu().train()
+    with torch.random.fork_rng([]):
+        before = torch.get_rng_state()
+        copied(next(copied.parameters()).new_zeros(2, *input_shape))
+        return not torch.equal(before, torch.get_rng_state())

@@ -1,0 +1,118 @@
+"""An edge with one server block for all of its clients: what SFL-V2 and SL share."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flwr.app import ConfigRecord
+from torch import nn
+
+from espalier.clients.messages.cut import Cut
+
+from ..exchange import Exchanges
+from ..guard import guard_state, load_guard_state
+from ..views import MemberGrid
+from .edge import SplitEdge
+from .loop import Outcome, Weights
+from .losses import Losses
+from .server_block import MakeOptimizer
+from .serving import MiniBatch, Serve, Steps, in_turn
+
+
+class SharedServerEdge(SplitEdge):
+    """An edge with one server block for all of its clients; its optimizer keeps its state over rounds.
+
+    Parameters
+    ----------
+    model : nn.Sequential
+        The whole model.
+    cut : Cut | int
+        Where the model is cut for every client, as what `SplitEdge`'s `cut_of` returns.
+    make_optimizer, **options
+        As for `SplitEdge`.
+    """
+
+    def __init__(self, model: nn.Sequential, cut: Cut | int, make_optimizer: MakeOptimizer, **options: Any) -> None:
+        super().__init__(model, lambda node_id: cut, make_optimizer, **options)
+        self.server = self.server_block(cut)
+
+    def split_round(
+        self,
+        server_round: int,
+        weights: Weights,
+        config: ConfigRecord,
+        clients: Sequence[int],
+        losses: Losses,
+        grid: MemberGrid,
+    ) -> Exchanges[tuple[Outcome, Weights]]:
+        """Train all clients against the shared server block.
+
+        What a client sends is held against rounds before when it comes. In the first there are none: if it turns out at
+        the end that somebody's activations were too long, the server block has gone wrong by them, and the round is
+        made again by what has been learned.
+        """
+        guard = self.activation_guard
+        is_first = guard is not None and not guard.knows(self.server.cut.first)
+        optimizer, known = (self.server.optimizer_arrays(), guard_state(self.guard)) if is_first else ({}, {})
+
+        def train(those: Sequence[int]) -> Exchanges[tuple[Outcome, Weights]]:
+            return self.train_clients(server_round, weights, config, those, losses)
+
+        def begin_again() -> None:
+            self.server.load_optimizer_arrays(optimizer)
+            losses.forget()
+            if guard is not None:
+                guard.begin_round()
+
+        outcome, new = yield from train(clients)
+        if guard is None or not is_first:
+            self.judge_activations()
+            return outcome, new
+        others = list(clients)
+        while (suspect := self.spoiler(others, outcome)) is not None:
+            others.remove(suspect)
+            load_guard_state(self.guard, known)
+            begin_again()
+            outcome, new = yield from train(others)
+        beyond = guard.judge(by_first=True)
+        if len(others) == len(clients):
+            if not beyond:
+                return outcome, new
+            learned = guard.state_dict()
+            load_guard_state(self.guard, known)  # how long updates are is not to be learned from such a round
+            guard.load_state_dict(learned)
+        begin_again()
+        outcome, new = yield from train(clients)
+        guard.judge()
+        return outcome, new
+
+    def spoiler(self, clients: Sequence[int], outcome: Outcome) -> int | None:
+        """Return who may have spoilt what the others sent first in the round, so that it is no measure."""
+        return None  # all start from one client block
+
+    @abstractmethod
+    def train_clients(
+        self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: Losses
+    ) -> Exchanges[tuple[Outcome, Weights]]:
+        """Train from `weights` with `clients`; return who finished, and the edge's new weights."""
+
+    def serve_in_order(
+        self, server_round: int, losses: Losses, order: Callable[[list[MiniBatch]], list[MiniBatch]]
+    ) -> Serve:
+        """Return a `serve` that makes the shared block's steps one after the other."""
+
+        def serve(batches: list[MiniBatch]) -> Steps:
+            steps = {b.node_id: self.step(self.server, b, server_round, losses, batches) for b in order(batches)}
+            gradients = yield from in_turn(steps)
+            return {batch.node_id: gradients[batch.node_id] for batch in batches if batch.node_id in gradients}
+
+        return serve
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption, the server optimizer's state among it."""
+        return {**super().state_dict(), "optimizer": self.server.optimizer_arrays()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        super().load_state_dict(state)
+        self.server.load_optimizer_arrays(state["optimizer"])
