@@ -8,7 +8,7 @@ import pytest
 
 from espalier.strategies.split import FineTuning
 from experiments import fine_tuning, phsfl_tables
-from experiments.phsfl_tables import Line, at_the_end, main
+from experiments.phsfl_tables import PAPER, PAPERS_STEPS, Line, at_the_end, main
 from experiments.recorded_runs import read_lines, write_lines
 from tests.app.runs import run_app, summary
 
@@ -123,3 +123,28 @@ def test_what_the_page_says_of_dir_05_follows_from_the_record():
     assert f"{centralised[5] - before:.4f} below centralised SGD after as many steps" in page
     assert min(epoch for epoch, accuracy in centralised.items() if accuracy > 0.7049) == 13
     assert "the paper 0.7049, which centralised SGD passes in epoch 13" in page
+
+
+def test_what_the_page_says_of_longer_steps_follows_from_the_record():
+    record = [line for line in read_lines(Line, ROOT / "docs/phsfl-runs.csv") if line.alpha == 0.1]
+    page = " ".join((ROOT / "docs/phsfl.md").read_text(encoding="utf-8").split())
+    published, _ = PAPER[0.1, "phsfl", True]
+
+    def found(learning_rate, **wanted):
+        wanted |= {"algorithm": "phsfl", "learning_rate": learning_rate}
+        (line,) = [line for line in record if wanted.items() <= line._asdict().items()]
+        return line
+
+    early, as_early = found(0.032, round=30, steps=0), found(0.01, round=95, steps=0)
+    assert (
+        f"After 30 rounds the model has {early.accuracy:.4f}; at 0.01 it has {as_early.accuracy:.4f} after 95" in page
+    )
+    model = found(0.032, round=100, steps=0)
+    assert f"global model has {model.accuracy:.4f} and a loss of {model.loss:.4f}" in page
+    slow, best, high = (found(0.032, steps=10, rate=rate) for rate in (0.001, 0.003, 0.01))
+    assert f"heads have {slow.accuracy:.4f} and {slow.loss:.4f} at a fine-tuning rate of 0.001" in page
+    assert f"and {best.accuracy:.4f} and {best.loss:.4f} at 0.003" in page
+    assert f"at 0.01 it is {high.accuracy:.4f}" in page
+    assert max(abs(line.accuracy - published) for line in (slow, best)) < 0.02 < published - high.accuracy
+    at_best = max(line.accuracy for line in record if line[:3] == ("phsfl", 0.1, 0.01) and line.steps == PAPERS_STEPS)
+    assert f"personalised models have {at_best:.4f} at best" in page
