@@ -40,8 +40,7 @@ PAPER: dict[tuple[float, str, bool], tuple[float, float | None]] = {
     (0.5, "hsfl", True): (0.7163 * 1.0475, None),
     (0.5, "phsfl", True): (0.7049 * 1.0903, None),
 }
-RUN = ("algorithm", "alpha", "learning-rate", "seed")
-Run = tuple[str, float, float, int]
+Run = tuple[str, float, float, int]  # the first columns of the CSV
 
 
 class Line(NamedTuple):
@@ -67,26 +66,24 @@ class Line(NamedTuple):
 
 def run_of(run: FinishedRun) -> Run:
     """Return which run it is, by the columns of the CSV."""
-    algorithm, alpha, learning_rate, seed = (run.settings[key] for key in RUN)
-    return algorithm, alpha, learning_rate, seed
+    settings = run.settings
+    return settings["algorithm"], settings["alpha"], settings["learning-rate"], settings["seed"]
 
 
 def lines_of(run: FinishedRun) -> Iterator[Line]:
     """Yield the lines of a run that is over."""
     config = saved_config(run.folder)
-    algorithm, alpha, learning_rate, seed = run_of(run)
-    who: dict[str, Any] = {"algorithm": algorithm, "alpha": alpha, "learning_rate": learning_rate, "seed": seed}
     made_by = {key: run.made_by[key] for key in ("commit", "machine")}
     last = 0
     for line in ResultsFolder(run.folder).read_metrics():
         if line["scope"] == "global" and ACCURACY in line:
             last, means = line["round"], {key: line[key]["mean"] for key in (ACCURACY, LOSS)}
-            yield Line(**who, round=last, steps=0, rate=0.0, **means, **made_by)
+            yield Line(*run_of(run), round=last, steps=0, rate=0.0, **means, **made_by)
     if config.algorithm.splits:
         for setting, means in zip(SETTINGS, measure(run.folder, config), strict=True):
             if setting:
                 tuned: dict[str, Any] = {"steps": setting.num_steps, "rate": setting.learning_rate}
-                yield Line(**who, round=last, **tuned, **means, **made_by)
+                yield Line(*run_of(run), round=last, **tuned, **means, **made_by)
 
 
 def at_the_end(lines: Sequence[Line]) -> list[Line]:
@@ -97,9 +94,14 @@ def at_the_end(lines: Sequence[Line]) -> list[Line]:
     return [line for line in lines if line.round == last[line.run]]
 
 
+def setting_of(alpha: float, learning_rate: float) -> str:
+    """Return what a table or a figure is of."""
+    return f"Dir({alpha:g})" + (f", trained at {learning_rate:g}" if learning_rate != PAPERS_LEARNING_RATE else "")
+
+
 def print_table(lines: Sequence[Line], alpha: float, learning_rate: float) -> None:
     """Print a row for each algorithm's global model, and for its heads by K and rate."""
-    print(f"\nDir({alpha:g})" + (f", trained at {learning_rate:g}" if learning_rate != PAPERS_LEARNING_RATE else ""))
+    print(f"\n{setting_of(alpha, learning_rate)}")
     print(f"{'':<24}{'runs':>4}{'accuracy':>19}{'paper':>8}{'loss':>19}{'paper':>8}")
     of_table = [line for line in at_the_end(lines) if (line.alpha, line.learning_rate) == (alpha, learning_rate)]
     for name in ALGORITHMS:
@@ -128,7 +130,7 @@ def paper(value: float | None) -> str:
 def draw(path: Path, lines: Sequence[Line], alpha: float, learning_rate: float) -> None:
     """Draw the global models over rounds (the paper's Figs. 1 and 2), and heads after K steps over rates (3 and 4)."""
     drawn = [line for line in lines if (line.alpha, line.learning_rate) == (alpha, learning_rate)]
-    title = f"CIFAR-10, 100 clients, Dir({alpha:g}), mean over clients and seeds"
+    title = f"CIFAR-10, 100 clients, {setting_of(alpha, learning_rate)}, mean over clients and seeds"
     save_plot(path, title, _draw_models, drawn, width=11.0, height=6.4, rows=2, columns=2)
 
 

@@ -125,7 +125,7 @@ def test_what_the_page_says_of_dir_05_follows_from_the_record():
     assert "the paper 0.7049, which centralised SGD passes in epoch 13" in page
 
 
-def test_what_the_page_says_of_longer_steps_follows_from_the_record():
+def test_what_the_page_says_of_larger_steps_follows_from_the_record():
     record = [line for line in read_lines(Line, ROOT / "docs/phsfl-runs.csv") if line.alpha == 0.1]
     page = " ".join((ROOT / "docs/phsfl.md").read_text(encoding="utf-8").split())
     published, _ = PAPER[0.1, "phsfl", True]
