@@ -1,7 +1,7 @@
 """What a GPU gives, and what the same bits each time cost there.
 
 ``python -m benchmarks.gpu`` trains `cnn` and ResNet-18 on 32x32 colour images with 4 clients, whole (FedAvg) and cut
-after the first block (SFL-V1, by messages on the in-process engine), on the CPU with one thread and on the GPU: there
+after the first block (SFL-V1, on the in-process engine), on the CPU with one thread and on the GPU: there
 as the app does, with the same bits each time, and as PyTorch does by default, where bits may differ and convolutions
 round to TF32. It prints milliseconds per mini-batch of 32 (median of 3 rounds, after a warm-up) and the CPU's over the
 GPU's. Pixels are random; no evaluation.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from .messages.train import ACCURACY, LOSS
-from .nested import take
+from .nested import map_tensors, take, tensors_of
 from .randomness import client_generator
 
 MakeOptimizer = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]
@@ -33,6 +33,17 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def num_bytes(self) -> int:
+        """How much memory they take."""
+        return sum(tensor.nbytes for tensor in (*tensors_of(self.inputs), self.labels))
+
+    def to(self, device: torch.device) -> "Examples":
+        """Return them on a device, in the same memory layout."""
+        return replace(
+            self, inputs=map_tensors(lambda tensor: tensor.to(device), self.inputs), labels=self.labels.to(device)
+        )
 
 
 @dataclass(frozen=True)
@@ -176,6 +187,16 @@ class ClientTask:
     def num_train(self, server_round: int) -> int:
         """Return the number of training examples in a round."""
         return len(self.train) if self.available is None else self.available(server_round)
+
+    @property
+    def num_bytes(self) -> int:
+        """How much memory its examples take."""
+        return sum(examples.num_bytes for examples in (self.train, self.test, self.validation) if examples is not None)
+
+    def on_device(self) -> "ClientTask":
+        """Return the task with its examples on `device`, where mini-batches are then taken out of them."""
+        validation = None if self.validation is None else self.validation.to(self.device)
+        return replace(self, train=self.train.to(self.device), test=self.test.to(self.device), validation=validation)
 
     def training_inputs(self, batch: Tensor, server_round: int, step: int) -> Any:
         """Return a mini-batch as the model takes it in training.

@@ -7,6 +7,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.strategies import fedavg_of_all
+from espalier.app.tasks.common import placed, room_for_examples
 from espalier.clients.messages.train import TRAIN_LOSS
 from espalier.clients.task import ClientTask
 from espalier.clients.training import local_sgd
@@ -59,7 +60,8 @@ class CentralisedEdge:
 
 def all_data_in_one_place(site: Site) -> CentralisedEdge:
     """Return the edge that has all the data."""
-    return CentralisedEdge(site.task.centralised_task(), fedavg_of_all())
+    task = site.task.centralised_task()
+    return CentralisedEdge(placed(task, room_for_examples(task.device))[0], fedavg_of_all())
 
 
 CENTRALISED = Algorithm(

@@ -9,7 +9,7 @@ from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.errors import UserError
 from espalier.app.tasks.build import build_task
-from espalier.app.tasks.common import compute_device, set_up_torch
+from espalier.app.tasks.common import compute_device, placed, room_for_examples, set_up_torch
 from espalier.app.tasks.node import Node, parse_node
 from espalier.clients.task import ClientTask
 
@@ -40,7 +40,8 @@ def _tasks(run_config: tuple[tuple[str, object], ...]) -> "ClientTasks":
 class ClientTasks:
     """The tasks of one run's clients that this process has met.
 
-    Clients of one process run one after another, so they share a model to work on.
+    Clients of one process run one after another, so they share a model to work on. Their examples are put on a GPU
+    once, as long as there is room; those of further clients go there mini-batch by mini-batch.
 
     Parameters
     ----------
@@ -51,8 +52,10 @@ class ClientTasks:
     def __init__(self, config: RunConfig) -> None:
         set_up_torch(config.device, config.train.torch_threads)
         self._num_clients = config.federation.num_clients
+        device = compute_device(config.device)
         self._task = build_task(config)
-        self._model = self._task.new_model().to(compute_device(config.device))
+        self._model = self._task.new_model().to(device)
+        self._room_bytes = room_for_examples(device)
         self._tasks: dict[Node, ClientTask] = {}
 
     def of(self, node: Node) -> ClientTask:
@@ -67,5 +70,6 @@ class ClientTasks:
             if not 0 <= node.partition_id < self._num_clients:
                 allowed = f"0 to num-clients - 1 = {self._num_clients - 1}"
                 raise UserError(f"partition-id = {node.partition_id}: allowed is {allowed}")
-            self._tasks[node] = self._task.new_client_task(self._model, node)
+            task = self._task.new_client_task(self._model, node)
+            self._tasks[node], self._room_bytes = placed(task, self._room_bytes)
         return self._tasks[node]

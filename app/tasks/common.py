@@ -8,7 +8,7 @@ import torch.utils.deterministic
 
 from espalier.app.config.sections import Train
 from espalier.app.errors import bad_value
-from espalier.clients.task import LocalTraining
+from espalier.clients.task import ClientTask, LocalTraining
 
 
 def compute_device(device: str) -> torch.device:
@@ -37,6 +37,17 @@ def set_up_torch(device: str, threads: int) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         torch.backends.cudnn.conv.fp32_precision = "ieee"  # type: ignore[attr-defined]
+
+
+def room_for_examples(device: torch.device) -> int:
+    """Return how many bytes of examples a device may keep: half of a GPU's free memory; the rest is to train in."""
+    return torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 0
+
+
+def placed(task: ClientTask, room_bytes: int) -> tuple[ClientTask, int]:
+    """Return a client's task with its examples on its device if there is room for them, and what is left of it."""
+    needed = task.num_bytes
+    return (task.on_device(), room_bytes - needed) if needed <= room_bytes else (task, room_bytes)
 
 
 def local_training(train: Train, schedule: Callable[[float, int], float] | None = None) -> LocalTraining:

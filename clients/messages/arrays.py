@@ -17,7 +17,8 @@ _PREFIX_BYTES = 10  # of NumPy's format 1.0: magic, version, and the length of t
 def to_array(tensor: Tensor) -> Array:
     """Return activations or a cut gradient as they travel: in NumPy's format, images channels last.
 
-    Within a process the tensor itself travels, not to be written into from now on, see `TensorArray`.
+    Within a process the tensor itself travels, not to be written into from now on, and a GPU's stays there: see
+    `TensorArray`.
 
     Parameters
     ----------
@@ -138,9 +139,9 @@ def count_of(metrics: MetricRecord, key: str, least: int = 0) -> int:
 
 
 def as_travels(tensor: Tensor) -> Tensor:
-    """Return a tensor on the CPU, without its graph, images (N, C, H, W) channels last."""
+    """Return a tensor without its graph, images (N, C, H, W) channels last; it stays on its device."""
     tensor = tensor.detach()
-    return (tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor).cpu().contiguous()
+    return (tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor).contiguous()
 
 
 def as_computed(tensor: Tensor) -> Tensor:

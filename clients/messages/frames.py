@@ -195,7 +195,7 @@ def pack(
     ValueError
         If another payload than float32 would hide that a value is NaN or Inf.
     """
-    values = as_travels(values)
+    values = as_travels(values.cpu())
     labels = torch.empty(0, dtype=torch.int32) if labels is None else labels
     header = _HEADER.pack(step, num_steps, form.code, values.dim(), seconds_held, len(labels))
     dimensions = struct.pack(f"<{values.dim()}I", *values.shape)

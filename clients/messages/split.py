@@ -569,7 +569,8 @@ def _metrics(content: RecordDict) -> MetricRecord:
 
 
 def _batches_record(batches: Sequence[Tensor]) -> ArrayRecord:
-    return record_by_reference({f"{i}": to_array(values) for i, values in enumerate(batches)})
+    # In main memory: those of an edge's clients are there all at once, of a whole test set each.
+    return record_by_reference({f"{i}": to_array(values.cpu()) for i, values in enumerate(batches)})
 
 
 def _batches(content: RecordDict, name: str) -> list[Tensor]:

@@ -6,6 +6,7 @@ from io import BytesIO
 from typing import Any, Final
 
 import numpy as np
+import torch
 from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
@@ -21,19 +22,16 @@ class TensorArray(Array):
     Parameters
     ----------
     values : Tensor
-        On the CPU, contiguous, without a graph. From now on nobody may write into it; who reads the array afterwards
-        gets a ValueError instead of other numbers than were sent.
+        Contiguous, without a graph, on any device. From now on nobody may write into it; who reads the array
+        afterwards gets a ValueError instead of other numbers than were sent.
     """
 
     def __init__(self, values: Tensor) -> None:
-        view = values.numpy()
-        view.flags.writeable = False
         self.__dict__.update(
-            dtype=_name(view.dtype),
-            shape=view.shape,
+            dtype=_name(values.dtype),
+            shape=tuple(values.shape),
             stype=STYPE,
             _values=values,
-            _view=view,
             _version=_version(values),
         )
 
@@ -51,8 +49,12 @@ class TensorArray(Array):
 
     @property
     def view(self) -> np.ndarray:
-        """The tensor as a NumPy array that can't be written into; ValueError as for `values`."""
+        """The tensor as a NumPy array that can't be written into, in main memory; ValueError as for `values`."""
         self._check()
+        if "_view" not in self.__dict__:
+            view = self.__dict__["_values"].cpu().numpy()
+            view.flags.writeable = False
+            self.__dict__["_view"] = view
         return self.__dict__["_view"]
 
     @property
@@ -104,8 +106,8 @@ def num_bytes(array: Array) -> int:
     """Return the length of an array's data, without making them."""
     if not isinstance(array, TensorArray):
         return len(array.data)
-    view = array.__dict__["_view"]
-    return _header_bytes(view.dtype, view.shape) + int(view.nbytes)
+    values = array.__dict__["_values"]
+    return _header_bytes(_numpy_dtype(values.dtype), array.shape) + int(values.nbytes)
 
 
 def record_by_reference(arrays: Mapping[str, Array]) -> ArrayRecord:
@@ -130,8 +132,13 @@ def _header_bytes(dtype: np.dtype, shape: tuple[int, ...]) -> int:
 
 
 @lru_cache(maxsize=64)
-def _name(dtype: np.dtype) -> str:
-    return str(dtype)
+def _name(dtype: torch.dtype) -> str:
+    return str(_numpy_dtype(dtype))
+
+
+@lru_cache(maxsize=64)
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype:
+    return torch.empty(0, dtype=dtype).numpy().dtype
 
 
 def _version(values: Tensor) -> int:

@@ -1,0 +1,126 @@
+"""Training on another device than the CPU, as on PyTorch's meta device.
+
+Nothing can be read from it, a tensor of the CPU can't be computed with one of its, and whatever is copied there is
+counted: what runs on it leaves a GPU alone.
+"""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from espalier.app.tasks.common import placed
+from espalier.clients.messages.arrays import to_array
+from espalier.clients.messages.cut import Cut
+from espalier.clients.messages.split import Activations, SplitStep
+from espalier.clients.messages.tensor_array import num_bytes
+from espalier.clients.split import Session, SessionTerms
+from espalier.clients.task import ClientTask, Examples, LocalTraining
+from espalier.clients.training import local_sgd
+from tests.strategies.split.federation import tiny_model
+
+META = torch.device("meta")
+STEPS = 6
+
+
+class Operations(TorchDispatchMode):
+    """Counts what PyTorch does, and what it copies to the device."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = Counter()
+        self.copies = []
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        options = options or {}
+        name = function.overloadpacket.__name__
+        self.names[name] += 1
+        if name == "_to_copy" and options.get("device") == META and arguments[0].device != META:
+            self.copies.append(tuple(arguments[0].shape))
+        return function(*arguments, **options)
+
+
+def task(**settings):
+    generator = torch.Generator().manual_seed(0)
+    train, test, held_back = (
+        Examples(
+            torch.randint(256, (count, 1, 8, 8), dtype=torch.uint8, generator=generator),
+            torch.randint(3, (count,), generator=generator),
+        )
+        for count in (20, 9, 4)
+    )
+    training = LocalTraining(**{"batches_per_epoch": STEPS, "batch_size": 8, "learning_rate": 0.1, **settings})
+    return ClientTask(
+        model=tiny_model().to(META),
+        train=train,
+        test=test,
+        validation=held_back,
+        prepare=lambda pixels: pixels / 255,
+        training=training,
+        seed=0,
+        partition_id=0,
+        class_counts=(7, 7, 6),
+        device=META,
+    )
+
+
+def test_examples_are_put_on_the_device_as_they_are_laid_out():
+    before = task()
+    pixels = before.train.inputs.contiguous(memory_format=torch.channels_last)
+    after = ClientTask(**{**vars(before), "train": Examples((pixels, {"mask": pixels > 9}), before.train.labels)})
+    placed = after.on_device()
+    assert placed.train.inputs[0].stride() == pixels.stride()
+    tensors = [placed.train.inputs[0], placed.train.inputs[1]["mask"], placed.train.labels]
+    tensors += [placed.test.inputs, placed.test.labels, placed.validation.inputs, placed.validation.labels]
+    assert {tensor.device for tensor in tensors} == {META}
+    assert (len(placed.train), len(placed.test), len(placed.validation)) == (20, 9, 4)
+    assert after.num_bytes == placed.num_bytes == (20 * 2 + 9 + 4) * 64 + (20 + 9 + 4) * 8
+
+
+def test_clients_are_placed_while_there_is_room():
+    client = task()
+    tasks, room = [], 2 * client.num_bytes + 1
+    for _ in range(4):
+        one, room = placed(client, room)
+        tasks.append(one.train.labels.device.type)
+    assert tasks == ["meta", "meta", "cpu", "cpu"]
+    assert room == 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}, {"optimizer": "adam"}])
+def test_a_round_reads_nothing_from_the_device_and_copies_no_example_there(settings):
+    placed = task(**settings).on_device()
+    with Operations() as made, pytest.raises(RuntimeError, match="item"):  # the loss, at the end
+        local_sgd(placed, server_round=1)
+    assert made.names["nll_loss_backward"] == STEPS
+    assert made.copies == []
+
+
+def test_examples_that_stay_in_main_memory_are_copied_by_mini_batches():
+    kept = task()
+    with Operations() as made, pytest.raises(RuntimeError, match="item"):
+        local_sgd(kept, server_round=1)
+    assert made.copies == [shape for size in (8, 8, 4) * 2 for shape in ((size, 1, 8, 8), (size,))]
+
+
+def test_activations_and_gradients_of_a_split_client_stay_on_the_device():
+    placed = task().on_device()
+    terms = SessionTerms(Cut(1, len(placed.model)), server_round=1, label_policy="indices", local_epochs=1)
+    session = Session(placed, terms)
+    with Operations() as made:
+        while not session.is_over:
+            step = session.step
+            sent = Activations.from_content(session.forward().to_content(), step=step, label_policy="indices")
+            answer = SplitStep(1, step, "indices", torch.empty_like(sent.values))
+            session.backward(SplitStep.from_content(answer.to_content()).gradient)
+    assert made.names["convolution_backward"] == STEPS
+    assert made.copies == []
+
+
+def test_bytes_of_what_is_on_the_device_are_counted_there():
+    here, there = torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 4, 4, device=META)
+    ours, expected = to_array(there), to_array(here)
+    assert (num_bytes(ours), ours.dtype, ours.shape) == (num_bytes(expected), expected.dtype, expected.shape)
+    with pytest.raises(NotImplementedError, match="no data"):
+        ours.data  # noqa: B018
