@@ -73,7 +73,7 @@ def coming_and_going(section: Section, seed: int, num_clients: int) -> ComingAnd
     UserError
         For a trace that is none.
     """
-    if section.mode == "always" and not section.drop_out:
+    if not section.comes_and_goes:
         return None
     model: Availability = Trace({})
     if section.mode == "markov":

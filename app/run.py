@@ -137,10 +137,9 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
                 raise folder.other_state(str(error)) from error
         if not any(line.get("trained") for line in folder.read_metrics()):
             message = f"{folder.path}: no client trained in any round; metrics.jsonl has the reasons"
-            comings = coming_and_going(config.availability, config.seed, config.federation.num_clients)
-            if not config.rule and comings is None:
+            if not config.may_train_nobody:
                 raise UserError(message)
-            logger.warning(message)  # that nobody can take part is what such a run may have to say
+            logger.warning(message)
         return folder.path
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from espalier.app.comparison.curves import AXES, Axis, Curve, curves
 from espalier.app.comparison.figures import draw_curves, setting
-from espalier.app.comparison.groups import Group, grouped
+from espalier.app.comparison.groups import Group, grouped, without_repeats
 from espalier.app.comparison.runs import FinishedRun, is_over, read_run, write_runs
 from espalier.app.comparison.tables import as_csv, as_latex, as_text, figure_names
 from espalier.app.durable import replace_text
@@ -40,7 +40,10 @@ def main(arguments: Sequence[str]) -> int:
         default = (folders[0].parent if (folders[0] / "config.json").exists() else folders[0]) / "comparison"
         output = options.output.expanduser().absolute() if options.output else default
         output.mkdir(parents=True, exist_ok=True)
-        groups = grouped(runs)
+        kept, repeated = without_repeats(runs)
+        for again, once in repeated.items():
+            print(f"{again}: has the settings and the seed of {once}, and is left out", file=sys.stderr)
+        groups = grouped(kept)
         write_comparison(output, groups)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

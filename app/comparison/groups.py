@@ -1,7 +1,7 @@
 """In what runs differ, and which are the same but for the seed."""
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -68,14 +68,34 @@ def grouped(runs: Sequence[FinishedRun]) -> list[Group]:
     return [Group(chosen, members) for chosen, members in groups.values()]
 
 
+def chosen_before(folder: Path, keys: Collection[str]) -> dict[Path, dict[str, str]]:
+    """Return which of the cases, and of the values of some keys, sweeps have chosen for runs, by the runs' folders."""
+    try:
+        with (folder / RUNS).open(encoding="utf-8", newline="") as file:
+            return {
+                folder / Path(line["folder"]).name: {
+                    key: value for key, value in line.items() if value and (key == CASE or key in keys)
+                }
+                for line in csv.DictReader(file)
+            }
+    except (OSError, KeyError, TypeError, ValueError, csv.Error):
+        return {}
+
+
 def case_of(folder: Path) -> str:
     """Return the name of a sweep's case that a run in its folder is of; an empty text for none."""
-    try:
-        with (folder.parent / RUNS).open(encoding="utf-8", newline="") as file:
-            cases = {Path(line["folder"]).name: line.get(CASE) or "" for line in csv.DictReader(file)}
-    except (OSError, KeyError, ValueError, csv.Error):
-        return ""
-    return cases.get(folder.name, "")
+    return chosen_before(folder.parent, ()).get(folder, {}).get(CASE, "")
+
+
+def without_repeats(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], dict[Path, Path]]:
+    """Return runs of which no two are of one setting and seed, and those left out, each by the one that it repeats."""
+    first: dict[str, FinishedRun] = {}
+    repeated: dict[Path, Path] = {}
+    for run in runs:
+        kept = first.setdefault(repr((_setting(run), case_of(run.folder), run.settings["seed"])), run)
+        if kept is not run:
+            repeated[run.folder] = kept.folder
+    return list(first.values()), repeated
 
 
 def _setting(run: FinishedRun) -> dict[str, Any]:

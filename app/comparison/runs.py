@@ -10,7 +10,7 @@ from typing import Any
 from espalier.app.config.saved import saved_config
 from espalier.app.durable import replace_text
 from espalier.app.errors import UserError
-from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.folder import INTACT, ResultsFolder
 from espalier.app.reports.made_by import MADE_BY
 
 MEAN, STD = "mean", "std"
@@ -49,7 +49,7 @@ def is_over(path: Path) -> bool:
         If the folder's files are damaged.
     """
     folder = ResultsFolder(path)
-    summary = folder.read_json("summary.json")
+    summary = _summary(folder)
     if not summary or not (path / "model.pt").exists() or (path / "lock").exists():
         return False
     config = saved_config(path)
@@ -57,7 +57,19 @@ def is_over(path: Path) -> bool:
         return False
     if config.algorithm.splits and config.fine_tune.steps and "personalised" not in summary:
         return False
-    return bool(config.rule) or any(line.get("trained") for line in folder.read_metrics())
+    return config.may_train_nobody or any(line.get("trained") for line in folder.read_metrics())
+
+
+def _summary(folder: ResultsFolder) -> Any:
+    """Return what is in ``summary.json``, None where there is none; UserError if it is not what a run writes."""
+    summary = folder.read_json("summary.json")
+    if summary is not None:
+        try:
+            if not isinstance(figures_of(summary)["rounds"], int):
+                raise TypeError
+        except (KeyError, TypeError, AttributeError, ValueError):
+            raise UserError(f"{folder.path / 'summary.json'}: is damaged; {INTACT}") from None
+    return summary
 
 
 def read_run(path: Path) -> FinishedRun:
@@ -99,7 +111,7 @@ def figures_of(summary: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def write_runs(path: Path, runs: Sequence[tuple[Mapping[str, Any], FinishedRun]]) -> None:
-    """Write a table of runs, ``runs.csv``: a line each, with what was chosen for it in front.
+    """Write a table of runs, ``runs.csv``: a line each, with the settings that were chosen for one of them in front.
 
     Parameters
     ----------
@@ -108,12 +120,12 @@ def write_runs(path: Path, runs: Sequence[tuple[Mapping[str, Any], FinishedRun]]
     runs : Sequence[tuple[Mapping[str, Any], FinishedRun]]
         What was chosen for a run, by key, and the run.
     """
-    lines = [
-        {**chosen, "seed": run.settings["seed"], **run.figures, **run.made_by, "folder": str(run.folder)}
-        for chosen, run in runs
-    ]
     names = list(dict.fromkeys(name for chosen, _ in runs for name in chosen))
     names += [name for name in ("seed",) if name not in names]
+    lines = []
+    for chosen, run in runs:
+        settings = {name: run.settings[name] for name in names if name in run.settings}
+        lines.append({**settings, **chosen, **run.figures, **run.made_by, "folder": str(run.folder)})
     figures = [name for _, run in runs for name in run.figures]
     names += [*dict.fromkeys(figures), *MAKER, "folder"]
     text = StringIO(newline="")

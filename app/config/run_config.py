@@ -96,6 +96,11 @@ class RunConfig(Section):
         return self.algorithm.rule or (PlanRule() if self.plan.selection == "resource-aware" else None)
 
     @property
+    def may_train_nobody(self) -> bool:
+        """True where a run in which nobody trained is over: that nobody can take part is what it has to say."""
+        return self.rule is not None or self.availability.comes_and_goes
+
+    @property
     def by_wall_clock(self) -> bool:
         """True where a tier that waits for nobody goes by the clock on the wall."""
         own = self.asynchrony

@@ -410,6 +410,11 @@ class Availability(Section):
     moves: str = ""
     """CSV file with columns client, from and edge: in the global round from, the client moves to that edge."""
 
+    @property
+    def comes_and_goes(self) -> bool:
+        """True where not all clients are always there."""
+        return self.mode != "always" or self.drop_out > 0
+
 
 class RayWorkers(Section):
     """Workers of engine = "ray"."""

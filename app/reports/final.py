@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from espalier.app.errors import UserError
+from espalier.app.config.saved import saved_config
 from espalier.app.reports.asynchronous_plots import draw_asynchronous_plot
-from espalier.app.reports.folder import ResultsFolder, RunTitle, saved_values
+from espalier.app.reports.folder import ResultsFolder, RunTitle
 from espalier.app.reports.metrics import figure_names, summarise
 from espalier.app.reports.plots import draw_plots
 from espalier.app.reports.resource_plots import draw_resource_plots
@@ -62,14 +62,11 @@ def report_again(path: Path) -> None:
     Raises
     ------
     UserError
-        If it holds no run, or a file is damaged.
+        If it holds no run, a file is damaged, or an algorithm of the user's own can't be imported.
     """
     folder = ResultsFolder(path)
-    values, lines = saved_values(path), folder.read_metrics()
-    try:
-        title = RunTitle(values["algorithm"], values["dataset"], values["seed"])
-    except KeyError as error:
-        raise UserError(f"{path / 'config.json'}: lacks {error}; allowed is the file that the run wrote") from None
+    config, lines = saved_config(path), folder.read_metrics()
+    title = RunTitle(config.algorithm.name, config.data.title, config.seed)
     closed_forms = [line["closed_form_bits"] for line in lines if "closed_form_bits" in line]
     _write_figures(title, folder, lines, closed_forms[-1] if closed_forms else None)
 
@@ -80,11 +77,11 @@ def _write_figures(
     summary = {**vars(title), **summarise(lines)}
     if closed_form:
         summary["closed_form"] = closed_form
-    folder.write_json("summary.json", summary)
     text = f"{title.algorithm} on {title.dataset}, seed {title.seed}"
     draw_plots(folder.path, text, lines)
     draw_resource_plots(folder.path, text, lines, folder.read_world())
     draw_asynchronous_plot(folder.path, text, lines)
+    folder.write_json("summary.json", summary)  # last: a run that has it is over
 
 
 def client_table(

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from espalier.app.comparison.groups import RUNS, chosen_before
 from espalier.app.comparison.runs import is_over, read_run, write_runs
 from espalier.app.errors import UserError, bad_value
 from espalier.app.logs import quiet_flower
 from espalier.app.sweeps.grid import PlannedRun, check_data, placed, planned_runs, read_sweep
 from espalier.app.sweeps.progress import SweepProgress
 from espalier.app.sweeps.workers import make
+from espalier.app.tasks.common import compute_device
 
 HELP = """Make all combinations of the values that keys take, each as a run in a folder of its own.
 
@@ -32,7 +34,8 @@ def main(arguments: Sequence[str]) -> int:
     """Make what a command line asks for and return the exit code: 1 if a run failed."""
     parser = ArgumentParser("espalier sweep", description=HELP, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("given", nargs="+", metavar="FILE.toml|KEY=VALUE,VALUE", help="later ones win")
-    parser.add_argument("--workers", type=int, default=0, help="runs at a time (default: cores / train.torch-threads)")
+    workers = "runs at a time (default: cores / train.torch-threads; one with engine=ray, and on a GPU)"
+    parser.add_argument("--workers", type=int, default=0, help=workers)
     options = parser.parse_intermixed_args(arguments)
     quiet_flower()
     try:
@@ -58,13 +61,16 @@ def main(arguments: Sequence[str]) -> int:
     for name, why in failed.items():
         print(f"failed: {name}: {why}", file=sys.stderr)
     print(f"{len(places) - len(failed)} of {len(places)} runs are over, {len(left) - len(failed)} of them made now")
-    print(f"results: {folder / 'runs.csv'}")
+    print(f"results: {folder / RUNS}")
     return int(bool(failed))
 
 
 def default_workers(runs: Sequence[PlannedRun]) -> int:
-    """Return how many runs this machine's cores can make at a time; with workers of Ray's own, one."""
-    if any(run.settings["engine"] == "ray" for run in runs):
+    """Return how many runs this machine's cores can make at a time; with workers of Ray's own, and on a GPU, one.
+
+    Nobody can tell beforehand how many a GPU's memory suffices for.
+    """
+    if any(run.settings["engine"] == "ray" or compute_device(run.settings["device"]).type != "cpu" for run in runs):
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(cores // max(run.settings["train.torch-threads"] for run in runs), 1)
@@ -95,9 +101,12 @@ class _Recorder:
 
 
 def write_table(places: Mapping[Path, PlannedRun], folder: Path) -> None:
-    """Write ``runs.csv``: a line for each run of a sweep that is over and that no process has."""
+    """Write ``runs.csv``: a line for each run that is over and that no process has, of this sweep and those before."""
+    chosen = {path: run.chosen for path, run in places.items()}
+    keys = {key for run in places.values() for key in run.settings}
+    chosen |= {path: values for path, values in chosen_before(folder, keys).items() if path not in places}
     over = []
-    for path, run in places.items():
+    for path, values in chosen.items():
         with suppress(UserError):
-            over.append((run.chosen, read_run(path)))
-    write_runs(folder / "runs.csv", over)
+            over.append((values, read_run(path)))
+    write_runs(folder / RUNS, over)

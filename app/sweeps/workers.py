@@ -49,13 +49,16 @@ class Child:
     process : subprocess.Popen
         The process.
     log : Path
-        What it prints.
+        What it prints, behind what the run's earlier processes printed.
+    log_start : int (default: 0)
+        Where its own lines begin there, in bytes.
     """
 
     run: PlannedRun
     path: Path
     process: "subprocess.Popen[bytes]"
     log: Path
+    log_start: int = 0
     _read: int = 0
     _rounds: int = 0
 
@@ -69,6 +72,7 @@ class Child:
         log = path.parent / LOGS / f"{path.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as out:
+            log_start = out.tell()
             process = subprocess.Popen(
                 [sys.executable, "-m", "espalier.app.sweeps.child", *arguments],
                 stdin=subprocess.PIPE,
@@ -76,7 +80,7 @@ class Child:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # a terminal's Ctrl-C is for the sweep, which interrupts its runs
             )
-        return cls(run, path, process, log)
+        return cls(run, path, process, log, log_start)
 
     def rounds(self) -> int:
         """Return how many global rounds are over."""
@@ -97,9 +101,11 @@ class Child:
         """Return why the process, which has ended, failed; an empty text if it has not."""
         if self.process.returncode == 0:
             return ""
-        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        own = self.log.read_bytes()[self.log_start :]
+        lines = own.decode(errors="replace").strip().splitlines()
         said = next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1] if lines else "")
-        return f"exit code {self.process.returncode}, {said.removeprefix('error: ')[:300]} (see {self.log})"
+        reason = f", {said.removeprefix('error: ')[:300]}" if said else ""
+        return f"exit code {self.process.returncode}{reason} (see {self.log})"
 
     def interrupt(self) -> None:
         """Tell the process to end after what it is doing."""

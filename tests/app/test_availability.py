@@ -4,6 +4,7 @@ import pytest
 
 from espalier.app.availability import coming_and_going
 from espalier.app.command_line import main
+from espalier.app.comparison.runs import is_over
 from espalier.app.config.parse import parse_config
 from espalier.app.config.sections import Availability
 from espalier.sim.availability import Markov
@@ -66,6 +67,13 @@ def test_a_round_without_anybody_leaves_the_model_and_the_run_goes_on(tmp_path):
         "dropped_out": 0,
         "edge_rounds_without_anybody": 2,
     }
+
+
+def test_a_run_in_which_nobody_could_take_part_is_over(tmp_path):
+    rows = trace(tmp_path, *((client, 2, 3) for client in range(6)))
+    folder = run_app(tmp_path / "run", algorithm="fedavg", global_rounds=1, **SMALL | rows)
+    assert summary(folder)["availability"]["away_share"] == 1
+    assert is_over(folder)
 
 
 @pytest.mark.parametrize("algorithm", CASES)

@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+from errno import ENOSPC
 from statistics import fmean, pstdev
 
 import numpy as np
@@ -13,8 +14,11 @@ from flwr.serverapp.strategy import FedAvg
 from torch.nn.functional import cross_entropy
 
 from espalier.app.client import app as client_app
+from espalier.app.command_line import main
+from espalier.app.comparison.runs import is_over
 from espalier.app.config.parse import parse_config
 from espalier.app.federation import gather_clients
+from espalier.app.reports import final as final_reports
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run
 from espalier.app.tasks.build import build_task
@@ -56,6 +60,20 @@ def test_a_run_leaves_every_report_and_its_figures_agree(tmp_path, capsys):
     assert [float(row["accuracy"]) for row in rows] == accuracies
     assert [row["edge"] for row in rows] == ["edge-0"] * 4 + ["edge-1"] * 4
     assert sum(int(row["train_examples"]) for row in rows) == 1437
+
+
+def test_a_run_whose_plots_could_not_be_written_is_not_over(tmp_path, monkeypatch, capsys):
+    def on_a_full_disk(*arguments):
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(final_reports, "draw_plots", on_a_full_disk)
+    assert main(["algorithm=fedavg", "num-clients=4", "global-rounds=1", f"output-dir={tmp_path / 'run'}"]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert not is_over(tmp_path / "run")
+    monkeypatch.undo()
+    assert main([f"resume={tmp_path / 'run'}"]) == 0
+    assert is_over(tmp_path / "run")
+    assert (tmp_path / "run/rounds.png").exists()
 
 
 def test_the_reported_accuracy_is_that_of_the_saved_model(tmp_path):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from statistics import fmean, pstdev
 
 import numpy as np
@@ -73,6 +74,17 @@ def test_compare_writes_tables_curves_and_figures_and_prints_where(folder, tmp_p
         .read_text()
         .startswith("alpha,figure,over,x,mean,std,runs\n0.1,accuracy,rounds,0,")
     )
+
+
+def test_a_run_that_was_made_twice_counts_once(folder, tmp_path, capsys):
+    copy = tmp_path / "runs" / "copy"
+    shutil.copytree(folder / "0.1-0", copy)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"engine": "flower"}))
+    assert main(["compare", str(folder), str(copy), "--output", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr()
+    assert said.err == f"{copy}: has the settings and the seed of {folder / '0.1-0'}, and is left out\n"
+    assert [line.split()[1] for line in said.out.splitlines() if line.startswith("0.")] == ["2", "2"]
 
 
 def test_curves_begin_with_the_model_before_training(folder):

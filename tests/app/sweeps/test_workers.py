@@ -1,6 +1,10 @@
 """Two sweeps in one folder make each run once."""
 
+import csv
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 
@@ -8,9 +12,11 @@ import pytest
 import torch
 from rich.console import Console
 
+from espalier.app.comparison.runs import is_over
+from espalier.app.errors import UserError
 from espalier.app.reports.owner import disown, own
 from espalier.app.sweeps import workers
-from espalier.app.sweeps.command import write_table
+from espalier.app.sweeps.command import default_workers, write_table
 from espalier.app.sweeps.grid import planned_runs, read_sweep
 from espalier.app.sweeps.progress import SweepProgress
 from espalier.app.sweeps.workers import Child, make
@@ -88,6 +94,52 @@ def test_a_run_that_fails_by_itself_has_failed(planned, monkeypatch):
     other = Other(lambda run: None)
     assert make({path: run}, 1, other) == {run.name: f"exit code 2, another process has it (see {log})"}
     assert other.told == ["started", f"exit code 2, another process has it (see {log})"]
+
+
+def test_a_process_that_says_nothing_is_not_blamed_for_what_one_before_it_said(planned, monkeypatch):
+    path, run = planned
+    log = path.parent / "logs" / f"{path.name}.log"
+    log.parent.mkdir()
+    log.write_text("error: an old fault\n")
+    monkeypatch.setattr(workers.sys, "executable", shutil.which("false"))
+    assert make({path: run}, 1, Other(lambda run: None)) == {run.name: f"exit code 1 (see {log})"}
+
+
+def test_the_table_keeps_the_runs_of_sweeps_before(tmp_path):
+    def sweep(*given):
+        runs = planned_runs(read_sweep(["algorithm=fedavg", "num-clients=4", "global-rounds=1", *given]))
+        places = {tmp_path / run.name: run for run in runs}
+        for path, run in places.items():
+            finish(path, run)
+        write_table(places, tmp_path)
+        with (tmp_path / "runs.csv").open(newline="") as file:
+            return [(line["alpha"], line.get("learning-rate"), line["seed"]) for line in csv.DictReader(file)]
+
+    assert sweep("alpha=0.1,0.5") == [("0.1", None, "0"), ("0.5", None, "0")]
+    assert sweep("alpha=0.5,0.7") == [("0.5", None, "0"), ("0.7", None, "0"), ("0.1", None, "0")]
+    shutil.rmtree(next(tmp_path.glob("*0.7*")))
+    of_one_alpha = [("0.1", "0.1", "0"), ("0.1", "0.2", "0")]
+    assert sweep("alpha=0.1", "learning-rate=0.1,0.2") == [*of_one_alpha, ("0.5", "0.1", "0"), ("0.1", "0.1", "0")]
+
+
+def test_a_damaged_summary_is_named(planned):
+    path, run = planned
+    finish(path, run)
+    assert is_over(path)
+    good = (path / "summary.json").read_text()
+    for damaged in ('{"a": 3}', "[]", "3", good.replace('"rounds": 1', '"rounds": "1"')):
+        (path / "summary.json").write_text(damaged)
+        with pytest.raises(UserError, match=re.escape(f"{path / 'summary.json'}: is damaged")):
+            is_over(path)
+
+
+def test_runs_on_a_gpu_are_made_one_at_a_time(planned, monkeypatch):
+    _, run = planned
+    assert default_workers([run]) == len(os.sched_getaffinity(0))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert default_workers([run]) == 1
+    (on_cpu,) = planned_runs(read_sweep(["algorithm=fedavg", "device=cpu"]))
+    assert default_workers([on_cpu]) == len(os.sched_getaffinity(0))
 
 
 def test_a_run_that_another_sweep_has_made_is_not_made_again(planned, monkeypatch):

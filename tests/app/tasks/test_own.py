@@ -6,6 +6,7 @@ import torch
 from espalier.app.command_line import main
 from espalier.app.config.parse import parse_config
 from espalier.app.errors import UserError
+from espalier.app.reports.final import report_again
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.node import Node
 from tests.app.own_tasks import Steered
@@ -223,3 +224,11 @@ def test_a_run_is_resumed_to_the_same_bits_and_refused_on_other_data(tmp_path, c
     assert (
         f"task = {own('Points')!r}: allowed is {own('Steered')!r}, as in the run to resume" in capsys.readouterr().err
     )
+
+
+def test_reports_made_again_have_the_same_names(tmp_path):
+    folder = run_app(tmp_path / "run", task=own("Points(spread=0.4)"), algorithm="fedavg", **SMALL)
+    before = summary(folder)
+    assert before["dataset"] == "Points"
+    report_again(folder)
+    assert summary(folder) == before
