@@ -1,9 +1,8 @@
 """The global rounds of a run, and those who watch them."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import chain
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from logging import getLogger
 
 import torch
@@ -65,7 +64,7 @@ def train(
     started = time.monotonic() - wall_seconds
     try:
         rounds = hierarchical.rounds(engine.grid, arrays, num_rounds, first_round=first_round, timeout=timeout_seconds)
-        for outcome in chain(first_after_resume(rounds), rounds) if state else rounds:
+        for outcome in until_all_have_begun(rounds, hierarchical.edges) if state else rounds:
             arrays = outcome.arrays
             report = RoundReport(outcome, num_rounds, lambda: time.monotonic() - started)
             for observer in observers:
@@ -106,12 +105,17 @@ def take_back(state: RunState, hierarchical: Hierarchical, engine: Engine, world
         engine.load_clients_state(state.clients)  # last: edges that are served try what they will get
 
 
-def first_after_resume(rounds: Iterator[Round]) -> Iterator[Round]:
-    """Yield the first round, if there is one; UnfitStateError if those who have taken their state back can't begin it.
+def until_all_have_begun(rounds: Iterator[Round], edges: Collection[str]) -> Iterator[Round]:
+    """Yield rounds; UnfitStateError if one fails before all edges that have taken their state back were in one.
 
-    Arrays of a wrong shape, say, are found out only by the strategy that they belong to.
+    Arrays of a wrong shape, say, are found out only by the strategy that they belong to, and the cloud may choose an
+    edge, or wait for it, in a later round.
     """
-    with unfit_state():
-        outcome = next(rounds, None)
-    if outcome is not None:
+    untried = set(edges)
+    while True:
+        with unfit_state() if untried else nullcontext():
+            outcome = next(rounds, None)
+        if outcome is None:
+            return
+        untried -= outcome.edges.keys()
         yield outcome

@@ -125,14 +125,17 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             folder = opened.enter_context(create(path, config.as_dict()))
         logger.info("results go to %s", folder.path)
         with lost_grid_as_user_error(folder.path), unwritable_as_user_error(folder.path), interrupted_in(folder.path):
+            best = BestRound(travelling_weights(config, model)) if config.data.validation_share else None
             try:
                 if state:
+                    if best:
+                        take_best_back(best, state, folder)
                     moves = "deploy.nodes-move" in config.movers
                     (check_edges_for_moves if moves else check_same_edges)(state.edges, federation.edges)
                     take_back(state, federation.hierarchical, engine, federation.world)
                 if config.resume:
                     folder.go_on_after(state.round if state else 0, config.as_dict())
-                _run_with(config, engine, task, model, federation, folder, state, progress, title, tracker)
+                _run_with(config, engine, task, model, federation, folder, state, best, progress, title, tracker)
             except (UnfitStateError, EdgeFailed) as error:  # an edge may have to wait for its first request
                 raise folder.other_state(str(error)) from error
         if not any(line.get("trained") for line in folder.read_metrics()):
@@ -151,6 +154,7 @@ def _run_with(
     federation: Federation,
     folder: ResultsFolder,
     state: RunState | None,
+    best: BestRound | None,
     progress: ProgressDisplay,
     title: RunTitle,
     tracker: Tracker | None,
@@ -165,13 +169,6 @@ def _run_with(
     # Whoever waits for a worker of ours is not late: how long that takes depends on what else it has to do.
     timeout = (config.deploy.reply_timeout or None) if config.engine == "flower" else None
     device = compute_device(config.device)
-    travelling = travelling_weights(config, model)
-    best = BestRound(travelling) if config.data.validation_share else None
-    if best and state:
-        with unfit_state():
-            if not state.best and best_line(folder.read_metrics()):
-                raise ValueError("best: it is missing, and metrics.jsonl has a best round")
-            best.load_state_dict(state.best)
     comings = coming_and_going(config.availability, config.seed, config.federation.num_clients)
     edge_rounds = 1 if config.is_flat else config.federation.edge_rounds
     observers: list[RoundObserver] = [
@@ -198,7 +195,7 @@ def _run_with(
     arrays = train(
         engine,
         hierarchical,
-        travelling,
+        travelling_weights(config, model),
         config.federation.global_rounds,
         observers,
         progress,
@@ -224,6 +221,15 @@ def _run_with(
             validates=best is not None,
         )
     write_final_reports(title, folder, model, federation.profiles, hierarchical.topology, closed_form)
+
+
+def take_best_back(best: BestRound, state: RunState, folder: ResultsFolder) -> None:
+    """Give a run that is to go on its best round so far; UnfitStateError if it is not in the state, or unfit."""
+    with unfit_state():
+        rounds = [line for line in folder.read_metrics() if line["round"] <= state.round]
+        if not state.best and best_line(rounds):
+            raise ValueError("best: it is missing, and metrics.jsonl has a best round")
+        best.load_state_dict(state.best)
 
 
 def run_edge(

@@ -206,6 +206,17 @@ def check_stackable(model: nn.Module, example: Tensor) -> None:
                 alone = one(inputs[number])
             if got.shape != alone.shape or not torch.allclose(got, alone, 0.0, TOLERANCE * float(alone.abs().max())):
                 raise ValueError("models side by side do not give the outputs that each gives alone")
+    if unused := _weights_without_gradient(models[0], inputs[0]):
+        raise ValueError(f"its weights {', '.join(unused)} train, but what it computes does not depend on them")
+
+
+def _weights_without_gradient(model: nn.Module, inputs: Tensor) -> list[str]:
+    """Return the names of weights that train and that the outputs do not depend on."""
+    trained = {name: weights for name, weights in model.named_parameters() if weights.requires_grad}
+    with seeded_torch(0, torch.device("cpu")):
+        outputs = model(inputs)
+    gradients = torch.autograd.grad(outputs.sum(), list(trained.values()), allow_unused=True) if trained else ()
+    return [name for name, gradient in zip(trained, gradients, strict=True) if gradient is None]
 
 
 def stacked_states(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -149,9 +149,12 @@ class Halves:
         """Let those step who got a gradient."""
         nodes = [self._clients[row].node_id for row in made.rows]
         if kept := [place for place, node_id in enumerate(nodes) if node_id in gradients]:
-            back = torch.stack([gradients[nodes[place]] for place in kept])
-            own = torch.autograd.grad(made.outputs[kept], made.leaves, back)
-            self._blocks.step(made, own, step + 1, kept)
+            try:
+                back = torch.stack([gradients[nodes[place]] for place in kept])
+                own = torch.autograd.grad(made.outputs[kept], made.leaves, back)
+                self._blocks.step(made, own, step + 1, kept)
+            except Exception as error:  # the edges have gone on: nobody could answer one after the other now
+                self.left |= {nodes[place]: error for place in kept}
 
 
 def _exchanged(entered: Sequence[tuple[list[int], Lane]], sent: Mapping[int, Activations]) -> dict[int, Tensor]:

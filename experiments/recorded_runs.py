@@ -63,10 +63,18 @@ def lines_with(
     quiet_flower()
     lines = read_lines(kind, path)
     try:
+        runs: dict[Hashable, FinishedRun] = {}
         for run in finished_runs([folder.absolute() for folder in folders]):
-            if run_of(run) not in {line.run for line in lines}:
-                lines += lines_of(run)
-                write_lines(kind, path, lines)
+            if (first := runs.setdefault(run_of(run), run)) is not run:
+                same = f"{run.folder}: is {run_of(run)}, and so is {first.folder}"
+                raise UserError(f"{same}; allowed are runs that the CSV tells apart")
+        recorded = {line.run for line in lines}
+        for key, run in runs.items():
+            if key in recorded:
+                print(f"{run.folder}: {key} is in {path} already", file=sys.stderr)
+                continue
+            lines += lines_of(run)
+            write_lines(kind, path, lines)
     except UserError as error:
         sys.exit(f"error: {error}")
     if not lines:

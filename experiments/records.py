@@ -15,7 +15,8 @@ def read_rows(path: Path, columns: Mapping[str, type]) -> list[dict[str, Any]]:
 
 
 def append_rows(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append rows to a CSV file, which is begun if it is not there."""
+    """Append rows to a CSV file, which is begun if it is not there, and its folder too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     begins = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(columns), lineterminator="\n")

@@ -6,6 +6,11 @@ from typing import Any
 from espalier.clients.messages.train import ACCURACY, LOSS
 
 
+def ranked_by(figures: Mapping[str, Any]) -> str:
+    """Return the name of the figure by which rounds are compared: the accuracy, or the loss where there is none."""
+    return ACCURACY if ACCURACY in figures else LOSS
+
+
 def validation_score(line: Mapping[str, Any]) -> float | None:
     """Return what the rounds of a run are compared by, higher is better; None in a round that says nothing of it.
 
@@ -18,7 +23,7 @@ def validation_score(line: Mapping[str, Any]) -> float | None:
         The round's global line.
     """
     figures = line.get("validation") or {}
-    name = ACCURACY if ACCURACY in figures else LOSS
+    name = ranked_by(figures)
     mean = figures.get(name, {}).get("mean")
     return mean if mean is None or name == ACCURACY else -mean
 

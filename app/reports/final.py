@@ -15,6 +15,7 @@ from torch import nn
 
 from espalier.app.config.saved import saved_config
 from espalier.app.reports.asynchronous_plots import draw_asynchronous_plot
+from espalier.app.reports.best import ranked_by
 from espalier.app.reports.folder import ResultsFolder, RunTitle
 from espalier.app.reports.metrics import figure_names, summarise
 from espalier.app.reports.plots import draw_plots
@@ -152,7 +153,7 @@ def result_table(summary: Mapping[str, Any]) -> str:
 def _best_lines(summary: Mapping[str, Any]) -> list[str]:
     if not (best := summary.get("best")):
         return []
-    name = next(iter(best["validation"]))
+    name = ranked_by(best["validation"])
     held_back, over_clients, test = best["validation"][name]["mean"], best["global"].get(name), best["test"]
     tested = (
         f"{_figure((over_clients or {}).get('mean'))} over clients, {_figure((test or {}).get(name))} whole test pool"

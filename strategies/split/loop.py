@@ -172,8 +172,9 @@ class Outcome:
         self.num_examples = {n: count for n, count in self.num_examples.items() if n in clients}
 
     def sort(self, clients: Sequence[int]) -> None:
-        """Put the blocks in the order of the clients."""
+        """Put all that is of clients in their order: sums go by it."""
         self.blocks = {n: self.blocks[n] for n in clients if n in self.blocks}
+        self.num_examples = {n: self.num_examples[n] for n in clients if n in self.num_examples}
 
 
 @dataclass(frozen=True)

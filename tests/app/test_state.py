@@ -21,7 +21,7 @@ from espalier.app.checkpoint import load_state, save_state
 from espalier.app.command_line import main
 from espalier.app.reports import final
 from espalier.app.run_state import RunState
-from tests.app.runs import lines, same_weights, summary, weights
+from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 STATES = Path(__file__).parent / "states"
 
@@ -145,3 +145,24 @@ def test_a_part_that_is_missing_is_named(key, folder, capsys):
     assert main([f"resume={folder}", "global-rounds=3"]) == (0 if is_newer else 2)
     line = capsys.readouterr().err
     assert line == "" if is_newer else f"state.npz: is damaged: {key}: Field required" in line
+
+
+def test_an_edges_state_that_is_none_is_refused_when_its_turn_comes(tmp_path, capsys):
+    settings = {"num_clients": 4, "num_edges": 4, "edge_rounds": 1, "edge_strategy": "FedAdam(eta=0.05)"}
+    settings |= {
+        "task": "tests.app.own_tasks:Points",
+        "cloud_strategy": "FedAvg(fraction_train=0.25,min_train_nodes=1)",
+    }
+    run_app(tmp_path / "longer", global_rounds=20, **settings)
+    turns = [line["edge"] for line in lines(tmp_path / "longer", "edge")]
+    late = max(set(turns[:10]) & set(turns[10:]), key=turns[10:].index)
+    folder = run_app(tmp_path / "run", global_rounds=10, **settings)
+    state = load_state(folder / "state.npz")
+    state["strategies"]["edges"][late]["m_t"]["body.bias"] = WRONG_SHAPE
+    save_state(folder / "state.npz", state)
+    capsys.readouterr()
+    assert main([f"resume={folder}", "global-rounds=20"]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert "state.npz: ValueError: operands could not be broadcast" in line
+    assert len(lines(folder, "global")) == 10 + turns[10:].index(late) > 10

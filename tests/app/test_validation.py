@@ -105,6 +105,7 @@ def test_a_resumed_run_has_the_same_best_model(whole, tmp_path):
 )
 def test_another_best_model_is_no_state_of_the_run(tmp_path, capsys, spoil, why):
     folder = run_app(tmp_path / "run", global_rounds=1, **SMALL)
+    written = (folder / "metrics.jsonl").read_text()
     state = load_state(folder / "state.npz")
     spoil(state)
     save_state(folder / "state.npz", state)
@@ -113,6 +114,7 @@ def test_another_best_model_is_no_state_of_the_run(tmp_path, capsys, spoil, why)
     assert "state.npz: " in error
     assert why in error
     assert error.count("\n") == 1
+    assert (folder / "metrics.jsonl").read_text() == written
 
 
 def test_what_is_held_back_is_trained_on_by_nobody():

@@ -158,6 +158,17 @@ class Own(nn.Module):
         return x * self.scale
 
 
+class Half(nn.Module):
+    """Two layers of which one takes no part."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.used(x)
+
+
 def tied():
     layer = nn.Linear(3, 3)
     return nn.Sequential(layer, nn.ReLU(), layer)
@@ -173,6 +184,7 @@ def tied():
         (tied(), "share their weights"),
         (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=None)), "layer '1' averages over all mini-batches"),
         (nn.Sequential(nn.Linear(3, 4), nn.Unflatten(1, (2, 2)), nn.Flatten()), "side by side fail"),
+        (nn.Sequential(nn.Linear(3, 3), Half()), "its weights 1.unused.weight, 1.unused.bias train, but"),
     ],
 )
 def test_what_cannot_be_stacked_is_refused(model, words):

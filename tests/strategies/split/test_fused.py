@@ -156,6 +156,26 @@ def test_who_fails_beside_others_fails_alone(raises):
     assert [len(reasons) for reasons in failed(together)] == [1, 0]
 
 
+class OneOfTwo(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(1, 4, 3, padding=1)
+
+    def forward(self, images):
+        return self.used(images)
+
+
+def test_who_cannot_make_a_backward_pass_beside_others_says_why():
+    def model():
+        whole = tiny_model()
+        whole[0][0] = OneOfTwo()
+        return whole
+
+    for reasons in failed(stacked(Federation(model), 4, cut=lambda node_id: 2)):
+        assert len(reasons) == 4
+        assert all("appears to not have been used" in reason for reason in reasons)
+
+
 @pytest.mark.parametrize("training", [{}, {"optimizer": "adam", "local_epochs": 2}, {"momentum": 0.9}])
 def test_halves_side_by_side_on_both_sides_of_the_cut_learn_what_each_learns_alone(training):
     federation, server = Federation(**training), LocalTraining(learning_rate=0.05, **training)
