@@ -133,6 +133,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
                     moves = "deploy.nodes-move" in config.movers
                     (check_edges_for_moves if moves else check_same_edges)(state.edges, federation.edges)
                     take_back(state, federation.hierarchical, engine, federation.world)
+                note_made_by(folder)
                 if config.resume:
                     folder.go_on_after(state.round if state else 0, config.as_dict())
                 _run_with(config, engine, task, model, federation, folder, state, best, progress, title, tracker)
@@ -161,7 +162,6 @@ def _run_with(
 ) -> None:
     """Train with a federation, personalise, and report."""
     hierarchical, world = federation.hierarchical, federation.world
-    note_made_by(folder)
     if world:
         folder.write_json("world.json", world.describe())
     frozen = frozen_weights(config, model)

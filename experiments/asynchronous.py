@@ -31,7 +31,7 @@ from espalier.app.reports.made_by import maker
 from espalier.app.reports.plots import PALETTE, save_plot
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run, simulation
-from experiments.records import read_rows, write_rows
+from experiments.records import read_rows, run_script, write_rows
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "digits": {
@@ -319,4 +319,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

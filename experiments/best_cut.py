@@ -25,6 +25,7 @@ from espalier.app.tasks.models import build_model
 from espalier.sim.world import World, make_world
 from espalier.strategies.allocation import Plan, Problem, exact
 from espalier.strategies.split.server_block import legal_cuts
+from experiments.records import run_script
 
 CLIENTS_PER_CELL, SELECTED, LOCAL_ROUNDS = (8, 9, 11, 12), 4, 5
 SEEDS, ROUNDS = range(10), 20
@@ -205,7 +206,8 @@ def print_works() -> None:
     print(f"{'model':<9}{'cut':>4}{'arithmetic':>12}{'Mbit a round':>14}{'Mbit a mini-batch':>19}")
     for model in dict.fromkeys(case.model for case, _ in CASES):
         work = work_of(model)
-        for cut, (share, once, example) in enumerate(zip(*vars(work).values(), strict=True), 1):
+        rows = zip(work.share, work.once_bits, work.example_bits, strict=True)
+        for cut, (share, once, example) in enumerate(rows, 1):
             print(f"{model:<9}{cut:>4}{share:>12.1%}{once / 1e6:>14.2f}{BATCH_SIZE * example / 1e6:>19.2f}")
 
 
@@ -298,4 +300,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -19,6 +19,7 @@ from espalier.app.errors import UserError
 from espalier.app.reports.folder import ResultsFolder
 from espalier.clients.messages.train import ACCURACY, LOSS
 from experiments.recorded_runs import lines_with
+from experiments.records import run_script
 
 HERE = Path(__file__).parent
 SETTINGS = {
@@ -178,4 +179,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -24,7 +24,7 @@ from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run, simulation
-from experiments.records import append_rows, read_rows
+from experiments.records import append_rows, read_rows, run_script
 
 TABLE_3 = Path(__file__).parent / "rawhfl-table3.toml"
 # A fifth of the paper's local steps, each five times as long: as good a model, sooner.
@@ -123,4 +123,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -27,6 +27,7 @@ from espalier.strategies.allocation import (
     h_fedavg_ub,
     make_plan,
 )
+from experiments.records import run_script
 
 CELLS, CLIENTS_PER_CELL, SELECTED = 4, 12, 4
 SEEDS, ROUNDS = range(10), 100
@@ -304,4 +305,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

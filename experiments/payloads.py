@@ -26,7 +26,7 @@ from espalier.app.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run, simulation
-from experiments.records import append_rows, read_rows
+from experiments.records import append_rows, read_rows, run_script
 
 SETTINGS: dict[str, dict[str, Any]] = {
     # Every sample comes twice in an edge round: error feedback has something to add.
@@ -130,4 +130,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -24,6 +24,7 @@ from espalier.app.reports.plots import BLUE, GREY, ORANGE, save_plot
 from espalier.clients.messages.train import ACCURACY, LOSS
 from experiments.fine_tuning import SETTINGS, measure
 from experiments.recorded_runs import lines_with
+from experiments.records import run_script
 
 ALGORITHMS = {"centralised": GREY, "hsfl": BLUE, "phsfl": ORANGE}
 PAPERS_LEARNING_RATE = 0.01
@@ -173,4 +174,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -11,7 +11,6 @@ that have rows are not made again. ``--data-dir FOLDER`` takes CIFAR-10 as folde
 
 import platform
 import subprocess
-import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -57,7 +56,7 @@ from espalier.clients.nested import take
 from espalier.clients.split import Session
 from espalier.clients.task import ClientTask, Examples
 from espalier.sim.in_process_grid import InProcessGrid
-from experiments.records import append_rows, read_rows
+from experiments.records import append_rows, read_rows, run_script
 
 COMMON = {
     "engine": "in-process",
@@ -537,4 +536,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_script(main)

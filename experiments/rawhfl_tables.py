@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 
 from espalier.app.reports.plots import PALETTE, save_plot
+from experiments.records import run_script
 
 
 class Published(NamedTuple):
@@ -195,4 +196,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -61,8 +61,8 @@ def lines_with(
         Measures a run.
     """
     quiet_flower()
-    lines = read_lines(kind, path)
     try:
+        lines = read_lines(kind, path)
         runs: dict[Hashable, FinishedRun] = {}
         for run in finished_runs([folder.absolute() for folder in folders]):
             if (first := runs.setdefault(run_of(run), run)) is not run:

@@ -1,17 +1,40 @@
 """Records of runs: CSV files with a line for each, of which the runs of before need not be made again."""
 
 import csv
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from espalier.app.errors import UserError
 
 
 def read_rows(path: Path, columns: Mapping[str, type]) -> list[dict[str, Any]]:
-    """Return the rows of a CSV file, with values of the columns' types; none where there is no file."""
+    """Return the rows of a CSV file, with values of the columns' types; none where there is no file.
+
+    Raises
+    ------
+    UserError
+        If it has other columns or values.
+    """
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
-        return [{name: columns[name](text) for name, text in row.items()} for row in csv.DictReader(file)]
+        try:
+            return [{name: columns[name](text) for name, text in row.items()} for row in csv.DictReader(file)]
+        except (KeyError, TypeError, ValueError, csv.Error):
+            allowed = f"a CSV file with the columns {', '.join(columns)}, as the script writes it"
+            raise UserError(f"{path}: is damaged, or of another kind; allowed is {allowed}") from None
+
+
+def run_script(main: Callable[[], int | None]) -> NoReturn:
+    """Run a script's `main`, and exit; a mistake of the user's is one line."""
+    try:
+        sys.exit(main())
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:
+        sys.exit(f"error: {error.filename}: {error.strerror}" if error.filename else f"error: {error}")
 
 
 def append_rows(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:

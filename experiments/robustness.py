@@ -43,7 +43,7 @@ from espalier.clients.messages.train import ARRAYS
 from espalier.clients.task import ClientTask, Examples
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.guard import INWARD_SHARE
-from experiments.records import append_rows, read_rows
+from experiments.records import append_rows, read_rows, run_script
 
 SETTING = {
     "engine": "in-process",
@@ -355,4 +355,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_script(lambda: main(sys.argv[1:]))

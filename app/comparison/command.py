@@ -10,10 +10,10 @@ from pathlib import Path
 from espalier.app.comparison.curves import AXES, Axis, Curve, curves
 from espalier.app.comparison.figures import draw_curves, setting
 from espalier.app.comparison.groups import Group, grouped, without_repeats
-from espalier.app.comparison.runs import FinishedRun, is_over, read_run, write_runs
+from espalier.app.comparison.runs import FinishedRun, read_run, write_runs
 from espalier.app.comparison.tables import as_csv, as_latex, as_text, figure_names
 from espalier.app.durable import replace_text
-from espalier.app.errors import UserError
+from espalier.app.errors import UserError, bad_value
 from espalier.app.logs import quiet_flower
 from espalier.clients.messages.train import ACCURACY, LOSS
 
@@ -31,14 +31,16 @@ def main(arguments: Sequence[str]) -> int:
     """Compare what a command line names and return the exit code."""
     parser = ArgumentParser("espalier compare", description=HELP, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="of a run, or of several runs' folders")
-    parser.add_argument("--output", type=Path, help="output folder (default: comparison, in the first FOLDER of runs)")
+    parser.add_argument("--output", help="output folder (default: comparison, in the first FOLDER of runs)")
     options = parser.parse_args(arguments)
     quiet_flower()
     try:
         folders = [folder.expanduser().absolute() for folder in options.folders]
         runs = finished_runs(folders)
         default = (folders[0].parent if (folders[0] / "config.json").exists() else folders[0]) / "comparison"
-        output = options.output.expanduser().absolute() if options.output else default
+        if options.output == "":
+            raise bad_value("--output", "", "a folder")
+        output = Path(options.output).expanduser().absolute() if options.output else default
         output.mkdir(parents=True, exist_ok=True)
         kept, repeated = without_repeats(runs)
         for again, once in repeated.items():
@@ -59,21 +61,22 @@ def main(arguments: Sequence[str]) -> int:
 def finished_runs(folders: Sequence[Path]) -> list[FinishedRun]:
     """Return the runs in folders of runs, and in folders of such; UserError where there is none, or one is not over.
 
-    In a folder of several, runs that are not over are passed over with a line on standard error.
+    In a folder of several, runs that are not over, or damaged, are left out with a line on standard error.
     """
     runs = []
     for folder in folders:
         if (folder / "config.json").exists():
             runs.append(read_run(folder))
             continue
-        there = [path.parent for path in sorted(folder.glob("*/config.json"))]
-        over = [path for path in there if is_over(path)]
-        for path in there:
-            if path not in over:
-                print(f"{path}: its run is not over, and is left out", file=sys.stderr)
+        over = []
+        for path in sorted(folder.glob("*/config.json")):
+            try:
+                over.append(read_run(path.parent))
+            except UserError as error:
+                print(f"left out: {error}", file=sys.stderr)
         if not over:
             raise UserError(f"{folder}: holds no run that is over; allowed are folders of runs, or of runs' folders")
-        runs += [read_run(path) for path in over]
+        runs += over
     return list({run.folder: run for run in runs}.values())
 
 

@@ -1,6 +1,6 @@
 """Learning curves of runs, and of the runs of a setting together."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 
 from espalier.app.comparison.groups import Group
 from espalier.app.reports.bytes import EVALUATION
-from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.folder import ResultsFolder, damaged
 from espalier.app.reports.initial import ROUND_0
 
 Line = dict[str, Any]
@@ -102,7 +102,9 @@ def points_of(folder: Path, axis: Axis, figure: str) -> tuple[np.ndarray, np.nda
     progress = axis.progress(lines) if lines else None
     if progress is None:
         return np.zeros(0), np.zeros(0)
-    initial: Mapping[str, Any] = results.read_json(ROUND_0) or {}
+    initial = results.read_json(ROUND_0) or {}
+    if not (isinstance(initial, dict) and all(isinstance(figures, dict) for figures in initial.values())):
+        raise damaged(folder / ROUND_0)
     both = [(0.0, initial), *zip(progress, lines, strict=True)]
     points = [(x, (line.get(figure) or {}).get("mean")) for x, line in both]
     known = np.array([(x, y) for x, y in points if y is not None], dtype=float).reshape(-1, 2)

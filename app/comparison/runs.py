@@ -10,12 +10,12 @@ from typing import Any
 from espalier.app.config.saved import saved_config
 from espalier.app.durable import replace_text
 from espalier.app.errors import UserError
-from espalier.app.reports.folder import INTACT, ResultsFolder
-from espalier.app.reports.made_by import MADE_BY
+from espalier.app.reports.folder import ResultsFolder, damaged
+from espalier.app.reports.made_by import MAKER, makers_of
+from espalier.app.reports.owner import is_owned
 
 MEAN, STD = "mean", "std"
 OVER_CLIENTS = "_std_over_clients"  # behind the name of a figure whose mean over clients is reported
-MAKER = ("version", "commit", "machine")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def is_over(path: Path) -> bool:
     """
     folder = ResultsFolder(path)
     summary = _summary(folder)
-    if not summary or not (path / "model.pt").exists() or (path / "lock").exists():
+    if not summary or not (path / "model.pt").exists() or is_owned(path):
         return False
     config = saved_config(path)
     if summary["rounds"] < config.federation.global_rounds:
@@ -60,15 +60,24 @@ def is_over(path: Path) -> bool:
     return config.may_train_nobody or any(line.get("trained") for line in folder.read_metrics())
 
 
+def is_surely_over(path: Path) -> bool:
+    """Return whether a run is over, as `is_over`; not if files are damaged: who goes on with it learns which."""
+    try:
+        return is_over(path)
+    except UserError:
+        return False
+
+
 def _summary(folder: ResultsFolder) -> Any:
     """Return what is in ``summary.json``, None where there is none; UserError if it is not what a run writes."""
     summary = folder.read_json("summary.json")
     if summary is not None:
         try:
-            if not isinstance(figures_of(summary)["rounds"], int):
-                raise TypeError
+            are_numbers = all(v is None or isinstance(v, int | float) for v in figures_of(summary).values())
         except (KeyError, TypeError, AttributeError, ValueError):
-            raise UserError(f"{folder.path / 'summary.json'}: is damaged; {INTACT}") from None
+            are_numbers = False
+        if not are_numbers:
+            raise damaged(folder.path / "summary.json")
     return summary
 
 
@@ -78,7 +87,7 @@ def read_run(path: Path) -> FinishedRun:
     if not is_over(path):
         raise UserError(f"{path}: its run is not over; allowed are folders of runs that are")
     folder = ResultsFolder(path)
-    makers = folder.read_json(MADE_BY) or []
+    makers = makers_of(folder)
     made_by = {key: "; ".join(dict.fromkeys(maker[key] for maker in makers)) for key in MAKER}
     return FinishedRun(path, settings, figures_of(folder.read_json("summary.json")), made_by)
 

@@ -40,6 +40,30 @@ FREE_TO_CHANGE = frozenset(
 )
 # What runs did before a setting existed, where that is not its default.
 BEFORE = {"guard.mode": "off"}
+# Settings that every edition saved: a run whose config has lost one does not go on by its default.
+ALWAYS_SAVED = frozenset(
+    {
+        "algorithm",
+        "alpha",
+        "batch-size",
+        "batches-per-epoch",
+        "cloud-strategy",
+        "cut-layer",
+        "dataset",
+        "edge-rounds",
+        "edge-strategy",
+        "global-rounds",
+        "learning-rate",
+        "local-epochs",
+        "model",
+        "num-clients",
+        "num-edges",
+        "optimizer",
+        "participation",
+        "partition",
+        "seed",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -258,8 +282,8 @@ class ResultsFolder:
             return None
         except OSError as error:
             raise unreadable(path, error) from None
-        except ValueError:
-            raise UserError(f"{path}: is damaged; {INTACT}") from None
+        except (ValueError, RecursionError):
+            raise damaged(path) from None
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file."""
@@ -297,6 +321,11 @@ def unreadable(path: Path, error: OSError) -> UserError:
     return UserError(f"{path}: can't be read ({error.strerror or error}); allowed is a file that you may read")
 
 
+def damaged(path: Path) -> UserError:
+    """Return the error for a file of a results folder that does not hold what a run writes."""
+    return UserError(f"{path}: is damaged; {INTACT}")
+
+
 @contextmanager
 def unopenable_as_user_error(key: str, path: Path) -> Iterator[None]:
     """Make a UserError of an error from opening the results folder that a run-config key names."""
@@ -312,12 +341,17 @@ def saved_values(path: Path) -> dict[str, Any]:
     Raises
     ------
     UserError
-        If the folder holds no run.
+        If the folder holds no run, or its config is damaged.
     """
-    allowed = "the results folder of a run, with its config.json"
     try:
-        return BEFORE | dict(json.loads((path / CONFIG).read_text(encoding="utf-8")))
+        values = json.loads((path / CONFIG).read_text(encoding="utf-8"))
     except OSError as error:
-        raise bad_value("resume", str(path), f"{allowed} ({error.strerror or error})") from None
-    except (ValueError, TypeError, RecursionError):
+        allowed = f"the results folder of a run, with its config.json ({error.strerror or error})"
         raise bad_value("resume", str(path), allowed) from None
+    except (ValueError, RecursionError):
+        raise damaged(path / CONFIG) from None
+    if not isinstance(values, dict):
+        raise damaged(path / CONFIG)
+    if lost := sorted(ALWAYS_SAVED - values.keys()):
+        raise UserError(f"{path / CONFIG}: lacks {lost[0]!r}; {INTACT}")
+    return BEFORE | values

@@ -9,15 +9,24 @@ from pathlib import Path
 
 import torch
 
-from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.folder import ResultsFolder, damaged
 
 MADE_BY = "made-by.json"
+MAKER = ("version", "commit", "machine")  # what tables say of it
 TREE = Path(__file__).resolve().parents[2]
+
+
+def makers_of(folder: ResultsFolder) -> list[dict[str, str]]:
+    """Return what made a run so far, one after the other; UserError if the file does not hold that."""
+    makers = folder.read_json(MADE_BY) or []
+    if not (isinstance(makers, list) and all(isinstance(one, dict) and one.keys() >= set(MAKER) for one in makers)):
+        raise damaged(folder.path / MADE_BY)
+    return makers
 
 
 def note_made_by(folder: ResultsFolder) -> None:
     """Add to ``made-by.json`` what makes a run from here on, unless it is the same as before."""
-    makers = folder.read_json(MADE_BY) or []
+    makers = makers_of(folder)
     if not makers or makers[-1] != maker():
         folder.write_json(MADE_BY, [*makers, maker()])
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from espalier.app.comparison.groups import RUNS, chosen_before
-from espalier.app.comparison.runs import is_over, read_run, write_runs
+from espalier.app.comparison.runs import is_surely_over, read_run, write_runs
 from espalier.app.errors import UserError, bad_value
 from espalier.app.logs import quiet_flower
 from espalier.app.sweeps.grid import PlannedRun, check_data, placed, planned_runs, read_sweep
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         sweep = read_sweep(options.given)
         folder = sweep.folder
         places = placed(planned_runs(sweep), folder)
-        left = {path: run for path, run in places.items() if not ((path / "config.json").exists() and is_over(path))}
+        left = {path: run for path, run in places.items() if not is_surely_over(path)}
         check_data(list(left.values()))
         folder.mkdir(parents=True, exist_ok=True)
         failed = _make(places, left, options.workers or default_workers(list(places.values())), folder)

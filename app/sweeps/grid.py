@@ -204,7 +204,7 @@ def _planned(sweep: Sweep, case: str, chosen: Mapping[str, Any]) -> PlannedRun:
         config = parse_config(without_runtime(given))
         check_strategies(config)
     except UserError as error:
-        which = ", ".join(f"{key} = {shown(value)}" for key, value in chosen.items())
+        which = ", ".join(f"{k} = {shown(v)}" for k, v in chosen.items() if not str(error).startswith(f"{k} = "))
         raise UserError(f"{which}: {error}" if which else str(error)) from None
     settings = config.as_dict()
     return PlannedRun(run_name({**chosen, "seed": settings["seed"]}), dict(chosen), given, settings)

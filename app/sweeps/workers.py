@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from espalier.app.comparison.runs import is_over
-from espalier.app.errors import UserError
+from espalier.app.comparison.runs import is_surely_over
 from espalier.app.reports.owner import is_owned
 from espalier.app.sweeps.grid import PlannedRun
 
@@ -156,7 +155,7 @@ def make(places: Mapping[Path, PlannedRun], workers: int, watcher: Watcher) -> d
                 path = waiting.popleft()
                 if is_owned(path):
                     left_to_another(path)
-                elif _is_over(path):  # another process has made it
+                elif is_surely_over(path):  # another process has made it
                     over(path, "")
                 else:
                     elsewhere.discard(path)
@@ -172,7 +171,7 @@ def make(places: Mapping[Path, PlannedRun], workers: int, watcher: Watcher) -> d
                 else:
                     running.remove(child)
                     child.interrupt()  # closes the pipe
-                    if (why := child.fault()) and (is_owned(child.path) or _is_over(child.path)):
+                    if (why := child.fault()) and (is_owned(child.path) or is_surely_over(child.path)):
                         left_to_another(child.path)  # which began it while the child started
                     else:
                         over(child.path, why)
@@ -182,10 +181,3 @@ def make(places: Mapping[Path, PlannedRun], workers: int, watcher: Watcher) -> d
         for child in running:
             child.end()
     return {places[path].name: why for path, why in failed.items()}
-
-
-def _is_over(path: Path) -> bool:
-    try:
-        return is_over(path)
-    except UserError:
-        return False

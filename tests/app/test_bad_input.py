@@ -11,6 +11,7 @@ import torch
 from flwr.serverapp.strategy import FedAvg
 
 from espalier.app.command_line import main
+from espalier.app.config.run_config import RunConfig
 from espalier.app.reports.folder import ResultsFolder
 from tests.app.pictures import image_folder
 from tests.app.runs import run_app
@@ -177,6 +178,9 @@ def test_a_run_in_which_nobody_trained_says_so(capsys, tmp_path):
     assert "no client trained in any round" in line
 
 
+CONFIG = json.dumps(RunConfig().as_dict() | {"alpha": "x"})
+
+
 @pytest.mark.parametrize(
     ("file", "content", "part"),
     [
@@ -184,8 +188,9 @@ def test_a_run_in_which_nobody_trained_says_so(capsys, tmp_path):
         ("metrics.jsonl", '{"x": 1}\n{"round": 1, "scope": "edge"}\n', "metrics.jsonl: line 1 is damaged"),
         ("metrics.jsonl", "[1]\n[2]\n", "metrics.jsonl: line 1 is damaged"),
         ("state.npz", "", "state.npz: is damaged"),
-        ("config.json", "null", "resume = "),
-        ("config.json", '{"alpha": "x"}', "config.json: alpha = 'x'"),
+        ("config.json", "null", "config.json: is damaged"),
+        ("config.json", '{"alpha": 0.5}', "config.json: lacks 'algorithm'"),
+        ("config.json", CONFIG, "config.json: alpha = 'x'"),
     ],
 )
 def test_damaged_folders_are_not_resumed(file, content, part, capsys, tmp_path):

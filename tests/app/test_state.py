@@ -166,3 +166,23 @@ def test_an_edges_state_that_is_none_is_refused_when_its_turn_comes(tmp_path, ca
     assert line.count("\n") == 1
     assert "state.npz: ValueError: operands could not be broadcast" in line
     assert len(lines(folder, "global")) == 10 + turns[10:].index(late) > 10
+
+
+@pytest.mark.parametrize("key", ["seed", "alpha", "num-clients"])
+def test_a_config_that_has_lost_a_setting_is_refused(key, folder, capsys):
+    values = json.loads((folder / "config.json").read_text())
+    del values[key]
+    (folder / "config.json").write_text(json.dumps(values))
+    assert main([f"resume={folder}", "global-rounds=3"]) == 2
+    allowed = "allowed is the file that the run wrote"
+    assert capsys.readouterr().err == f"error: {folder / 'config.json'}: lacks {key!r}; {allowed}\n"
+    assert json.loads((folder / "config.json").read_text()) == values
+
+
+@pytest.mark.parametrize("name", ["config.json", "made-by.json"])
+def test_a_damaged_file_is_named_before_anything_is_written(name, folder, capsys):
+    (folder / name).write_text("{")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert main([f"resume={folder}", "global-rounds=3"]) == 2
+    assert capsys.readouterr().err.endswith(f"{folder / name}: is damaged; allowed is the file that the run wrote\n")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,18 @@ from espalier.app.algorithms.algorithm import PlanRule
 from espalier.app.config.sections import Plans, RadioWorld
 from espalier.app.resources.simulated import WirelessWorld
 from espalier.strategies.allocation import exact
-from experiments.best_cut import BEST, CLIENTS_PER_CELL, IMAGE, Case, check, draw_worlds, problem_of, solve, work_of
+from experiments.best_cut import (
+    BEST,
+    CLIENTS_PER_CELL,
+    IMAGE,
+    Case,
+    check,
+    draw_worlds,
+    print_works,
+    problem_of,
+    solve,
+    work_of,
+)
 
 CASE = Case("cnn", 10, 20e6, 3.0, 100e6)
 
@@ -28,6 +40,12 @@ def test_the_problem_is_the_one_of_a_split_run():
     found = vars(problem_of(Case("cnn", 10, 540e3, 10.0, 1e7), work_of("cnn"), draw_worlds(540e3, [3]), 7))
     for name in expected.keys() - {"previous", "max_overlap", "seed"}:
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-12, err_msg=name)
+
+
+def test_the_page_has_what_the_cuts_of_the_models_mean(capsys):
+    print_works()
+    page = (Path(__file__).parents[2] / "docs/best-cut.md").read_text(encoding="utf-8")
+    assert capsys.readouterr().out in page
 
 
 def test_the_best_cut_is_never_worse_and_at_times_better():

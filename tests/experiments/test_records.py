@@ -2,7 +2,8 @@
 
 import pytest
 
-from experiments.records import append_rows, read_rows, write_rows
+from espalier.app.errors import UserError
+from experiments.records import append_rows, read_rows, run_script, write_rows
 
 COLUMNS = {"row": str, "seed": int, "accuracy": float}
 A, B = {"row": "V2, cut 1", "seed": 0, "accuracy": 0.125}, {"row": "V1", "seed": 2, "accuracy": 0.1 + 0.2}
@@ -32,3 +33,26 @@ def test_what_is_interrupted_leaves_the_file_of_before(tmp_path):
     assert read_rows(path, COLUMNS) == [A]
     write_rows(path, COLUMNS, [A, B])
     assert read_rows(path, COLUMNS) == [A, B]
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", "row,seed,accuracy\nV1,x,0.5\n", "row,seed,accuracy\nV1,1\n", "\xff\n"])
+def test_another_kind_of_file_is_named(tmp_path, text):
+    (tmp_path / "runs.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=r"runs.csv: is damaged, or of another kind; .* row, seed, accuracy"):
+        read_rows(tmp_path / "runs.csv", COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (UserError("alpha = 'x': allowed is a number"), "error: alpha = 'x': allowed is a number"),
+        (PermissionError(13, "Permission denied", "f.csv"), "error: f.csv: Permission denied"),
+    ],
+)
+def test_a_mistake_of_the_users_is_one_line(fault, said):
+    def main():
+        raise fault
+
+    with pytest.raises(SystemExit) as ended:
+        run_script(main)
+    assert ended.value.code == said

@@ -13,7 +13,9 @@ from espalier.app.comparison.command import finished_runs
 from espalier.app.comparison.curves import AXES, curves, points_of, together
 from espalier.app.comparison.figures import setting
 from espalier.app.comparison.groups import grouped
+from espalier.app.comparison.runs import is_over
 from espalier.app.comparison.tables import as_latex, as_text
+from espalier.app.reports.owner import disown, own
 from tests.app.runs import lines, run_app, summary
 
 SHORT = {"num_clients": 4, "batches_per_epoch": 1, "local_epochs": 1, "fine_tune_steps": 1}
@@ -132,3 +134,44 @@ def test_folders_without_a_run_that_is_over_get_one_line(folder, tmp_path, capsy
         assert main(["compare", str(given)]) == 2
         assert says in capsys.readouterr().err.splitlines()[-1]
     assert not list(tmp_path.rglob("comparison"))
+    assert main(["compare", str(folder), "--output", ""]) == 2
+    assert capsys.readouterr().err == "error: --output = '': allowed is a folder\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", ""),
+        ("config.json", "[]"),
+        ("summary.json", "{"),
+        ("summary.json", '{"rounds": 2}'),
+        ("made-by.json", "[1, 2]"),
+        ("made-by.json", '{"version": "1"}'),
+    ],
+)
+def test_a_damaged_run_is_named_and_the_others_are_compared(folder, tmp_path, capsys, name, content):
+    runs = shutil.copytree(folder, tmp_path / "runs")
+    damaged = runs / "0.5-1" / name
+    damaged.write_text(content)
+    assert main(["compare", str(runs)]) == 0
+    said = capsys.readouterr()
+    assert said.err == f"left out: {damaged}: is damaged; allowed is the file that the run wrote\n"
+    assert [line.split()[1] for line in said.out.splitlines() if line.startswith("0.")] == ["2", "1"]
+
+
+def test_a_damaged_round_0_is_one_line(folder, tmp_path, capsys):
+    runs = shutil.copytree(folder, tmp_path / "runs")
+    (runs / "0.5-1/round-0.json").write_text('{"accuracy": 3}')
+    assert main(["compare", str(runs)]) == 2
+    allowed = "is damaged; allowed is the file that the run wrote"
+    assert capsys.readouterr().err == f"error: {runs / '0.5-1/round-0.json'}: {allowed}\n"
+
+
+def test_a_lock_that_is_left_over_does_no_harm(folder, tmp_path):
+    run = shutil.copytree(folder / "0.1-0", tmp_path / "run")
+    (run / "lock").touch()
+    assert is_over(run)
+    lock = own(run, "resume")
+    assert not is_over(run)
+    disown(lock)
+    assert is_over(run)

@@ -73,7 +73,7 @@ def test_a_settings_file_has_a_table_of_lists_and_cases_and_the_command_line_win
     ("arguments", "says"),
     [
         (["sede=0,1"], "unknown key 'sede': did you mean 'seed'?"),
-        (["seed=0,x"], "seed = 'x': seed = 'x': allowed is an integer"),
+        (["seed=0,x"], "error: seed = 'x': allowed is an integer"),
         (
             ["algorithm=fedavg,hsfl", "cloud-strategy=FedProx"],
             "cloud-strategy = 'FedProx': allowed is another strategy",
