@@ -8,7 +8,6 @@ settings file and kind of data, beside the paper's figures. Without a folder it 
 """
 
 import argparse
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -18,7 +17,7 @@ from espalier.app.comparison.runs import FinishedRun
 from espalier.app.errors import UserError
 from espalier.app.reports.folder import ResultsFolder
 from espalier.clients.messages.train import ACCURACY, LOSS
-from experiments.recorded_runs import lines_with
+from experiments.recorded_runs import differences, lines_with
 from experiments.records import run_script
 
 HERE = Path(__file__).parent
@@ -72,23 +71,11 @@ def setting_of(settings: Mapping[str, Any]) -> str:
     UserError
         If it is none of them.
     """
-    found = {}
-    for name, path in SETTINGS.items():
-        fixed = {k: v for k, v in _flat(tomllib.loads(path.read_text(encoding="utf-8"))).items() if k not in VARIED}
-        if all(settings[key] == value for key, value in fixed.items()):
-            found[name] = len(fixed)
+    found = [name for name, path in SETTINGS.items() if not differences(settings, path, VARIED)]
     if found:
-        return max(found, key=found.__getitem__)  # the authors' settings are those of the text, and more
+        return found[-1]  # the authors' settings are those of the text, and more
     files = ", ".join(path.name for path in SETTINGS.values())
     raise UserError(f"its settings are none of {files} (see experiments/sweeps)")
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the keys of nested tables with dots."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
 
 
 def row_of(settings: Mapping[str, Any]) -> str:

@@ -19,14 +19,27 @@ from matplotlib.axes import Axes
 
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.config.saved import saved_config
+from espalier.app.errors import UserError, bad_value
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.plots import BLUE, GREY, ORANGE, save_plot
 from espalier.clients.messages.train import ACCURACY, LOSS
 from experiments.fine_tuning import SETTINGS, measure
-from experiments.recorded_runs import lines_with
+from experiments.recorded_runs import differences, lines_with
 from experiments.records import run_script
 
 ALGORITHMS = {"centralised": GREY, "hsfl": BLUE, "phsfl": ORANGE}
+SETTINGS_FILE = Path(__file__).parent / "phsfl-cifar10.toml"
+# In what runs may differ from it: CIFAR-10 may be a folder of images, and heads are fine-tuned again here.
+VARIED = {
+    "algorithm",
+    "alpha",
+    "learning-rate",
+    "dataset",
+    "report.evaluate-every",
+    "fine-tune.steps",
+    "fine-tune.rate",
+}
+CENTRALISED_VARIES = {"num-edges", "edge-rounds", "local-epochs", "batches-per-epoch"}
 PAPERS_LEARNING_RATE = 0.01
 PAPERS_STEPS = 10  # at a rate that the paper does not name
 # Accuracy and loss by Dirichlet parameter, algorithm and whether heads are fine-tuned. Those of the heads at Dir(0.5)
@@ -66,8 +79,13 @@ class Line(NamedTuple):
 
 
 def run_of(run: FinishedRun) -> Run:
-    """Return which run it is, by the columns of the CSV."""
+    """Return which run it is, by the columns of the CSV; UserError for one of other settings than the paper's."""
     settings = run.settings
+    varied = VARIED | CENTRALISED_VARIES if settings["algorithm"] == "centralised" else VARIED
+    for key, value in differences(settings, SETTINGS_FILE, varied).items():
+        raise UserError(f"{run.folder}: {key} = {settings[key]!r}: allowed is {value!r}, as in {SETTINGS_FILE.name}")
+    if settings["algorithm"] not in ALGORITHMS:
+        raise bad_value(f"{run.folder}: algorithm", settings["algorithm"], f"one of {', '.join(ALGORITHMS)}")
     return settings["algorithm"], settings["alpha"], settings["learning-rate"], settings["seed"]
 
 

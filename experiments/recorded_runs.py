@@ -1,7 +1,8 @@
 """Records of finished runs: CSV files of lines, to which what is measured of a run is added once."""
 
 import sys
-from collections.abc import Callable, Hashable, Iterable, Sequence
+import tomllib
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -36,6 +37,30 @@ def read_lines(kind: type[L], path: Path) -> list[L]:
 def write_lines(kind: type[L], path: Path, lines: Iterable[L]) -> None:
     """Write the lines of a CSV, sorted."""
     write_rows(path, kind.__annotations__, [line._asdict() for line in sorted(lines)])
+
+
+def differences(settings: Mapping[str, Any], file: Path, varied: Collection[str]) -> dict[str, Any]:
+    """Return the keys of a settings file whose values a run does not have, with those of the file.
+
+    Parameters
+    ----------
+    settings : Mapping[str, Any]
+        The run's, by key.
+    file : Path
+        The settings file.
+    varied : Collection[str]
+        Keys in which the runs may differ from it.
+    """
+    fixed = _flat(tomllib.loads(file.read_text(encoding="utf-8")))
+    return {key: value for key, value in fixed.items() if key not in varied and settings[key] != value}
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the keys of nested tables with dots."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
 
 
 def lines_with(

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     source, destination = options.source.expanduser(), options.destination.expanduser()
     try:
-        check_free(destination)
+        check_free(destination, source)
         if options.dataset == "tiny-imagenet":
             convert(tiny_imagenet_files(source), destination, partial(place, copy=options.copy))
         else:

@@ -155,6 +155,10 @@ def test_a_folder_with_something_in_it_is_refused(tiny, tmp_path, capsys):
     assert error_of(capsys, "tiny-imagenet", tiny, folder / "notes.txt") == (
         f"{folder / 'notes.txt'}: is no folder: expected is a new one"
     )
+    inside = tiny / "images"
+    assert error_of(capsys, "tiny-imagenet", tiny, inside) == (
+        f"{inside}: lies in {tiny}: expected is a folder outside of it"
+    )
     (folder / "notes.txt").unlink()
     assert main(["convert", "tiny-imagenet", str(tiny), str(folder)]) == 0
     assert len(list_images(folder).train) == 24

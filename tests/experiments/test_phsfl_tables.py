@@ -2,13 +2,17 @@
 
 import csv
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from espalier.app.comparison.runs import FinishedRun
+from espalier.app.errors import UserError
+from espalier.app.sweeps.grid import planned_runs, read_sweep
 from espalier.strategies.split import FineTuning
 from experiments import fine_tuning, phsfl_tables
-from experiments.phsfl_tables import PAPER, PAPERS_STEPS, Line, at_the_end, main
+from experiments.phsfl_tables import PAPER, PAPERS_STEPS, Line, at_the_end, main, run_of
 from experiments.recorded_runs import read_lines, write_lines
 from tests.app.runs import run_app, summary
 
@@ -34,6 +38,8 @@ def test_a_run_is_measured_once_and_gives_its_own_figures(tmp_path, monkeypatch,
     settings = [None, FineTuning(10, 0.05)]
     monkeypatch.setattr(fine_tuning, "SETTINGS", settings)
     monkeypatch.setattr(phsfl_tables, "SETTINGS", settings)
+    (tmp_path / "few.toml").write_text("num-clients = 4\nglobal-rounds = 2\n")
+    monkeypatch.setattr(phsfl_tables, "SETTINGS_FILE", tmp_path / "few.toml")
     split = {"algorithm": "phsfl", "num_edges": 2, "fine_tune_steps": 10, "fine_tune_rate": 0.05}
     run_app(tmp_path / "sweep" / "one", **SHORT, **split)
     run_app(tmp_path / "sweep" / "two", **SHORT, algorithm="centralised")
@@ -93,6 +99,19 @@ def test_runs_with_another_learning_rate_are_others_and_have_their_own_table(tmp
         ["1", "0.2500"],
         ["1", "0.5000"],
     )
+
+
+@pytest.mark.parametrize("algorithm", ["hsfl", "centralised"])
+def test_a_run_with_other_settings_is_refused(tmp_path, monkeypatch, algorithm):
+    (planned,) = planned_runs(read_sweep([str(phsfl_tables.SETTINGS_FILE), f"algorithm={algorithm}"]))
+    ours = planned.settings
+    run = FinishedRun(tmp_path, {**ours, "alpha": 0.5, "seed": 2, "dataset": "image-folder"}, {}, {})
+    assert run_of(run) == (algorithm, 0.5, 0.01, 2)
+    for key, value in (("num-clients", 20), ("batch-size", 8), ("model", "resnet18")):
+        with pytest.raises(UserError, match=f"{key} = {value!r}: allowed is .* as in phsfl-cifar10.toml"):
+            run_of(replace(run, settings={**ours, key: value}))
+    with pytest.raises(UserError, match="algorithm = 'h-fedavg': allowed is "):
+        run_of(replace(run, settings={**ours, "algorithm": "h-fedavg"}))
 
 
 def test_no_lines_and_no_runs_get_one_line(tmp_path, monkeypatch):
