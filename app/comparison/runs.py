@@ -50,7 +50,7 @@ def is_over(path: Path) -> bool:
     """
     folder = ResultsFolder(path)
     summary = _summary(folder)
-    if not summary or not (path / "model.pt").exists() or is_owned(path):
+    if not summary or not (path / "model.pt").exists() or _has_owner(path):
         return False
     config = saved_config(path)
     if summary["rounds"] < config.federation.global_rounds:
@@ -58,6 +58,13 @@ def is_over(path: Path) -> bool:
     if config.algorithm.splits and config.fine_tune.steps and "personalised" not in summary:
         return False
     return config.may_train_nobody or any(line.get("trained") for line in folder.read_metrics())
+
+
+def _has_owner(path: Path) -> bool:
+    try:
+        return is_owned(path)
+    except PermissionError:  # to ask takes the right to write, which a reader of another user's runs may lack
+        return False
 
 
 def is_surely_over(path: Path) -> bool:

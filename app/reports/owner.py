@@ -57,8 +57,6 @@ def is_owned(folder: Path) -> bool:
         file = os.open(folder / LOCK, os.O_RDWR)  # which makes none
     except FileNotFoundError:
         return False
-    except PermissionError:  # it is another user's
-        return True
     try:
         return not lock_descriptor(file, blocking=False)
     finally:
