@@ -10,14 +10,14 @@ settings file and kind of data, beside the paper's figures. Without a folder it 
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.errors import UserError
 from espalier.app.reports.folder import ResultsFolder
 from espalier.clients.messages.train import ACCURACY, LOSS
-from experiments.recorded_runs import differences, lines_with
+from experiments.recorded_runs import differences, lines_with, spread
 from experiments.records import run_script
 
 HERE = Path(__file__).parent
@@ -137,11 +137,6 @@ def print_table(lines: Sequence[Line], setting: str, partition: str) -> None:
                 f"{spread([line.best_accuracy for line in found])}{range_of(published[partition != 'iid']):>16}"
                 f"{spread([line.loss for line in found])}{f'{up:,.0f} / {down:,.0f}':>16}"
             )
-
-
-def spread(values: Sequence[float]) -> str:
-    """Return mean and standard deviation, of one value that value alone."""
-    return f"{f'{fmean(values):.4f}' + (f' +- {pstdev(values):.4f}' if len(values) > 1 else ''):>19}"
 
 
 def range_of(published: Sequence[float]) -> str:

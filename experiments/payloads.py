@@ -5,8 +5,6 @@ final test accuracies and the bytes between clients and edges. ``--csv PATH`` wr
 over, with its setting, the commit and the machine; runs that have a row are not made again.
 """
 
-import platform
-import subprocess
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -24,6 +22,7 @@ from espalier.app.config.parse import parse_config
 from espalier.app.config.sections import Stream
 from espalier.app.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.made_by import maker
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run, simulation
 from experiments.records import append_rows, read_rows, run_script
@@ -75,13 +74,6 @@ def row_of_run(setting: str, payload: str, seed: int, **changes: Any) -> Row:
     }
 
 
-def commit() -> str:
-    """Return the commit of the working tree."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    here = Path(__file__).parent
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=here).stdout.strip()
-
-
 def table(setting: str, rows: Sequence[Row]) -> list[tuple[str, float, float, float, float, float, float]]:
     """Return by payload, over its seeds: accuracy, mean, least and most, mean bytes up and down, and their share.
 
@@ -118,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--csv", type=Path)
     given = parser.parse_args(arguments)
     quiet_flower()
-    made_by = {"commit": commit(), "machine": platform.processor() or platform.machine()}
+    made_by = {key: maker()[key] for key in ("commit", "machine")}
     rows = read_rows(given.csv, COLUMNS) if given.csv else []
     done = {(row["setting"], row["payload"], row["seed"]) for row in rows}
     missing = [(p, s) for s, p in product(given.seeds, PAYLOADS) if (given.setting, p, s) not in done]

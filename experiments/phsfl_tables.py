@@ -12,7 +12,7 @@ import argparse
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.plots import BLUE, GREY, ORANGE, save_plot
 from espalier.clients.messages.train import ACCURACY, LOSS
 from experiments.fine_tuning import SETTINGS, measure
-from experiments.recorded_runs import differences, lines_with
+from experiments.recorded_runs import differences, lines_with, spread
 from experiments.records import run_script
 
 ALGORITHMS = {"centralised": GREY, "hsfl": BLUE, "phsfl": ORANGE}
@@ -134,11 +134,6 @@ def print_table(lines: Sequence[Line], alpha: float, learning_rate: float) -> No
                 f"{label:<24}{len(found):>4}{spread([line.accuracy for line in found])}{paper(accuracy)}"
                 f"{spread([line.loss for line in found])}{paper(loss)}"
             )
-
-
-def spread(values: Sequence[float]) -> str:
-    """Return mean and standard deviation, of one value that value alone."""
-    return f"{f'{fmean(values):.4f}' + (f' +- {pstdev(values):.4f}' if len(values) > 1 else ''):>19}"
 
 
 def paper(value: float | None) -> str:

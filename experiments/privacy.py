@@ -9,8 +9,6 @@ that have rows are not made again. ``--data-dir FOLDER`` takes CIFAR-10 as folde
 ``test/<class>/*``, in place of the digits.
 """
 
-import platform
-import subprocess
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -32,6 +30,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 from espalier.app.config.parse import parse_config
 from espalier.app.engines.in_process import InProcess
 from espalier.app.logs import quiet_flower
+from espalier.app.reports.made_by import maker
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run
 from espalier.app.tasks.clients import client_task
@@ -422,21 +421,13 @@ def rows_of_run(case: Case, **changes: Any) -> list[Row]:
     """Train, and return a row for each thing that was measured; `changes` are settings by their keys."""
     config = case.run_config | changes
     observer = observed(config, with_random_labels) if case.labels == RANDOM else observed(config)
-    where = {"commit": commit(), "machine": platform.processor() or platform.machine()}
+    where = {key: maker()[key] for key in ("commit", "machine")}
     return [
         {**vars(case), "round": when, "what": what, "measure": measure, "payload": payload}
         | {"share": round(share, 4), "chance": round(by_chance, 4), "samples": samples, **where}
         for when, clients in zip((FIRST, LAST), observer.rounds.values(), strict=True)
         for what, measure, payload, share, by_chance, samples in measured(list(clients.values()), case.payloads)
     ]
-
-
-def commit() -> str:
-    """Return the commit of the working tree."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent
-    ).stdout.strip()
 
 
 def case_of(row: Row) -> Case:

@@ -4,6 +4,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any, Protocol, TypeVar
 
 from espalier.app.comparison.command import finished_runs
@@ -37,6 +38,11 @@ def read_lines(kind: type[L], path: Path) -> list[L]:
 def write_lines(kind: type[L], path: Path, lines: Iterable[L]) -> None:
     """Write the lines of a CSV, sorted."""
     write_rows(path, kind.__annotations__, [line._asdict() for line in sorted(lines)])
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return mean and standard deviation, of one value that value alone."""
+    return f"{f'{fmean(values):.4f}' + (f' +- {pstdev(values):.4f}' if len(values) > 1 else ''):>19}"
 
 
 def differences(settings: Mapping[str, Any], file: Path, varied: Collection[str]) -> dict[str, Any]:

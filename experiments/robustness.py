@@ -9,9 +9,7 @@ updates and activations were.
 """
 
 import logging
-import platform
 import re
-import subprocess
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +32,7 @@ from espalier.app.config.parse import parse_config
 from espalier.app.engines.in_process import InProcess
 from espalier.app.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.made_by import maker
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run
 from espalier.app.tasks.clients import client_task
@@ -250,14 +249,6 @@ def in_words(ratios: Mapping[str, float]) -> str:
     return ", ".join(f"{what} {ratio:.2f}" for what, ratio in sorted(ratios.items())) or "none beyond the median"
 
 
-def commit() -> str:
-    """Return the commit of the working tree."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent
-    ).stdout.strip()
-
-
 def print_table(found: Mapping[tuple[str, str, str, int], Sequence[float]]) -> None:
     """Print a row per algorithm, lie and number of liars, with a column per defence: mean and worst over seeds."""
     defences = [defence for defence in DEFENCES if any(own == defence for _, own, _, _ in found)]
@@ -342,7 +333,7 @@ def main(arguments: Sequence[str]) -> int:
     for what in track([one for one in asked if one not in rows], console=Console(stderr=True)):
         algorithm, defence, kind, count, seed = what
         accuracy = accuracy_of({"algorithm": algorithm, "seed": seed, **DEFENCES[defence]}, kind, LIARS[count])
-        where = commit(), platform.processor() or platform.machine()
+        where = maker()["commit"], maker()["machine"]
         rows[what] = dict(zip(COLUMNS, [*map(str, what), f"{accuracy:.4f}", *where], strict=True))
         if given.csv:
             append_rows(given.csv, COLUMNS, [rows[what]])
