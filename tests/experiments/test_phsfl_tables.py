@@ -140,6 +140,21 @@ def test_what_the_page_says_of_dir_05_follows_from_the_record():
     assert f"at 0.001, and {gains[0.003]:.4f} at 0.003" in page
     assert f"worse than the global model, by {-gains[0.01]:.4f}" in page
     assert f"{centralised[5] - before:.4f} below centralised SGD after as many steps" in page
+    hsfl = [line for line in at_the_end(lines) if (line.algorithm, line.alpha) == ("hsfl", 0.5)]
+    ours, others = ({line.rate: line.accuracy for line in own if line.steps == 10} for own in (phsfl, hsfl))
+    ahead = f"at K = 10 and rates of 0.001 ({ours[0.001]:.4f} against {others[0.001]:.4f}) and 0.003"
+    assert f"{ahead} ({ours[0.003]:.4f} against {others[0.003]:.4f})" in page
+    assert [rate for rate in ours if ours[rate] > others[rate]] == [0.001, 0.003]
+    assert f"own best rate HSFL has {max(others.values()):.4f} and PHSFL {max(ours.values()):.4f}" in page
+    published = [f"{PAPER[0.5, name, True][0]:.4f} for {name.upper()}" for name in ("phsfl", "hsfl")]
+    assert f"give {' and '.join(published)}" in page
+    (model,) = [line.accuracy for line in hsfl if line.steps == 0]
+    assert f"HSFL has {model:.4f} there, which is {model - centralised[5]:.4f} above it" in page
+    models = [line for line in at_the_end(lines) if line.steps == 0 and line.algorithm != "centralised"]
+    below = sorted(PAPER[line.alpha, line.algorithm, False][0] - line.accuracy for line in models)
+    assert f"All four global models are {below[0]:.4f} to {below[-1]:.4f} below the paper's" in page
+    assert len(below) == 4
+    assert all(line.accuracy < centralised[5] for line in models if line.alpha == 0.1)
     assert min(epoch for epoch, accuracy in centralised.items() if accuracy > 0.7049) == 13
     assert "the paper 0.7049, which centralised SGD passes in epoch 13" in page
 
