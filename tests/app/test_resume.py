@@ -70,7 +70,7 @@ def test_a_run_killed_in_the_middle_of_a_round_resumes_to_the_same_bits(tmp_path
 
 def test_an_interrupt_says_what_to_type_to_go_on(tmp_path):
     folder = tmp_path / "it's here"
-    settings = {"global-rounds": 10_000, "output-dir": folder} | {key_of(k): v for k, v in STATEFUL.items()}
+    settings = {"global-rounds": 30, "output-dir": folder} | {key_of(k): v for k, v in STATEFUL.items()}
     process = subprocess.Popen(
         [sys.executable, "-m", "espalier", *(f"{key}={value}" for key, value in settings.items())],
         stdout=subprocess.DEVNULL,
