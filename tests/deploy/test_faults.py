@@ -129,7 +129,7 @@ def test_an_edge_host_is_killed_and_restarted_then_the_cloud(tmp_path):
     results = tmp_path / "results"
     settings = {
         "algorithm": "phsfl",
-        "num_clients": 3,
+        "num_clients": 2,
         "num_edges": 2,
         "edge_rounds": 1,
         "local_epochs": 1,
@@ -139,7 +139,7 @@ def test_an_edge_host_is_killed_and_restarted_then_the_cloud(tmp_path):
         "split.transport": "stream",
     }
     options, cloud_role = run_config(settings), {"deploy.role": "cloud"}
-    with two_tiers(ROOT, 3, 2, tmp_path / "t", options) as cloud:
+    with two_tiers(ROOT, 2, 2, tmp_path / "t", options) as cloud:
         start(cloud.environment, results, settings | cloud_role | {"global_rounds": 100})
         wait_for(lambda: rounds(results) >= 1, PATIENCE_SECONDS, "first round")
         kill_server_app(cloud.edges[1].superlink)

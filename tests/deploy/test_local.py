@@ -125,7 +125,7 @@ def test_the_weights_of_the_in_process_engine_and_an_unregistered_node_is_refuse
 def test_split_training_gives_the_same_weights_by_messages_and_by_stream(tmp_path):
     settings = {
         "algorithm": "phsfl",
-        "num_clients": 2,
+        "num_clients": 1,
         "num_edges": 1,
         "global_rounds": 1,
         "edge_rounds": 1,
@@ -134,7 +134,7 @@ def test_split_training_gives_the_same_weights_by_messages_and_by_stream(tmp_pat
         "fine-tune.steps": 1,
     }
     expected = run_app(tmp_path / "in-process", **settings)
-    with local.federation(tmp_path / "deployment", local.device_configs(range(2), 2)) as made:
+    with local.federation(tmp_path / "deployment", local.device_configs(range(1), 1)) as made:
         for transport in ("messages", "stream"):
             results = tmp_path / transport
             finish(start(made.environment, results, settings | {"split.transport": transport}), made.environment)
