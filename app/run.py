@@ -1,9 +1,7 @@
 """One run: from a validated config and an engine to a results folder."""
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from errno import EDQUOT, EFBIG, EIO, ENOSPC
 from logging import getLogger
 from pathlib import Path
 
@@ -16,13 +14,13 @@ from espalier.app.availability import coming_and_going
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies
 from espalier.app.config.unused import stack_in_use, unused_keys
+from espalier.app.endings import interrupted_in, lost_grid_as_user_error, unwritable_as_user_error
 from espalier.app.engines.engine import Engine, serves_edges
 from espalier.app.engines.in_process import InProcess
-from espalier.app.errors import Interrupted, UserError, bad_value
+from espalier.app.errors import UserError, bad_value
 from espalier.app.memory import keep_memory
 from espalier.app.personalisation import personalise
 from espalier.app.reports.availability import Attendances
-from espalier.app.reports.best import best_line
 from espalier.app.reports.closed_form import closed_form_bits
 from espalier.app.reports.final import write_final_reports, write_model
 from espalier.app.reports.folder import ResultsFolder, RunTitle, refuse_used
@@ -37,7 +35,15 @@ from espalier.app.reports.observers import (
 )
 from espalier.app.reports.progress import BarProgress, LogProgress
 from espalier.app.reports.tracker import Tracker, load_tracker
-from espalier.app.rounds import UnfitStateError, take_back, train, unfit_state
+from espalier.app.resume import (
+    UnfitStateError,
+    check_edges_for_moves,
+    check_same_edges,
+    resumable_state,
+    take_back,
+    take_best_back,
+)
+from espalier.app.rounds import train
 from espalier.app.run_state import RunState
 from espalier.app.tasks.common import compute_device, set_up_torch
 from espalier.app.tasks.task import Task
@@ -48,9 +54,7 @@ from espalier.app.tiers.remote_edge import EdgeFailed
 from espalier.app.tiers.served import assemble_served
 from espalier.app.tiers.states import OwnState
 from espalier.clients.messages.cut import as_blocks
-from espalier.sim.in_process_grid import GridLost
 from espalier.strategies import Profile
-from espalier.strategies.screening import array_fault
 from espalier.strategies.split import FineTuning
 
 logger = getLogger("espalier")
@@ -113,7 +117,15 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             refuse_used(path)
         tracker = load_tracker(config.report.tracker)
         task, model = checked_task(config)
-        state = resumable_state(config, folder, task, model) if folder else None
+        state = None
+        if folder:
+            state = resumable_state(
+                folder,
+                data_dir=config.data.data_dir,
+                data_fingerprint=task.data_fingerprint(),
+                global_rounds=config.federation.global_rounds,
+                weights=travelling_weights(config, model),
+            )
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
         streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
         if serves_edges(engine) and not config.has_clients_in_workers:
@@ -223,15 +235,6 @@ def _run_with(
     write_final_reports(title, folder, model, federation.profiles, hierarchical.topology, closed_form)
 
 
-def take_best_back(best: BestRound, state: RunState, folder: ResultsFolder) -> None:
-    """Give a run that is to go on its best round so far; UnfitStateError if it is not in the state, or unfit."""
-    with unfit_state():
-        rounds = [line for line in folder.read_metrics() if line["round"] <= state.round]
-        if not state.best and best_line(rounds):
-            raise ValueError("best: it is missing, and metrics.jsonl has a best round")
-        best.load_state_dict(state.best)
-
-
 def run_edge(
     config: RunConfig,
     engine: Engine,
@@ -315,102 +318,3 @@ def travelling_weights(config: RunConfig, model: nn.Module) -> ArrayRecord:
     """Return the weights of a model that the cloud and the clients send each other."""
     frozen = frozen_weights(config, model)
     return ArrayRecord({name: array for name, array in ArrayRecord(model.state_dict()).items() if name not in frozen})
-
-
-def resumable_state(config: RunConfig, folder: ResultsFolder, task: Task, model: nn.Module) -> RunState | None:
-    """Return the state to go on from, None if there is none yet; UserError if it is not one of this run's."""
-    state = folder.load_state()
-    if state is None:
-        return None
-    if state.data != task.data_fingerprint():
-        raise bad_value("data-dir", config.data.data_dir, f"the data of the run to resume, {folder.path}")
-    if state.round > config.federation.global_rounds:
-        allowed = f"at least {state.round}, the rounds that are over"
-        raise bad_value("global-rounds", config.federation.global_rounds, allowed)
-    if fault := array_fault(state.arrays, travelling_weights(config, model)):
-        raise folder.other_state(f"arrays: {fault}")
-    return state
-
-
-def check_same_edges(before: Mapping[str, Sequence[int]], now: Mapping[str, Sequence[int]]) -> None:
-    """Refuse other edges, or clients, than those of the run to resume: states belong to edges.
-
-    Raises
-    ------
-    UserError
-        If a client is at another edge.
-    UnfitStateError
-        If the clients are others.
-    """
-    edge_before, edge_now = _edges_of_same_clients(before, now)
-    for client, edge in sorted(edge_now.items()):
-        if edge != edge_before[client]:
-            raise UserError(
-                f"client {client} is at edge {edge!r}: allowed is {edge_before[client]!r}, as before resume"
-            )
-
-
-def check_edges_for_moves(before: Mapping[str, Sequence[int]], now: Mapping[str, Sequence[int]]) -> None:
-    """Refuse other edges, or clients, than those of the run to resume, where clients may be at another edge.
-
-    Raises
-    ------
-    UserError
-        If an edge is new, or is gone, since all of its clients have left.
-    UnfitStateError
-        If the clients are others.
-    """
-    edge_before, edge_now = _edges_of_same_clients(before, now)
-    edges = ", ".join(before)
-    for client, edge in sorted(edge_now.items()):
-        if edge not in before:
-            raise UserError(f"client {client} is at edge {edge!r}: allowed is one of {edges}, as before resume")
-    if gone := sorted(set(edge_before.values()) - set(edge_now.values())):
-        raise UserError(f"no client names the edge {gone[0]!r}: allowed is one or more at each of {edges} to resume")
-
-
-def _edges_of_same_clients(
-    before: Mapping[str, Sequence[int]], now: Mapping[str, Sequence[int]]
-) -> tuple[dict[int, str], dict[int, str]]:
-    edge_before = {client: edge for edge, clients in before.items() for client in clients}
-    edge_now = {client: edge for edge, clients in now.items() for client in clients}
-    if edge_before.keys() != edge_now.keys():
-        raise UnfitStateError("edges: it is of other clients")
-    return edge_before, edge_now
-
-
-@contextmanager
-def interrupted_in(folder: Path) -> Iterator[None]:
-    """Say of an interrupt where the run can go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted(folder) from None
-
-
-@contextmanager
-def lost_grid_as_user_error(folder: Path) -> Iterator[None]:
-    """Make a UserError of the end of all workers."""
-    try:
-        yield
-    except GridLost as error:
-        go_on = f"; to go on after the last whole round, set resume = {str(folder)!r}" if folder.exists() else ""
-        raise UserError(f"{error}{go_on}") from None
-
-
-@contextmanager
-def unwritable_as_user_error(folder: Path) -> Iterator[None]:
-    """Make a UserError of an error from writing to a folder, as where a disk is full."""
-    try:
-        yield
-    except OSError as error:
-        if not _is_about(error, folder):
-            raise
-        raise UserError(f"{folder}: can't be written ({error}); the rounds that are over are saved") from None
-
-
-def _is_about(error: OSError, folder: Path) -> bool:
-    """Return whether an error came from writing to a folder, not from a strategy, say; a failed write names no file."""
-    if error.filename is None:
-        return error.errno in (ENOSPC, EDQUOT, EFBIG, EIO)
-    return Path(os.fsdecode(error.filename)).absolute().is_relative_to(folder)

@@ -10,7 +10,7 @@ from espalier.app.assembly import checked_task
 from espalier.app.client import app
 from espalier.app.command_line import main
 from espalier.app.errors import UserError
-from espalier.app.run import check_edges_for_moves
+from espalier.app.resume import check_edges_for_moves
 from espalier.sim.cells import draw_cells
 from espalier.sim.walks import draw_walk
 from tests.app.assembling import config_of, engine_of, federation_of
