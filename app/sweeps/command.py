@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         left = {path: run for path, run in places.items() if not is_surely_over(path)}
         check_data(list(left.values()))
         folder.mkdir(parents=True, exist_ok=True)
-        failed = _make(places, left, options.workers or default_workers(list(places.values())), folder)
+        made, failed = _make(places, left, options.workers or default_workers(list(places.values())), folder)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
         return 130
     for name, why in failed.items():
         print(f"failed: {name}: {why}", file=sys.stderr)
-    print(f"{len(places) - len(failed)} of {len(places)} runs are over, {len(left) - len(failed)} of them made now")
+    print(f"{len(places) - len(failed)} of {len(places)} runs are over, {made} of them made now")
     print(f"results: {folder / RUNS}")
     return int(bool(failed))
 
@@ -78,24 +78,44 @@ def default_workers(runs: Sequence[PlannedRun]) -> int:
 
 def _make(
     places: Mapping[Path, PlannedRun], left: Mapping[Path, PlannedRun], workers: int, folder: Path
-) -> dict[str, str]:
-    """Make the runs that are left, and keep ``runs.csv`` up to date; return those that failed."""
+) -> tuple[int, dict[str, str]]:
+    """Make the runs that are left, and keep ``runs.csv`` up to date; return how many were made, and which failed."""
     rounds = sum(run.settings["global-rounds"] for run in left.values())
     with SweepProgress(Console(), len(places), len(places) - len(left), rounds) as progress:
-        failed = make(left, workers, _Recorder(progress, places, folder))
+        recorder = _Recorder(progress, places, folder)
+        failed = make(left, workers, recorder)
     write_table(places, folder)
-    return failed
+    return len(recorder.made), failed
 
 
 class _Recorder:
-    """Passes on what it is told, and writes ``runs.csv`` whenever a run is over."""
+    """Passes on what it is told, and writes ``runs.csv`` whenever a run is over.
+
+    Attributes
+    ----------
+    made : set[str]
+        The runs that this sweep has made, or makes, and no other one.
+    """
 
     def __init__(self, progress: SweepProgress, places: Mapping[Path, PlannedRun], folder: Path) -> None:
-        self.started, self.went_on, self.waits = progress.started, progress.went_on, progress.waits
+        self.made = set[str]()
+        self.went_on = progress.went_on
         self._progress, self._places, self._folder = progress, places, folder
+
+    def started(self, run: PlannedRun, rounds: int) -> None:
+        """Notice that a run begins."""
+        self.made.add(run.name)
+        self._progress.started(run, rounds)
+
+    def waits(self, run: PlannedRun) -> None:
+        """Notice that another process makes a run."""
+        self.made.discard(run.name)
+        self._progress.waits(run)
 
     def ended(self, run: PlannedRun, path: Path, why: str) -> None:
         """Notice that a run is over."""
+        if why:
+            self.made.discard(run.name)
         self._progress.ended(run, path, why)
         write_table(self._places, self._folder)
 

@@ -16,7 +16,7 @@ from espalier.app.comparison.runs import is_over
 from espalier.app.errors import UserError
 from espalier.app.reports.owner import disown, own
 from espalier.app.sweeps import workers
-from espalier.app.sweeps.command import default_workers, write_table
+from espalier.app.sweeps.command import default_workers, main, write_table
 from espalier.app.sweeps.grid import planned_runs, read_sweep
 from espalier.app.sweeps.progress import SweepProgress
 from espalier.app.sweeps.workers import Child, make
@@ -85,6 +85,21 @@ def test_a_run_that_another_sweep_begins_while_the_child_starts_is_left_to_it(pl
     other = Other(end)
     assert make({path: run}, 1, other) == {}
     assert other.told == ["started", "waits", "over"]
+
+
+def test_a_run_that_another_sweep_has_made_meanwhile_is_not_counted_as_made(tmp_path, monkeypatch, capsys):
+    log = tmp_path / "log"
+
+    def start(run, path):
+        finish(path, run)
+        status = run.settings["seed"]  # the second one finds its run made
+        log.write_text("")
+        return Child(run, path, subprocess.Popen([sys.executable, "-c", f"raise SystemExit({status})"]), log)
+
+    monkeypatch.setattr(workers.Child, "start", start)
+    settings = ["algorithm=fedavg", "num-clients=4", "global-rounds=1", "seed=0,1"]
+    assert main([*settings, f"output-dir={tmp_path / 'sweep'}"]) == 0
+    assert "2 of 2 runs are over, 1 of them made now" in capsys.readouterr().out.splitlines()
 
 
 def test_a_run_that_fails_by_itself_has_failed(planned, monkeypatch):
