@@ -164,8 +164,8 @@ def test_what_the_page_says_of_larger_steps_follows_from_the_record():
     page = " ".join((ROOT / "docs/phsfl.md").read_text(encoding="utf-8").split())
     published, _ = PAPER[0.1, "phsfl", True]
 
-    def found(learning_rate, **wanted):
-        wanted |= {"algorithm": "phsfl", "learning_rate": learning_rate}
+    def found(learning_rate, algorithm="phsfl", **wanted):
+        wanted |= {"algorithm": algorithm, "learning_rate": learning_rate}
         (line,) = [line for line in record if wanted.items() <= line._asdict().items()]
         return line
 
@@ -174,7 +174,7 @@ def test_what_the_page_says_of_larger_steps_follows_from_the_record():
         f"After 30 rounds the model has {early.accuracy:.4f}; at 0.01 it has {as_early.accuracy:.4f} after 95" in page
     )
     model = found(0.032, round=100, steps=0)
-    assert f"global model has {model.accuracy:.4f} and a loss of {model.loss:.4f}" in page
+    assert f"PHSFL's global model has {model.accuracy:.4f} and a loss of {model.loss:.4f}" in page
     slow, best, high = (found(0.032, steps=10, rate=rate) for rate in (0.001, 0.003, 0.01))
     assert f"heads have {slow.accuracy:.4f} and {slow.loss:.4f} at a fine-tuning rate of 0.001" in page
     assert f"and {best.accuracy:.4f} and {best.loss:.4f} at 0.003" in page
@@ -182,3 +182,20 @@ def test_what_the_page_says_of_larger_steps_follows_from_the_record():
     assert max(abs(line.accuracy - published) for line in (slow, best)) < 0.02 < published - high.accuracy
     at_best = max(line.accuracy for line in record if line[:3] == ("phsfl", 0.1, 0.01) and line.steps == PAPERS_STEPS)
     assert f"personalised models have {at_best:.4f} at best" in page
+
+    both = {name: found(0.032, name, round=100, steps=0) for name in ("hsfl", "phsfl")}
+    below = {name: PAPER[0.1, name, False][0] - line.accuracy for name, line in both.items()}
+    assert f"HSFL's {both['hsfl'].accuracy:.4f} and {both['hsfl'].loss:.4f}" in page
+    assert f"below the paper's by {below['hsfl']:.4f} for HSFL and {below['phsfl']:.4f} for PHSFL" in page
+    assert f"costs the global model {both['hsfl'].accuracy - both['phsfl'].accuracy:.4f}." in page
+    hsfl, phsfl = (
+        {line.rate: line.accuracy for line in record if line[:3] == (name, 0.1, 0.032) and line.steps == PAPERS_STEPS}
+        for name in both
+    )
+    assert f"HSFL's heads have {', '.join(f'{hsfl[rate]:.4f} at {rate:g}' for rate in hsfl)}" in page
+    assert [rate for rate in phsfl if phsfl[rate] > hsfl[rate]] == [0.001, 0.003, 0.01]
+    short = {name: PAPER[0.1, name, True][0] - heads[0.01] for name, heads in (("hsfl", hsfl), ("phsfl", phsfl))}
+    assert f"heads are {short['hsfl']:.4f} below the paper's and PHSFL's {short['phsfl']:.4f}" in page
+    ours, others = max(phsfl.values()), max(hsfl.values())
+    assert f"PHSFL has {ours:.4f} and HSFL {others:.4f}, so HSFL is ahead by {others - ours:.4f}" in page
+    assert others == hsfl[max(hsfl)]
