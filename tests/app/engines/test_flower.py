@@ -20,6 +20,7 @@ def test_flowers_simulation_gives_the_weights_of_the_in_process_engine(tmp_path)
     }
     expected = run_app(tmp_path / "in-process", **settings)
     folder = tmp_path / "flower"
+    # One client at a time; the tests of split and planned training have two.
     code, output = flwr_run("num-supernodes=6 client-resources-num-cpus=2", output_dir=str(folder), **settings)
     assert code == 0, output
     assert f"results: {folder}" in output
