@@ -46,12 +46,19 @@ def test_sfl_v1_is_fedavg_at_every_cut_of_cnn(cut):
     assert_close(weights(split[-1]), weights(federation.run(rounds=2)[-1]))
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3, 4])
-def test_sfl_v1_is_fedavg_at_every_cut_of_resnet18(cut):
+@pytest.fixture(scope="module")
+def resnet18():
+    """Return a federation that trains it, and its weights after two rounds of FedAvg."""
     make = partial(build_model, "resnet18", image_shape=(3, 16, 16), num_classes=4, seed=1)
     federation = Federation(make, sizes=(8, 12), shape=(3, 16, 16), classes=4)
+    return federation, weights(federation.run(rounds=2)[-1])
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 4])
+def test_sfl_v1_is_fedavg_at_every_cut_of_resnet18(resnet18, cut):
+    federation, whole = resnet18
     split = federation.run(federation.split(SplitFedV1, every(cut)), rounds=2)
-    assert_close(weights(split[-1]), weights(federation.run(rounds=2)[-1]), 1e-7)
+    assert_close(weights(split[-1]), whole, 1e-7)
 
 
 def test_hsfl_is_hierarchical_fedavg():
