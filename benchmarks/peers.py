@@ -33,7 +33,8 @@ from espalier.app.tasks import Examples, OwnTask
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import set_up_torch
 from espalier.app.tasks.node import Node
-from espalier.clients.randomness import client_generator, client_seed, seeded_torch
+from espalier.clients.messages.generators import seeded_torch
+from espalier.clients.randomness import client_generator, client_seed
 from espalier.clients.task import LocalTraining
 from espalier.clients.training import mini_batches
 

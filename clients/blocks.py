@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .layer_list import layer_list_of, parts_along_layers
+from .messages.generators import seeded_torch
 from .segments import Plan, Segment
 from .tracing import NotTraceable, traced_parts
 
@@ -119,8 +120,7 @@ def _compare(module: nn.Module, blocks: nn.Sequential, example: Any) -> None:
             outputs = []
             for model in (module, blocks):
                 model.train(is_training)
-                with torch.random.fork_rng([device] if device.type == "cuda" else []), torch.no_grad():
-                    torch.manual_seed(0)
+                with seeded_torch(0, device), torch.no_grad():
                     outputs.append(model(example))
                 for buffer, before in buffers:
                     buffer.copy_(before)

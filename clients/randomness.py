@@ -1,8 +1,6 @@
 """A client's random numbers: derived from the run's seed, the client and the round, and from nothing else."""
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -36,24 +34,6 @@ def client_generator(seed: int, partition_id: int, server_round: int, purpose: s
 def client_seed(seed: int, partition_id: int, server_round: int, purpose: str) -> int:
     """Return the seed of `client_generator`."""
     return random.Random(f"{seed}/{partition_id}/{server_round}/{purpose}").getrandbits(63)
-
-
-@contextmanager
-def seeded_torch(seed: int, device: torch.device) -> Iterator[None]:
-    """Let torch's global generators, from which dropout draws, follow `seed` inside the block."""
-    # Not torch.random.fork_rng, whose checks take longer than a small layer.
-    before = torch.default_generator.get_state()
-    before_on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    try:
-        # Not torch.manual_seed: it takes a stack trace for every kind of device that might be there one day.
-        torch.default_generator.manual_seed(seed)
-        if before_on_device is not None:
-            torch.cuda.manual_seed(seed)
-        yield
-    finally:
-        torch.default_generator.set_state(before)
-        if before_on_device is not None:
-            torch.cuda.set_rng_state(before_on_device, device)
 
 
 def may_draw(module: nn.Module) -> bool:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from .messages.arrays import count_of, record_of, to_record, to_weights
 from .messages.cut import Cut, as_blocks, copied
+from .messages.generators import seeded_torch
 from .messages.split import (
     CUT,
     FROZEN_HEAD,
@@ -37,7 +38,7 @@ from .messages.split import (
     SplitTail,
 )
 from .messages.train import LOCAL_ROUNDS, SERVER_ROUND
-from .randomness import client_generator, client_seed, may_draw, seeded_torch
+from .randomness import client_generator, client_seed, may_draw
 from .task import ClientTask, LocalTraining
 from .training import make_optimizer, mini_batches, planned
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .randomness import seeded_torch
+from .messages.generators import seeded_torch
 
 # Largest difference of a stack's outputs, relative to their size, from those of the models that it stands for. Float32
 # rounds to 1e-7 of them; what can't be stacked mixes models, and is off by about 1.

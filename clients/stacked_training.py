@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from .messages.generators import kept_torch
 from .randomness import client_generator
 from .stacked_blocks import StackedBlocks
 from .stacked_model import StackedModel, stacked_states
@@ -82,10 +83,10 @@ def prepared(task: ClientTask, batch: Tensor, server_round: int, step: int, draw
     """Return `ClientTask.training_inputs`; what is drawn to prepare them comes from `draws`."""
     if not task.prepare_draws:
         return task.training_inputs(batch, server_round, step)
-    with torch.random.fork_rng([]):
-        torch.set_rng_state(draws.get_state())
+    with kept_torch(torch.device("cpu")):
+        torch.default_generator.set_state(draws.get_state())
         made: Tensor = task.training_inputs(batch, server_round, step)
-        draws.set_state(torch.get_rng_state())
+        draws.set_state(torch.default_generator.get_state())
     return made
 
 

@@ -8,9 +8,10 @@ from flwr.app import ConfigRecordValues, Message
 from torch import Tensor, nn
 
 from .messages.arrays import to_record, to_weights
+from .messages.generators import seeded_torch
 from .messages.train import LOCAL_ROUNDS, AccumulatedGradient, Train, Trained
 from .optimizers import SGD, Adam
-from .randomness import client_generator, client_seed, seeded_torch
+from .randomness import client_generator, client_seed
 from .task import ClientTask, LocalTraining, batches_of_a_pass
 
 

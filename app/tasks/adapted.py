@@ -16,6 +16,7 @@ from espalier.app.tasks.held_back import kept_and_held
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.own import OwnTask
 from espalier.app.tasks.task import Task
+from espalier.clients.messages.generators import seeded_torch
 from espalier.clients.messages.train import ACCURACY
 from espalier.clients.nested import concatenate, map_tensors, take, tensors_of
 from espalier.clients.task import ClientTask, Examples, LocalTraining, Objective
@@ -121,9 +122,7 @@ class AdaptedTask(Task):
 
     def new_model(self) -> nn.Module:
         """Return the model with the initial weights that the seed gives."""
-        with torch.random.fork_rng(devices=[]):
-            # Not torch.manual_seed, which would seed the generators of all devices as well.
-            torch.default_generator.manual_seed(self.seed)
+        with seeded_torch(self.seed, torch.device("cpu")):
             model = self.own.model()
         if not isinstance(model, nn.Module):
             raise self.refused(f"one whose model() returns an nn.Module, not a {type(model).__name__}")

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from espalier.app.errors import bad_value
+from espalier.clients.messages.generators import seeded_torch
 
 Blocks = OrderedDict[str, nn.Module]
 Shape = tuple[int, int, int]
@@ -54,9 +55,7 @@ def build_model(name: str, *, image_shape: Shape, num_classes: int, seed: int) -
     if min(height, width) < least:
         fitting = ", ".join(other for other, (_, side) in _MODELS.items() if min(height, width) >= side) or "none"
         raise bad_value("model", name, f"{fitting} for images of {width}x{height} ({name}: {least}x{least} or more)")
-    with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed, which would seed the generators of all devices as well.
-        torch.default_generator.manual_seed(seed)
+    with seeded_torch(seed, torch.device("cpu")):
         return nn.Sequential(build(image_shape, num_classes))
 
 

@@ -2,11 +2,10 @@
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import partial
-from threading import Lock
 from typing import Any, cast
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from espalier.clients.messages.arrays import to_record, to_weights
 from espalier.clients.messages.cut import Cut
+from espalier.clients.messages.generators import seeded_torch
 from espalier.clients.messages.tensor_array import record_by_reference
 from espalier.clients.messages.train import TRAIN_LOSS
 
@@ -47,8 +47,6 @@ from .serving import MiniBatch, Serve, Step
 from .shapes import cut_shapes, draws_random_numbers
 from .together import OneOfMany
 from .transports import MessageTransport, Transport
-
-DRAWING = Lock()  # held while a server block draws random numbers: PyTorch's generators are the process's
 
 
 class SplitEdge(ABC):
@@ -342,18 +340,9 @@ class SplitEdge(ABC):
         losses.add(batch, loss)
         return gradient
 
-    @contextmanager
-    def _seeded(self, device: torch.device, *purpose: int) -> Iterator[None]:
+    def _seeded(self, device: torch.device, *purpose: int) -> AbstractContextManager[None]:
         """Let what is drawn inside, as by dropout, depend on the seed and the purpose alone."""
-        if not self._draws:
-            yield
-            return
-        seed = derived_seed(self.seed, "server", *purpose)
-        with DRAWING, torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.default_generator.manual_seed(seed)
-            if device.type == "cuda":
-                torch.cuda.manual_seed(seed)
-            yield
+        return seeded_torch(derived_seed(self.seed, "server", *purpose), device) if self._draws else nullcontext()
 
     def random_order(self, items: Sequence[int], *purpose: int | str) -> list[int]:
         """Return the items in a random order that depends on the seed and the purpose."""

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from espalier.clients.messages.generators import kept_torch
+
 from .server_block import legal_cuts
 
 
@@ -38,7 +40,7 @@ def example_input(model: nn.Module, example: Any) -> Any:
 def draws_random_numbers(blocks: nn.Module, input_shape: tuple[int, ...]) -> bool:
     """Return whether training blocks draws from PyTorch's generator, as dropout does."""
     copied = copy.deepcopy(blocks).cpu().train()
-    with torch.random.fork_rng([]):
-        before = torch.get_rng_state()
+    with kept_torch(torch.device("cpu")):
+        before = torch.default_generator.get_state()
         copied(next(copied.parameters()).new_zeros(2, *input_shape))
-        return not torch.equal(before, torch.get_rng_state())
+        return not torch.equal(before, torch.default_generator.get_state())

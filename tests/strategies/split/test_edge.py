@@ -1,7 +1,6 @@
 """What holds for the edge of every split algorithm."""
 
 import copy
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -204,11 +203,11 @@ def test_dropout_behind_the_cut_follows_the_seed(kind, cut):
     assert torch.equal(torch.get_rng_state(), drawn)
 
 
-def test_dropout_behind_the_cut_follows_the_seed_over_streams_too(monkeypatch):
-    """The edges' threads share PyTorch's generator. Here clients are threads too, but draw nothing themselves."""
-    monkeypatch.setattr("espalier.clients.split.seeded_torch", lambda *_: nullcontext())
+@pytest.mark.parametrize("cut", [1, 3])
+def test_dropout_on_either_side_follows_the_seed_over_streams_too(cut):
+    """The edges' threads share PyTorch's generator, here with clients that are threads too."""
     federation = Federation(model_with_dropout)
-    make_edge = federation.split(SplitFedV1, lambda n: 1)
+    make_edge = federation.split(SplitFedV1, every(cut))
     expected = weights(federation.run(make_edge, rounds=1, num_edges=2)[-1])
     for _ in range(3):
         with serving() as server:
