@@ -22,7 +22,7 @@ from espalier.app.memory import keep_memory
 from espalier.app.personalisation import personalise
 from espalier.app.reports.availability import Attendances
 from espalier.app.reports.closed_form import closed_form_bits
-from espalier.app.reports.final import write_final_reports, write_model
+from espalier.app.reports.final import draw_run, write_clients, write_model, write_summary
 from espalier.app.reports.folder import ResultsFolder, RunTitle, refuse_used
 from espalier.app.reports.initial import ROUND_0, initial_figures
 from espalier.app.reports.made_by import note_made_by
@@ -232,7 +232,13 @@ def _run_with(
             test=next((line["test"] for line in reversed(folder.read_metrics()) if "test" in line), None),
             validates=best is not None,
         )
-    write_final_reports(title, folder, model, federation.profiles, hierarchical.topology, closed_form)
+    # From the file, so that a resumed run reports on all of its rounds.
+    lines = folder.read_metrics()
+    write_model(folder, "model.pt", model)
+    write_clients(folder, lines, federation.profiles, hierarchical.topology)
+    if config.report.plots:
+        draw_run(title, folder, lines)
+    write_summary(title, folder, lines, closed_form)
 
 
 def run_edge(

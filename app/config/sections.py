@@ -470,5 +470,7 @@ class Report(Section):
 
     evaluate_every: NotNegative = 1
     """Evaluate the global model every so many global rounds and after the last; 0: only then."""
+    plots: bool = True
+    """Draw the plots at the end."""
     tracker: str = ""
     """An object of your own that gets the figures of every round: package.module:Class(argument=value)."""

@@ -24,30 +24,40 @@ from espalier.app.reports.resources import ClientTotals, client_totals
 from espalier.strategies import Profile
 
 
-def write_final_reports(
-    title: RunTitle,
-    folder: ResultsFolder,
-    model: nn.Module,
-    profiles: Sequence[Profile],
-    topology: Mapping[str, Sequence[int]],
-    closed_form: Mapping[str, float] | None,
-) -> None:
-    """Write ``summary.json``, ``clients.csv``, ``model.pt`` and the plots.
-
-    All figures come from ``metrics.jsonl``, so that a resumed run reports on all of its rounds.
-    """
-    lines = folder.read_metrics()
-    write_model(folder, "model.pt", model)
-    table = StringIO(newline="")
-    csv.writer(table).writerows(client_table(lines, profiles, topology))
-    folder.write_file("clients.csv", lambda file: file.write(table.getvalue().encode()))
-    _write_figures(title, folder, lines, closed_form)
-
-
 def write_model(folder: ResultsFolder, name: str, model: nn.Module) -> None:
     """Write a model's weights, for ``torch.load``."""
     weights = {key: tensor.cpu() for key, tensor in model.state_dict().items()}
     folder.write_file(name, lambda file: torch.save(weights, file))
+
+
+def write_clients(
+    folder: ResultsFolder,
+    lines: Sequence[dict[str, Any]],
+    profiles: Sequence[Profile],
+    topology: Mapping[str, Sequence[int]],
+) -> None:
+    """Write ``clients.csv`` from the lines of ``metrics.jsonl``."""
+    table = StringIO(newline="")
+    csv.writer(table).writerows(client_table(lines, profiles, topology))
+    folder.write_file("clients.csv", lambda file: file.write(table.getvalue().encode()))
+
+
+def draw_run(title: RunTitle, folder: ResultsFolder, lines: Sequence[dict[str, Any]]) -> None:
+    """Draw all plots of a run from the lines of ``metrics.jsonl``."""
+    text = f"{title.algorithm} on {title.dataset}, seed {title.seed}"
+    draw_plots(folder.path, text, lines)
+    draw_resource_plots(folder.path, text, lines, folder.read_world())
+    draw_asynchronous_plot(folder.path, text, lines)
+
+
+def write_summary(
+    title: RunTitle, folder: ResultsFolder, lines: Sequence[dict[str, Any]], closed_form: Mapping[str, float] | None
+) -> None:
+    """Write ``summary.json`` from the lines of ``metrics.jsonl``; a run that has it is over."""
+    summary = {**vars(title), **summarise(lines)}
+    if closed_form:
+        summary["closed_form"] = closed_form
+    folder.write_json("summary.json", summary)
 
 
 def report_again(path: Path) -> None:
@@ -69,20 +79,8 @@ def report_again(path: Path) -> None:
     config, lines = saved_config(path), folder.read_metrics()
     title = RunTitle(config.algorithm.name, config.data.title, config.seed)
     closed_forms = [line["closed_form_bits"] for line in lines if "closed_form_bits" in line]
-    _write_figures(title, folder, lines, closed_forms[-1] if closed_forms else None)
-
-
-def _write_figures(
-    title: RunTitle, folder: ResultsFolder, lines: Sequence[dict[str, Any]], closed_form: Mapping[str, float] | None
-) -> None:
-    summary = {**vars(title), **summarise(lines)}
-    if closed_form:
-        summary["closed_form"] = closed_form
-    text = f"{title.algorithm} on {title.dataset}, seed {title.seed}"
-    draw_plots(folder.path, text, lines)
-    draw_resource_plots(folder.path, text, lines, folder.read_world())
-    draw_asynchronous_plot(folder.path, text, lines)
-    folder.write_json("summary.json", summary)  # last: a run that has it is over
+    draw_run(title, folder, lines)
+    write_summary(title, folder, lines, closed_forms[-1] if closed_forms else None)
 
 
 def client_table(

@@ -40,6 +40,7 @@ OWN_KEYS = frozenset(
         "split.transport",
         "engine",
         "report.evaluate-every",
+        "report.plots",
         "global-rounds",
         "cloud-strategy",
         "edge-names",

@@ -20,8 +20,9 @@ def key_of(name: str) -> str:
 
 
 def run_app(folder: Path, **settings) -> Path:
-    """Run the app with settings (underscores for hyphens) into `folder`, which is returned."""
-    values = {"global-rounds": 2, "output-dir": str(folder)} | {key_of(k): v for k, v in settings.items()}
+    """Run the app with settings (underscores for hyphens) into `folder`, which is returned; without plots."""
+    values = {"global-rounds": 2, "report.plots": False, "output-dir": str(folder)}
+    values |= {key_of(k): v for k, v in settings.items()}
     assert main([f"{key}={json.dumps(value)}" for key, value in values.items()]) == 0
     return folder
 

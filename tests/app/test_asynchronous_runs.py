@@ -74,7 +74,7 @@ def test_clients_that_all_are_waited_for_are_the_synchronous_run(tmp_path):
     ids=["fedbuff over edges", "fedasync over split edges", "fedbuff", "semi-synchronous", "planned", "within edges"],
 )
 def test_a_run_depends_on_its_seed_alone_and_goes_on_to_the_same_bits(tmp_path, settings):
-    whole, again = run_app(tmp_path / "whole", global_rounds=5, **settings), tmp_path / "again"
+    whole, again = run_app(tmp_path / "whole", global_rounds=5, report_plots=True, **settings), tmp_path / "again"
     config = config_of(global_rounds=5, output_dir=str(again), **settings)
     with pytest.raises(Interrupted), simulation(config) as engine:
         run(config, engine, StopsAfterTwo(), tmp_path)

@@ -30,7 +30,7 @@ FILES = ["bytes.png", "clients.csv", "clients.png", "config.json", "made-by.json
 
 
 def test_a_run_leaves_every_report_and_its_figures_agree(tmp_path, capsys):
-    folder = run_app(tmp_path / "run", global_rounds=3)
+    folder = run_app(tmp_path / "run", global_rounds=3, report_plots=True)
     assert sorted(p.name for p in folder.iterdir()) == [
         *FILES,
         "round-0.json",
@@ -60,6 +60,24 @@ def test_a_run_leaves_every_report_and_its_figures_agree(tmp_path, capsys):
     assert [float(row["accuracy"]) for row in rows] == accuracies
     assert [row["edge"] for row in rows] == ["edge-0"] * 4 + ["edge-1"] * 4
     assert sum(int(row["train_examples"]) for row in rows) == 1437
+
+
+def test_without_plots_a_run_has_the_same_figures_and_they_can_be_drawn_later(tmp_path):
+    with_plots = run_app(tmp_path / "with", report_plots=True)
+    without = run_app(tmp_path / "without")
+    assert not list(without.glob("*.png"))
+    assert figures_of(summary(without)) == figures_of(summary(with_plots))
+    final_reports.report_again(without)
+    assert {path.name for path in without.glob("*.png")} == {"rounds.png", "clients.png", "bytes.png"}
+    for plot in without.glob("*.png"):
+        assert plot.read_bytes() == (with_plots / plot.name).read_bytes()
+    plot.unlink()
+    assert main([f"resume={without}", "report.plots=true"]) == 0
+    assert plot.exists()
+
+
+def figures_of(final):
+    return {key: value for key, value in final.items() if key != "wall_seconds"}
 
 
 def test_a_run_whose_plots_could_not_be_written_is_not_over(tmp_path, monkeypatch, capsys):

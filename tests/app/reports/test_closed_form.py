@@ -48,7 +48,7 @@ def every_line(folder):
 
 
 def test_every_round_and_the_plot_have_what_the_formula_gives(tmp_path, figures):
-    folder = run_app(tmp_path / "run", participation=0.5, **SHORT)
+    folder = run_app(tmp_path / "run", participation=0.5, report_plots=True, **SHORT)
     for line in lines(folder, "global"):
         bits = line["closed_form_bits"]
         assert FLOATS + INDICES * 5 <= bits["phi_phsfl"] <= FLOATS + INDICES * 12
@@ -81,7 +81,7 @@ def test_a_client_that_was_left_out_is_not_counted():
     ids=["nothing split", "plans", "data that grow"],
 )
 def test_what_the_formula_is_not_for(tmp_path, figures, settings):
-    folder = run_app(tmp_path / "run", batches_per_epoch=1, **settings)
+    folder = run_app(tmp_path / "run", batches_per_epoch=1, report_plots=True, **settings)
     assert all("closed_form_bits" not in line for line in lines(folder, "global"))
     assert "closed_form" not in summary(folder)
     assert closed_form_bytes(every_line(folder)) is None
@@ -89,7 +89,7 @@ def test_what_the_formula_is_not_for(tmp_path, figures, settings):
 
 
 def test_rounds_from_before_the_figure_was_kept_are_counted_in_a_resumed_run(tmp_path, figures):
-    folder = run_app(tmp_path / "run", **SHORT)
+    folder = run_app(tmp_path / "run", report_plots=True, **SHORT)
     old = [{key: value for key, value in line.items() if key != "closed_form_bits"} for line in every_line(folder)]
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in old))
     assert main([f"resume={folder}"]) == 0  # nothing left to do: reports without the figure

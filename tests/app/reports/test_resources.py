@@ -341,7 +341,7 @@ def test_the_description_of_the_world_is_in_the_clients_order():
 
 
 def test_a_planned_run_reports_on_all_of_its_rounds_when_resumed_and_again_later(tmp_path):
-    folder = run_app(tmp_path / "run", **SMALL | {"global_rounds": 1})
+    folder = run_app(tmp_path / "run", report_plots=True, **SMALL | {"global_rounds": 1})
     told, first = (folder / "world.json").read_text(), summary(folder)
     (folder / "world.json").unlink()
     assert main([f"resume={folder}", "global-rounds=2"]) == 0

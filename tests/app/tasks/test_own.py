@@ -169,7 +169,7 @@ def test_one_server_for_all_clients_follows_the_learning_rates(tmp_path):
 
 
 def test_its_learning_rates_and_metrics_are_used_and_reported(tmp_path):
-    folder = run_app(tmp_path / "run", task=own("Steered"), **SMALL)
+    folder = run_app(tmp_path / "run", task=own("Steered"), report_plots=True, **SMALL)
     assert not same_weights(folder, run_app(tmp_path / "plain", task=own("Points"), **SMALL))
     final, (_, line) = summary(folder), lines(folder, "global")
     assert final["dataset"] == "Steered"
