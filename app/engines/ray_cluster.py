@@ -97,23 +97,33 @@ def started_ray(address: str, num_cores: int | None = None) -> Iterator[None]:
     try:
         yield
     finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # Ray does not wait for the processes that it ends
+        with _unfinished_processes():
             ray.shutdown()
-            gc.collect()
 
 
 def _start_here(num_cores: int) -> None:
     """Start Ray on this machine; once more where one of its own processes died, as happens on a crowded machine."""
-    for attempt in range(STARTS):
-        try:
-            _init(address="local", num_cpus=num_cores, include_dashboard=False)
-            return
-        except Exception as error:  # of no class of its own
+    reason = ""
+    with _unfinished_processes():
+        for _ in range(STARTS):
+            try:
+                _init(address="local", num_cpus=num_cores, include_dashboard=False)
+                return
+            except Exception as error:  # of no class of its own
+                reason = _one_line(error)
             ray.shutdown()
-            if attempt + 1 == STARTS:
-                line = f"engine = 'ray': allowed is 'in-process', as Ray does not start here ({_one_line(error)})"
-                raise UserError(line) from None
+    raise UserError(f"engine = 'ray': allowed is 'in-process', as Ray does not start here ({reason})")
+
+
+@contextmanager
+def _unfinished_processes() -> Iterator[None]:
+    """Say nothing of processes that Ray started inside the block, and does not wait for."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            yield
+        finally:
+            gc.collect()
 
 
 def _init(**options: Any) -> None:

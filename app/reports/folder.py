@@ -54,7 +54,6 @@ ALWAYS_SAVED = frozenset(
         "edge-rounds",
         "edge-strategy",
         "global-rounds",
-        "report.plots",
         "learning-rate",
         "local-epochs",
         "model",

@@ -26,7 +26,13 @@ def test_patients_are_told_apart_and_the_same_each_time(tmp_path):
 
 
 def test_a_regression_explains_some_of_the_variance_and_reports_its_own_metrics(tmp_path):
-    folder = run_app(tmp_path / "1", task="own_task.tabular:Diabetes(hidden=8)", learning_rate=0.03, global_rounds=10)
+    folder = run_app(
+        tmp_path / "1",
+        task="own_task.tabular:Diabetes(hidden=8)",
+        learning_rate=0.03,
+        global_rounds=10,
+        report_plots=True,
+    )
     final = summary(folder)
     assert final["test"]["r2"] > 0.2
     assert list(final["global"]) == ["mae", "r2", "loss"]
@@ -37,7 +43,7 @@ def test_a_regression_explains_some_of_the_variance_and_reports_its_own_metrics(
 
 
 def test_topics_are_told_apart_by_a_split_model_and_the_same_each_time(tmp_path):
-    folder = run_app(tmp_path / "1", algorithm="phsfl", global_rounds=10, **TOPICS)
+    folder = run_app(tmp_path / "1", algorithm="phsfl", global_rounds=10, report_plots=True, **TOPICS)
     final = summary(folder)
     assert final["test"]["accuracy"] > 0.7  # four topics
     assert final["personalised"]["accuracy"]["mean"] > final["global"]["accuracy"]["mean"]

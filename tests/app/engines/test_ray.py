@@ -180,6 +180,36 @@ def test_where_ray_does_not_start_a_run_ends_with_a_line(tmp_path):
     assert "Traceback" not in done.stdout + done.stderr
 
 
+FIRST_START_FAILS = """
+import gc, subprocess, sys
+from espalier.app.engines import ray_cluster
+
+init, left = ray_cluster._init, []
+
+def fails_once(**options):
+    if not left:
+        left.append(subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE))
+        own = [left[0]]
+        own.append(own)  # found by the garbage collector alone
+        left[0] = own[0].pid
+        raise RuntimeError("the node timed out")
+    init(**options)
+
+ray_cluster._init = fails_once
+gc.disable()
+with ray_cluster.started_ray("", num_cores=1):
+    print("started", ray_cluster.ray.is_initialized())
+    gc.collect()
+"""
+
+
+def test_a_start_of_ray_that_failed_is_tried_again_and_leaves_no_warning(tmp_path):
+    command = [sys.executable, "-W", "error::ResourceWarning", "-c", FIRST_START_FAILS]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "started True\n", "")
+
+
 # Ray waits for none of the processes that it starts, nor closes their files.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.slow
