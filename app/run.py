@@ -1,16 +1,19 @@
 """One run: from a validated config and an engine to a results folder."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from logging import getLogger
 from pathlib import Path
 
-from flwr.app import ArrayRecord
-from torch import nn
-
-from espalier.app.algorithms.split_edges import head_weights
-from espalier.app.assembly import Federation, assemble, checked_task, streams_of
-from espalier.app.availability import coming_and_going
+from espalier.app.assembly import assemble, checked_task, streams_of
+from espalier.app.checked_run import (
+    CheckedRun,
+    ProgressDisplay,
+    carry_out,
+    frozen_weights,
+    title_of,
+    travelling_weights,
+)
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies
 from espalier.app.config.unused import stack_in_use, unused_keys
@@ -19,22 +22,10 @@ from espalier.app.engines.engine import Engine, serves_edges
 from espalier.app.engines.in_process import InProcess
 from espalier.app.errors import UserError, bad_value
 from espalier.app.memory import keep_memory
-from espalier.app.personalisation import personalise
-from espalier.app.reports.availability import Attendances
-from espalier.app.reports.closed_form import closed_form_bits
-from espalier.app.reports.final import draw_run, write_clients, write_model, write_summary
-from espalier.app.reports.folder import ResultsFolder, RunTitle, refuse_used
-from espalier.app.reports.initial import ROUND_0, initial_figures
+from espalier.app.reports.folder import ResultsFolder, refuse_used
 from espalier.app.reports.made_by import note_made_by
-from espalier.app.reports.observers import (
-    BestRound,
-    RoundObserver,
-    ServerEvaluation,
-    StateSaver,
-    WriteMetrics,
-)
-from espalier.app.reports.progress import BarProgress, LogProgress
-from espalier.app.reports.tracker import Tracker, load_tracker
+from espalier.app.reports.observers import BestRound
+from espalier.app.reports.tracker import load_tracker
 from espalier.app.resume import (
     UnfitStateError,
     check_edges_for_moves,
@@ -43,22 +34,15 @@ from espalier.app.resume import (
     take_back,
     take_best_back,
 )
-from espalier.app.rounds import train
-from espalier.app.run_state import RunState
 from espalier.app.tasks.common import compute_device, set_up_torch
-from espalier.app.tasks.task import Task
 from espalier.app.tiers.cloud import refuse_rules_over_all_cells
 from espalier.app.tiers.edge_host import LOOK_SECONDS, EdgeRun, serve
 from espalier.app.tiers.listener import EdgeListener
 from espalier.app.tiers.remote_edge import EdgeFailed
 from espalier.app.tiers.served import assemble_served
 from espalier.app.tiers.states import OwnState
-from espalier.clients.messages.cut import as_blocks
-from espalier.strategies import Profile
-from espalier.strategies.split import FineTuning
 
 logger = getLogger("espalier")
-ProgressDisplay = BarProgress | LogProgress
 
 
 @contextmanager
@@ -106,8 +90,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
     check_strategies(config)
     warn_of_unused(config)
     set_up_torch(config.device, config.train.torch_threads)
-    title = RunTitle(config.algorithm.name, config.data.title, config.seed)
-    path = ResultsFolder.path_for(config.output_dir, results_parent, title)
+    path = ResultsFolder.path_for(config.output_dir, results_parent, title_of(config))
     with ExitStack() as opened:
         folder = None
         if config.resume:
@@ -148,7 +131,9 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
                 note_made_by(folder)
                 if config.resume:
                     folder.go_on_after(state.round if state else 0, config.as_dict())
-                _run_with(config, engine, task, model, federation, folder, state, best, progress, title, tracker)
+                frozen = frozen_weights(config, model)
+                checked = CheckedRun(config, engine, task, model, frozen, federation, folder, best, tracker)
+                carry_out(checked, state, progress)
             except (UnfitStateError, EdgeFailed) as error:  # an edge may have to wait for its first request
                 raise folder.other_state(str(error)) from error
         if not any(line.get("trained") for line in folder.read_metrics()):
@@ -157,88 +142,6 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
                 raise UserError(message)
             logger.warning(message)
         return folder.path
-
-
-def _run_with(
-    config: RunConfig,
-    engine: Engine,
-    task: Task,
-    model: nn.Module,
-    federation: Federation,
-    folder: ResultsFolder,
-    state: RunState | None,
-    best: BestRound | None,
-    progress: ProgressDisplay,
-    title: RunTitle,
-    tracker: Tracker | None,
-) -> None:
-    """Train with a federation, personalise, and report."""
-    hierarchical, world = federation.hierarchical, federation.world
-    if world:
-        folder.write_json("world.json", world.describe())
-    frozen = frozen_weights(config, model)
-    closed_form = closed_form_of(config, task, model, federation.profiles)
-    # Whoever waits for a worker of ours is not late: how long that takes depends on what else it has to do.
-    timeout = (config.deploy.reply_timeout or None) if config.engine == "flower" else None
-    device = compute_device(config.device)
-    comings = coming_and_going(config.availability, config.seed, config.federation.num_clients)
-    edge_rounds = 1 if config.is_flat else config.federation.edge_rounds
-    observers: list[RoundObserver] = [
-        WriteMetrics(
-            folder,
-            federation.meter,
-            federation.client_of,
-            world,
-            closed_form,
-            tracker,
-            federation.asynchronous,
-            validates=best is not None,
-            attendances=Attendances(comings, federation.edges_in, edge_rounds) if comings else None,
-        ),
-        *([best] if best else []),
-        StateSaver(folder, hierarchical, engine, world, task.data_fingerprint(), federation.edges, best),
-    ]
-    if config.algorithm.has_model:
-        observers.insert(0, ServerEvaluation(model, frozen, task, device, config.report.evaluate_every))
-    model.to(device)
-    if state is None and config.algorithm.has_model and config.report.evaluate_every:
-        here = config.federation.num_clients if config.engine != "flower" else 0
-        folder.write_json(ROUND_0, initial_figures(task, model, device, here))
-    arrays = train(
-        engine,
-        hierarchical,
-        travelling_weights(config, model),
-        config.federation.global_rounds,
-        observers,
-        progress,
-        timeout_seconds=timeout,
-        state=state,
-    )
-    if best and best.arrays is not None:
-        model.load_state_dict(ArrayRecord({**best.arrays, **frozen}).to_torch_state_dict())
-        write_model(folder, "best-model.pt", model)
-    model.load_state_dict(ArrayRecord({**arrays, **frozen}).to_torch_state_dict())
-    if config.algorithm.splits and config.fine_tune.steps:
-        personalise(
-            FineTuning(config.fine_tune.steps, config.fine_tune.rate),
-            engine.grid,
-            hierarchical,
-            arrays,
-            federation.client_of,
-            folder,
-            federation.meter,
-            number=config.federation.global_rounds,
-            timeout_seconds=timeout,
-            test=next((line["test"] for line in reversed(folder.read_metrics()) if "test" in line), None),
-            validates=best is not None,
-        )
-    # From the file, so that a resumed run reports on all of its rounds.
-    lines = folder.read_metrics()
-    write_model(folder, "model.pt", model)
-    write_clients(folder, lines, federation.profiles, hierarchical.topology)
-    if config.report.plots:
-        draw_run(title, folder, lines)
-    write_summary(title, folder, lines, closed_form)
 
 
 def run_edge(
@@ -272,8 +175,7 @@ def run_edge(
     set_up_torch(config.device, config.train.torch_threads)
     if config.rule:
         refuse_rules_over_all_cells(config.algorithm, config.rule, config.deploy.role)
-    title = RunTitle(config.algorithm.name, config.data.title, config.seed)
-    path = ResultsFolder.path_for(config.output_dir, results_parent, title)
+    path = ResultsFolder.path_for(config.output_dir, results_parent, title_of(config))
     refuse_used(path)
     task, model = checked_task(config)
     with (
@@ -303,24 +205,3 @@ def warn_of_unused(config: RunConfig) -> None:
     """Warn of every setting that was given and that the run has no use for."""
     for key, reason in unused_keys(config).items():
         logger.warning("%s = %r has no effect: %s", key, config.as_dict()[key], reason)
-
-
-def closed_form_of(
-    config: RunConfig, task: Task, model: nn.Module, profiles: Sequence[Profile]
-) -> dict[str, float] | None:
-    """Return the payload that the PHSFL paper's eq. 17 gives; None where it is not for such a run."""
-    if not config.algorithm.splits or config.rule or task.grows or not config.split.tail_layer.is_none:
-        return None
-    cuts = config.split.cut_layer.numbers
-    return closed_form_bits(as_blocks(model), task.example_input(), cuts, config.train, profiles)
-
-
-def frozen_weights(config: RunConfig, model: nn.Module) -> ArrayRecord:
-    """Return the weights of a new model that are never trained and do not travel."""
-    return head_weights(model) if config.algorithm.freezes_head else ArrayRecord()
-
-
-def travelling_weights(config: RunConfig, model: nn.Module) -> ArrayRecord:
-    """Return the weights of a model that the cloud and the clients send each other."""
-    frozen = frozen_weights(config, model)
-    return ArrayRecord({name: array for name, array in ArrayRecord(model.state_dict()).items() if name not in frozen})

@@ -30,6 +30,7 @@ OF_AN_ALGORITHM = {f"app/algorithms/{name.replace('-', '_')}.py": name for name 
 # All others take sections of the run config, or what they hold.
 TAKES_WHOLE_CONFIG = {
     "app/assembly.py",
+    "app/checked_run.py",
     "app/run.py",
     "app/command_line.py",
     "app/server.py",
