@@ -301,7 +301,7 @@ def algorithm_over(
             is_flat=config.is_flat,
             over_edges=asynchronous.over_edges if asynchronous else Hierarchical,
             seed=config.seed,
-            evaluate_every=0 if asynchronous and asynchronous.is_timed else every,  # clients may be at work
+            evaluate_every=0 if asynchronous and config.by_wall_clock else every,  # clients may be at work
             observers=observers,
             guard=Guard(config.guard.mode, config.guard.update_norm, config.guard.activation_norm),
             node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",

@@ -20,9 +20,11 @@ from espalier.strategies.asynchronous import (
     AsynchronousHierarchical,
     AsynchronousTier,
     Clock,
+    EdgePace,
     FedAsync,
     FedBuff,
     Mode,
+    Pace,
     SemiSynchronous,
     SimulatedClock,
     Staleness,
@@ -37,52 +39,65 @@ from espalier.strategies.topology import Topology
 
 
 @dataclass(frozen=True)
-class Paces:
-    """How long clients and edges take.
+class KnownPaces:
+    """How long clients and edges take, where it was drawn or read from a trace.
 
     Parameters
     ----------
     clients : Mapping[int, int]
         Client number by node id, in client order.
-    seconds : ClientSeconds, optional
-        What clients take for an edge round; None: their plans say it, or the clock shows it.
-    world : World, optional
-        Has the plans.
+    seconds : ClientSeconds
+        What clients take for an edge round.
     edge_rounds : int
         Edge rounds of an edge's part.
     """
 
     clients: Mapping[int, int]
-    seconds: ClientSeconds | None
-    world: World | None
+    seconds: ClientSeconds
     edge_rounds: int
 
     def of_client(self, node_id: int, number: int) -> float:
         """Return what a client takes for its round of a number."""
-        assert self.seconds is not None
         return self.seconds.of(self.clients[node_id], number)
 
     def of_edge(self, name: str, number: int, outcome: EdgeOutcome) -> Taken:
         """Return what an edge took: in each edge round it waits for the slowest of those it asked."""
-        rounds = range((number - 1) * self.edge_rounds + 1, number * self.edge_rounds + 1)
-        if self.seconds is None:
-            assert self.world is not None
-            return Taken(self.world.edges[name].seconds_of(rounds))
         seconds = client_seconds = 0.0
-        for edge_round, update in zip(rounds, outcome.updates, strict=True):
+        for edge_round, update in zip(rounds_of_part(number, self.edge_rounds), outcome.updates, strict=True):
             asked = {*update.participants, *(f.node_id for f in update.failures if f.node_id != EVERYBODY)}
-            own = [self.seconds.of(self.clients[node_id], edge_round) for node_id in sorted(asked)]
+            own = [self.of_client(node_id, edge_round) for node_id in sorted(asked)]
             seconds += max(own, default=0.0)
             client_seconds += sum(own)
         return Taken(seconds, client_seconds)
 
 
+@dataclass(frozen=True)
+class PlannedPaces:
+    """How long edges take by the plans of their rounds.
+
+    Parameters
+    ----------
+    world : World
+        Has the plans.
+    edge_rounds : int
+        Edge rounds of an edge's part.
+    """
+
+    world: World
+    edge_rounds: int
+
+    def of_edge(self, name: str, number: int, outcome: EdgeOutcome) -> Taken:
+        """Return what an edge took."""
+        return Taken(self.world.edges[name].seconds_of(rounds_of_part(number, self.edge_rounds)))
+
+
+def rounds_of_part(number: int, edge_rounds: int) -> range:
+    """Return the edge rounds of an edge's part of a number, from 1."""
+    return range((number - 1) * edge_rounds + 1, number * edge_rounds + 1)
+
+
 class AsynchronousRun(Protocol):
     """The tier of a run that waits for nobody."""
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether the clock shows how long somebody takes."""
 
     def edges(self, make_edge: MakeEdge) -> MakeEdge:
         """Return what makes the run's edges, of what makes those that wait."""
@@ -95,42 +110,50 @@ class AsynchronousRun(Protocol):
 
 
 @dataclass(frozen=True)
-class OneTier:
-    """A tier of its own.
+class AsynchronousClients:
+    """A flat algorithm that does not wait for its clients.
 
     Parameters
     ----------
     tier : AsynchronousTier
-        Over edges, or over the clients of a flat algorithm.
-    paces : Paces
-        How long they take.
-    is_timed : bool
-        Whether the clock shows that.
+        Over the clients.
+    nodes : Sequence[int]
+        Their node ids, in client order.
+    pace : Callable[[int, int], float], optional
+        How long they take; None: the clock shows it.
     """
 
     tier: AsynchronousTier
-    paces: Paces
-    is_timed: bool
-
-    def end_round(self) -> dict[str, Any]:
-        """Return the time and the tier's figures."""
-        return {**self.tier.clock.figures(), "async": self.tier.take_report()}
-
-
-class AsynchronousClients(OneTier):
-    """A flat algorithm that does not wait for its clients."""
+    nodes: Sequence[int]
+    pace: Pace | None
 
     def edges(self, make_edge: MakeEdge) -> MakeEdge:
         """Return what makes the one group of clients."""
-        return not_waiting(make_edge, lambda name: (tuple(self.paces.clients), self.tier), self.paces, self.is_timed)
+        return not_waiting(make_edge, lambda name: (self.nodes, self.tier), self.pace)
 
     def over_edges(self, *arguments: Any, **options: Any) -> Hierarchical:
         """Return a cloud that waits."""
         return Hierarchical(*arguments, **options)
 
+    def end_round(self) -> dict[str, Any]:
+        """Return the time and the tier's figures."""
+        return figures_of(self.tier)
 
-class AsynchronousCloud(OneTier):
-    """A cloud that does not wait for its edges."""
+
+@dataclass(frozen=True)
+class AsynchronousCloud:
+    """A cloud that does not wait for its edges.
+
+    Parameters
+    ----------
+    tier : AsynchronousTier
+        Over the edges.
+    pace : Callable[[str, int, EdgeOutcome], Taken], optional
+        How long they take; None: the clock shows it.
+    """
+
+    tier: AsynchronousTier
+    pace: EdgePace | None
 
     def edges(self, make_edge: MakeEdge) -> MakeEdge:
         """Return what makes edges that wait."""
@@ -138,8 +161,11 @@ class AsynchronousCloud(OneTier):
 
     def over_edges(self, *arguments: Any, **options: Any) -> Hierarchical:
         """Return the cloud over them."""
-        pace = None if self.is_timed else self.paces.of_edge
-        return AsynchronousHierarchical(*arguments, tier=self.tier, pace=pace, **options)
+        return AsynchronousHierarchical(*arguments, tier=self.tier, pace=self.pace, **options)
+
+    def end_round(self) -> dict[str, Any]:
+        """Return the time and the tier's figures."""
+        return figures_of(self.tier)
 
 
 @dataclass(frozen=True)
@@ -154,23 +180,18 @@ class AsynchronousEdges:
         Over the clients of each edge.
     clocks : Sequence[SimulatedClock]
         Those of the tiers; none where time is real.
-    paces : Paces
-        How long clients take.
+    pace : Callable[[int, int], float], optional
+        How long clients take; None: the clock shows it.
     """
 
     topology: Topology
     tiers: Mapping[str, AsynchronousTier]
     clocks: Sequence[SimulatedClock]
-    paces: Paces
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether the clock shows how long clients take."""
-        return not self.clocks
+    pace: Pace | None
 
     def edges(self, make_edge: MakeEdge) -> MakeEdge:
         """Return what makes the edges."""
-        return not_waiting(make_edge, lambda name: (self.topology[name], self.tiers[name]), self.paces, self.is_timed)
+        return not_waiting(make_edge, lambda name: (self.topology[name], self.tiers[name]), self.pace)
 
     def over_edges(self, *arguments: Any, **options: Any) -> Hierarchical:
         """Return a cloud that waits."""
@@ -204,11 +225,15 @@ class AsynchronousEdges:
         }
 
 
+def figures_of(tier: AsynchronousTier) -> dict[str, Any]:
+    """Return the time and the figures of a tier with a clock of its own since the last call."""
+    return {**tier.clock.figures(), "async": tier.take_report()}
+
+
 def not_waiting(
     make_edge: MakeEdge,
     nodes_and_tier: Callable[[str], tuple[Sequence[int], AsynchronousTier]],
-    paces: Paces,
-    is_timed: bool,
+    pace: Pace | None,
 ) -> MakeEdge:
     """Return what makes edges that do not wait for their clients, of what makes their strategies."""
 
@@ -216,7 +241,7 @@ def not_waiting(
         strategy = make_edge(name, size)
         assert isinstance(strategy, Strategy)
         nodes, tier = nodes_and_tier(name)
-        return AsynchronousEdge(strategy, nodes, tier, None if is_timed else paces.of_client)
+        return AsynchronousEdge(strategy, nodes, tier, pace)
 
     return make
 
@@ -261,19 +286,23 @@ def asynchronous_run(
     if section.mode == "off":
         return None
     num_clients = len(client_of)
-    seconds = None if world or is_timed else client_seconds(section, seed, num_clients)
-    paces = Paces(client_of, seconds, world, edge_rounds)
+    known = None
+    if not (world or is_timed):
+        known = KnownPaces(client_of, client_seconds(section, seed, num_clients), edge_rounds)
+    pace = known.of_client if known else None
     if section.tier == "edges":
         clocks = {} if is_timed else {name: SimulatedClock(EventClock()) for name in topology}
         tiers = {
             name: tier_of(section, len(members), "clients", clocks.get(name) or WallClock())
             for name, members in topology.items()
         }
-        return AsynchronousEdges(topology, tiers, list(clocks.values()), paces)
+        return AsynchronousEdges(topology, tiers, list(clocks.values()), pace)
     clock = WallClock() if is_timed else SimulatedClock(EventClock())
     if is_flat:
-        return AsynchronousClients(tier_of(section, num_clients, "clients", clock), paces, is_timed)
-    return AsynchronousCloud(tier_of(section, len(topology), "edges", clock, num_clients), paces, is_timed)
+        return AsynchronousClients(tier_of(section, num_clients, "clients", clock), tuple(client_of), pace)
+    paces = PlannedPaces(world, edge_rounds) if world else known
+    tier = tier_of(section, len(topology), "edges", clock, num_clients)
+    return AsynchronousCloud(tier, paces.of_edge if paces else None)
 
 
 def tier_of(section: Asynchrony, num_nodes: int, unit: str, clock: Clock, clients: int = 0) -> AsynchronousTier:
