@@ -196,7 +196,7 @@ def _take_in(profiles: dict[int, Profile], profile: Profile) -> None:
 
 def leave_out(node_id: int, fault: str) -> None:
     """Log that a node can't take part; the others go on."""
-    hint = f"to lock its key out: flwr supernode unregister {node_id}"
+    hint = f"to lock its key out: flwr supernode unregister {node_id} CONNECTION"
     logger.warning("node %d is left out: %s (%s)", node_id, fault, hint)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .known import KnownClients
     from .outcomes import EdgeOutcome, Evaluation, Round, Update
     from .place import Observer
-    from .resource_aware import ResourceAware, Resources
+    from .resource_aware import Outcome, ResourceAware, Resources
     from .screening import Failure
     from .topology import ask_profiles, ask_to_measure, asking, group_by_edge, moving, wait_for_nodes
 
@@ -37,6 +37,7 @@ __all__ = [
     "Hierarchical",
     "KnownClients",
     "Observer",
+    "Outcome",
     "Profile",
     "ResourceAware",
     "Resources",
@@ -63,7 +64,7 @@ _MODULES = {
     "known": ("KnownClients",),
     "outcomes": ("EdgeOutcome", "Evaluation", "Round", "Update"),
     "place": ("Observer",),
-    "resource_aware": ("ResourceAware", "Resources"),
+    "resource_aware": ("Outcome", "ResourceAware", "Resources"),
     "screening": ("Failure",),
     "topology": ("ask_profiles", "ask_to_measure", "asking", "group_by_edge", "moving", "wait_for_nodes"),
 }

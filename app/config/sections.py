@@ -265,7 +265,7 @@ class Plans(Section):
     resources: Literal["simulated", "measured"] = "simulated"
     """Plans are made for the simulated radio world, or for what devices measure of themselves."""
     solver: str = "exact"
-    """exact, sca (the paper's) or random."""
+    """exact, sca (the paper's), random or cheapest-at-full-power."""
     selected_per_edge: NotNegative = 0
     """Clients selected in each cell, Z; 0 is half of a cell's."""
     spare: NotNegative = 0

@@ -21,6 +21,7 @@ PATH_KEYS = (
     "stream.certificate",
     "stream.key",
     "async.trace",
+    "availability.trace",
     "availability.moves",
 )
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"

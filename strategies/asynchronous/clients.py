@@ -14,6 +14,7 @@ from ..outcomes import Update
 from ..screening import reason_of
 from ..views import MemberGrid
 from .aggregation import asynchronous_round
+from .clocks import check_pace
 from .flights import Arrival, Pace, Part, Taken
 from .tier import AsynchronousTier
 
@@ -32,6 +33,11 @@ class AsynchronousEdge(StrategyEdge):
     pace : Callable[[int, int], float], optional (default: None)
         The seconds that a client takes, by its node id and the number of its own round; None: the clock shows them.
 
+    Raises
+    ------
+    ValueError
+        If time is simulated and there is no pace.
+
     Notes
     -----
     Clients count rounds of their own, from 1, which their instructions have as ``server-round``.
@@ -40,6 +46,7 @@ class AsynchronousEdge(StrategyEdge):
     def __init__(
         self, strategy: Strategy, nodes: Sequence[int], tier: AsynchronousTier, pace: Pace | None = None
     ) -> None:
+        check_pace(tier.clock, pace)
         super().__init__(strategy)
         self.tier = tier
         self._nodes = tuple(nodes)

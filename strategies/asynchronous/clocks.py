@@ -144,6 +144,12 @@ class SimulatedClock:
         self._events.load_state_dict(state)
 
 
+def check_pace(clock: Clock, pace: object) -> None:
+    """Raise ValueError where nothing says how long nodes take: time is simulated, and there is no pace."""
+    if isinstance(clock, SimulatedClock) and pace is None:
+        raise ValueError("pace: a SimulatedClock does not show how long nodes take: give a function that says it")
+
+
 class WallClock:
     """Real time: a node has ended when its answer is here, and who comes first is first.
 

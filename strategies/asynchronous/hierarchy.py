@@ -14,6 +14,7 @@ from ..hierarchical import ARRAYS, METRICS, Hierarchical, arrays_and_config, met
 from ..outcomes import EdgeOutcome, Update
 from ..topology import Topology
 from .aggregation import asynchronous_round
+from .clocks import check_pace
 from .flights import Arrival, Part, Taken
 from .tier import AsynchronousTier
 
@@ -41,7 +42,8 @@ class AsynchronousHierarchical(Hierarchical):
     Raises
     ------
     ValueError
-        As `Hierarchical`, and for `topology_of`: edges are at work in different rounds.
+        As `Hierarchical`, for `topology_of`, as edges are at work in different rounds, and if time is simulated and
+        there is no pace.
 
     Notes
     -----
@@ -60,6 +62,7 @@ class AsynchronousHierarchical(Hierarchical):
     ) -> None:
         if options.get("topology_of") is not None:
             raise ValueError("topology_of: nodes can't move between edges that are at work in different rounds")
+        check_pace(tier.clock, pace)
         super().__init__(cloud, make_edge, topology, **options)
         self.tier = tier
         self._pace = pace

@@ -122,7 +122,7 @@ def test_a_bad_node_stops_nobody_and_the_log_says_how_to_lock_it_out(federation,
     assert [profile.node_id for profile in profiles] == nodes[:3]
     (line,) = told(caplog)
     assert line.startswith(f"node {nodes[3]} is left out: {fault}")
-    assert line.endswith(f"(to lock its key out: flwr supernode unregister {nodes[3]})")
+    assert line.endswith(f"(to lock its key out: flwr supernode unregister {nodes[3]} CONNECTION)")
 
 
 def test_of_nodes_that_say_they_are_one_client_a_good_one_is_taken(caplog):

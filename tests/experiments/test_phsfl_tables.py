@@ -181,7 +181,7 @@ def test_what_the_page_says_of_larger_steps_follows_from_the_record():
     assert f"at 0.01 it is {high.accuracy:.4f}" in page
     assert max(abs(line.accuracy - published) for line in (slow, best)) < 0.02 < published - high.accuracy
     at_best = max(line.accuracy for line in record if line[:3] == ("phsfl", 0.1, 0.01) and line.steps == PAPERS_STEPS)
-    assert f"personalised models have {at_best:.4f} at best" in page
+    assert f"personalised models have {at_best:.4f} at the best fine-tuning rate" in page
 
     both = {name: found(0.032, name, round=100, steps=0) for name in ("hsfl", "phsfl")}
     below = {name: PAPER[0.1, name, False][0] - line.accuracy for name, line in both.items()}

@@ -431,3 +431,12 @@ def test_flat_runs_go_on_from_their_state_too():
     second.load_state_dict(first.state_dict())
     rest = [to_numpy(one.arrays) for one in second.rounds(grid, to_record(half[-1]), 7, first_round=4)]
     assert_same_bits(half + rest, whole)
+
+
+def test_simulated_time_needs_a_pace():
+    tier = AsynchronousTier(FedBuff(2, constant), SimulatedClock(EventClock()), 2, "clients")
+    topology = {"edge-0": [1], "edge-1": [2]}
+    with pytest.raises(ValueError, match="pace: a SimulatedClock does not show how long"):
+        AsynchronousEdge(FedAvg(**ANY), [1, 2], tier)
+    with pytest.raises(ValueError, match="pace: a SimulatedClock does not show how long"):
+        AsynchronousHierarchical(FedAvg(**ANY), lambda name, size: FedAvg(**ANY), topology, edge_rounds=1, tier=tier)
