@@ -29,6 +29,7 @@ ERASED_SHARE: Final = 0.5
 GUARD_STATE: Final = "espalier.guard"  # in an edge's state; no attribute of a strategy can have this name
 FEW = 3  # fewer replies than these have no majority
 ROUNDS_KEPT = 8
+WIDER: Final = 10.0  # so many times as long as what was usual may be usual where that no longer is
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,17 @@ class Lengths:
     """The lengths that are usual at an edge: of this round's replies, or of those that were accepted before.
 
     Of three replies or more, the median is that of an honest one, if most are. Where a round has fewer, it is that of
-    the last rounds.
+    the last rounds. That does not hold for ever: where the replies of three nodes, or of all that were ever accepted,
+    are refused and none is accepted between them, ten times as much is usual until one is. One node among others gains
+    nothing by trying again.
     """
 
     def __init__(self) -> None:
         self._medians: list[float] = []
         self._median = 0.0  # of these; asked for at every mini-batch
+        self._accepted: set[str] = set()  # ever
+        self._refused: set[str] = set()  # since one was accepted
+        self._wider = 1.0
 
     def usual(self, lengths: Sequence[float], otherwise: float = 0.0) -> float:
         """Return what lengths are held against; infinite if there is nothing.
@@ -70,36 +76,56 @@ class Lengths:
         lengths : Sequence[float]
             Those of this round.
         otherwise : float (default: 0.0)
-            Stands in where there are few and none were before, unless all of them are longer; 0 is nothing.
+            Stands in where there are few and none were before, unless there are several and all are longer; 0 is
+            nothing.
         """
         if len(lengths) >= FEW and (middle := median_high(lengths)) > 0:
             return middle
         if self._median > 0:
-            return self._median
-        return max(otherwise, min(lengths)) if otherwise > 0 and lengths else math.inf
+            return self._wider * self._median
+        if otherwise > 0 and lengths:
+            return max(self._wider * otherwise, min(lengths) if len(lengths) > 1 else 0.0)
+        return math.inf
 
-    def note(self, lengths: Sequence[float]) -> None:
-        """Remember the lengths that were accepted in a round."""
-        if lengths and 0 < (middle := median_low(lengths)) < math.inf:
-            self.load_state_dict([*self._medians, middle][-ROUNDS_KEPT:])
+    def note(self, accepted: Mapping[str, float], refused: Collection[str]) -> None:
+        """Remember who was accepted in a round, with what length, and who was not."""
+        if accepted:
+            self._accepted |= accepted.keys()
+            self._refused = set()
+            if 0 < (middle := median_low(accepted.values())) < math.inf:
+                before = self._medians if self._wider == 1 else []
+                self._remember([*before, middle][-ROUNDS_KEPT:])
+                self._wider = 1.0
+            return
+        self._refused |= set(refused)
+        if len(self._refused) >= FEW or self._accepted <= self._refused:
+            self._wider *= WIDER
+            self._refused = set()
 
     @property
     def are_known(self) -> bool:
         """Whether there were rounds before."""
         return bool(self._medians)
 
-    def forget(self) -> None:
-        """Forget the rounds before: where nobody is left, what was usual in them no longer is."""
-        self.load_state_dict([])
-
-    def state_dict(self) -> list[float]:
+    def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
-        return list(self._medians)
+        return {
+            "medians": self._medians,
+            "wider": self._wider,
+            "accepted": sorted(self._accepted),
+            "refused": sorted(self._refused),
+        }
 
-    def load_state_dict(self, state: Sequence[float]) -> None:
-        """Take back what `state_dict` returned."""
-        self._medians = list(state)
-        self._median = median(self._medians) if self._medians else 0.0
+    def load_state_dict(self, state: Mapping[str, Any] | Sequence[float]) -> None:
+        """Take back what `state_dict` returned; earlier editions had the medians alone."""
+        own: Mapping[str, Any] = state if isinstance(state, Mapping) else {"medians": state}
+        self._remember(list(own["medians"]))
+        self._wider = own.get("wider", 1.0)
+        self._accepted, self._refused = set(own.get("accepted", ())), set(own.get("refused", ()))
+
+    def _remember(self, medians: list[float]) -> None:
+        self._medians = medians
+        self._median = median(medians) if medians else 0.0
 
 
 @dataclass(frozen=True)
@@ -159,9 +185,8 @@ class UpdateGuard:
             for node_id, verdict in verdicts.items():
                 logger.warning("%s: %s", self.node_name(node_id), verdict.reason)
             return {}
-        if len(verdicts) == len(found):
-            self._lengths.forget()
-        self._lengths.note([length for node_id, (length, _) in found.items() if node_id not in verdicts])
+        accepted = {self.node_name(n): length for n, (length, _) in found.items() if n not in verdicts}
+        self._lengths.note(accepted, [self.node_name(node_id) for node_id in verdicts])
         return verdicts
 
     def keep_within(
@@ -215,7 +240,7 @@ class UpdateGuard:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
-        self._lengths.load_state_dict(state.get("updates", []))
+        self._lengths.load_state_dict(state.get("updates", ()))
         self.activations.load_state_dict(state.get("activations", {}))
 
 
@@ -234,7 +259,7 @@ class ActivationGuard:
         self._lengths: dict[int, Lengths] = {}  # by the cut: other activations have other lengths
         self._longest: dict[int, tuple[int, float]] = {}  # the cut, and the longest of the round, by node id
         self._first: dict[int, tuple[int, float]] = {}  # likewise, of each client's first mini-batch
-        self._refused: set[int] = set()  # cuts
+        self._refused: dict[int, int] = {}  # the cut, by node id
 
     @property
     def is_on(self) -> bool:
@@ -243,7 +268,7 @@ class ActivationGuard:
 
     def begin_round(self) -> None:
         """Begin a round, or begin it anew."""
-        self._longest, self._first, self._refused = {}, {}, set()
+        self._longest, self._first, self._refused = {}, {}, {}
 
     def admitted(self, node_id: int, cut: int, length: float, others: Sequence[float] = ()) -> float:
         """Return by what to multiply a mini-batch's activations: 1, or less where they are to be clipped.
@@ -265,7 +290,7 @@ class ActivationGuard:
         """
         most, factor = self._most(cut, others), 1.0
         if length > most and (self._guard.mode == "leave-out" or (self._guard.mode == "clip" and length == math.inf)):
-            self._refused.add(cut)
+            self._refused[node_id] = cut
             raise ValueError(_too_long(length, most))
         if length > most and self._guard.mode == "clip":
             factor = most / length
@@ -290,7 +315,7 @@ class ActivationGuard:
             sent first is what is usual.
         """
         faults: dict[int, str] = {}
-        for cut in sorted({cut for cut, _ in self._longest.values()} | self._refused):
+        for cut in sorted({*(cut for cut, _ in self._longest.values()), *self._refused.values()}):
             lengths = {n: length for n, (own, length) in self._longest.items() if own == cut}
             firsts = [length for own, length in self._first.values() if own == cut]
             most = self._most(cut, firsts if by_first else list(lengths.values()))
@@ -299,10 +324,9 @@ class ActivationGuard:
                 for node_id, reason in beyond.items():
                     logger.warning("%s: %s", self._node_name(node_id), reason)
                 beyond = {}
-            known = self._lengths.setdefault(cut, Lengths())
-            if len(beyond) == len(lengths):
-                known.forget()
-            known.note([length for n, length in lengths.items() if n not in beyond])
+            refused = {*beyond, *(n for n, own in self._refused.items() if own == cut)}
+            accepted = {self._node_name(n): length for n, length in lengths.items() if n not in beyond}
+            self._lengths.setdefault(cut, Lengths()).note(accepted, [self._node_name(n) for n in refused])
             faults |= beyond
         return faults
 
@@ -332,11 +356,11 @@ class ActivationGuard:
     def _most(self, cut: int, lengths: Sequence[float]) -> float:
         return self._guard.activation_norm * self._lengths.get(cut, Lengths()).usual(lengths)
 
-    def state_dict(self) -> dict[str, list[float]]:
+    def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return what must survive an interruption."""
         return {str(cut): lengths.state_dict() for cut, lengths in self._lengths.items()}
 
-    def load_state_dict(self, state: Mapping[str, Sequence[float]]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         self._lengths = {int(cut): Lengths() for cut in state}
         for cut, lengths in state.items():

@@ -106,8 +106,60 @@ def test_what_grows_fast_in_the_first_round_is_no_lie_where_all_do():
     def judged(*lengths):
         return set(UpdateGuard(Guard()).judge({n: (sent, {"w": sent["w"] * x}) for n, x in enumerate(lengths)}))
 
-    assert judged(1e5) == judged(1e5, 2e5) == judged(5.0, 9.0) == set()
+    assert judged(1e5, 2e5) == judged(5.0, 9.0) == set()
     assert judged(5.0, 1e5) == {1}
+
+
+def update_of(length):
+    """A model of length 2, and one that is so far from it."""
+    sent = np.ones(4)
+    return {"w": sent}, {"w": sent + length / 2}
+
+
+def judged_in_turn(guard, *replies):
+    """Who is refused, of replies that are judged one by one, each (node id, length)."""
+    return [bool(guard.judge({node_id: update_of(length)})) for node_id, length in replies]
+
+
+def test_a_reply_that_is_judged_alone_is_bounded_from_the_first_on():
+    guard = UpdateGuard(Guard())
+    assert judged_in_turn(guard, (1, 1e6), (1, 20.5), (1, 19.5)) == [True, False, False]  # 20, then 200
+    assert judged_in_turn(UpdateGuard(Guard()), (1, 20.5), (2, 20.5), (3, 20.5), (4, 20.5)) == [
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("tries", [1, 2, 50])
+def test_who_is_refused_alone_gains_nothing_by_trying_again(tries):
+    """As a fast node of FedAsync does."""
+    guard = UpdateGuard(Guard())
+    assert judged_in_turn(guard, (1, 0.1), (2, 0.1), *[(9, 1.5)] * tries) == [False, False, *[True] * tries]
+    assert judged_in_turn(guard, (1, 0.1), (9, 0.9)) == [False, False]
+    # Even if it was accepted before, by being like others.
+    assert judged_in_turn(guard, *[(9, 100.0)] * tries, (2, 0.1)) == [*[True] * tries, False]
+
+
+def test_what_was_usual_is_so_no_longer_where_nobody_keeps_to_it():
+    alone = UpdateGuard(Guard())
+    assert judged_in_turn(alone, (1, 0.1), (1, 9.0), (1, 9.0), (1, 90.5), (1, 90.5)) == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    three = UpdateGuard(Guard())
+    assert judged_in_turn(three, *[(n, 0.1) for n in range(8)], (0, 9.0), (1, 9.0), (1, 9.0)) == [
+        *[False] * 8,
+        *[True] * 3,
+    ]
+    assert judged_in_turn(three, (2, 9.0), (3, 9.0), (4, 9.0)) == [True, False, False]
+    back = UpdateGuard(Guard())
+    back.load_state_dict(three.state_dict())
+    assert back.state_dict() == three.state_dict()
 
 
 def test_an_edges_model_is_held_against_the_other_edges_at_the_cloud(caplog):
@@ -223,11 +275,16 @@ def test_what_was_usual_survives_an_interruption():
     found = list(second.rounds(grid, half[-1].arrays, 4, first_round=3))
     assert second.state_dict() == straight.state_dict()
     assert same(weights(found[-1]), weights(expected[-1]))
-    assert len(straight.state_dict()["edges"]["edge-0"]["espalier.guard"]["updates"]) == 4
+    assert len(straight.state_dict()["edges"]["edge-0"]["espalier.guard"]["updates"]["medians"]) == 4
     # A state of an earlier edition knows of no guard.
     old = {"cloud": {}, "edges": {name: {} for name in straight.edges}}
     third, _ = strategies_of(toy_app(), old)
-    assert third.state_dict()["cloud"]["espalier.guard"]["updates"] == []
+    assert third.state_dict()["cloud"]["espalier.guard"]["updates"]["medians"] == []
+    # One of a later edition had medians alone.
+    guard = UpdateGuard(Guard())
+    guard.load_state_dict({"updates": [0.1, 0.1], "activations": {"1": [2.0]}})
+    assert judged_in_turn(guard, (1, 0.9), (1, 1.5)) == [False, True]
+    assert guard.activations.knows(1)
 
 
 # Strategies of all kinds over the whole models of split training.
@@ -463,19 +520,33 @@ def test_activations_of_different_cuts_are_not_compared():
         guard.admitted(6, 2, 9.0)
     again = UpdateGuard(Guard()).activations
     again.load_state_dict(guard.state_dict())
-    assert again.state_dict() == guard.state_dict() == {"1": [100.0], "2": [1.0]}
+    assert again.state_dict() == guard.state_dict()
+    assert {cut: own["medians"] for cut, own in guard.state_dict().items()} == {"1": [100.0], "2": [1.0]}
 
 
-def test_where_nobody_is_left_what_was_usual_is_forgotten():
+def test_where_nobody_is_left_longer_activations_are_usual():
     guard = UpdateGuard(Guard()).activations
     guard.took(1, 1, 1.0)
     assert guard.judge() == {}
+    for most in (5.0, 50.0, 500.0):
+        guard.begin_round()
+        with pytest.raises(ValueError, match=r"guard\.activation-norm"):
+            guard.admitted(1, 1, 1.1 * most)
+        assert guard.judge() == {}
     guard.begin_round()
-    with pytest.raises(ValueError, match=r"guard\.activation-norm"):
-        guard.admitted(1, 1, 6.0)
+    assert guard.admitted(1, 1, 550.0) == 1.0
+
+
+def test_who_sends_long_activations_alone_gains_nothing_by_trying_again():
+    guard = UpdateGuard(Guard()).activations
+    for node_id in (1, 2):
+        guard.took(node_id, 1, 1.0)
     assert guard.judge() == {}
-    guard.begin_round()
-    assert guard.admitted(1, 1, 6.0) == 1.0
+    for _ in range(3):
+        guard.begin_round()
+        with pytest.raises(ValueError, match=r"are 6 long, where 5 is allowed"):
+            guard.admitted(2, 1, 6.0)
+        assert guard.judge() == {}
 
 
 def test_activations_are_clipped_to_the_bound():
