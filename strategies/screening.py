@@ -75,7 +75,7 @@ def screen(
     order and the data types of the ones sent, for strategies take arrays by their place and sums in the type of the
     first.
     """
-    reasons = [_fault(*pair, weight_key, least or {}) for pair in zip(instructions, replies, strict=True)]
+    reasons = [reply_fault(*pair, weight_key, least or {}) for pair in zip(instructions, replies, strict=True)]
     forms = [None if reason else _form(*pair) for *pair, reason in zip(instructions, replies, reasons, strict=True)]
     good = [form for form in forms if form is not None]
     counts = Counter(part for form in good for part in form)
@@ -202,7 +202,7 @@ def all_finite(arrays: ArrayRecord, reference: ArrayRecord) -> bool:
     return all(is_finite(values_of(array), np.dtype(reference[name].dtype)) for name, array in arrays.items())
 
 
-def _fault(instruction: Message, reply: Message, weight_key: str, least: Mapping[str, float]) -> str:
+def reply_fault(instruction: Message, reply: Message, weight_key: str, least: Mapping[str, float]) -> str:
     """Return why a reply can't be averaged, judged on its own, or an empty string."""
     if reply.has_error():
         return reason_of(reply.error)

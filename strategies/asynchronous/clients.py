@@ -8,10 +8,10 @@ from flwr.serverapp.strategy import Strategy
 
 from espalier.clients.messages.train import CONFIG, SERVER_ROUND
 
-from ..edges import StrategyEdge
+from ..edges import StrategyEdge, needed_metrics
 from ..exchange import Exchanges
 from ..outcomes import Update
-from ..screening import reason_of
+from ..screening import reply_fault
 from ..views import MemberGrid
 from .aggregation import asynchronous_round
 from .clocks import check_pace
@@ -59,13 +59,12 @@ class AsynchronousEdge(StrategyEdge):
 
         def begin(instructions: Mapping[int, tuple[Message, int]]) -> Exchanges[Mapping[int, Part]]:
             replies = yield [_numbered(message, number) for message, number in instructions.values()]
-            parts = {}
-            for (node, (_, number)), reply in zip(instructions.items(), replies, strict=True):
+            parts, needed = {}, needed_metrics(self.strategy)
+            for (node, (message, number)), reply in zip(instructions.items(), replies, strict=True):
                 taken = Taken(self._pace(self._nodes[node], number)) if self._pace else None
-                if reply.has_error():
-                    parts[node] = Part(None, reason_of(reply.error), taken)
-                else:
-                    parts[node] = Part(reply.content, "", taken)
+                # Judged as soon as it is there: until its turn it is in the run's state, and saved with it.
+                fault = reply_fault(message, reply, self.weight_key, needed)
+                parts[node] = Part(None if fault else _averaged_part(reply.content), fault, taken)
             return parts
 
         name_of = self.guard.node_name if self.guard is not None else str
@@ -82,6 +81,11 @@ class AsynchronousEdge(StrategyEdge):
         """Take back what `state_dict` returned."""
         super().load_state_dict(state["strategy"])
         self.tier.load_state_dict(state["tier"], ())
+
+
+def _averaged_part(content: RecordDict) -> RecordDict:
+    """Return what averages take of a reply: arrays and metrics."""
+    return RecordDict({name: record for name, record in content.items() if not isinstance(record, ConfigRecord)})
 
 
 def _contents(arrivals: Sequence[Arrival]) -> list[RecordDict]:

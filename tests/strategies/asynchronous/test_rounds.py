@@ -4,10 +4,12 @@ import logging
 
 import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian
 
 from espalier.sim.clock import EventClock
-from espalier.strategies import Guard, Hierarchical
+from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies import Guard, Hierarchical, ask_profiles
 from espalier.strategies.asynchronous import (
     AsynchronousEdge,
     AsynchronousHierarchical,
@@ -21,6 +23,7 @@ from espalier.strategies.asynchronous import (
     hinge,
     polynomial,
 )
+from tests.strategies.test_hostile import LIAR, telling
 from tests.strategies.toys import (
     average,
     examples_of,
@@ -28,6 +31,7 @@ from tests.strategies.toys import (
     local_step,
     to_numpy,
     to_record,
+    toy_app,
     toy_grid,
     toy_topology,
 )
@@ -382,16 +386,33 @@ def test_a_guard_judges_updates_before_they_are_weighed_by_staleness():
 
 @pytest.mark.parametrize("mode", ["leave-out", "clip"])
 def test_a_guard_judges_every_update_of_a_fast_node(mode):
-    grid = toy_grid(5, faults={0: "too large"})
-    strategy, _ = over_clients(
-        grid, FedBuff(6, constant), [1.0, 2.0, 2.0, 2.0, 2.0], evaluate_every=0, guard=Guard(mode=mode)
-    )
+    def lie(message, reply):
+        huge = {name: np.full(array.shape, 1e6) for name, array in to_numpy(reply.content["arrays"]).items()}
+        reply.content["arrays"] = to_record(huge)
+
+    grid = InProcessGrid(telling(toy_app(), lie), 5)
+    fast = toy_topology(grid, 1)["edge-0"][LIAR]
+    seconds = [2.0] * 5
+    seconds[LIAR] = 1.0
+    strategy, _ = over_clients(grid, FedBuff(6, constant), seconds, evaluate_every=0, guard=Guard(mode=mode))
     (one,) = strategy.rounds(grid, to_record(initial()), 1)
     (edge,) = one.edges.values()
-    fast = toy_topology(grid, 1)["edge-0"][0]
-    assert [f.node_id for f in edge.failures] == [fast, fast]
-    assert fast not in edge.updates[0].participants
+    assert [f.node_id for f in edge.failures] == ([fast, fast] if mode == "leave-out" else [])
+    assert (fast in edge.updates[0].participants) == (mode == "clip")
     assert np.abs(to_numpy(one.arrays)["w"]).max() < 10
+
+
+def test_a_bad_reply_fills_no_buffer_and_its_client_waits():
+    grid = toy_grid(5, faults={0: "too large"})
+    strategy, _ = over_clients(grid, FedBuff(6, constant), [1.0, 2.0, 2.0, 3.0, 3.0], evaluate_every=0)
+    (one,) = strategy.rounds(grid, to_record(initial()), 1)
+    (edge,) = one.edges.values()
+    bad, *good = toy_topology(grid, 1)["edge-0"]
+    assert [(f.node_id, f.reason) for f in edge.failures] == [(bad, "array 'w' holds NaN or Inf")]
+    assert edge.updates[0].participants == good  # six updates of four clients
+    assert one.edges["edge-0"].updates[0].weight == 2 * examples_of(1) + 2 * examples_of(2) + examples_of(
+        3
+    ) + examples_of(4)
 
 
 def test_a_guard_sees_what_an_update_does():
@@ -440,3 +461,27 @@ def test_simulated_time_needs_a_pace():
         AsynchronousEdge(FedAvg(**ANY), [1, 2], tier)
     with pytest.raises(ValueError, match="pace: a SimulatedClock does not show how long"):
         AsynchronousHierarchical(FedAvg(**ANY), lambda name, size: FedAvg(**ANY), topology, edge_rounds=1, tier=tier)
+
+
+def test_a_bad_reply_is_judged_before_it_is_kept():
+    """It waits for its turn in the state of the run, which could not be saved with it."""
+
+    def lie(message, reply):
+        strange = {
+            name: Array("float32", array.shape, "strange", b"x") for name, array in reply.content["arrays"].items()
+        }
+        reply.content["arrays"] = ArrayRecord(strange)
+        reply.content["more"] = ConfigRecord({"much": b"x" * 1000})
+
+    grid = InProcessGrid(telling(toy_app(), lie), 4)
+    liar = ask_profiles(grid)[LIAR].node_id
+    seconds = [1.0] * 4
+    seconds[LIAR] = 1.5  # it has replied, and is taken in the second round
+    strategy, tier = over_clients(grid, FedBuff(3, constant), seconds, evaluate_every=0)
+    rounds = strategy.rounds(grid, to_record(initial()), 2)
+    next(rounds)
+    kept = {flight["node"]: flight for flight in tier.state_dict({})["flights"]}
+    assert kept[LIAR]["content"] is None
+    assert "strange" in kept[LIAR]["fault"]
+    (failure,) = next(rounds).edges["edge-0"].updates[0].failures
+    assert (failure.node_id, failure.reason) == (liar, kept[LIAR]["fault"])
