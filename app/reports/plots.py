@@ -33,29 +33,40 @@ def draw_plots(folder: Path, title: str, lines: Sequence[Line]) -> list[Path]:
     Returns
     -------
     list[Path]
-        ``rounds.png`` (accuracy and loss over rounds), ``clients.png`` (accuracy per client), ``bytes.png`` (in split
-        training beside what the closed form gives), and where there are such figures ``top-m.png`` (top-M accuracy over
-        M) and ``personalised.png`` (each client with the global head and with its own).
+        ``rounds.png`` (accuracy, or what else models are judged by, and loss over rounds), ``clients.png`` (accuracy
+        per client), ``bytes.png`` (in split training beside what the closed form gives), and where there are such
+        figures ``top-m.png`` (top-M accuracy over M) and ``personalised.png`` (each client with the global head and
+        with its own).
     """
     rounds = [line for line in lines if line["scope"] == "global"]
     evaluated = [line for line in rounds if "clients" in line]
     paths = []
     if evaluated:
-        every = figure_names(evaluated[-1].get("test"))
-        names = [name for name in every if any(line[name]["mean"] is not None for line in evaluated)]
-        names = names or every[:1]  # a ranking has no loss
+        names = drawn_figures(evaluated)
         drawn, width = (evaluated, names), 4.5 * len(names)
         paths.append(save_plot(folder / "rounds.png", title, _draw_rounds, drawn, width=width, columns=len(names)))
-        bars = (evaluated[-1]["clients"], every[0])
+        bars = (evaluated[-1]["clients"], names[0])
         paths.append(save_plot(folder / "clients.png", title, _draw_clients, bars, width=9.0))
         if tops := top_m(evaluated[-1]["clients"]):
             paths.append(save_plot(folder / "top-m.png", title, _draw_top_m, tops, width=4.8))
     personalised = [line for line in lines if line["scope"] == "personalised" and line["clients"]]
     if evaluated and personalised:
-        both = (evaluated[-1]["clients"], personalised[-1]["clients"])
-        paths.append(save_plot(folder / "personalised.png", title, _draw_personalised, both, width=9.0, columns=2))
+        names = list(
+            dict.fromkeys(drawn_figures(evaluated)[i] for i in (0, -1))
+        )  # the one that counts most, and the loss
+        three, width = (evaluated[-1]["clients"], personalised[-1]["clients"], names), 4.5 * len(names)
+        paths.append(
+            save_plot(folder / "personalised.png", title, _draw_personalised, three, width=width, columns=len(names))
+        )
     paths.append(save_plot(folder / "bytes.png", title, _draw_bytes, lines, width=6.5))
     return paths
+
+
+def drawn_figures(evaluated: Sequence[Line]) -> list[str]:
+    """Return the figures of evaluated rounds that can be drawn: first what models are judged by, the loss last."""
+    every = figure_names(evaluated[-1].get("test"))
+    names = [name for name in every if any(line[name]["mean"] is not None for line in evaluated)]
+    return names or every[:1]  # a ranking has no loss
 
 
 def save_plot(
@@ -113,11 +124,12 @@ def _draw_top_m(axes: Sequence[Axes], tops: dict[str, Line]) -> None:
     ax.legend(frameon=False, fontsize=8, loc="lower right")
 
 
-def _draw_personalised(axes: Sequence[Axes], both: tuple[dict[str, Line], dict[str, Line]]) -> None:
-    clients = sorted(set(both[0]) & set(both[1]), key=int)
+def _draw_personalised(axes: Sequence[Axes], drawn: tuple[dict[str, Line], dict[str, Line], Sequence[str]]) -> None:
+    ours, heads, names = drawn
+    clients = sorted(set(ours) & set(heads), key=int)
     positions = range(len(clients))
-    for ax, key in zip(axes, ("accuracy", "loss"), strict=True):
-        for shift, metrics, color, name in ((-0.2, both[0], BLUE, "global"), (0.2, both[1], ORANGE, "fine-tuned head")):
+    for ax, key in zip(axes, names, strict=True):
+        for shift, metrics, color, name in ((-0.2, ours, BLUE, "global"), (0.2, heads, ORANGE, "fine-tuned head")):
             values = [number(metrics[i][key]) for i in clients]
             label = f"{name}, mean {sum(values) / len(values):.3f}"
             ax.bar([x + shift for x in positions], values, color=color, width=0.4, label=label)

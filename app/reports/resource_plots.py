@@ -13,7 +13,7 @@ from matplotlib.collections import PatchCollection
 from matplotlib.patches import Circle
 from matplotlib.ticker import MaxNLocator
 
-from espalier.app.reports.plots import BLUE, GREY, ORANGE, PALETTE, Line, number, save_plot
+from espalier.app.reports.plots import BLUE, GREY, ORANGE, PALETTE, Line, drawn_figures, number, save_plot
 from espalier.app.reports.resources import (
     ClientTotals,
     cdf,
@@ -22,6 +22,7 @@ from espalier.app.reports.resources import (
     joules_of_client_rounds,
     joules_of_clients,
 )
+from espalier.clients.messages.train import ACCURACY
 
 MAX_LABELS = 100  # clients that can be told apart in a plot
 LOG_FROM = 100  # ratio of the largest to the smallest figure from which an axis is logarithmic
@@ -44,10 +45,10 @@ def draw_resource_plots(folder: Path, title: str, lines: Sequence[Line], world: 
     Returns
     -------
     list[Path]
-        ``costs.png`` (accuracy over rounds, simulated seconds and joules) and, for a known world, ``positions.png``
-        (the clients' places, where they have any, and how often they were selected), ``selections.png`` (how often they
-        could take part at full power and by the solver, and were selected) and ``energy.png`` (distributions of the
-        joules, and the joules so far over rounds). None for a run without plans.
+        ``costs.png`` (accuracy, or what else models are judged by, over rounds, simulated seconds and joules) and, for
+        a known world, ``positions.png`` (the clients' places, where they have any, and how often they were selected),
+        ``selections.png`` (how often they could take part at full power and by the solver, and were selected) and
+        ``energy.png`` (distributions of the joules, and the joules so far over rounds). None for a run without plans.
     """
     rounds = [line for line in lines if line["scope"] == "global" and "energy_joules" in line]
     evaluated = [line for line in rounds if "clients" in line]
@@ -70,7 +71,7 @@ def draw_resource_plots(folder: Path, title: str, lines: Sequence[Line], world: 
 
 
 def _costs_of(evaluated: Sequence[Line]) -> dict[str, list[float]]:
-    """Return what accuracy is drawn over: without a simulated clock the joules are not metered, but planned."""
+    """Return what figures are drawn over: without a simulated clock the joules are not metered, but planned."""
     rounds, joules = ([line["round"] for line in evaluated], [line["energy_joules"]["so_far"] for line in evaluated])
     if any("simulated_seconds" not in line for line in evaluated):
         return {"global round": rounds, "planned joules of all clients": joules}
@@ -80,13 +81,14 @@ def _costs_of(evaluated: Sequence[Line]) -> dict[str, list[float]]:
 
 def _draw_costs(axes: Sequence[Axes], costs: tuple[Sequence[Line], Mapping[str, Sequence[float]]]) -> None:
     evaluated, along = costs
-    mean, low, high = ([number(line["accuracy"][part]) for line in evaluated] for part in ("mean", "min", "max"))
-    for ax, (name, values) in zip(axes, along.items(), strict=True):
+    name = drawn_figures(evaluated)[0]
+    mean, low, high = ([number(line[name][part]) for line in evaluated] for part in ("mean", "min", "max"))
+    for ax, (cost, values) in zip(axes, along.items(), strict=True):
         ax.fill_between(values, low, high, color=BLUE, alpha=0.15, lw=0, label="clients, min to max")
         ax.plot(values, mean, color=BLUE, marker="o", ms=3, label="clients, mean")
-        ax.set(xlabel=name, ylim=(0, 1))
-        ax.xaxis.set_major_locator(MaxNLocator(5, integer=name == "global round"))
-    axes[0].set_ylabel("test accuracy")
+        ax.set(xlabel=cost, ylim=(0, 1) if name == ACCURACY else None)
+        ax.xaxis.set_major_locator(MaxNLocator(5, integer=cost == "global round"))
+    axes[0].set_ylabel(f"test {name}")
     axes[0].legend(frameon=False, fontsize=8)
 
 

@@ -7,6 +7,8 @@ from espalier.app.command_line import main
 from espalier.app.config.parse import parse_config
 from espalier.app.errors import UserError
 from espalier.app.reports.final import report_again
+from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.plots import draw_plots
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.node import Node
 from tests.app.own_tasks import Steered
@@ -204,6 +206,24 @@ def test_its_metrics_are_reported_of_fine_tuned_heads_too(tmp_path):
     there = run_app(tmp_path / "heads-there", tail_layer=2, **SMALL | settings)
     for client, figures in lines(there, "personalised")[0]["clients"].items():
         assert figures["confidence"] == pytest.approx(line["clients"][client]["confidence"], rel=1e-6)
+
+
+def test_all_is_drawn_of_a_task_whose_labels_are_no_classes(tmp_path):
+    settings = {"task": own("Values"), "selected_per_edge": 1, "report_plots": True, **SMALL}
+    folder = run_app(tmp_path / "planned", algorithm="h-fedavg", selection="resource-aware", **settings)
+    assert list(summary(folder)["global"]) == ["loss"]
+    assert {"rounds.png", "clients.png", "costs.png", "energy.png"} <= {path.name for path in folder.glob("*.png")}
+
+
+def test_heads_are_drawn_without_an_accuracy(tmp_path):
+    folder = run_app(tmp_path / "heads", task=own("Points"), algorithm="phsfl", **SMALL)
+    every = ResultsFolder(folder).read_metrics()
+    for line in every:
+        line.pop("accuracy", None)
+        line.get("test", {}).pop("accuracy", None)
+        for figures in line.get("clients", {}).values():
+            figures.pop("accuracy")
+    assert tmp_path / "personalised.png" in draw_plots(tmp_path, "no accuracy", every)
 
 
 def test_plans_are_made_for_it(tmp_path):
