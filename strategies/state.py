@@ -93,7 +93,9 @@ def _restore(strategy: Strategy, state: Mapping[str, Any], built: Mapping[str, A
         delattr(strategy, name)
     for name, saved in state.items():
         current = getattr(strategy, name, None)
-        if isinstance(current, Strategy):
+        if isinstance(current, Strategy) and hasattr(current, "load_state_dict"):
+            current.load_state_dict(saved)
+        elif isinstance(current, Strategy):
             _restore(current, saved, built.get(name, {}))
         elif isinstance(current, np.random.Generator):
             current.bit_generator.state = saved

@@ -28,7 +28,7 @@ from espalier.app.tiers.wire import (
 from espalier.clients.messages.edge import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
 from espalier.strategies import EdgeOutcome, Evaluation, Hierarchical, Profile, Round
 from espalier.strategies.edges import innermost
-from espalier.strategies.exchange import Exchanges, converse
+from espalier.strategies.exchange import Conversations, Exchanges
 from espalier.strategies.split import FineTuning, Personalised, SplitEdge
 from espalier.strategies.views import MemberGrid
 
@@ -92,6 +92,7 @@ class EdgeRun:
         self._world = world
         self._state = state
         self._timeout_seconds = timeout_seconds
+        self._conversations = self._new_conversations()
         self._folder: ResultsFolder | None = None
         self._round = 0  # the last one asked for, to report
         self._client_of = {profile.node_id: profile.partition_id for profile in profiles}
@@ -179,12 +180,19 @@ class EdgeRun:
         return heads_to_wire(result, self._client_of) | self._rest(counts)
 
     def _converse(self, conversation: Exchanges[Any]) -> Any:
-        return converse(
+        """Run a conversation; what it does not wait for, such as late results, goes on in the next request's."""
+        try:
+            return self._conversations.run({self.name: conversation})[self.name]
+        except BaseException:
+            self._conversations = self._new_conversations()  # nothing of it goes on
+            raise
+
+    def _new_conversations(self) -> Conversations:
+        return Conversations(
             self._grid,
-            {self.name: conversation},
             timeout_seconds=self._timeout_seconds,
             on_message=lambda *what: self._meter.on_message("edge", *what),
-        )[self.name]
+        )
 
     def _load_state(self, state: dict[str, Any]) -> None:
         """Take the state that came with a request; what a request that failed has counted is none of this one's."""

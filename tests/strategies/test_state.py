@@ -112,3 +112,33 @@ def test_a_state_of_other_settings_is_refused_and_one_of_a_users_own_is_not():
     own = Holding(0.1)
     restore_strategy_state(own, strategy_state(own) | {"held": 0.2, "min_train_nodes": 3}, built_attributes(own))
     assert (own.held, own.min_train_nodes) == (0.2, 3)
+
+
+class Wrapping(FedAvg):
+    def __init__(self, strategy):
+        super().__init__()
+        self.strategy = strategy
+
+
+class SavesItself(FedAvg):
+    """Has a state that is none of its attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = {3}
+
+    def state_dict(self):
+        return {"seen so far": sorted(self.seen)}
+
+    def load_state_dict(self, state):
+        self.seen = set(state["seen so far"])
+
+
+def test_a_strategy_inside_of_another_is_asked_for_its_own_state_and_gets_it_back():
+    used = Wrapping(SavesItself())
+    used.strategy.seen |= {5}
+    new = Wrapping(SavesItself())
+    built = built_attributes(new)
+    restore_strategy_state(new, strategy_state(used), built)
+    assert new.strategy.seen == {3, 5}
+    assert vars(new.strategy).keys() == vars(SavesItself()).keys()

@@ -7,13 +7,17 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from espalier.app.assembly import planned_world
 from espalier.app.checkpoint import from_bytes, to_bytes
 from espalier.app.errors import UserError
+from espalier.app.reports.bytes import ByteMeter
 from espalier.app.tasks.build import build_task
 from espalier.app.tiers.edge_host import EdgeRun
 from espalier.app.tiers.states import OwnState
 from espalier.clients.messages.edge import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE
-from espalier.strategies import Profile
+from espalier.strategies import Profile, ask_profiles
 from tests.app.assembling import config_of, federation_of
 from tests.app.tiers.hosts import SMALL, EdgeHost, edge_hosts
+from tests.strategies.asynchronous.test_wall_clock import Delayed
+from tests.strategies.test_deadline import federation
+from tests.strategies.toys import initial, to_record
 
 PLANNED = SMALL | {
     "algorithm": "rawhfl",
@@ -125,3 +129,22 @@ def test_devices_that_leave_and_come_back_are_logged(short_path, caplog):
         edge.look_who_is_connected()
     texts = [record.getMessage() for record in caplog.records]
     assert texts.count("client 1 of edge-0 left") == texts.count("client 1 of edge-0 is back") == 1
+
+
+def test_a_late_result_tells_its_time_in_a_later_request():
+    grid = Delayed(4)
+    strategy, resources, nodes = federation(grid, 5.0)
+    own = OwnState(strategy.edges["edge-0"], None)
+    meter = ByteMeter({"edge": "edge"})
+    edge = EdgeRun("edge-0", {}, grid, ask_profiles(grid), strategy, meter, None, own, timeout_seconds=None)
+    state = from_bytes(edge.answer(QUERY_EDGE, to_bytes({})))["state"]
+    grid.delays = {nodes[1]: 12.0}
+    for number in range(1, 13):
+        request = {"round": number, "arrays": to_record(initial()), "config": ConfigRecord(), "state": state}
+        answer = from_bytes(edge.answer(TRAIN_EDGE, to_bytes(request)))
+        state, grid.delays = answer["state"], {}
+        assert [client for client, _ in answer["rounds"][0]["failures"]] == ([1] if number == 1 else [])
+    assert resources.lates == [{nodes[1]}, *[set()] * 11]
+    times = {number: seconds for number, node_id, seconds in resources.took if node_id == nodes[1]}
+    assert sorted(times) == list(range(1, 13))
+    assert 12.0 <= times[1] <= 14.0
