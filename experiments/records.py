@@ -21,10 +21,19 @@ def read_rows(path: Path, columns: Mapping[str, type]) -> list[dict[str, Any]]:
         return []
     with path.open(newline="", encoding="utf-8") as file:
         try:
-            return [{name: columns[name](text) for name, text in row.items()} for row in csv.DictReader(file)]
+            rows = csv.DictReader(file)
+            if set(rows.fieldnames or ()) != set(columns):
+                raise ValueError("other columns")
+            return [{name: _value(columns[name], text) for name, text in row.items()} for row in rows]
         except (KeyError, TypeError, ValueError, csv.Error):
             allowed = f"a CSV file with the columns {', '.join(columns)}, as the script writes it"
             raise UserError(f"{path}: is damaged, or of another kind; allowed is {allowed}") from None
+
+
+def _value(kind: type, text: str | None) -> Any:
+    if text is None:
+        raise ValueError("a line was cut off")
+    return kind(text)
 
 
 def run_script(main: Callable[[], int | None]) -> NoReturn:
@@ -41,7 +50,10 @@ def append_rows(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, 
     """Append rows to a CSV file, which is begun if it is not there, and its folder too."""
     path.parent.mkdir(parents=True, exist_ok=True)
     begins = not path.exists()
+    goes_on_in_a_line = not begins and not path.read_bytes().endswith(b"\n")
     with path.open("a", newline="", encoding="utf-8") as file:
+        if goes_on_in_a_line:
+            file.write("\n")
         writer = csv.DictWriter(file, list(columns), lineterminator="\n")
         if begins:
             writer.writeheader()

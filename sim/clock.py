@@ -179,8 +179,15 @@ def read_client_seconds(path: Path, num: int) -> ClientSeconds:
     OSError
         If it can't be read.
     """
+    try:
+        return _client_seconds(path, num)
+    except csv.Error as error:
+        raise ValueError(str(error)) from None
+
+
+def _client_seconds(path: Path, num: int) -> ClientSeconds:
     seconds: list[list[float]] = [[] for _ in range(num)]
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:
         rows = csv.DictReader(file)
         if missing := [column for column in TRACE_COLUMNS if column not in (rows.fieldnames or ())]:
             raise ValueError(f"no column {missing[0]!r}: needed are {', '.join(TRACE_COLUMNS)}")

@@ -35,11 +35,29 @@ def test_what_is_interrupted_leaves_the_file_of_before(tmp_path):
     assert read_rows(path, COLUMNS) == [A, B]
 
 
-@pytest.mark.parametrize("text", ["a,b\n1,2\n", "row,seed,accuracy\nV1,x,0.5\n", "row,seed,accuracy\nV1,1\n", "\xff\n"])
+OTHERS = [
+    *("a,b\n1,2\n", "row,seed\nV1,1\n", "\xff\n"),
+    *(
+        "row,seed,accuracy\nV1,x,0.5\n",
+        "row,seed,accuracy\nV1,1\n",
+        "seed,accuracy,row\n1,0.5\n",
+        "seed,accuracy,row\n1,0.5,V1,2\n",
+    ),
+]
+
+
+@pytest.mark.parametrize("text", OTHERS)
 def test_another_kind_of_file_is_named(tmp_path, text):
     (tmp_path / "runs.csv").write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match=r"runs.csv: is damaged, or of another kind; .* row, seed, accuracy"):
         read_rows(tmp_path / "runs.csv", COLUMNS)
+
+
+def test_a_line_without_an_end_is_not_gone_on_with(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("row,seed,accuracy\nV1,2,0.5")
+    append_rows(path, COLUMNS, [A])
+    assert read_rows(path, COLUMNS) == [{"row": "V1", "seed": 2, "accuracy": 0.5}, A]
 
 
 @pytest.mark.parametrize(

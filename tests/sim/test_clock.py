@@ -86,7 +86,7 @@ def test_speeds_are_lognormal_and_follow_the_seed():
 
 def test_a_trace_is_read_and_repeats(tmp_path):
     path = tmp_path / "trace.csv"
-    path.write_text("client,seconds\n1,7\n0,2.5\n0,3\n")
+    path.write_text("\ufeffclient,seconds\n1,7\n0,2.5\n0,3\n", encoding="utf-8")  # as spreadsheets write it
     trace = read_client_seconds(path, 2)
     assert [trace.of(0, number) for number in (1, 2, 3)] == [2.5, 3.0, 2.5]
     assert trace.of(1, 5) == 7.0
@@ -101,6 +101,7 @@ def test_a_trace_is_read_and_repeats(tmp_path):
         ("client,seconds\n0,inf\n1,1\n", "line 2: client 0, inf s"),
         ("client,seconds\n0,soon\n1,1\n", "line 2: client is an integer"),
         ("client,seconds\n0\n", "line 2: client is an integer"),
+        ("client,seconds\n0," + 200_000 * "1", "field larger than field limit"),
     ],
 )
 def test_a_bad_trace_is_said_in_a_line(tmp_path, text, fault):

@@ -5,9 +5,9 @@ import sys
 import pytest
 
 from espalier.app.command_line import main
-from tests.app.runs import lines, run_app
+from tests.app.runs import lines, run_app, same_weights
 
-MODULE = """
+MODULE = r"""
 class Keeper:
     def __init__(self, name="none"):
         self.name, self.seen = name, []
@@ -15,6 +15,12 @@ class Keeper:
 
     def round_over(self, number, line):
         self.seen.append((number, line))
+
+class Failing(Keeper):
+    def round_over(self, number, line):
+        super().round_over(number, line)
+        if number < 3:
+            raise ConnectionError("no\nroute")
 
 KEPT = []
 number = 3
@@ -37,6 +43,18 @@ def test_it_gets_what_metrics_jsonl_gets(tmp_path, own_tracker):
     assert keeper.name == "mine"
     assert [number for number, _ in keeper.seen] == [1, 2]
     assert [line["accuracy"] for _, line in keeper.seen] == [line["accuracy"] for line in lines(folder, "global")]
+
+
+def test_one_that_fails_ends_no_run_and_gets_the_next_round(tmp_path, own_tracker, caplog):
+    settings = {"num_clients": 2, "batches_per_epoch": 1, "global_rounds": 3}
+    folder = run_app(tmp_path / "run", report_tracker="own_tracker:Failing", **settings)
+    (keeper,) = sys.modules["own_tracker"].KEPT
+    assert [number for number, _ in keeper.seen] == [1, 2, 3]
+    assert same_weights(folder, run_app(tmp_path / "without", **settings))
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said == [
+        "report.tracker = 'own_tracker:Failing' failed in round 1, the run goes on: ConnectionError: no route"
+    ]
 
 
 @pytest.mark.parametrize(
