@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
+from espalier.app.errors import bad_value
 from espalier.app.reports.plots import PALETTE, save_plot
 from experiments.records import run_script
 
@@ -68,20 +69,23 @@ class Result(NamedTuple):
 
 
 def read_record(record: Path) -> dict[Run, Result]:
-    """Return the finished runs."""
+    """Return the finished runs; UserError for a file that has none of their lines."""
     if not record.exists():
         return {}
     with record.open(encoding="utf-8", newline="") as file:
-        return {
-            Run(int(line["table"]), line["row"], int(line["seed"])): Result(
-                float(line["accuracy"]),
-                _number(line["joules"]),
-                _number(line.get("over_clients")),
-                line.get("commit") or "",
-                line.get("machine") or "",
-            )
-            for line in csv.DictReader(file)
-        }
+        try:
+            return {
+                Run(int(line["table"]), line["row"], int(line["seed"])): Result(
+                    float(line["accuracy"]),
+                    _number(line["joules"]),
+                    _number(line.get("over_clients")),
+                    line.get("commit") or "",
+                    line.get("machine") or "",
+                )
+                for line in csv.DictReader(file)
+            }
+        except (KeyError, TypeError, ValueError, csv.Error):
+            raise bad_value("--record", str(record), "a CSV file as this script writes it, or a new one") from None
 
 
 def _number(text: str | None) -> float | None:

@@ -11,8 +11,8 @@ updates and activations were.
 import logging
 import re
 import sys
-from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -313,14 +313,26 @@ def listed(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
+def some_of(names: Iterable[str]) -> Callable[[str], list[str]]:
+    """Return the function that takes a list of these names apart, and refuses others."""
+    allowed = list(names)
+
+    def parse(text: str) -> list[str]:
+        if unknown := [name for name in listed(text) if name not in allowed]:
+            raise ArgumentTypeError(f"{unknown[0]!r}: allowed are {', '.join(allowed)}")
+        return listed(text)
+
+    return parse
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the experiment and return the exit code."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--seeds", type=lambda text: list(map(int, listed(text))), default=SEEDS)
-    parser.add_argument("--algorithms", type=listed, default=ALGORITHMS)
-    parser.add_argument("--defences", type=listed, default=tuple(DEFENCES))
-    parser.add_argument("--most-liars", type=int, default=2)
+    parser.add_argument("--algorithms", type=some_of(ALGORITHMS), default=ALGORITHMS)
+    parser.add_argument("--defences", type=some_of(DEFENCES), default=tuple(DEFENCES))
+    parser.add_argument("--most-liars", type=int, choices=range(len(LIARS)), default=len(LIARS) - 1)
     parser.add_argument("--honest", action="store_true")
     given = parser.parse_args(arguments)
     quiet_flower()

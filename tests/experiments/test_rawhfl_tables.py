@@ -8,6 +8,7 @@ from statistics import fmean, pstdev
 
 import pytest
 
+from espalier.app.errors import UserError
 from espalier.app.sweeps.grid import planned_runs, read_sweep
 from experiments import rawhfl_tables
 from experiments.rawhfl_tables import PAPER, Result, Run, main, read_record, spread, write_record
@@ -43,6 +44,12 @@ def test_what_is_recorded_is_read_back(tmp_path):
     finished = {A: Result(0.7, 8.25, 0.01, "c", "m"), CENTRAL: Result(0.6999, None)}
     write_record(record, finished)
     assert read_record(record) == finished
+
+
+def test_a_file_that_is_no_record_is_named(tmp_path):
+    (tmp_path / "other.csv").write_text("row,seed\nx,0\n")
+    with pytest.raises(UserError, match=r"--record = '.*other.csv': allowed is a CSV file as this script writes it"):
+        read_record(tmp_path / "other.csv")
 
 
 def test_the_runs_of_sweeps_are_printed_beside_the_paper(tmp_path, monkeypatch, capsys):

@@ -77,6 +77,16 @@ def test_a_run_that_has_a_row_is_not_made_again(tmp_path, monkeypatch, capsys):
     assert "| h-fedavg | scaled | 0.000 (0.000) | 0.000 (0.000) | 1 |" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "given", [("--defences", "FedMedian,foo"), ("--algorithms", "fedavg"), ("--most-liars", "3"), ("--seeds", "x")]
+)
+def test_what_there_is_not_is_named_before_any_run(given, capsys):
+    with pytest.raises(SystemExit) as ended:
+        robustness.main(given)
+    assert ended.value.code == 2
+    assert f"error: argument {given[0]}: " in capsys.readouterr().err
+
+
 def test_honest_runs_tell_how_far_they_went_beyond_the_median():
     small = {"algorithm": "sfl-v2", "global-rounds": 1, "edge-rounds": 1, "batches-per-epoch": 2}
     ratios = robustness.honest_ratios(small)
