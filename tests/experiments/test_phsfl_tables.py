@@ -152,11 +152,34 @@ def test_what_the_page_says_of_dir_05_follows_from_the_record():
     assert f"HSFL has {model:.4f} there, which is {model - centralised[5]:.4f} above it" in page
     models = [line for line in at_the_end(lines) if line.steps == 0 and line.algorithm != "centralised"]
     below = sorted(PAPER[line.alpha, line.algorithm, False][0] - line.accuracy for line in models)
-    assert f"All four global models are {below[0]:.4f} to {below[-1]:.4f} below the paper's" in page
+    assert f"all four global models are {below[0]:.4f} to {below[-1]:.4f} below the paper's" in page
     assert len(below) == 4
     assert all(line.accuracy < centralised[5] for line in models if line.alpha == 0.1)
     assert min(epoch for epoch, accuracy in centralised.items() if accuracy > 0.7049) == 13
     assert "the paper 0.7049, which centralised SGD passes in epoch 13" in page
+
+
+def test_what_the_page_says_of_larger_steps_at_dir_05_follows_from_the_record():
+    record = at_the_end(read_lines(Line, ROOT / "docs/phsfl-runs.csv"))
+    page = " ".join((ROOT / "docs/phsfl.md").read_text(encoding="utf-8").split())
+
+    def found(learning_rate, steps, rate):
+        setting = ("phsfl", 0.5, learning_rate, steps, rate)
+        (line,) = [x for x in record if (x.algorithm, x.alpha, x.learning_rate, x.steps, x.rate) == setting]
+        return line
+
+    model, published = found(0.032, 0, 0.0), PAPER[0.5, "phsfl", False][0]
+    assert f"The global model has {model.accuracy:.4f} and a loss of {model.loss:.4f} (paper: {published}" in page
+    assert f"which is {published - model.accuracy:.4f} below the paper's accuracy" in page
+    assert f"At 0.01 it was {published - found(0.01, 0, 0.0).accuracy:.4f} below" in page
+    published = round(PAPER[0.5, "phsfl", True][0], 4)
+    slow, best = (found(0.032, 10, rate).accuracy for rate in (0.001, 0.003))
+    assert f"heads have {slow:.4f} at a fine-tuning rate of 0.001 and {best:.4f} at 0.003" in page
+    assert f"{published - slow:.4f} below the paper's {published} and {best - published:.4f} above it" in page
+    assert f"they had {found(0.01, 10, 0.001).accuracy:.4f} and {found(0.01, 10, 0.003).accuracy:.4f}" in page
+    assert f"personalised models {best:.4f}, where the paper has {published}" in page
+    assert best == max(x.accuracy for x in record if x[:3] == ("phsfl", 0.5, 0.032) and x.steps == 10)
+    assert [x for x in record if x[:3] == ("hsfl", 0.5, 0.032)] == []
 
 
 def test_what_the_page_says_of_larger_steps_follows_from_the_record():
