@@ -71,5 +71,8 @@ def parse_object(text: str) -> tuple[str, str, tuple[tuple[str, Any], ...]]:
 
 
 def error_line(error: Exception) -> str:
-    """Return kind and text of an error in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    """Return kind and text of an error in one line; its kind alone where it has no text that can be had."""
+    try:
+        return " ".join(f"{type(error).__name__}: {error}".split())
+    except Exception:  # of a class of the user's
+        return type(error).__name__

@@ -17,17 +17,23 @@ def read_rows(path: Path, columns: Mapping[str, type]) -> list[dict[str, Any]]:
     UserError
         If it has other columns or values.
     """
-    if not path.exists():
+    if _begins(path):
         return []
     with path.open(newline="", encoding="utf-8") as file:
         try:
+            if not path.read_bytes().endswith(b"\n"):
+                raise ValueError("its last line was cut off")
             rows = csv.DictReader(file)
-            if set(rows.fieldnames or ()) != set(columns):
+            if sorted(rows.fieldnames or ()) != sorted(columns):
                 raise ValueError("other columns")
             return [{name: _value(columns[name], text) for name, text in row.items()} for row in rows]
         except (KeyError, TypeError, ValueError, csv.Error):
             allowed = f"a CSV file with the columns {', '.join(columns)}, as the script writes it"
             raise UserError(f"{path}: is damaged, or of another kind; allowed is {allowed}") from None
+
+
+def _begins(path: Path) -> bool:
+    return not path.exists() or path.stat().st_size == 0
 
 
 def _value(kind: type, text: str | None) -> Any:
@@ -49,11 +55,8 @@ def run_script(main: Callable[[], int | None]) -> NoReturn:
 def append_rows(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Append rows to a CSV file, which is begun if it is not there, and its folder too."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    begins = not path.exists()
-    goes_on_in_a_line = not begins and not path.read_bytes().endswith(b"\n")
+    begins = _begins(path)
     with path.open("a", newline="", encoding="utf-8") as file:
-        if goes_on_in_a_line:
-            file.write("\n")
         writer = csv.DictWriter(file, list(columns), lineterminator="\n")
         if begins:
             writer.writeheader()

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
-from statistics import median, median_high, median_low
+from statistics import median, median_high
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -28,7 +28,8 @@ INWARD_SHARE_OF_FEW: Final = 0.5
 ERASED_SHARE: Final = 0.5
 GUARD_STATE: Final = "espalier.guard"  # in an edge's state; no attribute of a strategy can have this name
 FEW = 3  # fewer replies than these have no majority
-ROUNDS_KEPT = 8
+KEPT = 8  # nodes, and lengths of each
+ROUNDED: Final = 1.0 + 1e-6
 WIDER: Final = 10.0  # so many times as long as what was usual may be usual where that no longer is
 
 
@@ -55,17 +56,18 @@ class Guard:
 class Lengths:
     """The lengths that are usual at an edge: of this round's replies, or of those that were accepted before.
 
-    Of three replies or more, the median is that of an honest one, if most are. Where a round has fewer, it is that of
-    the last rounds. That does not hold for ever: where the replies of three nodes, or of all that were ever accepted,
-    are refused and none is accepted between them, ten times as much is usual until one is. One node among others gains
-    nothing by trying again.
+    Of three replies or more, the median is that of an honest one, if most are. Where a round has fewer, it is the
+    median over the last nodes of what each of them sent before: a node has one vote, however often it replies. That
+    does not hold for ever: where a round leaves nobody, and more than half of the edge's nodes have been refused, ten
+    times as much is usual, until one of them is accepted, from whom on what was usual is forgotten. A node among others
+    gains nothing by trying again.
     """
 
     def __init__(self) -> None:
-        self._medians: list[float] = []
-        self._median = 0.0  # of these; asked for at every mini-batch
-        self._accepted: set[str] = set()  # ever
-        self._refused: set[str] = set()  # since one was accepted
+        self._kept: dict[str, list[float]] = {}  # lengths that were accepted, by node, the last one last
+        self._usual = 0.0  # by these; asked for at every mini-batch
+        self._refused: set[str] = set()  # since they were accepted, and since it is wider
+        self._waiting: set[str] = set()  # refused before it became wider
         self._wider = 1.0
 
     def usual(self, lengths: Sequence[float], otherwise: float = 0.0) -> float:
@@ -81,51 +83,51 @@ class Lengths:
         """
         if len(lengths) >= FEW and (middle := median_high(lengths)) > 0:
             return middle
-        if self._median > 0:
-            return self._wider * self._median
+        if self._usual > 0:
+            return self._wider * self._usual
         if otherwise > 0 and lengths:
             return max(self._wider * otherwise, min(lengths) if len(lengths) > 1 else 0.0)
         return math.inf
 
-    def note(self, accepted: Mapping[str, float], refused: Collection[str]) -> None:
-        """Remember who was accepted in a round, with what length, and who was not."""
-        if accepted:
-            self._accepted |= accepted.keys()
-            self._refused = set()
-            if 0 < (middle := median_low(accepted.values())) < math.inf:
-                before = self._medians if self._wider == 1 else []
-                self._remember([*before, middle][-ROUNDS_KEPT:])
-                self._wider = 1.0
-            return
-        self._refused |= set(refused)
-        if len(self._refused) >= FEW or self._accepted <= self._refused:
+    def note(self, accepted: Mapping[str, float], refused: Collection[str], num_nodes: int) -> None:
+        """Remember who was accepted in a round, with what length, and who was refused, of so many nodes at the edge."""
+        if self._waiting & accepted.keys():
+            self._kept, self._waiting, self._wider = {}, set(), 1.0
+        for node, length in sorted(accepted.items()):  # in no order of arrival
+            if 0 < length < math.inf:
+                self._kept[node] = [*self._kept.pop(node, []), length][-KEPT:]
+        self._remember(list(self._kept.items())[-KEPT:])
+        self._refused = (self._refused - accepted.keys()) | set(refused)
+        if not accepted and 2 * len(self._refused) > max(num_nodes, len(refused)):
             self._wider *= WIDER
+            self._waiting |= self._refused
             self._refused = set()
 
     @property
     def are_known(self) -> bool:
         """Whether there were rounds before."""
-        return bool(self._medians)
+        return bool(self._kept)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
         return {
-            "medians": self._medians,
-            "wider": self._wider,
-            "accepted": sorted(self._accepted),
+            "kept": [(node, list(lengths)) for node, lengths in self._kept.items()],
             "refused": sorted(self._refused),
+            "waiting": sorted(self._waiting),
+            "wider": self._wider,
         }
 
     def load_state_dict(self, state: Mapping[str, Any] | Sequence[float]) -> None:
-        """Take back what `state_dict` returned; earlier editions had the medians alone."""
-        own: Mapping[str, Any] = state if isinstance(state, Mapping) else {"medians": state}
-        self._remember(list(own["medians"]))
-        self._wider = own.get("wider", 1.0)
-        self._accepted, self._refused = set(own.get("accepted", ())), set(own.get("refused", ()))
+        """Take back what `state_dict` returned; earlier editions had one length for each of the last rounds."""
+        if not isinstance(state, Mapping):
+            state = {"kept": [(f"round {i}", [length]) for i, length in enumerate(state)]}
+        self._remember(state["kept"])
+        self._refused, self._waiting = set(state.get("refused", ())), set(state.get("waiting", ()))
+        self._wider = state.get("wider", 1.0)
 
-    def _remember(self, medians: list[float]) -> None:
-        self._medians = medians
-        self._median = median(medians) if medians else 0.0
+    def _remember(self, kept: Sequence[tuple[str, Sequence[float]]]) -> None:
+        self._kept = {node: list(lengths) for node, lengths in kept}
+        self._usual = median(map(median, self._kept.values())) if self._kept else 0.0
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,11 @@ class UpdateGuard:
         self.node_name = node_name
         self.activations = ActivationGuard(guard, node_name)
         self._lengths = Lengths()
+        self._num_nodes = 1
+
+    def count_nodes(self, num_nodes: int) -> None:
+        """Take note of how many nodes the edge has, those that take no part in a round included."""
+        self._num_nodes = self.activations.num_nodes = num_nodes
 
     def judge(self, models: Mapping[int, tuple[Arrays, Arrays]], rate: float | None = None) -> dict[int, Verdict]:
         """Return what is wrong with the models of a round, by node id; nothing for those that are good.
@@ -175,18 +182,18 @@ class UpdateGuard:
         for node_id, (length, inward) in found.items():
             if inward < ERASED_SHARE * sizes[id(models[node_id][0])]:
                 inward = 0.0
-            if (excess := max(length, inward / share) / most) > 1:
+            if not (excess := max(length, inward / share) / most) <= 1:  # infinite by infinite is neither
                 what, much, allowed = "long", length, most
                 if length <= most:
                     what, much, allowed = "long towards zero", inward, most * share
                 reason = f"its update is {much:.3g} {what}, where {allowed:.3g} is allowed (guard.update-norm)"
                 verdicts[node_id] = Verdict(reason, self._instead(*models[node_id], excess, rate))
+        accepted = {self.node_name(n): length for n, (length, _) in found.items() if n not in verdicts}
+        self._lengths.note(accepted, [self.node_name(node_id) for node_id in verdicts], self._num_nodes)
         if self.guard.mode == "warn":
             for node_id, verdict in verdicts.items():
                 logger.warning("%s: %s", self.node_name(node_id), verdict.reason)
             return {}
-        accepted = {self.node_name(n): length for n, (length, _) in found.items() if n not in verdicts}
-        self._lengths.note(accepted, [self.node_name(node_id) for node_id in verdicts])
         return verdicts
 
     def keep_within(
@@ -251,9 +258,15 @@ class ActivationGuard:
     ----------
     guard, node_name
         As for `UpdateGuard`.
+
+    Attributes
+    ----------
+    num_nodes : int
+        Nodes that the edge has, those that take no part in a round included.
     """
 
     def __init__(self, guard: Guard, node_name: Callable[[int], str] = str) -> None:
+        self.num_nodes = 1
         self._guard = guard
         self._node_name = node_name
         self._lengths: dict[int, Lengths] = {}  # by the cut: other activations have other lengths
@@ -319,15 +332,17 @@ class ActivationGuard:
             lengths = {n: length for n, (own, length) in self._longest.items() if own == cut}
             firsts = [length for own, length in self._first.values() if own == cut]
             most = self._most(cut, firsts if by_first else list(lengths.values()))
-            beyond = {n: _too_long(length, most) for n, length in lengths.items() if length > most}
+            # What was clipped to the bound may be beyond it by a rounding.
+            beyond = {n: _too_long(length, most) for n, length in lengths.items() if length > most * ROUNDED}
+            refused = {*beyond, *(n for n, own in self._refused.items() if own == cut)}
+            accepted = {self._node_name(n): length for n, length in lengths.items() if n not in refused}
+            known = self._lengths.setdefault(cut, Lengths())
+            known.note(accepted, [self._node_name(n) for n in refused], self.num_nodes)
             if self._guard.mode == "warn":
                 for node_id, reason in beyond.items():
                     logger.warning("%s: %s", self._node_name(node_id), reason)
-                beyond = {}
-            refused = {*beyond, *(n for n, own in self._refused.items() if own == cut)}
-            accepted = {self._node_name(n): length for n, length in lengths.items() if n not in beyond}
-            self._lengths.setdefault(cut, Lengths()).note(accepted, [self._node_name(n) for n in refused])
-            faults |= beyond
+            else:
+                faults |= beyond
         return faults
 
     def before_jump(self, clients: Sequence[int], unfit: Collection[int]) -> int | None:

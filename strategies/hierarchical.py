@@ -344,8 +344,13 @@ class Hierarchical:
         """
         # The tier under a Hierarchical looks by itself, and knows more exactly where a node is.
         is_tier = isinstance(self._inner[name], Hierarchical)
-        on_look = None if is_tier else partial(self._attendance.note, self._place.path_to(name))
-        return self._view(name, grid, on_look)
+        return self._view(name, grid, None if is_tier else partial(self._look, name))
+
+    def _look(self, name: str, connected: Sequence[int]) -> None:
+        """Take note of who is connected at an edge."""
+        self._attendance.note(self._place.path_to(name), connected)
+        if isinstance(guard := getattr(self._inner[name], "guard", None), UpdateGuard):
+            guard.count_nodes(len(connected))
 
     def train_edge(
         self, name: str, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -412,6 +417,7 @@ class Hierarchical:
         name = None if place.path else "the cloud"
         # One edge has no others to be held against.
         guard = UpdateGuard(place.guard if len(self.topology) > 1 else Guard("off"), self._path_of_id)
+        guard.count_nodes(len(self.topology))
         self._top = StrategyEdge(self.cloud, f"{place.seed}/cloud", name, guard)
         members = {place.path_to(name): members for name, members in self.topology.items()}
         self._attendance = Attendance(members, place.node_name)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -156,7 +157,7 @@ class WriteMetrics:
         self.folder.append_metrics([*lines, line])
         report.line = line
         if self.tracker is not None:
-            self.tracker.round_over(report.outcome.number, line)
+            self.tracker.round_over(report.outcome.number, deepcopy(line))
 
 
 def plans_at_work(world: World) -> dict[str, dict[str, list[dict[str, Any]]]]:

@@ -6,6 +6,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
+from espalier.clients.messages import text
 from espalier.clients.messages.train import CONFIG, SERVER_ROUND
 
 from ..edges import StrategyEdge, needed_metrics
@@ -63,7 +64,7 @@ class AsynchronousEdge(StrategyEdge):
             for (node, (message, number)), reply in zip(instructions.items(), replies, strict=True):
                 taken = Taken(self._pace(self._nodes[node], number)) if self._pace else None
                 # Judged as soon as it is there: until its turn it is in the run's state, and saved with it.
-                fault = reply_fault(message, reply, self.weight_key, needed)
+                fault = text.one_line(reply_fault(message, reply, self.weight_key, needed))
                 parts[node] = Part(None if fault else _averaged_part(reply.content), fault, taken)
             return parts
 

@@ -42,6 +42,8 @@ OTHERS = [
         "row,seed,accuracy\nV1,1\n",
         "seed,accuracy,row\n1,0.5\n",
         "seed,accuracy,row\n1,0.5,V1,2\n",
+        "row,seed,accuracy\nV1,2,0.5",
+        "row,seed,accuracy,row\nV1,2,0.5,V2\n",
     ),
 ]
 
@@ -53,11 +55,12 @@ def test_another_kind_of_file_is_named(tmp_path, text):
         read_rows(tmp_path / "runs.csv", COLUMNS)
 
 
-def test_a_line_without_an_end_is_not_gone_on_with(tmp_path):
+def test_an_empty_file_is_begun(tmp_path):
     path = tmp_path / "runs.csv"
-    path.write_text("row,seed,accuracy\nV1,2,0.5")
+    path.touch()
+    assert read_rows(path, COLUMNS) == []
     append_rows(path, COLUMNS, [A])
-    assert read_rows(path, COLUMNS) == [{"row": "V1", "seed": 2, "accuracy": 0.5}, A]
+    assert read_rows(path, COLUMNS) == [A]
 
 
 @pytest.mark.parametrize(

@@ -116,50 +116,99 @@ def update_of(length):
     return {"w": sent}, {"w": sent + length / 2}
 
 
-def judged_in_turn(guard, *replies):
+def guard_of(num_nodes, **options):
+    guard = UpdateGuard(Guard(**options))
+    guard.count_nodes(num_nodes)
+    return guard
+
+
+def refusals(guard, *replies):
     """Who is refused, of replies that are judged one by one, each (node id, length)."""
     return [bool(guard.judge({node_id: update_of(length)})) for node_id, length in replies]
 
 
 def test_a_reply_that_is_judged_alone_is_bounded_from_the_first_on():
-    guard = UpdateGuard(Guard())
-    assert judged_in_turn(guard, (1, 1e6), (1, 20.5), (1, 19.5)) == [True, False, False]  # 20, then 200
-    assert judged_in_turn(UpdateGuard(Guard()), (1, 20.5), (2, 20.5), (3, 20.5), (4, 20.5)) == [
-        True,
-        False,
-        False,
-        False,
-    ]
+    assert refusals(guard_of(1), (1, 1e6), (1, 205.0), (1, 195.0)) == [True, True, False]  # 20, 200, then 2,000
+    assert refusals(guard_of(4), *[(1, 1e6)] * 50, (2, 0.1)) == [True] * 50 + [False]
+    assert refusals(guard_of(3), (1, 21.0), (2, 21.0), (3, 21.0), (1, 21.0)) == [True, True, False, False]
 
 
 @pytest.mark.parametrize("tries", [1, 2, 50])
 def test_who_is_refused_alone_gains_nothing_by_trying_again(tries):
     """As a fast node of FedAsync does."""
-    guard = UpdateGuard(Guard())
-    assert judged_in_turn(guard, (1, 0.1), (2, 0.1), *[(9, 1.5)] * tries) == [False, False, *[True] * tries]
-    assert judged_in_turn(guard, (1, 0.1), (9, 0.9)) == [False, False]
-    # Even if it was accepted before, by being like others.
-    assert judged_in_turn(guard, *[(9, 100.0)] * tries, (2, 0.1)) == [*[True] * tries, False]
-
-
-def test_what_was_usual_is_so_no_longer_where_nobody_keeps_to_it():
-    alone = UpdateGuard(Guard())
-    assert judged_in_turn(alone, (1, 0.1), (1, 9.0), (1, 9.0), (1, 90.5), (1, 90.5)) == [
+    guard = guard_of(3)
+    assert refusals(guard, (1, 0.1), (2, 0.1), *[(9, 1.5)] * tries) == [False, False, *[True] * tries]
+    # Even if it is accepted between, by being like others.
+    assert refusals(guard, (1, 0.1), (9, 0.9), *[(9, 100.0)] * tries, (2, 0.1)) == [
         False,
-        True,
         False,
-        True,
+        *[True] * tries,
         False,
     ]
-    three = UpdateGuard(Guard())
-    assert judged_in_turn(three, *[(n, 0.1) for n in range(8)], (0, 9.0), (1, 9.0), (1, 9.0)) == [
+
+
+def test_a_node_has_one_vote_on_what_is_usual_however_often_it_replies():
+    guard = guard_of(5)
+    assert refusals(guard, *[(n, 1.0) for n in range(4)]) == [False] * 4
+    longest, length = 0.0, 9.9
+    for _ in range(20):
+        if not refusals(guard, (9, length))[0]:
+            longest, length = length, 9.9 * length
+    assert longest == 9.9
+    # Nor does it keep the others out, by updates that are short.
+    assert not any(refusals(guard, *[(9, 1e-3)] * 20, *[(n, 1.0) for n in range(4)]))
+
+
+@pytest.mark.parametrize("num_nodes", [3, 4, 5])
+def test_a_node_with_short_updates_keeps_the_others_out_no_longer_than_most_have_tried(num_nodes):
+    guard = guard_of(num_nodes)
+    turns = [(node_id, 0.1 if node_id == 0 else 1.5) for _ in range(20) for node_id in range(num_nodes)]
+    assert sum(refusals(guard, *turns)) <= num_nodes
+
+
+def test_what_was_usual_is_so_no_longer_where_most_do_not_keep_to_it():
+    alone = guard_of(1)
+    assert refusals(alone, (1, 0.1), (1, 9.0), (1, 9.0), (1, 95.0), (1, 95.0)) == [False, True, False, True, False]
+    eight = guard_of(8)
+    assert refusals(eight, *[(n, 0.1) for n in range(8)], *[(n, 9.0) for n in (0, 1, 1, 2, 3, 4)]) == [
         *[False] * 8,
-        *[True] * 3,
+        *[True] * 6,
     ]
-    assert judged_in_turn(three, (2, 9.0), (3, 9.0), (4, 9.0)) == [True, False, False]
-    back = UpdateGuard(Guard())
-    back.load_state_dict(three.state_dict())
-    assert back.state_dict() == three.state_dict()
+    assert refusals(eight, (5, 9.0), (6, 0.1), (5, 9.0)) == [False, False, False]
+    back = guard_of(8)
+    back.load_state_dict(eight.state_dict())
+    assert back.state_dict() == eight.state_dict()
+
+
+def test_what_is_usual_follows_from_who_replied_not_from_who_came_first():
+    guards = [guard_of(20).activations for _ in range(2)]
+    order = list(range(20))
+    for guard, nodes in zip(guards, (order, order[::-1]), strict=True):
+        for node_id in nodes:
+            guard.took(node_id, 1, 1.0 + node_id)
+        assert guard.judge() == {}
+    assert guards[0].state_dict() == guards[1].state_dict()
+
+
+def test_a_node_is_not_held_against_those_who_are_gone():
+    guard = guard_of(2)
+    for _ in range(3):
+        assert guard.judge({1: update_of(1.0), 2: update_of(1.0)}) == {}
+    guard.count_nodes(1)
+    assert refusals(guard, (2, 11.0), (2, 11.0)) == [True, False]
+
+
+def test_an_update_of_infinite_length_is_left_out_whatever_it_is_held_against():
+    huge = np.full(4, 3e38, np.float32)
+    infinite = {"w": np.zeros(4, np.float32)}, {"w": huge}
+    assert set(guard_of(1).judge({1: infinite})) == {1}
+    assert set(guard_of(2).judge({1: infinite, 2: update_of(0.1)})) == {1}
+
+
+def test_only_warning_learns_what_is_usual_too(caplog):
+    guard = guard_of(2, mode="warn")
+    assert refusals(guard, (1, 0.1), (2, 0.1), (2, 5.0)) == [False] * 3
+    assert "2: its update is 5 long, where 1 is allowed" in caplog.text
 
 
 def test_an_edges_model_is_held_against_the_other_edges_at_the_cloud(caplog):
@@ -275,15 +324,16 @@ def test_what_was_usual_survives_an_interruption():
     found = list(second.rounds(grid, half[-1].arrays, 4, first_round=3))
     assert second.state_dict() == straight.state_dict()
     assert same(weights(found[-1]), weights(expected[-1]))
-    assert len(straight.state_dict()["edges"]["edge-0"]["espalier.guard"]["updates"]["medians"]) == 4
+    kept = straight.state_dict()["edges"]["edge-0"]["espalier.guard"]["updates"]["kept"]
+    assert [len(lengths) for _, lengths in kept] == [4, 4]
     # A state of an earlier edition knows of no guard.
     old = {"cloud": {}, "edges": {name: {} for name in straight.edges}}
     third, _ = strategies_of(toy_app(), old)
-    assert third.state_dict()["cloud"]["espalier.guard"]["updates"]["medians"] == []
-    # One of a later edition had medians alone.
-    guard = UpdateGuard(Guard())
+    assert third.state_dict()["cloud"]["espalier.guard"]["updates"]["kept"] == []
+    # One of a later edition had a length for each round.
+    guard = guard_of(1)
     guard.load_state_dict({"updates": [0.1, 0.1], "activations": {"1": [2.0]}})
-    assert judged_in_turn(guard, (1, 0.9), (1, 1.5)) == [False, True]
+    assert refusals(guard, (1, 0.9), (1, 5.1)) == [False, True]
     assert guard.activations.knows(1)
 
 
@@ -521,7 +571,11 @@ def test_activations_of_different_cuts_are_not_compared():
     again = UpdateGuard(Guard()).activations
     again.load_state_dict(guard.state_dict())
     assert again.state_dict() == guard.state_dict()
-    assert {cut: own["medians"] for cut, own in guard.state_dict().items()} == {"1": [100.0], "2": [1.0]}
+    first = {cut: own["kept"] for cut, own in guard.state_dict().items()}
+    assert first == {
+        "1": [("0", [100.0]), ("1", [90.0]), ("2", [110.0])],
+        "2": [("3", [1.0]), ("4", [0.9]), ("5", [1.1])],
+    }
 
 
 def test_where_nobody_is_left_longer_activations_are_usual():
@@ -538,7 +592,7 @@ def test_where_nobody_is_left_longer_activations_are_usual():
 
 
 def test_who_sends_long_activations_alone_gains_nothing_by_trying_again():
-    guard = UpdateGuard(Guard()).activations
+    guard = guard_of(2).activations
     for node_id in (1, 2):
         guard.took(node_id, 1, 1.0)
     assert guard.judge() == {}

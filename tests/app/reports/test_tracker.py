@@ -18,9 +18,16 @@ class Keeper:
 
 class Failing(Keeper):
     def round_over(self, number, line):
-        super().round_over(number, line)
-        if number < 3:
+        super().round_over(number, dict(line))
+        line.clear()
+        if number == 1:
             raise ConnectionError("no\nroute")
+        if number == 2:
+            raise Silent
+
+class Silent(Exception):
+    def __str__(self):
+        raise ValueError
 
 KEPT = []
 number = 3
