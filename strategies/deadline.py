@@ -1,7 +1,9 @@
 """A deadline in real time: who answers within it, who is late, and how long each took."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
 from flwr.app import Error, Message
 
@@ -35,10 +37,27 @@ class Deadline:
         self._clock = clock
         self._began = 0.0
         self._on_taken: OnTaken = lambda node_id, seconds: None
+        self._is_held = False
+        self._held: list[Callable[[], None]] = []
 
     def begin(self, on_taken: OnTaken) -> None:
         """Begin a round; `on_taken` is told of each result, also of one that comes after the deadline."""
         self.late, self._began, self._on_taken = set(), self._clock(), on_taken
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside the block tell of no result; `release` does."""
+        self._is_held = True
+        try:
+            yield
+        finally:
+            self._is_held = False
+
+    def release(self) -> None:
+        """Tell of the results that came while this was held."""
+        held, self._held = self._held, []
+        for tell in held:
+            tell()
 
     def answers(self, messages: list[Message]) -> Exchanges[list[Message]]:
         """Return the answers to messages of the round; error replies for those that are not here in time."""
@@ -50,7 +69,11 @@ class Deadline:
             (reply,) = yield alone
             here[place] = reply
             if ends_round(message.metadata.message_type) and not reply.has_error():
-                on_taken(message.metadata.dst_node_id, self._clock() - began)
+                tell = partial(on_taken, message.metadata.dst_node_id, self._clock() - began)
+                if self._is_held:
+                    self._held.append(tell)
+                else:
+                    tell()
 
         yield Beside([one(place, message) for place, message in enumerate(messages)])
         yield Until(lambda: len(here) == len(messages) or self._clock() >= ends)

@@ -228,6 +228,12 @@ class Conversations:
                 time.sleep(pause)
                 pause = min(2 * pause, MAX_POLL_SECONDS)
 
+    def take_in(self) -> None:
+        """Go on with what was let go `Beside` others where its replies are in; wait for nothing."""
+        self._pull()
+        self._go_on()
+        self._settle()
+
     def _begin(
         self, conversations: Mapping[str, Exchanges[Any]], path: str, over: Callable[[dict[str, Any]], None]
     ) -> None:

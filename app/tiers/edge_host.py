@@ -27,6 +27,7 @@ from espalier.app.tiers.wire import (
 )
 from espalier.clients.messages.edge import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
 from espalier.strategies import EdgeOutcome, Evaluation, Hierarchical, Profile, Round
+from espalier.strategies.deadline import Deadline
 from espalier.strategies.edges import innermost
 from espalier.strategies.exchange import Conversations, Exchanges
 from espalier.strategies.split import FineTuning, Personalised, SplitEdge
@@ -68,6 +69,8 @@ class EdgeRun:
         What outlives a request.
     timeout_seconds : float, optional
         How long the edge waits for replies.
+    deadline : Deadline, optional (default: None)
+        That of its plans, where it is in real time: results that are late come between requests, too.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class EdgeRun:
         state: EdgeState,
         *,
         timeout_seconds: float | None,
+        deadline: Deadline | None = None,
     ) -> None:
         self.name = name
         self._config = dict(config)
@@ -92,6 +96,7 @@ class EdgeRun:
         self._world = world
         self._state = state
         self._timeout_seconds = timeout_seconds
+        self._deadline = deadline
         self._conversations = self._new_conversations()
         self._folder: ResultsFolder | None = None
         self._round = 0  # the last one asked for, to report
@@ -129,11 +134,15 @@ class EdgeRun:
             return to_bytes({"error": reason})
 
     def look_who_is_connected(self) -> None:
-        """Look through the view that logs devices which have left or come back."""
+        """Look through the view that logs devices which have left or come back, and for results that were late."""
         self._hierarchical.members(self.name, self._grid).get_node_ids()
+        if self._deadline:
+            with self._deadline.held():  # the next request brings the state that their times go into
+                self._conversations.take_in()
 
     def _introduce(self, request: Wire) -> Wire:
         logger.info("the cloud asked for edge %r", self.name)
+        self._conversations = self._new_conversations()  # what was late in another run is none of this one's
         if "state" in request:  # asked whether it can be taken
             self._load_state(request["state"])
         return {
@@ -197,6 +206,8 @@ class EdgeRun:
     def _load_state(self, state: dict[str, Any]) -> None:
         """Take the state that came with a request; what a request that failed has counted is none of this one's."""
         self._state.take(state)
+        if self._deadline:
+            self._deadline.release()
         self._meter.take()
         if self._world:
             self._world.edges[self.name].take_rounds()

@@ -131,18 +131,24 @@ def test_devices_that_leave_and_come_back_are_logged(short_path, caplog):
     assert texts.count("client 1 of edge-0 left") == texts.count("client 1 of edge-0 is back") == 1
 
 
-def test_a_late_result_tells_its_time_in_a_later_request():
+@pytest.mark.parametrize("idle_after", [None, 1])
+def test_a_late_result_tells_its_time_in_a_later_request(idle_after):
     grid = Delayed(4)
     strategy, resources, nodes = federation(grid, 5.0)
     own = OwnState(strategy.edges["edge-0"], None)
     meter = ByteMeter({"edge": "edge"})
-    edge = EdgeRun("edge-0", {}, grid, ask_profiles(grid), strategy, meter, None, own, timeout_seconds=None)
+    parts = ask_profiles(grid), strategy, meter, None, own
+    edge = EdgeRun("edge-0", {}, grid, *parts, timeout_seconds=None, deadline=resources.deadline)
     state = from_bytes(edge.answer(QUERY_EDGE, to_bytes({})))["state"]
     grid.delays = {nodes[1]: 12.0}
     for number in range(1, 13):
         request = {"round": number, "arrays": to_record(initial()), "config": ConfigRecord(), "state": state}
         answer = from_bytes(edge.answer(TRAIN_EDGE, to_bytes(request)))
         state, grid.delays = answer["state"], {}
+        if number == idle_after:
+            for _ in range(50):
+                edge.look_who_is_connected()
+            assert resources.took[-1][:2] == (1, nodes[3])  # it is told with the state of the next request
         assert [client for client, _ in answer["rounds"][0]["failures"]] == ([1] if number == 1 else [])
     assert resources.lates == [{nodes[1]}, *[set()] * 11]
     times = {number: seconds for number, node_id, seconds in resources.took if node_id == nodes[1]}
