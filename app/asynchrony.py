@@ -71,24 +71,9 @@ class KnownPaces:
         return Taken(seconds, client_seconds)
 
 
-@dataclass(frozen=True)
-class PlannedPaces:
-    """How long edges take by the plans of their rounds.
-
-    Parameters
-    ----------
-    world : World
-        Has the plans.
-    edge_rounds : int
-        Edge rounds of an edge's part.
-    """
-
-    world: World
-    edge_rounds: int
-
-    def of_edge(self, name: str, number: int, outcome: EdgeOutcome) -> Taken:
-        """Return what an edge took."""
-        return Taken(self.world.edges[name].seconds_of(rounds_of_part(number, self.edge_rounds)))
+def planned_pace(world: World, edge_rounds: int) -> EdgePace:
+    """Return how long edges take, whose parts have so many edge rounds, by their plans."""
+    return lambda name, number, outcome: Taken(world.edges[name].seconds_of(rounds_of_part(number, edge_rounds)))
 
 
 def rounds_of_part(number: int, edge_rounds: int) -> range:
@@ -300,9 +285,9 @@ def asynchronous_run(
     clock = WallClock() if is_timed else SimulatedClock(EventClock())
     if is_flat:
         return AsynchronousClients(tier_of(section, num_clients, "clients", clock), tuple(client_of), pace)
-    paces = PlannedPaces(world, edge_rounds) if world else known
+    of_edge = known.of_edge if known else None
     tier = tier_of(section, len(topology), "edges", clock, num_clients)
-    return AsynchronousCloud(tier, paces.of_edge if paces else None)
+    return AsynchronousCloud(tier, planned_pace(world, edge_rounds) if world else of_edge)
 
 
 def tier_of(section: Asynchrony, num_nodes: int, unit: str, clock: Clock, clients: int = 0) -> AsynchronousTier:

@@ -51,13 +51,10 @@ def draw_plots(folder: Path, title: str, lines: Sequence[Line]) -> list[Path]:
             paths.append(save_plot(folder / "top-m.png", title, _draw_top_m, tops, width=4.8))
     personalised = [line for line in lines if line["scope"] == "personalised" and line["clients"]]
     if evaluated and personalised:
-        names = list(
-            dict.fromkeys(drawn_figures(evaluated)[i] for i in (0, -1))
-        )  # the one that counts most, and the loss
-        three, width = (evaluated[-1]["clients"], personalised[-1]["clients"], names), 4.5 * len(names)
-        paths.append(
-            save_plot(folder / "personalised.png", title, _draw_personalised, three, width=width, columns=len(names))
-        )
+        two = list(dict.fromkeys((names[0], names[-1])))
+        drawn_heads = (evaluated[-1]["clients"], personalised[-1]["clients"], two)
+        path, width = folder / "personalised.png", 4.5 * len(two)
+        paths.append(save_plot(path, title, _draw_personalised, drawn_heads, width=width, columns=len(two)))
     paths.append(save_plot(folder / "bytes.png", title, _draw_bytes, lines, width=6.5))
     return paths
 

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from espalier.app.checkpoint import from_bytes, to_bytes
 from espalier.app.errors import UserError, bad_value
+from espalier.app.object_spec import error_line
 from espalier.app.reports.bytes import ByteMeter, Link, nested
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import edge_lines, personalised_line, reported
@@ -129,7 +130,7 @@ class EdgeRun:
                 raise ValueError(f"no such request: {message_type!r}")
             return to_bytes(self._handlers[message_type](from_bytes(request)))
         except Exception as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            reason = error_line(error)
             logger.warning("%s failed: %s", message_type, reason)
             return to_bytes({"error": reason})
 
