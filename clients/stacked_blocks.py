@@ -50,6 +50,8 @@ class StackedBlocks:
         The names of the weights that train.
     training : LocalTraining
         The settings of the optimizers.
+    device : torch.device
+        Where they compute.
     """
 
     def __init__(
@@ -58,12 +60,13 @@ class StackedBlocks:
         states: Sequence[Mapping[str, Tensor]],
         trained: Sequence[str],
         training: LocalTraining,
+        device: torch.device,
     ) -> None:
         self._model = model
         self._trained = list(trained)
         self._training = training
         self._size = len(states)
-        self._all: Tensors = {("state", name): tensor for name, tensor in stacked_states(states).items()}
+        self._all: Tensors = {("state", name): tensor for name, tensor in stacked_states(states, device).items()}
         for kind in kept_by_optimizer(training):
             self._all |= {(kind, name): torch.zeros_like(self._all["state", name]) for name in trained}
 

@@ -97,7 +97,7 @@ class Halves:
         states = [to_weights(client.instruction.block) for client in clients]
         self.left: dict[int, Exception] = {}
         self._clients = list(clients)
-        self._blocks = StackedBlocks(model, states, trained, how)
+        self._blocks = StackedBlocks(model, states, trained, how, clients[0].task.device)
 
     def train(self, lanes: Lanes) -> None:
         """Train against the edges that `lanes` lead to.

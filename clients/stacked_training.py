@@ -54,9 +54,10 @@ def stacked_sgd(
     batches = [round_batches(task, server_round, training) for task, training in zip(tasks, trainings, strict=True)]
     dropout = [client_generator(task.seed, task.partition_id, server_round, "dropout") for task in tasks]
     trained = [name for name, weights in tasks[0].model.named_parameters() if weights.requires_grad]
-    blocks = StackedBlocks(model, starts, trained, trainings[0])
-    origin = {name: tensor.clone() for name, tensor in stacked_states(starts).items()} if proximal_mu else {}
-    totals, seen = torch.zeros(len(tasks), device=tasks[0].device), torch.zeros(len(tasks))
+    device = tasks[0].device
+    blocks = StackedBlocks(model, starts, trained, trainings[0], device)
+    origin = stacked_states(starts, device) if proximal_mu else {}
+    totals, seen = torch.zeros(len(tasks), device=device), torch.zeros(len(tasks))
     for number in range(max(map(len, batches))):
         for rows, size in of_equal_size(batches, number):
             examples = [(tasks[row], batches[row][number]) for row in rows]

@@ -30,6 +30,7 @@ class StackedServers:
     def __init__(self, model: StackedModel, blocks: nn.Module, training: LocalTraining, loss: Loss) -> None:
         self._model = model
         self._start = {name: tensor.detach() for name, tensor in blocks.state_dict().items()}
+        self._device = next(blocks.parameters()).device
         self._trained = [name for name, weights in blocks.named_parameters() if weights.requires_grad]
         self._training = training
         self._loss = loss
@@ -41,7 +42,8 @@ class StackedServers:
     ) -> dict[int, Served | ValueError]:
         """Make a step for each client, see `espalier.strategies.split.together.Together`."""
         if new := [batch.node_id for batch in batches if batch.node_id not in self._places]:
-            together = StackedBlocks(self._model, [self._start] * len(new), self._trained, self._training)
+            starts = [self._start] * len(new)
+            together = StackedBlocks(self._model, starts, self._trained, self._training, self._device)
             self._places |= {node_id: (together, row) for row, node_id in enumerate(new)}
         alike: dict[tuple[int, int, int], list[MiniBatch]] = {}
         for batch in batches:
@@ -69,9 +71,9 @@ class StackedServers:
         """Make the same step of clients that stay together, whose mini-batches are equally large."""
         blocks, _ = self._places[batches[0].node_id]
         rows = [self._places[batch.node_id][1] for batch in batches]
-        inputs = torch.stack([batch.activations for batch in batches]).requires_grad_(True)
+        inputs = torch.stack([batch.activations for batch in batches]).to(self._device).requires_grad_(True)
         made = blocks.forward(rows, inputs, generators)
-        labels = [batch.labels.to(torch.int64) for batch in batches if batch.labels is not None]
+        labels = [batch.labels.to(self._device, torch.int64) for batch in batches if batch.labels is not None]
         losses = torch.stack([self._loss(*own) for own in zip(made.outputs, labels, strict=True)])
         # Of the sum, since no client's loss depends on the weights of another.
         back, *gradients = torch.autograd.grad(losses.sum(), [inputs, *made.leaves])

@@ -84,6 +84,14 @@ def test_split_is_unsplit(tmp_path, cut):
     assert_close(split, run_app(tmp_path / "unsplit", algorithm="h-fedavg", **SHORT), atol=1e-5)
 
 
+@pytest.mark.parametrize("algorithm", ["fedavg", "h-fedavg", "sfl-v1", "hsfl", "phsfl"])
+def test_clients_side_by_side_learn_what_each_learns_alone(tmp_path, algorithm):
+    alone = run_app(tmp_path / "alone", algorithm=algorithm, **SHORT)
+    together = run_app(tmp_path / "together", algorithm=algorithm, **SHORT, stack=4)
+    assert_close(together, alone, atol=1e-5)
+    assert same_weights(together, run_app(tmp_path / "again", algorithm=algorithm, **SHORT, stack=4))
+
+
 @pytest.mark.parametrize("algorithm", ["h-fedavg", "sfl-v2", "phsfl"])
 def test_a_run_resumes_to_the_same_bits(tmp_path, algorithm):
     settings = {"algorithm": algorithm, "server_momentum": 0.5, "optimizer": "adam", "learning_rate": 0.01, **SHORT}

@@ -8,16 +8,28 @@ from collections import Counter
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from espalier.app.algorithms.stacked_servers import StackedServers
+from espalier.app.config.parse import parse_config
+from espalier.app.errors import UserError
+from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import placed
-from espalier.clients.messages.arrays import to_array
+from espalier.app.tasks.stacking import check_stack
+from espalier.clients.messages.arrays import to_array, to_record
 from espalier.clients.messages.cut import Cut
-from espalier.clients.messages.split import Activations, SplitStep
+from espalier.clients.messages.lanes import Lanes
+from espalier.clients.messages.split import Activations, LabelTerms, SplitFused, SplitStep
 from espalier.clients.messages.tensor_array import num_bytes
 from espalier.clients.split import Session, SessionTerms
+from espalier.clients.stacked_model import StackedModel
+from espalier.clients.stacked_split import Half, Halves
+from espalier.clients.stacked_training import round_batches, stacked_sgd
 from espalier.clients.task import ClientTask, Examples, LocalTraining
 from espalier.clients.training import local_sgd
+from espalier.strategies.split.serving import MiniBatch
 from tests.strategies.split.federation import tiny_model
 
 META = torch.device("meta")
@@ -116,6 +128,73 @@ def test_activations_and_gradients_of_a_split_client_stay_on_the_device():
             session.backward(SplitStep.from_content(answer.to_content()).gradient)
     assert made.names["convolution_backward"] == STEPS
     assert made.copies == []
+
+
+CLIENTS = 3
+WEIGHTS = tiny_model().state_dict()  # on the CPU, as they come in a message
+
+
+def copies_of(weights):
+    """Return what side by side is copied to the device: each tensor once for all clients."""
+    return [(CLIENTS, *tensor.shape) for tensor in weights.values()]
+
+
+@pytest.mark.parametrize(("settings", "mu"), [({}, 0.0), ({"optimizer": "adam"}, 0.5)])
+def test_clients_side_by_side_read_nothing_from_the_device(settings, mu):
+    placed = [task(**settings).on_device() for _ in range(CLIENTS)]
+    stacked, trainings = StackedModel(placed[0].model), [one.training for one in placed]
+    with Operations() as made, pytest.raises(NotImplementedError, match="out of meta"):  # the losses, at the end
+        stacked_sgd(stacked, placed, [WEIGHTS] * CLIENTS, 1, trainings, mu)
+    assert made.names["convolution_backward"] == 2 * STEPS  # of two layers, for all clients together
+    assert made.copies == copies_of(WEIGHTS) * (2 if mu else 1)
+
+
+class Answering:
+    """A lane to an edge whose gradients are on the device."""
+
+    def __init__(self):
+        self.steps = 0
+
+    def exchange(self, sent):
+        self.steps += 1
+        return {node_id: torch.empty_like(one.values) for node_id, one in sent.items()}
+
+
+def test_halves_side_by_side_read_nothing_from_the_device():
+    placed, block = task().on_device(), tiny_model()[:1].state_dict()
+    instruction = SplitFused(to_record(block), 1, 1, LabelTerms("indices"))
+    batches, lanes, lane = round_batches(placed, 1, placed.training), Lanes(), Answering()
+    clients = [Half(node_id, placed, instruction, placed.training, batches) for node_id in range(CLIENTS)]
+    lanes.open(range(CLIENTS), lambda clients: lane)
+    with Operations() as made:
+        halves = Halves(StackedModel(placed.model[:1]), clients)
+        halves.train(lanes)
+    assert (lane.steps, halves.left) == (STEPS, {})
+    assert made.names["convolution_backward"] == STEPS
+    assert made.copies == copies_of(block)
+
+
+def test_servers_blocks_side_by_side_read_but_the_losses_from_the_device():
+    blocks = tiny_model().to(META)[1:]
+    servers = StackedServers(StackedModel(blocks), blocks, LocalTraining(), cross_entropy)
+    batches = [
+        MiniBatch(node_id, torch.empty((8, 4, 8, 8), device=META), torch.zeros(8, dtype=torch.int64))
+        for node_id in range(CLIENTS)
+    ]
+    with Operations() as made:
+        answers = servers.step(batches, dict.fromkeys(range(CLIENTS)))
+    assert {str(answer).split(":")[0] for answer in answers.values()} == {"Cannot copy out of meta tensor; no data!"}
+    assert made.names["convolution_backward"] == 1
+    assert made.copies == [(8,)] * CLIENTS  # the labels
+
+
+def test_a_model_with_dropout_is_not_stacked_there():
+    digits = build_task(parse_config({}))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Dropout(0.5))
+    check_stack(2, digits, model, torch.device("cpu"))
+    check_stack(2, digits, model[:2], META)
+    with pytest.raises(UserError, match="allowed is 0 for a model with dropout where models compute on meta"):
+        check_stack(2, digits, model, META)
 
 
 def test_bytes_of_what_is_on_the_device_are_counted_there():
