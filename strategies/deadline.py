@@ -46,7 +46,7 @@ class Deadline:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Inside the block tell of no result; `release` does."""
+        """Inside the block tell of no result; `release` does, unless `forget` comes first."""
         self._is_held = True
         try:
             yield
@@ -58,6 +58,10 @@ class Deadline:
         held, self._held = self._held, []
         for tell in held:
             tell()
+
+    def forget(self) -> None:
+        """Tell nobody of the results that came while this was held."""
+        self._held.clear()
 
     def answers(self, messages: list[Message]) -> Exchanges[list[Message]]:
         """Return the answers to messages of the round; error replies for those that are not here in time."""

@@ -142,6 +142,18 @@ class MeasuredWorld(World):
         self._doubted.setdefault(client, float(self._slowness[row]))
         self._slowness[row] = min(2 * self._slowness[row], MOST_SLOWNESS)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption, and how slow clients are among it."""
+        slowness = {client: float(self._slowness[row]) for client, row in self._row_of.items()}
+        return {**super().state_dict(), "slowness": slowness, "doubted": dict(self._doubted)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        super().load_state_dict(state)
+        slowness = state.get("slowness", {})  # older files have none
+        self._slowness = np.array([slowness.get(client, 1.0) for client in self._row_of])
+        self._doubted = dict(state.get("doubted", {}))
+
     def end_round(self) -> dict[str, Any]:
         """Close a global round and return its planned joules."""
         return {"energy_joules": end_energy_round(self.energy)}

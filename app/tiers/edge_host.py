@@ -100,6 +100,7 @@ class EdgeRun:
         self._deadline = deadline
         self._conversations = self._new_conversations()
         self._folder: ResultsFolder | None = None
+        self._is_unwritable = False
         self._round = 0  # the last one asked for, to report
         self._client_of = {profile.node_id: profile.partition_id for profile in profiles}
         self._edge = hierarchical.edges[name]
@@ -144,6 +145,8 @@ class EdgeRun:
     def _introduce(self, request: Wire) -> Wire:
         logger.info("the cloud asked for edge %r", self.name)
         self._conversations = self._new_conversations()  # what was late in another run is none of this one's
+        if self._deadline:
+            self._deadline.forget()
         if "state" in request:  # asked whether it can be taken
             self._load_state(request["state"])
         return {
@@ -227,8 +230,14 @@ class EdgeRun:
         self._write(line)
 
     def _write(self, line: Wire) -> None:
-        if self._folder:
+        if not self._folder:
+            return
+        try:
             self._folder.append_metrics([line])
+        except OSError as error:  # the cloud gets its answer without this host's own report of it
+            if not self._is_unwritable:
+                logger.warning("%s: can't be written, the edge goes on: %s", self._folder.path, error_line(error))
+            self._is_unwritable = True
 
 
 def whole_radio_world(

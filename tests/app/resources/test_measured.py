@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from espalier.app.checkpoint import from_bytes, to_bytes
 from espalier.app.command_line import main
 from espalier.app.config.parse import parse_config
 from espalier.app.errors import UserError
@@ -471,6 +472,26 @@ def test_a_device_that_is_fast_again_comes_back():
     assert chosen == [[1]] * back + [[0]] * (30 - back)
     assert 5 < back < 25
     assert world._slowness[0] == pytest.approx(1.0, abs=0.01)
+
+
+def test_how_slow_a_device_is_survives_with_the_rest_of_the_state():
+    _, world = world_with(clock=lambda: 0.0)
+    start = world.state_dict()
+    world.took(0, 1.0, 3.0)
+    world.was_late(2)
+    state = from_bytes(to_bytes(world.state_dict()))
+    _, other = world_with(clock=lambda: 0.0)
+    other.load_state_dict(state)
+    for name, expected in vars(everybody(world)).items():
+        np.testing.assert_array_equal(getattr(everybody(other), name), expected)
+    for one in (world, other):  # doubted: what a late result shows counts from before it was late
+        one.took(2, 1.0, 1.5)
+        np.testing.assert_array_equal(one._slowness, [3.0, 1.0, 1.5, 1.0])
+    for before in (start, {name: start[name] for name in ("energy", "options")}):  # as older files have it
+        other.was_late(1)
+        other.load_state_dict(before)
+        other.took(1, 1.0, 1.5)
+        np.testing.assert_array_equal(other._slowness, [1.0, 1.5, 1.0, 1.0])
 
 
 def test_without_a_clock_times_are_those_of_the_plans():

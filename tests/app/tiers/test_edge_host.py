@@ -8,6 +8,7 @@ from espalier.app.assembly import planned_world
 from espalier.app.checkpoint import from_bytes, to_bytes
 from espalier.app.errors import UserError
 from espalier.app.reports.bytes import ByteMeter
+from espalier.app.reports.folder import ResultsFolder
 from espalier.app.tasks.build import build_task
 from espalier.app.tiers.edge_host import EdgeRun
 from espalier.app.tiers.states import OwnState
@@ -131,14 +132,49 @@ def test_devices_that_leave_and_come_back_are_logged(short_path, caplog):
     assert texts.count("client 1 of edge-0 left") == texts.count("client 1 of edge-0 is back") == 1
 
 
-@pytest.mark.parametrize("idle_after", [None, 1])
-def test_a_late_result_tells_its_time_in_a_later_request(idle_after):
+def test_a_host_that_can_write_no_report_answers_all_the_same(short_path, caplog):
+    edge, folder = edge_run(short_path), ResultsFolder(short_path)
+    edge.report_to(folder)
+    (short_path / "metrics.jsonl").mkdir()
+    state = from_bytes(edge.answer(QUERY_EDGE, to_bytes({})))["state"]
+    model = {name: tensor.numpy() for name, tensor in build_task(config_of()).new_model().state_dict().items()}
+    for number in (1, 2):
+        request = {"round": number, "arrays": to_record(model), "config": ConfigRecord(), "state": state}
+        answer = from_bytes(edge.answer(TRAIN_EDGE, to_bytes(request)))
+        assert [client for one in answer["rounds"] for client in one["participants"]] == [0, 1] * 2
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert warnings[0].startswith(f"{folder.path}: can't be written, the edge goes on: ")
+
+
+def edge_with_late_results():
+    """Return an edge whose devices have a deadline of 5 seconds, what it learns of them, their ids, and their grid."""
     grid = Delayed(4)
     strategy, resources, nodes = federation(grid, 5.0)
     own = OwnState(strategy.edges["edge-0"], None)
     meter = ByteMeter({"edge": "edge"})
     parts = ask_profiles(grid), strategy, meter, None, own
     edge = EdgeRun("edge-0", {}, grid, *parts, timeout_seconds=None, deadline=resources.deadline)
+    return edge, resources, nodes, grid
+
+
+def test_what_was_late_in_another_run_is_told_to_nobody():
+    edge, resources, nodes, grid = edge_with_late_results()
+    grid.delays = {nodes[1]: 12.0}
+    for number in (1, 2):
+        state = from_bytes(edge.answer(QUERY_EDGE, to_bytes({})))["state"]
+        request = {"round": number, "arrays": to_record(initial()), "config": ConfigRecord(), "state": state}
+        edge.answer(TRAIN_EDGE, to_bytes(request))
+        grid.delays = {}
+        for _ in range(50):
+            edge.look_who_is_connected()
+    assert resources.lates == [{nodes[1]}, set()]
+    assert [number for number, node_id, _ in resources.took if node_id == nodes[1]] == [2]
+
+
+@pytest.mark.parametrize("idle_after", [None, 1])
+def test_a_late_result_tells_its_time_in_a_later_request(idle_after):
+    edge, resources, nodes, grid = edge_with_late_results()
     state = from_bytes(edge.answer(QUERY_EDGE, to_bytes({})))["state"]
     grid.delays = {nodes[1]: 12.0}
     for number in range(1, 13):
