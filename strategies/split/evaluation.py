@@ -17,6 +17,7 @@ from ..exchange import REJECTED, Exchanges
 from ..screening import content_of, one_line
 from .loop import Weights
 from .server_block import channels_last
+from .shapes import check_activations
 
 
 def evaluate_through_cut(
@@ -87,7 +88,5 @@ def _outputs(
     blocks.eval()
     example = next(model.parameters())
     for batch in batches:
-        if tuple(batch.shape[1:]) != cut_shape or batch.dtype != example.dtype:
-            expected = f"{example.dtype} of shape (N, {', '.join(map(str, cut_shape))})"
-            raise ValueError(f"activations are {batch.dtype} of shape {tuple(batch.shape)}, expected {expected}")
+        check_activations(batch, cut_shape, example.dtype)
     return [blocks(channels_last(batch.to(example.device))) for batch in batches]

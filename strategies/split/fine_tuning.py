@@ -21,6 +21,7 @@ from .evaluation import evaluate_through_cut, named_like
 from .labels import Labels
 from .loop import Weights
 from .server_block import Loss, block_names, channels_last, num_outputs
+from .shapes import check_activations
 
 
 @dataclass(frozen=True)
@@ -107,11 +108,12 @@ def fine_tune_heads(
     messages = [_ask(n, weights, model, cut_of(n), terms[n], fine_tuning) for n in known]
     heads: dict[int, dict[str, Tensor]] = {}
     asked: dict[int, Message] = {}
+    dtype = next(model.parameters()).dtype
     for node_id, reply in zip(known, (yield messages), strict=True):
         cut = cut_of(node_id)
         try:
             features = Features.from_content(content_of(reply), label_policy=terms[node_id].policy)
-            batches = _checked(features.values, cut_shapes[cut.first], fine_tuning)
+            batches = _checked(features.values, cut_shapes[cut.first], dtype, fine_tuning)
             if node_id in with_tail:
                 asked[node_id] = _ask_for_head(node_id, weights, model, cut, batches, fine_tuning)
             else:
@@ -162,12 +164,12 @@ def _ask_for_head(
     return SplitHead(block, cut.last, features, fine_tuning.learning_rate).to_message(node_id)
 
 
-def _checked(batches: Sequence[Tensor], cut_shape: tuple[int, ...], fine_tuning: FineTuning) -> Sequence[Tensor]:
+def _checked(
+    batches: Sequence[Tensor], cut_shape: tuple[int, ...], dtype: torch.dtype, fine_tuning: FineTuning
+) -> Sequence[Tensor]:
     """Return a client's activations, a tensor for every step; ValueError for what does not fit."""
     for batch in batches:
-        if tuple(batch.shape[1:]) != cut_shape:
-            expected = ", ".join(map(str, cut_shape))
-            raise ValueError(f"activations have shape {tuple(batch.shape)}, expected (N, {expected})")
+        check_activations(batch, cut_shape, dtype)
     if len(batches) != fine_tuning.num_steps:
         raise ValueError(f"{len(batches)} mini-batches for {fine_tuning.num_steps} steps")
     return batches

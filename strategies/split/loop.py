@@ -19,6 +19,7 @@ from espalier.clients.messages.train import TRAIN_LOSS
 from ..screening import Failure, array_fault, in_form_of, number_of, one_line
 from .labels import Labels
 from .serving import MiniBatch, Serve, Steps
+from .shapes import check_activations
 
 Weights = dict[str, Tensor]
 NOT_FINITE = "activations hold NaN or Inf"
@@ -87,13 +88,7 @@ class Terms:
             For what does not fit.
         """
         labels = None if numbers is None else self.labels.find(node_id, numbers, self.num_classes)
-        cut_shape = self.cut_shapes[node_id]
-        if activations.dtype != self.dtype:
-            raise ValueError(f"activations have dtype {activations.dtype}, expected {self.dtype}")
-        if tuple(activations.shape[1:]) != cut_shape or not len(activations):
-            raise ValueError(
-                f"activations have shape {tuple(activations.shape)}, expected (N, {', '.join(map(str, cut_shape))})"
-            )
+        check_activations(activations, self.cut_shapes[node_id], self.dtype)
         if self.max_batch is not None and len(activations) > self.max_batch:
             raise ValueError(f"{len(activations)} activations in a mini-batch, expected {self.max_batch} at most")
         # One number is finite nearly always if all are, and much faster to have.

@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from espalier.clients.messages.generators import kept_torch
 
@@ -34,6 +34,15 @@ def example_input(model: nn.Module, example: Any) -> Any:
     if isinstance(example, tuple) and all(isinstance(size, int) for size in example):
         return next(model.parameters()).new_zeros(1, *example)
     return example
+
+
+def check_activations(values: Tensor, cut_shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Raise ValueError for what is not a mini-batch of activations, (N, *cut_shape), of at least one sample."""
+    if values.dtype != dtype:
+        raise ValueError(f"activations have dtype {values.dtype}, expected {dtype}")
+    if tuple(values.shape[1:]) != cut_shape or not len(values):
+        expected = ", ".join(map(str, cut_shape))
+        raise ValueError(f"activations have shape {tuple(values.shape)}, expected (N, {expected})")
 
 
 @torch.no_grad()

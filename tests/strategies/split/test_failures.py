@@ -448,6 +448,8 @@ def test_profiles_are_asked_of_the_same_clients():
     [
         (lambda v: v[:, 0, 0, 0], "activations have shape (8,), expected (N, 4, 8, 8)"),
         (lambda v: np.zeros((8, 5)), "activations have shape (8, 5), expected (N, 4, 8, 8)"),
+        (lambda v: v[:0], "activations have shape (0, 4, 8, 8), expected (N, 4, 8, 8)"),
+        (lambda v: v.astype(np.float32), "activations have dtype torch.float32, expected torch.float64"),
         (lambda v: v[:3], "2 mini-batches with 16 labels for 6 samples"),
     ],
 )
