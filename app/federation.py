@@ -57,11 +57,9 @@ def gather_clients(
     def fault_of(profile: Profile) -> str:
         if edge_names and profile.edge and profile.edge not in edge_names:
             return f"its edge-name is {profile.edge!r}: allowed is one of edge-names, {', '.join(edge_names)}"
-        if profile.partition_id >= num_clients:
-            return f"its partition-id is {profile.partition_id}: allowed is 0 to {num_clients - 1}"
         return ""
 
-    ask = _asking(grid, deploy, measure, fault_of)
+    ask = _asking(grid, num_clients, deploy, measure, fault_of)
     try:
         for answers in answers_of_nodes(grid, num_clients, deploy.wait_for_nodes, ask):
             are_there = True
@@ -101,7 +99,7 @@ def gather_devices(grid: Grid, num_clients: int, deploy: Deploy, measure: Measur
             return ""
         return f"its edge-name is {profile.edge!r}: allowed is {deploy.edge_name!r}, the edge of this run"
 
-    ask = _asking(grid, deploy, measure, fault_of)
+    ask = _asking(grid, num_clients, deploy, measure, fault_of)
     try:
         for answers in answers_of_nodes(grid, deploy.edge_clients, deploy.wait_for_nodes, ask):
             for profile in answers:
@@ -165,13 +163,18 @@ def answers_of_nodes(
 
 
 def _asking(
-    grid: Grid, deploy: Deploy, measure: Measure | None, fault_of: Callable[[Profile], str]
+    grid: Grid, num_clients: int, deploy: Deploy, measure: Measure | None, fault_of: Callable[[Profile], str]
 ) -> Callable[[Iterable[int]], dict[int, Profile]]:
-    """Return what asks nodes for their profiles; those without a fault, and with something to train on, are good."""
+    """Return what asks nodes for their profiles.
+
+    Those are good that are one of the run's clients, have something to train on, and no fault beside.
+    """
     said: set[tuple[int, str]] = set()  # nodes are asked again
 
     def is_good(profile: Profile) -> bool:
         fault = fault_of(profile)
+        if not fault and profile.partition_id >= num_clients:
+            fault = f"its partition-id is {profile.partition_id}: allowed is 0 to {num_clients - 1}"
         if profile.num_train_examples < 1:
             fault = f"it has {profile.num_train_examples} training examples: allowed is 1 or more"
         if fault and (profile.node_id, fault) not in said:

@@ -194,6 +194,7 @@ def run_edge(
             OwnState(federation.hierarchical.edges[config.deploy.edge_name], federation.world),
             timeout_seconds=config.deploy.reply_timeout or None,
             deadline=federation.world.edges[config.deploy.edge_name].deadline if federation.world else None,
+            figures=task.objective.figures,
         )
         create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
         with create(path, config.as_dict()) as folder:

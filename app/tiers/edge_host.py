@@ -27,6 +27,7 @@ from espalier.app.tiers.wire import (
     profile_to_wire,
 )
 from espalier.clients.messages.edge import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS
+from espalier.clients.messages.train import ACCURACY, LOSS
 from espalier.strategies import EdgeOutcome, Evaluation, Hierarchical, Profile, Round
 from espalier.strategies.deadline import Deadline
 from espalier.strategies.edges import innermost
@@ -72,6 +73,8 @@ class EdgeRun:
         How long the edge waits for replies.
     deadline : Deadline, optional (default: None)
         That of its plans, where it is in real time: results that are late come between requests, too.
+    figures : Sequence[str] (default: accuracy and loss)
+        What every evaluation tells.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class EdgeRun:
         *,
         timeout_seconds: float | None,
         deadline: Deadline | None = None,
+        figures: Sequence[str] = (ACCURACY, LOSS),
     ) -> None:
         self.name = name
         self._config = dict(config)
@@ -98,6 +102,7 @@ class EdgeRun:
         self._state = state
         self._timeout_seconds = timeout_seconds
         self._deadline = deadline
+        self._figures = dict.fromkeys(figures, 0.0)
         self._conversations = self._new_conversations()
         self._folder: ResultsFolder | None = None
         self._is_unwritable = False
@@ -189,7 +194,7 @@ class EdgeRun:
         result: Personalised = self._converse(edge.personalise(request["arrays"], fine_tuning, members))
         self._hierarchical.log_failures("personalisation", self.name, result.failures)
         counts = self._meter.take()
-        self._write(personalised_line(self._round, {self.name: result}, counts, self._client_of))
+        self._write(personalised_line(self._round, {self.name: result}, counts, self._client_of, self._figures))
         return heads_to_wire(result, self._client_of) | self._rest(counts)
 
     def _converse(self, conversation: Exchanges[Any]) -> Any:

@@ -125,8 +125,12 @@ class RemoteEdge:
     def personalise(self, arrays: ArrayRecord, fine_tuning: FineTuning, grid: MemberGrid) -> Exchanges[Personalised]:
         """Let the edge fine-tune a head for every client, from a trained model."""
         request = {"arrays": arrays, "num_steps": fine_tuning.num_steps, "learning_rate": fine_tuning.learning_rate}
+
+        def read(reply: Wire) -> Personalised:
+            return heads_from_wire(reply, self.clients, self.figures)
+
         try:
-            return (yield from self._ask(TRAIN_EDGE_HEADS, request, lambda r: heads_from_wire(r, self.clients)))
+            return (yield from self._ask(TRAIN_EDGE_HEADS, request, read))
         except EdgeError as error:
             return Personalised({}, {}, [Failure(EVERYBODY, str(error))])
 

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from espalier.app.reports.bytes import Link
 from espalier.clients.messages.arrays import to_record
 from espalier.clients.messages.text import quoted
-from espalier.clients.messages.train import ACCURACY, LOSS, TOP
+from espalier.clients.messages.train import TOP
 from espalier.strategies import DeviceProfile, EdgeOutcome, Evaluation, Failure, Profile, Update
 from espalier.strategies.outcomes import EVERYBODY
 from espalier.strategies.screening import array_fault, figure_fault, in_form_of, size_fault
@@ -244,15 +244,15 @@ def heads_to_wire(result: Personalised, client_of: Mapping[int, int]) -> Wire:
     }
 
 
-def heads_from_wire(wire: Wire, clients: Collection[int]) -> Personalised:
-    """Return what `heads_to_wire` made, somewhere else; raises what `updates_from_wire` does."""
+def heads_from_wire(wire: Wire, clients: Collection[int], figures: Sequence[str]) -> Personalised:
+    """Return what `heads_to_wire` made, somewhere else; `figures` and errors as of `evaluation_from_wire`."""
     heads = dict(zip(_nodes(wire["heads"], clients), wire["heads"].values(), strict=True))
     for head in heads.values():
         if fault := array_fault(head, head):
             raise ValueError(fault)
     return Personalised(
         heads={n: head.to_torch_state_dict() for n, head in heads.items()},
-        metrics=_by_node(wire["metrics"], clients, (ACCURACY, LOSS)),
+        metrics=_by_node(wire["metrics"], clients, figures),
         failures=_failures_from_wire(wire["failures"], clients),
     )
 

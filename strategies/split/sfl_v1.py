@@ -83,9 +83,9 @@ class SplitFedV1(SplitEdge):
         # A client has spoilt its own server block only: that all have trained is soon enough to compare them. It is too
         # late to make its activations smaller, but not the update that it made of them.
         faults = self.judge_activations()
-        for node_id, reason in faults.items() if self.guard is not None and self.guard.guard.mode != "clip" else ():
-            if node_id in outcome.blocks:
-                outcome.leave_out(node_id, reason)
+        if self.guard is not None and self.guard.guard.mode != "clip":
+            for node_id in [node_id for node_id in outcome.blocks if node_id in faults]:
+                outcome.leave_out(node_id, faults[node_id])
         models = {n: {**block, **on_cpu(servers[n].state_dict())} for n, block in outcome.blocks.items()}
         models = self.keep_within(outcome, weights, models)
         if not models:

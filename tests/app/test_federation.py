@@ -145,6 +145,14 @@ def test_a_second_node_that_says_it_is_a_client_is_left_out(caplog):
     ]
 
 
+def test_a_device_that_is_none_of_the_runs_clients_is_left_out(caplog):
+    deploy = Deploy(role="edge", edge_name="west", edge_folder="/x", edge_clients=1, wait_for_nodes=20)
+    grid, nodes = federation_of(0, 3)
+    assert [profile.node_id for profile in gather_devices(grid, 3, deploy)] == nodes[:1]
+    (said,) = told(caplog)
+    assert said.startswith(f"node {nodes[1]} is left out: its partition-id is 3: allowed is 0 to 2 (")
+
+
 def test_a_device_that_comes_later_as_a_client_that_is_there_is_left_out(caplog):
     deploy = Deploy(role="edge", edge_name="west", edge_folder="/x", edge_clients=2, wait_for_nodes=20)
     grid, nodes = federation_of(1, 1, 0, 2, edges=["", "", "", "east"])

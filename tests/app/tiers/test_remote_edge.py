@@ -294,6 +294,17 @@ def test_evaluation_and_heads_come_back_by_client(remote):
     assert remote.state_dict() == {"a": 2}
 
 
+def test_heads_are_judged_by_the_figures_of_the_task(remote):
+    own = MetricRecord({"loss": 0.7, "mae": 0.5, "num-examples": 9})
+    wire = heads_to_wire(Personalised({}, {71: own}), NODES) | {"state": {}, "counted": NOTHING}
+    asked = model(1.0, 1.0), FineTuning(3, 0.5), members()
+    _, result = answered(remote.personalise(*asked), wire)
+    assert (result.metrics, len(result.failures)) == ({}, 1)  # there is no accuracy
+    remote.figures = ("loss",)
+    _, result = answered(remote.personalise(*asked), wire)
+    assert (result.metrics, result.failures) == ({3: own}, [])
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
