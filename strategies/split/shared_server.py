@@ -10,7 +10,7 @@ from torch import nn
 from espalier.clients.messages.cut import Cut
 
 from ..exchange import Exchanges
-from ..guard import guard_state, load_guard_state
+from ..guard import ActivationGuard, guard_state, load_guard_state
 from ..views import MemberGrid
 from .edge import SplitEdge
 from .loop import Outcome, Weights
@@ -47,39 +47,52 @@ class SharedServerEdge(SplitEdge):
     ) -> Exchanges[tuple[Outcome, Weights]]:
         """Train all clients against the shared server block.
 
-        What a client sends is held against rounds before when it comes. In the first there are none: if it turns out at
-        the end that somebody's activations were too long, the server block has gone wrong by them, and the round is
-        made again by what has been learned.
+        What a client sends is held against rounds before when it comes; of the first, see `_first_round`.
         """
-        guard = self.activation_guard
-        is_first = guard is not None and not guard.knows(self.server.cut.first)
-        optimizer, known = (self.server.optimizer_arrays(), guard_state(self.guard)) if is_first else ({}, {})
 
         def train(those: Sequence[int]) -> Exchanges[tuple[Outcome, Weights]]:
             return self.train_clients(server_round, weights, config, those, losses)
 
+        guard = self.activation_guard
+        if guard is not None and not guard.knows(self.server.cut.first):
+            return (yield from self._first_round(train, clients, losses, guard))
+        result = yield from train(clients)
+        self.judge_activations()
+        return result
+
+    def _first_round(
+        self,
+        train: Callable[[Sequence[int]], Exchanges[tuple[Outcome, Weights]]],
+        clients: Sequence[int],
+        losses: Losses,
+        guard: ActivationGuard,
+    ) -> Exchanges[tuple[Outcome, Weights]]:
+        """Learn how long activations are.
+
+        If it turns out at the end that somebody's were too long, the server block has gone wrong by them, and the round
+        is made again by what has been learned.
+        """
+        optimizer, known = self.server.optimizer_arrays(), guard_state(self.guard)
+
         def begin_again() -> None:
             self.server.load_optimizer_arrays(optimizer)
             losses.forget()
-            if guard is not None:
-                guard.begin_round()
+            guard.begin_round()
 
-        outcome, new = yield from train(clients)
-        if guard is None or not is_first:
-            self.judge_activations()
-            return outcome, new
-        others = list(clients)
-        while (suspect := self.spoiler(others, outcome)) is not None:
-            others.remove(suspect)
+        honest = list(clients)
+        outcome, new = yield from train(honest)
+        while (suspect := self.spoiler(honest, outcome)) is not None:
+            honest.remove(suspect)
             load_guard_state(self.guard, known)
             begin_again()
-            outcome, new = yield from train(others)
+            outcome, new = yield from train(honest)
         beyond = guard.judge(by_first=True)
-        if len(others) == len(clients):
-            if not beyond:
-                return outcome, new
+        if not beyond and len(honest) == len(clients):
+            return outcome, new
+        if len(honest) == len(clients):
+            # Such a round does not show how long updates are. Of one without a suspect, they bound the suspect's.
             learned = guard.state_dict()
-            load_guard_state(self.guard, known)  # how long updates are is not to be learned from such a round
+            load_guard_state(self.guard, known)
             guard.load_state_dict(learned)
         begin_again()
         outcome, new = yield from train(clients)

@@ -533,6 +533,27 @@ def test_the_block_of_sls_first_client_is_held_against_the_others(size):
     assert same(weights(found[-1]), weights(expected[-1]))
 
 
+def test_two_liars_of_a_first_round_are_left_out_and_nobody_else():
+    """One spoils the block that goes on from client to client, the other the server's block."""
+
+    def long_block(message, reply):
+        if "client-block" in reply.content:
+            block = to_numpy(reply.content["client-block"])
+            told = {name: w + 1.9 if w.dtype.kind == "f" else w for name, w in block.items()}
+            reply.content["client-block"] = to_record(told)
+
+    def trained(first, second):
+        federation = Federation(sizes=(20, 33, 14, 40, 25, 18))
+        app = telling(federation.app(), first, ["train.split_end"], 0)
+        app = telling(app, second, ["train.split_begin", "train.split_step"], 4)
+        return federation.run(federation.split(Relay, 2), rounds=1, grid=federation.grid(app))[-1]
+
+    found, expected = trained(long_block, constant_activations(1e3, 1)), trained(dying, dying)
+    assert ["guard.update-norm" in reasons(found)[0], "guard.activation-norm" in reasons(found)[1]] == [True, True]
+    assert len(reasons(found)) == 2
+    assert same(weights(found), weights(expected))
+
+
 @pytest.mark.parametrize("algorithm", SPLIT_KINDS)
 @pytest.mark.parametrize("server_round", [1, 2])
 def test_long_activations_are_clipped_in_the_first_round_too(algorithm, server_round):
