@@ -103,7 +103,8 @@ class StackedBlocks:
         number : int
             How many steps each copy has made with this one.
         kept : Sequence[int], optional (default: None)
-            The places of the copies that make it; the others are as if they had had no mini-batch. None: all do.
+            The places of the copies that make it; the weights of the others stay, and their clients have to leave.
+            None: all do.
         """
         rows, these, own = made.rows, made.tensors, list(gradients)
         if kept is not None and len(kept) < len(rows):

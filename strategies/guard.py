@@ -20,9 +20,9 @@ logger = getLogger("espalier.guard")  # of its own: an edge that is served elsew
 Arrays = Mapping[str, np.ndarray]
 Mode = Literal["leave-out", "clip", "warn", "off"]
 
-# An update may shorten the model by this share of what it may be long: it takes no long one to make a model zero. The
-# second is for few replies, which are held against other rounds. It is none towards zero, but an honest step that
-# happens to go that way, unless it takes so much of the model away.
+# An update may go towards zero by this share of its allowed length, since a short update can erase a model. The second
+# share is for rounds of few replies, which are held against other rounds. A move towards zero that takes away less than
+# the third of the model is an honest step that happens to go that way.
 INWARD_SHARE: Final = 0.2
 INWARD_SHARE_OF_FEW: Final = 0.5
 ERASED_SHARE: Final = 0.5
@@ -57,10 +57,10 @@ class Lengths:
     """The lengths that are usual at an edge: of this round's replies, or of those that were accepted before.
 
     Of three replies or more, the median is that of an honest one, if most are. Where a round has fewer, it is the
-    median over the last nodes of what each of them sent before: a node has one vote, however often it replies. That
-    does not hold for ever: where a round leaves nobody, and more than half of the edge's nodes have been refused, ten
-    times as much is usual, until one of them is accepted, from whom on what was usual is forgotten. A node among others
-    gains nothing by trying again.
+    median over the last nodes of what each of them sent before: a node has one vote, however often it replies. If a
+    round accepts nobody, and more than half of the edge's nodes have been refused, ten times as much becomes usual.
+    When one of the refused nodes is then accepted, the lengths before it are forgotten. A node alone among others gains
+    nothing by trying again.
     """
 
     def __init__(self) -> None:

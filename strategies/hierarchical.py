@@ -340,7 +340,7 @@ class Hierarchical:
     def members(self, name: str, grid: Grid) -> MemberGrid:
         """Return the view of an edge's nodes; who has left, and who is back, is logged when somebody looks through it.
 
-        An edge looks when a round of its begins, and nobody looks for the log alone.
+        An edge looks when one of its rounds begins, and where it has a host of its own between requests, too.
         """
         # The tier under a Hierarchical looks by itself, and knows more exactly where a node is.
         is_tier = isinstance(self._inner[name], Hierarchical)

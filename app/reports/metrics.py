@@ -85,7 +85,8 @@ def global_line(
     test : Mapping[str, float], optional
         Loss, accuracy and what else the task measures, on the whole test pool; None in a round without evaluation.
     closed_form_bits : Mapping[str, float], optional
-        What the formula gives for a client and edge round, see `app.reports.closed_form`; None if nothing is split.
+        What the formula gives for a client and edge round, see `espalier.app.reports.closed_form`; None if nothing is
+        split.
     wall_seconds : float
         Wall time of the run so far.
     """

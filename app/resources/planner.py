@@ -150,7 +150,6 @@ class World(ABC):
 
     def regroup(self, topology: Mapping[str, Sequence[int]]) -> None:
         """Put clients, by node id, into the cells of their edges; they keep their distances to base stations."""
-        self._cell = self._cell.copy()  # the joules of all rounds stay with the cells of the start
         for cell, name in enumerate(self.edges):
             self._cell[self._rows(self.clients(topology[name]))] = cell
 

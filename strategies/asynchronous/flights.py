@@ -8,8 +8,10 @@ from typing import Any
 from flwr.app import RecordDict
 
 from ..exchange import Exchanges
-from ..outcomes import EdgeOutcome, Update
+from ..outcomes import EVERYBODY, EdgeOutcome, Update
 from ..screening import Failure
+
+EDGE = -1  # the position of a failure that is the edge's own
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,9 @@ def flight_to_data(flight: Flight, position_of: Mapping[int, int]) -> dict[str, 
                 "metrics": update.metrics,
                 "weight": float(update.weight),
                 "participants": [position_of[n] for n in update.participants],
-                "failures": [(position_of.get(f.node_id, -1), f.reason) for f in update.failures],
+                "failures": [
+                    (EDGE if f.node_id == EVERYBODY else position_of[f.node_id], f.reason) for f in update.failures
+                ],
             }
             for update in part.outcome.updates
         ]
@@ -159,7 +163,7 @@ def flight_from_data(data: Mapping[str, Any], node_ids: Sequence[int]) -> Flight
                 one["metrics"],
                 one["weight"],
                 [node_ids[position] for position in one["participants"]],
-                [Failure(node_ids[p] if p >= 0 else 0, reason) for p, reason in one["failures"]],
+                [Failure(EVERYBODY if p == EDGE else node_ids[p], reason) for p, reason in one["failures"]],
             )
             for one in data["rounds"]
         ]

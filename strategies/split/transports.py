@@ -153,10 +153,10 @@ class StreamTransport:
     def _stream(
         self, groups: Sequence[Sequence[int]], terms: Terms, serve: Serve, outcome: Outcome
     ) -> Exchanges[tuple[list[list[int]], list[list[int]]]]:
-        """Train groups through streams; return those that could not be, of which nothing was served.
+        """Train groups through streams; return two lists of those that could not be, of which nothing was served.
 
-        The first have too few workers for all of their clients, the others lack somebody who has failed by now, and are
-        returned without.
+        The first list has groups with too few workers for all of their clients. The second has groups in which a client
+        has failed by now, without that client.
         """
         form = Format(self.payload, terms.dtype)
         lanes = [_Lane(group, terms, serve, form, self) for group in groups]
