@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from .messages.arrays import count_of, record_of, to_record, to_weights
 from .messages.cut import Cut, as_blocks, copied
 from .messages.generators import seeded_torch
+from .messages.optimizer_state import load_optimizer_tensors, optimizer_tensors
 from .messages.split import (
     CUT,
     FROZEN_HEAD,
@@ -88,25 +89,17 @@ class Part:
     def snapshot(self) -> ArrayRecord:
         """Return the blocks and the optimizer's state as arrays."""
         tensors = {f"block/{name}": tensor for name, tensor in self.blocks.state_dict().items()}
-        for index, values in (self.optimizer.state_dict()["state"] if self.optimizer else {}).items():
-            tensors |= {f"optimizer/{index}/{name}": value for name, value in values.items() if value is not None}
+        tensors |= {f"optimizer/{name}": tensor for name, tensor in optimizer_tensors(self.optimizer).items()}
         return to_record(tensors)
 
     def restore(self, arrays: ArrayRecord) -> None:
         """Go to where `snapshot` was taken."""
-        block: dict[str, Tensor] = {}
-        states: dict[int, dict[str, Tensor]] = {}
+        parts: dict[str, dict[str, Tensor]] = {"block": {}, "optimizer": {}}
         for name, tensor in to_weights(arrays).items():
             kind, rest = name.split("/", 1)
-            if kind == "block":
-                block[rest] = tensor
-            else:
-                index, key = rest.split("/")
-                states.setdefault(int(index), {})[key] = tensor.clone()  # the optimizer takes it as its own
-        self.blocks.load_state_dict(block)
-        if self.optimizer is not None:
-            groups = self.optimizer.state_dict()["param_groups"]
-            self.optimizer.load_state_dict({"state": states, "param_groups": groups})
+            parts[kind][rest] = tensor
+        self.blocks.load_state_dict(parts["block"])
+        load_optimizer_tensors(self.optimizer, {name: tensor.clone() for name, tensor in parts["optimizer"].items()})
 
 
 @dataclass(frozen=True)

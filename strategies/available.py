@@ -7,10 +7,8 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message
 from flwr.serverapp.strategy import Strategy
 
-from espalier.clients.messages import ends_round
-
 from .edges import EdgeRounds, edge_of, innermost
-from .exchange import UNREACHABLE, Exchanges, answered
+from .exchange import UNREACHABLE, Exchanges, answered, without_results
 from .hierarchical import Hierarchical
 from .outcomes import EVERYBODY, Evaluation, Update
 from .screening import Failure
@@ -74,11 +72,4 @@ class Available:
 def _without(messages: list[Message], gone: set[int]) -> Exchanges[list[Message]]:
     """Pass an exchange on; the results of those who are gone don't arrive."""
     replies = yield messages
-    return [_gone_or_not(*pair, gone) for pair in zip(messages, replies, strict=True)]
-
-
-def _gone_or_not(message: Message, reply: Message, gone: set[int]) -> Message:
-    is_result = ends_round(message.metadata.message_type)
-    if is_result and message.metadata.dst_node_id in gone and not reply.has_error():
-        return Message(Error(UNREACHABLE, "it dropped out before it answered"), reply_to=message)
-    return reply
+    return without_results(messages, replies, gone, Error(UNREACHABLE, "it dropped out before it answered"))

@@ -8,7 +8,7 @@ them go on beside itself, and waits for whatever it wants: so a tier waits for n
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
-from espalier.clients.messages import goes_on
+from espalier.clients.messages import ends_round, goes_on
 
 Result = TypeVar("Result")
 Exchanges = Generator["Step", Any, Result]
@@ -321,6 +321,18 @@ def converse(grid: Grid, conversations: Mapping[str, Exchanges[Any]], **options:
 def path_of(*names: str) -> str:
     """Return names joined to a path; empty ones are left out."""
     return "/".join(filter(None, names))
+
+
+def without_results(
+    messages: Sequence[Message], replies: Sequence[Message], nodes: Collection[int], why: Error
+) -> list[Message]:
+    """Return the replies to messages; the result of a round is an error if it is of one of these nodes."""
+
+    def kept_or_not(message: Message, reply: Message) -> Message:
+        is_result = ends_round(message.metadata.message_type) and not reply.has_error()
+        return Message(why, reply_to=message) if is_result and message.metadata.dst_node_id in nodes else reply
+
+    return [kept_or_not(*pair) for pair in zip(messages, replies, strict=True)]
 
 
 def answered(conversation: Exchanges[Result], answer: Callable[[Any], Exchanges[Any]]) -> Exchanges[Result]:

@@ -289,10 +289,7 @@ class Hierarchical:
 
         update = yield from answered(self._top.train_round(server_round, arrays, config, self._edge_grid(grid)), train)
         failures = self._failures(self._place.when(server_round), update.failures, outcomes)
-        by_those = [outcomes[self._edge_of_id[edge_id]].updates for edge_id in update.participants]
-        took_part = {node_id for updates in by_those for one in updates for node_id in one.participants}
-        participants = [node_id for members in self.topology.values() for node_id in members if node_id in took_part]
-        return replace(update, participants=participants, failures=failures, edges=outcomes)
+        return replace(update, participants=self._took_part(update, outcomes), failures=failures, edges=outcomes)
 
     def evaluate_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -469,6 +466,12 @@ class Hierarchical:
             else:
                 replies.append(Message(Error(EDGE_FAILED, "no edge round gave a model"), reply_to=message))
         return replies
+
+    def _took_part(self, update: Update, outcomes: Mapping[str, EdgeOutcome]) -> list[int]:
+        """Return the nodes that took part in the edge rounds of those edges that took part."""
+        by_those = [outcomes[self._edge_of_id[edge_id]].updates for edge_id in update.participants]
+        those = {node_id for updates in by_those for one in updates for node_id in one.participants}
+        return [node_id for members in self.topology.values() for node_id in members if node_id in those]
 
     def _failures(
         self, when: str, failures: Sequence[Failure], edges: Mapping[str, EdgeOutcome | Evaluation]

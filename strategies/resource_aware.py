@@ -9,13 +9,13 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from espalier.clients.messages import begins_round, ends_round
+from espalier.clients.messages import begins_round
 from espalier.clients.messages.train import CONFIG, ClientPlan
 
 from .allocation import Plan, Problem, Solver
 from .deadline import Deadline
 from .edges import EdgeRounds, edge_of, innermost
-from .exchange import LATE, Exchanges, answered
+from .exchange import LATE, Exchanges, answered, without_results
 from .hierarchical import Hierarchical
 from .outcomes import EVERYBODY, Evaluation, Update
 from .screening import Failure
@@ -159,20 +159,13 @@ def _with_plans(
         if begins_round(message.metadata.message_type):
             message.content = _with_config(message.content, plans[message.metadata.dst_node_id].to_config())
     replies = yield from send(messages)
-    return [_late_or_not(*pair, late) for pair in zip(messages, replies, strict=True)]
+    return without_results(messages, replies, late, Error(LATE, "its result arrived after the deadline"))
 
 
 def _with_config(content: RecordDict, plan: dict[str, Any]) -> RecordDict:
     """Return the content with a config record of its own: a strategy may send one content to all."""
     name, config = next(iter(content.config_records.items()), (CONFIG, ConfigRecord()))
     return RecordDict({**content, name: ConfigRecord({**config, **plan})})
-
-
-def _late_or_not(message: Message, reply: Message, late: set[int]) -> Message:
-    is_result = ends_round(message.metadata.message_type)
-    if is_result and message.metadata.dst_node_id in late and not reply.has_error():
-        return Message(Error(LATE, "its result arrived after the deadline"), reply_to=message)
-    return reply
 
 
 def _plan_of(plan: Plan, client: int) -> ClientPlan:

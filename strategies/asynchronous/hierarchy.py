@@ -99,11 +99,8 @@ class AsynchronousHierarchical(Hierarchical):
         )
         self._notice_uplinks(arrivals)
         outcomes = self._outcomes(arrivals)
-        used = {self._edge_of_id[edge_id] for edge_id in update.participants}
-        took_part = {n for name in used for one in outcomes[name].updates for n in one.participants}
-        participants = [node_id for node_id in self._nodes if node_id in took_part]
         failures = self._failures(self._place.when(server_round), update.failures, outcomes)
-        return replace(update, participants=participants, failures=failures, edges=outcomes)
+        return replace(update, participants=self._took_part(update, outcomes), failures=failures, edges=outcomes)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the strategies, and of the edges at work."""

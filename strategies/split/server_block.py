@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from espalier.clients.messages.cut import Cut, copied
+from espalier.clients.messages.optimizer_state import load_optimizer_tensors, optimizer_tensors
 
 from .serving import MiniBatch
 
@@ -97,23 +98,14 @@ class ServersBlocks(ABC):
 
     def optimizer_arrays(self) -> dict[str, np.ndarray]:
         """Return the optimizer's state as arrays named ``<parameter>/<quantity>``."""
-        states = self._optimizer.state_dict()["state"] if self._optimizer else {}
         return {
-            f"{index}/{name}": value.detach().cpu().numpy().copy()
-            for index, values in states.items()
-            for name, value in values.items()
-            if value is not None
+            name: tensor.detach().cpu().numpy().copy() for name, tensor in optimizer_tensors(self._optimizer).items()
         }
 
     def load_optimizer_arrays(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Take back what `optimizer_arrays` returned."""
-        states: dict[int, dict[str, Tensor]] = {}
-        for key, array in arrays.items():
-            index, name = key.split("/")
-            states.setdefault(int(index), {})[name] = torch.from_numpy(np.array(array))
-        if self._optimizer is not None:
-            groups = self._optimizer.state_dict()["param_groups"]
-            self._optimizer.load_state_dict({"state": states, "param_groups": groups})
+        tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+        load_optimizer_tensors(self._optimizer, tensors)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the weights under the names that they have in the whole model."""
