@@ -1,54 +1,39 @@
 """The parts of a run, from its config: task, streams, clients, edges and the algorithm over them."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from flwr.serverapp import Grid
 from torch import nn
 
-from espalier.app.algorithms.algorithm import PlanRule, Site
-from espalier.app.algorithms.build import (
-    MakeEdge,
-    check_averages,
-    cut_rule,
-    equally_weighted,
-    knowing,
-    planned,
-    under_cloud,
-)
-from espalier.app.algorithms.split_edges import check_cuts, head_weights
+from espalier.app.algorithms.build import MakeEdge, check_averages
+from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.asynchrony import AsynchronousRun, asynchronous_run
-from espalier.app.availability import coming_and_going, moves_of
-from espalier.app.config import sections
+from espalier.app.availability import moves_of
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.unused import stack_in_use
-from espalier.app.errors import UserError
+from espalier.app.edges import algorithm_over, edges_here, one_edge, transports
 from espalier.app.federation import assign_edges, gather_clients, gather_devices
+from espalier.app.planning import planned_world
 from espalier.app.reports.bytes import ByteMeter
-from espalier.app.resources.planner import MovesCells, World, cells_of_clients, check_cell_size, check_deadline
+from espalier.app.resources.planner import MovesCells, World
 from espalier.app.resources.simulated import WirelessWorld
-from espalier.app.resources.work import Work, split_work, whole_model_work
-from espalier.app.resources.world import world_of
-from espalier.app.strategy_spec import parse_strategy
 from espalier.app.streams import Streams, largest_frame_bytes, open_streams
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.stacking import check_stack
 from espalier.app.tasks.task import Task
 from espalier.app.tiers.cloud import check_edges, gather_edges, refuse_rules_over_all_cells, remote_edges
-from espalier.app.tiers.edge_host import whole_radio_world
+from espalier.app.tiers.edge_host import EdgeRun
+from espalier.app.tiers.states import OwnState
 from espalier.app.tiers.wire import Counted
-from espalier.clients.messages.cut import Cut, as_blocks
+from espalier.clients.messages.cut import as_blocks
 from espalier.clients.messages.lanes import Lanes
-from espalier.strategies import Guard, Hierarchical, Profile, ask_to_measure, asking
-from espalier.strategies.randomness import derived_seed
-from espalier.strategies.split.fused import FusedTransport
-from espalier.strategies.split.transports import Transport
-from espalier.strategies.topology import Topology, TopologyOf
+from espalier.strategies import Hierarchical, Profile, ask_to_measure, asking
+from espalier.strategies.topology import Topology, TopologyOf, clients_by_node
 
 
 @dataclass(frozen=True)
@@ -102,15 +87,10 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
     specs = [config.federation.cloud_strategy] * (config.deploy.role != "edge")
     check_averages(specs + [config.federation.edge_strategy] * (config.deploy.role != "cloud"), model)
     if config.algorithm.splits:
-        cuts_of(config, model)
+        check_cuts(config.split, model)
     if stack_in_use(config):
         check_stack(config.stack, task, model, compute_device(config.device))
     return task, model
-
-
-def cuts_of(config: RunConfig, model: nn.Module) -> tuple[Cut, ...]:
-    """Return the clients' cuts in turn, all there are where they are left to plans; UserError for others."""
-    return check_cuts(config.split, model)
 
 
 @contextmanager
@@ -122,12 +102,12 @@ def streams_of(
     `patience_seconds` is the engine's `stream_patience_seconds`.
     """
     deploy = config.deploy
-    if not (trains_by_stream(config) or measures(config)):
+    if not (config.trains_by_stream or config.measures):
         yield None
         return
     largest = 0
-    if trains_by_stream(config):
-        cuts, payload = cuts_of(config, model), config.stream.payload
+    if config.trains_by_stream:
+        cuts, payload = check_cuts(config.split, model), config.stream.payload
         largest = largest_frame_bytes(as_blocks(model), task.example_input(), cuts, payload, config.train.batch_size)
     with open_streams(
         config.stream,
@@ -136,16 +116,6 @@ def streams_of(
         patience_seconds=patience_seconds(config.stream.timeout),
     ) as streams:
         yield streams
-
-
-def trains_by_stream(config: RunConfig) -> bool:
-    """Return whether a run's mini-batches travel in streams to this host."""
-    return config.split.transport == "stream" and config.algorithm.splits and config.deploy.role != "cloud"
-
-
-def measures(config: RunConfig) -> bool:
-    """Return whether a run's clients measure themselves, and their links to this host."""
-    return config.plan.resources == "measured" and config.deploy.role != "cloud"
 
 
 def assemble(
@@ -157,7 +127,7 @@ def assemble(
     observers: Sequence[Any] = (),
     lanes: Lanes | None = None,
 ) -> Federation:
-    """Wait for the clients, group them and build the algorithm: for one server, a cloud, or an edge's host.
+    """Wait for the clients, group them and build the algorithm: for one server, or for a cloud.
 
     Clients that are in this process look for their edge in `lanes`.
 
@@ -169,21 +139,38 @@ def assemble(
     if config.deploy.role == "cloud":
         return over_hosts(config, grid, task, model, observers)
     profiles, topology = clients_and_edges(config, grid, streams)
-    client_of = {profile.node_id: profile.partition_id for profile in profiles}
-    meter = ByteMeter(_tiers(config))
-    world = planned_world(config, config.rule, topology, profiles, task, model) if config.rule else None
+    meter = ByteMeter({"edge": "cloud"} if config.is_flat else {"edge": "edge", "cloud": "cloud"})
+    world = planned_world(config, topology, profiles, task, model)
+    asynchronous = asynchrony_of(config, topology, profiles, world)
     transport_of = transports(config, meter, streams, lanes)
-    federation = alone(config.federation) if config.deploy.role == "edge" else config.federation
-    asynchronous = None if config.deploy.role == "edge" else asynchrony_of(config, topology, client_of, world)
     make_edge = edges_here(config, task, model, profiles, world, transport_of, asynchronous)
-    observers = (meter, *observers)
     topology_of = who_is_where(config, grid, profiles, topology, world)
-    if topology_of and world:
-        observers = (*observers, MovesCells(world))
-    hierarchical = algorithm_over(
-        config, federation, make_edge, topology, client_of, observers, asynchronous, topology_of=topology_of
+    return federation_over(
+        config, make_edge, profiles, topology, meter, world, asynchronous, observers, topology_of=topology_of
     )
-    return Federation(profiles, client_of, hierarchical, meter, world, asynchronous, topology_of)
+
+
+def edge_run(config: RunConfig, grid: Grid, task: Task, model: nn.Module, streams: Streams | None = None) -> EdgeRun:
+    """Wait for the devices of an edge that has a host of its own, and return its run; UserError as of `assemble`."""
+    name, deploy = config.deploy.edge_name, config.deploy
+    profiles, topology = clients_and_edges(config, grid, streams)
+    meter = ByteMeter({"edge": "edge"})
+    world = planned_world(config, topology, profiles, task, model)
+    transport_of = transports(config, meter, streams, None)
+    hierarchical = one_edge(config, task, model, topology, profiles, world, meter, transport_of)
+    return EdgeRun(
+        name,
+        config.as_dict(),
+        grid,
+        profiles,
+        hierarchical,
+        meter,
+        world,
+        OwnState(hierarchical.edges[name], world),
+        timeout_seconds=deploy.reply_timeout or None,
+        deadline=world.edges[name].deadline if world else None,
+        figures=task.objective.figures,
+    )
 
 
 def who_is_where(
@@ -198,30 +185,19 @@ def who_is_where(
 
 
 def asynchrony_of(
-    config: RunConfig, topology: Mapping[str, Sequence[int]], client_of: Mapping[int, int], world: World | None
+    config: RunConfig, topology: Topology, profiles: Sequence[Profile], world: World | None
 ) -> AsynchronousRun | None:
     """Return the tier of a run that waits for nobody, if it has one."""
     return asynchronous_run(
         config.asynchrony,
         config.seed,
         topology,
-        client_of,
+        clients_by_node(profiles),
         world,
         is_flat=config.is_flat,
         edge_rounds=config.federation.edge_rounds,
         is_timed=config.by_wall_clock,
     )
-
-
-def transports(
-    config: RunConfig, meter: ByteMeter, streams: Streams | None, lanes: Lanes | None
-) -> Callable[[str], Transport] | None:
-    """Return what makes the transport of an edge of a name; None where mini-batches travel by messages."""
-    if streams and trains_by_stream(config):
-        return partial(streams.transport, meter)
-    if lanes and config.split.execution == "fused":
-        return lambda edge: FusedTransport(lanes, on_passed=partial(meter.on_passed, edge))
-    return None
 
 
 def clients_and_edges(
@@ -233,8 +209,8 @@ def clients_and_edges(
         deploy = deploy.model_copy(update={"reply_timeout": 0})
     edge_names = config.federation.edge_names.items
     gather = gather_devices if deploy.role == "edge" else partial(gather_clients, edge_names=edge_names)
-    with streams.probes() if streams and measures(config) else nullcontext(ask_to_measure) as measure:
-        profiles = gather(grid, num_clients, deploy, measure if measures(config) else None)
+    with streams.probes() if streams and config.measures else nullcontext(ask_to_measure) as measure:
+        profiles = gather(grid, num_clients, deploy, measure if config.measures else None)
     if deploy.role == "edge":
         return profiles, {deploy.edge_name: [profile.node_id for profile in profiles]}
     return profiles, assign_edges(profiles, None if config.is_flat else config.edges)
@@ -248,11 +224,9 @@ def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, obse
     check_edges(config.as_dict(), hosts, config.federation.num_clients)
     profiles = sorted((client for edge in hosts for client in edge.clients), key=lambda p: p.partition_id)
     topology = assign_edges(profiles, config.edges)
-    meter, world = ByteMeter(_tiers(config)), None
-    if config.rule:
-        # Radio cells are blocks of client numbers, whatever their edges are called.
-        by_cell = dict(sorted(topology.items(), key=lambda edge: min(edge[1])))
-        world = planned_world(config, config.rule, by_cell, profiles, task, model)
+    # Radio cells are blocks of client numbers, whatever their edges are called.
+    by_cell = dict(sorted(topology.items(), key=lambda edge: min(edge[1])))
+    meter, world = ByteMeter({"cloud": "cloud"}), planned_world(config, by_cell, profiles, task, model)
     make_edge = remote_edges(
         hosts,
         config.federation.edge_rounds,
@@ -261,11 +235,29 @@ def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, obse
         is_planned=world is not None,
         on_counted=partial(book, meter, world),
     )
-    client_of = {profile.node_id: profile.partition_id for profile in profiles}
-    asynchronous = asynchrony_of(config, topology, client_of, world)
-    observers = (meter, *observers)
-    hierarchical = algorithm_over(config, config.federation, make_edge, topology, client_of, observers, asynchronous)
-    return Federation(profiles, client_of, hierarchical, meter, world, asynchronous)
+    asynchronous = asynchrony_of(config, topology, profiles, world)
+    return federation_over(config, make_edge, profiles, topology, meter, world, asynchronous, observers)
+
+
+def federation_over(
+    config: RunConfig,
+    make_edge: MakeEdge,
+    profiles: Sequence[Profile],
+    topology: Topology,
+    meter: ByteMeter,
+    world: World | None,
+    asynchronous: AsynchronousRun | None,
+    observers: Sequence[Any],
+    *,
+    topology_of: TopologyOf | None = None,
+) -> Federation:
+    """Return the algorithm over edges, wherever they run, with what counts and plans; parameters as of `Federation`."""
+    client_of = clients_by_node(profiles)
+    observers = (meter, *observers, *([MovesCells(world)] if topology_of and world else []))
+    hierarchical = algorithm_over(
+        config, config.federation, make_edge, topology, client_of, observers, asynchronous, topology_of=topology_of
+    )
+    return Federation(profiles, client_of, hierarchical, meter, world, asynchronous, topology_of)
 
 
 def book(meter: ByteMeter, world: World | None, edge: str, counted: Counted) -> None:
@@ -274,152 +266,3 @@ def book(meter: ByteMeter, world: World | None, edge: str, counted: Counted) -> 
     if world:
         for server_round, report in counted.plans:
             world.edges[edge].carried_out(server_round, report)
-
-
-def alone(federation: sections.Federation) -> sections.Federation:
-    """Return the settings for an edge that runs by itself: the cloud's own strategy may need more than this one."""
-    return federation.model_copy(update={"cloud_strategy": parse_strategy("cloud-strategy", "FedAvg")})
-
-
-def algorithm_over(
-    config: RunConfig,
-    federation: sections.Federation,
-    make_edge: MakeEdge,
-    topology: Mapping[str, Sequence[int]],
-    client_of: Mapping[int, int],
-    observers: Sequence[Any],
-    asynchronous: AsynchronousRun | None = None,
-    **options: Any,
-) -> Hierarchical:
-    """Return the config's algorithm over edges, wherever they run; UserError where strategies don't suit them."""
-    every = config.report.evaluate_every
-    try:
-        return under_cloud(
-            federation,
-            make_edge,
-            topology,
-            is_flat=config.is_flat,
-            over_edges=asynchronous.over_edges if asynchronous else Hierarchical,
-            seed=config.seed,
-            evaluate_every=0 if asynchronous and config.by_wall_clock else every,  # clients may be at work
-            observers=observers,
-            guard=Guard(config.guard.mode, config.guard.update_norm, config.guard.activation_norm),
-            node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",
-            **options,
-        )
-    except ValueError as error:
-        raise UserError(f"{error} (see {HINTS[config.deploy.role]})") from None
-
-
-# Where to look when strategies and the federation do not go together.
-HINTS = {
-    "server": "cloud-strategy, edge-strategy, num-clients and num-edges",
-    "cloud": "cloud-strategy and num-edges",
-    "edge": "edge-strategy and deploy.edge-clients",
-}
-
-
-def _tiers(config: RunConfig) -> dict[str, str]:
-    """Return how the report calls the tiers whose bytes are counted here."""
-    if config.deploy.role == "server":
-        return {"edge": "cloud"} if config.is_flat else {"edge": "edge", "cloud": "cloud"}
-    return {config.deploy.role: config.deploy.role}
-
-
-def planned_world(
-    config: RunConfig,
-    rule: PlanRule,
-    topology: Mapping[str, Sequence[int]],
-    profiles: Sequence[Profile],
-    task: Task,
-    model: nn.Module,
-) -> World:
-    """Return what the plans of a run are made for; UserError if no plan could be."""
-    plan, num_clients = config.plan, config.federation.num_clients
-    if not config.is_flat:  # nodes may have chosen their edges
-        check_cell_size(plan, rule, min(map(len, topology.values())))
-    is_part = config.deploy.role == "edge"
-    if is_part and plan.resources == "simulated":
-        # The radio world is drawn for all cells, so that plans are those of a run that has all edges.
-        topology, profiles = whole_radio_world(config.deploy.edge_name, profiles, num_clients, config.edges)
-    client_of = {profile.node_id: profile.partition_id for profile in profiles}
-    availability = coming_and_going(config.availability, config.seed, num_clients)
-    world = world_of(
-        plan,
-        config.radio,
-        rule,
-        config.seed,
-        topology=topology,
-        cell_of=cells_of_clients(topology, client_of, config.cells if config.is_flat else 1),
-        profiles=profiles,
-        work=work_of(config, task, model),
-        task=task,
-        train=config.train,
-        clock=time.monotonic if config.engine == "flower" and config.deploy.role != "cloud" else None,
-        drops_out=availability.drops_out if availability else None,
-        edge_rounds=config.federation.edge_rounds,
-    )
-    if not (is_part and plan.resources == "measured"):  # then other edges' clients are not known here
-        check_deadline(plan, rule, world)
-    return world
-
-
-def work_of(config: RunConfig, task: Task, model: nn.Module) -> Work:
-    """Return what a client's part of the training takes, for each cut that a plan may choose from."""
-    if not config.algorithm.splits:
-        return whole_model_work(model)
-    payload = config.stream.payload if config.split.transport == "stream" else "float32"
-    frozen = head_weights(model) if config.algorithm.freezes_head else ()
-    return split_work(as_blocks(model), task.example_input(), sorted(set(cuts_of(config, model))), payload, frozen)
-
-
-def edges_here(
-    config: RunConfig,
-    task: Task,
-    model: nn.Module,
-    profiles: Sequence[Profile],
-    world: World | None,
-    transport_of: Callable[[str], Transport] | None,
-    asynchronous: AsynchronousRun | None = None,
-) -> MakeEdge:
-    """Return the function that makes the edges that run in this process."""
-    algorithm, federation = config.algorithm, config.federation
-    client_of = {profile.node_id: profile.partition_id for profile in profiles}
-    cuts = cuts_of(config, model) if algorithm.splits else ()
-    cut_of = cut_rule(cuts, client_of, world, is_best=config.split.cut_layer.is_best)
-    epochs = config.plan.max_local_rounds if config.rule else task.training.local_epochs
-    most = replace(task.training, local_epochs=epochs)
-    # A guard that clips changes what a client sent: then each step waits for its verdict.
-    stacks = stack_in_use(config) > 0 and config.guard.mode != "clip"
-    max_steps = {profile.node_id: most.num_steps(profile.num_train_examples) for profile in profiles}
-
-    def make(name: str, size: int) -> Any:
-        return algorithm.make_edge(
-            Site(
-                name=name,
-                size=size,
-                seed=derived_seed(config.seed, "split", name),
-                cut_of=cut_of,
-                client_of=client_of,
-                transport=transport_of(name) if transport_of else None,
-                task=task,
-                federation=federation,
-                train=config.train,
-                split=config.split,
-                device=compute_device(config.device),
-                max_steps=max_steps.__getitem__,
-                stacks=stacks,
-            )
-        )
-
-    make_edge: MakeEdge = asynchronous.edges(make) if asynchronous else make
-    if world and config.rule:
-        from_cloud = algorithm.strategy_key == federation.cloud_strategy.key
-        spec = federation.cloud_strategy if from_cloud else federation.edge_strategy
-        cells = config.cells if config.is_flat else 1
-        make_edge = planned(make_edge, config.rule, config.plan, world, cells_per_edge=cells, spec=spec)
-    if comings := coming_and_going(config.availability, config.seed, federation.num_clients):
-        make_edge = comings.in_front_of(make_edge, client_of)
-    if config.train.weighting == "equal":
-        make_edge = equally_weighted(make_edge)
-    return knowing(make_edge, profiles, task.objective, validates=config.data.validation_share > 0)

@@ -5,7 +5,9 @@ from contextlib import ExitStack, contextmanager
 from logging import getLogger
 from pathlib import Path
 
-from espalier.app.assembly import assemble, checked_task, streams_of
+from torch import nn
+
+from espalier.app.assembly import assemble, checked_task, edge_run, streams_of
 from espalier.app.checked_run import (
     CheckedRun,
     ProgressDisplay,
@@ -34,13 +36,14 @@ from espalier.app.resume import (
     take_back,
     take_best_back,
 )
+from espalier.app.run_state import RunState
 from espalier.app.tasks.common import compute_device, set_up_torch
+from espalier.app.tasks.task import Task
 from espalier.app.tiers.cloud import refuse_rules_over_all_cells
-from espalier.app.tiers.edge_host import LOOK_SECONDS, EdgeRun, serve
+from espalier.app.tiers.edge_host import LOOK_SECONDS, serve
 from espalier.app.tiers.listener import EdgeListener
 from espalier.app.tiers.remote_edge import EdgeFailed
 from espalier.app.tiers.served import assemble_served
-from espalier.app.tiers.states import OwnState
 
 logger = getLogger("espalier")
 
@@ -100,15 +103,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             refuse_used(path)
         tracker = load_tracker(config.report.tracker)
         task, model = checked_task(config)
-        state = None
-        if folder:
-            state = resumable_state(
-                folder,
-                data_dir=config.data.data_dir,
-                data_fingerprint=task.data_fingerprint(),
-                global_rounds=config.federation.global_rounds,
-                weights=travelling_weights(config, model),
-            )
+        state = _state_of(folder, config, task, model) if folder else None
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
         streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
         if serves_edges(engine) and not config.has_clients_in_workers:
@@ -119,20 +114,16 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
             folder = opened.enter_context(create(path, config.as_dict()))
         logger.info("results go to %s", folder.path)
+        best = BestRound(travelling_weights(config, model)) if config.data.validation_share else None
+        frozen = frozen_weights(config, model)
+        checked = CheckedRun(config, engine, task, model, frozen, federation, folder, best, tracker)
         with lost_grid_as_user_error(folder.path), unwritable_as_user_error(folder.path), interrupted_in(folder.path):
-            best = BestRound(travelling_weights(config, model)) if config.data.validation_share else None
             try:
                 if state:
-                    if best:
-                        take_best_back(best, state, folder)
-                    moves = "deploy.nodes-move" in config.movers
-                    (check_edges_for_moves if moves else check_same_edges)(state.edges, federation.edges)
-                    take_back(state, federation.hierarchical, engine, federation.world)
+                    _take_all_back(checked, state)
                 note_made_by(folder)
                 if config.resume:
                     folder.go_on_after(state.round if state else 0, config.as_dict())
-                frozen = frozen_weights(config, model)
-                checked = CheckedRun(config, engine, task, model, frozen, federation, folder, best, tracker)
                 carry_out(checked, state, progress)
             except (UnfitStateError, EdgeFailed) as error:  # an edge may have to wait for its first request
                 raise folder.other_state(str(error)) from error
@@ -142,6 +133,27 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
                 raise UserError(message)
             logger.warning(message)
         return folder.path
+
+
+def _state_of(folder: ResultsFolder, config: RunConfig, task: Task, model: nn.Module) -> RunState | None:
+    """Return where a run that is resumed was; None if no round was over."""
+    return resumable_state(
+        folder,
+        data_dir=config.data.data_dir,
+        data_fingerprint=task.data_fingerprint(),
+        global_rounds=config.federation.global_rounds,
+        weights=travelling_weights(config, model),
+    )
+
+
+def _take_all_back(checked: CheckedRun, state: RunState) -> None:
+    """Go to where a run that is resumed was."""
+    federation = checked.federation
+    if checked.best:
+        take_best_back(checked.best, state, checked.folder)
+    moves = "deploy.nodes-move" in checked.config.movers
+    (check_edges_for_moves if moves else check_same_edges)(state.edges, federation.edges)
+    take_back(state, federation.hierarchical, checked.engine, federation.world)
 
 
 def run_edge(
@@ -182,20 +194,7 @@ def run_edge(
         EdgeListener(Path(config.deploy.edge_folder).expanduser()) as listener,
         streams_of(config, model, task, engine.stream_patience_seconds) as streams,
     ):
-        federation = assemble(config, engine.grid, task, model, streams)
-        edge = EdgeRun(
-            config.deploy.edge_name,
-            config.as_dict(),
-            engine.grid,
-            federation.profiles,
-            federation.hierarchical,
-            federation.meter,
-            federation.world,
-            OwnState(federation.hierarchical.edges[config.deploy.edge_name], federation.world),
-            timeout_seconds=config.deploy.reply_timeout or None,
-            deadline=federation.world.edges[config.deploy.edge_name].deadline if federation.world else None,
-            figures=task.objective.figures,
-        )
+        edge = edge_run(config, engine.grid, task, model, streams)
         create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
         with create(path, config.as_dict()) as folder:
             edge.report_to(folder)

@@ -56,6 +56,11 @@ def wait_for_nodes(grid: Grid, count: int, *, timeout_seconds: float = 60.0) -> 
     return node_ids
 
 
+def clients_by_node(profiles: Iterable[Profile]) -> dict[int, int]:
+    """Return the number of each client, its ``partition-id``, by its node id."""
+    return {profile.node_id: profile.partition_id for profile in profiles}
+
+
 def ask_to_measure(node_id: int) -> ProfileQuery:
     """Return the query by which any node is asked to measure its device."""
     return ProfileQuery(measure=True)

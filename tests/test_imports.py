@@ -31,6 +31,8 @@ OF_AN_ALGORITHM = {f"app/algorithms/{name.replace('-', '_')}.py": name for name 
 TAKES_WHOLE_CONFIG = {
     "app/assembly.py",
     "app/checked_run.py",
+    "app/edges.py",
+    "app/planning.py",
     "app/run.py",
     "app/command_line.py",
     "app/server.py",

@@ -109,6 +109,16 @@ class RunConfig(Section):
         return own.clock == "wall" or (own.clock == "auto" and self.deploy.role == "cloud")
 
     @property
+    def trains_by_stream(self) -> bool:
+        """True where mini-batches travel in streams to this host."""
+        return self.split.transport == "stream" and self.algorithm.splits and self.deploy.role != "cloud"
+
+    @property
+    def measures(self) -> bool:
+        """True where clients measure themselves, and their links to this host."""
+        return self.plan.resources == "measured" and self.deploy.role != "cloud"
+
+    @property
     def is_flat(self) -> bool:
         """True where the clients are under the cloud."""
         return self.algorithm.is_flat(self.federation.num_edges)

@@ -12,6 +12,7 @@ from espalier.app.tasks.task import Task
 from espalier.clients.nested import tensors_of
 from espalier.clients.task import batches_of_a_pass
 from espalier.strategies import Profile
+from espalier.strategies.topology import clients_by_node
 
 
 def world_of(
@@ -55,7 +56,7 @@ def world_of(
     drops_out, edge_rounds
         As for `WirelessWorld`.
     """
-    client_of = {profile.node_id: profile.partition_id for profile in profiles}
+    client_of = clients_by_node(profiles)
     examples = examples_of_local_rounds(train, task.grows, [profile.num_train_examples for profile in profiles])
     if plan.resources == "measured":
         return MeasuredWorld(plan, rule, seed, topology, client_of, cell_of, work, profiles, examples, clock)

@@ -33,6 +33,7 @@ from espalier.strategies.deadline import Deadline
 from espalier.strategies.edges import innermost
 from espalier.strategies.exchange import Conversations, Exchanges
 from espalier.strategies.split import FineTuning, Personalised, SplitEdge
+from espalier.strategies.topology import clients_by_node
 from espalier.strategies.views import MemberGrid
 
 logger = getLogger("espalier")
@@ -107,7 +108,7 @@ class EdgeRun:
         self._folder: ResultsFolder | None = None
         self._is_unwritable = False
         self._round = 0  # the last one asked for, to report
-        self._client_of = {profile.node_id: profile.partition_id for profile in profiles}
+        self._client_of = clients_by_node(profiles)
         self._edge = hierarchical.edges[name]
         self._initial_state = to_bytes(state.to_answer())
         self._handlers = {

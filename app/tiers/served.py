@@ -14,24 +14,21 @@ from torch import nn
 
 from espalier.app.assembly import (
     Federation,
-    algorithm_over,
-    alone,
     asynchrony_of,
     book,
     clients_and_edges,
-    edges_here,
-    planned_world,
+    federation_over,
     streams_of,
-    trains_by_stream,
-    transports,
 )
 from espalier.app.checkpoint import to_bytes
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.unused import stack_in_use
+from espalier.app.edges import one_edge, transports
 from espalier.app.engines.engine import EDGE_NAME, App, Engine, ServesEdges
 from espalier.app.engines.in_process import PATIENCE_SECONDS
 from espalier.app.errors import UserError, shown
+from espalier.app.planning import planned_world
 from espalier.app.reports.bytes import ByteMeter
 from espalier.app.resources.planner import World
 from espalier.app.streams import Streams
@@ -50,6 +47,7 @@ from espalier.clients.stacking import TrainingStack
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import Profile, group_by_edge
 from espalier.strategies.exchange import ask
+from espalier.strategies.topology import clients_by_node
 
 logger = getLogger("espalier")
 
@@ -89,7 +87,6 @@ class EdgeApp:
         self._config = config
         self._run_config = config.as_dict()
         self._profiles = {profile.node_id: profile for profile in profiles}
-        self._client_of = {profile.node_id: profile.partition_id for profile in profiles}
         self._topology = group_by_edge(profiles, config.edges)
         self._load_task = looked_up_once()
         self._lanes = Lanes()
@@ -124,9 +121,8 @@ class EdgeApp:
         meter = ByteMeter({"edge": "edge"})
         task, model = self._task_and_model
         transport_of = transports(config, meter, self._streams, self._lanes)
-        make_edge = edges_here(config, task, model, list(self._profiles.values()), self._world, transport_of)
-        federation, topology = alone(config.federation), {name: members}
-        hierarchical = algorithm_over(config, federation, make_edge, topology, self._client_of, (meter,))
+        everybody, topology = list(self._profiles.values()), {name: members}
+        hierarchical = one_edge(config, task, model, topology, everybody, self._world, meter, transport_of)
         state = WholeState(hierarchical.edges[name], self._world, grid, clients)
         return EdgeRun(name, {}, grid, profiles, hierarchical, meter, self._world, state, timeout_seconds=None)
 
@@ -139,15 +135,12 @@ class EdgeApp:
     @cached_property
     def _world(self) -> World | None:
         """The world of all cells, as in one process: each edge's plan is made here."""
-        config = self._config
-        if not config.rule:
-            return None
-        return planned_world(config, config.rule, self._topology, list(self._profiles.values()), *self._task_and_model)
+        return planned_world(self._config, self._topology, list(self._profiles.values()), *self._task_and_model)
 
     @cached_property
     def _streams(self) -> Streams | None:
         """Accepts the streams of the clients, which are in this process: its port is its own."""
-        if not trains_by_stream(self._config):
+        if not self._config.trains_by_stream:
             return None
         stack = ExitStack()
         atexit.register(stack.close)
@@ -240,18 +233,17 @@ def assemble_served(
         Who takes part, and the engine to run with: its nodes are the edges.
     """
     profiles, topology = clients_and_edges(config, engine.grid, streams)
-    by_id = {profile.node_id: profile.partition_id for profile in profiles}
-    clients = {name: [by_id[node_id] for node_id in members] for name, members in topology.items()}
+    client_of = clients_by_node(profiles)
+    clients = {name: [client_of[node_id] for node_id in members] for name, members in topology.items()}
     sizes = {name: len(members) for name, members in topology.items()}
     grid = engine.serve_edges(MakeEdgeApp(config.as_dict(), tuple(profiles)), sizes)
     kept = dict(engine.clients_state())
     # In answers a client goes by its number.
     profiles = [replace(profile, node_id=node_of(profile.partition_id)) for profile in profiles]
     topology = {name: list(map(node_of, numbers)) for name, numbers in clients.items()}
-    client_of = {profile.node_id: profile.partition_id for profile in profiles}
     by_number = {profile.partition_id: profile for profile in profiles}
     meter = ByteMeter({"cloud": "cloud"})  # the edges count theirs
-    world = planned_world(config, config.rule, topology, profiles, task, model) if config.rule else None
+    world = planned_world(config, topology, profiles, task, model)
     states = {name: AtDriver(numbers, kept, world) for name, numbers in clients.items()}
     node_of_edge = introduced(grid, states)
 
@@ -269,10 +261,8 @@ def assemble_served(
             on_counted=partial(book, meter, world),
         )
 
-    asynchronous = asynchrony_of(config, topology, client_of, world)
-    observers = (meter, *observers)
-    hierarchical = algorithm_over(config, config.federation, make_edge, topology, client_of, observers, asynchronous)
-    federation = Federation(profiles, client_of, hierarchical, meter, world, asynchronous)
+    asynchronous = asynchrony_of(config, topology, profiles, world)
+    federation = federation_over(config, make_edge, profiles, topology, meter, world, asynchronous, observers)
     return federation, ServedEdges(grid, kept, states, node_of_edge)
 
 

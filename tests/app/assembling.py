@@ -3,11 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from espalier.app.algorithms.algorithm import Site
-from espalier.app.assembly import Federation, assemble, checked_task, cuts_of, work_of
+from espalier.app.algorithms.split_edges import check_cuts
+from espalier.app.assembly import Federation, assemble, checked_task
 from espalier.app.client import app
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.in_process import InProcess
+from espalier.app.planning import work_of
 from espalier.app.resources.planner import World, cells_of_clients
 from espalier.app.resources.world import world_of
 from espalier.app.tasks.build import build_task
@@ -49,7 +51,7 @@ def site_of(config: RunConfig) -> Site:
         name="edge-0",
         size=2,
         seed=0,
-        cut_of=lambda node_id: cuts_of(config, build_task(config).new_model())[0],
+        cut_of=lambda node_id: check_cuts(config.split, build_task(config).new_model())[0],
         client_of={10: 0, 11: 1},
         transport=None,
         task=build_task(config),

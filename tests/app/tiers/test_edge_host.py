@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
-from espalier.app.assembly import planned_world
+from espalier.app import assembly
 from espalier.app.checkpoint import from_bytes, to_bytes
 from espalier.app.errors import UserError
+from espalier.app.planning import planned_world
 from espalier.app.reports.bytes import ByteMeter
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.tasks.build import build_task
@@ -14,7 +15,7 @@ from espalier.app.tiers.edge_host import EdgeRun
 from espalier.app.tiers.states import OwnState
 from espalier.clients.messages.edge import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE
 from espalier.strategies import Profile, ask_profiles
-from tests.app.assembling import config_of, federation_of
+from tests.app.assembling import config_of
 from tests.app.tiers.hosts import SMALL, EdgeHost, edge_hosts
 from tests.strategies.asynchronous.test_wall_clock import Delayed
 from tests.strategies.test_deadline import federation
@@ -33,10 +34,7 @@ def edge_run(short_path, clients=(0, 1), **settings):
     host = EdgeHost(short_path, "edge-0", list(clients), **SMALL | settings)
     host.start()
     host.stop()
-    grid, made = host.engine.grid, federation_of(host.config, host.engine.grid)
-    parts = made.profiles, made.hierarchical, made.meter, made.world
-    state = OwnState(made.hierarchical.edges[host.name], made.world)
-    return EdgeRun(host.name, host.config.as_dict(), grid, *parts, state, timeout_seconds=None)
+    return assembly.edge_run(host.config, host.engine.grid, *assembly.checked_task(host.config))
 
 
 def test_a_request_that_fails_is_answered_and_the_next_one_is_served(short_path, caplog):
@@ -109,7 +107,7 @@ def test_an_edge_with_plans_must_have_a_whole_cell():
         config = config_of(role="edge", edge_name=name, edge_folder="/x", edge_clients=len(clients), **PLANNED)
         task, profiles = build_task(config), profiles_of(clients)
         topology = {name: [profile.node_id for profile in profiles]}
-        return planned_world(config, config.rule, topology, profiles, task, task.new_model())
+        return planned_world(config, topology, profiles, task, task.new_model())
 
     assert list(world("west", [2, 3]).edges) == ["edge-0", "west", "edge-2"]
     assert list(world("edge-2", [4, 5]).edges) == ["edge-0", "edge-1", "edge-2"]
