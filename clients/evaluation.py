@@ -1,5 +1,6 @@
 """Evaluation of a model on a client's own test set."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ def evaluate(message: Message, task: ClientTask) -> Message:
 def evaluated(
     task: ClientTask, figures: Mapping[str, float], held_back: Mapping[str, float], shares: Sequence[float]
 ) -> Evaluated:
-    """Return what a client tells of a model.
+    """Return what a client tells of a model: of a task's own figures those that are finite numbers.
 
     Parameters
     ----------
@@ -40,11 +41,17 @@ def evaluated(
         Top-M accuracy for each M of `task.top_m`.
     """
     top = dict(zip(task.top_m, shares, strict=True))
+    figures, held_back = _told(figures), _told(held_back)
     if task.validation is None:
         return Evaluated(figures, len(task.test), top)
-    # Where none are held back the names are the same, for replies are averaged; their number tells.
-    validation = {name: held_back.get(name, 0.0) for name in figures}
+    # Where none are held back the names are the same, as most clients have them; their number tells.
+    validation = held_back if len(task.validation) else dict.fromkeys(figures, 0.0)
     return Evaluated(figures, len(task.test), top, validation, len(task.validation))
+
+
+def _told(figures: Mapping[str, float]) -> dict[str, float]:
+    """Return figures without those of the task's own that a test set has not, such as an AUC of a single class."""
+    return {name: value for name, value in figures.items() if name in (ACCURACY, LOSS) or math.isfinite(value)}
 
 
 @torch.inference_mode()

@@ -15,7 +15,7 @@ from .exchange import Exchanges
 from .guard import GUARD_STATE, UpdateGuard, guard_state, load_guard_state
 from .outcomes import EVERYBODY, Evaluation, Update
 from .randomness import derived_seed, seeded_globals
-from .screening import Failure, all_finite, in_form_of, number_of, one_line, screen, weight_of
+from .screening import Failure, all_finite, complete, in_form_of, number_of, one_line, screen, weight_of
 from .state import built_attributes, restore_strategy_state, spoilt_attribute, strategy_state
 from .views import MemberGrid
 
@@ -167,6 +167,7 @@ class StrategyEdge:
             for message, reply in zip(messages, screened, strict=True)
             if not reply.has_error()
         }
+        complete(screened, self.weight_key)
         try:
             with self._seeded("aggregate_evaluate", server_round):
                 metrics = self.strategy.aggregate_evaluate(server_round, screened)

@@ -285,7 +285,7 @@ class Hierarchical:
                 name: RecordDict({ARRAYS: outcome.arrays.copy(), METRICS: self._metrics(own, outcome.weight)})  # type: ignore[union-attr]
                 for (name, outcome), own in zip(with_model.items(), metrics, strict=True)
             }
-            return self._replies(messages, contents)
+            return self._replies(messages, contents, "no edge round gave a model")
 
         update = yield from answered(self._top.train_round(server_round, arrays, config, self._edge_grid(grid)), train)
         failures = self._failures(self._place.when(server_round), update.failures, outcomes)
@@ -308,7 +308,7 @@ class Hierarchical:
                 for name, one in evaluations.items()
                 if one.weight > 0
             }
-            return self._replies(messages, contents)
+            return self._replies(messages, contents, "nobody was evaluated")
 
         evaluation = yield from answered(
             self._top.evaluate_round(server_round, arrays, config, self._edge_grid(grid)), evaluate
@@ -455,8 +455,8 @@ class Hierarchical:
             conversations[name] = run_edge(name, number, *arrays_and_config(message), grid)
         return Together(conversations)
 
-    def _replies(self, messages: Sequence[Message], contents: Mapping[str, RecordDict]) -> list[Message]:
-        """Return the edges' replies, error replies for those without content."""
+    def _replies(self, messages: Sequence[Message], contents: Mapping[str, RecordDict], why: str) -> list[Message]:
+        """Return the edges' replies; for those without content error replies that say why."""
         replies = []
         for message in messages:
             name = self._edge_of_id[message.metadata.dst_node_id]
@@ -464,7 +464,7 @@ class Hierarchical:
                 replies.append(Message(contents[name], reply_to=message))
                 self._place.notice(self._place.tier, self._place.path_to(name), "uplink", replies[-1])
             else:
-                replies.append(Message(Error(EDGE_FAILED, "no edge round gave a model"), reply_to=message))
+                replies.append(Message(Error(EDGE_FAILED, why), reply_to=message))
         return replies
 
     def _took_part(self, update: Update, outcomes: Mapping[str, EdgeOutcome]) -> list[int]:

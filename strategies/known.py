@@ -33,6 +33,8 @@ class KnownClients:
         The clients', as they were when the run began. Where data grow, they tell how many examples there will be.
     train_metrics, evaluate_metrics : Collection[str], optional (default: None)
         The metrics that a reply has beside its number of examples, and beside top-M accuracies; None: not known.
+    evaluates_more : bool (default: False)
+        Evaluations may have other metrics as well.
     """
 
     def __init__(
@@ -42,11 +44,13 @@ class KnownClients:
         *,
         train_metrics: Collection[str] | None = None,
         evaluate_metrics: Collection[str] | None = None,
+        evaluates_more: bool = False,
     ) -> None:
         self.edge = edge_of(edge)
         self._profiles = {profile.node_id: profile for profile in profiles}
         self._train_metrics = train_metrics
         self._evaluate_metrics = evaluate_metrics
+        self._evaluates_more = evaluates_more
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -61,7 +65,7 @@ class KnownClients:
     ) -> Exchanges[Evaluation]:
         """Let the edge evaluate, with the same checks."""
         most = {node_id: profile.num_test_examples for node_id, profile in self._profiles.items()}
-        check = partial(_checked, most=most, metrics=self._evaluate_metrics)
+        check = partial(_checked, most=most, metrics=self._evaluate_metrics, takes_more=self._evaluates_more)
         return answered(self.edge.evaluate_round(server_round, arrays, config, grid), check)
 
     def state_dict(self) -> dict[str, Any]:
@@ -74,17 +78,21 @@ class KnownClients:
 
 
 def _checked(
-    step: list[Message] | Together, most: Mapping[int, int], metrics: Collection[str] | None
+    step: list[Message] | Together,
+    most: Mapping[int, int],
+    metrics: Collection[str] | None,
+    *,
+    takes_more: bool = False,
 ) -> Exchanges[Any]:
     """Pass a step on; replies that bring results are checked."""
     answers = yield step
     if isinstance(step, Together):
         return answers
-    return [_checked_reply(*pair, most, metrics) for pair in zip(step, answers, strict=True)]
+    return [_checked_reply(*pair, most, metrics, takes_more) for pair in zip(step, answers, strict=True)]
 
 
 def _checked_reply(
-    message: Message, reply: Message, most: Mapping[int, int], metrics: Collection[str] | None
+    message: Message, reply: Message, most: Mapping[int, int], metrics: Collection[str] | None, takes_more: bool
 ) -> Message:
     kind, node_id = message.metadata.message_type, message.metadata.dst_node_id
     if reply.has_error() or not (ends_round(kind) or kind.startswith("evaluate")) or size_fault(reply.content):
@@ -102,7 +110,7 @@ def _checked_reply(
                     message, f"metric {missing[0]!r} is {quoted(record.get(missing[0]))}, expected a number"
                 )
             kept = {k: v for k, v in record.items() if k in (NUM_EXAMPLES, *asked) or k.startswith(TOP)}
-            if len(kept) < len(record):
+            if len(kept) < len(record) and not takes_more:
                 reply.content = RecordDict({**reply.content, name: MetricRecord(kept)})
     return reply
 

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Error, Message, MessageType, MetricRecord, RecordDict
@@ -68,21 +68,24 @@ def screen(
     A reply is left out when it is an error; when its arrays have other names, shapes or kinds of numbers than the
     ones sent, or hold NaN or Inf; when its weight is missing, negative or not finite, or another metric is not finite,
     or is an accuracy and not from 0 to 1; when it holds more records or metrics, or longer names, than there is use
-    for; when it lacks a metric that more than half of the others have.
+    for; when it is a reply to train and lacks a metric that more than half of the others have.
 
-    A metric that half or less of them have is dropped, so that nobody who adds one decides who fits. What is left has
-    the same form, as Flower's averages need it: records have the same names, and the arrays of a reply to train the
-    order and the data types of the ones sent, for strategies take arrays by their place and sums in the type of the
-    first.
+    A metric that half or less of the replies to train have is dropped, so that nobody who adds one decides who fits;
+    evaluations keep theirs, see `complete`. What is left has the same form, as Flower's averages need it: records have
+    the same names, and the arrays of a reply to train the order and the data types of the ones sent, for strategies
+    take arrays by their place and sums in the type of the first.
     """
     reasons = [reply_fault(*pair, weight_key, least or {}) for pair in zip(instructions, replies, strict=True)]
     forms = [None if reason else _form(*pair) for *pair, reason in zip(instructions, replies, reasons, strict=True)]
     good = [form for form in forms if form is not None]
     counts = Counter(part for form in good for part in form)
-    usual = {part for part, count in counts.items() if 2 * count > len(good)}
+    trains = any(map(_is_training, instructions))
+    usual = {part for part, count in counts.items() if 2 * count > len(good)} | (set() if trains else _figures(counts))
     for i, form in enumerate(forms):
-        if form is not None and (missing := usual - form):
-            reasons[i] = f"its reply has no {' and no '.join(sorted(missing)[:3])}, which others have"
+        if form is None or not (missing := usual - form):
+            continue
+        if trains or any(part.kind != "metric" for part in missing):
+            reasons[i] = f"its reply has no {' and no '.join(map(str, sorted(missing)[:3]))}, which others have"
 
     names = _usual_names([reply for reply, reason in zip(replies, reasons, strict=True) if not reason])
     screened, failures = [], []
@@ -96,6 +99,28 @@ def screen(
             _bring_into_form(instruction, reply, usual, names)
         screened.append(reply)
     return screened, failures
+
+
+def complete(replies: Sequence[Message], weight_key: str) -> None:
+    """Give screened evaluations the metrics that others have: their weighted means, which leave the means as they are.
+
+    A figure need not be there for every test set, and Flower's averages need all replies alike.
+    """
+    good = [reply for reply in replies if not reply.has_error()]
+    found: dict[_Part, list[tuple[Any, float]]] = {}
+    for reply in good:
+        for part, value in _metrics_of(reply).items():
+            found.setdefault(part, []).append((value, weight_of(reply, weight_key)))
+    means: dict[_Part, Any] = {}
+    for part, own in found.items():
+        if len(own) < len(good):
+            values, weights = zip(*own, strict=True)
+            means[part] = np.average(values, axis=0, weights=weights if sum(weights) else None).tolist()
+    for reply in good:
+        there = _metrics_of(reply)
+        if missing := {part.name: mean for part, mean in means.items() if part not in there}:
+            ((name, record),) = reply.content.metric_records.items()
+            reply.content = RecordDict({**reply.content, name: MetricRecord({**record, **missing})})
 
 
 def one_line(error: Exception) -> str:
@@ -250,17 +275,36 @@ def answers_in_kind(instruction: Message, reply: Message) -> bool:
     return _is_training(instruction) and len(instruction.content.array_records) == 1 and not reply.has_error()
 
 
-def _form(instruction: Message, reply: Message) -> frozenset[str]:
+def _figures(counts: "Counter[_Part]") -> "set[_Part]":
+    """Return the metrics of evaluations, each in its most frequent form."""
+    usual = {part.name: part for part in sorted(counts, key=lambda part: (counts[part], part)) if part.kind == "metric"}
+    return set(usual.values())
+
+
+class _Part(NamedTuple):
+    """A part of a reply that others may have as well."""
+
+    kind: Literal["record", "metric"]
+    name: str
+    length: int = -1  # of a list of numbers
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r}" + (f" of {self.length}" if self.length >= 0 else "")
+
+
+def _form(instruction: Message, reply: Message) -> frozenset[_Part]:
     """Return what Flower's averages need to be alike, beside the names of single records and their arrays."""
-    form = (
-        set() if answers_in_kind(instruction, reply) else {f"record {name!r}" for name in reply.content.array_records}
-    )
+    records = () if answers_in_kind(instruction, reply) else reply.content.array_records
+    return frozenset((*(_Part("record", name) for name in records), *_metrics_of(reply)))
+
+
+def _metrics_of(reply: Message) -> dict[_Part, Any]:
     (metrics,) = reply.content.metric_records.values()
-    return frozenset(form | {_metric(name, value) for name, value in metrics.items()})
+    return {_metric(name, value): value for name, value in metrics.items()}
 
 
-def _metric(name: str, value: Any) -> str:
-    return f"metric {name!r}" + (f" of {len(value)}" if isinstance(value, list) else "")
+def _metric(name: str, value: Any) -> _Part:
+    return _Part("metric", name, len(value)) if isinstance(value, list) else _Part("metric", name)
 
 
 def _usual_names(replies: Sequence[Message]) -> dict[type, str]:
@@ -270,7 +314,7 @@ def _usual_names(replies: Sequence[Message]) -> dict[type, str]:
     return {kind: counts.most_common(1)[0][0] for kind, counts in called.items() if counts}
 
 
-def _bring_into_form(instruction: Message, reply: Message, usual: set[str], names: Mapping[type, str]) -> None:
+def _bring_into_form(instruction: Message, reply: Message, usual: set[_Part], names: Mapping[type, str]) -> None:
     """Give a good reply the form of most; what most have not is dropped."""
     records = dict(_records_in_form(instruction, reply, usual, names))
     same = len(records) == len(reply.content) and all(reply.content.get(n) is record for n, record in records.items())
@@ -279,14 +323,14 @@ def _bring_into_form(instruction: Message, reply: Message, usual: set[str], name
 
 
 def _records_in_form(
-    instruction: Message, reply: Message, usual: set[str], names: Mapping[type, str]
+    instruction: Message, reply: Message, usual: set[_Part], names: Mapping[type, str]
 ) -> Iterator[tuple[str, Any]]:
     in_kind = answers_in_kind(instruction, reply)
     for name, record in reply.content.items():
         if isinstance(record, ArrayRecord) and in_kind:
             (sent,) = instruction.content.array_records.values()
             yield names[ArrayRecord], in_form_of(sent, record)
-        elif isinstance(record, ArrayRecord) and f"record {name!r}" in usual:
+        elif isinstance(record, ArrayRecord) and _Part("record", name) in usual:
             yield name, record
         elif isinstance(record, MetricRecord):
             kept = {key: value for key, value in record.items() if _metric(key, value) in usual}

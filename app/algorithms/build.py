@@ -157,11 +157,15 @@ def knowing(make_edge: MakeEdge, profiles: Sequence[Profile], objective: Objecti
 
     With `validates` they tell figures of the examples that they hold back, too.
     """
-    figures = objective.figures if objective.metrics is None else None
-    if figures and validates:
+    figures = objective.figures
+    if validates:
         figures = (*figures, *(VALIDATION + name for name in figures), NUM_VALIDATION)
     return lambda name, size: KnownClients(
-        make_edge(name, size), profiles, train_metrics=(TRAIN_LOSS,), evaluate_metrics=figures
+        make_edge(name, size),
+        profiles,
+        train_metrics=(TRAIN_LOSS,),
+        evaluate_metrics=figures,
+        evaluates_more=objective.metrics is not None,
     )
 
 

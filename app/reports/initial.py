@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from espalier.app.reports.metrics import figure_names, finite, spread
+from espalier.app.reports.metrics import figure_names, finite, spreads_of
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.task import Task
 from espalier.clients.evaluation import figures_on
@@ -41,7 +41,6 @@ def initial_figures(task: Task, model: nn.Module, device: torch.device, num_clie
             figures = figures_on(model, client.test, client.prepare, device, task.objective)
         except Exception:  # of whatever kind: the client fails in round 1 too, which names it
             continue
-        if len(client.test) and figures.keys() >= set(names):
-            found.append(figures)
-    spreads = {name: spread([figures[name] for figures in found]) for name in names} if found else {}
-    return {**spreads, "test": finite(test)}
+        if len(client.test):
+            found.append(finite(figures))
+    return {**(spreads_of(found, names) if found else {}), "test": finite(test)}

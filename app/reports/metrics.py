@@ -96,11 +96,10 @@ def global_line(
         client_of[node_id]: metrics
         for evaluation in outcome.evaluations.values()
         for node_id, metrics in evaluation.replies.items()
-        if is_evaluation(metrics, names)
+        if is_evaluation(metrics)
     }
     if clients:
-        for key in names:
-            line[key] = spread([float(metrics[key]) for metrics in clients.values()])
+        line |= spreads_of(clients.values(), names)
         line["clients"] = {str(i): finite(clients[i]) for i in sorted(clients)}
     if test is not None:
         line["test"] = finite(test)
@@ -135,11 +134,11 @@ def validation_of(evaluations: Iterable[Evaluation | Personalised], test: Mappin
         for evaluation in evaluations
         for metrics in (evaluation.replies if isinstance(evaluation, Evaluation) else evaluation.metrics).values()
     ]
-    own = [m for m in replies if m.get(NUM_VALIDATION) and all(is_number(m.get(key)) for key in names.values())]
+    own = [metrics for metrics in replies if metrics.get(NUM_VALIDATION) and is_number(metrics.get(VALIDATION + LOSS))]
     if not own:
         return {}
-    spreads = {name: spread([float(metrics[key]) for metrics in own]) for name, key in names.items()}
-    return {"validation": {**spreads, "clients": len(own)}}
+    spreads = spreads_of(own, list(names.values()))
+    return {"validation": {**{name: spreads[key] for name, key in names.items()}, "clients": len(own)}}
 
 
 def of_test_sets(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -180,12 +179,11 @@ def personalised_line(
         client_of[node_id]: metrics
         for result in results.values()
         for node_id, metrics in result.metrics.items()
-        if is_evaluation(metrics, names)
+        if is_evaluation(metrics)
     }
     line: Line = {"round": number, "scope": "personalised"}
     if clients:
-        for key in names:
-            line[key] = spread([float(metrics[key]) for metrics in clients.values()])
+        line |= spreads_of(clients.values(), names)
     line["clients"] = {str(i): finite(clients[i]) for i in sorted(clients)}
     if validates:
         line |= validation_of(results.values(), test)
@@ -263,13 +261,13 @@ def figure_names(test: Mapping[str, Any] | None) -> list[str]:
     return [name for name in test or (ACCURACY,) if name not in FIELDS | {LOSS}] + [LOSS]
 
 
-def is_evaluation(metrics: Mapping[str, Any], names: Sequence[str] = (ACCURACY, LOSS)) -> bool:
-    """Return whether these are a client's metrics of an evaluation, on one example at least, with those of some names.
+def is_evaluation(metrics: Mapping[str, Any]) -> bool:
+    """Return whether these are a client's metrics of an evaluation, on one example at least, with the loss.
 
     Without any it would count as always wrong. The only client of an edge has no others that its reply has to be like,
     so that anything can be in it.
     """
-    return metrics.get(NUM_EXAMPLES) != 0 and all(is_number(metrics.get(key)) for key in names)
+    return metrics.get(NUM_EXAMPLES) != 0 and is_number(metrics.get(LOSS))
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -277,9 +275,15 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float)
 
 
+def spreads_of(clients: Iterable[Mapping[str, Any]], names: Sequence[str]) -> dict[str, dict[str, float | None]]:
+    """Return the spread of each figure over those clients whose test sets have it."""
+    clients = list(clients)
+    return {name: spread([float(own[name]) for own in clients if is_number(own.get(name))]) for name in names}
+
+
 def spread(values: Sequence[float]) -> dict[str, float | None]:
-    """Return mean, standard deviation (of the population), minimum and maximum."""
-    if not all(map(math.isfinite, values)):
+    """Return mean, standard deviation (of the population), minimum and maximum; None of what are no numbers."""
+    if not values or not all(map(math.isfinite, values)):
         return dict.fromkeys(("mean", "std", "min", "max"))
     return {"mean": fmean(values), "std": pstdev(values), "min": min(values), "max": max(values)}
 

@@ -1,5 +1,6 @@
 """The pictures of a run, drawn from ``metrics.jsonl``."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def _draw_rounds(axes: Sequence[Axes], drawn: tuple[Sequence[Line], Sequence[str
         ax.fill_between(numbers, low, high, color=BLUE, alpha=0.15, lw=0, label="clients, min to max")
         ax.plot(numbers, mean, color=BLUE, marker="o", ms=3, label="clients, mean")
         if "test" in evaluated[-1]:
-            pool = [number(line["test"][key]) for line in evaluated]
+            pool = [number(line["test"].get(key)) for line in evaluated]
             ax.plot(numbers, pool, color=ORANGE, label="whole test pool")
         ax.set(xlabel="global round", ylabel=f"test {key}")
         if key in (ACCURACY, LOSS):
@@ -101,9 +102,9 @@ def _draw_rounds(axes: Sequence[Axes], drawn: tuple[Sequence[Line], Sequence[str
 
 def _draw_clients(axes: Sequence[Axes], drawn: tuple[dict[str, Line], str]) -> None:
     (ax,), (clients, name) = axes, drawn
-    values = [number(metrics[name]) for metrics in clients.values()]
+    values = [number(metrics.get(name)) for metrics in clients.values()]
     ax.bar(list(clients), values, color=BLUE, width=0.7)
-    mean = sum(values) / len(values)
+    mean = _mean(values)
     ax.axhline(mean, color=ORANGE, lw=1.2, label=f"mean {mean:.3f}")
     ax.set(xlabel="client", ylabel=f"test {name} of the global model", ylim=(0, 1) if name == ACCURACY else None)
     if len(values) > 30:
@@ -127,8 +128,8 @@ def _draw_personalised(axes: Sequence[Axes], drawn: tuple[dict[str, Line], dict[
     positions = range(len(clients))
     for ax, key in zip(axes, names, strict=True):
         for shift, metrics, color, name in ((-0.2, ours, BLUE, "global"), (0.2, heads, ORANGE, "fine-tuned head")):
-            values = [number(metrics[i][key]) for i in clients]
-            label = f"{name}, mean {sum(values) / len(values):.3f}"
+            values = [number(metrics[i].get(key)) for i in clients]
+            label = f"{name}, mean {_mean(values):.3f}"
             ax.bar([x + shift for x in positions], values, color=color, width=0.4, label=label)
         ax.set(xlabel="client", ylabel=f"test {key}")
         if len(clients) <= 30:
@@ -159,6 +160,12 @@ def _draw_bytes(axes: Sequence[Axes], lines: Sequence[Line]) -> None:
     ax.set(ylabel="megabytes (10^6), all rounds")
     if kinds:
         ax.legend(frameon=False, fontsize=8)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Return the mean of what leaves no gap."""
+    there = [value for value in values if not math.isnan(value)]
+    return sum(there) / len(there) if there else math.nan
 
 
 def number(value: float | None) -> float:

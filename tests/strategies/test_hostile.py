@@ -217,6 +217,62 @@ def test_a_metric_that_is_asked_for_has_to_be_there_and_others_are_dropped():
     assert list(first.train_metrics) == ["train_loss"]
 
 
+def test_a_figure_that_a_test_set_has_not_is_missing_there_and_nowhere_else():
+    """The mean of a figure is that of the clients that have it, in one tier as in two."""
+    grid = InProcessGrid(profiled(toy_app()), 5)
+    profiles = ask_profiles(grid)
+    sizes = {profile.partition_id: profile.num_train_examples for profile in profiles}
+    recall = {0: 0.1, 1: 0.9, 3: 0.4, 4: 0.7}  # client 2 has none
+
+    def answer(message, context):
+        reply = profiled(toy_app())(message, context)
+        client = context.node_config["partition-id"]
+        if message.metadata.message_type == "evaluate" and client in recall:
+            reply.content[METRICS] = MetricRecord({**reply.content[METRICS], "recall": recall[client]})
+        return reply
+
+    grid = InProcessGrid(answer, 5)
+    client_of = {profile.node_id: profile.partition_id for profile in ask_profiles(grid)}
+    (whole,), (expected,) = (
+        list(
+            Hierarchical(FedAvg(**ANY), lambda name, size: FedAvg(**ANY), group_by_edge(ask_profiles(own), 1)).rounds(
+                own, to_record(initial()), 1
+            )
+        )
+        for own in (grid, InProcessGrid(profiled(toy_app()), 5))
+    )
+    assert evaluation_reasons(whole) == []
+    replies = {client_of[n]: own for one in whole.evaluations.values() for n, own in one.replies.items()}
+    assert {client: own.get("recall") for client, own in replies.items()} == {**recall, 2: None}
+    total = sum(sizes[client] for client in recall)
+    assert whole.evaluate_metrics["recall"] == pytest.approx(sum(sizes[i] * recall[i] for i in recall) / total)
+    assert whole.evaluate_metrics["loss"] == expected.evaluate_metrics["loss"]
+
+
+def test_a_figure_in_another_form_is_not_taken_for_the_others():
+    def lie(message, reply):
+        reply.content[METRICS] = MetricRecord({**reply.content[METRICS], "loss": [0.0, 0.0]})
+
+    found = toy_run(telling(profiled(toy_app()), lie, ["evaluate"]), rounds=1, knows=False)[0]
+    without = toy_run(telling(profiled(toy_app()), dying, ["evaluate"]), rounds=1, knows=False)[0]
+    assert evaluation_reasons(found) == []
+    assert found.evaluate_metrics["loss"] == pytest.approx(without.evaluate_metrics["loss"], rel=1e-12)
+
+
+def test_an_evaluation_without_a_loss_is_left_out_where_others_have_figures_of_their_own():
+    def lie(message, reply):
+        reply.content[METRICS] = MetricRecord({NUM_EXAMPLES: 17, "mae": 1.0})
+
+    grid = InProcessGrid(profiled(telling(toy_app(), lie, ["evaluate"])), 2)
+    profiles = ask_profiles(grid)
+
+    def edge(name, size):
+        return KnownClients(FedAvg(**ANY), profiles, evaluate_metrics=["loss"], evaluates_more=True)
+
+    (found,) = Hierarchical(FedAvg(**ANY), edge, group_by_edge(profiles, 1)).rounds(grid, to_record(initial()), 1)
+    assert evaluation_reasons(found) == ["metric 'loss' is None, expected a number"]
+
+
 # Split training: the number of mini-batches, and the time that they take.
 
 

@@ -183,6 +183,25 @@ def test_its_learning_rates_and_metrics_are_used_and_reported(tmp_path):
     assert {path.name for path in folder.glob("*.png")} == {"rounds.png", "clients.png", "bytes.png"}
 
 
+@pytest.mark.parametrize(
+    "settings", [{"algorithm": "h-fedavg"}, {"algorithm": "phsfl", "fine_tune_rate": 0.3}], ids=str
+)
+def test_a_figure_that_one_client_has_not_costs_it_no_other(tmp_path, settings):
+    folder = run_app(tmp_path / "run", task=own("Recalls"), report_plots=True, **SMALL, num_edges=2, **settings)
+    for line in [*lines(folder, "global"), *lines(folder, "personalised")]:
+        clients = line["clients"]
+        assert list(clients) == ["0", "1", "2", "3"]
+        assert line["failures"] in (0, [])
+        for name in ("accuracy", "loss", "recall-0", "recall-1", "spread"):
+            there = [own[name] for own in clients.values() if name in own]
+            assert len(there) == {"accuracy": 4, "loss": 4, "spread": 2}.get(name, len(there))
+            assert line[name]["mean"] == pytest.approx(sum(there) / len(there), rel=1e-12)
+    header, *rows = (folder / "clients.csv").read_text().splitlines()
+    place = header.split(",").index("spread")
+    assert [row.split(",")[place] for row in rows] == ["1.0", "", "1.0", ""]
+    assert (folder / "clients.png").exists()
+
+
 def test_its_metrics_are_reported_of_fine_tuned_heads_too(tmp_path):
     settings = {"task": own("Steered"), "algorithm": "phsfl", "data_validation_share": 0.2, "fine_tune_rate": 0.3}
     folder = run_app(tmp_path / "heads-here", **SMALL | settings)
