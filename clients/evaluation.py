@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .messages.arrays import to_weights
 from .messages.train import ACCURACY, LOSS, Evaluate, Evaluated
-from .nested import concatenate, take
+from .nested import concatenate, take, tensors_of
 from .task import ClientTask, Examples, Objective
 
 BATCH_SIZE = 512
@@ -91,8 +91,9 @@ def figures_of(
     loss, correct = torch.zeros((), device=device), torch.zeros((), device=device)
     kept, all_labels, start = [], all_labels.to(device), 0
     for outputs in batches:
-        labels = all_labels[start : start + len(outputs)]
-        start += len(outputs)
+        size = len(tensors_of(outputs)[0])
+        labels = all_labels[start : start + size]
+        start += size
         loss += objective.loss(outputs, labels, reduction="sum")
         if objective.metrics is None:
             correct += (outputs.argmax(1) == labels).sum()

@@ -12,10 +12,12 @@ from torch.nn.functional import cross_entropy
 
 from espalier.app.errors import UserError, bad_value
 from espalier.app.object_spec import ObjectSpec, error_line
+from espalier.app.reports.metrics import FIELDS
 from espalier.app.tasks.held_back import kept_and_held
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.own import OwnTask
 from espalier.app.tasks.task import Task
+from espalier.app.tasks.trial import MisfitError, try_out
 from espalier.clients.messages.generators import seeded_torch
 from espalier.clients.messages.train import ACCURACY
 from espalier.clients.nested import concatenate, map_tensors, take, tensors_of
@@ -95,11 +97,21 @@ class AdaptedTask(Task):
         return Examples(concatenate([e.inputs for e in tests]), torch.cat([e.labels for e in tests]))
 
     def check_data(self) -> None:
-        """Load the server's test pool; refuse a model that can't take the data, or be split where it has to be."""
+        """Load the server's test pool; refuse a model that can't take the data, or be split where it has to be.
+
+        Where there is a pool, a step of training and an evaluation show what else does not fit.
+        """
         if self.splits_for:
             self.check_split()
         elif self.has_pool:
             self.check_model()
+        if self.has_pool:
+            model = self.new_model()
+            with seeded_torch(self.seed, torch.device("cpu")):
+                try:
+                    try_out(self.own, model, self.pool, self.training, self.objective, FIELDS)
+                except MisfitError as error:
+                    raise self.refused(str(error)) from None
 
     @torch.no_grad()
     def check_model(self) -> None:

@@ -84,6 +84,78 @@ class Recalls(Points):
         return {**recalls, "spread": 1.0 if len(recalls) > 1 else float("inf")}
 
 
+class Misfit(Points):
+    """Does one thing in another way than it should."""
+
+    def __init__(self, wrong):
+        super().__init__()
+        self.wrong = wrong
+
+    def model(self):
+        return super().model().requires_grad_(self.wrong != "frozen")
+
+    def client_data(self, client, num_clients, seed):
+        train, test = super().client_data(client, num_clients, seed)
+        labels = {"float": test.labels.double(), "negative": -1 - test.labels}.get(self.wrong, test.labels)
+        return train, Examples(test.inputs, labels)
+
+    def loss(self, outputs, labels):
+        if self.wrong == "raises":
+            raise RuntimeError("of mine")
+        each = cross_entropy(outputs, labels, reduction="none")
+        return {"vector": each, "detached": each.mean().detach(), "number": 0.5}.get(self.wrong, each.mean())
+
+    def learning_rate(self, rate, server_round):
+        return {"text": "a", "below": -1.0}.get(self.wrong, rate)
+
+    def optimizer(self, parameters, learning_rate):
+        return None if self.wrong == "none" else torch.optim.SGD(parameters, lr=learning_rate)
+
+    def metrics(self, outputs, labels):
+        figures = {"no mapping": None, "no number": {"a": "much"}, "list": {"a": torch.ones(3)}, "unnamed": {"": 1.0}}
+        return figures.get(self.wrong, {self.wrong: 1.0} if self.wrong in TAKEN else {})
+
+
+TAKEN = ("loss", "num-examples", "train_loss", "round", "clients", "validation-accuracy", "top-1")
+
+
+class Rare(Points):
+    """A figure that only test sets with all three classes have, and an error for others."""
+
+    def client_data(self, client, num_clients, seed):
+        train, test = super().client_data(client, num_clients, seed)
+        labels = torch.zeros_like(test.labels)
+        return train, Examples(test.inputs, test.labels if client == num_clients - 1 else labels)
+
+    def metrics(self, outputs, labels):
+        if len(labels.unique()) < 3:
+            raise ValueError("too few classes")
+        return {"balance": 1.0}
+
+
+class Pair(Points):
+    """Two outputs for each example."""
+
+    def model(self):
+        return Doubled(super().model())
+
+    def loss(self, outputs, labels):
+        return cross_entropy(outputs["scores"], labels)
+
+    def metrics(self, outputs, labels):
+        return {"share": (outputs["scores"].argmax(1) == labels).double().mean()}
+
+
+class Doubled(nn.Module):
+    def __init__(self, blocks):
+        super().__init__()
+        self.blocks = blocks
+
+    def forward(self, inputs):
+        scores = self.blocks(inputs)
+        return {"scores": scores, "again": 2 * scores}
+
+
 class Scheduled(Points):
     """With learning rates of its own."""
 

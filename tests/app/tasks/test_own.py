@@ -11,7 +11,7 @@ from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.plots import draw_plots
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.node import Node
-from tests.app.own_tasks import Steered
+from tests.app.own_tasks import TAKEN, Steered
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 HERE = "tests.app.own_tasks"
@@ -49,6 +49,64 @@ def test_a_task_that_does_not_fit_is_one_line_before_training(tmp_path, capsys, 
     assert error.startswith(f"error: task = {text!r}: {message}")
     assert error.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+LOSS = "one whose loss(outputs, labels) takes what its model gives, and its labels (RuntimeError: "
+MEAN = "one whose loss(outputs, labels) gives the mean, a tensor () with a gradient, not "
+FIGURES = "one whose metrics(outputs, labels) returns numbers by name ("
+
+
+@pytest.mark.parametrize("algorithm", ["h-fedavg", "phsfl"])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("frozen", "one whose model has weights that train"),
+        ("float", LOSS),
+        ("negative", "one whose loss(outputs, labels) takes what its model gives, and its labels (IndexError: "),
+        ("raises", LOSS + "of mine, own_tasks.py:"),
+        ("vector", MEAN + "a tensor of shape (2,)"),
+        ("detached", MEAN + "a tensor of shape () without one"),
+        ("number", MEAN + "a float"),
+        ("text", "one whose learning_rate(rate, server_round) gives a number from 0 on, not 'a'"),
+        ("below", "one whose learning_rate(rate, server_round) gives a number from 0 on, not -1.0"),
+        (
+            "none",
+            "one whose optimizer(parameters, learning_rate) returns a torch.optim.Optimizer (TypeError: it returns a "
+            "NoneType)",
+        ),
+        ("no mapping", FIGURES + "TypeError: it returns a NoneType)"),
+        ("no number", FIGURES + "ValueError: could not convert string to float"),
+        ("list", FIGURES),
+        ("unnamed", "one whose metrics() have names of 1 to 100 characters that can be printed, not ''"),
+        *(
+            (name, f"one whose metrics() have names that a run does not use itself, as it does {name!r}")
+            for name in TAKEN
+        ),
+    ],
+)
+def test_what_does_not_fit_shows_in_a_trial_before_training(tmp_path, capsys, algorithm, wrong, message):
+    if algorithm == "phsfl" and wrong in ("frozen", "float", "negative"):
+        pytest.skip("such a model, or such labels, can't be split either")
+    text = own(f"Misfit(wrong={wrong!r})")
+    assert main([f"algorithm={algorithm}", f"task={text}", f"output-dir={tmp_path / 'run'}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: task = {text!r}: allowed is {message}")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_figure_that_can_not_be_had_of_a_few_examples_is_tried_on_all(tmp_path):
+    folder = run_app(tmp_path / "run", task=own("Rare"), **SMALL | {"num_clients": 40, "num_edges": 2})
+    assert summary(folder)["test"]["balance"] == 1.0
+    assert list(lines(folder, "global")[-1]["clients"]) == ["39"]  # the others' evaluations fail, with a line each
+
+
+def test_outputs_of_several_tensors_are_judged_example_by_example(tmp_path):
+    pair, plain = (run_app(tmp_path / name, task=own(name), **SMALL) for name in ("Pair", "Points"))
+    for one, other in zip(lines(pair, "global"), lines(plain, "global"), strict=True):
+        assert one["test"] == {"share": other["test"]["accuracy"], "loss": other["test"]["loss"]}
+        assert one["loss"] == other["loss"]
+        assert one["share"] == other["accuracy"]
 
 
 @pytest.mark.parametrize(
