@@ -210,8 +210,14 @@ class StrategyEdge:
 
 
 def edge_of(made: Strategy | EdgeRounds) -> EdgeRounds:
-    """Return an edge, made of a Flower strategy if it is not one by itself."""
-    return StrategyEdge(made) if isinstance(made, Strategy) else made
+    """Return an edge, made of a Flower strategy if it is not one by itself; ValueError for what is neither."""
+    if isinstance(made, Strategy):
+        return StrategyEdge(made)
+    methods = "train_round", "evaluate_round", "state_dict", "load_state_dict"
+    if missing := [name for name in methods if not callable(getattr(made, name, None))]:
+        wanted = f"it must be a Flower strategy, or an object with {', '.join(methods)}"
+        raise ValueError(f"an edge is a {type(made).__name__} without {missing[0]}: {wanted}")
+    return made
 
 
 def innermost(edge: Any) -> Any:

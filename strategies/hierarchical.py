@@ -72,8 +72,8 @@ class Hierarchical:
     Raises
     ------
     ValueError
-        If there are no edges, a node is in two of them, an edge has fewer nodes than its strategy waits for, or
-        other nodes than the `Hierarchical` under it, or two edges share one strategy.
+        If something is of another kind, there are no edges, a node is in two of them, an edge has fewer nodes than its
+        strategy waits for, or other nodes than the `Hierarchical` under it, or two edges share one strategy.
 
     Notes
     -----
@@ -115,8 +115,10 @@ class Hierarchical:
         guard: Guard | None = None,
         topology_of: TopologyOf | None = None,
     ) -> None:
-        if edge_rounds < 1:
-            raise ValueError(f"edge_rounds is {edge_rounds}: it must be 1 or more")
+        if not isinstance(cloud, Strategy):
+            raise ValueError(f"the cloud's strategy is a {type(cloud).__name__}: it must be a Flower strategy")
+        if not isinstance(edge_rounds, int) or edge_rounds < 1:
+            raise ValueError(f"edge_rounds is {edge_rounds!r}: it must be 1 or more, a whole number")
         _check_topology(topology)
         self.cloud = cloud
         self.topology = {name: tuple(members) for name, members in topology.items()}
@@ -549,6 +551,8 @@ def _check_edge(name: str, edge: Any, members: Sequence[int]) -> None:
 
 
 def _check_topology(topology: Topology) -> None:
+    if not isinstance(topology, Mapping):
+        raise ValueError(f"the topology is a {type(topology).__name__}: it must be node ids by the names of edges")
     if not topology:
         raise ValueError("the topology has no edges")
     for name, members in topology.items():

@@ -82,7 +82,8 @@ class ResourceAware:
     Raises
     ------
     ValueError
-        If the edge is a `Hierarchical`: plans are made for devices.
+        If the edge is a `Hierarchical`: plans are made for devices. If `resources` or `solve` are of another kind;
+        in a round, if a plan or what becomes of it is not for the edge's clients.
 
     Notes
     -----
@@ -96,6 +97,11 @@ class ResourceAware:
         self.edge = edge_of(edge)
         if isinstance(innermost(self.edge), Hierarchical):
             raise ValueError("plans are made for devices: put ResourceAware in front of the edges inside")
+        if not callable(solve):
+            raise ValueError(f"solve is {solve!r}: it must be a function, such as espalier.strategies.allocation.exact")
+        methods = "problem", "carry_out", "state_dict", "load_state_dict"
+        if missing := [name for name in methods if not callable(getattr(resources, name, None))]:
+            raise ValueError(f"resources are a {type(resources).__name__} without {missing[0]}(): see Resources")
         self.resources = resources
         self.solve = solve
         self.idle_weight = idle_weight
@@ -108,7 +114,11 @@ class ResourceAware:
         if not clients:
             return Update(failures=[Failure(EVERYBODY, "no node is connected")])
         plan = self.solve(self.resources.problem(server_round, clients))
+        _check_size("the plan's selected", getattr(plan, "selected", None), len(clients))
         outcome = self.resources.carry_out(server_round, clients, plan)
+        _check_size("the outcome's late", outcome.late, len(clients))
+        if outcome.spare is not None:
+            _check_size("the outcome's spare", outcome.spare, len(clients))
         asked = plan.selected if outcome.spare is None else plan.selected & ~outcome.spare
         selected = [node_id for node_id, taken in zip(clients, asked, strict=True) if taken]
         if not selected:
@@ -141,6 +151,12 @@ class ResourceAware:
         """Take back what `state_dict` returned."""
         self.edge.load_state_dict(state["edge"])
         self.resources.load_state_dict(state["resources"])
+
+
+def _check_size(what: str, values: Any, num_clients: int) -> None:
+    """Raise ValueError unless these are one value for each client; one for all would be taken for everybody's."""
+    if np.shape(values) != (num_clients,):
+        raise ValueError(f"{what} has shape {np.shape(values)}: it must be ({num_clients},), one for each client")
 
 
 def _sent(messages: list[Message]) -> Exchanges[list[Message]]:

@@ -1,6 +1,7 @@
 """From keys and values, of whatever source, to a validated `RunConfig`."""
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ def _takes_text_alone(key: str) -> bool:
     return isinstance(wanted, type) and issubclass(wanted, str | ObjectSpec | Words | Channels)
 
 
+BARE_POINT = re.compile(r"[+-]?([0-9]+\.|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)  # .3 and 1., which TOML refuses
 STRING_KEYS = tuple(key for key in KEYS if _takes_text_alone(key))
 
 
@@ -156,7 +158,9 @@ def flat(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def toml_value(text: str) -> Any:
-    """Return a TOML value; what is none is a plain string."""
+    """Return a TOML value; what is none is a plain string, but for numbers without a digit beside their point."""
+    if BARE_POINT.fullmatch(text.strip()):
+        return float(text)
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):

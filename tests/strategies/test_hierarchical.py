@@ -306,11 +306,25 @@ def test_start_returns_flowers_result_with_the_servers_own_evaluation():
         ({"a": [1, 2], "b": [2, 3]}, FedAvg, {}, "node 2 is in edge 'a' and in edge 'b'"),
         ({"a": [1]}, FedAvg, {}, "edge 'a' has 1 node(s) but its FedAvg needs 2"),
         ({"a": [1, 2]}, FedAvg, {"edge_rounds": 0}, "edge_rounds is 0"),
+        ({"a": [1, 2]}, FedAvg, {"edge_rounds": 1.5}, "edge_rounds is 1.5: it must be 1 or more, a whole number"),
+        ([1, 2], FedAvg, {}, "the topology is a list: it must be node ids by the names of edges"),
+        (
+            {"a": [1, 2]},
+            lambda: None,
+            {},
+            "an edge is a NoneType without train_round: it must be a Flower strategy, or",
+        ),
+        ({"a": [1, 2], "b": [3]}, lambda: 5, {}, "an edge is a int without train_round"),
     ],
 )
 def test_what_cannot_work_is_refused(topology, make_edge, options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         Hierarchical(FedAvg(**ANY), lambda name, size: make_edge(), topology, **options)
+
+
+def test_a_name_is_no_strategy():
+    with pytest.raises(ValueError, match="the cloud's strategy is a str: it must be a Flower strategy"):
+        Hierarchical("FedAvg", lambda name, size: FedAvg(**ANY), {"a": [1, 2]})
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Selection in front of an edge, and the edge that adds up gradients."""
 
+import re
 from functools import partial
 
 import numpy as np
@@ -88,6 +89,32 @@ def members_of(federation):
 
 def evaluation():
     return StrategyEdge(FedAvg(**ANY))
+
+
+class Given(Fixed):
+    """Resources that say of a plan what they are told to say."""
+
+    def __init__(self, outcome):
+        super().__init__()
+        self.outcome = outcome
+
+    def carry_out(self, server_round, clients, plan):
+        return self.outcome
+
+
+@pytest.mark.parametrize(
+    ("resources", "solve", "message"),
+    [
+        (Fixed(), "exact", "solve is 'exact': it must be a function"),
+        (object(), exact, "resources are a object without problem(): see Resources"),
+        (Fixed(), lambda problem: None, "the plan's selected has shape (): it must be (4,), one for each client"),
+        (Given(Outcome(np.ones(1, bool))), exact, "the outcome's late has shape (1,): it must be (4,)"),
+        (Given(Outcome(np.ones(4, bool), np.ones(2, bool))), exact, "the outcome's spare has shape (2,): it must be"),
+    ],
+)
+def test_plans_of_another_form_are_refused(resources, solve, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        run(Federation(sizes=SIZES), lambda: ResourceAware(FedAvg(**ANY), resources, solve), rounds=1)
 
 
 def test_a_step_along_accumulated_gradients_is_the_average_of_the_models():

@@ -249,6 +249,14 @@ def test_clients_need_not_have_the_servers_strategies():
     parse_config({"edge-strategy": "only.at_the_server:Strategy(x=1)", "cloud-strategy": "only.there:Too"})
 
 
+@pytest.mark.parametrize(("text", "value"), [(".3", 0.3), ("1.", 1.0), ("-.5", -0.5), ("+2.e-3", 0.002), (".5E1", 5.0)])
+def test_a_number_may_end_or_begin_with_its_point(text, value):
+    assert read_arguments([f"learning-rate={text}", f"output-dir={text}"]) == {
+        "learning-rate": value,
+        "output-dir": text,
+    }
+
+
 def test_command_lines_are_key_value_pairs_and_files_and_the_last_one_wins(tmp_path):
     file = tmp_path / "a.toml"
     file.write_text('alpha = 0.1\nalgorithm = "fedavg"\n')
