@@ -160,8 +160,8 @@ class AdaptedTask(Task):
         given = self.own.client_data(client, self.num_clients, self.seed)
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise self.refused(f"one whose {what} returns two Examples, to train on and to test on")
-        train, test = (self._checked(part, what) for part in given)
-        return train, test
+        train, test = given
+        return self._checked(train, what, "Examples to train on"), self._checked(test, what, "Examples to test on")
 
     def new_client_task(self, model: nn.Module, node: Node) -> ClientTask:
         """Return the task of one client, which works on `model`."""
@@ -237,14 +237,14 @@ class AdaptedTask(Task):
     def _has_own(self, method: str) -> bool:
         return getattr(type(self.own), method) is not getattr(OwnTask, method)
 
-    def _checked(self, examples: Any, what: str) -> Examples:
+    def _checked(self, examples: Any, what: str, kind: str = "Examples") -> Examples:
         """Return examples; UserError unless there are some, with as many labels as rows in each tensor."""
         try:
             sizes = {len(tensor) for tensor in (*tensors_of(examples.inputs), examples.labels)}
             if len(sizes) != 1 or sizes == {0}:
                 raise ValueError(f"{sorted(sizes)} rows")
         except (AttributeError, TypeError, ValueError) as error:
-            allowed = f"one whose {what} gives Examples, at least one, with a label for each ({error_line(error)})"
+            allowed = f"one whose {what} gives {kind}, at least one, with a label for each ({error_line(error)})"
             raise self.refused(allowed) from None
         return examples
 
