@@ -24,7 +24,7 @@ from espalier.clients.messages.frames import Format
 from espalier.clients.messages.profile import ProfileQuery
 from espalier.strategies.split.shapes import cut_shapes
 from espalier.strategies.split.stream import StreamServer, Ticket
-from espalier.strategies.split.transports import StreamTransport
+from espalier.strategies.split.stream_transport import StreamTransport
 
 # Its key never leaves this process, and an edge's host may run for years.
 CERTIFICATE_DAYS = 3650

@@ -32,7 +32,7 @@ from espalier.app.tasks.build import build_task
 from espalier.clients.messages.split import INDICES, LABELS
 from espalier.strategies import Hierarchical
 from espalier.strategies.edges import innermost
-from espalier.strategies.split.transports import StreamTransport
+from espalier.strategies.split.stream_transport import StreamTransport
 
 ROUNDS, STEPS = 6, 20
 WAYS = ({"split.execution": "fused"}, {"split.execution": "messages"}, {"split.transport": "stream"})

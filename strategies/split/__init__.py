@@ -9,7 +9,8 @@ from .sfl_v1 import SplitFedV1
 from .sfl_v2 import SplitFedV2
 from .sl import Relay
 from .stream import StreamServer
-from .transports import MessageTransport, StreamTransport, Transport
+from .stream_transport import StreamTransport
+from .transports import MessageTransport, Transport
 
 __all__ = [
     "Cut",

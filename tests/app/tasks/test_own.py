@@ -37,7 +37,7 @@ def own(name):
         (own("Points(size=3)"), "allowed is what Points takes (TypeError: "),
         (
             own("Uneven"),
-            "allowed is one whose client_data(0, 8, 0) gives Examples to train on, at least one, with a label for each (",
+            "allowed is one whose client_data(0, 8, 0) gives Examples to train on, at least one, with a label ",
         ),
         (own("Narrow"), "allowed is one whose model takes its data (TypeError: "),
         (own("One"), "allowed is one whose client_data(0, 8, 0) returns two Examples, to train on and to test on"),

@@ -134,7 +134,7 @@ def test_with_fewer_workers_than_clients_sfl_v2_goes_on_by_messages(server, work
 
 
 def test_streams_are_tried_again_after_some_rounds_by_messages(server, monkeypatch):
-    monkeypatch.setattr("espalier.strategies.split.transports.FIRST_ROUNDS_BY_MESSAGES", 2)
+    monkeypatch.setattr("espalier.strategies.split.stream_transport.FIRST_ROUNDS_BY_MESSAGES", 2)
     federation, seen = Federation(), []
     app = federation.app()
 
