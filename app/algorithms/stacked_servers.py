@@ -40,7 +40,7 @@ class StackedServers:
     def step(
         self, batches: Sequence[MiniBatch], generators: Mapping[int, torch.Generator]
     ) -> dict[int, Served | ValueError]:
-        """Make a step for each client, see `espalier.strategies.split.together.Together`."""
+        """Make a step for each client, see `espalier.strategies.split.joint.JointBlocks`."""
         if new := [batch.node_id for batch in batches if batch.node_id not in self._places]:
             starts = [self._start] * len(new)
             together = StackedBlocks(self._model, starts, self._trained, self._training, self._device)

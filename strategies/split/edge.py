@@ -28,8 +28,9 @@ from ..randomness import derived_seed
 from ..views import MemberGrid
 from .evaluation import evaluate_through_cut
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads
+from .joint import OneOfMany
 from .labels import Labels
-from .loop import Outcome, Terms, Weights
+from .loop import SplitOutcome, Terms, Weights
 from .losses import Losses
 from .server_block import (
     Loss,
@@ -45,7 +46,6 @@ from .server_block import (
 )
 from .serving import MiniBatch, Serve, Step
 from .shapes import cut_shapes, draws_random_numbers
-from .together import OneOfMany
 from .transports import MessageTransport, Transport
 
 
@@ -171,7 +171,7 @@ class SplitEdge(ABC):
         clients: Sequence[int],
         losses: Losses,
         grid: MemberGrid,
-    ) -> Exchanges[tuple[Outcome, Weights]]:
+    ) -> Exchanges[tuple[SplitOutcome, Weights]]:
         """Train from `weights` with `clients`, told `config`; return who finished, and the edge's new weights."""
 
     def evaluate_round(
@@ -213,7 +213,7 @@ class SplitEdge(ABC):
         self.evaluation.load_state_dict(state["evaluation"])
         load_guard_state(self.guard, state)
 
-    def keep_within(self, outcome: Outcome, sent: Weights, models: Mapping[int, Weights]) -> dict[int, Weights]:
+    def keep_within(self, outcome: SplitOutcome, sent: Weights, models: Mapping[int, Weights]) -> dict[int, Weights]:
         """Return what clients made of the weights sent, by node id, without those whom the guard leaves out."""
         kept = dict(models)
         if self.guard is None:
@@ -274,7 +274,7 @@ class SplitEdge(ABC):
         server_round: int,
         config: ConfigRecord,
         serve: Serve,
-    ) -> Exchanges[Outcome]:
+    ) -> Exchanges[SplitOutcome]:
         """Train groups of clients, all from the client blocks of `weights`.
 
         Parameters

@@ -12,7 +12,7 @@ from espalier.clients.messages.split import FeatureGradient, SplitFused, SplitRe
 
 from ..exchange import Exchanges
 from ..screening import content_of
-from .loop import Outcome, SplitLoop, Terms
+from .loop import SplitLoop, SplitOutcome, Terms
 from .serving import Serve
 from .transports import instruction_of, lock_step
 
@@ -38,7 +38,7 @@ class FusedTransport:
         self.lanes = lanes
         self.on_passed = on_passed or (lambda *what: None)
 
-    def train(self, groups: Sequence[Sequence[int]], terms: Terms, serve: Serve) -> Exchanges[Outcome]:
+    def train(self, groups: Sequence[Sequence[int]], terms: Terms, serve: Serve) -> Exchanges[SplitOutcome]:
         """Train those who advance alone in one exchange, the others in lock step."""
         alone = [group[0] for group in groups if len(group) == 1]
         lanes: dict[int, _Lane] = {}
@@ -59,7 +59,7 @@ class FusedTransport:
                 lane.conclude(node_id, SplitResult.from_content(content_of(reply)))
             except (ValueError, KeyError, TypeError) as error:
                 lane.leave(node_id, error)
-        outcome = Outcome()
+        outcome = SplitOutcome()
         for lane in dict.fromkeys(lanes.values()):
             outcome.add(lane.loop.outcome())
         if together := [node_id for group in groups if len(group) > 1 for node_id in group]:

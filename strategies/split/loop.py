@@ -126,7 +126,7 @@ class Terms:
 
 
 @dataclass
-class Outcome:
+class SplitOutcome:
     """How a round of some clients ended.
 
     Parameters
@@ -149,7 +149,7 @@ class Outcome:
     metrics: MetricRecord | None = None
     train_losses: dict[int, float] = field(default_factory=dict)
 
-    def add(self, other: "Outcome") -> None:
+    def add(self, other: "SplitOutcome") -> None:
         """Take in the outcome of clients that trained after these."""
         self.blocks |= other.blocks
         self.num_examples |= other.num_examples
@@ -242,7 +242,7 @@ class SplitLoop:
         self._features: Mapping[int, Tensor] = {}
         self._gradients: dict[int, Tensor] = {}
         self._num_steps: dict[int, int] = {}
-        self._outcome = Outcome()
+        self._outcome = SplitOutcome()
 
     def receive(self, node_id: int, activations: Tensor, numbers: np.ndarray | None, num_steps: int) -> None:
         """Take in the mini-batch of an active client.
@@ -342,7 +342,7 @@ class SplitLoop:
         self._outcome.blocks[node_id] = block
         self._outcome.num_examples[node_id] = result.num_examples
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SplitOutcome:
         """Return how the round ended."""
         self._outcome.failures = [Failure(n, one_line(reason)) for n, reason in self.left.items()]
         self._outcome.sort(self._clients)

@@ -17,11 +17,11 @@ from ..randomness import derived_seed
 from ..views import EdgeGrid, MemberGrid
 from .averages import average, on_cpu
 from .edge import SplitEdge
-from .loop import Outcome, Weights
+from .joint import JointBlocks, MakeJointBlocks, OneOfMany, make_joint_steps
+from .loop import SplitOutcome, Weights
 from .losses import Losses
 from .server_block import MakeOptimizer, ServersBlocks
 from .serving import MiniBatch, Steps, side_by_side
-from .together import MakeTogether, OneOfMany, Together, make_together
 
 
 class SplitFedV1(SplitEdge):
@@ -37,7 +37,7 @@ class SplitFedV1(SplitEdge):
     aggregation : StrategyEdge, optional (default: None)
         Its strategy, of any kind, gets the clients' whole models, client block and server block together, as if they
         had been trained whole. None: the average by examples.
-    together : Callable[[nn.Module, int], Together], optional (default: None)
+    together : Callable[[nn.Module, int], JointBlocks], optional (default: None)
         Makes the server's blocks of all clients of a cut as one, for a round, from what each starts from. The results
         agree to rounding. None, and where clients have the head: each client's are a `ServersBlocks` of their own.
     """
@@ -49,7 +49,7 @@ class SplitFedV1(SplitEdge):
         make_optimizer: MakeOptimizer,
         *,
         aggregation: StrategyEdge | None = None,
-        together: MakeTogether | None = None,
+        together: MakeJointBlocks | None = None,
         **options: Any,
     ) -> None:
         super().__init__(model, cut_of, make_optimizer, **options)
@@ -64,7 +64,7 @@ class SplitFedV1(SplitEdge):
         clients: Sequence[int],
         losses: Losses,
         grid: MemberGrid,
-    ) -> Exchanges[tuple[Outcome, Weights]]:
+    ) -> Exchanges[tuple[SplitOutcome, Weights]]:
         """Train every client against a server block of its own, then aggregate."""
         self.model.load_state_dict(weights)  # once for all of the copies made next
         servers = self._servers(clients, server_round)
@@ -75,7 +75,7 @@ class SplitFedV1(SplitEdge):
             return torch.Generator().manual_seed(derived_seed(self.seed, *purpose))
 
         def serve(batches: list[MiniBatch]) -> Steps:
-            make_together(joint, batches, generator_of)
+            make_joint_steps(joint, batches, generator_of)
             return side_by_side({b.node_id: self.step(servers[b.node_id], b, server_round, losses) for b in batches})
 
         outcome = yield from self.converse([[n] for n in clients], weights, server_round, config, serve)
@@ -97,7 +97,7 @@ class SplitFedV1(SplitEdge):
     def _servers(self, clients: Sequence[int], server_round: int) -> dict[int, ServersBlocks | OneOfMany]:
         """Return the server's blocks of every client, as the model is now."""
         servers: dict[int, ServersBlocks | OneOfMany] = {}
-        joint: dict[Cut, Together] = {}
+        joint: dict[Cut, JointBlocks] = {}
         for node_id in clients:
             cut = self.cut_of(node_id)
             if cut not in joint:
@@ -116,7 +116,7 @@ class SplitFedV1(SplitEdge):
         weights: Weights,
         config: ConfigRecord,
         models: Mapping[int, Weights],
-        outcome: Outcome,
+        outcome: SplitOutcome,
         losses: Losses,
         grid: MemberGrid,
     ) -> Exchanges[Weights]:

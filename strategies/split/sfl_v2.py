@@ -11,7 +11,7 @@ from espalier.clients.messages.cut import Cut
 
 from ..exchange import Exchanges
 from .averages import average, on_cpu
-from .loop import Outcome, Weights
+from .loop import SplitOutcome, Weights
 from .losses import Losses
 from .server_block import MakeOptimizer
 from .serving import MiniBatch
@@ -45,7 +45,7 @@ class SplitFedV2(SharedServerEdge):
 
     def train_clients(
         self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: Losses
-    ) -> Exchanges[tuple[Outcome, Weights]]:
+    ) -> Exchanges[tuple[SplitOutcome, Weights]]:
         """Train all clients against the shared server block, then average the client blocks."""
         self.begin(self.server, weights, server_round)
         passes = count()
@@ -55,7 +55,7 @@ class SplitFedV2(SharedServerEdge):
             return [batches[i] for i in order]
 
         serve = self.serve_in_order(server_round, losses, shuffled)
-        outcome = Outcome()
+        outcome = SplitOutcome()
         for turn in self._turns(server_round, clients):
             outcome.add((yield from self.converse([turn], weights, server_round, config, serve)))
         outcome.sort(clients)

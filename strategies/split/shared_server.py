@@ -13,7 +13,7 @@ from ..exchange import Exchanges
 from ..guard import ActivationGuard, guard_state, load_guard_state
 from ..views import MemberGrid
 from .edge import SplitEdge
-from .loop import Outcome, Weights
+from .loop import SplitOutcome, Weights
 from .losses import Losses
 from .server_block import MakeOptimizer
 from .serving import MiniBatch, Serve, Steps, in_turn
@@ -44,13 +44,13 @@ class SharedServerEdge(SplitEdge):
         clients: Sequence[int],
         losses: Losses,
         grid: MemberGrid,
-    ) -> Exchanges[tuple[Outcome, Weights]]:
+    ) -> Exchanges[tuple[SplitOutcome, Weights]]:
         """Train all clients against the shared server block.
 
         What a client sends is held against rounds before when it comes; of the first, see `_first_round`.
         """
 
-        def train(those: Sequence[int]) -> Exchanges[tuple[Outcome, Weights]]:
+        def train(those: Sequence[int]) -> Exchanges[tuple[SplitOutcome, Weights]]:
             return self.train_clients(server_round, weights, config, those, losses)
 
         guard = self.activation_guard
@@ -62,11 +62,11 @@ class SharedServerEdge(SplitEdge):
 
     def _first_round(
         self,
-        train: Callable[[Sequence[int]], Exchanges[tuple[Outcome, Weights]]],
+        train: Callable[[Sequence[int]], Exchanges[tuple[SplitOutcome, Weights]]],
         clients: Sequence[int],
         losses: Losses,
         guard: ActivationGuard,
-    ) -> Exchanges[tuple[Outcome, Weights]]:
+    ) -> Exchanges[tuple[SplitOutcome, Weights]]:
         """Learn how long activations are.
 
         If it turns out at the end that somebody's were too long, the server block has gone wrong by them, and the round
@@ -99,14 +99,14 @@ class SharedServerEdge(SplitEdge):
         guard.judge()
         return outcome, new
 
-    def spoiler(self, clients: Sequence[int], outcome: Outcome) -> int | None:
+    def spoiler(self, clients: Sequence[int], outcome: SplitOutcome) -> int | None:
         """Return who may have spoilt what the others sent first in the round, so that it is no measure."""
         return None  # all start from one client block
 
     @abstractmethod
     def train_clients(
         self, server_round: int, weights: Weights, config: ConfigRecord, clients: Sequence[int], losses: Losses
-    ) -> Exchanges[tuple[Outcome, Weights]]:
+    ) -> Exchanges[tuple[SplitOutcome, Weights]]:
         """Train from `weights` with `clients`; return who finished, and the edge's new weights."""
 
     def serve_in_order(

@@ -10,7 +10,7 @@ from espalier.clients.messages.split import STREAM_WITHDRAWN
 
 from ..exchange import Exchanges, Losable
 from ..screening import Failure, reason_of
-from .loop import Outcome, Terms
+from .loop import SplitOutcome, Terms
 from .rounding import as_through_streams
 from .serving import Serve
 from .stream import StreamServer
@@ -61,9 +61,9 @@ class StreamTransport:
         self._rounds_by_messages = 0
         self._next_rounds_by_messages = FIRST_ROUNDS_BY_MESSAGES
 
-    def train(self, groups: Sequence[Sequence[int]], terms: Terms, serve: Serve) -> Exchanges[Outcome]:
+    def train(self, groups: Sequence[Sequence[int]], terms: Terms, serve: Serve) -> Exchanges[SplitOutcome]:
         """Train all groups in one exchange, each served by a thread of its own."""
-        outcome = Outcome()
+        outcome = SplitOutcome()
         by_messages = [list(group) for group in groups if len(group) > 1 and self._rounds_by_messages > 0]
         self._rounds_by_messages = max(self._rounds_by_messages - 1, 0)
         by_stream = [list(group) for group in groups if list(group) not in by_messages]
@@ -76,7 +76,7 @@ class StreamTransport:
         return outcome
 
     def _stream(
-        self, groups: Sequence[Sequence[int]], terms: Terms, serve: Serve, outcome: Outcome
+        self, groups: Sequence[Sequence[int]], terms: Terms, serve: Serve, outcome: SplitOutcome
     ) -> Exchanges[tuple[list[list[int]], list[list[int]]]]:
         """Train groups through streams; return two lists of those that could not be, of which nothing was served.
 

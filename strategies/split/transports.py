@@ -8,26 +8,26 @@ from espalier.clients.messages.split import Activations, FeatureGradient, SplitE
 
 from ..exchange import Exchanges
 from ..screening import content_of
-from .loop import Answer, Outcome, SplitLoop, Terms
+from .loop import Answer, SplitLoop, SplitOutcome, Terms
 from .serving import Serve
 
 
 class Transport(Protocol):
     """Carries mini-batches between clients and their edge."""
 
-    def train(self, groups: Sequence[Sequence[int]], terms: Terms, serve: Serve) -> Exchanges[Outcome]:
+    def train(self, groups: Sequence[Sequence[int]], terms: Terms, serve: Serve) -> Exchanges[SplitOutcome]:
         """Train clients for one round; clients of one group advance one mini-batch of each at a time."""
 
 
 class MessageTransport:
     """A message per mini-batch, all groups in one lock step."""
 
-    def train(self, groups: Sequence[Sequence[int]], terms: Terms, serve: Serve) -> Exchanges[Outcome]:
+    def train(self, groups: Sequence[Sequence[int]], terms: Terms, serve: Serve) -> Exchanges[SplitOutcome]:
         """Train all clients in one lock step."""
         return lock_step([node_id for group in groups for node_id in group], terms, serve)
 
 
-def lock_step(clients: Sequence[int], terms: Terms, serve: Serve) -> Exchanges[Outcome]:
+def lock_step(clients: Sequence[int], terms: Terms, serve: Serve) -> Exchanges[SplitOutcome]:
     """Carry the loop of some clients by messages: S mini-batches are S + 1 exchanges.
 
     With tails they are 2 S + 1, or S (n + 1) + 1 where n clients have their turns at a shared server block.

@@ -12,7 +12,7 @@ from espalier.clients.messages.split import SplitResult
 from espalier.clients.split import Session
 from espalier.strategies.split import SplitFedV1, SplitFedV2
 from espalier.strategies.split.labels import Labels
-from espalier.strategies.split.loop import Outcome, SplitLoop, Terms
+from espalier.strategies.split.loop import SplitLoop, SplitOutcome, Terms
 from espalier.strategies.split.server_block import ServerBlock
 from tests.strategies.split.federation import SGD, Federation, same, tiny_model
 
@@ -180,7 +180,7 @@ def test_all_who_are_active_are_waited_for():
 
 
 def test_an_outcome_is_in_the_order_of_the_clients():
-    outcome = Outcome(blocks={3: {}, 1: {}, 2: {}}, num_examples={3: 30, 1: 10, 2: 20})
+    outcome = SplitOutcome(blocks={3: {}, 1: {}, 2: {}}, num_examples={3: 30, 1: 10, 2: 20})
     outcome.sort([1, 2, 3, 4])
     assert list(outcome.blocks) == [1, 2, 3]
     assert list(outcome.num_examples.items()) == [(1, 10), (2, 20), (3, 30)]

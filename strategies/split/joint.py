@@ -10,7 +10,7 @@ from .server_block import Served
 from .serving import MiniBatch
 
 
-class Together(Protocol):
+class JointBlocks(Protocol):
     """The server's blocks of several clients in a round, computed as one; they agree with `ServerBlock` to rounding."""
 
     def step(
@@ -23,11 +23,11 @@ class Together(Protocol):
 
 
 class OneOfMany:
-    """A client's blocks among those `Together`; the step has been made when somebody asks for it.
+    """A client's blocks among those `JointBlocks`; the step has been made when somebody asks for it.
 
     Parameters
     ----------
-    together : Together
+    together : JointBlocks
         Of all of them.
     node_id : int
         The client.
@@ -35,7 +35,7 @@ class OneOfMany:
         Where they compute.
     """
 
-    def __init__(self, together: Together, node_id: int, device: torch.device) -> None:
+    def __init__(self, together: JointBlocks, node_id: int, device: torch.device) -> None:
         self.together = together
         self.node_id = node_id
         self.device = device
@@ -55,15 +55,15 @@ class OneOfMany:
 
 
 # Makes the blocks of one cut for a round, from those that every client starts from.
-MakeTogether = Callable[[nn.Module, int], Together]
+MakeJointBlocks = Callable[[nn.Module, int], JointBlocks]
 
 
-def make_together(
+def make_joint_steps(
     servers: Iterable[OneOfMany], batches: Sequence[MiniBatch], generator_of: Callable[[int], torch.Generator]
 ) -> None:
     """Make the steps of those mini-batches whose clients' blocks compute together."""
     own = {server.node_id: server for server in servers}
-    groups: dict[Together, list[MiniBatch]] = {}
+    groups: dict[JointBlocks, list[MiniBatch]] = {}
     for batch in batches:
         if batch.node_id in own:
             groups.setdefault(own[batch.node_id].together, []).append(batch)
