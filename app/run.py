@@ -184,6 +184,7 @@ def run_edge(
         For whatever the user has to change.
     """
     check_strategies(config)
+    warn_of_unused(config)
     set_up_torch(config.device, config.train.torch_threads)
     if config.rule:
         refuse_rules_over_all_cells(config.algorithm, config.rule, config.deploy.role)

@@ -84,9 +84,9 @@ def check_strategies(config: RunConfig) -> None:
         For one that is not a strategy, or does not go with the algorithm or with `participation`.
     """
     has_cloud, has_edges = config.deploy.role != "edge", config.deploy.role != "cloud"
-    for spec in [config.federation.cloud_strategy] * has_cloud + [config.federation.edge_strategy] * has_edges:
-        spec.check()
     specs = [config.federation.cloud_strategy] * has_cloud + [config.federation.edge_strategy] * has_edges
+    for spec in specs:
+        spec.check()
     for spec in specs if config.algorithm.splits else ():
         if issubclass(spec.kind, FedProx):
             allowed = "another strategy: the proximal term is for clients that have the whole model"

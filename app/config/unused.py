@@ -46,35 +46,13 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
             yield ("edge-rounds",), f"{name} has no edges"
         if not config.rule:
             yield ("num-edges",), f"{name} has no edges"
-    if not algorithm.splits:
-        yield (
-            ("cut-layer", "tail-layer", *keys["split"], *keys["fine-tune"], "guard.activation-norm"),
-            f"{name} cuts no model",
-        )
-    elif not algorithm.shares_server:
-        yield ("split.server-order",), f"{name} has a server block for each client"
-    if algorithm.splits and not config.split.tail_layer.is_none:
-        yield ("split.label-policy",), f"with tail-layer = {config.split.tail_layer.text!r} no label leaves a client"
-    by_messages = config.split.execution == "messages" or config.split.transport == "stream"
-    in_workers = "where clients move, or edges do not wait for them, engine = 'ray' runs no edge as a whole"
-    if config.is_flat:
-        in_workers = f"{name} has no edges that engine = 'ray' could run as a whole"
-    if config.engine == "flower":
-        yield ("stack",), "engine = 'flower' runs every client by itself"
-    elif config.has_clients_in_workers:
-        yield ("stack",), in_workers
-    elif algorithm.splits and (algorithm.shares_server or by_messages or not config.split.tail_layer.is_none):
-        yield ("stack",), "side by side train whole models, and in SFL-V1, HSFL and PHSFL halves by fused steps"
-    elif not algorithm.trains_clients:
-        yield ("stack",), f"{name} trains no clients"
-    if config.engine == "flower" or config.split.transport == "stream":
-        yield ("split.execution",), "clients and edges have processes of their own, or streams between them"
-    elif config.has_clients_in_workers:
-        yield ("split.execution",), in_workers
-    elif algorithm.shares_server and not algorithm.in_turn(config.split):
-        yield ("split.execution",), f"in {name} clients advance together, by messages"
-    streams = config.plan.resources == "measured" or (algorithm.splits and config.split.transport == "stream")
-    if not streams:
+    if algorithm.splits:
+        yield from _splitting_without_use(config)
+    else:
+        cutting = ("cut-layer", "tail-layer", *keys["split"], *keys["fine-tune"], "guard.activation-norm")
+        yield cutting, f"{name} cuts no model"
+    yield from _execution_without_use(config)
+    if not (config.plan.resources == "measured" or (algorithm.splits and config.split.transport == "stream")):
         yield keys["stream"], "no mini-batch goes through a stream: see split.transport"
     yield from _asynchrony_without_use(config, keys["async"])
     yield from _availability_without_use(config, keys["availability"])
@@ -108,6 +86,37 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
             ),
             f"{name} trains nothing",
         )
+
+
+def _splitting_without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
+    if not config.algorithm.shares_server:
+        yield ("split.server-order",), f"algorithm = {config.algorithm.text!r} has a server block for each client"
+    if not config.split.tail_layer.is_none:
+        yield ("split.label-policy",), f"with tail-layer = {config.split.tail_layer.text!r} no label leaves a client"
+
+
+def _execution_without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
+    """Yield what says how clients of one process train, where they can't train so."""
+    algorithm, split = config.algorithm, config.split
+    name = f"algorithm = {algorithm.text!r}"
+    in_workers = "where clients move, or edges do not wait for them, engine = 'ray' runs no edge as a whole"
+    if config.is_flat:
+        in_workers = f"{name} has no edges that engine = 'ray' could run as a whole"
+    by_messages = split.execution == "messages" or split.transport == "stream"
+    if config.engine == "flower":
+        yield ("stack",), "engine = 'flower' runs every client by itself"
+    elif config.has_clients_in_workers:
+        yield ("stack",), in_workers
+    elif algorithm.splits and (algorithm.shares_server or by_messages or not split.tail_layer.is_none):
+        yield ("stack",), "side by side train whole models, and in SFL-V1, HSFL and PHSFL halves by fused steps"
+    elif not algorithm.trains_clients:
+        yield ("stack",), f"{name} trains no clients"
+    if config.engine == "flower" or split.transport == "stream":
+        yield ("split.execution",), "clients and edges have processes of their own, or streams between them"
+    elif config.has_clients_in_workers:
+        yield ("split.execution",), in_workers
+    elif algorithm.shares_server and not algorithm.in_turn(split):
+        yield ("split.execution",), f"in {name} clients advance together, by messages"
 
 
 def _plan_without_use(config: RunConfig, rule: PlanRule) -> Iterable[tuple[Iterable[str], str]]:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from errno import ENAMETOOLONG
 from pathlib import Path
@@ -150,44 +150,32 @@ def _parse_tail(given: Any) -> Tail:
     return Tail(given)
 
 
+def _words(allowed: str, is_word: Callable[[str], bool]) -> Callable[[Any], Words]:
+    """Return what reads different words with commas between them, or none; ValueError with what is allowed."""
+
+    def parse(given: Any) -> Words:
+        if isinstance(given, Words):
+            return given
+        if not isinstance(given, str):
+            raise ValueError("a string")
+        names = tuple(name.strip() for name in given.split(",")) if given else ()
+        if len(set(names)) < len(names) or not all(map(is_word, names)):
+            raise ValueError(allowed)
+        return Words(names, given)
+
+    return parse
+
+
 CLASSES_ALLOWED = "the names of the class folders, each once, like 'cat,dog', for partition = 'own'"
-
-
-def _parse_classes(given: Any) -> Words:
-    if isinstance(given, Words):
-        return given
-    if not isinstance(given, str):
-        raise ValueError("a string")
-    names = tuple(name.strip() for name in given.split(",")) if given else ()
-    # Folders with other names are nobody's classes: hidden ones are passed over.
-    if len(set(names)) < len(names) or any(not name or name.startswith(".") or "/" in name for name in names):
-        raise ValueError(CLASSES_ALLOWED)
-    return Words(names, given)
-
-
-def _parse_edge_names(given: Any) -> Words:
-    if isinstance(given, Words):
-        return given
-    if not isinstance(given, str):
-        raise ValueError("a string")
-    names = tuple(name.strip() for name in given.split(",")) if given else ()
-    if len(set(names)) < len(names) or any(not name or not name.isprintable() for name in names):
-        raise ValueError("different printable names, like 'west,east', or '' for any")
-    return Words(names, given)
-
-
 AUGMENTATIONS = ("crop", "flip", "vertical-flip", "rotation")
-
-
-def _parse_augmentation(given: Any) -> Words:
-    if isinstance(given, Words):
-        return given
-    if not isinstance(given, str):
-        raise ValueError("a string")
-    names = tuple(name.strip() for name in given.split(",")) if given else ()
-    if len(set(names)) < len(names) or set(names) - set(AUGMENTATIONS):
-        raise ValueError(f"some of {', '.join(AUGMENTATIONS)}, each once, like 'crop,flip', or '' for none")
-    return Words(names, given)
+# Folders with other names are nobody's classes: hidden ones are passed over.
+_parse_classes = _words(CLASSES_ALLOWED, lambda name: bool(name) and not name.startswith(".") and "/" not in name)
+_parse_edge_names = _words(
+    "different printable names, like 'west,east', or '' for any", lambda name: bool(name) and name.isprintable()
+)
+_parse_augmentation = _words(
+    f"some of {', '.join(AUGMENTATIONS)}, each once, like 'crop,flip', or '' for none", AUGMENTATIONS.__contains__
+)
 
 
 def channels_allowed(least: float) -> str:
