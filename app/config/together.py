@@ -5,6 +5,7 @@ from math import ceil
 from flwr.serverapp.strategy import FedProx
 
 from espalier.app.algorithms.algorithm import PlanRule
+from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.sections import DEVICE_RANGES, OWN, Data, RadioWorld
 from espalier.app.config.values import BEST_CUT, CLASSES_ALLOWED, PATH_KEYS, channels_allowed, path_of
@@ -122,8 +123,8 @@ def _refuse_unused_strategies(config: RunConfig) -> None:
     """Refuse strategies that an algorithm has no use for; one without edges just has none."""
     algorithm, cloud, edge = config.algorithm, config.federation.cloud_strategy, config.federation.edge_strategy
     if not config.is_flat and algorithm.strategy_key != edge.key and edge.text != "FedAvg":
-        others = "h-fedavg, sfl-v1, hsfl and phsfl"
-        allowed = f"'FedAvg': {algorithm.name} decides how edges train; other strategies work with {others}"
+        others = ", ".join(name for name, other in ALGORITHMS.items() if other.strategy_key == edge.key)
+        allowed = f"'FedAvg': {algorithm.name} decides how edges train; other strategies are for {others}"
         raise bad_value(edge.key, edge.text, allowed)
     if config.is_flat and algorithm.strategy_key != cloud.key and cloud.text != "FedAvg":
         edges = ", or num-edges = 2 or more" if algorithm.tiers == "one or two" else ""
