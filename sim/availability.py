@@ -1,7 +1,7 @@
 """Clients that come and go: who is there in an edge round, and who is gone before it answers."""
 
 import csv
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -155,11 +155,6 @@ def drops_out(seed: int, client: int, edge_round: int, probability: float) -> bo
         How probable it is; whoever drops out with one probability does with every larger one.
     """
     return bool(_generator(seed, b"dropout", client, edge_round).random() < probability)
-
-
-def those_there(availability: Availability, clients: Iterable[int], edge_round: int) -> list[int]:
-    """Return the clients that are there when an edge round begins, in the order given."""
-    return [client for client in clients if availability.is_there(client, edge_round)]
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:

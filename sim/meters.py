@@ -95,8 +95,8 @@ class EnergyMeter:
 
     Parameters
     ----------
-    cell : np.ndarray
-        ``(U,)``: index of each client's cell, from 0.
+    num_clients : int
+        U, 1 or more.
 
     Attributes
     ----------
@@ -108,30 +108,24 @@ class EnergyMeter:
     Raises
     ------
     ValueError
-        If `cell` is not one index >= 0 for each of one or more clients.
+        If there are no clients.
     """
 
     _PARTS = ("compute_joules", "upload_joules", "round_compute_joules", "round_upload_joules")
 
-    def __init__(self, cell: np.ndarray) -> None:
-        cell = np.array(cell)
-        if cell.ndim != 1 or cell.dtype.kind not in "iu" or cell.size == 0 or cell.min() < 0:
-            raise ValueError(f"cell = {cell.tolist()}: must be one integer >= 0 for each of 1 or more clients")
-        self._cell = cell
-        self.compute_joules = np.zeros(len(cell))
-        self.upload_joules = np.zeros(len(cell))
-        self.round_compute_joules = np.zeros(len(cell))
-        self.round_upload_joules = np.zeros(len(cell))
+    def __init__(self, num_clients: int) -> None:
+        if num_clients < 1:
+            raise ValueError(f"num_clients = {num_clients}: must be 1 or more")
+        self._num_clients = num_clients
+        self.compute_joules = np.zeros(num_clients)
+        self.upload_joules = np.zeros(num_clients)
+        self.round_compute_joules = np.zeros(num_clients)
+        self.round_upload_joules = np.zeros(num_clients)
 
     @property
     def total_joules(self) -> np.ndarray:
         """What each client has spent since the start, ``(U,)``."""
         return self.compute_joules + self.upload_joules
-
-    @property
-    def round_joules(self) -> np.ndarray:
-        """What each client has spent in the current round, ``(U,)``."""
-        return self.round_compute_joules + self.round_upload_joules
 
     def add(self, clients: ArrayLike, compute_joules: ArrayLike, upload_joules: ArrayLike) -> None:
         """Book what some clients have spent.
@@ -152,8 +146,8 @@ class EnergyMeter:
         clients = np.asarray(clients)
         if clients.size == 0:
             return
-        if clients.dtype.kind not in "iu" or clients.min() < 0 or clients.max() >= len(self._cell):
-            raise ValueError(f"clients = {clients.tolist()}: must be integers from 0 to {len(self._cell) - 1}")
+        if clients.dtype.kind not in "iu" or clients.min() < 0 or clients.max() >= self._num_clients:
+            raise ValueError(f"clients = {clients.tolist()}: must be integers from 0 to {self._num_clients - 1}")
         for name, joules in (("compute_joules", compute_joules), ("upload_joules", upload_joules)):
             joules = np.asarray(joules)
             if joules.shape not in ((), clients.shape):
@@ -166,14 +160,10 @@ class EnergyMeter:
         np.add.at(self.round_compute_joules, clients, compute_joules)
         np.add.at(self.round_upload_joules, clients, upload_joules)
 
-    def per_cell(self, joules: np.ndarray) -> np.ndarray:
-        """Return the sums over the cells, ``(B,)``, of one of the arrays ``(U,)`` of this meter."""
-        return np.bincount(self._cell, weights=joules)
-
     def end_round(self) -> None:
         """Begin a new round: the round's figures start from 0 again."""
-        self.round_compute_joules = np.zeros(len(self._cell))
-        self.round_upload_joules = np.zeros(len(self._cell))
+        self.round_compute_joules = np.zeros(self._num_clients)
+        self.round_upload_joules = np.zeros(self._num_clients)
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Return the state as arrays of its own."""
@@ -188,7 +178,7 @@ class EnergyMeter:
             If it is of another number of clients. Nothing is changed then.
         """
         shapes = {name: np.shape(state[name]) for name in self._PARTS}
-        if set(shapes.values()) != {self._cell.shape}:
-            raise ValueError(f"shapes = {shapes}: must be {self._cell.shape} each, one number per client")
+        if set(shapes.values()) != {(self._num_clients,)}:
+            raise ValueError(f"shapes = {shapes}: must be ({self._num_clients},) each, one number per client")
         for name in self._PARTS:
             setattr(self, name, np.array(state[name], dtype=float))

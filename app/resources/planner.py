@@ -68,7 +68,7 @@ class World(ABC):
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.seed = seed
-        self.energy = EnergyMeter(cell)
+        self.energy = EnergyMeter(len(cell))
         self.options: dict[int, int] = {}
         self.edges = {name: EdgeResources(self, name) for name in topology}
         if clock and rule.has_limits:

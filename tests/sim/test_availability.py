@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from espalier.sim.availability import Markov, Trace, drops_out, read_trace, those_there
+from espalier.sim.availability import Markov, Trace, drops_out, read_trace
 
 
 def _states(model: Markov, clients: int, rounds: int) -> np.ndarray:
@@ -64,7 +64,7 @@ def test_trace(tmp_path: Path) -> None:
     path.write_text("client,from,to\n0,1,3\n0,5,6\n2,2,4\n\n")
     trace = read_trace(path, num_clients=4)
     assert trace == Trace({0: ((1, 3), (5, 6)), 2: ((2, 4),)})
-    there = [those_there(trace, [3, 0, 2, 1], e) for e in range(1, 7)]
+    there = [[client for client in (3, 0, 2, 1) if trace.is_there(client, e)] for e in range(1, 7)]
     assert there == [[3, 0, 1], [3, 0, 2, 1], [3, 2, 1], [3, 1], [3, 0, 1], [3, 1]]
 
 
