@@ -163,8 +163,8 @@ def test_what_the_page_says_of_larger_steps_at_dir_05_follows_from_the_record():
     record = at_the_end(read_lines(Line, ROOT / "docs/phsfl-runs.csv"))
     page = " ".join((ROOT / "docs/phsfl.md").read_text(encoding="utf-8").split())
 
-    def found(learning_rate, steps, rate):
-        setting = ("phsfl", 0.5, learning_rate, steps, rate)
+    def found(learning_rate, steps, rate, algorithm="phsfl"):
+        setting = (algorithm, 0.5, learning_rate, steps, rate)
         (line,) = [x for x in record if (x.algorithm, x.alpha, x.learning_rate, x.steps, x.rate) == setting]
         return line
 
@@ -179,7 +179,22 @@ def test_what_the_page_says_of_larger_steps_at_dir_05_follows_from_the_record():
     assert f"they had {found(0.01, 10, 0.001).accuracy:.4f} and {found(0.01, 10, 0.003).accuracy:.4f}" in page
     assert f"personalised models {best:.4f}, where the paper has {published}" in page
     assert best == max(x.accuracy for x in record if x[:3] == ("phsfl", 0.5, 0.032) and x.steps == 10)
-    assert [x for x in record if x[:3] == ("hsfl", 0.5, 0.032)] == []
+    whole, (accuracy, loss) = found(0.032, 0, 0.0, "hsfl"), PAPER[0.5, "hsfl", False]
+    assert f"HSFL's global model has {whole.accuracy:.4f} and a loss of {whole.loss:.4f} there" in page
+    assert f"(paper: {accuracy} and {loss}), so freezing the classifier costs" in page
+    assert f"freezing the classifier costs {whole.accuracy - model.accuracy:.4f}." in page
+    heads = {rate: found(0.032, 10, rate, "hsfl").accuracy for rate in (0.001, 0.003, 0.01, 0.03, 0.1)}
+    *first, last = [f"{accuracy:.4f} at {rate}" for rate, accuracy in heads.items()]
+    published = round(PAPER[0.5, "hsfl", True][0], 4)
+    assert f"HSFL's heads have {', '.join(first)} and {last} (paper: {published})" in page
+    ahead = [rate for rate, accuracy in heads.items() if found(0.032, 10, rate).accuracy > accuracy]
+    assert ahead == [0.001, 0.003, 0.01]
+    assert f"with each at its own best rate HSFL is, by {max(heads.values()) - best:.4f} here" in page
+    many = {
+        name: max(x.accuracy for x in record if x[:3] == (name, 0.5, 0.032) and x.steps == 50)
+        for name in ("hsfl", "phsfl")
+    }
+    assert f"With 50 steps HSFL's best is {many['hsfl']:.4f} and PHSFL's {many['phsfl']:.4f}" in page
 
 
 def test_what_the_page_says_of_larger_steps_follows_from_the_record():
