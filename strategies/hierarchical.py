@@ -117,8 +117,8 @@ class Hierarchical:
     ) -> None:
         if not isinstance(cloud, Strategy):
             raise ValueError(f"the cloud's strategy is a {type(cloud).__name__}: it must be a Flower strategy")
-        if not isinstance(edge_rounds, int) or edge_rounds < 1:
-            raise ValueError(f"edge_rounds is {edge_rounds!r}: it must be 1 or more, a whole number")
+        if not isinstance(edge_rounds, int) or isinstance(edge_rounds, bool) or edge_rounds < 1:
+            raise ValueError(f"edge_rounds is {edge_rounds!r}: it must be a whole number of 1 or more")
         _check_topology(topology)
         self.cloud = cloud
         self.topology = {name: tuple(members) for name, members in topology.items()}

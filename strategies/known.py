@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import Strategy
 from espalier.clients.messages import ends_round
 from espalier.clients.messages.profile import Profile
 from espalier.clients.messages.text import quoted
-from espalier.clients.messages.train import NUM_EXAMPLES, TOP
+from espalier.clients.messages.train import NUM_EXAMPLES, VALIDATION, is_own_figure
 
 from .edges import EdgeRounds, edge_of
 from .exchange import REJECTED, Exchanges, Together, answered
@@ -32,9 +32,10 @@ class KnownClients:
     profiles : Iterable[Profile]
         The clients', as they were when the run began. Where data grow, they tell how many examples there will be.
     train_metrics, evaluate_metrics : Collection[str], optional (default: None)
-        The metrics that a reply has beside its number of examples, and beside top-M accuracies; None: not known.
+        The metrics that a reply has beside its number of examples; None: not known.
     evaluates_more : bool (default: False)
-        Evaluations may have other metrics as well.
+        Evaluations may have figures of the task's own as well, one number each
+        (`espalier.clients.messages.train.is_own_figure`), also of the examples held back.
     """
 
     def __init__(
@@ -109,10 +110,19 @@ def _checked_reply(
                 return _refused(
                     message, f"metric {missing[0]!r} is {quoted(record.get(missing[0]))}, expected a number"
                 )
-            kept = {k: v for k, v in record.items() if k in (NUM_EXAMPLES, *asked) or k.startswith(TOP)}
-            if len(kept) < len(record) and not takes_more:
+            kept = {
+                key: value
+                for key, value in record.items()
+                if key in (NUM_EXAMPLES, *asked) or (takes_more and _is_figure(key, value))
+            }
+            if len(kept) < len(record):
                 reply.content = RecordDict({**reply.content, name: MetricRecord(kept)})
     return reply
+
+
+def _is_figure(name: str, value: Any) -> bool:
+    """Return whether a metric can be a figure of a task's own."""
+    return is_own_figure(name.removeprefix(VALIDATION)) and number_of(value) is not None
 
 
 def _refused(message: Message, reason: str) -> Message:

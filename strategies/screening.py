@@ -19,6 +19,8 @@ from .exchange import REJECTED
 
 MOST_RECORDS = 16  # in a reply
 MOST_METRICS = 1000  # in a reply, and numbers in one of them
+MOST_RARE_FIGURES = 100  # that half of the evaluations or fewer have
+ROUNDED_ONE = 1.0 + 1e-9  # a mean of accuracies that are all 1 may be more by a rounding
 LARGEST_FIGURE = float(np.finfo(np.float32).max)
 
 
@@ -71,16 +73,17 @@ def screen(
     for; when it is a reply to train and lacks a metric that more than half of the others have.
 
     A metric that half or less of the replies to train have is dropped, so that nobody who adds one decides who fits;
-    evaluations keep theirs, see `complete`. What is left has the same form, as Flower's averages need it: records have
-    the same names, and the arrays of a reply to train the order and the data types of the ones sent, for strategies
-    take arrays by their place and sums in the type of the first.
+    evaluations keep some, if they are numbers, see `complete`. What is left has the same form, as Flower's averages
+    need it: records have the same names, and the arrays of a reply to train the order and the data types of the ones
+    sent, for strategies take arrays by their place and sums in the type of the first.
     """
     reasons = [reply_fault(*pair, weight_key, least or {}) for pair in zip(instructions, replies, strict=True)]
     forms = [None if reason else _form(*pair) for *pair, reason in zip(instructions, replies, reasons, strict=True)]
     good = [form for form in forms if form is not None]
     counts = Counter(part for form in good for part in form)
     trains = any(map(_is_training, instructions))
-    usual = {part for part, count in counts.items() if 2 * count > len(good)} | (set() if trains else _figures(counts))
+    usual = {part for part, count in counts.items() if 2 * count > len(good)}
+    usual |= set() if trains else _rare_figures(counts, usual)
     for i, form in enumerate(forms):
         if form is None or not (missing := usual - form):
             continue
@@ -104,7 +107,8 @@ def screen(
 def complete(replies: Sequence[Message], weight_key: str) -> None:
     """Give screened evaluations the metrics that others have: their weighted means, which leave the means as they are.
 
-    A figure need not be there for every test set, and Flower's averages need all replies alike.
+    A figure need not be there for every test set, and Flower's averages need all replies alike. In a tier above, the
+    mean of these replies weighs as all of them do.
     """
     good = [reply for reply in replies if not reply.has_error()]
     found: dict[_Part, list[tuple[Any, float]]] = {}
@@ -259,11 +263,11 @@ def reply_fault(instruction: Message, reply: Message, weight_key: str, least: Ma
 def figure_fault(name: str, value: Any) -> str:
     """Return why a metric can't be one, or an empty string: an accuracy is from 0 to 1, and none is beyond float32."""
     numbers = value if isinstance(value, list) else [value]
-    highest = 1.0 if name in (ACCURACY, VALIDATION + ACCURACY) or name.startswith(TOP) else LARGEST_FIGURE
-    lowest = 0.0 if highest == 1.0 else -LARGEST_FIGURE
+    is_share = name in (ACCURACY, VALIDATION + ACCURACY) or name.startswith(TOP)
+    lowest, highest = (0.0, ROUNDED_ONE) if is_share else (-LARGEST_FIGURE, LARGEST_FIGURE)
     if all(isinstance(number, int | float) and lowest <= number <= highest for number in numbers):
         return ""
-    return f"metric {name!r} is {quoted(value)}" + (", expected a number from 0 to 1" if highest == 1.0 else "")
+    return f"metric {name!r} is {quoted(value)}" + (", expected a number from 0 to 1" if is_share else "")
 
 
 def _is_training(instruction: Message) -> bool:
@@ -275,10 +279,11 @@ def answers_in_kind(instruction: Message, reply: Message) -> bool:
     return _is_training(instruction) and len(instruction.content.array_records) == 1 and not reply.has_error()
 
 
-def _figures(counts: "Counter[_Part]") -> "set[_Part]":
-    """Return the metrics of evaluations, each in its most frequent form."""
-    usual = {part.name: part for part in sorted(counts, key=lambda part: (counts[part], part)) if part.kind == "metric"}
-    return set(usual.values())
+def _rare_figures(counts: "Counter[_Part]", usual: "set[_Part]") -> "set[_Part]":
+    """Return numbers that only some evaluations have, the most frequent ones: a figure need not be there for all."""
+    names = {part.name for part in usual}
+    rare = [part for part in counts if part.kind == "metric" and part.length < 0 and part.name not in names]
+    return set(sorted(rare, key=lambda part: (-counts[part], part))[:MOST_RARE_FIGURES])
 
 
 class _Part(NamedTuple):

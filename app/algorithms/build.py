@@ -13,7 +13,7 @@ from espalier.app.errors import UserError, bad_value
 from espalier.app.resources.planner import World, solver_for
 from espalier.app.strategy_spec import StrategySpec
 from espalier.clients.messages.cut import Cut
-from espalier.clients.messages.train import NUM_VALIDATION, TRAIN_LOSS, VALIDATION
+from espalier.clients.messages.train import NUM_VALIDATION, TOP, TRAIN_LOSS, VALIDATION
 from espalier.clients.task import Objective
 from espalier.strategies import (
     AccumulatedGradients,
@@ -152,14 +152,17 @@ def equally_weighted(make_edge: MakeEdge) -> MakeEdge:
     return lambda name, size: EqualWeights(make_edge(name, size))
 
 
-def knowing(make_edge: MakeEdge, profiles: Sequence[Profile], objective: Objective, *, validates: bool) -> MakeEdge:
+def knowing(
+    make_edge: MakeEdge, profiles: Sequence[Profile], objective: Objective, top_m: Sequence[int], *, validates: bool
+) -> MakeEdge:
     """Hold what the clients of every edge say of themselves against their profiles.
 
-    With `validates` they tell figures of the examples that they hold back, too.
+    They tell the figures of the objective and top-M accuracies, with `validates` also figures of the examples that they
+    hold back.
     """
-    figures = objective.figures
+    figures = (*objective.figures, *(f"{TOP}{m}" for m in top_m))
     if validates:
-        figures = (*figures, *(VALIDATION + name for name in figures), NUM_VALIDATION)
+        figures = (*figures, *(VALIDATION + name for name in objective.figures), NUM_VALIDATION)
     return lambda name, size: KnownClients(
         make_edge(name, size),
         profiles,

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from espalier.app.reports.closed_form import closed_form_bytes
-from espalier.app.reports.metrics import figure_names, top_m
+from espalier.app.reports.metrics import figure_names, is_number, top_m
 from espalier.clients.messages.train import ACCURACY, LOSS
 
 Line = dict[str, Any]
@@ -168,6 +168,6 @@ def _mean(values: Sequence[float]) -> float:
     return sum(there) / len(there) if there else math.nan
 
 
-def number(value: float | None) -> float:
-    """Return a figure of ``metrics.jsonl`` as it is drawn; one that was not finite leaves a gap."""
-    return float("nan") if value is None else value
+def number(value: Any) -> float:
+    """Return a figure of ``metrics.jsonl`` as it is drawn; what is no number, or was not finite, leaves a gap."""
+    return value if is_number(value) else math.nan

@@ -106,10 +106,9 @@ class AdaptedTask(Task):
         elif self.has_pool:
             self.check_model()
         if self.has_pool:
-            model = self.new_model()
             with seeded_torch(self.seed, torch.device("cpu")):
                 try:
-                    try_out(self.own, model, self.pool, self.training, self.objective, FIELDS)
+                    try_out(self.own, self.new_model, self.pool, self.training, self.objective, FIELDS)
                 except MisfitError as error:
                     raise self.refused(str(error)) from None
 

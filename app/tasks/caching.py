@@ -41,6 +41,7 @@ class CachingTask(Task):
     """
 
     grows = True
+    top_m = TOP_M
     counts_requests = True
     has_own_model = True
 
@@ -191,7 +192,7 @@ class CachingTask(Task):
             device=self.device,
             edge_name=node.edge_name,
             available=available,
-            top_m=TOP_M,
+            top_m=self.top_m,
             sgd=_sgd_on(table),
         )
 

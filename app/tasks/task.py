@@ -24,6 +24,8 @@ class Task(Protocol):
         Clients get more training examples from round to round.
     is_pooled : bool
         All training data can be had in one place.
+    top_m : tuple[int, ...]
+        Clients tell their top-M accuracies for these M.
     counts_requests : bool
         Labels are contents that were asked for, which can be ranked by how often.
     has_own_model : bool
@@ -34,6 +36,7 @@ class Task(Protocol):
     objective: Objective = Objective()
     grows: ClassVar[bool] = False
     is_pooled: ClassVar[bool] = True
+    top_m: ClassVar[tuple[int, ...]] = ()
     counts_requests: ClassVar[bool] = False
     has_own_model: ClassVar[bool] = False
 

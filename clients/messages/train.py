@@ -33,6 +33,13 @@ ACCURACY: Final = "accuracy"
 TOP: Final = "top-"  # and M: the share of examples whose label is among the M likeliest
 VALIDATION: Final = "validation-"  # and a figure's name: it is of the examples held back from training
 NUM_VALIDATION: Final = "num-validation-examples"
+TAKEN_NAMES: Final = (LOSS, NUM_EXAMPLES)
+TAKEN_BEGINNINGS: Final = ("train_", "num-", TOP, VALIDATION)
+
+
+def is_own_figure(name: str) -> bool:
+    """Return whether a figure of a task's own can have this name, which no other metric of a client has."""
+    return name not in TAKEN_NAMES and not name.startswith(TAKEN_BEGINNINGS)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import traceback
 from collections import OrderedDict
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -109,7 +110,8 @@ class Misfit(Points):
         return {"text": "a", "below": -1.0}.get(self.wrong, rate)
 
     def optimizer(self, parameters, learning_rate):
-        return None if self.wrong == "none" else torch.optim.SGD(parameters, lr=learning_rate)
+        kinds = {"none": lambda *_, **__: None, "closure": torch.optim.LBFGS}
+        return kinds.get(self.wrong, torch.optim.SGD)(parameters, lr=learning_rate)
 
     def metrics(self, outputs, labels):
         figures = {"no mapping": None, "no number": {"a": "much"}, "list": {"a": torch.ones(3)}, "unnamed": {"": 1.0}}
@@ -131,6 +133,56 @@ class Rare(Points):
         if len(labels.unique()) < 3:
             raise ValueError("too few classes")
         return {"balance": 1.0}
+
+
+class Caching(Points):
+    """A model that keeps a tensor of its first forward pass."""
+
+    def model(self):
+        return nn.Sequential(super().model(), Shift())
+
+
+class Shift(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, dtype=torch.float64))
+        self.kept = None
+
+    def forward(self, inputs):
+        self.kept = torch.ones(3, dtype=torch.float64) if self.kept is None else self.kept
+        return inputs + self.kept * self.weight
+
+
+class InFours(Points):
+    """A loss of pairs of examples, for mini-batches that can be parted in fours."""
+
+    def loss(self, outputs, labels):
+        quads = outputs.log_softmax(1).view(-1, 4, 3)
+        return -(quads[:, 0] * quads[:, 3].exp()).sum(1).mean()
+
+    def client_data(self, client, num_clients, seed):
+        parts = super().client_data(client, num_clients, seed)
+        return tuple(Examples(tuple(x[:8] for x in part.inputs), part.labels[:8]) for part in parts)
+
+
+class NumpyRate(Points):
+    """Learning rates of NumPy's."""
+
+    def learning_rate(self, rate, server_round):
+        return np.float32(rate)
+
+
+class Singles(Points):
+    """One test example for each client, and BatchNorm."""
+
+    def model(self):
+        blocks = super().model()
+        blocks.body = nn.Sequential(blocks.body, nn.BatchNorm1d(8).double())
+        return blocks
+
+    def client_data(self, client, num_clients, seed):
+        train, test = super().client_data(client, num_clients, seed)
+        return train, Examples(tuple(part[:1] for part in test.inputs), test.labels[:1])
 
 
 class Pair(Points):

@@ -306,7 +306,7 @@ def test_start_returns_flowers_result_with_the_servers_own_evaluation():
         ({"a": [1, 2], "b": [2, 3]}, FedAvg, {}, "node 2 is in edge 'a' and in edge 'b'"),
         ({"a": [1]}, FedAvg, {}, "edge 'a' has 1 node(s) but its FedAvg needs 2"),
         ({"a": [1, 2]}, FedAvg, {"edge_rounds": 0}, "edge_rounds is 0"),
-        ({"a": [1, 2]}, FedAvg, {"edge_rounds": 1.5}, "edge_rounds is 1.5: it must be 1 or more, a whole number"),
+        ({"a": [1, 2]}, FedAvg, {"edge_rounds": 1.5}, "edge_rounds is 1.5: it must be a whole number of 1 or more"),
         ([1, 2], FedAvg, {}, "the topology is a list: it must be node ids by the names of edges"),
         (
             {"a": [1, 2]},

@@ -218,7 +218,7 @@ def test_a_metric_that_is_asked_for_has_to_be_there_and_others_are_dropped():
 
 
 def test_a_figure_that_a_test_set_has_not_is_missing_there_and_nowhere_else():
-    """The mean of a figure is that of the clients that have it, in one tier as in two."""
+    """At an edge the mean of a figure is that of the clients that have it."""
     grid = InProcessGrid(profiled(toy_app()), 5)
     profiles = ask_profiles(grid)
     sizes = {profile.partition_id: profile.num_train_examples for profile in profiles}
@@ -257,6 +257,71 @@ def test_a_figure_in_another_form_is_not_taken_for_the_others():
     without = toy_run(telling(profiled(toy_app()), dying, ["evaluate"]), rounds=1, knows=False)[0]
     assert evaluation_reasons(found) == []
     assert found.evaluate_metrics["loss"] == pytest.approx(without.evaluate_metrics["loss"], rel=1e-12)
+
+
+def evaluated_by(told, num_clients=4, num_edges=2, *, asked=("loss",), more=True):
+    """Return the outcome of a round in which clients add metrics to their evaluations, and node ids by client."""
+
+    def answer(message, context):
+        reply = profiled(toy_app())(message, context)
+        added = told.get(context.node_config["partition-id"])
+        if message.metadata.message_type == "evaluate" and added:
+            reply.content[METRICS] = MetricRecord({**reply.content[METRICS], **added})
+        return reply
+
+    grid = InProcessGrid(answer, num_clients)
+    profiles = ask_profiles(grid)
+
+    def edge(name, size):
+        return KnownClients(FedAvg(**ANY), profiles, evaluate_metrics=asked, evaluates_more=more)
+
+    (found,) = Hierarchical(FedAvg(**ANY), edge, group_by_edge(profiles, num_edges)).rounds(
+        grid, to_record(initial()), 1
+    )
+    assert evaluation_reasons(found) == []
+    replies = {n: own for one in found.evaluations.values() for n, own in one.replies.items()}
+    return found, {profile.partition_id: dict(replies[profile.node_id]) for profile in profiles}
+
+
+@pytest.mark.parametrize("num_edges", [1, 2, 4])
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"mae": [0.1, 0.2]},
+        {"top-x": 0.5},
+        {"top-3": 0.5},
+        {"train_loss": 1e30},
+        {"num-nodes": 3},
+        {"validation-loss": 0.0},
+        {f"top-{i}": [0.5] * 1000 for i in range(990)},
+    ],
+    ids=lambda lie: next(iter(lie)),
+)
+def test_what_is_no_figure_of_a_task_is_dropped_and_costs_nobody_a_figure(lie, num_edges):
+    honest = {client: {"mae": 0.25 * (1 + client)} for client in range(4)}
+    found, replies = evaluated_by(honest | {0: honest[0] | lie}, num_edges=num_edges)
+    names = {"mae", "loss", NUM_EXAMPLES}
+    assert [set(own) for own in replies.values()] == [names - lie.keys(), names, names, names]
+    assert [replies[client]["mae"] for client in (1, 2, 3)] == [0.5, 0.75, 1.0]
+    expected, _ = evaluated_by(honest, num_edges=num_edges)
+    assert found.evaluate_metrics["loss"] == expected.evaluate_metrics["loss"]
+    _, of_built_in_task = evaluated_by({0: lie}, num_edges=num_edges, more=False)
+    assert all(set(own) == names - {"mae"} for own in of_built_in_task.values())
+
+
+def test_figures_of_many_names_are_bounded_and_those_of_most_clients_stay():
+    told = {client: {"mae": 0.5, **{f"{client}-{i}": 1.0 for i in range(900 * (client < 2))}} for client in range(6)}
+    found, replies = evaluated_by(told, num_clients=6)
+    assert found.evaluate_metrics["mae"] == pytest.approx(0.5)
+    assert found.evaluate_metrics.keys() >= {"loss", "mae"}
+    assert [len(own) for own in replies.values()] == [103, 3, 3, 3, 3, 3]
+    assert len(found.evaluate_metrics) == 102
+
+
+def test_a_mean_of_accuracies_that_are_all_one_may_be_rounded():
+    accuracies = {client: {"accuracy": 1.0} for client in range(34)}
+    found, _ = evaluated_by(accuracies, num_clients=34, num_edges=1, asked=("loss", "accuracy"), more=False)
+    assert found.evaluate_metrics["accuracy"] == pytest.approx(1.0, abs=1e-12)
 
 
 def test_an_evaluation_without_a_loss_is_left_out_where_others_have_figures_of_their_own():

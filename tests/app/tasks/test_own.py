@@ -64,22 +64,25 @@ FIGURES = "one whose metrics(outputs, labels) returns numbers by name ("
         ("float", LOSS),
         ("negative", "one whose loss(outputs, labels) takes what its model gives, and its labels (IndexError: "),
         ("raises", LOSS + "of mine, own_tasks.py:"),
-        ("vector", MEAN + "a tensor of shape (2,)"),
+        ("vector", MEAN + "a tensor of shape (32,)"),
         ("detached", MEAN + "a tensor of shape () without one"),
         ("number", MEAN + "a float"),
-        ("text", "one whose learning_rate(rate, server_round) gives a number from 0 on, not 'a'"),
+        ("text", "one whose learning_rate(rate, server_round) gives a number from 0 on (ValueError: "),
         ("below", "one whose learning_rate(rate, server_round) gives a number from 0 on, not -1.0"),
         (
             "none",
-            "one whose optimizer(parameters, learning_rate) returns a torch.optim.Optimizer (TypeError: it returns a "
-            "NoneType)",
+            "one whose optimizer(parameters, learning_rate) returns a torch.optim.Optimizer, not a NoneType",
         ),
+        ("closure", "one whose optimizer makes a step by the gradients alone (TypeError: "),
         ("no mapping", FIGURES + "TypeError: it returns a NoneType)"),
         ("no number", FIGURES + "ValueError: could not convert string to float"),
         ("list", FIGURES),
         ("unnamed", "one whose metrics() have names of 1 to 100 characters that can be printed, not ''"),
         *(
-            (name, f"one whose metrics() have names that a run does not use itself, as it does {name!r}")
+            (
+                name,
+                "one whose metrics() have names that a run does not use itself, and that do not begin with 'train_', ",
+            )
             for name in TAKEN
         ),
     ],
@@ -99,6 +102,13 @@ def test_a_figure_that_can_not_be_had_of_a_few_examples_is_tried_on_all(tmp_path
     folder = run_app(tmp_path / "run", task=own("Rare"), **SMALL | {"num_clients": 40, "num_edges": 2})
     assert summary(folder)["test"]["balance"] == 1.0
     assert list(lines(folder, "global")[-1]["clients"]) == ["39"]  # the others' evaluations fail, with a line each
+
+
+@pytest.mark.parametrize("name", ["Caching", "InFours", "NumpyRate", "Singles"])
+def test_a_task_that_is_unusual_is_not_refused(tmp_path, name):
+    folder = run_app(tmp_path / "run", task=own(name), **SMALL, drop_last=True)
+    assert summary(folder)["failures"] == 0
+    assert list(lines(folder, "global")[-1]["clients"]) == ["0", "1", "2", "3"]
 
 
 def test_outputs_of_several_tensors_are_judged_example_by_example(tmp_path):
