@@ -44,7 +44,7 @@ from .server_block import (
     legal_cuts,
     num_outputs,
 )
-from .serving import MiniBatch, Serve, Step
+from .serving import MiniBatch, Serve, ServerStep
 from .shapes import cut_shapes, draws_random_numbers
 from .transports import MessageTransport, Transport
 
@@ -317,7 +317,7 @@ class SplitEdge(ABC):
         server_round: int,
         losses: Losses,
         together: Sequence[MiniBatch] = (),
-    ) -> Step:
+    ) -> ServerStep:
         """Serve a mini-batch; return the cut gradient, or why there is none: then the step was not made.
 
         What clients send whose mini-batches are served `together`, against one server block, is compared.

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 # The step of one client. It returns the cut gradient, or why there is none: then the step was not made.
-Step = Generator[Tensor, Tensor | None, Tensor | ValueError]
+ServerStep = Generator[Tensor, Tensor | None, Tensor | ValueError]
 # The steps of several, by node id: yields features, never of nobody, and is sent the gradients of those who are still
 # there; returns what goes back to each in the end.
 Steps = Generator[Mapping[int, Tensor], Mapping[int, Tensor], Mapping[int, Tensor | ValueError]]
@@ -46,7 +46,7 @@ class MiniBatch:
 Serve = Callable[[list[MiniBatch]], Steps]
 
 
-def side_by_side(steps: Mapping[int, Step]) -> Steps:
+def side_by_side(steps: Mapping[int, ServerStep]) -> Steps:
     """Make the steps of clients that need not wait for each other."""
     answers: dict[int, Tensor | ValueError] = {}
     due: Mapping[int, Tensor | None] = dict.fromkeys(steps)
@@ -64,7 +64,7 @@ def side_by_side(steps: Mapping[int, Step]) -> Steps:
     return answers
 
 
-def in_turn(steps: Mapping[int, Step]) -> Steps:
+def in_turn(steps: Mapping[int, ServerStep]) -> Steps:
     """Make the steps of clients each after the one before has ended: they share a server block."""
     answers: dict[int, Tensor | ValueError] = {}
     for node_id, step in steps.items():

@@ -42,7 +42,7 @@ OPTIONS = (
 )
 
 
-Serve = Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]
+ServeStream = Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]
 
 
 class StreamEnded(Exception):
@@ -118,7 +118,7 @@ class Ticket:
         Whether somebody presented it after it was withdrawn.
     """
 
-    def __init__(self, told: StreamTicket, serve: Serve | None, forget: Callable[[], object]) -> None:
+    def __init__(self, told: StreamTicket, serve: ServeStream | None, forget: Callable[[], object]) -> None:
         self.told = told
         self.came_late = False
         self.serve = serve
@@ -242,7 +242,7 @@ class StreamServer:
 
         return self._ticket(echo)
 
-    def _ticket(self, serve: Serve) -> Ticket:
+    def _ticket(self, serve: ServeStream) -> Ticket:
         token = secrets.token_urlsafe(32)
         digest = _digest(token)
         told = StreamTicket(self.address, self._certificate, token, self._max_bytes)
