@@ -197,6 +197,17 @@ def test_what_the_page_says_of_larger_steps_at_dir_05_follows_from_the_record():
     assert f"With 50 steps HSFL's best is {many['hsfl']:.4f} and PHSFL's {many['phsfl']:.4f}" in page
 
 
+def test_by_how_much_hsfl_is_ahead_at_its_best_rate_follows_from_the_record():
+    record = at_the_end(read_lines(Line, ROOT / "docs/phsfl-runs.csv"))
+    page = " ".join((ROOT / "docs/phsfl.md").read_text(encoding="utf-8").split())
+
+    def best(algorithm, alpha):
+        return max(x.accuracy for x in record if x[:3] == (algorithm, alpha, 0.032) and x.steps == 10)
+
+    ahead = [best("hsfl", alpha) - best("phsfl", alpha) for alpha in (0.1, 0.5)]
+    assert f"HSFL's are ahead by {ahead[0]:.4f} at Dir(0.1) and {ahead[1]:.4f} at Dir(0.5)" in page
+
+
 def test_what_the_page_says_of_larger_steps_follows_from_the_record():
     record = [line for line in read_lines(Line, ROOT / "docs/phsfl-runs.csv") if line.alpha == 0.1]
     page = " ".join((ROOT / "docs/phsfl.md").read_text(encoding="utf-8").split())
