@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Bulyan, FedAvg, FedAvgM, FedMedian, MultiKrum, QFedAvg
 
@@ -180,3 +180,43 @@ def test_the_reason_of_an_error_reply_reaches_a_strategy_in_one_printable_line()
     assert [reply.error.code for reply in screened] == [203, 203]
     assert screened[0].error.reason == "no room round 9: all is well \\x1b[2J \\udc80"
     assert screened[1] is replies[1]
+
+
+def screened_with_variates(*contents):
+    """Return what is left of replies to instructions that hold a model and its control variates, and the failures."""
+    ensure_run_id()
+    instructions = [
+        Message(RecordDict({"model": constant(0), "variates": constant(0)}), n, "train") for n in range(len(contents))
+    ]
+    replies = [
+        Message(RecordDict({**content, "metrics": MetricRecord({"num-examples": 5})}), reply_to=instruction)
+        for content, instruction in zip(contents, instructions, strict=True)
+    ]
+    return screen(instructions, replies, "num-examples")
+
+
+def constant(value):
+    return ArrayRecord({"w": Array(np.full(3, value, np.float32))})
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"model": constant(1), "change": constant(np.nan)}, "array 'w' holds NaN or Inf"),
+        ({"model": constant(1)}, "its reply has no record 'change', which others have"),
+        ({"model": constant(1), "change": constant(1), "x" * 101: constant(1)}, "the name of a record is 'xxx"),
+    ],
+)
+def test_replies_in_words_of_their_own_are_judged_by_their_numbers_and_names(content, reason):
+    good = {"model": constant(1), "change": constant(2)}
+    replies, (failure,) = screened_with_variates(good, content, good)
+    assert failure.node_id == 1
+    assert failure.reason.startswith(reason)
+    assert [reply.has_error() for reply in replies] == [False, True, False]
+
+
+def test_a_record_that_others_have_not_is_dropped():
+    good = {"model": constant(1), "change": constant(2)}
+    replies, failures = screened_with_variates(good, good | {"more": constant(3)}, good)
+    assert failures == []
+    assert [sorted(reply.content) for reply in replies] == [["change", "metrics", "model"]] * 3
