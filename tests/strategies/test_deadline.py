@@ -83,3 +83,11 @@ def test_rounds_do_not_wait_longer_than_the_deadline_for_anybody():
     assert resources.lates == [set(nodes)] * 3
     assert grid.now <= 3 * 7.0
     assert_same_bits([to_numpy(one.arrays) for one in rounds], [initial()] * 3)
+
+
+def test_the_time_of_a_client_that_fails_is_no_time():
+    grid = Delayed(4, faults={2: "raise"})
+    strategy, resources, nodes = federation(grid, 5.0)
+    list(strategy.rounds(grid, to_record(initial()), 2))
+    assert resources.lates == [set()] * 2  # it has failed, and is not late
+    assert [(n, node) for n, node, _ in resources.took] == [(n, nodes[i]) for n in (1, 2) for i in (0, 1, 3)]
