@@ -279,13 +279,6 @@ def answers_in_kind(instruction: Message, reply: Message) -> bool:
     return _is_training(instruction) and len(instruction.content.array_records) == 1 and not reply.has_error()
 
 
-def _rare_figures(counts: "Counter[_Part]", usual: "set[_Part]") -> "set[_Part]":
-    """Return numbers that only some evaluations have, the most frequent ones: a figure need not be there for all."""
-    names = {part.name for part in usual}
-    rare = [part for part in counts if part.kind == "metric" and part.length < 0 and part.name not in names]
-    return set(sorted(rare, key=lambda part: (-counts[part], part))[:MOST_RARE_FIGURES])
-
-
 class _Part(NamedTuple):
     """A part of a reply that others may have as well."""
 
@@ -295,6 +288,13 @@ class _Part(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r}" + (f" of {self.length}" if self.length >= 0 else "")
+
+
+def _rare_figures(counts: Counter[_Part], usual: set[_Part]) -> set[_Part]:
+    """Return numbers that only some evaluations have, the most frequent ones: a figure need not be there for all."""
+    names = {part.name for part in usual}
+    rare = [part for part in counts if part.kind == "metric" and part.length < 0 and part.name not in names]
+    return set(sorted(rare, key=lambda part: (-counts[part], part))[:MOST_RARE_FIGURES])
 
 
 def _form(instruction: Message, reply: Message) -> frozenset[_Part]:
