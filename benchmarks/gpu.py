@@ -4,7 +4,8 @@
 after the first block (SFL-V1, on the in-process engine), on the CPU with one thread and on the GPU: there
 as the app does, with the same bits each time, and as PyTorch does by default, where bits may differ and convolutions
 round to TF32. It prints milliseconds per mini-batch of 32 (median of 3 rounds, after a warm-up) and the CPU's over the
-GPU's. Pixels are random; no evaluation.
+GPU's. Then it trains `cnn` with 100 clients on the GPU, one after the other and side by side (`stack`), and prints
+mini-batches of clients per second. Pixels are random; no evaluation.
 """
 
 import sys
@@ -26,6 +27,7 @@ from espalier.app.tasks.common import set_up_torch
 
 CLIENTS = 4
 ROUNDS = 3
+MANY_CLIENTS, BATCHES_OF_MANY, STACKS = 100, 10, (0, 10, 100)
 # Mini-batches of a client in a round: enough on a GPU, and not too many for ResNet-18 on a CPU.
 BATCHES = {("cnn", "cpu"): 20, ("resnet18", "cpu"): 1, ("cnn", "cuda"): 50, ("resnet18", "cuda"): 10}
 
@@ -43,28 +45,51 @@ def main() -> None:
         for model in ("cnn", "resnet18"):
             for name, algorithm in (("whole", "fedavg"), ("cut", "sfl-v1")):
                 on_cpu, on_gpu = (
-                    parse_config(
-                        {
-                            "algorithm": algorithm,
-                            "model": model,
-                            "device": device,
-                            "dataset": "image-folder",
-                            "partition": "iid",
-                            "num-clients": CLIENTS,
-                            "global-rounds": ROUNDS + 2,
-                            "local-epochs": 1,
-                            "batches-per-epoch": BATCHES[model, device],
-                            "learning-rate": 0.01,
-                            "report.evaluate-every": 0,
-                            "engine": "in-process",
-                            **pixels,
-                        }
-                    )
+                    settings(pixels, algorithm, model, device, CLIENTS, BATCHES[model, device])
                     for device in ("cpu", "cuda")
                 )
                 cpu, gpu, default = milliseconds(on_cpu), milliseconds(on_gpu), default_milliseconds(on_gpu)
                 label = f"{model}, {name}"
                 print(f"{label:<22}{cpu:>10.2f}{gpu:>10.2f}{cpu / gpu:>10.1f}{default:>24.2f}", flush=True)
+        print("\n" + f"{'mini-batches/s':<22}" + "".join(f"{f'stack = {stack}':>12}" for stack in STACKS))
+        for name, algorithm in (("whole", "fedavg"), ("cut", "sfl-v1")):
+            print(f"{f'cnn, {name}':<22}", end="", flush=True)
+            for stack in STACKS:
+                config = settings(pixels, algorithm, "cnn", "cuda", MANY_CLIENTS, BATCHES_OF_MANY, "fused", stack)
+                print(f"{1e3 / milliseconds(config):>12.0f}", end="", flush=True)
+            print()
+
+
+def settings(
+    pixels: dict[str, str],
+    algorithm: str,
+    model: str,
+    device: str,
+    clients: int,
+    batches: int,
+    execution: str = "messages",
+    stack: int = 0,
+) -> RunConfig:
+    """Return what a run is of."""
+    return parse_config(
+        {
+            "algorithm": algorithm,
+            "model": model,
+            "device": device,
+            "dataset": "image-folder",
+            "partition": "iid",
+            "num-clients": clients,
+            "global-rounds": ROUNDS + 2,
+            "local-epochs": 1,
+            "batches-per-epoch": batches,
+            "learning-rate": 0.01,
+            "report.evaluate-every": 0,
+            "engine": "in-process",
+            "split.execution": execution,
+            "stack": stack,
+            **pixels,
+        }
+    )
 
 
 def milliseconds(config: RunConfig) -> float:

@@ -1,8 +1,9 @@
 """Several models of one architecture as one: their layers side by side, so that one call computes all of them.
 
-What flows through has the models' channels one after the other, (B, n * C, ...): convolutions work in groups, linear
-layers are a batched matrix product, and what treats every channel alike (ReLU, pooling, a residual sum) stays as it
-is. Only layers with weights, and dropout, are replaced, so a module with a `forward` of its own can be stacked too.
+What flows through has the models' channels one after the other, (B, n * C, ...): convolutions work in groups, or as a
+batched matrix product, which linear layers always are, and what treats every channel alike (ReLU, pooling, a residual
+sum) stays as it is. Only layers with weights, and dropout, are replaced, so a module with a `forward` of its own can be
+stacked too.
 """
 
 import copy
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .messages.generators import seeded_torch
+from .stacked_convolution import as_products, in_groups
 
 # Largest difference of a stack's outputs, relative to their size, from those of the models that it stands for. Float32
 # rounds to 1e-7 of them; what can't be stacked mixes models, and is off by about 1.
@@ -113,10 +115,8 @@ class _Conv2d(_Layer):
     def forward(self, inputs: Tensor) -> Tensor:
         (one,) = self.of_one
         assert isinstance(one, nn.Conv2d)
-        weight, bias = self.joined("weight"), self.joined("bias")
-        assert weight is not None
-        groups = len(self.given["weight"]) * one.groups
-        return F.conv2d(inputs, weight, bias, one.stride, one.padding, one.dilation, groups)
+        convolved = in_groups if inputs.device.type == "cpu" else as_products
+        return convolved(one, self.given["weight"], self.given.get("bias"), inputs)
 
 
 class _Linear(_Layer):
