@@ -1,10 +1,11 @@
 """Successive convex approximation: the paper's Algorithm 2, with what it takes to converge."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from .operating_point import ENOUGH
+from .operating_point import ENOUGH, OperatingPoint
 from .plan import Plan, make_plan
 from .problem import Problem
 from .selection import choose, why_not
@@ -34,10 +35,10 @@ class SCA:
     - x stays equal until all factors are small, and only when it has been free once does the penalty set in: it fixes
       the selection as soon as x differ, so the clients must have come near their best points by then.
 
-    At the end the local rounds are rounded, each client's limits are checked once more, and the clients with the
-    largest x are selected. A cell in which fewer than Z can take part gets all who can, and the plan names it.
-    Whether all had settled by then is in `Plan.converged`: after `max_iterations`, or with numerical trouble, the plan
-    keeps all limits too, but may be further from the optimum.
+    At the end the local rounds are rounded, each client's time is shared anew for them, with the least energy, its
+    limits are checked once more, and the clients with the largest x are selected. A cell in which fewer than Z can take
+    part gets all who can, and the plan names it. Whether all had settled by then is in `Plan.converged`: after
+    `max_iterations`, or with numerical trouble, the plan keeps all limits too, but may be further from the optimum.
 
     A solver: call it with a `Problem` to get a `Plan`. It keeps a compiled program for each number of clients and their
     cells, so use one instance for all rounds. Needs CVXPY with HiGHS.
@@ -88,22 +89,22 @@ class SCA:
         eligible, limit = eligibility(problem)
         who = np.flatnonzero(eligible)
         x, points = self._relaxed(problem, who)
-        points = _Clients.of(problem, who).rounded(points)
+        rounds, point, reached = _rounded(problem, who, points.local_rounds)
 
         def filled(values: np.ndarray) -> np.ndarray:
             whole = np.zeros(problem.clients)
             whole[who] = values
             return whole
 
-        value = filled(points.value) - problem.worth
+        value = filled(reached) - problem.worth
         # To six digits: of clients selected to the same degree, the better one.
         selected, skipped = choose(problem, eligible & np.isfinite(value), -np.round(filled(x), 6), value)
         return make_plan(
             problem,
             selected=selected,
-            local_rounds=filled(points.local_rounds).astype(np.int64),
-            frequency_hz=filled(points.frequency_hz),
-            power_watts=filled(points.power_watts),
+            local_rounds=filled(rounds).astype(np.int64),
+            frequency_hz=filled(point.frequency_hz),
+            power_watts=filled(point.power_watts),
             eligible=eligible,
             reason=why_not(eligible, limit, skipped),
             converged=self.converged,
@@ -240,16 +241,25 @@ class _Clients:
         upload = self.nats_seconds / np.log1p(self.snr_per_watt * points.power_watts * power)
         return self.allowed(local_rounds, compute / (compute + upload))
 
-    def rounded(self, points: _Points) -> _Points:
-        """Return the points with the better of the two nearest whole numbers of rounds."""
-        fewer = self.points(np.floor(points.local_rounds), points.compute_share)
-        more = self.points(np.ceil(points.local_rounds), points.compute_share)
-        return fewer.replaced(more, more.value < fewer.value)
-
 
 def _over(values: np.ndarray, limits: np.ndarray) -> np.ndarray:
     """Return the quotients, infinite where the limit is 0."""
     return np.divide(values, limits, out=np.full(values.shape, np.inf), where=limits > 0)
+
+
+def _rounded(
+    problem: Problem, who: np.ndarray, local_rounds: np.ndarray
+) -> tuple[np.ndarray, OperatingPoint, np.ndarray]:
+    """Return the better of the two nearest whole numbers of rounds, its best operating point, and the value of both.
+
+    The value is infinite where both break a limit.
+    """
+    both = np.stack([np.floor(local_rounds), np.ceil(local_rounds)])
+    points = least_energy(problem, who, np.array(0), both)
+    in_budget = points.joules <= problem.energy_budget_joules[who]
+    values = value_of(problem, both, np.where(in_budget, points.joules, np.inf))
+    best = values.argmin(axis=0), np.arange(who.size)
+    return both[best], OperatingPoint(*(each[best] for each in vars(points).values())), values[best]
 
 
 def _start(problem: Problem, clients: _Clients, who: np.ndarray) -> _Points:
@@ -374,15 +384,20 @@ class _Program:
             whole[..., who] = values[name]
             parameter.value = whole
         self._seats.value, self._overlap.value = seats, overlap
-        try:
-            # From a cold start: a plan must not depend on the problems before.
-            self._program.solve(solver=self._solver, warm_start=False)
-        except self._failures:
+        # The points so far are a solution. Where HiGHS' presolve finds none, for rounding, it is left out.
+        if not (self._is_solved() or self._is_solved(highs_options={"presolve": "off"})):
             return None
-        if self._program.status != "optimal" or self._variables.value is None:
-            return None
+        assert self._variables.value is not None
         solution = self._variables.value[:, who]
         x = solution[:1]
         # The solver's tolerance would else become tiny coefficients of the next program.
         x = np.where(x < LEAST_SHARE, 0.0, np.where(x > 1 - LEAST_SHARE, 1.0, x))
         return np.vstack([x, solution[1:]])
+
+    def _is_solved(self, **options: Any) -> bool:
+        try:
+            # From a cold start: a plan must not depend on the problems before.
+            self._program.solve(solver=self._solver, warm_start=False, **options)
+        except self._failures:
+            return False
+        return self._program.status == "optimal" and self._variables.value is not None

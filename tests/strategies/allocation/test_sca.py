@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from benchmarks.allocation import paper_problem
+from benchmarks.sca_gaps import hard_problem
 from espalier.strategies.allocation import SCA, exact, violations
+from espalier.strategies.allocation.sca import _Clients, _linearised
+from espalier.strategies.allocation.single_client import eligibility, least_energy
+
+# HiGHS' presolve calls a program of these infeasible that has a solution.
+STOPPED_BY_PRESOLVE = [("deadlines of 0.5 to 1.5 s", 5), ("four of each client", 16), ("theta of 0.9 to 1", 5)]
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +76,54 @@ def test_it_selects_by_what_clients_are_worth(solver):
 def test_comes_close_to_the_optimum(solver, changes, largest):
     assert -1e-12 <= gap(solver, seed=8, **changes) <= largest
     assert 5 < solver.iterations <= 50
+
+
+def test_who_is_selected_spends_the_least_energy_for_its_rounds(solver):
+    for seed in range(6):
+        problem = hard_problem("deadlines of 0.5 to 1.5 s", seed)
+        plan = solver(problem)
+        who = np.flatnonzero(plan.selected)
+        least = least_energy(problem, who, np.array(0), plan.local_rounds[who])
+        np.testing.assert_allclose(plan.joules[who], least.joules, rtol=1e-9)
+        best = exact(problem)
+        if np.array_equal(plan.local_rounds, best.local_rounds):
+            assert plan.objective == pytest.approx(best.objective, rel=1e-9)
+
+
+@pytest.mark.parametrize(("kind", "seed"), STOPPED_BY_PRESOLVE)
+def test_programs_in_which_presolve_finds_no_solution_are_solved_without_it(solver, kind, seed):
+    problem = hard_problem(kind, seed)
+    assert solver(problem).converged
+    assert solver.iterations < 50
+
+
+def test_the_programs_rows_are_tangents_to_the_true_limits():
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        problem = paper_problem(seed=seed, deadline_seconds=rng.uniform(1.5, 10.0))
+        who = np.flatnonzero(eligibility(problem)[0])
+        clients, n = _Clients.of(problem, who), who.size
+        points, x = clients.allowed(rng.uniform(1, 50, n), rng.uniform(0.2, 0.8, n)), rng.uniform(0.05, 1, n)
+        rows = _linearised(clients, points, x, 0.0)
+
+        def limits(at, clients=clients, points=points, problem=problem, who=who):
+            """Equations 10 to 14 with the products of variables, less what they may be."""
+            rounds, frequency, power = at[1:] * [points.local_rounds, points.frequency_hz, points.power_watts]
+            rate = problem.bandwidth_hz * np.log2(1 + problem.gain[who] / problem.noise_watts * power)
+            upload = at[0] * problem.payload_bits[who, 0] / rate
+            cycles = problem.cycles_per_local_round[who, 0] * rounds
+            joules = problem.capacitance / 2 * cycles * frequency**2 + power * upload
+            seconds = cycles / frequency + upload
+            return {"time": seconds / clients.seconds - at[0], "energy": joules / clients.budget_joules - at[0]}
+
+        here, step = np.stack([x, x, np.ones(n), np.ones(n)]), 1e-6
+        for name, values in limits(here).items():
+            np.testing.assert_allclose((rows[name] * here).sum(0) - rows[f"{name}_limit"], values, atol=1e-12)
+            for variable, row in enumerate(rows[name]):
+                move = np.zeros_like(here)
+                move[variable] = step
+                slope = (limits(here + move)[name] - limits(here - move)[name]) / (2 * step)
+                np.testing.assert_allclose(slope, row, rtol=1e-6, atol=1e-8)
 
 
 def test_a_plan_says_whether_it_converged(solver):
