@@ -57,18 +57,32 @@ def test_the_program_of_the_theory_page_counts_sgd_steps_in_theorem_1(capsys):
     assert whole == f"whole model, bits: {2 * 209_546 * 33}"
     assert float(limit.removeprefix("eta < ")) == pytest.approx(1 / (2 * 5**0.5 * 3 * 25))
     terms = ast.literal_eval(bound)
-    assert terms["loss"] == pytest.approx(2 * (2.3 - 0.8) / (0.002 * 100 * 3 * 25))
-    assert terms["user_es"] == pytest.approx(12 * (0.002 * 25) ** 2 * (1 + 20 * (25 * 3 * 0.002) ** 2) * 0.1)
+    eta = 0.1 / (2 * 5**0.5 * 3 * 25)
+    assert terms["loss"] == pytest.approx(2 * (2.3 - 0.8) / (eta * 100 * 3 * 25))
+    assert terms["user_es"] == pytest.approx(12 * (eta * 25) ** 2 * (1 + 20 * (25 * 3 * eta) ** 2) * 0.1)
+    assert min(1 - 12 * (eta * 25) ** 2, 1 - 20 * (eta * 3 * 25) ** 2) == pytest.approx(0.99)
+    assert f"The limit on eta is {float(limit.removeprefix('eta < ')):.5f} for beta = 1" in page_of("theory")
 
 
 def test_the_second_program_of_the_theory_page_says_what_is_below_it(capsys):
     exec(programs_of("theory")[1], {})
     rates, dominating, bound = capsys.readouterr().out.splitlines()
-    best, limit = map(float, re.findall(r"0\.\d+", rates))
-    assert (best, limit) == pytest.approx(((1.5 * 48 / (4 * 100 * 50)) ** 0.5, 1 / (2 * 5**0.5 * 50)), abs=1e-4)
+    best, limit, proved = map(float, re.findall(r"0\.\d+", rates))
+    assert best == pytest.approx((1.5 * 48 / (4 * 100 * 50)) ** 0.5, abs=1e-4)
+    assert (limit, proved) == pytest.approx((1 / (2 * 5**0.5 * 50), 1 / (2 * 5**0.5 * 4 * 50)), abs=1e-4)
     assert best > limit
     terms = ast.literal_eval(bound)
+    eta = 0.1 / (2 * 5**0.5 * 4 * 50)
+    assert terms["loss"] == pytest.approx(2 * 1.5 / (eta * 4 * 100 * 50))
     assert terms["loss"] < float(dominating.removeprefix("eq. 27: ")) < terms["bound"]
+    assert min(1 - 18 * (eta * 50) ** 2, 1 - 20 * (eta * 4 * 50) ** 2) == pytest.approx(0.99)
+    at_the_limit = 1 - 20 * (4 * 50 / (2 * 5**0.5 * 50)) ** 2
+    assert f"the second divisor is {at_the_limit:.0f} with E = 4" in page_of("theory")
+
+
+def page_of(name):
+    """Return a page's text in one line."""
+    return " ".join((ROOT / f"docs/{name}.md").read_text().split())
 
 
 def programs_of(page):

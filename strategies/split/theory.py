@@ -1,7 +1,9 @@
 """The papers' formulas as plain functions, with the papers' symbols: payload sizes and convergence bounds."""
 
 from collections.abc import Sequence
-from math import ceil, log2, sqrt
+from math import ceil, fsum, log2, sqrt
+
+ROUNDING = 1e-9
 
 
 def phi_local(*, n_batches: int, N: int, Z_c: int, D_u: int, w: int = 32) -> int:
@@ -64,6 +66,10 @@ def phsfl_bound(
 ) -> dict[str, float]:
     """Return PHSFL's bound on the average squared norm of the global gradient (Theorem 1, eq. 21), by its terms.
 
+    The proof divides by ``1 - 12 (beta eta kappa_0)^2`` and ``1 - 20 (beta eta kappa_1 kappa_0)^2`` (eqs. 44 and 52),
+    and then leaves these divisors out (eqs. 45 and 53), though they are below 1. So read the bound as an approximation
+    for learning rates well below the limit: at a tenth of it they are 0.99 or more.
+
     Parameters
     ----------
     f_0, f_T : float
@@ -80,13 +86,13 @@ def phsfl_bound(
         Bounds on the divergence between user and ES, and between ES and CS, losses.
     kappa_0 : int
         SGD steps of a client in an edge round (the paper's eq. 1): its local epochs times the mini-batches of an epoch.
-        In the payloads (section VI and eq. 17, `phi_phsfl`) the same symbol counts the epochs.
+        In the payloads (Section V and eq. 17, `phi_phsfl`) the same symbol counts the epochs.
     kappa_1 : int
         Edge rounds per global round.
     alpha_b : Sequence[float]
-        Weights of the edge servers.
+        Weights of the edge servers; they sum to 1.
     alpha_u : Sequence[Sequence[float]]
-        Weights of each edge server's users, within it.
+        Weights of each edge server's users, within it; they sum to 1 at each.
 
     Returns
     -------
@@ -96,8 +102,12 @@ def phsfl_bound(
     Raises
     ------
     ValueError
-        If `eta` is not below the theorem's limit.
+        If `eta` is not below the theorem's limit, or weights are negative or do not sum to 1.
     """
+    for name, weights in (("alpha_b", alpha_b), *(("alpha_u of an edge server", users) for users in alpha_u)):
+        if not (min(weights, default=0.0) >= 0 and abs(fsum(weights) - 1) <= ROUNDING):
+            given = f"{name} from {min(weights, default=0.0):g}, with the sum {fsum(weights):g}"
+            raise ValueError(f"{given}: the theorem holds for weights of 0 or more that sum to 1")
     limit = phsfl_learning_rate_limit(beta=beta, kappa_0=kappa_0, kappa_1=kappa_1)
     if not 0 < eta < limit:
         raise ValueError(f"eta = {eta}: the theorem holds for 0 < eta < {limit:.6g}")

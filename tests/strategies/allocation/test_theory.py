@@ -12,6 +12,7 @@ from espalier.strategies.allocation.theory import (
     rawhfl_dominating_terms,
     rawhfl_learning_rate_limit,
 )
+from tests.strategies.quadratics import Quadratics
 
 COMMON = {"eta": 0.01, "beta": 2.0, "sigma2": 0.7, "epsilon2_0": 0.2, "epsilon2_1": 0.3, "L": 3}
 # Two global rounds of two edge rounds; cell 0 has clients 0 and 1, cell 1 has clients 2 and 3.
@@ -179,3 +180,42 @@ def test_with_equal_weights_the_rate_is_linear_in_the_clients():
 def test_what_has_no_best_learning_rate_is_named(changes, line):
     with pytest.raises(ValueError, match=line):
         rawhfl_best_learning_rate(**SMALL | changes)
+
+
+@pytest.mark.parametrize("sigma2", [0.0, 0.5])
+def test_what_is_measured_on_quadratics_is_below_the_bound_of_theorem_1(sigma2):
+    shares, runs = [], 60
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        world = Quadratics(rng)
+        E, L, K = (int(rng.integers(1, most)) for most in (5, 6, 5))
+        eta = rawhfl_learning_rate_limit(beta=1.0, E=E, L=L) * rng.uniform(0.1, 0.999)
+        each = K, E, len(world.cell)
+        L_u, p_sc, g2 = rng.integers(1, L + 1, size=each), rng.choice([1.0, 0.6], size=each), np.zeros(each)
+        model = np.broadcast_to(world.start, (runs, 3))
+        f, slopes, visited, epsilon2_1 = [world.loss(model).mean()], [], [], 0.0
+        for k in range(K):
+            slopes.append(world.slope(model).mean())
+            of_cells = np.repeat(model[:, np.newaxis], len(world.alpha_b), axis=1)
+            for e in range(E):
+                models, added = of_cells[:, world.cell], np.zeros((runs, *each[2:], 3))
+                visited += [model, of_cells]
+                for step in range(L):
+                    drawn = np.sqrt(sigma2 / 3) * rng.normal(size=models.shape)
+                    own = (world.gradients(models) + drawn) * (step < L_u[k, e])[:, np.newaxis]
+                    g2[k, e] += (own**2).sum(-1).mean(0)
+                    models, added = models - eta * own, added + own
+                    visited.append(models)
+                epsilon2_1 = max(epsilon2_1, world.divergence([model, of_cells], L_u[k, e])[1])  # eq. 20: of the sums
+                arrived = rng.random((runs, *each[2:])) < p_sc[k, e]
+                of_cells = of_cells - eta * (world.within @ (added * (arrived / p_sc[k, e])[..., np.newaxis]))  # eq. 15
+            model = world.alpha_b @ of_cells
+            f.append(world.loss(model).mean())
+        epsilon2_0, at_all = world.divergence(visited)
+        bound = rawhfl_bound(
+            f=f, eta=eta, beta=1.0, sigma2=sigma2, epsilon2_0=epsilon2_0, epsilon2_1=max(epsilon2_1, at_all), L=L,
+            alpha_b=world.alpha_b, cell=world.cell, alpha_u=np.broadcast_to(world.alpha_u.ravel(), each), L_u=L_u,
+            p_sc=p_sc, g2=g2,
+        )["bound"]  # fmt: skip
+        shares.append(np.mean(slopes) / bound)
+    assert 0.25 < max(shares) < 1

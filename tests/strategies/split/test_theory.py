@@ -1,8 +1,10 @@
 """The papers' formulas against values worked out by hand, and against what is measured."""
 
+import re
 from collections import Counter
 from math import ceil, log2, sqrt
 
+import numpy as np
 import pytest
 
 from espalier.clients.messages.split import ACTIVATIONS, CLIENT_BLOCK, CUT_GRADIENT, INDICES
@@ -17,6 +19,7 @@ from espalier.strategies.split.theory import (
     sfl_v1_bound,
     sfl_v1_learning_rate_limit,
 )
+from tests.strategies.quadratics import Quadratics
 from tests.strategies.split.federation import Federation
 
 
@@ -83,6 +86,24 @@ def test_theorem_1_by_hand():
         )
 
 
+@pytest.mark.parametrize(
+    ("weights", "given"),
+    [
+        ({"alpha_b": [1.0, 1.0]}, "alpha_b from 1, with the sum 2"),
+        ({"alpha_b": [1.25, -0.25]}, "alpha_b from -0.25, with the sum 1"),
+        ({"alpha_u": [[0.5, 0.5], [0.2, 0.7]]}, "alpha_u of an edge server from 0.2, with the sum 0.9"),
+        ({"alpha_u": [[0.5, 0.5], []]}, "alpha_u of an edge server from 0, with the sum 0"),
+        ({"alpha_b": [0.5, float("nan")]}, "alpha_b from 0.5, with the sum nan"),
+    ],
+)
+def test_theorem_1_wants_weights_that_sum_to_1(weights, given):
+    values = {"alpha_b": [0.25, 0.75], "alpha_u": [[0.5, 0.5], [1.0, 0.0]]} | weights
+    with pytest.raises(ValueError, match=f"^{re.escape(given)}: the theorem holds for weights of 0 or more that sum"):
+        phsfl_bound(
+            f_0=1, f_T=0, T=10, eta=0.01, beta=1, sigma2=2, epsilon2_0=0, epsilon2_1=0, kappa_0=2, kappa_1=1, **values
+        )
+
+
 def test_one_edge_with_one_client_is_plain_sgd():
     terms = phsfl_bound(
         f_0=1, f_T=0, T=10, eta=0.01, beta=1, sigma2=2, epsilon2_0=0, epsilon2_1=0, kappa_0=2, kappa_1=1,
@@ -101,3 +122,66 @@ def test_proposition_1_by_hand():
     assert bound == pytest.approx(4 * 2 / 10 + 16 * 2 * 2 * 5 / 2 * noise * 26e-6)
     with pytest.raises(ValueError, match=r"eta up to 0\.1"):
         sfl_v1_bound(f_0=1, f_star=0, eta=[0.1], S=2.0, tau=5, alpha=[1.0], sigma2=[0.1], epsilon2=0)
+
+
+def noise(rng, sigma2, shape):
+    return np.sqrt(sigma2 / shape[-1]) * rng.normal(size=shape)
+
+
+@pytest.mark.parametrize("sigma2", [0.0, 0.5])
+def test_what_is_measured_on_quadratics_is_below_the_bound_of_theorem_1(sigma2):
+    shares = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        world, runs = Quadratics(rng), 20 if sigma2 else 1
+        kappa_0, kappa_1, T = (int(rng.integers(1, most)) for most in (6, 4, 6))
+        T *= kappa_0 * kappa_1
+        eta = phsfl_learning_rate_limit(beta=1.0, kappa_0=kappa_0, kappa_1=kappa_1) * rng.uniform(0.1, 0.999)
+        models = np.broadcast_to(world.start, (runs, len(world.cell), 3))
+        slopes, visited = [], []
+        for t in range(1, T + 1):
+            of_cells = world.within @ models
+            visited += [models, of_cells, of_all := world.alpha_b @ of_cells]
+            slopes.append(world.slope(of_all).mean())
+            models = models - eta * (world.gradients(models) + noise(rng, sigma2, models.shape))
+            if t % kappa_0 == 0:
+                models = (world.within @ models)[:, world.cell]
+            if t % (kappa_0 * kappa_1) == 0:
+                models = np.broadcast_to((world.weights @ models)[:, np.newaxis], models.shape)
+        epsilon2_0, epsilon2_1 = world.divergence(visited)
+        bound = phsfl_bound(
+            f_0=world.loss(world.start), f_T=world.loss(models[:, 0]).mean(), T=T, eta=eta, beta=1.0, sigma2=sigma2,
+            epsilon2_0=epsilon2_0, epsilon2_1=epsilon2_1, kappa_0=kappa_0, kappa_1=kappa_1, alpha_b=world.alpha_b,
+            alpha_u=world.alpha_u,
+        )["bound"]  # fmt: skip
+        shares.append(np.mean(slopes) / bound)
+    assert 0.25 < max(shares) < 1
+
+
+@pytest.mark.parametrize("sigma2", [0.0, 0.5])
+def test_what_is_measured_on_quadratics_is_below_the_bound_of_proposition_1(sigma2):
+    shares = []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        world, runs = Quadratics(rng), 20 if sigma2 else 1
+        tau, T = int(rng.integers(1, 6)), int(rng.integers(1, 8))
+        eta = sfl_v1_learning_rate_limit(S=1.0, tau=tau, alpha=world.weights) * rng.uniform(0.1, 1)
+        model = np.broadcast_to(world.start, (runs, 3))
+        slopes, divergence = [], 0.0
+        for _ in range(T):
+            slopes.append(world.slope(model).mean())
+            models = np.broadcast_to(model[:, np.newaxis], (runs, len(world.cell), 3))
+            for _ in range(tau):
+                own = world.gradients(models.reshape(-1, 1, 3))  # everybody's, at each client's model
+                apart = ((own - (world.weights @ own)[:, np.newaxis]) ** 2).sum(-1)
+                divergence = max(divergence, float(apart.max()))
+                models = models - eta * (world.gradients(models) + noise(rng, sigma2, models.shape))
+            model = world.weights @ models
+        matrix = np.einsum("u,uij->ij", world.weights, world.matrices)
+        best = np.linalg.solve(matrix, np.einsum("u,uij,uj->i", world.weights, world.matrices, world.centres))
+        bound = sfl_v1_bound(
+            f_0=world.loss(world.start), f_star=world.loss(best), eta=[eta] * T, S=1.0, tau=tau, alpha=world.weights,
+            sigma2=[sigma2] * len(world.cell), epsilon2=divergence,
+        )  # fmt: skip
+        shares.append(eta * np.mean(slopes) / bound)
+    assert 0.05 < max(shares) < 1
