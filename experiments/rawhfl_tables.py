@@ -27,7 +27,10 @@ from experiments.records import run_script
 
 
 class Published(NamedTuple):
-    """A row of the paper's Tables II, III and IV: mean accuracy and spread over clients, and joules, alike in all."""
+    """A row of the paper's Tables II, III and IV: mean accuracy, its +- as a spread over clients, and joules.
+
+    That the +- is over clients is our reading: the paper does not say. The joules are the same in all three tables.
+    """
 
     accuracy: tuple[float, float, float]
     over_clients: tuple[float, float, float]
