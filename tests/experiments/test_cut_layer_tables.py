@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from espalier.app.command_line import main as app
+from espalier.app.config.parse import parse_config, read_toml
 from espalier.app.sweeps.grid import planned_runs, read_sweep
+from espalier.clients.task import batches_of_a_pass
 from experiments import cut_layer_tables
 from experiments.cut_layer_tables import PAPER, Line, main, row_of, setting_of
 from experiments.recorded_runs import read_lines, write_lines
@@ -36,26 +38,49 @@ def tables(monkeypatch, *arguments):
 
 
 @pytest.mark.parametrize(
-    ("file", "rows", "setting"),
+    ("file", "rows", "setting", "partitions"),
     [
-        ("cut-layer-cifar10-small", "cut-layer-rows", "reduced"),
-        ("cut-layer-cifar10", "cut-layer-rows", "paper text"),
-        ("cut-layer-cifar10-authors", "cut-layer-authors-rows", "authors' settings"),
+        ("cut-layer-cifar10-small", ["cut-layer-rows"], "reduced", ["dirichlet", "iid"]),
+        ("cut-layer-cifar10", ["cut-layer-rows"], "paper text", ["dirichlet", "iid"]),
+        ("cut-layer-cifar10-authors", ["cut-layer-authors-rows"], "authors' settings", ["iid"]),
+        (
+            "cut-layer-cifar10-authors",
+            ["cut-layer-authors-rows", "cut-layer-authors-non-iid"],
+            "authors' settings",
+            ["dirichlet-per-class"],
+        ),
     ],
 )
-def test_a_sweep_has_all_rows_and_is_known_by_its_settings(file, rows, setting):
-    files = [f"{EXPERIMENTS}/{file}.toml", f"{EXPERIMENTS}/sweeps/{rows}.toml"]
+def test_a_sweep_has_all_rows_and_is_known_by_its_settings(file, rows, setting, partitions):
+    files = [f"{EXPERIMENTS}/{name}.toml" for name in (file, *(f"sweeps/{name}" for name in rows))]
     runs = planned_runs(read_sweep([*files, "data-dir=images"]))
-    assert len(runs) == len(PAPER) * 2 * 3
-    by_class = "-per-class" if setting == "authors' settings" else ""
+    assert len(runs) == len(PAPER) * len(partitions) * 3
+    assert sorted({run.settings["partition"] for run in runs}) == partitions
+    authors = setting == "authors' settings"
     for run in runs:
-        assert setting_of(run.settings) == setting
-        assert row_of(run.settings) == run.chosen["case"]
-        assert run.settings["alpha"] == 0.1
-        assert run.settings["partition"] in ("iid", f"dirichlet{by_class}")
-        plain = run.settings["optimizer"] == "sgd" and run.settings["learning-rate"] == 0.01
-        assert plain == (run.chosen["case"] == "FedAvg")
-    assert {run.settings["train.momentum"] for run in runs} == ({0.0, 0.9} if by_class else {0.0})
+        own, case = run.settings, run.chosen["case"]
+        assert setting_of(own) == setting
+        assert row_of(own) == case
+        assert own["alpha"] == 0.1 or own["partition"] == "iid"
+        # All have Adam at 0.001, but FedAvg, and SFL-V1 as the authors ran it with data that are not IID.
+        plain = case == "FedAvg" or (case == "SFL-V1" and partitions == ["dirichlet-per-class"])
+        assert own["optimizer"] == ("sgd" if plain else "adam")
+        assert own["learning-rate"] == (0.01 if case == "FedAvg" else 0.001)
+        assert own["train.momentum"] == (0.9 if plain and authors else 0.0)
+        if case == "SFL-V1":  # it is FedAvg: its server has the optimizer of the clients
+            assert own["split.server-optimizer"] == own["optimizer"]
+            assert own["split.server-learning-rate"] in (0.0, own["learning-rate"])
+            assert own["split.server-weight-decay"] == own["train.weight-decay"]
+            assert own["split.server-momentum"] == own["train.momentum"] or own["optimizer"] == "adam"
+
+
+def test_how_many_mini_batches_a_run_at_the_papers_size_has():
+    config = parse_config({**read_toml(EXPERIMENTS / "cut-layer-cifar10.toml"), "partition": "iid"}).as_dict()
+    each = batches_of_a_pass(50_000 // config["num-clients"], config["batch-size"], drop_last=False)
+    number = config["global-rounds"] * config["local-epochs"] * config["num-clients"] * each
+    page = " ".join((ROOT / "docs/reproduction.md").read_text().split())
+    assert f"100 clients x {each} mini-batches of 64" in page
+    assert f"(the last one of a client has {500 - 64 * (each - 1)} of its 500 images) = {number:,} mini-batches" in page
 
 
 def test_a_run_is_recorded_once_with_its_own_figures(tmp_path, monkeypatch, capsys):
