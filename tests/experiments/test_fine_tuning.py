@@ -78,6 +78,23 @@ def test_it_reads_the_runs_of_a_sweep(tmp_path, monkeypatch, capsys):
     assert drawn.read_bytes().startswith(b"\x89PNG")
 
 
+def test_by_how_much_hsfl_is_ahead_seed_by_seed_follows_from_the_record():
+    page = " ".join((ROOT / "docs/fine-tuning.md").read_text().split())
+    found = fine_tuning.by_algorithm(read_lines(fine_tuning.Line, ROOT / "docs/fine-tuning.csv"))
+    for steps in (10, 50):
+        rates = {
+            name: max((r for k, r in own if k == steps), key=lambda r: fmean(x.accuracy for x in own[steps, r]))
+            for name, own in found.items()
+        }
+        hsfl, phsfl = (found[name][steps, rates[name]] for name in ("hsfl", "phsfl"))
+        assert [x.seed for x in hsfl] == [x.seed for x in phsfl] == [0, 1, 2]
+        ahead = [one.accuracy - other.accuracy for one, other in zip(hsfl, phsfl, strict=True)]
+        assert min(ahead) > 0
+        first, second, third = (f"{difference:.4f}" for difference in ahead)
+        best = f"with K = {steps} (HSFL at {rates['hsfl']:g}, PHSFL at {rates['phsfl']:g})"
+        assert f"{best} by {first}, {second} and {third}" in page
+
+
 def test_the_page_shows_what_is_recorded(monkeypatch, capsys):
     page, record = (ROOT / "docs/fine-tuning.md").read_text(), ROOT / "docs/fine-tuning.csv"
     monkeypatch.setattr("sys.argv", ["fine_tuning.py", "--csv", str(record)])
