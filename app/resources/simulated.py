@@ -227,6 +227,8 @@ def first_results(
 ) -> tuple[np.ndarray, float]:
     """Return whose results an edge does not wait for as it has enough in their cell, and how long its round takes.
 
+    It ends with the last result that is waited for. In the RawHFL paper it ends with the deadline in any case.
+
     Parameters
     ----------
     cell : np.ndarray
