@@ -13,7 +13,7 @@ def fine_tuned(
     learning_rate: float,
     loss: Callable[[Tensor, Tensor], Tensor],
 ) -> nn.Module:
-    """Return a copy of a head after an SGD step on each mini-batch (PHSFL, Section III-C).
+    """Return a copy of a head after an SGD step on each mini-batch (PHSFL, Section III-B).
 
     Parameters
     ----------

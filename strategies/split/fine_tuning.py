@@ -1,4 +1,4 @@
-"""Personalisation: each client's head is fine-tuned, client block and body stay as they are (PHSFL, Section III-C)."""
+"""Personalisation: each client's head is fine-tuned, client block and body stay as they are (PHSFL, Section III-B)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -34,6 +34,22 @@ def test_sfl_v1_is_fedavg_and_hsfl_is_h_fedavg(tmp_path, cut):
     assert sorted(summary(nested)["bytes"]["uplink"]) == ["cloud", "edge"]
 
 
+OPTIMIZERS = [
+    {"momentum": 0.9, "weight_decay": 1e-3, "server_momentum": 0.9, "server_weight_decay": 1e-3},
+    {"optimizer": "adam", "learning_rate": 0.003, "server_optimizer": "adam"},
+]
+
+
+@pytest.mark.parametrize("optimizers", OPTIMIZERS, ids=["sgd", "adam"])
+def test_sfl_v1_is_fedavg_to_the_bit_at_every_cut(tmp_path, optimizers):
+    settings = {"num_clients": 3, **SHORT}
+    clients = {key: value for key, value in optimizers.items() if not key.startswith("server")}
+    whole = run_app(tmp_path / "fedavg", algorithm="fedavg", **settings, **clients)
+    for cut in (1, 2, 3, "1,2,3"):
+        split = run_app(tmp_path / f"cut-{cut}", algorithm="sfl-v1", cut_layer=cut, **settings, **optimizers)
+        assert same_weights(split, whole)
+
+
 @pytest.mark.parametrize("algorithm", ["hsfl", "phsfl", "sl"])
 def test_fused_runs_have_the_weights_and_the_metrics_of_messages(tmp_path, algorithm):
     def run(execution):
