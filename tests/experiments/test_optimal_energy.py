@@ -1,11 +1,13 @@
 """The study of the optimum's energy plans what real runs plan, and finds what its page says."""
 
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from experiments.optimal_energy import (
+    PAPER,
     at_full_power,
     by_rank,
     cheapest_at_full_power,
@@ -16,6 +18,8 @@ from experiments.optimal_energy import (
     solve_rounds,
 )
 from tests.app.assembling import config_of, make_world
+
+ROOT = Path(__file__).parents[2]
 
 
 def mean_joules(rounds):
@@ -59,6 +63,12 @@ def test_a_lowest_frequency_costs_what_computing_at_it_costs(lowest, joules):
     assert mean_joules(rounds) == pytest.approx(joules, rel=0.15)
     cycles = of_selected(rounds, "compute_seconds") * lowest
     np.testing.assert_allclose(of_selected(rounds, "compute_joules"), 1e-28 * cycles * lowest**2, rtol=1e-9)
+
+
+def test_the_papers_joules_per_client_are_its_totals_divided():
+    page = " ".join((ROOT / "docs/optimal-energy.md").read_text().split())
+    each = [joules / 400 / clients for name, (joules, _, clients) in PAPER.items() if name.startswith("RawHFL")]
+    assert f"spend {min(each):.2f} to {max(each):.2f} J each in an edge round" in page
 
 
 def test_a_static_channel_leaves_out_half_of_the_clients():

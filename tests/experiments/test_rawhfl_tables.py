@@ -110,6 +110,12 @@ def three(form, values):
     return f"{first}, {second} and {third}"
 
 
+def test_the_papers_medians_of_a_cells_joules_are_those_of_all_cells():
+    page = " ".join((ROOT / "docs/reproduction.md").read_text().split())
+    each = [f"{PAPER[f'RawHFL Z={number}'].joules / 400:.1f}" for number in (2, 4, 6)]
+    assert f"of all four cells together ({each[0]}, {each[1]} and {each[2]} J on average)" in page
+
+
 def test_which_accuracies_match_the_papers_follows_from_the_record():
     page = " ".join((ROOT / "docs/video-caching.md").read_text().split())
     record = read_record(ROOT / "docs/rawhfl-runs.csv")
