@@ -59,7 +59,8 @@ class AccumulatedGradients:
     model. All edges weigh the same at the cloud (alpha_b = 1/B), that one too.
 
     p_sc is 1 unless there are `arrivals`. Then steps are as long, in the mean, as if every result arrived, provided
-    that who is late has the same gradients as the rest.
+    that who is late has the same gradients as the rest: after n results that arrive with probability p, the mean step
+    is short by the share ``(1 - p)^(n + 1)``.
 
     Parameters
     ----------

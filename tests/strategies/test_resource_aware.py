@@ -2,6 +2,7 @@
 
 import re
 from functools import partial
+from math import comb
 
 import numpy as np
 import pytest
@@ -145,6 +146,78 @@ def test_gradients_are_divided_by_the_share_of_results_that_arrived():
             continue
         torch.testing.assert_close(divided[1][name] - before, 1.5 * (plain[1][name] - before), rtol=0, atol=1e-12)
     assert_close(models(Arrivals(), ())[2], models(None, ())[2], 0)
+
+
+class Varying(Fixed):
+    """Resources whose clients are late in some rounds, or unable to take part at all."""
+
+    def __init__(self, late_in, idle_in):
+        super().__init__()
+        self.late_in, self.idle_in = late_in, idle_in
+
+    def problem(self, server_round, clients):
+        self.deadline_seconds = 1e-3 if server_round in self.idle_in else 10.0
+        return super().problem(server_round, clients)
+
+    def carry_out(self, server_round, clients, plan):
+        self.late = self.late_in.get(server_round, ())
+        return super().carry_out(server_round, clients, plan)
+
+
+class Arrived(Observer):
+    """Keeps what each edge round adds up: whose gradients, and how many were asked for."""
+
+    def __init__(self):
+        self.latest, self.rounds = {}, {}
+
+    def on_message(self, tier, edge, direction, message):
+        if (tier, direction) == ("edge", "uplink") and message.metadata.message_type == TRAIN_ACCUMULATED:
+            gradient = message.content["accumulated-gradient"].to_torch_state_dict()
+            self.latest[message.metadata.src_node_id] = gradient
+
+    def on_edge_round(self, server_round, edge, update):
+        late = [failure for failure in update.failures if failure.node_id != EVERYBODY]
+        gradients = [self.latest[node_id] for node_id in update.participants]
+        self.rounds.setdefault(edge, []).append((gradients, len(gradients) + len(late)))
+
+
+def test_over_global_rounds_the_model_moves_by_the_gradients_that_arrived():
+    """RawHFL, eq. 17: ``w - eta sum_e sum_b alpha_b sum_u alpha_u (1_sc / p_sc) g_u``, late and idle ones too."""
+    federation, arrived = Federation(sizes=(16,) * 8), Arrived()
+    worlds = {
+        "edge-0": Varying({1: (0,), 3: (0, 2), 4: (2,)}, {6}),
+        "edge-1": Varying({2: (2,), 5: (0,)}, {1, 4}),
+    }
+
+    def edge(name, size):
+        inner = AccumulatedGradients(0.05, evaluation(), arrivals=Arrivals())
+        return ResourceAware(inner, worlds[name], exact, idle_weight=inner.WEIGHT)
+
+    *_, last = federation.run(edge, num_edges=2, rounds=2, edge_rounds=3, observers=[arrived])
+    expected, end = federation.make_model().state_dict(), weights(last)
+    floats = [name for name, values in expected.items() if values.is_floating_point()]
+    for rounds in arrived.rounds.values():
+        asked_before = arrived_before = 0
+        for gradients, asked in rounds:
+            probability = (arrived_before + 1) / (asked_before + 1)
+            for name in floats if gradients else ():
+                of_edge = 0.05 / asked / probability * sum(gradient[name] for gradient in gradients)
+                expected[name] = expected[name] - of_edge / len(arrived.rounds)
+            asked_before, arrived_before = asked_before + asked, arrived_before + len(gradients)
+    assert_close({n: end[n] for n in floats}, {n: expected[n] for n in floats}, 1e-13)
+    counts = {name: [(len(gradients), asked) for gradients, asked in rounds] for name, rounds in arrived.rounds.items()}
+    assert counts == {
+        "edge-0": [(1, 2), (2, 2), (0, 2), (1, 2), (2, 2), (0, 0)],
+        "edge-1": [(0, 0), (1, 2), (2, 2), (0, 0), (1, 2), (2, 2)],
+    }
+
+
+@pytest.mark.parametrize("asked", [0, 1, 4, 16, 64])
+@pytest.mark.parametrize("p", [0.05, 0.5, 0.9, 1.0])
+def test_the_mean_step_lacks_what_results_before_have_not_shown_yet(p, asked):
+    counts = [comb(asked, k) * p**k * (1 - p) ** (asked - k) for k in range(asked + 1)]
+    inverse = sum(chance / Arrivals(asked, k).probability for k, chance in enumerate(counts))
+    assert p * inverse == pytest.approx(1 - (1 - p) ** (asked + 1), rel=1e-13)
 
 
 def test_the_share_that_arrived_is_kept_and_checked():
