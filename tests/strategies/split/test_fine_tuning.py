@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -15,13 +15,36 @@ from espalier.strategies import ask_profiles
 from espalier.strategies.exchange import converse
 from espalier.strategies.split import FineTuning, SplitFedV1
 from espalier.strategies.views import MemberGrid
-from tests.strategies.split.federation import Federation, assert_close, every, model_with_dropout
+from tests.strategies.split.federation import Federation, assert_close, every, model_with_dropout, weights
 
 
 def model_with_dropout_and_norm():
     model = model_with_dropout()
     model.third.add_module("norm", nn.BatchNorm1d(16))
     return model
+
+
+def test_the_global_model_and_all_heads_of_phsfl_are_the_same_at_every_cut():
+    """PHSFL, Remark 2: the cut is no part of the computation, also with a frozen head, edges and edge rounds."""
+    federation = Federation(sizes=(20, 14, 9, 16))
+    members = [profile.node_id for profile in ask_profiles(federation.grid())]
+    head = federation.make_model().head.state_dict()
+    frozen = ArrayRecord({f"head.{name}": Array(values.numpy()) for name, values in head.items()})
+
+    def trained(cuts):
+        grid, cut_of = federation.grid(), dict(zip(members, cuts, strict=True)).__getitem__
+        make_edge = federation.split(SplitFedV1, cut_of, frozen=frozen)
+        (outcome,) = federation.run(make_edge, num_edges=2, rounds=1, edge_rounds=2, grid=grid)
+        tuning = make_edge("edge-0", 4).personalise(outcome.arrays, FineTuning(5, 0.05), MemberGrid(grid, members))
+        return weights(outcome), converse(grid, {"": tuning})[""]
+
+    model, personal = trained([1, 1, 1, 1])
+    for cuts in ([2, 2, 2, 2], [3, 3, 3, 3], [1, 2, 3, 2]):
+        other, others = trained(cuts)
+        assert_close(other, model, 1e-13)
+        for node_id in members:
+            assert_close(dict(others.heads[node_id]), dict(personal.heads[node_id]), 1e-13)
+            assert dict(others.metrics[node_id]) == pytest.approx(dict(personal.metrics[node_id]), rel=1e-13)
 
 
 def test_a_head_is_k_steps_of_sgd_on_its_clients_mini_batches_all_else_at_rest():

@@ -4,18 +4,19 @@ from functools import partial
 
 import pytest
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 from torch.nn.functional import cross_entropy
 
 from espalier.strategies import Hierarchical, ask_profiles, group_by_edge
-from espalier.strategies.split import Relay, SplitFedV2
+from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2
 from tests.strategies.split.federation import (
     ANY,
     SGD,
     Federation,
     assert_close,
     batches_of,
+    every,
     momentum_sgd,
     same,
     weights,
@@ -135,6 +136,33 @@ def test_sfl_v2_one_by_one_is_its_loops(order, monkeypatch):
     found = weights(outcome)
     assert abs(int(found.pop(counter)) - float(expected.pop(counter))) <= 0.5
     assert_close(found, expected)
+
+
+def test_sfl_v2_with_a_frozen_head_alone_at_the_server_is_sfl_v1_to_the_bit():
+    federation = Federation()
+    head = federation.make_model().head.state_dict()
+    frozen = ArrayRecord({f"head.{name}": Array(values.numpy()) for name, values in head.items()})
+    shared = federation.run(federation.split(SplitFedV2, 3, frozen=frozen), rounds=2)
+    copies = federation.run(federation.split(SplitFedV1, every(3), frozen=frozen), rounds=2)
+    assert same(weights(shared[-1]), weights(copies[-1]))
+    assert not same(weights(shared[0]), weights(shared[1]))
+
+
+def test_sfl_v2_with_clients_at_rest_is_sgd_in_one_place():
+    federation = Federation(learning_rate=1e-200)
+    split = federation.run(federation.split(SplitFedV2, 1, order="in-client-order"), rounds=2)
+    model = federation.make_model().train()
+    optimizer = SGD(model[1:].parameters())
+    for inputs, labels in (b for t in (1, 2) for i in range(4) for b in batches_of(federation, i, t)):
+        optimizer.zero_grad()
+        cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    found, expected = (
+        {name: values for name, values in state.items() if not name.startswith("first.")}
+        for state in (weights(split[-1]), model.state_dict())
+    )
+    assert_close(found, expected, 1e-13)
+    assert not same(found, {name: federation.make_model().state_dict()[name] for name in found})
 
 
 def test_sfl_v2_one_by_one_shares_the_server_block_and_averages_the_clients():
