@@ -40,6 +40,18 @@ def split(seed: int, **changes: object) -> dict[str, object]:
     } | changes
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_no_upload_takes_less_than_an_endless_one_and_the_optimum_tends_to_that(seed):
+    """s ln2 N / (w g) joules are the limit of eq. 14 for P towards 0."""
+    for deadline in (2.0, 150.0, 1e6, 1e9):
+        problem = paper_problem(seed=seed, deadline_seconds=deadline)
+        plan = exact(problem)
+        least = problem.payload_bits[:, 0] * np.log(2) / problem.bandwidth_hz * problem.noise_watts / problem.gain
+        assert plan.selected.sum() == 16
+        assert (plan.upload_joules >= least * (1 - 1e-12))[plan.selected].all()
+    np.testing.assert_allclose(plan.joules[plan.selected], least[plan.selected], rtol=1e-7)
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_equals_enumeration_of_all_subsets_options_and_rounds(seed):
     problem = small(seed, **(split(seed) if seed % 2 else {}))
