@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from espalier.app.errors import bad_value
+from espalier.app.errors import UserError, bad_value
 
 MODULE_AND_CALL = re.compile(r"(?:([A-Za-z_][\w.]*):)?(.*)", re.DOTALL)
 
@@ -71,7 +71,12 @@ def parse_object(text: str) -> tuple[str, str, tuple[tuple[str, Any], ...]]:
 
 
 def error_line(error: Exception) -> str:
-    """Return kind and text of an error in one line; its kind alone where it has no text that can be had."""
+    """Return kind and text of an error in one line; its kind alone where it has no text that can be had.
+
+    Of a `UserError` it is the text, which is for its reader already.
+    """
+    if isinstance(error, UserError):
+        return str(error)
     try:
         return " ".join(f"{type(error).__name__}: {error}".split())
     except Exception:  # of a class of the user's

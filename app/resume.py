@@ -23,15 +23,24 @@ class UnfitStateError(Exception):
     """A saved state that is not one of this run's; the text says why."""
 
 
+FIRST_ROUND = "the first round with it failed, for what it holds or in code of your own: "
+
+
 @contextmanager
-def unfit_state() -> Iterator[None]:
-    """Lay what fails on the state: it is foreign data, which the strategies of a user's own read too."""
+def unfit_state(what: str = "") -> Iterator[None]:
+    """Lay what fails on the state: it is foreign data, which the strategies of a user's own read too.
+
+    Parameters
+    ----------
+    what : str (default: "")
+        Put in front of the error.
+    """
     try:
         yield
     except (UserError, GridLost, OSError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        raise UnfitStateError(error_line(error)) from error
+        raise UnfitStateError(what + error_line(error)) from error
 
 
 def resumable_state(
@@ -148,7 +157,7 @@ def until_all_have_begun(rounds: Iterator[Round], edges: Collection[str]) -> Ite
     """
     untried = set(edges)
     while True:
-        with unfit_state() if untried else nullcontext():
+        with unfit_state(FIRST_ROUND) if untried else nullcontext():
             outcome = next(rounds, None)
         if outcome is None:
             return

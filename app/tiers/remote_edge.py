@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from espalier.app.checkpoint import from_bytes, to_bytes
+from espalier.app.errors import UserError
 from espalier.app.tiers.states import CloudState
 from espalier.app.tiers.wire import (
     Counted,
@@ -64,6 +65,9 @@ class RemoteEdge:
         What an evaluation of each client has to hold.
     is_planned : bool (default: False)
         Whether its edge rounds are planned.
+    is_own : bool (default: False)
+        Whether it runs in a process of this run. Then what fails there ends the run, as in one process; else an edge
+        that says that it failed is left out.
     on_counted : Callable[[str, Counted], None] (default: nothing)
         Told the edge's name and what it counted, once for every answer that could be used.
     """
@@ -80,6 +84,7 @@ class RemoteEdge:
         reply_seconds: float,
         figures: Sequence[str] = (ACCURACY, LOSS),
         is_planned: bool = False,
+        is_own: bool = False,
         on_counted: Callable[[str, Counted], None] = lambda name, counted: None,
     ) -> None:
         self.name = name
@@ -92,6 +97,7 @@ class RemoteEdge:
         self.reply_seconds = reply_seconds
         self.figures = figures
         self._is_planned = is_planned
+        self._is_own = is_own
         self._on_counted = on_counted
         self._state = state
         self._updates: list[Update] = []
@@ -163,15 +169,25 @@ class RemoteEdge:
     def _ask(
         self, message_type: str, request: Wire, read: Callable[[Wire], Result], planned: range = range(0)
     ) -> Exchanges[Result]:
-        """Hand a request to the edge; return what `read` makes of the answer, and keep what else came with it."""
+        """Hand a request to the edge; return what `read` makes of the answer, and keep what else came with it.
+
+        Raises
+        ------
+        EdgeError
+            If there is no answer, or none that can be used.
+        UserError
+            If an edge of this run failed, and that can't be for the state that it got from a file.
+        """
         data = to_bytes({**request, "state": self._state.to_request()})
         try:
             reply = yield from exchange_with(
                 self.gateway, message_type, data, wait_seconds=self.wait_seconds, reply_seconds=self.reply_seconds
             )
             result, counted = self._read(reply, read, planned)
-        except EdgeError:
+        except EdgeError as error:
             self._is_there = False
+            if self._is_own and isinstance(error, EdgeFailed) and not self._state.is_untried:
+                raise UserError(f"edge {self.name!r} failed: {error}") from None
             raise
         if not self._is_there:
             logger.info("edge %r is back", self.name)

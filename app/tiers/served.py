@@ -258,6 +258,7 @@ def assemble_served(
             reply_seconds=0,
             figures=task.objective.figures,
             is_planned=world is not None,
+            is_own=True,
             on_counted=partial(book, meter, world),
         )
 

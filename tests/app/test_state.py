@@ -164,7 +164,8 @@ def test_an_edges_state_that_is_none_is_refused_when_its_turn_comes(tmp_path, ca
     assert main([f"resume={folder}", "global-rounds=20"]) == 2
     line = capsys.readouterr().err
     assert line.count("\n") == 1
-    assert "state.npz: ValueError: operands could not be broadcast" in line
+    assert "state.npz: the first round with it failed" in line
+    assert ": ValueError: operands could not be broadcast" in line
     assert len(lines(folder, "global")) == 10 + turns[10:].index(late) > 10
 
 

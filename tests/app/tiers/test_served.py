@@ -6,8 +6,10 @@ import re
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp.strategy import FedAvg
 
 from espalier.app.checkpoint import load_state, save_state
+from espalier.app.engines.in_process import InProcess
 from espalier.app.errors import UserError
 from espalier.app.run import run
 from tests.app.assembling import config_of, engine_of
@@ -189,6 +191,38 @@ def test_an_edge_whose_worker_fails_is_left_out_of_that_round_alone(tmp_path, ca
     texts = [record.getMessage() for record in caplog.records]
     assert texts.count(f"round 2, edge round 1: edge-1 left out: {reason}") == 1
     assert summary(folder)["failures"] == 1
+
+
+class Fails(FedAvg):
+    """Fails from its second round on."""
+
+    def aggregate_train(self, server_round, replies):
+        if server_round > 1:
+            raise KeyError("no such column")
+        return super().aggregate_train(server_round, replies)
+
+
+def failing_value(standing):
+    """Fail from the second edge round on."""
+    if standing.edge_round > 1:
+        raise KeyError("no such column")
+    return standing.age
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault", "here"),
+    [
+        ({"edge_strategy": f"{__name__}:Fails"}, "KeyError: ", KeyError),
+        (CASES["rawhfl"] | {"plan_value": f"{__name__}:failing_value"}, "plan.value = ", UserError),
+    ],
+)
+def test_what_fails_in_code_of_ones_own_ends_the_run_as_in_one_process(tmp_path, settings, fault, here):
+    settings = SMALL | settings
+    with pytest.raises(here, match="no such column"):
+        run_served(tmp_path / "here", engine_kind=InProcess, **settings)
+    with pytest.raises(UserError, match=f"^edge 'edge-0' failed: {fault}.*no such column") as error:
+        run_served(tmp_path / "served", **settings)
+    assert "\n" not in str(error.value)
 
 
 def test_an_edge_that_can_not_be_made_stops_the_run_in_one_line(tmp_path):
