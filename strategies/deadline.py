@@ -80,7 +80,7 @@ class Deadline:
                     tell()
 
         yield Beside([one(place, message) for place, message in enumerate(messages)])
-        yield Until(lambda: len(here) == len(messages) or self._clock() >= ends)
+        yield Until(lambda: len(here) == len(messages) or self._clock() >= ends, lambda: ends - self._clock())
         self.late |= {m.metadata.dst_node_id for place, m in enumerate(messages) if place not in here}
         return [here.get(place) or _late(message, self.seconds) for place, message in enumerate(messages)]
 

@@ -85,10 +85,13 @@ class Until:
     Parameters
     ----------
     is_over : Callable[[], bool]
-        Asked before every look at the grid.
+        Asked after every look at the grid: what is in by then is in time.
+    seconds_left : Callable[[], float] (default: infinity)
+        How long it is until the condition holds at the latest. The grid is looked at then.
     """
 
     is_over: Callable[[], bool]
+    seconds_left: Callable[[], float] = lambda: float("inf")
 
 
 Step = list[Message] | Together | Beside | Until
@@ -217,16 +220,19 @@ class Conversations:
         """
         ended: list[dict[str, Any]] = []
         self._begin(conversations, "", ended.append)
-        pause = self._poll_seconds
+        pause, is_idle = self._poll_seconds, False
         while True:
-            self._settle()
+            settled = self._settle()
             if ended:
                 return ended[0]
+            if is_idle and not settled:
+                # Right before a look: what came meanwhile is taken before anybody asks for the time.
+                left = min((until.seconds_left() for until, _ in self._waiting), default=pause)
+                time.sleep(max(0.0, min(pause, left)))
+                pause = min(2 * pause, MAX_POLL_SECONDS)
             num_replies, went_on = self._pull(), self._go_on()
             pause = self._poll_seconds if went_on else pause
-            if not num_replies and not self._ready:
-                time.sleep(pause)
-                pause = min(2 * pause, MAX_POLL_SECONDS)
+            is_idle = not num_replies and not self._ready
 
     def take_in(self) -> None:
         """Go on with what was let go `Beside` others where its replies are in; wait for nothing."""
@@ -283,9 +289,11 @@ class Conversations:
                 exchange.take(reply)
         return len(replies)
 
-    def _settle(self) -> None:
-        """Go on with the conversations that wait for no message, as far as they come."""
+    def _settle(self) -> bool:
+        """Go on with the conversations that wait for no message, as far as they come; return whether there was one."""
+        went_on = False
         while True:
+            went_on = went_on or bool(self._ready)
             while self._ready:
                 self._ready.popleft()()
             waiting, self._waiting = self._waiting, []
@@ -295,7 +303,7 @@ class Conversations:
                 else:
                     self._waiting.append((until, go_on))
             if not self._ready:
-                return
+                return went_on
 
     def _go_on(self) -> bool:
         """Go on with the conversations whose replies are in, or too late; return whether there was one."""

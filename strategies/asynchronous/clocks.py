@@ -197,7 +197,7 @@ class WallClock:
 
     def wait(self, until: float = inf) -> Exchanges[None]:
         """Wait for an answer, or for a time."""
-        yield Until(lambda: bool(self._ended) or self.now >= until)
+        yield Until(lambda: bool(self._ended) or self.now >= until, lambda: until - self.now)
 
     def figures(self) -> dict[str, float]:
         """Return nothing: lines have ``wall_seconds`` anyway."""

@@ -6,7 +6,7 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from espalier.sim.in_process_grid import InProcessGrid
-from espalier.strategies.exchange import LATE, Losable, Together, answered, converse
+from espalier.strategies.exchange import LATE, Beside, Losable, Together, Until, answered, converse
 
 
 class Withholding(InProcessGrid):
@@ -39,6 +39,48 @@ def test_a_lost_reply_is_not_waited_for(lost, seconds):
     assert [reply.has_error() for reply in replies] == [True, False, False]
     assert replies[0].error.code == LATE
     assert (time.monotonic() - started < seconds) == lost
+
+
+class Slow(InProcessGrid):
+    """A Grid whose replies can be had after so many seconds of its own clock, which runs while somebody sleeps."""
+
+    def __init__(self, app, delays):
+        super().__init__(app, len(delays))
+        self.now = 0.0
+        self._delays = dict(zip(self.get_node_ids(), delays, strict=True))
+        self._due = {}
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        ids = list(super().push_messages(messages))
+        self._due |= {i: self.now + self._delays[m.metadata.dst_node_id] for i, m in zip(ids, messages, strict=True)}
+        return ids
+
+    def pull_messages(self, message_ids):
+        return super().pull_messages([i for i in message_ids if self._due[i] <= self.now])
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.mark.parametrize("ends", [0.5, 2.0, 4.5])
+def test_what_is_in_until_a_time_is_in_time_and_what_comes_after_it_is_not(monkeypatch, ends):
+    grid = Slow(echo, [0.0, ends - 0.01, ends, ends + 0.01])
+    nodes = list(grid.get_node_ids())
+    monkeypatch.setattr(time, "sleep", grid.sleep)
+    here = []
+
+    def one(node_id):
+        yield [Message(RecordDict(), node_id, "query.profile")]
+        here.append(node_id)
+
+    def conversation():
+        yield Beside([one(node_id) for node_id in nodes])
+        yield Until(lambda: grid.now >= ends, lambda: ends - grid.now)
+        return list(here)
+
+    assert converse(grid, {"edge": conversation()})["edge"] == nodes[:3]
+    assert grid.now == ends
 
 
 def asking(nodes, kind="query.profile"):
