@@ -1,7 +1,7 @@
 """An asynchronous tier of a run: when it aggregates, its clock, and how long edges and clients take."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -90,6 +90,9 @@ class AsynchronousRun(Protocol):
     def over_edges(self, *arguments: Any, **options: Any) -> Hierarchical:
         """Return the cloud over them; parameters as of `Hierarchical`."""
 
+    def edge_rounds_at_work(self) -> Mapping[str, Collection[int]]:
+        """Return the numbers of the edge rounds that are under way between global rounds, by edge."""
+
     def end_round(self) -> dict[str, Any]:
         """Return what is reported of a global round that is over."""
 
@@ -120,6 +123,10 @@ class AsynchronousClients:
         """Return a cloud that waits."""
         return Hierarchical(*arguments, **options)
 
+    def edge_rounds_at_work(self) -> Mapping[str, Collection[int]]:
+        """Return none: clients are not planned."""
+        return {}
+
     def end_round(self) -> dict[str, Any]:
         """Return the time and the tier's figures."""
         return figures_of(self.tier)
@@ -133,11 +140,17 @@ class AsynchronousCloud:
     ----------
     tier : AsynchronousTier
         Over the edges.
+    names : Sequence[str]
+        Their names, in their order.
+    edge_rounds : int
+        Edge rounds of an edge's part.
     pace : Callable[[str, int, EdgeOutcome], Taken], optional
         How long they take; None: the clock shows it.
     """
 
     tier: AsynchronousTier
+    names: Sequence[str]
+    edge_rounds: int
     pace: EdgePace | None
 
     def edges(self, make_edge: MakeEdge) -> MakeEdge:
@@ -147,6 +160,11 @@ class AsynchronousCloud:
     def over_edges(self, *arguments: Any, **options: Any) -> Hierarchical:
         """Return the cloud over them."""
         return AsynchronousHierarchical(*arguments, tier=self.tier, pace=self.pace, **options)
+
+    def edge_rounds_at_work(self) -> Mapping[str, Collection[int]]:
+        """Return those of the parts that have begun and not come in."""
+        numbers = self.tier.numbers_at_work()
+        return {self.names[node]: rounds_of_part(number, self.edge_rounds) for node, number in numbers.items()}
 
     def end_round(self) -> dict[str, Any]:
         """Return the time and the tier's figures."""
@@ -181,6 +199,10 @@ class AsynchronousEdges:
     def over_edges(self, *arguments: Any, **options: Any) -> Hierarchical:
         """Return a cloud that waits."""
         return Hierarchical(*arguments, **options)
+
+    def edge_rounds_at_work(self) -> Mapping[str, Collection[int]]:
+        """Return none: the cloud has waited for all edge rounds."""
+        return {}
 
     def end_round(self) -> dict[str, Any]:
         """Let the clients of those edges that were done first work until the last one is; return the time and figures.
@@ -287,7 +309,8 @@ def asynchronous_run(
         return AsynchronousClients(tier_of(section, num_clients, "clients", clock), tuple(client_of), pace)
     of_edge = known.of_edge if known else None
     tier = tier_of(section, len(topology), "edges", clock, num_clients)
-    return AsynchronousCloud(tier, planned_pace(world, edge_rounds) if world else of_edge)
+    pace_of_edges = planned_pace(world, edge_rounds) if world else of_edge
+    return AsynchronousCloud(tier, tuple(topology), edge_rounds, pace_of_edges)
 
 
 def tier_of(section: Asynchrony, num_nodes: int, unit: str, clock: Clock, clients: int = 0) -> AsynchronousTier:

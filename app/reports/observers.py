@@ -146,7 +146,9 @@ class WriteMetrics:
         if self.validates:
             line |= validation_of(report.outcome.evaluations.values(), report.test)
         if self.world:
-            lines = [edge | {"plans": self.world.edges[edge["edge"]].take_reports()} for edge in lines]
+            at_work = self.asynchronous.edge_rounds_at_work() if self.asynchronous else {}
+            for edge in lines:
+                edge["plans"] = self.world.edges[edge["edge"]].take_reports(at_work.get(edge["edge"], ()))
             line |= self.world.end_round()
             if report.outcome.number == report.num_rounds:
                 line |= plans_at_work(self.world)

@@ -279,12 +279,14 @@ class EdgeResources:
         """Return the time that edge rounds took, of those that `take_rounds` has not returned yet."""
         return float(sum(report["seconds"] for number, report in self.pending if number in edge_rounds))
 
-    def take_reports(self) -> list[dict[str, Any]]:
-        """Return the reports of the edge rounds since the last call."""
-        return [report for _, report in self.take_rounds()]
+    def take_reports(self, at_work: Collection[int] = ()) -> list[dict[str, Any]]:
+        """Return the reports of the edge rounds since the last call, but of those that are still `at_work`."""
+        over = [report for number, report in self.pending if number not in at_work]
+        self.pending = [(number, report) for number, report in self.pending if number in at_work]
+        return over
 
     def take_rounds(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return the same, each with the number of its edge round."""
+        """Return the reports of all edge rounds since the last call, each with the number of its edge round."""
         reports, self.pending = self.pending, []
         return reports
 

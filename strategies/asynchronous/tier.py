@@ -71,6 +71,10 @@ class AsynchronousTier:
         """Return the model that a flight began with; until the next round begins."""
         return self._models[flight.version]
 
+    def numbers_at_work(self) -> dict[int, int]:
+        """Return the number of the round, of its own, that each node at work is in."""
+        return {node: self._numbers[node] for node in sorted(self._flights)}
+
     def collected(
         self,
         version: int,

@@ -173,6 +173,24 @@ def test_plans_say_how_long_an_edge_takes(tmp_path):
     assert sum(spent) == pytest.approx(joules)
 
 
+def test_an_edge_line_has_the_plans_of_its_own_edge_rounds(tmp_path):
+    sizes = {"num_clients": 8, "num_edges": 4, "global_rounds": 6, "edge_rounds": 2, "plan_deadline_seconds": 3.0}
+    settings = (
+        EDGES | sizes | {"algorithm": "rawhfl", "selected_per_edge": 1, "async_mode": "fedbuff", "async_buffer_size": 2}
+    )
+    folder = run_app(tmp_path / "run", **settings)
+    # Some begin again in the round in which they came in, and are at work when it ends.
+    for line in lines(folder, "edge"):
+        assert len(line["plans"]) == len(line["participants"])
+        assert all(
+            set(took) <= set(plan["selected"]) for took, plan in zip(line["participants"], line["plans"], strict=True)
+        )
+    last = lines(folder, "global")[-1]
+    at_work = {name: len(plans) for name, plans in last["plans_at_work"].items()}
+    assert set(at_work.values()) == {2}
+    assert len(at_work) == last["async"]["at_work"] > 0
+
+
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
