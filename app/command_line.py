@@ -82,12 +82,16 @@ def print_help() -> None:
 
 
 def _config(given: dict[str, Any]) -> RunConfig:
-    """Return the config; a resumed run needs no key but `resume`, the rest comes from its folder."""
-    values = without_runtime(given)
-    if values.get("resume"):
-        saved = saved_config(path_of("resume", str(values["resume"]))).as_dict()
-        values = {**saved, "output-dir": "", **values}
-    return parse_config(values)
+    """Return the config; a resumed run needs no key but `resume`, the rest comes from its folder.
+
+    A run of Flower's runtime goes on without it.
+    """
+    if given.get("resume"):
+        saved = saved_config(path_of("resume", str(given["resume"]))).as_dict()
+        if saved["engine"] == "flower":
+            del saved["engine"]
+        given = {**saved, "output-dir": "", **given}
+    return parse_config(without_runtime(given))
 
 
 def entry() -> int:

@@ -134,6 +134,15 @@ def test_a_run_can_be_made_longer_which_is_remembered_and_not_shorter(tmp_path, 
     assert len(lines(folder, "global")) == 3
 
 
+def test_a_run_of_flowers_runtime_goes_on_without_it(tmp_path):
+    folder = run_app(tmp_path / "run", global_rounds=1)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"engine": "flower"}))
+    assert main([f"resume={folder}", "global-rounds=2"]) == 0
+    assert json.loads((folder / "config.json").read_text())["engine"] == "in-process"
+    assert same_weights(folder, run_app(tmp_path / "whole", global_rounds=2))
+
+
 def test_a_run_whose_learning_rates_fall_over_its_rounds_keeps_their_number(tmp_path, capsys):
     folder = run_app(tmp_path / "run", global_rounds=2, schedule="cosine")
     assert main([f"resume={folder}", "global-rounds=3"]) == 2

@@ -1,6 +1,7 @@
 """Runs on Ray: the bits of one process, whatever the number of workers, and whoever of them dies."""
 
 import gc
+import json
 import os
 import re
 import signal
@@ -73,6 +74,9 @@ def test_a_run_goes_on_with_another_engine_and_number_of_workers(ray_here, tmp_p
     there = run_app(tmp_path / "there", global_rounds=1, engine="ray", ray_workers=2, **settings)
     assert main([f"resume={there}", "engine=in-process", "global-rounds=2"]) == 0
     assert main([f"resume={there}", "engine=ray", "ray.workers=1", "global-rounds=3"]) == 0
+    assert main([f"resume={there}"]) == 0  # with the engine that it had last
+    saved = json.loads((there / "config.json").read_text(encoding="utf-8"))
+    assert (saved["engine"], saved["ray.workers"]) == ("ray", 1)
     assert same_runs(here, there)
     assert (here / "best-model.pt").read_bytes() == (there / "best-model.pt").read_bytes()
 
