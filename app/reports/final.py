@@ -17,7 +17,7 @@ from espalier.app.config.saved import saved_config
 from espalier.app.reports.asynchronous_plots import draw_asynchronous_plot
 from espalier.app.reports.best import ranked_by
 from espalier.app.reports.folder import ResultsFolder, RunTitle
-from espalier.app.reports.metrics import figure_names, summarise
+from espalier.app.reports.metrics import failures_of, figure_names, summarise
 from espalier.app.reports.plots import draw_plots
 from espalier.app.reports.resource_plots import draw_resource_plots
 from espalier.app.reports.resources import ClientTotals, client_totals
@@ -96,7 +96,7 @@ def client_table(
     )
     names, metrics = figure_names(last.get("test")), last.get("clients", {})
     personalised: dict[str, Any] = next((line["clients"] for line in lines if line["scope"] == "personalised"), {})
-    failures = Counter(failure["client"] for line in lines if line["scope"] == "edge" for failure in line["failures"])
+    failures = Counter(failure["client"] for line in lines for failure in failures_of(line))
     planned = any("plans" in line for line in lines)
     totals = client_totals(lines, (profile.partition_id for profile in profiles))
     header = ["client", "edge", "train_examples", "test_examples", "classes", *names, "times_left_out"]

@@ -20,7 +20,7 @@ Line = dict[str, Any]
 # The fields of lines that are the run's own words; a client's metric of such a name is not reported.
 FIELDS = frozenset(
     {
-        *("round", "scope", "edge", "trained", "participants", "failures", "edges_left_out"),
+        *("round", "scope", "edge", "trained", "participants", "failures", "edges_left_out", "evaluation_failures"),
         *("plans", "plans_at_work"),
         *("num_clients", "away", "dropped_out"),
         *("clients", "test", "validation", "bytes", "closed_form_bits", "energy_joules", "late_share"),
@@ -105,15 +105,28 @@ def global_line(
         line["test"] = finite(test)
     failures = sum(len(update.failures) for edge in outcome.edges.values() for update in edge.updates)
     failures += sum(len(evaluation.failures) for evaluation in outcome.evaluations.values())
+    without_line = [
+        {"edge": name, **_failure(failure, client_of)}
+        for name, evaluation in outcome.evaluations.items()
+        if name not in outcome.edges
+        for failure in evaluation.failures
+    ]
     line |= {
         "failures": failures,
         "edges_left_out": [name for name, edge in outcome.edges.items() if edge.arrays is None],
+        **({"evaluation_failures": without_line} if without_line else {}),
         "bytes": nested(counts),
         **({"closed_form_bits": dict(closed_form_bits)} if closed_form_bits else {}),
         "seconds": round(outcome.seconds, 4),
         "wall_seconds": round(wall_seconds, 4),
     }
     return line
+
+
+def failures_of(line: Line) -> Sequence[Line]:
+    """Return what failed, by client, as far as this line names it."""
+    named: Sequence[Line] = line["failures"] if line["scope"] == "edge" else line.get("evaluation_failures", ())
+    return named
 
 
 def validation_of(evaluations: Iterable[Evaluation | Personalised], test: Mapping[str, float] | None = None) -> Line:
@@ -197,7 +210,8 @@ def summarise(lines: Sequence[Line]) -> Line:
     ``bytes`` counts what training sends; what evaluations send besides is in ``bytes_by_kind``.
     """
     rounds = [line for line in lines if line["scope"] == "global"]
-    evaluated = next((line for key in ("clients", "test") for line in reversed(rounds) if key in line), {})
+    evaluated, tested = (next((line for line in reversed(rounds) if key in line), {}) for key in ("clients", "test"))
+    names = figure_names(tested.get("test"))
     totals: dict[str, Any] = {"uplink": {}, "downlink": {}}
     by_kind: dict[str, Any] = {}
     for line in rounds:
@@ -211,8 +225,9 @@ def summarise(lines: Sequence[Line]) -> Line:
                     sums[kind] = sums.get(kind, 0) + count
     summary = {
         "rounds": rounds[-1]["round"] if rounds else 0,
-        "global": {key: evaluated.get(key) for key in figure_names(evaluated.get("test"))},
-        "test": evaluated.get("test"),
+        "global": {key: evaluated.get(key) for key in names},
+        "global_round": evaluated.get("round"),
+        "test": tested.get("test"),
         "bytes": totals,
         "bytes_by_kind": by_kind,
         "failures": sum(line["failures"] for line in rounds),
@@ -224,12 +239,11 @@ def summarise(lines: Sequence[Line]) -> Line:
     if tops := top_m(evaluated.get("clients", {})):
         summary["top_m"] = tops
     if best := best_line(rounds):
-        names = figure_names(best.get("test"))
         figures = {"global": {key: best.get(key) for key in names}, "test": best.get("test")}
         summary["best"] = {"round": best["round"], "validation": best["validation"], **figures}
     for line in lines:
         if line["scope"] == "personalised":
-            summary["personalised"] = {key: line.get(key) for key in figure_names(evaluated.get("test"))}
+            summary["personalised"] = {key: line.get(key) for key in names}
             summary["personalisation_bytes_by_kind"] = line["bytes"]
             if "validation" in line:
                 summary["personalised_validation"] = line["validation"]

@@ -1,9 +1,11 @@
 """A client that is alone under its edge can lie as it likes: the run goes on, and its reports are of the others."""
 
+import csv
+
 import pytest
 from flwr.app import MetricRecord
 
-from espalier.app.reports.metrics import FIELDS, is_evaluation, top_m
+from espalier.app.reports.metrics import FIELDS, is_evaluation, summarise, top_m
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run
 from espalier.app.tasks.clients import client_task
@@ -93,7 +95,30 @@ def test_the_fields_of_lines_are_all_known(tmp_path):
         assert set(found) <= FIELDS | measured
         seen |= set(found)
         assert ("async" in found) == (name == "asynchronous")
-    assert seen >= FIELDS
+    assert seen >= FIELDS - {"evaluation_failures"}
+
+
+def test_failed_evaluations_at_edges_without_a_line_are_named_in_the_global_one(tmp_path):
+    settings = {"cloud-strategy": "FedAvg(fraction_train=0.5)", "global-rounds": 4}
+    folder = run_with_a_liar(tmp_path / "run", "evaluate", {"accuracy": None}, **settings)
+    with_line = {line["round"] for line in lines(folder, "edge") if line["edge"] == "edge-1"}
+    assert 0 < len(with_line) < 4
+    for line in lines(folder, "global"):
+        assert line["failures"] == 1
+        named = line.get("evaluation_failures", [])
+        assert [(one["edge"], one["client"]) for one in named] == [("edge-1", 1)] * (line["round"] not in with_line)
+    with (folder / "clients.csv").open(newline="") as file:
+        assert [row["times_left_out"] for row in csv.DictReader(file)] == ["0", "4"]
+
+
+def test_the_pools_figures_are_the_last_ones_also_where_clients_could_not_be_evaluated_then():
+    first = {"scope": "global", "round": 1, "test": {"accuracy": 0.3}, "clients": {"0": {"accuracy": 0.2}}}
+    counted = {"bytes": {}, "failures": 0, "wall_seconds": 1.0}
+    first |= counted | {"accuracy": {"mean": 0.2}}
+    last = {"scope": "global", "round": 2, "test": {"accuracy": 0.85}, **counted}
+    summary = summarise([first, last])
+    assert (summary["rounds"], summary["test"]) == (2, {"accuracy": 0.85})
+    assert (summary["global_round"], summary["global"]["accuracy"]) == (1, {"mean": 0.2})
 
 
 def test_a_client_is_in_the_reports_by_what_it_measured():
