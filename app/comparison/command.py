@@ -12,6 +12,7 @@ from espalier.app.comparison.figures import draw_curves, setting
 from espalier.app.comparison.groups import Group, grouped, without_repeats
 from espalier.app.comparison.runs import FinishedRun, read_run, write_runs
 from espalier.app.comparison.tables import as_csv, as_latex, as_text, figure_names
+from espalier.app.config.values import path_of
 from espalier.app.durable import replace_text
 from espalier.app.errors import UserError, bad_value
 from espalier.app.logs import quiet_flower
@@ -30,17 +31,17 @@ curves.csv, and learning curves as PDF and PNG. docs/sweeps.md says more.
 def main(arguments: Sequence[str]) -> int:
     """Compare what a command line names and return the exit code."""
     parser = ArgumentParser("espalier compare", description=HELP, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="of a run, or of several runs' folders")
+    parser.add_argument("folders", nargs="+", metavar="FOLDER", help="of a run, or of several runs' folders")
     parser.add_argument("--output", help="output folder (default: comparison, in the first FOLDER of runs)")
     options = parser.parse_args(arguments)
     quiet_flower()
     try:
-        folders = [folder.expanduser().absolute() for folder in options.folders]
+        folders = [path_of("FOLDER", folder) for folder in options.folders]
         runs = finished_runs(folders)
         default = (folders[0].parent if (folders[0] / "config.json").exists() else folders[0]) / "comparison"
         if options.output == "":
             raise bad_value("--output", "", "a folder")
-        output = Path(options.output).expanduser().absolute() if options.output else default
+        output = path_of("--output", options.output) if options.output else default
         output.mkdir(parents=True, exist_ok=True)
         kept, repeated = without_repeats(runs)
         for again, once in repeated.items():

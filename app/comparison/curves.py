@@ -9,8 +9,8 @@ import numpy as np
 
 from espalier.app.comparison.groups import Group
 from espalier.app.reports.bytes import EVALUATION
-from espalier.app.reports.folder import ResultsFolder, damaged
-from espalier.app.reports.initial import ROUND_0
+from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.initial import initial_figures_of
 
 Line = dict[str, Any]
 
@@ -102,10 +102,7 @@ def points_of(folder: Path, axis: Axis, figure: str) -> tuple[np.ndarray, np.nda
     progress = axis.progress(lines) if lines else None
     if progress is None:
         return np.zeros(0), np.zeros(0)
-    initial = results.read_json(ROUND_0) or {}
-    if not (isinstance(initial, dict) and all(isinstance(figures, dict) for figures in initial.values())):
-        raise damaged(folder / ROUND_0)
-    both = [(0.0, initial), *zip(progress, lines, strict=True)]
+    both = [(0.0, initial_figures_of(results)), *zip(progress, lines, strict=True)]
     points = [(x, (line.get(figure) or {}).get("mean")) for x, line in both]
     known = np.array([(x, y) for x, y in points if y is not None], dtype=float).reshape(-1, 2)
     return known[:, 0], known[:, 1]

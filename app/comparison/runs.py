@@ -11,6 +11,7 @@ from espalier.app.config.saved import saved_config
 from espalier.app.durable import replace_text
 from espalier.app.errors import UserError
 from espalier.app.reports.folder import ResultsFolder, damaged
+from espalier.app.reports.initial import initial_figures_of
 from espalier.app.reports.made_by import MAKER, makers_of
 from espalier.app.reports.owner import is_owned
 
@@ -89,11 +90,12 @@ def _summary(folder: ResultsFolder) -> Any:
 
 
 def read_run(path: Path) -> FinishedRun:
-    """Return the run in a results folder; UserError if it is not over, or the folder holds none."""
+    """Return the run in a results folder; UserError if it is not over, its files are damaged, or there is none."""
     settings = saved_config(path).as_dict()
     if not is_over(path):
         raise UserError(f"{path}: its run is not over; allowed are folders of runs that are")
     folder = ResultsFolder(path)
+    initial_figures_of(folder)
     makers = makers_of(folder)
     made_by = {key: "; ".join(dict.fromkeys(maker[key] for maker in makers)) for key in MAKER}
     return FinishedRun(path, settings, figures_of(folder.read_json("summary.json")), made_by)

@@ -10,6 +10,7 @@ from espalier.app.comparison.runs import OVER_CLIENTS
 
 # Figures that the CSV file has alone: those on the whole test pool, and counts.
 ASIDE = re.compile("test_.*|top-.*|rounds|failures|wall_seconds|.*_bytes")
+POWER = re.compile(r"(?<=\d)e([-+]?)0*(\d+)")  # of ten
 LATEX = str.maketrans({c: "\\" + c for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"})
 
 
@@ -77,18 +78,29 @@ def cells(groups: Sequence[Group]) -> list[list[str]]:
         if any(group.figure(name + OVER_CLIENTS) for group in groups):
             header.append("over clients")
             for row, group in zip(rows, groups, strict=True):
-                over_clients = group.figure(name + OVER_CLIENTS)
-                row.append(f"+- {number(over_clients[0])}" if over_clients else "-")
+                mean, over_clients = group.figure(name), group.figure(name + OVER_CLIENTS)
+                row.append(f"+- {number(over_clients[0], mean and mean[0])}" if over_clients else "-")
     return [header, *rows]
 
 
-def number(value: float) -> str:
-    """Return a figure with four decimals, a large one with thousands separated."""
-    return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.0f}"
+def number(value: float, beside: float | None = None) -> str:
+    """Return a figure with four decimals, a large one with thousands separated, a small one with four digits.
+
+    Parameters
+    ----------
+    value : float
+        The figure.
+    beside : float, optional (default: itself)
+        The mean that it stands beside, whose size counts.
+    """
+    size = abs(value if beside is None else beside)
+    if 0 < size < 0.001:
+        return f"{value:.4g}"
+    return f"{value:.4f}" if size < 1000 else f"{value:,.0f}"
 
 
 def _spread(mean: float, std: float, count: int) -> str:
-    return f"{number(mean)} +- {number(std)}" if count > 1 else number(mean)
+    return f"{number(mean)} +- {number(std, mean)}" if count > 1 else number(mean)
 
 
 def _aligned(row: Iterable[str], widths: Sequence[int], left: int) -> str:
@@ -98,4 +110,6 @@ def _aligned(row: Iterable[str], widths: Sequence[int], left: int) -> str:
 
 def _latex(cell: str) -> str:
     mean, sign, std = cell.rpartition("+- ")
-    return f"${mean}\\pm {std}$".replace(",", "{,}") if sign else cell.translate(LATEX)
+    if not sign:
+        return cell.translate(LATEX)
+    return POWER.sub(r" \\cdot 10^{\1\2}", f"${mean}\\pm {std}$".replace(",", "{,}"))

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from espalier.app.reports.folder import ResultsFolder, damaged
 from espalier.app.reports.metrics import figure_names, finite, spreads_of
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.task import Task
@@ -44,3 +45,15 @@ def initial_figures(task: Task, model: nn.Module, device: torch.device, num_clie
         if len(client.test):
             found.append(finite(figures))
     return {**(spreads_of(found, names) if found else {}), "test": finite(test)}
+
+
+def initial_figures_of(folder: ResultsFolder) -> dict[str, dict[str, float | None]]:
+    """Return what a run's ``round-0.json`` says, nothing where there is none; UserError if a run does not write so."""
+    figures = folder.read_json(ROUND_0) or {}
+    if not (
+        isinstance(figures, dict)
+        and all(isinstance(spread, dict) for spread in figures.values())
+        and all(v is None or isinstance(v, int | float) for spread in figures.values() for v in spread.values())
+    ):
+        raise damaged(folder.path / ROUND_0)
+    return figures

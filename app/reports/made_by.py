@@ -19,7 +19,10 @@ TREE = Path(__file__).resolve().parents[2]
 def makers_of(folder: ResultsFolder) -> list[dict[str, str]]:
     """Return what made a run so far, one after the other; UserError if the file does not hold that."""
     makers = folder.read_json(MADE_BY) or []
-    if not (isinstance(makers, list) and all(isinstance(one, dict) and one.keys() >= set(MAKER) for one in makers)):
+    if not (
+        isinstance(makers, list)
+        and all(isinstance(one, dict) and all(isinstance(one.get(key), str) for key in MAKER) for one in makers)
+    ):
         raise damaged(folder.path / MADE_BY)
     return makers
 

@@ -14,7 +14,7 @@ from espalier.app.comparison.curves import AXES, curves, points_of, together
 from espalier.app.comparison.figures import setting
 from espalier.app.comparison.groups import grouped, without_repeats
 from espalier.app.comparison.runs import is_over
-from espalier.app.comparison.tables import as_latex, as_text
+from espalier.app.comparison.tables import _latex, as_latex, as_text, number
 from espalier.app.reports.owner import disown, own
 from tests.app.runs import lines, run_app, summary
 
@@ -146,6 +146,9 @@ def test_folders_without_a_run_that_is_over_get_one_line(folder, tmp_path, capsy
         ("summary.json", '{"rounds": 2}'),
         ("made-by.json", "[1, 2]"),
         ("made-by.json", '{"version": "1"}'),
+        ("made-by.json", '[{"version": "1", "commit": 2, "machine": "a"}]'),
+        ("round-0.json", '{"accuracy": 3}'),
+        ("round-0.json", '{"accuracy": {"mean": "x"}}'),
     ],
 )
 def test_a_damaged_run_is_named_and_the_others_are_compared(folder, tmp_path, capsys, name, content):
@@ -157,12 +160,16 @@ def test_a_damaged_run_is_named_and_the_others_are_compared(folder, tmp_path, ca
     assert said == f"left out: {damaged}: is damaged; allowed is the file that the run wrote\n"
 
 
-def test_a_damaged_round_0_is_one_line(folder, tmp_path, capsys):
-    runs = shutil.copytree(folder, tmp_path / "runs")
-    (runs / "0.5-1/round-0.json").write_text('{"accuracy": 3}')
-    assert main(["compare", str(runs)]) == 2
-    allowed = "is damaged; allowed is the file that the run wrote"
-    assert capsys.readouterr().err == f"error: {runs / '0.5-1/round-0.json'}: {allowed}\n"
+def test_a_path_of_nobodys_home_gets_one_line(folder, capsys):
+    for given in (["~nobodyx/y"], [str(folder), "--output", "~nobodyx/y"]):
+        assert main(["compare", *given]) == 2
+        assert "~nobodyx/y': allowed is a path; there is no home folder of that user" in capsys.readouterr().err
+
+
+def test_small_figures_have_four_digits_too():
+    assert [number(v) for v in (0.0, 0.5, 5.3541e-06, 1234.5)] == ["0.0000", "0.5000", "5.354e-06", "1,234"]
+    assert (number(0.00042, 0.5), number(2e-7, 5e-6)) == ("0.0004", "2e-07")
+    assert _latex("5.354e-06 +- 2e-07") == r"$5.354 \cdot 10^{-6} \pm 2 \cdot 10^{-7}$"
 
 
 def test_a_lock_that_is_left_over_does_no_harm(folder, tmp_path):
