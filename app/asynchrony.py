@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import Strategy
 from espalier.app.algorithms.build import MakeEdge
 from espalier.app.config.sections import Asynchrony
 from espalier.app.config.values import path_of
-from espalier.app.errors import bad_value
+from espalier.app.errors import UserError, bad_value
 from espalier.app.resources.planner import World
 from espalier.sim.clock import ClientSeconds, EventClock, draw_client_seconds, read_client_seconds
 from espalier.strategies import EdgeOutcome, EdgeRounds, Hierarchical
@@ -246,7 +246,9 @@ def not_waiting(
 
     def make(name: str, size: int) -> Strategy | EdgeRounds:
         strategy = make_edge(name, size)
-        assert isinstance(strategy, Strategy)
+        if not isinstance(strategy, Strategy):
+            kind = f"{type(strategy).__name__}, which runs its rounds by itself"
+            raise UserError(f"async.mode: the algorithm makes {kind}; allowed is a strategy of Flower's to go on early")
         nodes, tier = nodes_and_tier(name)
         return AsynchronousEdge(strategy, nodes, tier, pace)
 

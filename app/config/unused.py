@@ -64,14 +64,14 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     if not config.rule:
         yield (*keys["plan"], *keys["radio"]), "no round is planned: see selection"
     else:
-        yield from _plan_without_use(config, config.rule)
+        yield from _plan_without_use(config, config.rule, keys["radio"])
     if not task.counts_requests:
         yield keys["caching"], f"dataset = {data.dataset!r}"
         yield from _partitions_without_use(data.partition)
     else:
         yield ("data-dir", "partition", "alpha", *keys["data"]), "dataset = 'video-caching' is simulated"
     if not algorithm.trains_clients:
-        yield keys["guard"], f"{name} trains no clients"
+        yield ("participation", *keys["guard"]), f"{name} trains no clients"
     if config.guard.mode == "off":
         yield ("guard.update-norm", "guard.activation-norm"), "guard.mode = 'off'"
     if config.train.optimizer != "sgd":
@@ -91,6 +91,10 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
 def _splitting_without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     if not config.algorithm.shares_server:
         yield ("split.server-order",), f"algorithm = {config.algorithm.text!r} has a server block for each client"
+    if config.split.server_optimizer != "sgd":
+        yield ("split.server-momentum",), f"split.server-optimizer = {config.split.server_optimizer!r}"
+    if not config.fine_tune.steps:
+        yield ("fine-tune.rate",), "fine-tune.steps = 0"
     if not config.split.tail_layer.is_none:
         yield ("split.label-policy",), f"with tail-layer = {config.split.tail_layer.text!r} no label leaves a client"
 
@@ -119,7 +123,9 @@ def _execution_without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], s
         yield ("split.execution",), f"in {name} clients advance together, by messages"
 
 
-def _plan_without_use(config: RunConfig, rule: PlanRule) -> Iterable[tuple[Iterable[str], str]]:
+def _plan_without_use(
+    config: RunConfig, rule: PlanRule, radio_keys: Iterable[str]
+) -> Iterable[tuple[Iterable[str], str]]:
     name = f"algorithm = {config.algorithm.text!r}"
     if not rule.selects_a_number:
         yield (
@@ -128,16 +134,20 @@ def _plan_without_use(config: RunConfig, rule: PlanRule) -> Iterable[tuple[Itera
         )
     elif config.plan.solver == "cheapest-at-full-power":
         yield ("plan.theta", "plan.min-frequency-hz"), f"plan.solver = {config.plan.solver!r}"
+    if not rule.selects_a_number:
+        yield ("plan.theta", "plan.min-frequency-hz"), f"{name} has all at full frequency and power"
     if not config.plan.value.module and config.plan.value.name == "uniform":
         yield ("plan.value-weight",), "plan.value = 'uniform'"
     if config.plan.solver in WORTHLESS:
         yield ("plan.value", "plan.value-weight"), f"plan.solver = {config.plan.solver!r}"
     if not rule.has_limits:
         yield ("plan.margin", "plan.late-share", "plan.divide-by-arrived"), f"{name} keeps no deadline"
+        if not config.radio.speed_metres_per_second:
+            yield ("plan.deadline-seconds",), f"{name} keeps no deadline, and nobody walks"
     elif not config.algorithm.adds_gradients:
         yield ("plan.divide-by-arrived",), f"edges of {name} add up no gradients"
     if config.plan.resources == "measured":
-        yield ("radio.speed-metres-per-second",), "plan.resources = 'measured': nobody's place is known"
+        yield radio_keys, "plan.resources = 'measured': links are measured"
         yield ("plan.spare",), "plan.resources = 'measured': an edge waits for all whom it selects, or the deadline"
         yield ("plan.late-share",), "plan.resources = 'measured': the error of measured links is not known"
     elif not config.radio.planning_error_db:

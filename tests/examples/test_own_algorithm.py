@@ -68,6 +68,14 @@ def test_what_is_no_algorithm_gets_one_line(capsys, text, allowed):
     assert error.count("\n") == 1
 
 
+def test_edges_that_run_their_rounds_by_themselves_wait_for_their_clients(tmp_path, capsys):
+    given = [f"{key.replace('_', '-')}={value}" for key, value in SMALL.items()]
+    asynchronous = ["async.mode=fedbuff", "async.tier=edges", f"output-dir={tmp_path / 'run'}"]
+    assert main([f"algorithm={NAME}", *given, *asynchronous]) == 2
+    assert "error: async.mode: the algorithm makes SlowEdge, which runs its rounds by itself" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.deploy
 def test_flwr_run_gives_the_same_bits(tmp_path, monkeypatch):

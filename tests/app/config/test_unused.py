@@ -39,6 +39,21 @@ CHEAPEST = {"algorithm": "rawhfl", "plan.solver": "cheapest-at-full-power"}
             "the error of measured links is not known",
         ),
         ({"algorithm": "fedavg-ub", "plan.margin": 0.2}, "plan.margin", "algorithm = 'fedavg-ub' keeps no deadline"),
+        ({"algorithm": "fedavg-ub", "plan.deadline-seconds": 9.0}, "plan.deadline-seconds", "and nobody walks"),
+        ({"algorithm": "h-fedavg-m2", "plan.theta": 0.9}, "plan.theta", "has all at full frequency and power"),
+        ({"algorithm": "h-fedavg-m1", "plan.min-frequency-hz": 1e8}, "plan.min-frequency-hz", "at full frequency"),
+        (
+            {"algorithm": "rawhfl", "plan.resources": "measured", "radio.bandwidth-hz": 1e6},
+            "radio.bandwidth-hz",
+            "links are measured",
+        ),
+        ({"algorithm": "hsfl", "fine-tune.steps": 0, "fine-tune.rate": 0.5}, "fine-tune.rate", "fine-tune.steps = 0"),
+        (
+            {"algorithm": "hsfl", "split.server-optimizer": "adam", "split.server-momentum": 0.9},
+            "split.server-momentum",
+            "split.server-optimizer = 'adam'",
+        ),
+        ({"algorithm": "centralised", "participation": 0.5}, "participation", "trains no clients"),
         ({"algorithm": "fedavg-ub", "plan.divide-by-arrived": True}, "plan.divide-by-arrived", "keeps no deadline"),
         (
             {"algorithm": "h-fedavg", "selection": "resource-aware", "plan.divide-by-arrived": True},
