@@ -102,6 +102,7 @@ class RemoteEdge:
         self._state = state
         self._updates: list[Update] = []
         self._is_there = True
+        self._num_taken = 0  # states that came with answers
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -178,12 +179,14 @@ class RemoteEdge:
         UserError
             If an edge of this run failed, and that can't be for the state that it got from a file.
         """
-        data = to_bytes({**request, "state": self._state.to_request()})
+        data, asked_after = to_bytes({**request, "state": self._state.to_request()}), self._num_taken
         try:
             reply = yield from exchange_with(
                 self.gateway, message_type, data, wait_seconds=self.wait_seconds, reply_seconds=self.reply_seconds
             )
-            result, counted = self._read(reply, read, planned)
+            # A part that came in since then has moved the state on; an evaluation has only what it was sent.
+            has_moved_on = message_type != TRAIN_EDGE and self._num_taken > asked_after
+            result, counted = self._read(reply, read, planned, keeps_state=has_moved_on)
         except EdgeError as error:
             self._is_there = False
             if self._is_own and isinstance(error, EdgeFailed) and not self._state.is_untried:
@@ -195,10 +198,14 @@ class RemoteEdge:
         self._on_counted(self.name, counted)
         return result
 
-    def _read(self, reply: Wire, read: Callable[[Wire], Result], planned: range) -> tuple[Result, Counted]:
+    def _read(
+        self, reply: Wire, read: Callable[[Wire], Result], planned: range, *, keeps_state: bool
+    ) -> tuple[Result, Counted]:
         try:
             result, counted = read(reply), counted_from_wire(reply["counted"], self.clients, planned)
-            self._state.take(reply["state"])
+            if not keeps_state:
+                self._state.take(reply["state"])
+                self._num_taken += 1
         except Exception as error:  # all of this only reads foreign data, which can fail in any way
             raise EdgeError(f"its answer does not fit: {type(error).__name__}: {one_line(error)}") from None
         return result, counted

@@ -294,6 +294,17 @@ def test_evaluation_and_heads_come_back_by_client(remote):
     assert remote.state_dict() == {"a": 2}
 
 
+def test_an_evaluation_that_was_asked_for_while_the_edge_trained_does_not_undo_what_it_learned(remote):
+    evaluation = remote.evaluate_round(3, model(1.0, 1.0), CONFIG, members())
+    (asked,) = next(evaluation)
+    assert from_bytes(from_payload(asked.content))["state"] == {"edge": {"round": 0}}
+    train(remote, wire_of())
+    wire = evaluation_to_wire(Evaluation(), NODES) | {"state": {"edge": {"round": 0}}, "counted": NOTHING}
+    with pytest.raises(StopIteration):
+        evaluation.send([Message(RecordDict({PAYLOAD: to_payload(to_bytes(wire))}), reply_to=asked)])
+    assert remote.state_dict() == {"edge": {"round": 3}}
+
+
 def test_heads_are_judged_by_the_figures_of_the_task(remote):
     own = MetricRecord({"loss": 0.7, "mae": 0.5, "num-examples": 9})
     wire = heads_to_wire(Personalised({}, {71: own}), NODES) | {"state": {}, "counted": NOTHING}
