@@ -1,6 +1,7 @@
 """The simulated radio world of a run, as its edges see it: problems to solve, and what becomes of the plans."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -60,11 +61,10 @@ class WirelessWorld(World):
     ) -> None:
         cells = np.array([cell_of[client] for client in sorted(cell_of)])
         super().__init__(plan, rule, seed, topology, client_of, cells, work, num_examples)
-        self._place = np.argsort(np.argsort(cells, kind="stable"), kind="stable")  # of each client in the world
         ranges: dict[str, Any] = {**radio.device_ranges}
-        self.world = make_world(
-            np.bincount(cells).tolist(),
-            seed,
+        self._new_world = partial(
+            make_world,
+            seed=seed,
             radius_metres=radio.cell_radius_metres,
             redraw=radio.fading == "redrawn",
             planning_error_db=radio.planning_error_db,
@@ -74,12 +74,20 @@ class WirelessWorld(World):
             noise_figure_db=radio.noise_figure_db,
             **ranges,
         )
+        self._work_bits = np.array(num_examples, dtype=np.float64) * BITS_PER_INPUT * values_per_example
+        self._work_share = work.share
         self.clock = Clock(topology)
         self._drops_out = drops_out
         self._edge_rounds = edge_rounds
         self._results = self._late_results = 0
-        examples = np.array(num_examples, dtype=np.float64)[:, np.newaxis]
-        self._cycles = examples * BITS_PER_INPUT * values_per_example * self._cycles_per_bit[:, np.newaxis] * work.share
+        self._draw(cells.copy())
+
+    def _draw(self, cells: np.ndarray) -> None:
+        """Draw places and devices for clients that begin in these cells."""
+        self._cells_at_first = cells
+        self._place = np.argsort(np.argsort(cells, kind="stable"), kind="stable")  # of each client in the world
+        self.world = self._new_world(clients_per_cell=np.bincount(cells).tolist())
+        self._cycles = self._work_bits[:, np.newaxis] * self._cycles_per_bit[:, np.newaxis] * self._work_share
 
     @property
     def _cycles_per_bit(self) -> np.ndarray:
@@ -211,7 +219,7 @@ class WirelessWorld(World):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
-        state = super().state_dict() | {"clock": self.clock.state_dict()}
+        state = super().state_dict() | {"clock": self.clock.state_dict(), "cells": self._cells_at_first.tolist()}
         counts = {"results": self._results, "late_results": self._late_results}
         return state | counts if self._plan.late_share else state
 
@@ -220,6 +228,13 @@ class WirelessWorld(World):
         super().load_state_dict(state)
         self.clock.load_state_dict(state["clock"])
         self._results, self._late_results = state.get("results", 0), state.get("late_results", 0)
+        # Nodes may be at other edges when a run goes on; they keep their devices and places.
+        first = np.array(state.get("cells", self._cells_at_first), dtype=int)
+        if not np.array_equal(first, self._cells_at_first):
+            num_cells = max(len(self.edges), 1 + self._cells_at_first.max())
+            if first.shape != self._cell.shape or not np.isin(first, np.arange(num_cells)).all():
+                raise ValueError("cells: they are not those of this run's clients")
+            self._draw(first)
 
 
 def first_results(

@@ -10,9 +10,12 @@ from espalier.app.assembly import checked_task
 from espalier.app.client import app
 from espalier.app.command_line import main
 from espalier.app.errors import UserError
+from espalier.app.planning import planned_world
 from espalier.app.resume import check_edges_for_moves
+from espalier.app.tasks.build import build_task
 from espalier.sim.cells import draw_cells
 from espalier.sim.walks import draw_walk
+from espalier.strategies import Profile
 from tests.app.assembling import config_of, engine_of, federation_of
 from tests.app.runs import lines, run_app, same_weights, summary
 from tests.app.tiers.test_served import same_runs
@@ -115,6 +118,25 @@ def test_a_client_in_the_radio_world_is_planned_for_in_its_new_cell(tmp_path):
             assert set(plan["eligible"]) <= set(members)
             assert len(plan["selected"]) == 2
     assert np.isclose(summary(folder)["energy_joules"]["total"], lines(folder, "global")[-1]["energy_joules"]["so_far"])
+
+
+def test_clients_keep_their_devices_and_places_when_a_run_goes_on_with_moved_nodes():
+    config = config_of(**SMALL | CASES["rawhfl"] | {"algorithm": "rawhfl", "num_clients": 4, "engine": "in-process"})
+    task = build_task(config)
+    profiles = [Profile(100 + i, i, "", 100, 20, ()) for i in range(4)]
+    first = {"edge-0": [100, 101], "edge-1": [102, 103]}
+    for now in ({"edge-0": [100], "edge-1": [101, 102, 103]}, {"edge-0": [100, 102], "edge-1": [101, 103]}):
+        going_on, resumed = (planned_world(config, own, profiles, task, task.new_model()) for own in (first, now))
+        going_on.regroup(now)
+        assert resumed.describe() != going_on.describe()
+        resumed.load_state_dict(going_on.state_dict())
+        assert resumed.describe() == going_on.describe()
+        ours, theirs = (world.problem(5, np.arange(4), None, 0) for world in (resumed, going_on))
+        for name in ("gain", "max_frequency_hz", "cycles_per_local_round", "cell", "payload_bits"):
+            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
+    for wrong in ([0, 1], [0, 0, 1, 7]):
+        with pytest.raises(ValueError, match=r"^cells: they are not those of this run's clients$"):
+            resumed.load_state_dict(going_on.state_dict() | {"cells": wrong})
 
 
 WALKING = SMALL | CASES["rawhfl"] | {"algorithm": "rawhfl", "speed_metres_per_second": 2.0, "global_rounds": 4}
