@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
@@ -38,23 +39,25 @@ def run_app(app: str, options: Sequence[str], environment: Mapping[str, str], su
     command = ["flwr", "run", app, *name, "--stream", *options]
     # `flwr` would hold the log back until much of it has come together.
     environment = {**environment, "PYTHONUNBUFFERED": "1"}
-    # In a session of its own: Ctrl-C is for this script, which then stops the run as well.
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert process.stdout is not None
     run_id = ""
-    try:
-        for line in process.stdout:
-            if started := re.search(r"Successfully started run (\d+)", line):
-                run_id = started[1]
-            print(line, end="", flush=True)
-        if process.wait() == 0 and run_id:
-            return int(not completed(run_id, environment, name))
-        status = 1
-    except KeyboardInterrupt:
-        process.terminate()
-        status = 130
+    # In a session of its own: Ctrl-C is for this script, which then stops the run as well.
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if started := re.search(r"Successfully started run (\d+)", line):
+                    run_id = started[1]
+                print(line, end="", flush=True)
+            if process.wait() == 0 and run_id:
+                return int(not completed(run_id, environment, name))
+            status, why = 1, "flwr run failed"
+        except KeyboardInterrupt:
+            process.terminate()
+            status, why = 130, "interrupted"
     if run_id:
-        print("interrupted; stopping the run", file=sys.stderr)
+        print(f"{why}; stopping the run", file=sys.stderr)
         stop_run(run_id, environment, name)
     return status
 
@@ -68,22 +71,31 @@ def stop_run(run_id: str, environment: Mapping[str, str], name: Sequence[str] = 
 
 def runs_going_on(environment: Mapping[str, str], name: Sequence[str] = ()) -> list[str]:
     """Return the ids of the runs that are not over on a SuperLink; none if it does not answer."""
-    command = ["flwr", "list", *name, "--format", "json"]
-    try:
-        done = subprocess.run(
-            command, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=STOP_SECONDS
-        )
-        runs = json.loads(done.stdout)["runs"]
-    except (subprocess.TimeoutExpired, subprocess.CalledProcessError, ValueError, KeyError):
-        return []
+    runs = listed_runs(environment, name)
     return [str(run["run-id"]) for run in runs if not run["status"].startswith("finished")]
 
 
 def completed(run_id: str, environment: Mapping[str, str], name: Sequence[str] = ()) -> bool:
-    """Return whether a run that is over completed; `flwr run --stream` exits with 0 either way."""
-    command = ["flwr", "list", *name, "--run-id", run_id, "--format", "json"]
-    listing = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
-    return listing["runs"][0]["status"] == "finished:completed"
+    """Return whether a run that is over completed; `flwr run --stream` exits with 0 either way.
+
+    False, with a line, where the SuperLink does not say.
+    """
+    runs = listed_runs(environment, [*name, "--run-id", run_id])
+    if not runs:
+        print(f"the SuperLink does not say what became of run {run_id}; type: flwr list", file=sys.stderr)
+    return any(run["status"] == "finished:completed" for run in runs)
+
+
+def listed_runs(environment: Mapping[str, str], options: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what ``flwr list`` says of runs; nothing if there is no answer."""
+    command = ["flwr", "list", *options, "--format", "json"]
+    try:
+        done = subprocess.run(
+            command, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=STOP_SECONDS
+        )
+        return [{**run, "status": str(run["status"])} for run in json.loads(done.stdout)["runs"]]
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError, ValueError, KeyError, TypeError):
+        return []
 
 
 @contextmanager
@@ -129,13 +141,16 @@ def local_superlink() -> Iterator[dict[str, str]]:
 def stop(process: subprocess.Popen) -> None:
     """End a process that this script started, and all that it started in turn."""
     # A SuperLink starts its simulations in sessions of their own, and they outlive it.
-    family = descendants(process.pid)
+    family = {pid: began_of(pid) for pid in descendants(process.pid)}
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=20)
-    for pid in [process.pid, *family]:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    process.kill()  # does nothing once it has been waited for
+    for pid, began in family.items():
+        # A number may be another process's by now.
+        if began_of(pid) == began:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     process.wait()
 
 
@@ -150,6 +165,12 @@ def descendants(pid: int) -> list[int]:
     for child in found:  # grows while it is walked
         found += children.get(child, [])
     return found
+
+
+def began_of(pid: int) -> str:
+    """Return when a process began; an empty text for one that is not there."""
+    command = ["ps", "-o", "lstart=", "-p", str(pid)]
+    return subprocess.run(command, check=False, capture_output=True, text=True).stdout.strip()
 
 
 def answers(url: str) -> bool:
