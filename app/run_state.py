@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from flwr.app import ArrayRecord
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 
 class RunState(BaseModel):
@@ -24,8 +24,6 @@ class RunState(BaseModel):
         Since the run began.
     arrays : ArrayRecord
         The global model, without weights that do not travel.
-    edge_arrays : dict[str, ArrayRecord | None]
-        The edges' models; None for an edge that made none.
     strategies, clients, world : dict[str, Any]
         What `Hierarchical`, the engine's clients and `World` keep from round to round.
     best : dict[str, Any]
@@ -42,11 +40,16 @@ class RunState(BaseModel):
     edges: dict[str, list[int]]
     wall_seconds: Annotated[float, Field(ge=0)]
     arrays: ArrayRecord
-    edge_arrays: dict[str, ArrayRecord | None]
     strategies: dict[str, Any]
     clients: dict[str, Any]
     world: dict[str, Any]
     best: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_models_of_edges(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Leave out what earlier editions saved and nobody read."""
+        return {key: value for key, value in values.items() if key != "edge_arrays"}
 
 
 def run_state_of(values: Mapping[str, Any]) -> RunState:

@@ -252,7 +252,6 @@ class StateSaver:
                 edges=dict(self.edges),
                 wall_seconds=report.seconds,
                 arrays=outcome.arrays,
-                edge_arrays={name: edge.arrays for name, edge in outcome.edges.items()},
                 strategies=strategies,
                 clients=self.engine.clients_state(),
                 world=self.world.state_dict() if self.world else {},

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from flwr.app import ArrayRecord
 from torch import nn
 
 from espalier.app.algorithms.split_edges import head_weights
-from espalier.app.checkpoint import load_state
 from espalier.app.command_line import main
 from espalier.app.config.sections import Train
 from espalier.app.errors import UserError
@@ -25,7 +25,7 @@ from espalier.clients.task import LocalTraining
 from espalier.clients.training import mini_batches
 from espalier.strategies.allocation import SCA, SOLVERS, eligible_at_full_power, exact, get_solver, violations
 from espalier.strategies.allocation.feasibility import least_seconds
-from tests.app.assembling import config_of, make_world
+from tests.app.assembling import config_of, engine_of, federation_of, make_world
 from tests.app.runs import key_of, lines, run_app, same_weights, summary, weights
 
 CACHING = {
@@ -479,10 +479,12 @@ def test_an_edge_that_nobody_can_train_for_keeps_its_model_and_its_weight(tmp_pa
     assert line["edges_left_out"] == []
     assert line["train_loss"] == pytest.approx(lines(both, "edge")[0]["train_loss"])
     start = build_task(config).new_model().state_dict()
-    edges = load_state(both / "state.npz")["edge_arrays"]
-    trained = edges["edge-0"].to_torch_state_dict()
+    grid = engine_of(config := config_of(**settings, seed=seed, deadline_seconds=2.0, engine="in-process")).grid
+    hierarchical = federation_of(config, grid).hierarchical
+    edges = next(hierarchical.rounds(grid, ArrayRecord(start), 1)).edges
+    trained = edges["edge-0"].arrays.to_torch_state_dict()
     for name, after in weights(both).items():
-        assert torch.equal(edges["edge-1"].to_torch_state_dict()[name], start[name])
+        assert torch.equal(edges["edge-1"].arrays.to_torch_state_dict()[name], start[name])
         torch.testing.assert_close(after, (trained[name] + start[name]) / 2, rtol=1e-5, atol=1e-6)
 
 

@@ -101,7 +101,6 @@ WRONG = [
     (("arrays", "body.bias"), Array(WRONG_SHAPE), "arrays: array 'body.bias' has shape (3, 7, 2), expected (8,)"),
     (("arrays", "body.bias"), Array(np.full(8, np.inf)), "arrays: array 'body.bias' holds NaN or Inf"),
     (("arrays", "body.bias"), Array(np.zeros(8, np.int64)), "arrays: array 'body.bias' "),
-    (("edge_arrays",), None, "edge_arrays: Input should be a valid dictionary"),
     (("strategies",), None, "strategies: Input should be a valid dictionary"),
     (("strategies",), {}, "KeyError: 'cloud'"),
     (("strategies", "edges"), {"edge-0": {}}, "KeyError: 'edge'"),
