@@ -10,9 +10,8 @@ from espalier.app.availability import coming_and_going
 from espalier.app.config.run_config import RunConfig
 from espalier.app.resources.planner import World, cells_of_clients, check_cell_size, check_deadline
 from espalier.app.resources.work import Work, split_work, whole_model_work
-from espalier.app.resources.world import world_of
+from espalier.app.resources.world import whole_radio_world, world_of
 from espalier.app.tasks.task import Task
-from espalier.app.tiers.edge_host import whole_radio_world
 from espalier.clients.messages.cut import as_blocks
 from espalier.strategies import Profile
 from espalier.strategies.topology import clients_by_node

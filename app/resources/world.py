@@ -1,9 +1,11 @@
 """The world that the plans of a run are made for."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from espalier.app.algorithms.algorithm import PlanRule
 from espalier.app.config.sections import Plans, RadioWorld, Train
+from espalier.app.errors import UserError, bad_value
 from espalier.app.resources.measured import MeasuredWorld
 from espalier.app.resources.planner import World
 from espalier.app.resources.simulated import WirelessWorld
@@ -91,3 +93,49 @@ def examples_of_local_rounds(train: Train, grows: bool, num_examples: Sequence[i
         return [batches * size] * len(num_examples)
     permutations = [divmod(batches, of_a_pass) if of_a_pass else (0, 0) for of_a_pass in passes]
     return [whole * n + rest * size for n, (whole, rest) in zip(seen, permutations, strict=True)]
+
+
+def whole_radio_world(
+    name: str, profiles: Sequence[Profile], num_clients: int, num_edges: int
+) -> tuple[dict[str, list[int]], list[Profile]]:
+    """Return the edges and clients of all radio cells, of which one edge's are known.
+
+    The simulated radio world is drawn for all cells, whose clients are blocks of numbers.
+
+    Parameters
+    ----------
+    name : str
+        Of the edge.
+    profiles : Sequence[Profile]
+        Its devices, in client order.
+    num_clients, num_edges : int
+        Of the whole run.
+
+    Returns
+    -------
+    tuple[dict[str, list[int]], list[Profile]]
+        Node ids by edge, and the profiles in client order.
+
+    Raises
+    ------
+    UserError
+        If the devices are not one of the blocks.
+    """
+    own = {profile.partition_id: profile for profile in profiles}
+    cells: dict[int, list[int]] = {}
+    for client in range(num_clients):
+        cells.setdefault(client * num_edges // num_clients, []).append(client)
+    cell = min(own) * num_edges // num_clients
+    if cells[cell] != list(own):
+        blocks = ", ".join(f"{block[0]} to {block[-1]}" for block in cells.values())
+        numbers = ", ".join(map(str, own))
+        raise UserError(f"edge {name!r} has clients {numbers}: allowed are whole radio cells, {blocks}")
+    names = {i: name if i == cell else f"edge-{i}" for i in cells}
+    if len(set(names.values())) < len(names):
+        raise bad_value("deploy.edge-name", name, f"'edge-{cell}', or a name that is not of the form 'edge-N'")
+    # Nodes of other edges are not known here, and nothing of them matters but that they are in other cells.
+    nobody = Profile(0, 0, "", 1, 1, ())
+    everybody = [
+        own.get(client) or replace(nobody, node_id=-client - 1, partition_id=client) for client in range(num_clients)
+    ]
+    return {names[i]: [everybody[client].node_id for client in block] for i, block in cells.items()}, everybody

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from logging import getLogger
 from typing import Any
 
@@ -10,7 +9,6 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from espalier.app.checkpoint import from_bytes, to_bytes
-from espalier.app.errors import UserError, bad_value
 from espalier.app.object_spec import error_line
 from espalier.app.reports.bytes import ByteMeter, Link, nested
 from espalier.app.reports.folder import ResultsFolder
@@ -244,49 +242,3 @@ class EdgeRun:
             if not self._is_unwritable:
                 logger.warning("%s: can't be written, the edge goes on: %s", self._folder.path, error_line(error))
             self._is_unwritable = True
-
-
-def whole_radio_world(
-    name: str, profiles: Sequence[Profile], num_clients: int, num_edges: int
-) -> tuple[dict[str, list[int]], list[Profile]]:
-    """Return the edges and clients of all radio cells, of which one edge's are known.
-
-    The simulated radio world is drawn for all cells, whose clients are blocks of numbers.
-
-    Parameters
-    ----------
-    name : str
-        Of the edge.
-    profiles : Sequence[Profile]
-        Its devices, in client order.
-    num_clients, num_edges : int
-        Of the whole run.
-
-    Returns
-    -------
-    tuple[dict[str, list[int]], list[Profile]]
-        Node ids by edge, and the profiles in client order.
-
-    Raises
-    ------
-    UserError
-        If the devices are not one of the blocks.
-    """
-    own = {profile.partition_id: profile for profile in profiles}
-    cells: dict[int, list[int]] = {}
-    for client in range(num_clients):
-        cells.setdefault(client * num_edges // num_clients, []).append(client)
-    cell = min(own) * num_edges // num_clients
-    if cells[cell] != list(own):
-        blocks = ", ".join(f"{block[0]} to {block[-1]}" for block in cells.values())
-        numbers = ", ".join(map(str, own))
-        raise UserError(f"edge {name!r} has clients {numbers}: allowed are whole radio cells, {blocks}")
-    names = {i: name if i == cell else f"edge-{i}" for i in cells}
-    if len(set(names.values())) < len(names):
-        raise bad_value("deploy.edge-name", name, f"'edge-{cell}', or a name that is not of the form 'edge-N'")
-    # Nodes of other edges are not known here, and nothing of them matters but that they are in other cells.
-    nobody = Profile(0, 0, "", 1, 1, ())
-    everybody = [
-        own.get(client) or replace(nobody, node_id=-client - 1, partition_id=client) for client in range(num_clients)
-    ]
-    return {names[i]: [everybody[client].node_id for client in block] for i, block in cells.items()}, everybody
