@@ -9,6 +9,7 @@ from espalier.app.algorithms.split_edges import check_cuts, head_weights
 from espalier.app.availability import coming_and_going
 from espalier.app.config.run_config import RunConfig
 from espalier.app.resources.planner import World, cells_of_clients, check_cell_size, check_deadline
+from espalier.app.resources.solving import solver_of
 from espalier.app.resources.work import Work, split_work, whole_model_work
 from espalier.app.resources.world import whole_radio_world, world_of
 from espalier.app.tasks.task import Task
@@ -52,6 +53,8 @@ def planned_world(
     )
     if not (is_part and plan.resources == "measured"):  # then other edges' clients are not known here
         check_deadline(plan, rule, world)
+    if plan.solver.module and rule.selects_a_number:  # the user's own: tried before anything is written
+        solver_of(plan.solver)(world.problem(1, world.everybody, None, 0))
     return world
 
 

@@ -1,5 +1,6 @@
 """The sections of the run config, by concern. Functions take the section that they need."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -61,22 +62,30 @@ def _task(given: Any) -> ObjectSpec:
     return ObjectSpec("task", given, module, name, parameters)
 
 
+# The solvers that select a number of clients; others are rules of algorithms.
+SOLVERS = ("exact", "sca", "random", "cheapest-at-full-power")
 BUILT_IN_VALUES = ("uniform", "loss", "age", "battery")
 
 
-def _value(given: Any) -> ObjectSpec:
+def _function(key: str, built_in: Sequence[str], given: Any) -> ObjectSpec:
+    """Return which of some functions is meant, or one of the user's own."""
     if isinstance(given, ObjectSpec):
         return given
-    allowed = f"{', '.join(BUILT_IN_VALUES)}, or package.module:function of your own"
+    if given in built_in:
+        return ObjectSpec(key, given, "", given, ())
+    allowed = f"{', '.join(built_in)}, or package.module:function of your own"
     try:
         module, name, parameters = parse_object(given) if isinstance(given, str) else ("", "", ())
     except ValueError:
         raise ValueError(allowed) from None
-    if not module and (name not in BUILT_IN_VALUES or parameters):
+    if not module:
         raise ValueError(allowed)
-    return ObjectSpec("plan.value", given, module, name, parameters)
+    return ObjectSpec(key, given, module, name, parameters)
 
 
+_solver = partial(_function, "plan.solver", SOLVERS)
+_value = partial(_function, "plan.value", BUILT_IN_VALUES)
+SolverSetting = Annotated[ObjectSpec, BeforeValidator(_solver)]
 ValueSetting = Annotated[ObjectSpec, BeforeValidator(_value)]
 TaskSetting = Annotated[ObjectSpec, BeforeValidator(_task)]
 CloudStrategy = Annotated[StrategySpec, BeforeValidator(partial(_strategy, "cloud-strategy"))]
@@ -264,8 +273,8 @@ class Plans(Section):
     """Plans in front of the edges of an algorithm that has none by itself."""
     resources: Literal["simulated", "measured"] = "simulated"
     """Plans are made for the simulated radio world, or for what devices measure of themselves."""
-    solver: str = "exact"
-    """exact, sca (the paper's), random or cheapest-at-full-power."""
+    solver: SolverSetting = _solver("exact")
+    """exact, sca (the paper's), random, cheapest-at-full-power, or package.module:function."""
     selected_per_edge: NotNegative = 0
     """Clients selected in each cell, Z; 0 is half of a cell's."""
     spare: NotNegative = 0

@@ -7,15 +7,12 @@ from flwr.serverapp.strategy import FedProx
 from espalier.app.algorithms.algorithm import PlanRule
 from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.sections import DEVICE_RANGES, OWN, Data, RadioWorld
+from espalier.app.config.sections import DEVICE_RANGES, OWN, SOLVERS, Data, RadioWorld
 from espalier.app.config.values import BEST_CUT, CLASSES_ALLOWED, PATH_KEYS, channels_allowed, path_of
 from espalier.app.errors import bad_value
 from espalier.app.resources.planner import check_cell_size
 from espalier.app.tasks.build import task_kind
 from espalier.strategies.edges import replies_needed
-
-# The solvers that select a number of clients; others are rules of algorithms.
-SELECTING = ("exact", "sca", "random", "cheapest-at-full-power")
 
 
 def check_together(config: RunConfig) -> None:
@@ -312,16 +309,14 @@ def _check_clock(config: RunConfig) -> None:
 
 def _check_plans(config: RunConfig, rule: PlanRule) -> None:
     """Refuse what does not go together with plans, or with cells of this size."""
-    if config.plan.solver not in SELECTING:
-        raise bad_value("plan.solver", config.plan.solver, ", ".join(SELECTING))
     if config.federation.participation != 1.0:
         raise bad_value(
             "participation", config.federation.participation, "1.0: plans select the clients (plan.selected-per-edge)"
         )
     if config.algorithm.in_turn(config.split):
         raise bad_value("selection", config.plan.selection, "'everybody': here clients train one after the other")
-    if config.algorithm.splits and config.plan.solver == "sca":
-        allowed = ", ".join(repr(name) for name in SELECTING if name != "sca")
+    if config.algorithm.splits and config.plan.solver.text == "sca":
+        allowed = ", ".join(repr(name) for name in SOLVERS if name != "sca")
         raise bad_value("plan.solver", "sca", f"{allowed} for split training, where uploads grow with rounds")
     if config.algorithm.splits and len(set(config.split.cut_layer.numbers)) > 1:
         raise bad_value(

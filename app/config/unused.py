@@ -132,14 +132,14 @@ def _plan_without_use(
             ("plan.solver", "plan.selected-per-edge", "plan.spare", "plan.max-overlap", "plan.value", *VALUE_KEYS),
             f"{name} has a rule of its own",
         )
-    elif config.plan.solver == "cheapest-at-full-power":
-        yield ("plan.theta", "plan.min-frequency-hz"), f"plan.solver = {config.plan.solver!r}"
+    elif config.plan.solver.text == "cheapest-at-full-power":
+        yield ("plan.theta", "plan.min-frequency-hz"), f"plan.solver = {config.plan.solver.text!r}"
     if not rule.selects_a_number:
         yield ("plan.theta", "plan.min-frequency-hz"), f"{name} has all at full frequency and power"
     if not config.plan.value.module and config.plan.value.name == "uniform":
         yield ("plan.value-weight",), "plan.value = 'uniform'"
-    if config.plan.solver in WORTHLESS:
-        yield ("plan.value", "plan.value-weight"), f"plan.solver = {config.plan.solver!r}"
+    if config.plan.solver.text in WORTHLESS:
+        yield ("plan.value", "plan.value-weight"), f"plan.solver = {config.plan.solver.text!r}"
     if not rule.has_limits:
         yield ("plan.margin", "plan.late-share", "plan.divide-by-arrived"), f"{name} keeps no deadline"
         if not config.radio.speed_metres_per_second:

@@ -16,7 +16,7 @@ from espalier.app.resources.work import Work, traffic_of
 from espalier.app.resources.worth import Book, value_of, valued
 from espalier.sim.meters import EnergyMeter
 from espalier.strategies import Observer
-from espalier.strategies.allocation import Plan, Problem, Solver, eligible_at_full_power, get_solver
+from espalier.strategies.allocation import Plan, Problem, Solver, eligible_at_full_power
 from espalier.strategies.allocation.costs import rate_bits_per_second
 from espalier.strategies.allocation.feasibility import least_seconds
 from espalier.strategies.deadline import Deadline
@@ -386,14 +386,6 @@ def end_energy_round(energy: EnergyMeter) -> dict[str, float]:
 def rows_of(columns: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """Return equally long arrays as a row per entry."""
     return [dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)]
-
-
-def solver_for(rule: PlanRule, solver: str, resources: EdgeResources) -> Solver:
-    """Return the solver of an edge: the rule's own, or the one of this name."""
-    solve = get_solver(rule.solver or solver)
-    if rule.over_all_cells:
-        return lambda problem: resources.plan_of_all_cells(solve)
-    return solve
 
 
 def check_deadline(plan: Plans, rule: PlanRule, world: World) -> None:

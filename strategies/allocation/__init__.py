@@ -5,24 +5,29 @@ A `Problem` holds channels, limits and costs; a solver makes a `Plan` of it::
     plan = get_solver("exact")(problem)
 """
 
-from .exact import exact
+from .exact import exact, with_best_choices
 from .feasibility import report, violations
 from .operating_point import OperatingPoint, best_operating_point
 from .plan import Plan, make_plan, objective
 from .problem import Problem
 from .rules import cheapest_at_full_power, eligible_at_full_power, h_fedavg_m1, h_fedavg_m2, h_fedavg_ub, random
 from .sca import SCA
+from .selection import choose, why_not
+from .single_client import BestChoice, best_choice
 from .solvers import SOLVERS, Solver, get_solver
 
 __all__ = [
     "SCA",
     "SOLVERS",
+    "BestChoice",
     "OperatingPoint",
     "Plan",
     "Problem",
     "Solver",
+    "best_choice",
     "best_operating_point",
     "cheapest_at_full_power",
+    "choose",
     "eligible_at_full_power",
     "exact",
     "get_solver",
@@ -34,4 +39,6 @@ __all__ = [
     "random",
     "report",
     "violations",
+    "why_not",
+    "with_best_choices",
 ]

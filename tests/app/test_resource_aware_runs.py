@@ -13,7 +13,8 @@ from espalier.app.algorithms.split_edges import head_weights
 from espalier.app.command_line import main
 from espalier.app.config.sections import Train
 from espalier.app.errors import UserError
-from espalier.app.resources.planner import check_cell_size, check_deadline, falls_short, solver_for
+from espalier.app.resources.planner import check_cell_size, check_deadline, falls_short
+from espalier.app.resources.solving import solver_for
 from espalier.app.resources.work import Work, forward_flops, split_work, traffic_of, whole_model_work
 from espalier.app.resources.world import examples_of_local_rounds
 from espalier.app.tasks.build import build_task
