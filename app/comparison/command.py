@@ -1,6 +1,7 @@
 """``espalier compare``: tables and figures of runs that are over."""
 
 import csv
+import re
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from espalier.app.comparison.curves import AXES, Axis, Curve, curves
 from espalier.app.comparison.figures import draw_curves, setting
-from espalier.app.comparison.groups import Group, grouped, without_repeats
+from espalier.app.comparison.groups import Group, chosen_before, grouped, without_repeats
 from espalier.app.comparison.runs import FinishedRun, read_run, write_runs
 from espalier.app.comparison.tables import as_csv, as_latex, as_text, figure_names
 from espalier.app.config.values import path_of
@@ -70,15 +71,27 @@ def finished_runs(folders: Sequence[Path]) -> list[FinishedRun]:
             runs.append(read_run(folder))
             continue
         over = []
-        for path in sorted(folder.glob("*/config.json")):
+        for path in in_order_of_sweep(folder):
             try:
-                over.append(read_run(path.parent))
+                over.append(read_run(path))
             except UserError as error:
                 print(f"left out: {error}", file=sys.stderr)
         if not over:
             raise UserError(f"{folder}: holds no run that is over; allowed are folders of runs, or of runs' folders")
         runs += over
     return list({run.folder: run for run in runs}.values())
+
+
+def in_order_of_sweep(folder: Path) -> list[Path]:
+    """Return the folders of runs in a folder: in the order of a sweep's table, then by their names and numbers."""
+    paths = [path.parent for path in folder.glob("*/config.json")]
+    places = {path: place for place, path in enumerate(chosen_before(folder, ()))}
+
+    def key(path: Path) -> tuple[int, list[tuple[int, str]]]:
+        parts = re.findall(r"\d+|\D+", path.name)
+        return places.get(path, len(places)), [(int(part), "") if part.isdecimal() else (0, part) for part in parts]
+
+    return sorted(paths, key=key)
 
 
 def write_comparison(output: Path, groups: Sequence[Group]) -> None:

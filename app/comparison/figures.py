@@ -72,12 +72,17 @@ def draw_curves(folder: Path, curves: Sequence[Curve], axis: Axis, figure: str, 
 
 
 def _draw(ax: Axes, curve: Curve, number: int) -> None:
-    color, style = COLORS[number % len(COLORS)], STYLES[number % len(STYLES)]
+    color, marker, style = look_of(number)
     ax.fill_between(curve.x, curve.mean - curve.std, curve.mean + curve.std, color=color, alpha=0.15, lw=0)
     every = max(len(curve.x) // 8, 1)
     at = np.arange(number % every, len(curve.x), every).tolist()  # not all curves' at the same x
-    marker = MARKERS[number % len(MARKERS)]
     ax.plot(curve.x, curve.mean, color=color, ls=style, marker=marker, markevery=at, label=curve.group.label)
+
+
+def look_of(number: int) -> tuple[str, str, str]:
+    """Return colour, marker and line style of a curve; where a colour comes again it has another marker."""
+    marker = MARKERS[(number + number // len(COLORS)) % len(MARKERS)]
+    return COLORS[number % len(COLORS)], marker, STYLES[number % len(STYLES)]
 
 
 def setting(groups: Sequence[Group]) -> str:

@@ -52,10 +52,9 @@ def words(key: str, value: Any) -> str:
 
 def grouped(runs: Sequence[FinishedRun]) -> list[Group]:
     """Return runs by their settings, in the order in which they came."""
-    settings = [_setting(run) for run in runs]
-    cases = [case_of(run.folder) for run in runs]
+    settings, cases = [_setting(run) for run in runs], _cases(runs)
     keys = [key for key in settings[0] if len({repr(own.get(key)) for own in settings}) > 1]
-    if all(cases):
+    if any(cases):
         values_of_case: dict[str, dict[str, set[str]]] = {case: {key: set() for key in keys} for case in cases}
         for case, own in zip(cases, settings, strict=True):
             for key in keys:
@@ -63,7 +62,7 @@ def grouped(runs: Sequence[FinishedRun]) -> list[Group]:
         keys = [key for key in keys if any(len(values[key]) > 1 for values in values_of_case.values())]
     groups: dict[str, tuple[dict[str, Any], list[FinishedRun]]] = {}
     for run, case, own in zip(runs, cases, settings, strict=True):
-        chosen = ({CASE: case} if all(cases) else {}) | {key: own[key] for key in keys}
+        chosen = ({CASE: case} if case else {}) | {key: own[key] for key in keys}
         groups.setdefault(repr(chosen), (chosen, []))[1].append(run)
     return [Group(chosen, members) for chosen, members in groups.values()]
 
@@ -91,11 +90,17 @@ def without_repeats(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], dic
     """Return runs of which no two are of one setting and seed, and those left out, each by the one that it repeats."""
     first: dict[str, FinishedRun] = {}
     repeated: dict[Path, Path] = {}
-    for run in runs:
-        kept = first.setdefault(repr((_setting(run), case_of(run.folder), run.settings["seed"])), run)
+    for run, case in zip(runs, _cases(runs), strict=True):
+        kept = first.setdefault(repr((_setting(run), case, run.settings["seed"])), run)
         if kept is not run:
             repeated[run.folder] = kept.folder
     return list(first.values()), repeated
+
+
+def _cases(runs: Sequence[FinishedRun]) -> list[str]:
+    """Return the runs' cases; none where there is a run that is of no case, as settings alone tell them apart then."""
+    cases = [case_of(run.folder) for run in runs]
+    return cases if all(cases) else [""] * len(cases)
 
 
 def _setting(run: FinishedRun) -> dict[str, Any]:

@@ -125,7 +125,14 @@ def figures_of(summary: Mapping[str, Any]) -> dict[str, float | None]:
         figures["best_round"] = best["round"]
         figures |= {f"best_{name}": (own or {}).get(MEAN) for name, own in best["global"].items()}
         figures |= {f"best_test_{name}": value for name, value in (best["test"] or {}).items()}
+        figures |= _means("best_validation", best["validation"])
+    figures |= _means("personalised_validation", summary.get("personalised_validation") or {})
     return figures | {"failures": summary["failures"], "wall_seconds": summary["wall_seconds"]}
+
+
+def _means(what: str, spreads: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return means over clients of figures on the examples that these hold back."""
+    return {f"{what}_{name}": own.get(MEAN) for name, own in spreads.items() if isinstance(own, dict)}
 
 
 def write_runs(path: Path, runs: Sequence[tuple[Mapping[str, Any], FinishedRun]]) -> None:

@@ -9,7 +9,7 @@ from espalier.app.comparison.groups import Group
 from espalier.app.comparison.runs import OVER_CLIENTS
 
 # Figures that the CSV file has alone: those on the whole test pool, and counts.
-ASIDE = re.compile("test_.*|top-.*|rounds|failures|wall_seconds|.*_bytes")
+ASIDE = re.compile("(best_)?test_.*|top-.*|rounds|failures|wall_seconds|.*_bytes")
 POWER = re.compile(r"(?<=\d)e([-+]?)0*(\d+)")  # of ten
 LATEX = str.maketrans({c: "\\" + c for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"})
 

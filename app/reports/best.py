@@ -1,9 +1,12 @@
 """The best round of a run, by the examples that clients hold back from training."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from espalier.clients.messages.train import ACCURACY, LOSS
+
+Score = tuple[float, float]
 
 
 def ranked_by(figures: Mapping[str, Any]) -> str:
@@ -11,11 +14,11 @@ def ranked_by(figures: Mapping[str, Any]) -> str:
     return ACCURACY if ACCURACY in figures else LOSS
 
 
-def validation_score(line: Mapping[str, Any]) -> float | None:
+def validation_score(line: Mapping[str, Any]) -> Score | None:
     """Return what the rounds of a run are compared by, higher is better; None in a round that says nothing of it.
 
-    It is the mean accuracy over clients on the examples held back, or where labels are no classes minus their mean
-    loss.
+    It is the mean accuracy over clients on the examples held back, and of equal ones minus the mean loss, which few
+    examples leave equal less often. Where labels are no classes it is minus the mean loss alone.
 
     Parameters
     ----------
@@ -23,9 +26,11 @@ def validation_score(line: Mapping[str, Any]) -> float | None:
         The round's global line.
     """
     figures = line.get("validation") or {}
-    name = ranked_by(figures)
-    mean = figures.get(name, {}).get("mean")
-    return mean if mean is None or name == ACCURACY else -mean
+    mean, loss = (figures.get(name, {}).get("mean") for name in (ranked_by(figures), LOSS))
+    if mean is None:
+        return None
+    own = -math.inf if loss is None else -loss
+    return (mean, own) if ranked_by(figures) == ACCURACY else (own, own)
 
 
 def best_line(lines: Sequence[dict[str, Any]]) -> dict[str, Any] | None:

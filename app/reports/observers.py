@@ -15,7 +15,7 @@ from espalier.app.algorithms.build import unsavable_as_user_error
 from espalier.app.asynchrony import AsynchronousRun
 from espalier.app.engines.engine import Engine
 from espalier.app.reports.availability import Attendances
-from espalier.app.reports.best import validation_score
+from espalier.app.reports.best import Score, validation_score
 from espalier.app.reports.bytes import ByteMeter
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import edge_lines, global_line, validation_of
@@ -185,7 +185,7 @@ class BestRound:
 
     reference: ArrayRecord
     number: int = field(default=0, init=False)
-    score: float = field(default=-math.inf, init=False)
+    score: Score = field(default=(-math.inf, -math.inf), init=False)
     arrays: ArrayRecord | None = field(default=None, init=False)
 
     def round_over(self, report: RoundReport) -> None:
@@ -196,18 +196,25 @@ class BestRound:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best round, nothing if there is none yet."""
-        return {} if self.arrays is None else {"round": self.number, "score": self.score, "arrays": self.arrays}
+        return {} if self.arrays is None else {"round": self.number, "score": list(self.score), "arrays": self.arrays}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned; ValueError if it is not of such a run."""
         if not state:
             return
         number, score, arrays = state["round"], state["score"], state["arrays"]
-        if not (isinstance(number, int) and isinstance(score, float) and isinstance(arrays, ArrayRecord)):
+        if isinstance(score, float):  # of an edition in which the first of equal ones was the best
+            score = [score, math.inf]
+        if not (
+            isinstance(number, int)
+            and isinstance(score, list)
+            and [type(part) for part in score] == [float] * 2
+            and isinstance(arrays, ArrayRecord)
+        ):
             raise ValueError("best: it is no round with its score and model")
         if fault := array_fault(arrays, self.reference):
             raise ValueError(f"best: {fault}")
-        self.number, self.score, self.arrays = number, score, arrays
+        self.number, self.score, self.arrays = number, (score[0], score[1]), arrays
 
 
 @dataclass(frozen=True)

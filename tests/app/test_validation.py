@@ -5,12 +5,15 @@ import json
 import numpy as np
 import pytest
 import torch
+from flwr.app import Array, ArrayRecord
 
 from espalier.app.checkpoint import load_state, save_state
 from espalier.app.command_line import main
 from espalier.app.config.parse import parse_config
 from espalier.app.errors import UserError
+from espalier.app.reports.best import best_line
 from espalier.app.reports.final import report_again
+from espalier.app.reports.observers import BestRound
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.node import Node
 from espalier.clients.evaluation import figures_on
@@ -81,6 +84,27 @@ def test_heads_of_clients_are_judged_on_what_is_held_back_too(tmp_path, through_
     own = [client["validation-accuracy"] for client in line["clients"].values()]
     assert line["validation"]["accuracy"]["mean"] == pytest.approx(np.mean(own), abs=1e-12)
     assert summary(folder)["personalised_validation"] == line["validation"]
+
+
+def test_of_rounds_with_equal_accuracies_the_one_with_the_lowest_loss_is_best():
+    def line(number, accuracy, loss):
+        figures = {"accuracy": {"mean": accuracy}, "loss": {"mean": loss}}
+        return {"round": number, "scope": "global", "validation": figures}
+
+    rounds = [line(1, 0.9, 0.7), line(2, 0.95, 0.6), line(3, 0.95, 0.5), line(4, 0.95, 0.5), line(5, 0.9, 0.1)]
+    assert best_line(rounds)["round"] == 3
+    without_classes = [{**one, "validation": {"loss": one["validation"]["loss"]}} for one in rounds]
+    assert best_line(without_classes)["round"] == 5
+
+
+def test_a_best_round_of_an_earlier_edition_gives_way_to_none_that_is_only_equal():
+    arrays = ArrayRecord({"w": Array(np.zeros(2, np.float32))})
+    best = BestRound(arrays)
+    best.load_state_dict({"round": 2, "score": 0.95, "arrays": arrays})
+    assert (best.number, best.score) == (2, (0.95, np.inf))
+    again = BestRound(arrays)
+    again.load_state_dict(best.state_dict())
+    assert again.score == best.score
 
 
 def test_a_resumed_run_has_the_same_best_model(whole, tmp_path):

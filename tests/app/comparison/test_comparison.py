@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from espalier.app.command_line import main
-from espalier.app.comparison.command import finished_runs
+from espalier.app.comparison.command import finished_runs, in_order_of_sweep
 from espalier.app.comparison.curves import AXES, curves, points_of, together
-from espalier.app.comparison.figures import setting
+from espalier.app.comparison.figures import look_of, setting
 from espalier.app.comparison.groups import grouped, without_repeats
-from espalier.app.comparison.runs import is_over
-from espalier.app.comparison.tables import _latex, as_latex, as_text, number
+from espalier.app.comparison.runs import is_over, read_run
+from espalier.app.comparison.tables import _latex, as_latex, as_text, cells, number
 from espalier.app.reports.owner import disown, own
 from tests.app.runs import lines, run_app, summary
 
@@ -86,6 +86,44 @@ def test_a_run_that_was_made_twice_counts_once(folder, tmp_path):
     kept, repeated = without_repeats(finished_runs([folder, copy]))
     assert repeated == {copy: folder / "0.1-0"}
     assert [len(group.runs) for group in grouped(kept)] == [2, 2]
+
+
+def test_a_run_that_a_case_and_another_have_made_counts_once(folder, tmp_path):
+    cases = tmp_path / "cases"
+    for name in ("0.1-0", "0.5-0"):
+        shutil.copytree(folder / name, cases / name)
+    table = "case,seed,folder\n" + "".join(f"{name},0,{cases / name}\n" for name in ("0.1-0", "0.5-0"))
+    (cases / "runs.csv").write_text(table)
+    assert [group.chosen for group in grouped(finished_runs([cases]))] == [{"case": "0.1-0"}, {"case": "0.5-0"}]
+    kept, repeated = without_repeats(finished_runs([cases, folder]))
+    assert repeated == {folder / name: cases / name for name in ("0.1-0", "0.5-0")}
+    assert [(group.chosen, len(group.runs)) for group in grouped(kept)] == [({"alpha": 0.1}, 2), ({"alpha": 0.5}, 2)]
+
+
+def test_runs_come_in_the_order_of_their_sweep_or_of_the_numbers_in_their_names(folder, tmp_path):
+    names = ["n-16", "n-2", "n-4"]
+    for name in names:
+        shutil.copytree(folder / "0.1-0", tmp_path / name)
+    assert [path.name for path in in_order_of_sweep(tmp_path)] == ["n-2", "n-4", "n-16"]
+    (tmp_path / "runs.csv").write_text("seed,folder\n" + "".join(f"0,{tmp_path / name}\n" for name in names[:2]))
+    assert [path.name for path in in_order_of_sweep(tmp_path)] == names
+
+
+def test_tables_have_what_was_reached_on_examples_held_back(tmp_path):
+    split = SHORT | {"algorithm": "hsfl", "validation_share": 0.2, "global_rounds": 1}
+    folder = run_app(tmp_path / "run", **split)
+    figures = read_run(folder).figures
+    best = summary(folder)["best"]["validation"]
+    assert figures["best_validation_accuracy"] == best["accuracy"]["mean"]
+    held_back = summary(folder)["personalised_validation"]
+    assert figures["personalised_validation_loss"] == held_back["loss"]["mean"]
+    header, _ = cells(grouped([read_run(folder)]))
+    assert {"best_validation_accuracy", "personalised_validation_accuracy"} <= set(header)
+    assert "best_test_accuracy" not in header
+
+
+def test_no_two_of_thirteen_curves_share_colour_and_marker():
+    assert len({look_of(number)[:2] for number in range(13)}) == 13
 
 
 def test_curves_begin_with_the_model_before_training(folder):

@@ -26,8 +26,9 @@ def finish(path, run):
     """Write what tells that a run is over."""
     path.mkdir(exist_ok=True)
     (path / "config.json").write_text(json.dumps(dict(run.settings)))
-    (path / "metrics.jsonl").write_text('{"round": 1, "scope": "global", "trained": 1}\n')
-    figures = {"global": {}, "test": {"accuracy": 0.5}, "bytes": {}, "failures": 0, "wall_seconds": 1.0}
+    counted = {"bytes": {}, "failures": 0, "wall_seconds": 1.0}
+    (path / "metrics.jsonl").write_text(json.dumps({"round": 1, "scope": "global", "trained": 1, **counted}) + "\n")
+    figures = {"global": {}, "test": {"accuracy": 0.5}, **counted}
     (path / "summary.json").write_text(json.dumps({"rounds": run.settings["global-rounds"], **figures}))
     torch.save({}, path / "model.pt")
 
