@@ -144,7 +144,11 @@ def result_table(summary: Mapping[str, Any]) -> str:
             console.print(f"{direction}: {parts or 'nothing'}")
         for line in (*_best_lines(summary), *_resource_lines(summary)):
             console.print(line)
-        console.print(f"left out: {summary['failures']} replies; wall time {summary['wall_seconds']:.1f} s")
+        others = summary["failures"] - summary["replies_left_out"]
+        left_out = f"left out: {summary['replies_left_out']} replies" + f"; failures without one: {others}" * (
+            others > 0
+        )
+        console.print(f"{left_out}; wall time {summary['wall_seconds']:.1f} s")
     return capture.get().rstrip("\n")
 
 

@@ -125,8 +125,9 @@ def global_line(
 
 def failures_of(line: Line) -> Sequence[Line]:
     """Return what failed, by client, as far as this line names it."""
-    named: Sequence[Line] = line["failures"] if line["scope"] == "edge" else line.get("evaluation_failures", ())
-    return named
+    if line["scope"] == "edge":
+        return list(line["failures"])
+    return list(line.get("evaluation_failures", ()))
 
 
 def validation_of(evaluations: Iterable[Evaluation | Personalised], test: Mapping[str, float] | None = None) -> Line:
@@ -231,6 +232,8 @@ def summarise(lines: Sequence[Line]) -> Line:
         "bytes": totals,
         "bytes_by_kind": by_kind,
         "failures": sum(line["failures"] for line in rounds),
+        # An edge round in which nobody could be asked has no reply that could be left out.
+        "replies_left_out": sum(one["client"] is not None for line in lines for one in failures_of(line)),
         "wall_seconds": rounds[-1]["wall_seconds"] if rounds else 0.0,
         **resource_summary(lines),
         **asynchronous_summary(rounds),

@@ -13,6 +13,7 @@ from espalier.app.algorithms.split_edges import head_weights
 from espalier.app.command_line import main
 from espalier.app.config.sections import Train
 from espalier.app.errors import UserError
+from espalier.app.reports.final import result_table
 from espalier.app.resources.planner import check_cell_size, check_deadline, falls_short
 from espalier.app.resources.solving import solver_for
 from espalier.app.resources.work import Work, forward_flops, split_work, traffic_of, whole_model_work
@@ -500,6 +501,8 @@ def test_a_run_in_which_nobody_can_train_is_a_result(tmp_path):
     folder = run_app(tmp_path / "run", algorithm="h-fedavg-m1", **settings)
     assert summary(folder)["energy_joules"]["total"] == 0
     assert summary(folder)["edge_rounds_without_anybody"] == 4
+    assert (summary(folder)["failures"], summary(folder)["replies_left_out"]) == (4, 0)
+    assert "left out: 0 replies; failures without one: 4; wall time" in result_table(summary(folder))
 
 
 def test_a_cell_with_too_few_clients_is_reported(tmp_path, caplog):
