@@ -1,6 +1,7 @@
 """A user's own task, as the rest of the app asks for it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
@@ -17,7 +18,7 @@ from espalier.app.tasks.held_back import kept_and_held
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.own import OwnTask
 from espalier.app.tasks.task import Task
-from espalier.app.tasks.trial import MisfitError, try_out
+from espalier.app.tasks.trial import MisfitError, named, try_out
 from espalier.clients.messages.generators import seeded_torch
 from espalier.clients.messages.train import ACCURACY
 from espalier.clients.nested import concatenate, map_tensors, take, tensors_of
@@ -90,7 +91,8 @@ class AdaptedTask(Task):
     @cached_property
     def pool(self) -> Examples:
         """The server's test pool."""
-        given = self.own.test_data()
+        with self._does("test_data()"):
+            given = self.own.test_data()
         if given is not None:
             return self._checked(given, "test_data()")
         tests = [self.client_examples(client)[1] for client in range(self.num_clients)]
@@ -123,7 +125,9 @@ class AdaptedTask(Task):
 
     def data_fingerprint(self) -> str:
         """Return the task's own fingerprint, or a hash of the server's test pool."""
-        if given := self.own.fingerprint():
+        with self._does("fingerprint()"):
+            given = self.own.fingerprint()
+        if given:
             return str(given)
         digest = sha256()
         for tensor in (*tensors_of(self.pool.inputs), self.pool.labels):
@@ -133,7 +137,7 @@ class AdaptedTask(Task):
 
     def new_model(self) -> nn.Module:
         """Return the model with the initial weights that the seed gives."""
-        with seeded_torch(self.seed, torch.device("cpu")):
+        with seeded_torch(self.seed, torch.device("cpu")), self._does("model()"):
             model = self.own.model()
         if not isinstance(model, nn.Module):
             raise self.refused(f"one whose model() returns an nn.Module, not a {type(model).__name__}")
@@ -141,7 +145,9 @@ class AdaptedTask(Task):
 
     def example_input(self) -> Any:
         """Return the first example of the server's test pool, as the model takes it."""
-        return self.own.prepare(take(self.pool.inputs, slice(1), torch.device("cpu")))
+        example = take(self.pool.inputs, slice(1), torch.device("cpu"))
+        with self._does("prepare(inputs)"):
+            return self.own.prepare(example)
 
     def test_examples(self) -> Examples:
         """Return the server's test pool."""
@@ -156,7 +162,8 @@ class AdaptedTask(Task):
         if self._loaded:
             return self._loaded[client]
         what = f"client_data({client}, {self.num_clients}, {self.seed})"
-        given = self.own.client_data(client, self.num_clients, self.seed)
+        with self._does(what):
+            given = self.own.client_data(client, self.num_clients, self.seed)
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise self.refused(f"one whose {what} returns two Examples, to train on and to test on")
         train, test = given
@@ -213,8 +220,9 @@ class AdaptedTask(Task):
         if not isinstance(model, nn.Sequential) or names[-1:] != ["head"]:
             allowed = "one whose model is an nn.Sequential of named blocks, the last one called head,"
             raise self.refused(f"{allowed} for algorithm = {self.splits_for!r}")
+        example = self.example_input()
         try:
-            cut_shapes(model, self.example_input())
+            cut_shapes(model, example)
         except Exception as error:  # the model is foreign code
             allowed = f"one whose blocks each take what the one before gives, a tensor ({error_line(error)}),"
             raise self.refused(f"{allowed} for algorithm = {self.splits_for!r}") from None
@@ -232,6 +240,15 @@ class AdaptedTask(Task):
         if missing := sorted(kind.__abstractmethods__):
             raise self.refused(f"one that has {' and '.join(f'{name}()' for name in missing)}")
         return self.spec.call(kind)
+
+    @contextmanager
+    def _does(self, call: str) -> Iterator[None]:
+        """Make one line of whatever goes wrong in a method of the user's, with the line of the file."""
+        try:
+            with named(f"one whose {call} does not fail", self.own):
+                yield
+        except MisfitError as error:
+            raise self.refused(str(error)) from None
 
     def _has_own(self, method: str) -> bool:
         return getattr(type(self.own), method) is not getattr(OwnTask, method)

@@ -118,6 +118,37 @@ class Misfit(Points):
         return figures.get(self.wrong, {self.wrong: 1.0} if self.wrong in TAKEN else {})
 
 
+class Fails(Points):
+    """Fails in one of its methods."""
+
+    def __init__(self, method):
+        super().__init__()
+        self.method = method
+
+    def _at(self, method):
+        if self.method == method:
+            raise KeyError("age")
+
+    def model(self):
+        self._at("model")
+        return super().model()
+
+    def client_data(self, client, num_clients, seed):
+        self._at("client_data")
+        return super().client_data(client, num_clients, seed)
+
+    def test_data(self):
+        self._at("test_data")
+
+    def fingerprint(self):
+        self._at("fingerprint")
+        return ""
+
+    def prepare(self, inputs):
+        self._at("prepare")
+        return inputs
+
+
 TAKEN = ("loss", "num-examples", "train_loss", "round", "clients", "validation-accuracy", "top-1")
 
 

@@ -99,6 +99,27 @@ def test_what_does_not_fit_shows_in_a_trial_before_training(tmp_path, capsys, al
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("algorithm", ["h-fedavg", "phsfl"])
+@pytest.mark.parametrize(
+    ("method", "call"),
+    [
+        ("model", "model()"),
+        ("client_data", "client_data(0, 8, 0)"),
+        ("test_data", "test_data()"),
+        ("fingerprint", "fingerprint()"),
+        ("prepare", "prepare(inputs)"),
+    ],
+)
+def test_a_method_that_fails_is_named_with_the_line_of_its_file(tmp_path, capsys, algorithm, method, call):
+    text = own(f"Fails(method={method!r})")
+    assert main([f"algorithm={algorithm}", f"task={text}", f"output-dir={tmp_path / 'run'}"]) == 2
+    error = capsys.readouterr().err
+    allowed = f"one whose {call} does not fail (KeyError: 'age', own_tasks.py:"
+    assert error.splitlines()[-1].startswith(f"error: task = {text!r}: allowed is {allowed}")
+    assert "Traceback" not in error
+    assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
 def test_a_figure_that_can_not_be_had_of_a_few_examples_is_tried_on_all(tmp_path):
     folder = run_app(tmp_path / "run", task=own("Rare"), **SMALL | {"num_clients": 40, "num_edges": 2})
     assert summary(folder)["test"]["balance"] == 1.0
