@@ -247,8 +247,9 @@ def not_waiting(
     def make(name: str, size: int) -> Strategy | EdgeRounds:
         strategy = make_edge(name, size)
         if not isinstance(strategy, Strategy):
-            kind = f"{type(strategy).__name__}, which runs its rounds by itself"
-            raise UserError(f"async.mode: the algorithm makes {kind}; allowed is a strategy of Flower's to go on early")
+            kind = type(strategy).__name__
+            why = f"an algorithm whose edges are of {kind}, which runs its rounds by itself"
+            raise UserError(f"async.mode: allowed is 'off' for {why}")
         nodes, tier = nodes_and_tier(name)
         return AsynchronousEdge(strategy, nodes, tier, pace)
 

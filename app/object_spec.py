@@ -76,7 +76,7 @@ def error_line(error: Exception) -> str:
     Of a `UserError` it is the text, which is for its reader already.
     """
     if isinstance(error, UserError):
-        return str(error)
+        return " ".join(str(error).split())
     try:
         return " ".join(f"{type(error).__name__}: {error}".split())
     except Exception:  # of a class of the user's

@@ -56,9 +56,10 @@ def run_app(app: str, options: Sequence[str], environment: Mapping[str, str], su
         except KeyboardInterrupt:
             process.terminate()
             status, why = 130, "interrupted"
-    if run_id:
-        print(f"{why}; stopping the run", file=sys.stderr)
-        stop_run(run_id, environment, name)
+        if run_id:
+            print(f"{why}; stopping the run", file=sys.stderr)
+            stop_run(run_id, environment, name)
+        process.kill()  # it has had the time that stopping took
     return status
 
 

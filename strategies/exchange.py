@@ -85,9 +85,10 @@ class Until:
     Parameters
     ----------
     is_over : Callable[[], bool]
-        Asked after every look at the grid: what is in by then is in time.
+        Asked after every look at the grid, and when it is yielded.
     seconds_left : Callable[[], float] (default: infinity)
-        How long it is until the condition holds at the latest. The grid is looked at then.
+        How long it is until the condition holds at the latest. The grid is looked at then, before it is asked: what is
+        in by then is in time.
     """
 
     is_over: Callable[[], bool]
@@ -203,6 +204,7 @@ class Conversations:
         self._running: dict[_Exchange, tuple[str, Callable[[list[Message]], None]]] = {}
         self._waiting: list[tuple[Until, Callable[[None], None]]] = []
         self._ready: deque[Callable[[], None]] = deque()  # to go on with conversations that wait for no message
+        self._worked = False  # since the last look at the grid
 
     def run(self, conversations: Mapping[str, Exchanges[Any]]) -> dict[str, Any]:
         """Run conversations until they are over.
@@ -281,6 +283,7 @@ class Conversations:
 
     def _pull(self) -> int:
         """Take the replies that are in; return how many there are."""
+        self._worked = False
         waiting = {message_id: exchange for exchange in self._running for message_id in exchange.waiting}
         replies = list(self._grid.pull_messages(sorted(waiting))) if waiting else []
         for reply in replies:
@@ -296,6 +299,11 @@ class Conversations:
             went_on = went_on or bool(self._ready)
             while self._ready:
                 self._ready.popleft()()
+                self._worked = True
+            if self._worked and any(until.seconds_left() <= 0 for until, _ in self._waiting):
+                # The time may have run out while others were at work: what came meanwhile is in time too.
+                self._pull()
+                self._go_on()
             waiting, self._waiting = self._waiting, []
             for until, go_on in waiting:
                 if until.is_over():
@@ -309,6 +317,7 @@ class Conversations:
         """Go on with the conversations whose replies are in, or too late; return whether there was one."""
         over = [exchange for exchange in self._running if exchange.is_over()]
         for exchange in over:
+            self._worked = True
             path, go_on = self._running.pop(exchange)
             answers = exchange.replies()
             self._report(path, "uplink", answers)

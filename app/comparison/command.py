@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 
-from espalier.app.comparison.curves import AXES, Axis, Curve, curves
+from espalier.app.comparison.curves import AXES, Axis, Curve, check_curves, curves
 from espalier.app.comparison.figures import draw_curves, setting
 from espalier.app.comparison.groups import Group, chosen_before, grouped, without_repeats
 from espalier.app.comparison.runs import FinishedRun, read_run, write_runs
@@ -68,18 +68,25 @@ def finished_runs(folders: Sequence[Path]) -> list[FinishedRun]:
     runs = []
     for folder in folders:
         if (folder / "config.json").exists():
-            runs.append(read_run(folder))
+            runs.append(checked_run(folder))
             continue
         over = []
         for path in in_order_of_sweep(folder):
             try:
-                over.append(read_run(path))
+                over.append(checked_run(path))
             except UserError as error:
                 print(f"left out: {error}", file=sys.stderr)
         if not over:
             raise UserError(f"{folder}: holds no run that is over; allowed are folders of runs, or of runs' folders")
         runs += over
     return list({run.folder: run for run in runs}.values())
+
+
+def checked_run(folder: Path) -> FinishedRun:
+    """Return a run that is over, of whose files tables and curves can be made; else UserError."""
+    run = read_run(folder)
+    check_curves(run)
+    return run
 
 
 def in_order_of_sweep(folder: Path) -> list[Path]:

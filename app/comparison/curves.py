@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from espalier.app.comparison.groups import Group
+from espalier.app.comparison.runs import OVER_CLIENTS, FinishedRun
 from espalier.app.reports.bytes import EVALUATION
-from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.folder import ResultsFolder, damaged
 from espalier.app.reports.initial import initial_figures_of
 
 Line = dict[str, Any]
@@ -93,6 +94,17 @@ def curves(groups: Sequence[Group], axis: Axis, figure: str) -> list[Curve]:
         if all(len(x) > 1 and x[-1] > x[0] for x, _ in points):
             found.append(Curve(group, *together(points)))
     return found
+
+
+def check_curves(run: FinishedRun) -> None:
+    """Raise UserError where a run's lines hold something else than its curves are made of."""
+    names = {name.removesuffix(OVER_CLIENTS) for name in run.figures if name.endswith(OVER_CLIENTS)}
+    try:
+        for axis in AXES:
+            for figure in names:
+                points_of(run.folder, axis, figure)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise damaged(run.folder / "metrics.jsonl") from None
 
 
 def points_of(folder: Path, axis: Axis, figure: str) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,8 @@ from espalier.app.comparison.runs import OVER_CLIENTS
 
 # Figures that the CSV file has alone: those on the whole test pool, and counts.
 ASIDE = re.compile("(best_)?test_.*|top-.*|rounds|failures|wall_seconds|.*_bytes")
-POWER = re.compile(r"(?<=\d)e([-+]?)0*(\d+)")  # of ten
+POWER, TIMES_TEN = re.compile(r"(?<=\d)e([-+]?)0*(\d+)"), r" \\cdot 10^{\1\2}"
+NUMBER = re.compile(r"-?[\d.]+e[-+]?\d+")
 LATEX = str.maketrans({c: "\\" + c for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"})
 
 
@@ -91,12 +92,11 @@ def number(value: float, beside: float | None = None) -> str:
     value : float
         The figure.
     beside : float, optional (default: itself)
-        The mean that it stands beside, whose size counts.
+        The mean that it stands beside: a small deviation of a mean that is not small has four decimals.
     """
-    size = abs(value if beside is None else beside)
-    if 0 < size < 0.001:
+    if 0 < abs(value if beside is None else beside) < 0.001:
         return f"{value:.4g}"
-    return f"{value:.4f}" if size < 1000 else f"{value:,.0f}"
+    return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def _spread(mean: float, std: float, count: int) -> str:
@@ -111,5 +111,5 @@ def _aligned(row: Iterable[str], widths: Sequence[int], left: int) -> str:
 def _latex(cell: str) -> str:
     mean, sign, std = cell.rpartition("+- ")
     if not sign:
-        return cell.translate(LATEX)
+        return f"${POWER.sub(TIMES_TEN, cell)}$" if NUMBER.fullmatch(cell) else cell.translate(LATEX)
     return POWER.sub(r" \\cdot 10^{\1\2}", f"${mean}\\pm {std}$".replace(",", "{,}"))

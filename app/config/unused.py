@@ -142,7 +142,7 @@ def _plan_without_use(
         yield ("plan.value", "plan.value-weight"), f"plan.solver = {config.plan.solver.text!r}"
     if not rule.has_limits:
         yield ("plan.margin", "plan.late-share", "plan.divide-by-arrived"), f"{name} keeps no deadline"
-        if not config.radio.speed_metres_per_second:
+        if not config.clients_walk:
             yield ("plan.deadline-seconds",), f"{name} keeps no deadline, and nobody walks"
     elif not config.algorithm.adds_gradients:
         yield ("plan.divide-by-arrived",), f"edges of {name} add up no gradients"

@@ -224,17 +224,22 @@ class WirelessWorld(World):
         return state | counts if self._plan.late_share else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
+        """Take back what `state_dict` returned; ValueError if it is of other clients."""
+        cells = state.get("cells", self._cells_at_first.tolist())
+        if not self._can_be_first(cells):
+            raise ValueError("cells: they are not those of this run's clients")
         super().load_state_dict(state)
         self.clock.load_state_dict(state["clock"])
         self._results, self._late_results = state.get("results", 0), state.get("late_results", 0)
         # Nodes may be at other edges when a run goes on; they keep their devices and places.
-        first = np.array(state.get("cells", self._cells_at_first), dtype=int)
-        if not np.array_equal(first, self._cells_at_first):
-            num_cells = max(len(self.edges), 1 + self._cells_at_first.max())
-            if first.shape != self._cell.shape or not np.isin(first, np.arange(num_cells)).all():
-                raise ValueError("cells: they are not those of this run's clients")
-            self._draw(first)
+        if cells != self._cells_at_first.tolist():
+            self._draw(np.array(cells))
+
+    def _can_be_first(self, cells: Any) -> bool:
+        """Return whether clients can have begun in these cells: a whole number for each, and no cell without any."""
+        if not (isinstance(cells, list) and len(cells) == len(self._cell) and {type(c) for c in cells} == {int}):
+            return False
+        return set(cells) == set(range(max(len(self.edges), int(self._cells_at_first.max()) + 1)))
 
 
 def first_results(

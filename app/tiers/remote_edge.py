@@ -127,6 +127,7 @@ class RemoteEdge:
             request = {"round": server_round // self.edge_rounds, "arrays": arrays, "config": config}
             return (yield from self._ask(EVALUATE_EDGE, request, read))
         except EdgeError as error:
+            self._raise_if_own(error)
             return Evaluation(failures=[Failure(EVERYBODY, str(error))])
 
     def personalise(self, arrays: ArrayRecord, fine_tuning: FineTuning, grid: MemberGrid) -> Exchanges[Personalised]:
@@ -139,6 +140,7 @@ class RemoteEdge:
         try:
             return (yield from self._ask(TRAIN_EDGE_HEADS, request, read))
         except EdgeError as error:
+            self._raise_if_own(error)
             return Personalised({}, {}, [Failure(EVERYBODY, str(error))])
 
     def state_dict(self) -> dict[str, Any]:
@@ -162,10 +164,17 @@ class RemoteEdge:
             planned = range(first, first + self.edge_rounds * self._is_planned)
             return (yield from self._ask(TRAIN_EDGE, request, read, planned))
         except EdgeError as error:
-            if isinstance(error, EdgeFailed) and self._state.is_untried:
-                raise
+            self._raise_if_own(error)
             # Said once; the other edge rounds did not take place either.
             return [Update(failures=[Failure(EVERYBODY, str(error))]), *[Update()] * (self.edge_rounds - 1)]
+
+    def _raise_if_own(self, error: EdgeError) -> None:
+        """Raise what ends the run where its own code failed: EdgeFailed where a state from a file may be to blame."""
+        if not (self._is_own and isinstance(error, EdgeFailed)):
+            return
+        if self._state.is_untried:
+            raise error
+        raise UserError(f"edge {self.name!r} failed: {error}") from None
 
     def _ask(
         self, message_type: str, request: Wire, read: Callable[[Wire], Result], planned: range = range(0)
@@ -176,8 +185,6 @@ class RemoteEdge:
         ------
         EdgeError
             If there is no answer, or none that can be used.
-        UserError
-            If an edge of this run failed, and that can't be for the state that it got from a file.
         """
         data, asked_after = to_bytes({**request, "state": self._state.to_request()}), self._num_taken
         try:
@@ -187,10 +194,8 @@ class RemoteEdge:
             # A part that came in since then has moved the state on; an evaluation has only what it was sent.
             has_moved_on = message_type != TRAIN_EDGE and self._num_taken > asked_after
             result, counted = self._read(reply, read, planned, keeps_state=has_moved_on)
-        except EdgeError as error:
+        except EdgeError:
             self._is_there = False
-            if self._is_own and isinstance(error, EdgeFailed) and not self._state.is_untried:
-                raise UserError(f"edge {self.name!r} failed: {error}") from None
             raise
         if not self._is_there:
             logger.info("edge %r is back", self.name)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import ceil, fsum, log2, sqrt
 
-ROUNDING = 1e-9
+ROUNDING = 1e-6
 
 
 def phi_local(*, n_batches: int, N: int, Z_c: int, D_u: int, w: int = 32) -> int:
@@ -106,7 +106,7 @@ def phsfl_bound(
     """
     for name, weights in (("alpha_b", alpha_b), *(("alpha_u of an edge server", users) for users in alpha_u)):
         if not (min(weights, default=0.0) >= 0 and abs(fsum(weights) - 1) <= ROUNDING):
-            given = f"{name} from {min(weights, default=0.0):g}, with the sum {fsum(weights):g}"
+            given = f"{name} from {min(weights, default=0.0):g}, with the sum {fsum(weights):.9g}"
             raise ValueError(f"{given}: the theorem holds for weights of 0 or more that sum to 1")
     limit = phsfl_learning_rate_limit(beta=beta, kappa_0=kappa_0, kappa_1=kappa_1)
     if not 0 < eta < limit:

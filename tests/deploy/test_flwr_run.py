@@ -1,12 +1,16 @@
 """What `deploy/flwr_run.py` says and returns, with a `flwr` of the test's own in its place."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
 
+import flwr_run
 import pytest
 from flwr_run import began_of, descendants, run_app, stop
+
+from .faults import ROOT
 
 STARTED = "echo 'Successfully started run 7'"
 ENDS = {
@@ -37,7 +41,24 @@ def test_how_a_run_ends_is_said_and_returned(tmp_path, monkeypatch, capfd, runs,
     assert (tmp_path / "stopped").exists() == ("stopping" in says)
 
 
-def test_all_that_a_process_has_started_ends_with_it_and_nothing_else():
+def test_ctrl_c_stops_the_run_before_flwr_has_ended(tmp_path):
+    flwr = tmp_path / "flwr"
+    run = "trap '' TERM; echo 'Successfully started run 7'; sleep 30"
+    flwr.write_text(f'#!/bin/sh\ncase "$1" in run) {run};; stop) touch {tmp_path}/stopped;; esac\n')
+    flwr.chmod(0o755)
+    script = "import os, sys; from flwr_run import run_app; sys.exit(run_app('.', [], os.environ))"
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "deploy")}
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout.readline() == "Successfully started run 7\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stderr.read() == "interrupted; stopping the run\n"
+    assert (tmp_path / "stopped").exists()
+
+
+def test_all_that_a_process_has_started_ends_with_it():
     script = "import subprocess, sys; subprocess.Popen(['sleep', '60'], start_new_session=True).wait()"
     process = subprocess.Popen([sys.executable, "-c", script])
     while not (children := descendants(process.pid)):
@@ -48,3 +69,14 @@ def test_all_that_a_process_has_started_ends_with_it_and_nothing_else():
     while any(began_of(pid) for pid in children) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert [began_of(pid) for pid in children] == [""] * len(children)
+
+
+def test_a_process_that_has_the_number_of_one_that_is_gone_goes_on(monkeypatch):
+    process, other = (subprocess.Popen(["sleep", "60"]) for _ in range(2))
+    times = iter(["when it was listed", "when it is to be ended"])
+    monkeypatch.setattr(flwr_run, "descendants", lambda pid: [other.pid])
+    monkeypatch.setattr(flwr_run, "began_of", lambda pid: next(times))
+    stop(process)
+    assert other.poll() is None
+    other.kill()
+    other.wait()

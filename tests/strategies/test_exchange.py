@@ -83,6 +83,28 @@ def test_what_is_in_until_a_time_is_in_time_and_what_comes_after_it_is_not(monke
     assert grid.now == ends
 
 
+def test_what_comes_while_others_are_at_work_is_in_time(monkeypatch):
+    grid = Slow(echo, [1.5, 0.5])
+    late, early = grid.get_node_ids()
+    monkeypatch.setattr(time, "sleep", grid.sleep)
+    here = []
+
+    def one():
+        yield [Message(RecordDict(), late, "query.profile")]
+        here.append(grid.now)
+
+    def waits():
+        yield Beside([one()])
+        yield Until(lambda: grid.now >= 2.0, lambda: 2.0 - grid.now)
+        return list(here)
+
+    def works():
+        yield [Message(RecordDict(), early, "query.profile")]
+        grid.now += 3.0
+
+    assert converse(grid, {"waits": waits(), "works": works()})["waits"] == [grid.now] > [3.0]
+
+
 def asking(nodes, kind="query.profile"):
     """Ask nodes one after the other; return what the replies say."""
     replies = []

@@ -175,6 +175,10 @@ def test_folders_without_a_run_that_is_over_get_one_line(folder, tmp_path, capsy
     assert capsys.readouterr().err == "error: --output = '': allowed is a folder\n"
 
 
+LINE = {"round": 1, "scope": "global", "bytes": {}, "failures": 0, "wall_seconds": 1.0, "trained": True}
+LINE |= {"simulated_seconds": 1.0, "energy_joules": {"so_far": 1.0}, "accuracy": {"mean": 0.5}, "loss": {"mean": 0.5}}
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -186,13 +190,17 @@ def test_folders_without_a_run_that_is_over_get_one_line(folder, tmp_path, capsy
         ("made-by.json", '{"version": "1"}'),
         ("made-by.json", '[{"version": "1", "commit": 2, "machine": "a"}]'),
         ("round-0.json", '{"accuracy": 3}'),
+        ("metrics.jsonl", LINE | {"accuracy": 0.5}),
+        ("metrics.jsonl", LINE | {"accuracy": {"mean": "x"}}),
+        ("metrics.jsonl", LINE | {"energy_joules": 3}),
+        ("metrics.jsonl", LINE | {"bytes": 3}),
         ("round-0.json", '{"accuracy": {"mean": "x"}}'),
     ],
 )
 def test_a_damaged_run_is_named_and_the_others_are_compared(folder, tmp_path, capsys, name, content):
     runs = shutil.copytree(folder, tmp_path / "runs")
     damaged = runs / "0.5-1" / name
-    damaged.write_text(content)
+    damaged.write_text(content if isinstance(content, str) else json.dumps(content) + "\n")
     assert [run.folder.name for run in finished_runs([runs])] == ["0.1-0", "0.1-1", "0.5-0"]
     said = capsys.readouterr().err
     assert said == f"left out: {damaged}: is damaged; allowed is the file that the run wrote\n"
@@ -207,6 +215,8 @@ def test_a_path_of_nobodys_home_gets_one_line(folder, capsys):
 def test_small_figures_have_four_digits_too():
     assert [number(v) for v in (0.0, 0.5, 5.3541e-06, 1234.5)] == ["0.0000", "0.5000", "5.354e-06", "1,234"]
     assert (number(0.00042, 0.5), number(2e-7, 5e-6)) == ("0.0004", "2e-07")
+    assert (number(0.4, 1500.0), number(12.5, 1e6), number(2500.0, 1e6)) == ("0.4000", "12.5000", "2,500")
+    assert _latex("5.354e-06") == r"$5.354 \cdot 10^{-6}$"
     assert _latex("5.354e-06 +- 2e-07") == r"$5.354 \cdot 10^{-6} \pm 2 \cdot 10^{-7}$"
 
 

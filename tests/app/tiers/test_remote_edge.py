@@ -9,8 +9,9 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from espalier.app.checkpoint import from_bytes, to_bytes
+from espalier.app.errors import UserError
 from espalier.app.reports.bytes import Link
-from espalier.app.tiers.remote_edge import RemoteEdge
+from espalier.app.tiers.remote_edge import EdgeFailed, RemoteEdge
 from espalier.app.tiers.states import AtCloud
 from espalier.app.tiers.wire import (
     Counted,
@@ -303,6 +304,24 @@ def test_an_evaluation_that_was_asked_for_while_the_edge_trained_does_not_undo_w
     with pytest.raises(StopIteration):
         evaluation.send([Message(RecordDict({PAYLOAD: to_payload(to_bytes(wire))}), reply_to=asked)])
     assert remote.state_dict() == {"edge": {"round": 3}}
+
+
+@pytest.mark.parametrize("is_untried", [True, False])
+def test_what_fails_at_an_edge_of_the_run_itself_ends_it(is_untried):
+    state = AtCloud({})
+    state.is_untried = is_untried
+    edge = RemoteEdge("west", 99, PROFILES, 3, state, wait_seconds=0, reply_seconds=0, is_own=True)
+    kind = EdgeFailed if is_untried else UserError  # the state is from a file, which may be to blame
+    grid, arrays = members(), model(1.0, 1.0)
+    for conversation in (
+        edge.train_round(1, arrays, CONFIG, grid),
+        edge.evaluate_round(3, arrays, CONFIG, grid),
+        edge.personalise(arrays, FineTuning(3, 0.5), grid),
+    ):
+        (message,) = next(conversation)
+        content = RecordDict({PAYLOAD: to_payload(to_bytes({"error": "KeyError: 'x'"}))})
+        with pytest.raises(kind, match=r"KeyError: 'x'$"):
+            conversation.send([Message(content, reply_to=message)])
 
 
 def test_heads_are_judged_by_the_figures_of_the_task(remote):
