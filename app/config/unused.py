@@ -59,6 +59,7 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     if config.engine != "flower":
         yield ("deploy.reply-timeout",), f"with engine = {config.engine!r} nobody is late"
         yield ("deploy.nodes-move",), f"with engine = {config.engine!r} no node has a config that changes"
+        yield ("edge-names",), f"with engine = {config.engine!r} edges are named by their numbers"
     if config.engine != "ray":
         yield keys["ray"], f"engine = {config.engine!r}"
     if not config.rule:
