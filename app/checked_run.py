@@ -172,6 +172,8 @@ def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, 
     for name, weights in models.items():
         model.load_state_dict(ArrayRecord({**weights, **checked.frozen}).to_torch_state_dict())
         write_model(folder, name, model)
+    if about := checked.task.describe():
+        folder.write_json("data.json", about)
     # From the file, so that a resumed run reports on all of its rounds.
     lines, title = folder.read_metrics(), title_of(config)
     write_clients(folder, lines, federation.profiles, federation.hierarchical.topology)

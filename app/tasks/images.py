@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -135,10 +136,24 @@ class ImageTask(Task):
 
     def model_for(self, image_shape: tuple[int, int, int], num_classes: int) -> nn.Sequential:
         """Return the model for images of some shape."""
-        name = self.section.model
-        if name == "auto":
-            name = "small-cnn" if self.section.dataset == "digits" else "cnn"
-        return build_model(name, image_shape=image_shape, num_classes=num_classes, seed=self.seed)
+        return build_model(self.model_name, image_shape=image_shape, num_classes=num_classes, seed=self.seed)
+
+    @property
+    def model_name(self) -> str:
+        """One of `espalier.app.tasks.models.MODELS`."""
+        if self.section.model == "auto":
+            return "small-cnn" if self.section.dataset == "digits" else "cnn"
+        return self.section.model
+
+    def describe(self) -> dict[str, Any]:
+        """Return the model's name, the shape (C, H, W) of images, the classes, and what pixels are normalised by."""
+        return {
+            "model": self.model_name,
+            "image_shape": list(self.image_shape),
+            "classes": list(self.data.classes),
+            "mean": list(self.data.mean),
+            "std": list(self.data.std),
+        }
 
     def example_input(self) -> Tensor:
         """Return a blank image."""

@@ -58,6 +58,10 @@ class Task(Protocol):
     def normaliser(self) -> Callable[[Any], Any]:
         """Return the function from inputs of `test_examples` to those of the model."""
 
+    def describe(self) -> dict[str, Any]:
+        """Return what to know of model and data to use a trained model elsewhere, as plain data; nothing by default."""
+        return {}
+
     def new_client_task(self, model: nn.Module, node: Node) -> ClientTask:
         """Return the task of one client, which works on `model`."""
 

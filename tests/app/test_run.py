@@ -22,11 +22,21 @@ from espalier.app.reports import final as final_reports
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run
 from espalier.app.tasks.build import build_task
+from espalier.app.tasks.node import Node
 from espalier.strategies.views import MemberGrid
 from tests.app.assembling import config_of, engine_of
-from tests.app.runs import lines, run_app, same_weights, summary, weights
+from tests.app.runs import ROOT, lines, run_app, same_weights, summary, weights
 
-FILES = ["bytes.png", "clients.csv", "clients.png", "config.json", "made-by.json", "metrics.jsonl", "model.pt"]
+FILES = [
+    "bytes.png",
+    "clients.csv",
+    "clients.png",
+    "config.json",
+    "data.json",
+    "made-by.json",
+    "metrics.jsonl",
+    "model.pt",
+]
 
 
 def test_a_run_leaves_every_report_and_its_figures_agree(tmp_path, capsys):
@@ -226,3 +236,23 @@ def test_the_cloud_goes_on_without_an_edge_that_lost_all_its_clients(tmp_path):
     folder = run_with({4: die, 5: die, 6: spoil, 7: spoil}, tmp_path / "run")
     assert [line["edges_left_out"] for line in lines(folder, "global")] == [["edge-1"]] * 2
     assert summary(folder)["test"]["accuracy"] > 0.1
+
+
+def test_a_model_can_be_used_elsewhere_as_the_docs_say(tmp_path):
+    folder = run_app(tmp_path / "run", algorithm="phsfl", global_rounds=1, fine_tune_steps=1)
+    page = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    code = page.split("## Use the model elsewhere")[1].split("```python\n")[1].split("```")[0]
+    found = {}
+    exec(code.replace("results/my-run", str(folder)), found)
+    test = build_task(config_of(engine="in-process")).test_examples()
+    names = [found["about"]["classes"][label] for label in test.labels.tolist()]
+    right = [a == b for a, b in zip(found["classify"](test.inputs), names, strict=True)]
+    assert fmean(right) == pytest.approx(summary(folder)["test"]["accuracy"])
+
+    heads = torch.load(folder / "heads.pt")
+    found["model"].load_state_dict(torch.load(folder / "model.pt") | heads[3])
+    own = build_task(config_of(engine="in-process")).new_client_task(found["model"], Node(3)).test
+    names = [found["about"]["classes"][label] for label in own.labels.tolist()]
+    right = [a == b for a, b in zip(found["classify"](own.inputs), names, strict=True)]
+    (line,) = lines(folder, "personalised")
+    assert fmean(right) == pytest.approx(line["clients"]["3"]["accuracy"])
