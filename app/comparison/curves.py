@@ -82,7 +82,7 @@ AXES = (
     Axis("rounds", "global round", _rounds),
     Axis("bytes", "bytes sent, all tiers", _bytes),
     Axis("seconds", "simulated seconds", _seconds),
-    Axis("joules", "joules, all clients", _joules),
+    Axis("joules", "joules, all clients, to the thriftiest run's end", _joules),
 )
 
 

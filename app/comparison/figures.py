@@ -1,6 +1,7 @@
 """Learning curves as figures for a paper: one column wide, as PDF and PNG."""
 
 from collections.abc import Sequence
+from math import ceil, floor, log10
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -9,7 +10,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, FixedLocator, MaxNLocator
 
 from espalier.app.comparison.curves import Axis, Curve
 from espalier.app.comparison.groups import Group
@@ -21,6 +22,7 @@ CHARACTERS = 58  # of the title's size that a column takes
 # Okabe and Ito's colours, which all can tell apart, without the yellow, which is too bright for lines.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES, MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D", "v", "P", "X")
+HIDES = 50  # times as long: a curve that is a vertical line beside the other
 STYLE: Any = {  # for rc_context, which lists all names there are in its type
     "font.size": 8,
     "axes.titlesize": 8,
@@ -58,8 +60,12 @@ def draw_curves(folder: Path, curves: Sequence[Curve], axis: Axis, figure: str, 
         if axis.name == "rounds":
             ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         else:
+            if starts := first_steps(curves):
+                ax.set_xscale("symlog", linthresh=min(starts))
+                ax.xaxis.set_major_locator(FixedLocator([0, *powers_of_ten(min(starts), max(c.x[-1] for c in curves))]))
+            else:
+                ax.xaxis.set_major_locator(MaxNLocator(5))
             ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-            ax.xaxis.set_major_locator(MaxNLocator(5))
         ax.set_title("\n".join(wrap(title, CHARACTERS)), loc="left")
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(axis="y", alpha=0.3)
@@ -69,6 +75,20 @@ def draw_curves(folder: Path, curves: Sequence[Curve], axis: Axis, figure: str, 
         for path in paths:
             drawn.savefig(path, dpi=300)
     return paths
+
+
+def powers_of_ten(low: float, high: float) -> list[float]:
+    """Return those between two numbers, every second or third where there are many."""
+    powers = range(ceil(log10(low)), floor(log10(high)) + 1)
+    return [10.0**power for power in powers[:: -(-len(powers) // 5) or 1]]
+
+
+def first_steps(curves: Sequence[Curve]) -> list[float]:
+    """Return where curves are first behind 0, if the longest is so much longer than the shortest that it hides it."""
+    ends = [curve.x[-1] for curve in curves]
+    if max(ends) < HIDES * min(ends):
+        return []
+    return [float(curve.x[curve.x > 0].min()) for curve in curves]
 
 
 def _draw(ax: Axes, curve: Curve, number: int) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from espalier.app.command_line import main
 from espalier.app.comparison.command import finished_runs, in_order_of_sweep
-from espalier.app.comparison.curves import AXES, curves, points_of, together
-from espalier.app.comparison.figures import look_of, setting
-from espalier.app.comparison.groups import grouped, without_repeats
+from espalier.app.comparison.curves import AXES, Curve, curves, points_of, together
+from espalier.app.comparison.figures import first_steps, look_of, powers_of_ten, setting
+from espalier.app.comparison.groups import Group, grouped, without_repeats
 from espalier.app.comparison.runs import is_over, read_run
 from espalier.app.comparison.tables import _latex, as_latex, as_text, cells, number
 from espalier.app.reports.owner import disown, own
@@ -120,6 +120,18 @@ def test_tables_have_what_was_reached_on_examples_held_back(tmp_path):
     header, _ = cells(grouped([read_run(folder)]))
     assert {"best_validation_accuracy", "personalised_validation_accuracy"} <= set(header)
     assert "best_test_accuracy" not in header
+
+
+def test_an_axis_is_logarithmic_where_one_curve_would_hide_another():
+    group = Group({}, [])
+    short, long, longest = (
+        Curve(group, np.array([0.0, end / 2, end]), np.zeros(3), np.zeros(3)) for end in (4.0, 100.0, 200.0)
+    )
+    assert first_steps([short, long]) == []
+    assert first_steps([long, short, longest]) == [50.0, 2.0, 100.0]
+    assert powers_of_ten(2.0, 200.0) == [10.0, 100.0]
+    assert powers_of_ten(1e-7, 1e3) == [1e-7, 1e-4, 0.1, 100.0]
+    assert powers_of_ten(2.0, 9.0) == []
 
 
 def test_no_two_of_thirteen_curves_share_colour_and_marker():
