@@ -49,16 +49,23 @@ def is_over(path: Path) -> bool:
     UserError
         If the folder's files are damaged.
     """
-    folder = ResultsFolder(path)
-    summary = _summary(folder)
+    return _is_written(path) and _has_trained(path)
+
+
+def _has_trained(path: Path) -> bool:
+    lines = ResultsFolder(path).read_metrics()
+    return saved_config(path).may_train_nobody or any(line.get("trained") for line in lines)
+
+
+def _is_written(path: Path) -> bool:
+    """Return whether all rounds were made and all is written."""
+    summary = _summary(ResultsFolder(path))
     if not summary or not (path / "model.pt").exists() or _has_owner(path):
         return False
     config = saved_config(path)
     if summary["rounds"] < config.federation.global_rounds:
         return False
-    if config.algorithm.splits and config.fine_tune.steps and "personalised" not in summary:
-        return False
-    return config.may_train_nobody or any(line.get("trained") for line in folder.read_metrics())
+    return not (config.algorithm.splits and config.fine_tune.steps) or "personalised" in summary
 
 
 def _has_owner(path: Path) -> bool:
@@ -92,8 +99,10 @@ def _summary(folder: ResultsFolder) -> Any:
 def read_run(path: Path) -> FinishedRun:
     """Return the run in a results folder; UserError if it is not over, its files are damaged, or there is none."""
     settings = saved_config(path).as_dict()
-    if not is_over(path):
+    if not _is_written(path):
         raise UserError(f"{path}: its run is not over; allowed are folders of runs that are")
+    if not _has_trained(path):
+        raise UserError(f"{path}: no client trained in any round of its run; allowed are runs that gave a model")
     folder = ResultsFolder(path)
     initial_figures_of(folder)
     makers = makers_of(folder)

@@ -21,6 +21,11 @@ SHORT = {"num_clients": 4, "global_rounds": 2, "evaluate_every": 1, "partition":
 A = Line("hsfl", 0.1, 0.01, 0, 5, 0, 0.0, 0.25, 2.0, "abc", "a machine, 2 cores")
 
 
+def recorded():
+    """Return the lines of seed 0, which the page's text is of."""
+    return [line for line in read_lines(Line, ROOT / "docs/phsfl-runs.csv") if line.seed == 0]
+
+
 def tables(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["phsfl_tables.py", *map(str, arguments)])
     main()
@@ -130,7 +135,7 @@ def test_the_page_has_what_the_record_gives(monkeypatch, capsys):
 
 
 def test_what_the_page_says_of_dir_05_follows_from_the_record():
-    lines = [line for line in read_lines(Line, ROOT / "docs/phsfl-runs.csv") if line.learning_rate == 0.01]
+    lines = [line for line in recorded() if line.learning_rate == 0.01]
     centralised = {line.round: line.accuracy for line in lines if line.algorithm == "centralised"}
     phsfl = [line for line in at_the_end(lines) if (line.algorithm, line.alpha) == ("phsfl", 0.5)]
     (before,) = [line.accuracy for line in phsfl if line.steps == 0]
@@ -160,7 +165,7 @@ def test_what_the_page_says_of_dir_05_follows_from_the_record():
 
 
 def test_what_the_page_says_of_larger_steps_at_dir_05_follows_from_the_record():
-    record = at_the_end(read_lines(Line, ROOT / "docs/phsfl-runs.csv"))
+    record = at_the_end(recorded())
     page = " ".join((ROOT / "docs/phsfl.md").read_text(encoding="utf-8").split())
 
     def found(learning_rate, steps, rate, algorithm="phsfl"):
@@ -198,7 +203,7 @@ def test_what_the_page_says_of_larger_steps_at_dir_05_follows_from_the_record():
 
 
 def test_by_how_much_hsfl_is_ahead_at_its_best_rate_follows_from_the_record():
-    record = at_the_end(read_lines(Line, ROOT / "docs/phsfl-runs.csv"))
+    record = at_the_end(recorded())
     page = " ".join((ROOT / "docs/phsfl.md").read_text(encoding="utf-8").split())
 
     def ahead(learning_rate, alpha):
@@ -214,7 +219,7 @@ def test_by_how_much_hsfl_is_ahead_at_its_best_rate_follows_from_the_record():
 
 
 def test_at_which_fine_tuning_rate_both_algorithms_come_close_to_the_paper_follows_from_the_record():
-    record = [x for x in at_the_end(read_lines(Line, ROOT / "docs/phsfl-runs.csv")) if x[1:3] == (0.1, 0.032)]
+    record = [x for x in at_the_end(recorded()) if x[1:3] == (0.1, 0.032)]
     page = " ".join((ROOT / "docs/phsfl.md").read_text(encoding="utf-8").split())
     below = {
         (x.algorithm, x.steps, x.rate): PAPER[0.1, x.algorithm, bool(x.steps)][0] - x.accuracy
@@ -233,7 +238,7 @@ def test_at_which_fine_tuning_rate_both_algorithms_come_close_to_the_paper_follo
 
 
 def test_the_global_models_still_get_better_at_the_end():
-    lines = [x for x in read_lines(Line, ROOT / "docs/phsfl-runs.csv") if x.steps == 0 and x.algorithm != "centralised"]
+    lines = [x for x in recorded() if x.steps == 0 and x.algorithm != "centralised"]
     runs = {x.run: {} for x in lines}
     for x in lines:
         runs[x.run][x.round] = x.accuracy
@@ -242,7 +247,7 @@ def test_the_global_models_still_get_better_at_the_end():
 
 
 def test_the_centralised_run_is_evaluated_on_the_clients_of_dir_01():
-    lines = read_lines(Line, ROOT / "docs/phsfl-runs.csv")
+    lines = recorded()
     assert {x.alpha for x in lines if x.algorithm == "centralised"} == {0.1}
     assert "evaluated on the test sets of the clients at Dir(0.1)" in " ".join(
         (ROOT / "docs/phsfl.md").read_text().split()
@@ -250,7 +255,7 @@ def test_the_centralised_run_is_evaluated_on_the_clients_of_dir_01():
 
 
 def test_what_the_page_says_of_larger_steps_follows_from_the_record():
-    record = [line for line in read_lines(Line, ROOT / "docs/phsfl-runs.csv") if line.alpha == 0.1]
+    record = [line for line in recorded() if line.alpha == 0.1]
     page = " ".join((ROOT / "docs/phsfl.md").read_text(encoding="utf-8").split())
     published, _ = PAPER[0.1, "phsfl", True]
 

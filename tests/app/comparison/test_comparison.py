@@ -218,6 +218,17 @@ def test_a_damaged_run_is_named_and_the_others_are_compared(folder, tmp_path, ca
     assert said == f"left out: {damaged}: is damaged; allowed is the file that the run wrote\n"
 
 
+def test_a_run_in_which_nobody_trained_is_left_out_as_such(folder, tmp_path, capsys):
+    run = shutil.copytree(folder / "0.1-0", tmp_path / "runs" / "run")
+    metrics = run / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"trained": true', '"trained": false'))
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"selection": "everybody", "algorithm": "h-fedavg"}))
+    assert main(["compare", str(tmp_path / "runs")]) == 2
+    said = capsys.readouterr().err.splitlines()[0]
+    assert said.startswith(f"left out: {run}: no client trained in any round of its run; allowed are")
+
+
 def test_a_path_of_nobodys_home_gets_one_line(folder, capsys):
     for given in (["~nobodyx/y"], [str(folder), "--output", "~nobodyx/y"]):
         assert main(["compare", *given]) == 2
