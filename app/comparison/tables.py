@@ -112,4 +112,4 @@ def _latex(cell: str) -> str:
     mean, sign, std = cell.rpartition("+- ")
     if not sign:
         return f"${POWER.sub(TIMES_TEN, cell)}$" if NUMBER.fullmatch(cell) else cell.translate(LATEX)
-    return POWER.sub(r" \\cdot 10^{\1\2}", f"${mean}\\pm {std}$".replace(",", "{,}"))
+    return POWER.sub(TIMES_TEN, f"${mean}\\pm {std}$".replace(",", "{,}"))

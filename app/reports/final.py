@@ -145,9 +145,8 @@ def result_table(summary: Mapping[str, Any]) -> str:
         for line in (*_best_lines(summary), *_resource_lines(summary)):
             console.print(line)
         others = summary["failures"] - summary["replies_left_out"]
-        left_out = f"left out: {summary['replies_left_out']} replies" + f"; failures without one: {others}" * (
-            others > 0
-        )
+        beside = f"; failures without one: {others}" if others else ""
+        left_out = f"left out: {summary['replies_left_out']} replies{beside}"
         console.print(f"{left_out}; wall time {summary['wall_seconds']:.1f} s")
     return capture.get().rstrip("\n")
 
