@@ -92,9 +92,19 @@ class ImageTask(Task):
         )
 
     @property
+    def classes(self) -> Sequence[str]:
+        """The classes' names, in the order of the model's outputs."""
+        return self.data.classes
+
+    @property
     def num_classes(self) -> int:
         """Number of classes."""
-        return len(self.data.classes)
+        return len(self.classes)
+
+    @property
+    def mean_and_std(self) -> tuple[Sequence[float], Sequence[float]]:
+        """What pixels from 0 to 1 are normalised by, per channel."""
+        return self.data.mean, self.data.std
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -147,13 +157,9 @@ class ImageTask(Task):
 
     def describe(self) -> dict[str, Any]:
         """Return the model's name, the shape (C, H, W) of images, the classes, and what pixels are normalised by."""
-        return {
-            "model": self.model_name,
-            "image_shape": list(self.image_shape),
-            "classes": list(self.data.classes),
-            "mean": list(self.data.mean),
-            "std": list(self.data.std),
-        }
+        mean, std = map(list, self.mean_and_std)
+        about = {"model": self.model_name, "image_shape": list(self.image_shape), "classes": list(self.classes)}
+        return {**about, "mean": mean, "std": std}
 
     def example_input(self) -> Tensor:
         """Return a blank image."""
@@ -164,7 +170,7 @@ class ImageTask(Task):
 
         Channels get mean 0 and variance 1 over the training pool.
         """
-        return normalise_by(self.data.mean, self.data.std, self.device)
+        return normalise_by(*self.mean_and_std, self.device)
 
     def test_examples(self) -> Examples:
         """Return the whole test pool."""

@@ -4,20 +4,20 @@ Nothing is partitioned. Classes, size and statistics of the images, which a pool
 config's; the server has a test pool only.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from espalier.app.config.sections import Data
 from espalier.app.errors import UserError
 from espalier.app.tasks.data import LabelledImages, load_pool
 from espalier.app.tasks.image_data import channel_statistics
 from espalier.app.tasks.image_folder import FILES, LAYOUT
-from espalier.app.tasks.images import ImageTask, cache_folder, examples, normalise_by
+from espalier.app.tasks.images import ImageTask, cache_folder, examples
 from espalier.app.tasks.node import Node
 from espalier.clients.task import ClientTask, Examples, LocalTraining
 
@@ -53,9 +53,14 @@ class OwnImagesTask(ImageTask):
         self.has_pool = has_pool
 
     @property
-    def num_classes(self) -> int:
-        """Number of classes."""
-        return len(self.section.classes.items)
+    def classes(self) -> Sequence[str]:
+        """The classes' names, in the order of the model's outputs."""
+        return self.section.classes.items
+
+    @property
+    def mean_and_std(self) -> tuple[Sequence[float], Sequence[float]]:
+        """What pixels from 0 to 1 are normalised by, per channel."""
+        return self.section.pixel_mean.numbers, self.section.pixel_std.numbers
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -79,10 +84,6 @@ class OwnImagesTask(ImageTask):
         """Return a hash of the classes and of the server's test pool: its labels, and its pixels' statistics."""
         content = repr((self.section.classes.items, channel_statistics(self.pool.images))).encode()
         return sha256(content + self.pool.labels.tobytes()).hexdigest()
-
-    def normaliser(self) -> Callable[[Tensor], Tensor]:
-        """Return the function from uint8 pixels (N, C, H, W) to the float32 input of the model."""
-        return normalise_by(self.section.pixel_mean.numbers, self.section.pixel_std.numbers, self.device)
 
     def test_examples(self) -> Examples:
         """Return the server's test pool."""

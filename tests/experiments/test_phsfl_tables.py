@@ -4,6 +4,7 @@ import csv
 import sys
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -294,3 +295,17 @@ def test_what_the_page_says_of_larger_steps_follows_from_the_record():
     ours, others = max(phsfl.values()), max(hsfl.values())
     assert f"PHSFL has {ours:.4f} and HSFL {others:.4f}, so HSFL is ahead by {others - ours:.4f}" in page
     assert others == hsfl[max(hsfl)]
+
+
+def test_what_the_page_says_of_another_seed_follows_from_the_record():
+    record = at_the_end(read_lines(Line, ROOT / "docs/phsfl-runs.csv"))
+    page = " ".join((ROOT / "docs/phsfl.md").read_text(encoding="utf-8").split())
+    own = [line for line in record if line[:3] == ("phsfl", 0.1, 0.032)]
+    assert {line.seed for line in record if line.seed} == {line.seed for line in own if line.seed} == {1}
+    (model,) = [line.accuracy for line in own if (line.seed, line.steps) == (1, 0)]
+    heads = {line.rate: line.accuracy for line in own if (line.seed, line.steps) == (1, PAPERS_STEPS)}
+    assert f"global model has {model:.4f}, and its heads have {heads[0.001]:.4f} at 0.001" in page
+    assert f"{heads[0.003]:.4f} at 0.003 and {heads[0.01]:.4f} at 0.01." in page
+    of_both = [line.accuracy for line in own if (line.steps, line.rate) == (PAPERS_STEPS, 0.003)]
+    assert f"The mean of both seeds is {fmean(of_both):.4f} at 0.003 (paper: {PAPER[0.1, 'phsfl', True][0]})" in page
+    assert abs(fmean(of_both) - PAPER[0.1, "phsfl", True][0]) < 0.02
