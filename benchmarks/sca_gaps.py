@@ -70,7 +70,7 @@ def row_of(kind: str, seed: int) -> Row:
     """Solve an instance by both solvers and return its row; the gap is relative to the optimum."""
     problem, solver = hard_problem(kind, seed), SCA()
     optimum, found = exact(problem).objective, solver(problem)
-    gap = (found.objective - optimum) / abs(optimum) if optimum else 0.0
+    gap = (found.objective - optimum) / abs(optimum) if optimum else found.objective
     return {
         "kind": kind,
         "seed": seed,

@@ -1,7 +1,7 @@
 """The convolutions of n models at once, of inputs (B, n * C, H, W), in two forms with equal results to rounding.
 
-On a CPU a convolution in n groups is the fastest. On a GPU its gradient in groups is slow, where a batch of n matrix
-products has kernels of its own.
+On a CPU a convolution in n groups is the faster one. A batch of n matrix products is for GPUs, which have kernels for
+it. ``python -m benchmarks.convolutions`` tells which is the faster on a machine.
 """
 
 import torch

@@ -94,7 +94,7 @@ def listed_runs(environment: Mapping[str, str], options: Sequence[str]) -> list[
         done = subprocess.run(
             command, env=environment, check=True, stdout=subprocess.PIPE, text=True, timeout=STOP_SECONDS
         )
-        return [{**run, "status": str(run["status"])} for run in json.loads(done.stdout)["runs"]]
+        return list(json.loads(done.stdout)["runs"])
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError, ValueError, KeyError, TypeError):
         return []
 

@@ -204,7 +204,7 @@ class Conversations:
         self._running: dict[_Exchange, tuple[str, Callable[[list[Message]], None]]] = {}
         self._waiting: list[tuple[Until, Callable[[None], None]]] = []
         self._ready: deque[Callable[[], None]] = deque()  # to go on with conversations that wait for no message
-        self._worked = False  # since the last look at the grid
+        self._worked = False  # somebody has gone on since the last look at the grid
 
     def run(self, conversations: Mapping[str, Exchanges[Any]]) -> dict[str, Any]:
         """Run conversations until they are over.
@@ -222,19 +222,19 @@ class Conversations:
         """
         ended: list[dict[str, Any]] = []
         self._begin(conversations, "", ended.append)
-        pause, is_idle = self._poll_seconds, False
+        pause, num_replies = self._poll_seconds, 0
+        self._worked = True  # the first look does not wait
         while True:
-            settled = self._settle()
+            self._settle()
             if ended:
                 return ended[0]
-            if is_idle and not settled:
+            if not (num_replies or self._worked):
                 # Right before a look: what came meanwhile is taken before anybody asks for the time.
                 left = min((until.seconds_left() for until, _ in self._waiting), default=pause)
                 time.sleep(max(0.0, min(pause, left)))
                 pause = min(2 * pause, MAX_POLL_SECONDS)
             num_replies, went_on = self._pull(), self._go_on()
             pause = self._poll_seconds if went_on else pause
-            is_idle = not num_replies and not self._ready
 
     def take_in(self) -> None:
         """Go on with what was let go `Beside` others where its replies are in; wait for nothing."""
@@ -292,11 +292,9 @@ class Conversations:
                 exchange.take(reply)
         return len(replies)
 
-    def _settle(self) -> bool:
-        """Go on with the conversations that wait for no message, as far as they come; return whether there was one."""
-        went_on = False
+    def _settle(self) -> None:
+        """Go on with the conversations that wait for no message, as far as they come."""
         while True:
-            went_on = went_on or bool(self._ready)
             while self._ready:
                 self._ready.popleft()()
                 self._worked = True
@@ -311,7 +309,7 @@ class Conversations:
                 else:
                     self._waiting.append((until, go_on))
             if not self._ready:
-                return went_on
+                return
 
     def _go_on(self) -> bool:
         """Go on with the conversations whose replies are in, or too late; return whether there was one."""

@@ -1,8 +1,7 @@
 """Learning curves of runs, and of the runs of a setting together."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,9 @@ import numpy as np
 from espalier.app.comparison.groups import Group
 from espalier.app.comparison.runs import OVER_CLIENTS, FinishedRun
 from espalier.app.reports.bytes import EVALUATION
-from espalier.app.reports.folder import ResultsFolder, damaged
-from espalier.app.reports.initial import initial_figures_of
+from espalier.app.reports.folder import damaged
 
-Line = dict[str, Any]
+Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ def curves(groups: Sequence[Group], axis: Axis, figure: str) -> list[Curve]:
     """Return a curve for each setting whose runs all have the figure, and something that the axis counts."""
     found = []
     for group in groups:
-        points = [points_of(run.folder, axis, figure) for run in group.runs]
+        points = [points_of(run, axis, figure) for run in group.runs]
         if all(len(x) > 1 and x[-1] > x[0] for x, _ in points):
             found.append(Curve(group, *together(points)))
     return found
@@ -102,19 +100,17 @@ def check_curves(run: FinishedRun) -> None:
     try:
         for axis in AXES:
             for figure in names:
-                points_of(run.folder, axis, figure)
+                points_of(run, axis, figure)
     except (AttributeError, KeyError, TypeError, ValueError):
         raise damaged(run.folder / "metrics.jsonl") from None
 
 
-def points_of(folder: Path, axis: Axis, figure: str) -> tuple[np.ndarray, np.ndarray]:
+def points_of(run: FinishedRun, axis: Axis, figure: str) -> tuple[np.ndarray, np.ndarray]:
     """Return x and y of the evaluated rounds of a run, from the model that it started with; none where it has none."""
-    results = ResultsFolder(folder)
-    lines = [line for line in results.read_metrics() if line["scope"] == "global"]
-    progress = axis.progress(lines) if lines else None
+    progress = axis.progress(run.lines) if run.lines else None
     if progress is None:
         return np.zeros(0), np.zeros(0)
-    both = [(0.0, initial_figures_of(results)), *zip(progress, lines, strict=True)]
+    both = [(0.0, run.initial), *zip(progress, run.lines, strict=True)]
     points = [(x, (line.get(figure) or {}).get("mean")) for x, line in both]
     known = np.array([(x, y) for x, y in points if y is not None], dtype=float).reshape(-1, 2)
     return known[:, 0], known[:, 1]

@@ -2,11 +2,12 @@
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from espalier.app.config.run_config import RunConfig
 from espalier.app.config.saved import saved_config
 from espalier.app.durable import replace_text
 from espalier.app.errors import UserError
@@ -33,12 +34,18 @@ class FinishedRun:
         What it came to, see `figures_of`.
     made_by : Mapping[str, str]
         Version, commit and machine; of a run that several made, all of them.
+    lines : Sequence[Mapping[str, Any]] (default: none)
+        Its global lines, without the single clients.
+    initial : Mapping[str, Any] (default: none)
+        The figures of the model that it started with, as in a global line.
     """
 
     folder: Path
     settings: Mapping[str, Any]
     figures: Mapping[str, float | None]
     made_by: Mapping[str, str]
+    lines: Sequence[Mapping[str, Any]] = ()
+    initial: Mapping[str, Any] = field(default_factory=dict)
 
 
 def is_over(path: Path) -> bool:
@@ -49,20 +56,19 @@ def is_over(path: Path) -> bool:
     UserError
         If the folder's files are damaged.
     """
-    return _is_written(path) and _has_trained(path)
+    config = saved_config(path)
+    return _is_written(path, config) and _has_trained(config, ResultsFolder(path).read_metrics())
 
 
-def _has_trained(path: Path) -> bool:
-    lines = ResultsFolder(path).read_metrics()
-    return saved_config(path).may_train_nobody or any(line.get("trained") for line in lines)
+def _has_trained(config: RunConfig, lines: Sequence[Mapping[str, Any]]) -> bool:
+    return config.may_train_nobody or any(line.get("trained") for line in lines)
 
 
-def _is_written(path: Path) -> bool:
+def _is_written(path: Path, config: RunConfig) -> bool:
     """Return whether all rounds were made and all is written."""
     summary = _summary(ResultsFolder(path))
     if not summary or not (path / "model.pt").exists() or _has_owner(path):
         return False
-    config = saved_config(path)
     if summary["rounds"] < config.federation.global_rounds:
         return False
     return not (config.algorithm.splits and config.fine_tune.steps) or "personalised" in summary
@@ -98,16 +104,17 @@ def _summary(folder: ResultsFolder) -> Any:
 
 def read_run(path: Path) -> FinishedRun:
     """Return the run in a results folder; UserError if it is not over, its files are damaged, or there is none."""
-    settings = saved_config(path).as_dict()
-    if not _is_written(path):
+    folder, config = ResultsFolder(path), saved_config(path)
+    if not _is_written(path, config):
         raise UserError(f"{path}: its run is not over; allowed are folders of runs that are")
-    if not _has_trained(path):
+    every = folder.read_metrics()
+    if not _has_trained(config, every):
         raise UserError(f"{path}: no client trained in any round of its run; allowed are runs that gave a model")
-    folder = ResultsFolder(path)
-    initial_figures_of(folder)
+    lines = [{key: line[key] for key in line if key != "clients"} for line in every if line["scope"] == "global"]
     makers = makers_of(folder)
     made_by = {key: "; ".join(dict.fromkeys(maker[key] for maker in makers)) for key in MAKER}
-    return FinishedRun(path, settings, figures_of(folder.read_json("summary.json")), made_by)
+    figures = figures_of(folder.read_json("summary.json"))
+    return FinishedRun(path, config.as_dict(), figures, made_by, lines, initial_figures_of(folder))
 
 
 def figures_of(summary: Mapping[str, Any]) -> dict[str, float | None]:

@@ -130,13 +130,14 @@ def _plan_without_use(
     name = f"algorithm = {config.algorithm.text!r}"
     if not rule.selects_a_number:
         yield (
-            ("plan.solver", "plan.selected-per-edge", "plan.spare", "plan.max-overlap", "plan.value", *VALUE_KEYS),
+            (
+                *("plan.solver", "plan.selected-per-edge", "plan.spare", "plan.max-overlap", "plan.value", *VALUE_KEYS),
+                *("plan.theta", "plan.min-frequency-hz"),
+            ),
             f"{name} has a rule of its own",
         )
     elif config.plan.solver.text == "cheapest-at-full-power":
         yield ("plan.theta", "plan.min-frequency-hz"), f"plan.solver = {config.plan.solver.text!r}"
-    if not rule.selects_a_number:
-        yield ("plan.theta", "plan.min-frequency-hz"), f"{name} has all at full frequency and power"
     if not config.plan.value.module and config.plan.value.name == "uniform":
         yield ("plan.value-weight",), "plan.value = 'uniform'"
     if config.plan.solver.text in WORTHLESS:

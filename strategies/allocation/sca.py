@@ -9,7 +9,7 @@ from .operating_point import ENOUGH, OperatingPoint
 from .plan import Plan, make_plan
 from .problem import Problem
 from .selection import choose, why_not
-from .single_client import USED, eligibility, least_energy, value_of
+from .single_client import USED, eligibility, least_energy, value_in_budget, value_of
 
 # Near enough to a client's best point for the selection.
 SMALL_MOVE = 0.1
@@ -256,8 +256,7 @@ def _rounded(
     """
     both = np.stack([np.floor(local_rounds), np.ceil(local_rounds)])
     points = least_energy(problem, who, np.array(0), both)
-    in_budget = points.joules <= problem.energy_budget_joules[who]
-    values = value_of(problem, both, np.where(in_budget, points.joules, np.inf))
+    values = value_in_budget(problem, who, both, points.joules)
     best = values.argmin(axis=0), np.arange(who.size)
     return both[best], OperatingPoint(*(each[best] for each in vars(points).values())), values[best]
 

@@ -79,6 +79,11 @@ def value_of(problem: Problem, local_rounds: np.ndarray, joules: np.ndarray) -> 
     return np.where(possible, weighted, np.inf)
 
 
+def value_in_budget(problem: Problem, client: np.ndarray, local_rounds: np.ndarray, joules: np.ndarray) -> np.ndarray:
+    """Return what `value_of` does, infinite where the energy is more than the clients' budget."""
+    return value_of(problem, local_rounds, np.where(joules <= problem.energy_budget_joules[client], joules, np.inf))
+
+
 def best_rounds(problem: Problem, client: np.ndarray, option: np.ndarray) -> np.ndarray:
     """Return the number of local rounds with the least value, 1 also where not even one is possible.
 
@@ -93,14 +98,13 @@ def best_rounds(problem: Problem, client: np.ndarray, option: np.ndarray) -> np.
     client, option : np.ndarray
         Indices of clients and of their options, of one shape ``(n,)``.
     """
-    budget = problem.energy_budget_joules[client]
     low, high = np.ones(client.size, dtype=np.int64), np.full(client.size, problem.max_local_rounds)
     # Where the deadline is generous the most rounds are best: look there first.
     middle, open_ = high - 1, np.flatnonzero(low < high)
     while open_.size:
         pair = np.stack([middle[open_], middle[open_] + 1])
         joules = least_energy(problem, client[open_], option[open_], pair).joules
-        here, above = value_of(problem, pair, np.where(joules <= budget[open_], joules, np.inf))
+        here, above = value_in_budget(problem, client[open_], pair, joules)
         rises = above < here
         low[open_] = np.where(rises, pair[1], low[open_])
         high[open_] = np.where(rises, high[open_], pair[0])
@@ -115,8 +119,7 @@ def best_choice(problem: Problem) -> BestChoice:
     client, option = (index.ravel() for index in np.indices(shape))
     rounds = best_rounds(problem, client, option)
     point = least_energy(problem, client, option, rounds)
-    in_budget = point.joules <= problem.energy_budget_joules[client]
-    value = value_of(problem, rounds, np.where(in_budget, point.joules, np.inf))
+    value = value_in_budget(problem, client, rounds, point.joules)
     first = np.lexsort((point.joules.reshape(shape), value.reshape(shape)))[:, 0]
     best = np.arange(problem.clients) * problem.options + first
     eligible, reason = _verdict(problem, point.joules.reshape(shape))

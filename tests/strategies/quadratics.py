@@ -42,3 +42,10 @@ class Quadratics:
         of_all = self.alpha_b @ of_cells
         apart = ((of_cells - of_all[:, np.newaxis]) ** 2).sum(-1)
         return float((in_cell @ self.within.T).max()), float((apart @ self.alpha_b).max())
+
+
+def worlds(count):
+    """Yield so many generators of seeds from 0 on, each with the clients that it has drawn."""
+    for seed in range(count):
+        rng = np.random.default_rng(seed)
+        yield rng, Quadratics(rng)

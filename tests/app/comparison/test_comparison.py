@@ -140,7 +140,7 @@ def test_no_two_of_thirteen_curves_share_colour_and_marker():
 
 def test_curves_begin_with_the_model_before_training(folder):
     run = folder / "0.1-0"
-    rounds, every_byte, seconds, joules = (points_of(run, axis, "accuracy") for axis in AXES)
+    rounds, every_byte, seconds, joules = (points_of(read_run(run), axis, "accuracy") for axis in AXES)
     assert rounds[0].tolist() == [0, 1, 2]
     initial = json.loads((run / "round-0.json").read_text())["accuracy"]["mean"]
     means = [line["accuracy"]["mean"] for line in lines(run, "global")]
@@ -150,7 +150,9 @@ def test_curves_begin_with_the_model_before_training(folder):
     assert seconds[0][-1] == summary(run)["simulated_seconds"]
     assert joules[0][-1] == pytest.approx(summary(run)["energy_joules"]["total"])
     (curve, _) = curves(grouped(finished_runs([folder])), AXES[0], "accuracy")
-    assert curve.mean[0] == pytest.approx(fmean([initial, points_of(folder / "0.1-1", AXES[0], "accuracy")[1][0]]))
+    assert curve.mean[0] == pytest.approx(
+        fmean([initial, points_of(read_run(folder / "0.1-1"), AXES[0], "accuracy")[1][0]])
+    )
 
 
 def test_curves_without_common_points_are_interpolated_where_all_have_some():

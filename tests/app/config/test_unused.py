@@ -40,8 +40,8 @@ CHEAPEST = {"algorithm": "rawhfl", "plan.solver": "cheapest-at-full-power"}
         ),
         ({"algorithm": "fedavg-ub", "plan.margin": 0.2}, "plan.margin", "algorithm = 'fedavg-ub' keeps no deadline"),
         ({"algorithm": "fedavg-ub", "plan.deadline-seconds": 9.0}, "plan.deadline-seconds", "and nobody walks"),
-        ({"algorithm": "h-fedavg-m2", "plan.theta": 0.9}, "plan.theta", "has all at full frequency and power"),
-        ({"algorithm": "h-fedavg-m1", "plan.min-frequency-hz": 1e8}, "plan.min-frequency-hz", "at full frequency"),
+        ({"algorithm": "h-fedavg-m2", "plan.theta": 0.9}, "plan.theta", "has a rule of its own"),
+        ({"algorithm": "h-fedavg-m1", "plan.min-frequency-hz": 1e8}, "plan.min-frequency-hz", "has a rule of its own"),
         (
             {"algorithm": "rawhfl", "plan.resources": "measured", "radio.bandwidth-hz": 1e6},
             "radio.bandwidth-hz",

@@ -12,7 +12,7 @@ from espalier.strategies.allocation.theory import (
     rawhfl_dominating_terms,
     rawhfl_learning_rate_limit,
 )
-from tests.strategies.quadratics import Quadratics
+from tests.strategies.quadratics import worlds
 
 COMMON = {"eta": 0.01, "beta": 2.0, "sigma2": 0.7, "epsilon2_0": 0.2, "epsilon2_1": 0.3, "L": 3}
 # Two global rounds of two edge rounds; cell 0 has clients 0 and 1, cell 1 has clients 2 and 3.
@@ -185,9 +185,7 @@ def test_what_has_no_best_learning_rate_is_named(changes, line):
 @pytest.mark.parametrize("sigma2", [0.0, 0.5])
 def test_what_is_measured_on_quadratics_is_below_the_bound_of_theorem_1(sigma2):
     shares, runs = [], 60
-    for seed in range(60):
-        rng = np.random.default_rng(seed)
-        world = Quadratics(rng)
+    for rng, world in worlds(60):
         E, L, K = (int(rng.integers(1, most)) for most in (5, 6, 5))
         eta = rawhfl_learning_rate_limit(beta=1.0, E=E, L=L) * rng.uniform(0.1, 0.999)
         each = K, E, len(world.cell)

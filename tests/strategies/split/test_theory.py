@@ -19,7 +19,7 @@ from espalier.strategies.split.theory import (
     sfl_v1_bound,
     sfl_v1_learning_rate_limit,
 )
-from tests.strategies.quadratics import Quadratics
+from tests.strategies.quadratics import worlds
 from tests.strategies.split.federation import Federation
 
 
@@ -130,10 +130,8 @@ def noise(rng, sigma2, shape):
 
 @pytest.mark.parametrize("sigma2", [0.0, 0.5])
 def test_what_is_measured_on_quadratics_is_below_the_bound_of_theorem_1(sigma2):
-    shares = []
-    for seed in range(60):
-        rng = np.random.default_rng(seed)
-        world, runs = Quadratics(rng), 20 if sigma2 else 1
+    shares, runs = [], 20 if sigma2 else 1
+    for rng, world in worlds(60):
         kappa_0, kappa_1, T = (int(rng.integers(1, most)) for most in (6, 4, 6))
         T *= kappa_0 * kappa_1
         eta = phsfl_learning_rate_limit(beta=1.0, kappa_0=kappa_0, kappa_1=kappa_1) * rng.uniform(0.1, 0.999)
@@ -160,10 +158,8 @@ def test_what_is_measured_on_quadratics_is_below_the_bound_of_theorem_1(sigma2):
 
 @pytest.mark.parametrize("sigma2", [0.0, 0.5])
 def test_what_is_measured_on_quadratics_is_below_the_bound_of_proposition_1(sigma2):
-    shares = []
-    for seed in range(60):
-        rng = np.random.default_rng(seed)
-        world, runs = Quadratics(rng), 20 if sigma2 else 1
+    shares, runs = [], 20 if sigma2 else 1
+    for rng, world in worlds(60):
         tau, T = int(rng.integers(1, 6)), int(rng.integers(1, 8))
         eta = sfl_v1_learning_rate_limit(S=1.0, tau=tau, alpha=world.weights) * rng.uniform(0.1, 1)
         model = np.broadcast_to(world.start, (runs, 3))
