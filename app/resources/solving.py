@@ -28,15 +28,10 @@ def solver_of(spec: ObjectSpec) -> Solver:
     if not spec.module:
         return get_solver(spec.name)
     found = spec.load()
-    parameters = dict(spec.parameters)
-    if isinstance(found, type):
-        try:
-            found, parameters = found(**parameters), {}
-        except Exception as error:  # foreign code
-            raise bad_value(spec.key, spec.text, f"a class of which one can be made ({error_line(error)})") from None
-    if not callable(found):
-        raise bad_value(spec.key, spec.text, f"a function from a Problem to a Plan, not a {type(found).__name__}")
-    return _checked(spec, partial(found, **parameters))
+    solve = spec.call(found) if isinstance(found, type) else found
+    if not callable(solve):
+        raise bad_value(spec.key, spec.text, f"a function from a Problem to a Plan, not a {type(solve).__name__}")
+    return _checked(spec, solve if isinstance(found, type) else partial(solve, **dict(spec.parameters)))
 
 
 def _checked(spec: ObjectSpec, solve: Solver) -> Solver:

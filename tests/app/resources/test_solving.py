@@ -90,7 +90,7 @@ def test_a_class_has_an_instance_for_each_who_asks(tmp_path):
         ("breaks_a_limit", "a function whose plans keep all limits ("),
         ("returns_nothing", "a function that returns a Plan, not a NoneType"),
         ("PLANNED", "a function from a Problem to a Plan, not a dict"),
-        ("Greedy(depth='x')", "a class of which one can be made (TypeError: "),
+        ("Greedy(depth='x')", "what Greedy takes (TypeError: "),
         ("missing", "what can be imported (AttributeError: "),
     ],
 )
