@@ -7,7 +7,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from espalier.app.config.run_config import RunConfig
 from espalier.app.config.saved import saved_config
 from espalier.app.durable import replace_text
 from espalier.app.errors import UserError
@@ -56,19 +55,19 @@ def is_over(path: Path) -> bool:
     UserError
         If the folder's files are damaged.
     """
-    config = saved_config(path)
-    return _is_written(path, config) and _has_trained(config, ResultsFolder(path).read_metrics())
+    return _is_written(path) and _has_trained(path, ResultsFolder(path).read_metrics())
 
 
-def _has_trained(config: RunConfig, lines: Sequence[Mapping[str, Any]]) -> bool:
-    return config.may_train_nobody or any(line.get("trained") for line in lines)
+def _has_trained(path: Path, lines: Sequence[Mapping[str, Any]]) -> bool:
+    return any(line.get("trained") for line in lines) or saved_config(path).may_train_nobody
 
 
-def _is_written(path: Path, config: RunConfig) -> bool:
+def _is_written(path: Path) -> bool:
     """Return whether all rounds were made and all is written."""
     summary = _summary(ResultsFolder(path))
     if not summary or not (path / "model.pt").exists() or _has_owner(path):
         return False
+    config = saved_config(path)
     if summary["rounds"] < config.federation.global_rounds:
         return False
     return not (config.algorithm.splits and config.fine_tune.steps) or "personalised" in summary
@@ -104,17 +103,17 @@ def _summary(folder: ResultsFolder) -> Any:
 
 def read_run(path: Path) -> FinishedRun:
     """Return the run in a results folder; UserError if it is not over, its files are damaged, or there is none."""
-    folder, config = ResultsFolder(path), saved_config(path)
-    if not _is_written(path, config):
+    folder, settings = ResultsFolder(path), saved_config(path).as_dict()
+    if not _is_written(path):
         raise UserError(f"{path}: its run is not over; allowed are folders of runs that are")
     every = folder.read_metrics()
-    if not _has_trained(config, every):
+    if not _has_trained(path, every):
         raise UserError(f"{path}: no client trained in any round of its run; allowed are runs that gave a model")
     lines = [{key: line[key] for key in line if key != "clients"} for line in every if line["scope"] == "global"]
     makers = makers_of(folder)
     made_by = {key: "; ".join(dict.fromkeys(maker[key] for maker in makers)) for key in MAKER}
     figures = figures_of(folder.read_json("summary.json"))
-    return FinishedRun(path, config.as_dict(), figures, made_by, lines, initial_figures_of(folder))
+    return FinishedRun(path, settings, figures, made_by, lines, initial_figures_of(folder))
 
 
 def figures_of(summary: Mapping[str, Any]) -> dict[str, float | None]:
