@@ -12,7 +12,7 @@ from espalier.app.comparison.curves import AXES, Axis, Curve, check_curves, curv
 from espalier.app.comparison.figures import draw_curves, setting
 from espalier.app.comparison.groups import Group, chosen_before, grouped, without_repeats
 from espalier.app.comparison.runs import FinishedRun, read_run, write_runs
-from espalier.app.comparison.tables import as_csv, as_latex, as_text, figure_names
+from espalier.app.comparison.tables import as_csv, as_latex, as_text, columns_of, figure_names
 from espalier.app.config.values import path_of
 from espalier.app.durable import replace_text
 from espalier.app.errors import UserError, bad_value
@@ -34,6 +34,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = ArgumentParser("espalier compare", description=HELP, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", metavar="FOLDER", help="of a run, or of several runs' folders")
     parser.add_argument("--output", help="output folder (default: comparison, in the first FOLDER of runs)")
+    parser.add_argument(
+        "--columns",
+        metavar="NAME,...",
+        help="figures in comparison.txt and .tex, by their names in runs.csv (default: the main ones)",
+    )
     options = parser.parse_args(arguments)
     quiet_flower()
     try:
@@ -43,19 +48,19 @@ def main(arguments: Sequence[str]) -> int:
         if options.output == "":
             raise bad_value("--output", "", "a folder")
         output = path_of("--output", options.output) if options.output else default
-        output.mkdir(parents=True, exist_ok=True)
         kept, repeated = without_repeats(runs)
         for again, once in repeated.items():
             print(f"{again}: has the settings and the seed of {once}, and is left out", file=sys.stderr)
         groups = grouped(kept)
-        write_comparison(output, groups)
+        columns = columns_of(options.columns, groups)
+        write_comparison(output, groups, columns)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"error: {error.filename or '--output'}: can't be written ({error.strerror})", file=sys.stderr)
         return 2
-    print(as_text(groups))
+    print(as_text(groups, columns))
     print(f"comparison: {output}")
     return 0
 
@@ -101,9 +106,11 @@ def in_order_of_sweep(folder: Path) -> list[Path]:
     return sorted(paths, key=key)
 
 
-def write_comparison(output: Path, groups: Sequence[Group]) -> None:
-    """Write the tables and the figures of settings into a folder."""
-    for ending, text in (("csv", as_csv(groups)), ("tex", as_latex(groups)), ("txt", as_text(groups) + "\n")):
+def write_comparison(output: Path, groups: Sequence[Group], columns: Sequence[str]) -> None:
+    """Write the tables, text and LaTeX with some of the figures, and the curves of settings into a folder."""
+    output.mkdir(parents=True, exist_ok=True)
+    texts = {"csv": as_csv(groups), "tex": as_latex(groups, columns), "txt": as_text(groups, columns) + "\n"}
+    for ending, text in texts.items():
         replace_text(output / f"comparison.{ending}", text)
     write_runs(output / "runs.csv", [(group.chosen, run) for group in groups for run in group.runs])
     names = figure_names(groups)

@@ -7,9 +7,15 @@ from io import StringIO
 
 from espalier.app.comparison.groups import Group
 from espalier.app.comparison.runs import OVER_CLIENTS
+from espalier.app.errors import bad_value
 
-# Figures that the CSV file has alone: those on the whole test pool, and counts.
+# Figures that no column of the other tables has unless it is asked for: those on the whole test pool, and counts.
 ASIDE = re.compile("(best_)?test_.*|top-.*|rounds|failures|wall_seconds|.*_bytes")
+COUNT = re.compile("(best_)?round|rounds|failures|.*_bytes")
+UNITS = {"joules": "J", "seconds": "s", "bytes": "B"}
+SPREAD = "over clients"  # heads the column behind a mean over clients
+GAP = 2  # characters between columns
+WIDTH = 100  # of the text table, in characters; what is wider goes on below
 POWER, TIMES_TEN = re.compile(r"(?<=\d)e([-+]?)0*(\d+)"), r" \\cdot 10^{\1\2}"
 NUMBER = re.compile(r"-?[\d.]+e[-+]?\d+")
 LATEX = str.maketrans({c: "\\" + c for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"})
@@ -46,46 +52,97 @@ def as_csv(groups: Sequence[Group]) -> str:
     return text.getvalue()
 
 
-def as_text(groups: Sequence[Group]) -> str:
-    """Return the table for a terminal."""
-    header, *rows = cells(groups)
+def columns_of(text: str | None, groups: Sequence[Group]) -> list[str]:
+    """Return the names of the figures that text and LaTeX tables have.
+
+    Parameters
+    ----------
+    text : str | None
+        Names with commas between them; None for the main figures.
+    groups : Sequence[Group]
+        The settings.
+
+    Raises
+    ------
+    UserError
+        If no run has such a figure.
+    """
+    every = figure_names(groups)
+    if text is None:
+        return [name for name in every if not ASIDE.fullmatch(name) and any(group.figure(name) for group in groups)]
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in every:
+            raise bad_value("--columns", name, ", ".join(every))
+    return names
+
+
+def as_text(groups: Sequence[Group], columns: Sequence[str]) -> str:
+    """Return the table for a terminal; figures that find no room in a line of `WIDTH` follow in another table below."""
+    header, *rows = cells(groups, columns)
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     left = len(groups[0].chosen)
-    return "\n".join(_aligned(row, widths, left) for row in (header, *rows))
+    tables = _folded(header, widths, left + 1)
+    return "\n\n".join("\n".join(_aligned(row, widths, left, places) for row in (header, *rows)) for places in tables)
 
 
-def as_latex(groups: Sequence[Group]) -> str:
+def _folded(header: Sequence[str], widths: Sequence[int], first: int) -> list[list[int]]:
+    """Return the places of each table's columns: those before ``first`` in all, and of the others what finds room."""
+    together: list[list[int]] = []
+    for place in range(first, len(header)):
+        if header[place] == SPREAD:
+            together[-1].append(place)
+        else:
+            together.append([place])
+    tables: list[list[int]] = []
+    room = 0
+    for places in together:
+        width = sum(GAP + widths[place] for place in places)
+        if not tables or width > room:
+            tables.append(list(range(first)))
+            room = WIDTH - sum(widths[:first]) - GAP * (first - 1)
+        tables[-1] += places
+        room -= width
+    return tables
+
+
+def as_latex(groups: Sequence[Group], columns: Sequence[str]) -> str:
     """Return the table for a paper that uses the package booktabs."""
-    header, *rows = cells(groups)
+    header, *rows = cells(groups, columns)
     lines = [" & ".join(_latex(cell) for cell in row) + r" \\" for row in (header, *rows)]
     left = len(groups[0].chosen)
-    columns = "l" * left + "r" * (len(header) - left)
-    parts = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
+    alignment = "l" * left + "r" * (len(header) - left)
+    parts = [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
     return "\n".join([*parts, r"\end{tabular}", ""])
 
 
-def cells(groups: Sequence[Group]) -> list[list[str]]:
+def cells(groups: Sequence[Group], columns: Sequence[str]) -> list[list[str]]:
     """Return header and rows: what was chosen, the number of runs, and for each figure its mean and deviation.
 
     A single run has no deviation over seeds. Behind a mean over clients is their deviation, as the mean over seeds.
     """
-    names = [name for name in figure_names(groups) if not ASIDE.fullmatch(name) and any(g.figure(name) for g in groups)]
     header, rows = [*groups[0].chosen, "runs"], [[*map(str, g.chosen.values()), str(len(g.runs))] for g in groups]
-    for name in names:
-        header.append(name)
+    for name in columns:
+        header.append(heading(name))
         for row, group in zip(rows, groups, strict=True):
             mean_and_std = group.figure(name)
-            row.append("-" if mean_and_std is None else _spread(*mean_and_std, len(group.runs)))
+            row.append("-" if mean_and_std is None else _spread(name, *mean_and_std, len(group.runs)))
         if any(group.figure(name + OVER_CLIENTS) for group in groups):
-            header.append("over clients")
+            header.append(SPREAD)
             for row, group in zip(rows, groups, strict=True):
                 mean, over_clients = group.figure(name), group.figure(name + OVER_CLIENTS)
                 row.append(f"+- {number(over_clients[0], mean and mean[0])}" if over_clients else "-")
     return [header, *rows]
 
 
+def heading(name: str) -> str:
+    """Return a figure's name in words, with its unit in brackets."""
+    what, _, unit = name.rpartition("_")
+    return f"{what} ({UNITS[unit]})".replace("_", " ") if unit in UNITS else name.replace("_", " ")
+
+
 def number(value: float, beside: float | None = None) -> str:
-    """Return a figure with four decimals, a large one with thousands separated, a small one with four digits.
+    """Return a figure with four decimals; fewer from 10 on, and four digits if it is small.
 
     Parameters
     ----------
@@ -96,16 +153,23 @@ def number(value: float, beside: float | None = None) -> str:
     """
     if 0 < abs(value if beside is None else beside) < 0.001:
         return f"{value:.4g}"
-    return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.0f}"
+    size = abs(value)
+    return f"{value:.4f}" if size < 10 else f"{value:.2f}" if size < 1000 else f"{value:,.0f}"
 
 
-def _spread(mean: float, std: float, count: int) -> str:
-    return f"{number(mean)} +- {number(std, mean)}" if count > 1 else number(mean)
+def count(value: float, _beside: float | None = None) -> str:
+    """Return a count, or a mean of counts."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
-def _aligned(row: Iterable[str], widths: Sequence[int], left: int) -> str:
-    parts = [f"{c:<{w}}" if i < left else f"{c:>{w}}" for i, (c, w) in enumerate(zip(row, widths, strict=True))]
-    return "  ".join(parts).rstrip()
+def _spread(name: str, mean: float, std: float, runs: int) -> str:
+    words = count if COUNT.fullmatch(name) else number
+    return f"{words(mean)} +- {words(std, mean)}" if runs > 1 else words(mean)
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int], left: int, places: Iterable[int]) -> str:
+    parts = [f"{row[i]:<{widths[i]}}" if i < left else f"{row[i]:>{widths[i]}}" for i in places]
+    return (" " * GAP).join(parts).rstrip()
 
 
 def _latex(cell: str) -> str:

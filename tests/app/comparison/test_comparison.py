@@ -2,7 +2,9 @@
 
 import csv
 import json
+import re
 import shutil
+from pathlib import Path
 from statistics import fmean, pstdev
 
 import numpy as np
@@ -13,8 +15,8 @@ from espalier.app.comparison.command import finished_runs, in_order_of_sweep
 from espalier.app.comparison.curves import AXES, Curve, curves, points_of, together
 from espalier.app.comparison.figures import first_steps, look_of, powers_of_ten, setting
 from espalier.app.comparison.groups import Group, grouped, without_repeats
-from espalier.app.comparison.runs import is_over, read_run
-from espalier.app.comparison.tables import _latex, as_latex, as_text, cells, number
+from espalier.app.comparison.runs import OVER_CLIENTS, FinishedRun, is_over, read_run
+from espalier.app.comparison.tables import _latex, as_latex, as_text, cells, columns_of, count, number
 from espalier.app.reports.owner import disown, own
 from tests.app.runs import lines, run_app, summary
 
@@ -117,9 +119,12 @@ def test_tables_have_what_was_reached_on_examples_held_back(tmp_path):
     assert figures["best_validation_accuracy"] == best["accuracy"]["mean"]
     held_back = summary(folder)["personalised_validation"]
     assert figures["personalised_validation_loss"] == held_back["loss"]["mean"]
-    header, _ = cells(grouped([read_run(folder)]))
-    assert {"best_validation_accuracy", "personalised_validation_accuracy"} <= set(header)
-    assert "best_test_accuracy" not in header
+    groups = grouped([read_run(folder)])
+    header, _ = cells(groups, columns_of(None, groups))
+    assert {"best validation accuracy", "personalised validation accuracy"} <= set(header)
+    assert "best test accuracy" not in header
+    for line in as_text(groups, columns_of(None, groups)).splitlines():
+        assert len(line) <= 100
 
 
 def test_an_axis_is_logarithmic_where_one_curve_would_hide_another():
@@ -167,10 +172,45 @@ def test_curves_without_common_points_are_interpolated_where_all_have_some():
 def test_tables_say_mean_and_deviation(folder):
     groups = grouped(finished_runs([folder]))
     mean, std = groups[0].figure("loss")
-    assert f"{mean:.4f} +- {std:.4f}" in as_text(groups)
-    assert rf"${mean:.4f} \pm {std:.4f}$" in as_latex(groups)
+    columns = columns_of(None, groups)
+    assert f"{mean:.4f} +- {std:.4f}" in as_text(groups, columns)
+    assert rf"${mean:.4f} \pm {std:.4f}$" in as_latex(groups, columns)
     single = grouped([groups[0].runs[0], groups[1].runs[0]])
-    assert " & 1 & $" not in as_latex(single)  # no deviation of one run
+    assert " & 1 & $" not in as_latex(single, columns)  # no deviation of one run
+
+
+def test_columns_are_chosen_by_name(folder, tmp_path, capsys):
+    command = ["compare", str(folder), "--output", str(tmp_path / "out"), "--columns"]
+    assert main([*command, "energy_joules, uplink_bytes,best_round"]) == 2
+    allowed = "accuracy, loss, test_loss, test_accuracy, rounds, uplink_bytes, downlink_bytes, energy_joules"
+    refused = capsys.readouterr().err
+    assert refused.startswith(f"error: --columns = 'best_round': allowed is {allowed}")
+    assert refused.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+    assert main([*command, "energy_joules, uplink_bytes"]) == 0
+    header, first, *_ = (tmp_path / "out/comparison.txt").read_text().splitlines()
+    assert re.split("  +", header) == ["alpha", "runs", "energy (J)", "uplink (B)"]
+    bytes_of = [sum(summary(folder / f"0.1-{seed}")["bytes"]["uplink"].values()) for seed in (0, 1)]
+    assert first.endswith(f"  {fmean(bytes_of):,.0f} +- {pstdev(bytes_of):,.0f}")
+    assert r"alpha & runs & energy (J) & uplink (B) \\" in (tmp_path / "out/comparison.tex").read_text()
+
+
+def test_columns_without_room_in_a_line_follow_below_with_their_settings():
+    figures = {f"a_somewhat_longer_figure_{i}": 0.5 for i in range(4)} | {
+        "a_somewhat_longer_figure_2" + OVER_CLIENTS: 0.25
+    }
+    runs = [FinishedRun(Path(name), {}, figures, {}) for name in "ab"]
+    groups = [Group({"alpha": alpha}, [run]) for alpha, run in zip((0.1, 0.5), runs, strict=True)]
+    tables = as_text(groups, columns_of(None, groups)).split("\n\n")
+    assert [[cell.strip() for cell in table.splitlines()[0].split("  ") if cell] for table in tables] == [
+        ["alpha", "runs", "a somewhat longer figure 0", "a somewhat longer figure 1"],
+        ["alpha", "runs", "a somewhat longer figure 2", "over clients", "a somewhat longer figure 3"],
+    ]
+    assert [table.splitlines()[1].split()[:2] for table in tables] == [["0.1", "1"]] * 2
+
+
+def test_counts_are_whole_and_means_of_counts_are_not():
+    assert [count(value) for value in (5.0, 4.5, 45250000.0)] == ["5", "4.5", "45,250,000"]
 
 
 def test_folders_without_a_run_that_is_over_get_one_line(folder, tmp_path, capsys):
@@ -240,7 +280,7 @@ def test_a_path_of_nobodys_home_gets_one_line(folder, capsys):
 def test_small_figures_have_four_digits_too():
     assert [number(v) for v in (0.0, 0.5, 5.3541e-06, 1234.5)] == ["0.0000", "0.5000", "5.354e-06", "1,234"]
     assert (number(0.00042, 0.5), number(2e-7, 5e-6)) == ("0.0004", "2e-07")
-    assert (number(0.4, 1500.0), number(12.5, 1e6), number(2500.0, 1e6)) == ("0.4000", "12.5000", "2,500")
+    assert (number(0.4, 1500.0), number(12.5, 1e6), number(2500.0, 1e6)) == ("0.4000", "12.50", "2,500")
     assert _latex("5.354e-06") == r"$5.354 \cdot 10^{-6}$"
     assert _latex("5.354e-06 +- 2e-07") == r"$5.354 \cdot 10^{-6} \pm 2 \cdot 10^{-7}$"
 
