@@ -25,7 +25,7 @@ from espalier.app.reports.observers import (
     WriteMetrics,
 )
 from espalier.app.reports.progress import BarProgress, LogProgress
-from espalier.app.reports.tracker import Tracker
+from espalier.app.reports.tracker import Tracking
 from espalier.app.rounds import train
 from espalier.app.run_state import RunState
 from espalier.app.tasks.common import compute_device
@@ -59,8 +59,8 @@ class CheckedRun:
         Where it writes.
     best : BestRound, optional
         Keeps the best round's model; None where clients hold back no examples.
-    tracker : Tracker, optional
-        Gets every global line.
+    tracker : Tracking, optional
+        Gets settings and figures.
     """
 
     config: RunConfig
@@ -71,7 +71,7 @@ class CheckedRun:
     federation: Federation
     folder: ResultsFolder
     best: BestRound | None
-    tracker: Tracker | None
+    tracker: Tracking | None
 
     @property
     def timeout_seconds(self) -> float | None:
@@ -87,6 +87,8 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     config, federation, folder, model = checked.config, checked.federation, checked.folder, checked.model
     if federation.world:
         folder.write_json("world.json", federation.world.describe())
+    if checked.tracker:
+        checked.tracker.run_begins(config.as_dict(), folder.path)
     closed_form = closed_form_of(config, checked.task, model, federation.profiles)
     model.to(compute_device(config.device))
     if state is None:
@@ -104,6 +106,8 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     if config.algorithm.splits and config.fine_tune.steps:
         _personalise(checked, arrays)
     _report(checked, arrays, closed_form)
+    if checked.tracker:
+        checked.tracker.run_over(folder.read_json("summary.json"))
 
 
 def _write_round_0(checked: CheckedRun) -> None:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -19,7 +18,7 @@ from espalier.app.reports.best import Score, validation_score
 from espalier.app.reports.bytes import ByteMeter
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import edge_lines, global_line, validation_of
-from espalier.app.reports.tracker import Tracker
+from espalier.app.reports.tracker import Tracking
 from espalier.app.resources.planner import World
 from espalier.app.run_state import RunState
 from espalier.app.tasks.task import Task
@@ -118,7 +117,7 @@ class WriteMetrics:
         Reports plans and joules.
     closed_form : Mapping[str, float], optional
         The payload by a formula.
-    tracker : Tracker, optional (default: None)
+    tracker : Tracking, optional (default: None)
         Gets the global line too.
     asynchronous : AsynchronousRun, optional (default: None)
         Reports its clock's time, staleness and idle nodes.
@@ -133,7 +132,7 @@ class WriteMetrics:
     client_of: Mapping[int, int]
     world: World | None
     closed_form: Mapping[str, float] | None
-    tracker: Tracker | None = None
+    tracker: Tracking | None = None
     asynchronous: AsynchronousRun | None = None
     validates: bool = False
     attendances: Attendances | None = None
@@ -159,7 +158,7 @@ class WriteMetrics:
         self.folder.append_metrics([*lines, line])
         report.line = line
         if self.tracker is not None:
-            self.tracker.round_over(report.outcome.number, deepcopy(line))
+            self.tracker.round_over(report.outcome.number, line)
 
 
 def plans_at_work(world: World) -> dict[str, dict[str, list[dict[str, Any]]]]:

@@ -1,12 +1,17 @@
 """A tracker of one's own gets the global line of every round."""
 
+import json
+import sqlite3
 import sys
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from espalier.app.command_line import main
-from tests.app.runs import lines, run_app, same_weights
+from tests.app.runs import lines, run_app, same_weights, summary
 
+ROOT = Path(__file__).parents[3]
 MODULE = r"""
 class Keeper:
     def __init__(self, name="none"):
@@ -24,6 +29,13 @@ class Failing(Keeper):
             raise ConnectionError("no\nroute")
         if number == 2:
             raise Silent
+
+class Whole(Keeper):
+    def run_begins(self, settings, folder):
+        self.began = settings, folder, (folder / "summary.json").exists()
+
+    def run_over(self, summary):
+        self.ended = summary
 
 class Silent(Exception):
     def __str__(self):
@@ -50,6 +62,33 @@ def test_it_gets_what_metrics_jsonl_gets(tmp_path, own_tracker):
     assert keeper.name == "mine"
     assert [number for number, _ in keeper.seen] == [1, 2]
     assert [line["accuracy"] for _, line in keeper.seen] == [line["accuracy"] for line in lines(folder, "global")]
+
+
+def test_it_gets_settings_and_final_figures_if_it_has_methods_for_them(tmp_path, own_tracker):
+    settings = {"num_clients": 2, "algorithm": "phsfl", "batches_per_epoch": 1, "report_tracker": "own_tracker:Whole"}
+    folder = run_app(tmp_path / "run", **settings)
+    (whole,) = sys.modules["own_tracker"].KEPT
+    assert whole.began == (json.loads((folder / "config.json").read_text()), folder, False)
+    assert [number for number, _ in whole.seen] == [1, 2]
+    assert whole.ended == summary(folder)
+    assert "personalised" in whole.ended
+
+
+def test_the_trackers_in_the_docs_make_a_table_of_runs(tmp_path, monkeypatch):
+    page = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    code = page.split("## Send the figures elsewhere")[1].split("```python\n")[1].split("```")[0]
+    (tmp_path / "my_trackers.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    settings = {"num_clients": 2, "batches_per_epoch": 1, "report_tracker": "my_trackers:SQLite(file='runs.db')"}
+    folders = [run_app(tmp_path / str(seed), seed=seed, **settings) for seed in (0, 1)]
+    with closing(sqlite3.connect("runs.db")) as database:
+        rows = database.execute("SELECT folder, round, accuracy FROM figures").fetchall()
+        seeds = database.execute("SELECT value FROM settings WHERE key = 'seed'").fetchall()
+    assert seeds == [("0",), ("1",)]
+    expected = [(str(f), n, line["accuracy"]["mean"]) for f in folders for n, line in enumerate(lines(f, "global"), 1)]
+    assert rows == expected
+    sys.modules.pop("my_trackers").SQLite("runs.db").database.close()
 
 
 def test_one_that_fails_ends_no_run_and_gets_the_next_round(tmp_path, own_tracker, caplog):
