@@ -117,9 +117,14 @@ def write_comparison(output: Path, groups: Sequence[Group], columns: Sequence[st
     drawn: list[tuple[Axis, str, list[Curve]]] = []
     for figure in [name for name in names if name in (LOSS, ACCURACY) or f"test_{name}" in names]:
         for axis in AXES:
-            if found := curves(groups, axis, figure):
+            found = curves(groups, axis, figure)
+            if found:
                 drawn.append((axis, figure, found))
                 draw_curves(output, found, axis, figure, setting([curve.group for curve in found]))
+            if found and (
+                others := [g.label for place, g in enumerate(groups) if place not in {c.place for c in found}]
+            ):
+                print(f"{figure}-over-{axis.name} lacks {'; '.join(others)}: no {axis.label}", file=sys.stderr)
     replace_text(output / "curves.csv", curve_table(groups, drawn))
 
 

@@ -1,7 +1,8 @@
-"""Learning curves of runs, and of the runs of a setting together."""
+"""Learning curves of runs, and of the runs of a setting together: the mean of their figures in each round."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,15 @@ class Axis:
         For files.
     label : str
         For figures.
+    unit : str
+        Of its values, an empty text for none.
     progress : Callable[[Sequence[Line]], list[float] | None]
         Gives its value after each global round, from the global lines of a run; None where a run has none.
     """
 
     name: str
     label: str
+    unit: str
     progress: Callable[[Sequence[Line]], list[float] | None]
 
 
@@ -39,12 +43,16 @@ class Curve:
 
     Parameters
     ----------
+    place : int
+        Of the setting among those that are compared.
     group : Group
         The runs.
     x, mean, std : np.ndarray
-        Shape (N,): over the runs. `std` is that of the population.
+        Shape (N,), for each round that all runs have evaluated: mean over the runs of what the axis counts, mean of the
+        figure, and its standard deviation, that of the population.
     """
 
+    place: int
     group: Group
     x: np.ndarray
     mean: np.ndarray
@@ -77,20 +85,20 @@ def _joules(lines: Sequence[Line]) -> list[float] | None:
 
 
 AXES = (
-    Axis("rounds", "global round", _rounds),
-    Axis("bytes", "bytes sent, all tiers", _bytes),
-    Axis("seconds", "simulated seconds", _seconds),
-    Axis("joules", "joules, all clients, to the thriftiest run's end", _joules),
+    Axis("rounds", "global round", "", _rounds),
+    Axis("bytes", "bytes sent, all tiers", "B", _bytes),
+    Axis("seconds", "simulated time", "s", _seconds),
+    Axis("joules", "energy of all clients", "J", _joules),
 )
 
 
 def curves(groups: Sequence[Group], axis: Axis, figure: str) -> list[Curve]:
     """Return a curve for each setting whose runs all have the figure, and something that the axis counts."""
     found = []
-    for group in groups:
-        points = [points_of(run, axis, figure) for run in group.runs]
-        if all(len(x) > 1 and x[-1] > x[0] for x, _ in points):
-            found.append(Curve(group, *together(points)))
+    for place, group in enumerate(groups):
+        x, mean, std = together([points_of(run, axis, figure) for run in group.runs])
+        if len(x) > 1 and x[-1] > x[0]:
+            found.append(Curve(place, group, x, mean, std))
     return found
 
 
@@ -105,25 +113,21 @@ def check_curves(run: FinishedRun) -> None:
         raise damaged(run.folder / "metrics.jsonl") from None
 
 
-def points_of(run: FinishedRun, axis: Axis, figure: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return x and y of the evaluated rounds of a run, from the model that it started with; none where it has none."""
+def points_of(run: FinishedRun, axis: Axis, figure: str) -> np.ndarray:
+    """Return round, x and y, shape (N, 3), of the evaluated rounds of a run.
+
+    The model that it started with is round 0. There are no points where the axis counts nothing in the run.
+    """
     progress = axis.progress(run.lines) if run.lines else None
     if progress is None:
-        return np.zeros(0), np.zeros(0)
-    both = [(0.0, run.initial), *zip(progress, run.lines, strict=True)]
-    points = [(x, (line.get(figure) or {}).get("mean")) for x, line in both]
-    known = np.array([(x, y) for x, y in points if y is not None], dtype=float).reshape(-1, 2)
-    return known[:, 0], known[:, 1]
+        return np.zeros((0, 3))
+    every = [(0, 0.0, run.initial), *zip(_rounds(run.lines), progress, run.lines, strict=True)]
+    points = [(number, x, (line.get(figure) or {}).get("mean")) for number, x, line in every]
+    return np.array([point for point in points if point[-1] is not None], dtype=float).reshape(-1, 3)
 
 
-def together(points: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return x, and mean and standard deviation of y, of several runs.
-
-    Where they have no common x, as with joules, each is interpolated: at every x of any of them, from where all have
-    begun to where the first ends.
-    """
-    first, last = max(x[0] for x, _ in points), min(x[-1] for x, _ in points)
-    every = np.unique(np.concatenate([x for x, _ in points]))
-    common = every[(every >= first) & (every <= last)]
-    values = np.array([np.interp(common, x, y) for x, y in points])
-    return common, values.mean(axis=0), values.std(axis=0)
+def together(points: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return means of x, and means and standard deviations of y, of several runs, in the rounds that all have."""
+    rounds = reduce(np.intersect1d, [own[:, 0] for own in points])
+    common = np.array([own[np.isin(own[:, 0], rounds)] for own in points])
+    return common[:, :, 1].mean(axis=0), common[:, :, 2].mean(axis=0), common[:, :, 2].std(axis=0)

@@ -22,7 +22,7 @@ CHARACTERS = 58  # of the title's size that a column takes
 # Okabe and Ito's colours, which all can tell apart, without the yellow, which is too bright for lines.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES, MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D", "v", "P", "X")
-HIDES = 50  # times as long: a curve that is a vertical line beside the other
+HIDES = 20  # times as long: a curve that is a vertical line beside the other
 STYLE: Any = {  # for rc_context, which lists all names there are in its type
     "font.size": 8,
     "axes.titlesize": 8,
@@ -54,8 +54,8 @@ def draw_curves(folder: Path, curves: Sequence[Curve], axis: Axis, figure: str, 
     with matplotlib.rc_context(STYLE):
         drawn = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES + rows * LEGEND_ROW_INCHES), layout="constrained")
         ax = drawn.subplots()
-        for i, curve in enumerate(curves):
-            _draw(ax, curve, i)
+        for curve in curves:
+            _draw(ax, curve)
         ax.set(xlabel=axis.label, ylabel=f"test {figure.replace('_', ' ')}, mean of clients")
         if axis.name == "rounds":
             ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -65,7 +65,7 @@ def draw_curves(folder: Path, curves: Sequence[Curve], axis: Axis, figure: str, 
                 ax.xaxis.set_major_locator(FixedLocator([0, *powers_of_ten(min(starts), max(c.x[-1] for c in curves))]))
             else:
                 ax.xaxis.set_major_locator(MaxNLocator(5))
-            ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+            ax.xaxis.set_major_formatter(EngFormatter(axis.unit))
         ax.set_title("\n".join(wrap(title, CHARACTERS)), loc="left")
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(axis="y", alpha=0.3)
@@ -91,16 +91,16 @@ def first_steps(curves: Sequence[Curve]) -> list[float]:
     return [float(curve.x[curve.x > 0].min()) for curve in curves]
 
 
-def _draw(ax: Axes, curve: Curve, number: int) -> None:
-    color, marker, style = look_of(number)
+def _draw(ax: Axes, curve: Curve) -> None:
+    color, marker, style = look_of(curve.place)
     ax.fill_between(curve.x, curve.mean - curve.std, curve.mean + curve.std, color=color, alpha=0.15, lw=0)
     every = max(len(curve.x) // 8, 1)
-    at = np.arange(number % every, len(curve.x), every).tolist()  # not all curves' at the same x
+    at = np.arange(curve.place % every, len(curve.x), every).tolist()  # not all curves' at the same x
     ax.plot(curve.x, curve.mean, color=color, ls=style, marker=marker, markevery=at, label=curve.group.label)
 
 
 def look_of(number: int) -> tuple[str, str, str]:
-    """Return colour, marker and line style of a curve; where a colour comes again it has another marker."""
+    """Return colour, marker and line style of a setting; where a colour comes again it has another marker."""
     marker = MARKERS[(number + number // len(COLORS)) % len(MARKERS)]
     return COLORS[number % len(COLORS)], marker, STYLES[number % len(STYLES)]
 
@@ -122,5 +122,5 @@ def setting(groups: Sequence[Group]) -> str:
         parts.append(drawn if scheme.startswith("dirichlet") else scheme)
     counts = sorted({len(group.runs) for group in groups})
     seeds = "-".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-    parts.append(f"{seeds} seed{'s' * (counts[-1] > 1)}")
+    parts.append(f"{seeds} seeds (band: 1 std)" if counts[-1] > 1 else "1 seed")
     return ", ".join(part for part in parts if part)

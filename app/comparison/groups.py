@@ -13,6 +13,8 @@ from espalier.app.config.parse import parse_config
 from espalier.app.reports.folder import FREE_TO_CHANGE
 
 CASE = "case"
+# Keys whose values say what they are.
+PLAIN = (CASE, "algorithm", "dataset", "model", "task")
 RUNS = "runs.csv"
 # What two runs may differ in and still be the same setting, with another seed.
 OF_NO_SETTING = FREE_TO_CHANGE - {"global-rounds", "data-dir"} | {"seed", "report.tracker"}
@@ -46,8 +48,8 @@ class Group:
 
 
 def words(key: str, value: Any) -> str:
-    """Return a setting in words: names speak for themselves, a number does not."""
-    return value if isinstance(value, str) and value else f"{key.rpartition('.')[2].replace('-', ' ')} {value}"
+    """Return a setting in words: names of algorithms and data speak for themselves, other values do not."""
+    return str(value) if key in PLAIN and value else f"{key.rpartition('.')[2].replace('-', ' ')} {value}"
 
 
 def grouped(runs: Sequence[FinishedRun]) -> list[Group]:

@@ -16,6 +16,7 @@ from espalier.app.reports.made_by import MAKER, makers_of
 from espalier.app.reports.owner import is_owned
 
 MEAN, STD = "mean", "std"
+OF_PLANS = ("late", "spare", "edge_rounds_without_anybody", "edge_rounds_short", "edge_rounds_unconverged")
 OVER_CLIENTS = "_std_over_clients"  # behind the name of a figure whose mean over clients is reported
 
 
@@ -132,8 +133,15 @@ def figures_of(summary: Mapping[str, Any]) -> dict[str, float | None]:
     figures["rounds"] = summary["rounds"]
     for direction, tiers in summary["bytes"].items():
         figures[f"{direction}_bytes"] = sum(tiers.values())
+    if "personalisation_bytes_by_kind" in summary:
+        tiers = summary["personalisation_bytes_by_kind"].values()
+        figures["personalisation_bytes"] = sum(
+            count for ways in tiers for kinds in ways.values() for count in kinds.values()
+        )
     if joules := summary.get("energy_joules"):
         figures["energy_joules"] = joules["total"]
+        figures |= {f"{part}_joules": joules[part] for part in ("compute", "upload", "per_client_round")}
+        figures |= {name: summary[name] for name in OF_PLANS if name in summary}
     if "simulated_seconds" in summary:
         figures["simulated_seconds"] = summary["simulated_seconds"]
     if best := summary.get("best"):

@@ -10,10 +10,15 @@ from espalier.app.comparison.runs import OVER_CLIENTS
 from espalier.app.errors import bad_value
 
 # Figures that no column of the other tables has unless it is asked for: those on the whole test pool, and counts.
-ASIDE = re.compile("(best_)?test_.*|top-.*|rounds|failures|wall_seconds|.*_bytes")
-COUNT = re.compile("(best_)?round|rounds|failures|.*_bytes")
+ASIDE = re.compile(
+    "(best_)?test_.*|top-.*|rounds|failures|wall_seconds|.*_bytes|(compute|upload|per_client_round)_joules|late|spare|edge_rounds_.*"
+)
+COUNT = re.compile("(best_)?round|rounds|failures|late|spare|edge_rounds_.*|.*_bytes")
 UNITS = {"joules": "J", "seconds": "s", "bytes": "B"}
 SPREAD = "over clients"  # heads the column behind a mean over clients
+ABOUT = (
+    "+-: standard deviation over seeds; over clients: that of each run's clients, mean over seeds; of the population"
+)
 GAP = 2  # characters between columns
 WIDTH = 100  # of the text table, in characters; what is wider goes on below
 POWER, TIMES_TEN = re.compile(r"(?<=\d)e([-+]?)0*(\d+)"), r" \\cdot 10^{\1\2}"
@@ -69,7 +74,10 @@ def columns_of(text: str | None, groups: Sequence[Group]) -> list[str]:
     """
     every = figure_names(groups)
     if text is None:
-        return [name for name in every if not ASIDE.fullmatch(name) and any(group.figure(name) for group in groups)]
+        found = {
+            name for group in groups for run in group.runs for name, value in run.figures.items() if value is not None
+        }
+        return [name for name in every if name in found and not ASIDE.fullmatch(name)]
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in every:
@@ -83,7 +91,8 @@ def as_text(groups: Sequence[Group], columns: Sequence[str]) -> str:
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     left = len(groups[0].chosen)
     tables = _folded(header, widths, left + 1)
-    return "\n\n".join("\n".join(_aligned(row, widths, left, places) for row in (header, *rows)) for places in tables)
+    folded = "\n\n".join("\n".join(_aligned(row, widths, left, places) for row in (header, *rows)) for places in tables)
+    return f"{folded}\n\n{ABOUT}"
 
 
 def _folded(header: Sequence[str], widths: Sequence[int], first: int) -> list[list[int]]:
@@ -112,7 +121,15 @@ def as_latex(groups: Sequence[Group], columns: Sequence[str]) -> str:
     lines = [" & ".join(_latex(cell) for cell in row) + r" \\" for row in (header, *rows)]
     left = len(groups[0].chosen)
     alignment = "l" * left + "r" * (len(header) - left)
-    parts = [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
+    parts = [
+        f"% {ABOUT}",
+        rf"\begin{{tabular}}{{{alignment}}}",
+        r"\toprule",
+        lines[0],
+        r"\midrule",
+        *lines[1:],
+        r"\bottomrule",
+    ]
     return "\n".join([*parts, r"\end{tabular}", ""])
 
 

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, pstdev
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from espalier.app.command_line import main
-from espalier.app.comparison.command import finished_runs, in_order_of_sweep
+from espalier.app.comparison.command import finished_runs, in_order_of_sweep, write_comparison
 from espalier.app.comparison.curves import AXES, Curve, curves, points_of, together
 from espalier.app.comparison.figures import first_steps, look_of, powers_of_ten, setting
 from espalier.app.comparison.groups import Group, grouped, without_repeats
@@ -42,8 +43,8 @@ def test_settings_are_told_apart_by_what_differs_and_seeds_are_not(folder):
     values = [summary(folder / f"0.1-{seed}")["global"]["accuracy"]["mean"] for seed in (0, 1)]
     assert groups[0].figure("accuracy") == (fmean(values), pstdev(values))
     assert groups[0].figure("joy") is None
-    assert setting(groups) == "h-fedavg, digits, 4 clients, 2 seeds"
-    assert setting(groups[:1]) == "h-fedavg, digits, 4 clients, Dir(0.1), 2 seeds"
+    assert setting(groups) == "h-fedavg, digits, 4 clients, 2 seeds (band: 1 std)"
+    assert setting(groups[:1]) == "h-fedavg, digits, 4 clients, Dir(0.1), 2 seeds (band: 1 std)"
 
 
 def test_what_follows_from_another_setting_is_no_difference(tmp_path):
@@ -123,17 +124,18 @@ def test_tables_have_what_was_reached_on_examples_held_back(tmp_path):
     header, _ = cells(groups, columns_of(None, groups))
     assert {"best validation accuracy", "personalised validation accuracy"} <= set(header)
     assert "best test accuracy" not in header
-    for line in as_text(groups, columns_of(None, groups)).splitlines():
-        assert len(line) <= 100
+    *tables, _about = as_text(groups, columns_of(None, groups)).split("\n\n")
+    assert len(tables) > 1
+    assert max(len(line) for table in tables for line in table.splitlines()) <= 100
 
 
 def test_an_axis_is_logarithmic_where_one_curve_would_hide_another():
     group = Group({}, [])
     short, long, longest = (
-        Curve(group, np.array([0.0, end / 2, end]), np.zeros(3), np.zeros(3)) for end in (4.0, 100.0, 200.0)
+        Curve(0, group, np.array([0.0, end / 2, end]), np.zeros(3), np.zeros(3)) for end in (4.0, 60.0, 200.0)
     )
     assert first_steps([short, long]) == []
-    assert first_steps([long, short, longest]) == [50.0, 2.0, 100.0]
+    assert first_steps([long, short, longest]) == [30.0, 2.0, 100.0]
     assert powers_of_ten(2.0, 200.0) == [10.0, 100.0]
     assert powers_of_ten(1e-7, 1e3) == [1e-7, 1e-4, 0.1, 100.0]
     assert powers_of_ten(2.0, 9.0) == []
@@ -145,28 +147,67 @@ def test_no_two_of_thirteen_curves_share_colour_and_marker():
 
 def test_curves_begin_with_the_model_before_training(folder):
     run = folder / "0.1-0"
-    rounds, every_byte, seconds, joules = (points_of(read_run(run), axis, "accuracy") for axis in AXES)
-    assert rounds[0].tolist() == [0, 1, 2]
+    rounds, every_byte, seconds, joules = (points_of(read_run(run), axis, "accuracy").T for axis in AXES)
+    assert rounds[0].tolist() == rounds[1].tolist() == [0, 1, 2]
     initial = json.loads((run / "round-0.json").read_text())["accuracy"]["mean"]
     means = [line["accuracy"]["mean"] for line in lines(run, "global")]
-    assert rounds[1].tolist() == [initial, *means]
+    assert rounds[2].tolist() == [initial, *means]
     sent = summary(run)["bytes"]
-    assert every_byte[0].tolist()[::2] == [0, sum(sum(tiers.values()) for tiers in sent.values())]
-    assert seconds[0][-1] == summary(run)["simulated_seconds"]
-    assert joules[0][-1] == pytest.approx(summary(run)["energy_joules"]["total"])
+    assert every_byte[1].tolist()[::2] == [0, sum(sum(tiers.values()) for tiers in sent.values())]
+    assert seconds[1][-1] == summary(run)["simulated_seconds"]
+    assert joules[1][-1] == pytest.approx(summary(run)["energy_joules"]["total"])
     (curve, _) = curves(grouped(finished_runs([folder])), AXES[0], "accuracy")
     assert curve.mean[0] == pytest.approx(
-        fmean([initial, points_of(read_run(folder / "0.1-1"), AXES[0], "accuracy")[1][0]])
+        fmean([initial, points_of(read_run(folder / "0.1-1"), AXES[0], "accuracy")[0, 2]])
     )
 
 
-def test_curves_without_common_points_are_interpolated_where_all_have_some():
+def test_a_setting_is_the_mean_of_its_runs_in_each_round_that_all_have():
     x, mean, std = together(
-        [(np.array([0.0, 2, 4]), np.array([0.0, 2, 4])), (np.array([0.0, 1, 3]), np.array([2.0, 3, 5]))]
+        [
+            np.array([(0, 0.0, 1.0), (1, 2.0, 3.0), (2, 5.0, 4.0), (4, 8.0, 6.0)]),
+            np.array([(0, 0.0, 3.0), (2, 9.0, 8.0), (3, 10.0, 8.0), (4, 12.0, 8.0)]),
+        ]
     )
-    assert x.tolist() == [0, 1, 2, 3]
-    assert mean.tolist() == [1, 2, 3, 4]
-    assert std.tolist() == [1, 1, 1, 1]
+    assert x.tolist() == [0, 7, 10]
+    assert mean.tolist() == [2, 6, 7]
+    assert std.tolist() == [1, 2, 1]
+
+
+def test_a_curve_over_joules_ends_where_the_table_says(folder):
+    for axis in AXES[1:]:
+        name = {"bytes": None, "seconds": "simulated_seconds", "joules": "energy_joules"}[axis.name]
+        for group, curve in zip(
+            groups := grouped(finished_runs([folder])), curves(groups, axis, "accuracy"), strict=True
+        ):
+            ways = [group.figure(f"{way}_bytes") for way in ("uplink", "downlink")]
+            end = group.figure(name)[0] if name else sum(mean for mean, _ in ways)
+            assert curve.x[-1] == pytest.approx(end)
+            assert (curve.mean[-1], curve.std[-1]) == pytest.approx(group.figure("accuracy"))
+
+
+def test_a_setting_looks_the_same_in_all_figures_and_what_lacks_it_is_said(folder, tmp_path, capsys):
+    runs = [*finished_runs([folder])]
+    runs[0] = replace(
+        runs[0],
+        settings=runs[0].settings | {"alpha": 0.9},
+        lines=[{**line, "simulated_seconds": 0.0} for line in runs[0].lines],
+    )
+    groups = grouped(runs)
+    assert [group.chosen["alpha"] for group in groups] == [0.9, 0.1, 0.5]
+    assert [curve.place for curve in curves(groups, AXES[2], "accuracy")] == [1, 2]
+    write_comparison(tmp_path, groups, ["accuracy"])
+    assert "accuracy-over-seconds lacks alpha 0.9: no simulated time\n" in capsys.readouterr().err
+
+
+def test_a_figure_that_one_seed_lacks_is_not_the_others(folder):
+    groups = grouped(finished_runs([folder]))
+    runs = groups[0].runs
+    lacking = replace(runs[1], figures=runs[1].figures | {"loss": None})
+    header, row = cells(
+        [Group(groups[0].chosen, [runs[0], lacking])], columns_of(None, [Group({}, [runs[0], lacking])])
+    )
+    assert row[header.index("loss")] == "-"
 
 
 def test_tables_say_mean_and_deviation(folder):
@@ -201,7 +242,7 @@ def test_columns_without_room_in_a_line_follow_below_with_their_settings():
     }
     runs = [FinishedRun(Path(name), {}, figures, {}) for name in "ab"]
     groups = [Group({"alpha": alpha}, [run]) for alpha, run in zip((0.1, 0.5), runs, strict=True)]
-    tables = as_text(groups, columns_of(None, groups)).split("\n\n")
+    *tables, _about = as_text(groups, columns_of(None, groups)).split("\n\n")
     assert [[cell.strip() for cell in table.splitlines()[0].split("  ") if cell] for table in tables] == [
         ["alpha", "runs", "a somewhat longer figure 0", "a somewhat longer figure 1"],
         ["alpha", "runs", "a somewhat longer figure 2", "over clients", "a somewhat longer figure 3"],
