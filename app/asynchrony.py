@@ -1,10 +1,11 @@
 """An asynchronous tier of a run: when it aggregates, its clock, and how long edges and clients take."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
@@ -81,59 +82,28 @@ def rounds_of_part(number: int, edge_rounds: int) -> range:
     return range((number - 1) * edge_rounds + 1, number * edge_rounds + 1)
 
 
-class AsynchronousRun(Protocol):
-    """The tier of a run that waits for nobody."""
+class AsynchronousRun(ABC):
+    """The tier of a run that waits for nobody; the other tier waits."""
 
     def edges(self, make_edge: MakeEdge) -> MakeEdge:
         """Return what makes the run's edges, of what makes those that wait."""
+        return make_edge
 
     def over_edges(self, *arguments: Any, **options: Any) -> Hierarchical:
         """Return the cloud over them; parameters as of `Hierarchical`."""
+        return Hierarchical(*arguments, **options)
 
     def edge_rounds_at_work(self) -> Mapping[str, Collection[int]]:
         """Return the numbers of the edge rounds that are under way between global rounds, by edge."""
+        return {}
 
+    @abstractmethod
     def end_round(self) -> dict[str, Any]:
         """Return what is reported of a global round that is over."""
 
 
 @dataclass(frozen=True)
-class AsynchronousClients:
-    """A flat algorithm that does not wait for its clients.
-
-    Parameters
-    ----------
-    tier : AsynchronousTier
-        Over the clients.
-    nodes : Sequence[int]
-        Their node ids, in client order.
-    pace : Callable[[int, int], float], optional
-        How long they take; None: the clock shows it.
-    """
-
-    tier: AsynchronousTier
-    nodes: Sequence[int]
-    pace: Pace | None
-
-    def edges(self, make_edge: MakeEdge) -> MakeEdge:
-        """Return what makes the one group of clients."""
-        return not_waiting(make_edge, lambda name: (self.nodes, self.tier), self.pace)
-
-    def over_edges(self, *arguments: Any, **options: Any) -> Hierarchical:
-        """Return a cloud that waits."""
-        return Hierarchical(*arguments, **options)
-
-    def edge_rounds_at_work(self) -> Mapping[str, Collection[int]]:
-        """Return none: clients are not planned."""
-        return {}
-
-    def end_round(self) -> dict[str, Any]:
-        """Return the time and the tier's figures."""
-        return figures_of(self.tier)
-
-
-@dataclass(frozen=True)
-class AsynchronousCloud:
+class AsynchronousCloud(AsynchronousRun):
     """A cloud that does not wait for its edges.
 
     Parameters
@@ -153,10 +123,6 @@ class AsynchronousCloud:
     edge_rounds: int
     pace: EdgePace | None
 
-    def edges(self, make_edge: MakeEdge) -> MakeEdge:
-        """Return what makes edges that wait."""
-        return make_edge
-
     def over_edges(self, *arguments: Any, **options: Any) -> Hierarchical:
         """Return the cloud over them."""
         return AsynchronousHierarchical(*arguments, tier=self.tier, pace=self.pace, **options)
@@ -168,17 +134,19 @@ class AsynchronousCloud:
 
     def end_round(self) -> dict[str, Any]:
         """Return the time and the tier's figures."""
-        return figures_of(self.tier)
+        return {**self.tier.clock.figures(), "async": self.tier.take_report()}
 
 
 @dataclass(frozen=True)
-class AsynchronousEdges:
-    """Edges that do not wait for their clients, under a cloud that waits for the edges.
+class AsynchronousClients(AsynchronousRun):
+    """Edges that do not wait for their clients, or a flat algorithm's one group of clients.
 
     Parameters
     ----------
     topology : Mapping[str, Sequence[int]]
         Node ids by edge.
+    is_flat : bool
+        There are no edges to name.
     tiers : Mapping[str, AsynchronousTier]
         Over the clients of each edge.
     clocks : Sequence[SimulatedClock]
@@ -188,21 +156,23 @@ class AsynchronousEdges:
     """
 
     topology: Topology
+    is_flat: bool
     tiers: Mapping[str, AsynchronousTier]
     clocks: Sequence[SimulatedClock]
     pace: Pace | None
 
     def edges(self, make_edge: MakeEdge) -> MakeEdge:
-        """Return what makes the edges."""
-        return not_waiting(make_edge, lambda name: (self.topology[name], self.tiers[name]), self.pace)
+        """Return what makes edges that do not wait, of what makes their strategies."""
 
-    def over_edges(self, *arguments: Any, **options: Any) -> Hierarchical:
-        """Return a cloud that waits."""
-        return Hierarchical(*arguments, **options)
+        def make(name: str, size: int) -> Strategy | EdgeRounds:
+            strategy = make_edge(name, size)
+            if not isinstance(strategy, Strategy):
+                kind = type(strategy).__name__
+                why = f"an algorithm whose edges are of {kind}, which runs its rounds by itself"
+                raise UserError(f"async.mode: allowed is 'off' for {why}")
+            return AsynchronousEdge(strategy, self.topology[name], self.tiers[name], self.pace)
 
-    def edge_rounds_at_work(self) -> Mapping[str, Collection[int]]:
-        """Return none: the cloud has waited for all edge rounds."""
-        return {}
+        return make
 
     def end_round(self) -> dict[str, Any]:
         """Let the clients of those edges that were done first work until the last one is; return the time and figures.
@@ -218,7 +188,8 @@ class AsynchronousEdges:
         staleness: Counter[int] = Counter()
         for report in reports.values():
             staleness.update({int(each): count for each, count in report["staleness"].items()})
-        arrivals = [{"edge": name, **line} for name, report in reports.items() for line in report["arrivals"]]
+        where: dict[str, Any] = {name: {} if self.is_flat else {"edge": name} for name in reports}
+        arrivals = [{**where[name], **line} for name, report in reports.items() for line in report["arrivals"]]
         idle = sum(reports[name]["idle_share"]["clients"] * size for name, size in sizes.items())
         return {
             **({} if end is None else {"simulated_seconds": end}),
@@ -230,30 +201,6 @@ class AsynchronousEdges:
                 "idle_share": {"clients": round(idle / sum(sizes.values()), 6)} if sizes else {},
             },
         }
-
-
-def figures_of(tier: AsynchronousTier) -> dict[str, Any]:
-    """Return the time and the figures of a tier with a clock of its own since the last call."""
-    return {**tier.clock.figures(), "async": tier.take_report()}
-
-
-def not_waiting(
-    make_edge: MakeEdge,
-    nodes_and_tier: Callable[[str], tuple[Sequence[int], AsynchronousTier]],
-    pace: Pace | None,
-) -> MakeEdge:
-    """Return what makes edges that do not wait for their clients, of what makes their strategies."""
-
-    def make(name: str, size: int) -> Strategy | EdgeRounds:
-        strategy = make_edge(name, size)
-        if not isinstance(strategy, Strategy):
-            kind = type(strategy).__name__
-            why = f"an algorithm whose edges are of {kind}, which runs its rounds by itself"
-            raise UserError(f"async.mode: allowed is 'off' for {why}")
-        nodes, tier = nodes_and_tier(name)
-        return AsynchronousEdge(strategy, nodes, tier, pace)
-
-    return make
 
 
 def asynchronous_run(
@@ -299,21 +246,18 @@ def asynchronous_run(
     known = None
     if not (world or is_timed):
         known = KnownPaces(client_of, client_seconds(section, seed, num_clients), edge_rounds)
-    pace = known.of_client if known else None
-    if section.tier == "edges":
+    if is_flat or section.tier == "edges":
         clocks = {} if is_timed else {name: SimulatedClock(EventClock()) for name in topology}
         tiers = {
             name: tier_of(section, len(members), "clients", clocks.get(name) or WallClock())
             for name, members in topology.items()
         }
-        return AsynchronousEdges(topology, tiers, list(clocks.values()), pace)
+        of_clients = known.of_client if known else None
+        return AsynchronousClients(topology, is_flat, tiers, list(clocks.values()), of_clients)
     clock = WallClock() if is_timed else SimulatedClock(EventClock())
-    if is_flat:
-        return AsynchronousClients(tier_of(section, num_clients, "clients", clock), tuple(client_of), pace)
-    of_edge = known.of_edge if known else None
     tier = tier_of(section, len(topology), "edges", clock, num_clients)
-    pace_of_edges = planned_pace(world, edge_rounds) if world else of_edge
-    return AsynchronousCloud(tier, tuple(topology), edge_rounds, pace_of_edges)
+    of_edges = planned_pace(world, edge_rounds) if world else known.of_edge if known else None
+    return AsynchronousCloud(tier, tuple(topology), edge_rounds, of_edges)
 
 
 def tier_of(section: Asynchrony, num_nodes: int, unit: str, clock: Clock, clients: int = 0) -> AsynchronousTier:
