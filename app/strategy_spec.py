@@ -72,7 +72,8 @@ class StrategySpec(ObjectSpec):
                 if takes_any:
                     continue
                 raise bad_value(self.key, self.text, f"a parameter of {self.name}: {', '.join(known)}")
-            wanted = next((kind for kind in KINDS if known[name].annotation is kind), None)
+            usual = float if name in (*SHARES, *POSITIVE) else int if name in COUNTS else None
+            wanted = next((kind for kind in KINDS if known[name].annotation is kind), usual)
             if wanted and (
                 isinstance(value, bool) or not isinstance(value, (int, float) if wanted is float else wanted)
             ):

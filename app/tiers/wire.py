@@ -66,14 +66,15 @@ def profile_to_wire(profile: Profile) -> Wire:
 
 def profile_from_wire(wire: Wire, edge: str) -> Profile:
     """Return the profile of a client of an edge's host, as the cloud sees it."""
-    if not 0 < int(wire["num_train_examples"]) < 2**63:
-        raise ValueError(f"client {wire['client']!r} has {wire['num_train_examples']!r} training examples")
+    for name, least in (("num_train_examples", 1), ("num_test_examples", 0)):
+        if type(wire[name]) is not int or not least <= wire[name] < LIMIT:
+            raise ValueError(f"{name} of client {wire['client']!r} is {wire[name]!r}")
     return Profile(
         node_id=node_of(int(wire["client"])),
         partition_id=int(wire["client"]),
         edge=edge,
-        num_train_examples=int(wire["num_train_examples"]),
-        num_test_examples=int(wire["num_test_examples"]),
+        num_train_examples=wire["num_train_examples"],
+        num_test_examples=wire["num_test_examples"],
         class_counts=tuple(map(int, wire["class_counts"])),
         device=DeviceProfile.from_config(wire["device"]),
     )
@@ -270,8 +271,10 @@ def _failures_from_wire(failures: Sequence[Any], clients: Collection[int]) -> li
 
 def _nodes(numbers: Any, clients: Collection[int]) -> list[int]:
     numbers = list(numbers)
-    if foreign := [number for number in numbers if not isinstance(number, int) or number not in clients]:
+    if foreign := [number for number in numbers if type(number) is not int or number not in clients]:
         raise ValueError(f"client {foreign[0]!r} is not one of the edge's")
+    if len(set(numbers)) < len(numbers):
+        raise ValueError("a client is there twice")
     return [node_of(number) for number in numbers]
 
 

@@ -169,6 +169,10 @@ class Broken(FedAvg):
     def __init__(self):
         raise RuntimeError("not\\ntoday")
 
+class Untyped(FedAvg):
+    def __init__(self, fraction_train=1.0, num_malicious_nodes=0, client_learning_rate: float | None = None):
+        super().__init__(fraction_train=fraction_train)
+
 class Plain(Strategy):
     def summary(self):
         pass
@@ -211,6 +215,9 @@ def test_a_strategy_of_ones_own_is_named_with_its_module(own_module):
         ("own_strategies:Scaled", "Scaled(scale=...): Scaled needs scale"),
         ("own_strategies:Scaled(scale='big')", "a number for scale"),
         ("own_strategies:Scaled(scale=1.0, nonsense=1)", "what Scaled takes (TypeError: "),
+        ("own_strategies:Untyped(fraction_train='a')", "a number for fraction_train"),
+        ("own_strategies:Untyped(num_malicious_nodes=None)", "an integer for num_malicious_nodes"),
+        ("own_strategies:Untyped(client_learning_rate='a')", "a number for client_learning_rate"),
         ("own_strategies:Broken", "what Broken takes (RuntimeError: not today)"),
         ("own_strategies:", "NAME or NAME(parameter=value, ...)"),
         (":FedAvg", "NAME or NAME(parameter=value, ...)"),

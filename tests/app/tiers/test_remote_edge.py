@@ -21,6 +21,7 @@ from espalier.app.tiers.wire import (
     outcome_to_wire,
     profile_from_wire,
     profile_to_wire,
+    updates_from_wire,
 )
 from espalier.clients.messages.arrays import to_array
 from espalier.clients.messages.edge import PAYLOAD, from_payload, to_payload
@@ -371,8 +372,21 @@ def test_an_edges_own_figure_that_is_too_large_is_a_failure(remote):
 def test_a_client_has_examples(count):
     profile = profile_to_wire(Profile(3, 2, "west", 10, 5, (4, 6)))
     assert profile_from_wire(profile, "west").num_train_examples == 10
-    with pytest.raises(ValueError, match=r"client 2 has .* training examples"):
+    assert profile_from_wire(profile | {"num_test_examples": 0}, "west").num_test_examples == 0
+    with pytest.raises(ValueError, match=f"num_train_examples of client 2 is {count}"):
         profile_from_wire(profile | {"num_train_examples": count}, "west")
+    with pytest.raises(ValueError, match="num_test_examples of client 2 is -5"):
+        profile_from_wire(profile | {"num_test_examples": -5}, "west")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "why"), [([2, 2], "a client is there twice"), ([True], "client True is not one of")]
+)
+def test_participants_are_clients_and_each_is_there_once(remote, numbers, why):
+    one = {"trained": True, "metrics": None, "weight": 3.0, "participants": numbers, "failures": []}
+    wire = {"arrays": model(1.0, 1.0), "rounds": [one]}
+    with pytest.raises(ValueError, match=why):
+        updates_from_wire(wire, model(1.0, 1.0), 1, [0, 1, 2])
 
 
 def test_heads_that_are_no_numbers_are_a_failure(remote):
