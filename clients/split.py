@@ -440,7 +440,7 @@ def split_end(message: Message, context: Context, task: ClientTask, sessions: Se
 
 def register_labels(message: Message, context: Context, task: ClientTask) -> Message:
     """Answer ``query.labels``: register the training labels at the edge, once."""
-    labels = RegisteredLabels(task.train.labels.to(torch.int32).cpu().numpy(), labels_digest(context, task))
+    labels = RegisteredLabels(class_indices(task.train.labels), labels_digest(context, task))
     return Message(labels.to_content(), reply_to=message)
 
 
@@ -484,4 +484,11 @@ def label_numbers(batch: Tensor, task: ClientTask, label_policy: str) -> np.ndar
     """Return what goes with the activations of a mini-batch, int32: its labels, or sample indices alone, or nothing."""
     if label_policy == KEPT:
         return None
-    return (batch if label_policy == INDICES else task.train.labels[batch]).to(torch.int32).cpu().numpy()
+    return batch.to(torch.int32).cpu().numpy() if label_policy == INDICES else class_indices(task.train.labels[batch])
+
+
+def class_indices(labels: Tensor) -> np.ndarray:
+    """Return labels as the edge gets them, int32; ValueError where they are no integers, which would be cut off."""
+    if labels.is_floating_point() or labels.is_complex():
+        raise ValueError(f"labels are {labels.dtype}: an edge takes class indices, integers; train such a model whole")
+    return labels.to(torch.int32).cpu().numpy()

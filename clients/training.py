@@ -140,7 +140,8 @@ def local_sgd(
             optimizer.zero_grad()
             loss.backward()
             for parameter, origin in zip(parameters, start, strict=False):
-                parameter.grad.add_(parameter.detach() - origin, alpha=proximal_mu)  # type: ignore[union-attr]
+                if parameter.grad is not None:  # else it is where it was
+                    parameter.grad.add_(parameter.detach() - origin, alpha=proximal_mu)
             optimizer.step()
             total_loss += loss.detach() * len(batch)
             seen += len(batch)

@@ -7,7 +7,18 @@ from typing import Any, Protocol
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.exception import AggregationError, InconsistentMessageReplies
-from flwr.serverapp.strategy import Bulyan, FedAvgM, QFedAvg, Strategy
+from flwr.serverapp.strategy import (
+    Bulyan,
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    FedAvgM,
+    FedXgbBagging,
+    FedXgbCyclic,
+    QFedAvg,
+    Strategy,
+)
 
 from espalier.clients.messages.train import TRAIN_LOSS
 
@@ -21,6 +32,12 @@ from .views import MemberGrid
 
 # What Flower's strategies raise for replies that they can't use.
 REFUSALS = (AggregationError, InconsistentMessageReplies)
+PRIVATE = (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+)
 
 
 class EdgeRounds(Protocol):
@@ -52,11 +69,17 @@ class StrategyEdge:
         Any Flower strategy.
     seed : int | str, optional (default: None)
         What the strategy draws (its samples of nodes, noise) follows this seed and the round. None: `Hierarchical`
-        gives the edge one of its own.
+        gives the edge one of its own. Where no seed was given to that either, the noise of Flower's differential
+        privacy strategies follows none: who knows it can take it off again.
     name : str, optional (default: None)
         Its name in its own failures; None is the name of the strategy's class.
     guard : UpdateGuard, optional (default: None)
         Bounds what one reply can do to the model. None: `Hierarchical` gives the edge one of its own.
+
+    Raises
+    ------
+    ValueError
+        If the strategy's models are no arrays that keep their shapes.
     """
 
     def __init__(
@@ -66,8 +89,13 @@ class StrategyEdge:
         name: str | None = None,
         guard: UpdateGuard | None = None,
     ) -> None:
+        if isinstance(inner := unwrapped(strategy), FedXgbBagging | FedXgbCyclic):
+            raise ValueError(
+                f"{type(inner).__name__} is for trees that grow: here models are arrays that keep their shapes"
+            )
         self.strategy = strategy
         self.seed = seed
+        self.hides_noise = seed is None
         self.guard = guard
         self.weight_key = weight_key(strategy)
         self._name = name or type(strategy).__name__
@@ -195,6 +223,12 @@ class StrategyEdge:
         return grid.in_client_order(messages)
 
     def _seeded(self, step: str, server_round: int) -> AbstractContextManager[None]:
+        if (
+            self.hides_noise
+            and step == "aggregate_train"
+            and any(isinstance(s, PRIVATE) for s in layers(self.strategy))
+        ):
+            return seeded_globals(None)
         return seeded_globals(derived_seed(self.seed or 0, step, server_round))
 
     def _total_weight(self, replies: Sequence[Message]) -> float:
@@ -211,6 +245,8 @@ class StrategyEdge:
 
 def edge_of(made: Strategy | EdgeRounds) -> EdgeRounds:
     """Return an edge, made of a Flower strategy if it is not one by itself; ValueError for what is neither."""
+    if isinstance(made, type):
+        raise ValueError(f"an edge is the class {made.__name__}: it must be an object, {made.__name__}(...)")
     if isinstance(made, Strategy):
         return StrategyEdge(made)
     methods = "train_round", "evaluate_round", "state_dict", "load_state_dict"
@@ -227,11 +263,17 @@ def innermost(edge: Any) -> Any:
     return edge
 
 
+def layers(strategy: Strategy) -> list[Strategy]:
+    """Return a strategy and those inside of it, as in Flower's differential privacy strategies, the innermost last."""
+    found = [strategy]
+    while isinstance(inner := getattr(found[-1], "strategy", None), Strategy):
+        found.append(inner)
+    return found
+
+
 def unwrapped(strategy: Strategy) -> Strategy:
-    """Return the strategy inside of wrappers, as Flower's differential privacy strategies are."""
-    while isinstance(inner := getattr(strategy, "strategy", None), Strategy):
-        strategy = inner
-    return strategy
+    """Return the strategy inside of wrappers."""
+    return layers(strategy)[-1]
 
 
 def weight_key(strategy: Strategy) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from functools import partial
 from logging import INFO, WARNING, getLogger
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,8 @@ class Hierarchical:
         The global model is evaluated on the nodes in every so many global rounds, and in the last; 0: only then.
     seed : int, optional (default: None)
         What the strategies draw, e.g. their samples of nodes, follows this seed. None is 0, and under another
-        `Hierarchical` a seed that follows from that one's and the edge's name.
+        `Hierarchical` a seed that follows from that one's and the edge's name; then the noise of Flower's differential
+        privacy strategies follows none, since who knows it can take it off again. With a seed it does, for experiments.
     poll_seconds : float (default: 0.05)
         Pause between two looks at the Grid.
     observers : Sequence[Observer] (default: ())
@@ -115,6 +117,10 @@ class Hierarchical:
         guard: Guard | None = None,
         topology_of: TopologyOf | None = None,
     ) -> None:
+        if isinstance(cloud, type):
+            raise ValueError(
+                f"the cloud's strategy is the class {cloud.__name__}: it must be an object, {cloud.__name__}(...)"
+            )
         if not isinstance(cloud, Strategy):
             raise ValueError(f"the cloud's strategy is a {type(cloud).__name__}: it must be a Flower strategy")
         if not isinstance(edge_rounds, int) or isinstance(edge_rounds, bool) or edge_rounds < 1:
@@ -143,7 +149,7 @@ class Hierarchical:
         self._connected = Connected()
         self._topology_of = topology_of
         self._guardless = {name for name, edge in self._inner.items() if getattr(edge, "guard", 0) is None}
-        self._take(Place("", seed or 0, tuple(observers), node_name, guard or Guard("off")))
+        self._take(Place("", seed or 0, seed is None, tuple(observers), node_name, guard or Guard("off")))
 
     def summary(self) -> None:
         """Log all tiers."""
@@ -418,14 +424,19 @@ class Hierarchical:
         guard = UpdateGuard(place.guard if len(self.topology) > 1 else Guard("off"), self._path_of_id)
         guard.count_nodes(len(self.topology))
         self._top = StrategyEdge(self.cloud, f"{place.seed}/cloud", name, guard)
+        self._top.hides_noise = place.hides_noise
         members = {place.path_to(name): members for name, members in self.topology.items()}
         self._attendance = Attendance(members, place.node_name)
         for name, inner in self._inner.items():
-            seed = place.seed_of(name) if name in self._seedless else getattr(inner, "seed", 0)
+            is_seedless = name in self._seedless
+            seed, hides_noise = (
+                place.seed_of(name) if is_seedless else getattr(inner, "seed", 0),
+                is_seedless and place.hides_noise,
+            )
             if isinstance(inner, Hierarchical):
-                inner._take(replace(place, path=place.path_to(name), seed=seed))
+                inner._take(replace(place, path=place.path_to(name), seed=seed, hides_noise=hides_noise))
             elif isinstance(inner, StrategyEdge):
-                inner.seed = seed
+                inner.seed, inner.hides_noise = seed, hides_noise
             if name in self._guardless:
                 inner.guard = UpdateGuard(place.guard, place.node_name)
 
@@ -450,9 +461,13 @@ class Hierarchical:
         self, run_edge: Callable[..., Exchanges[Any]], number: int, messages: Sequence[Message], grid: Grid
     ) -> Together:
         """Return the conversations of the edges that messages are for."""
-        conversations = {}
+        conversations: dict[str, Exchanges[Any]] = {}
         for message in messages:
             name = self._edge_of_id[message.metadata.dst_node_id]
+            if name in conversations:
+                raise ValueError(
+                    f"{type(self.cloud).__name__} sends edge {name!r} two messages in a round: one is allowed"
+                )
             self._place.notice(self._place.tier, self._place.path_to(name), "downlink", message)
             conversations[name] = run_edge(name, number, *arrays_and_config(message), grid)
         return Together(conversations)
@@ -556,6 +571,14 @@ def _check_topology(topology: Topology) -> None:
     if not topology:
         raise ValueError("the topology has no edges")
     for name, members in topology.items():
+        if not isinstance(name, str) or not name or "/" in name:
+            raise ValueError(
+                f"an edge is named {name!r}: names are texts without '/', which stands between those of tiers"
+            )
+        if isinstance(members, str) or not isinstance(members, Iterable):
+            raise ValueError(f"the nodes of edge {name!r} are {members!r}: they must be node ids")
+        if wrong := [node_id for node_id in members if not isinstance(node_id, Integral)]:
+            raise ValueError(f"a node of edge {name!r} is {wrong[0]!r}: node ids are integers")
         if not members:
             raise ValueError(f"edge {name!r} has no nodes")
     _check_disjoint(topology)

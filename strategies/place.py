@@ -64,6 +64,8 @@ class Place:
         Names from the top, e.g. ``"site-1"``; empty at the top.
     seed : int
         What the strategies here and below draw follows it.
+    hides_noise : bool
+        But for the noise of differential privacy, which follows no seed.
     observers : Sequence[Observer]
         Told of messages and edge rounds.
     node_name : Callable[[int], str]
@@ -74,6 +76,7 @@ class Place:
 
     path: str
     seed: int
+    hides_noise: bool
     observers: Sequence[Observer]
     node_name: Callable[[int], str]
     guard: Guard

@@ -16,15 +16,15 @@ def derived_seed(*parts: int | str) -> int:
 
 
 @contextmanager
-def seeded_globals(seed: int) -> Iterator[None]:
+def seeded_globals(seed: int | None) -> Iterator[None]:
     """Seed Python's and NumPy's global generators inside the block and put them back afterwards.
 
     Flower's strategies sample nodes, and add noise, with the global generators. Inside this block they follow
-    `seed`, and nobody outside notices.
+    `seed`, and nobody outside notices. None: what they draw can't be foretold.
     """
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
+    np.random.seed(seed)  # noqa: NPY002  # None: the system's entropy, as for Python's
     try:
         yield
     finally:

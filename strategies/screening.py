@@ -69,8 +69,8 @@ def screen(
     -----
     A reply is left out when it is an error; when its arrays have other names, shapes or kinds of numbers than the
     ones sent, or hold NaN or Inf; when its weight is missing, negative or not finite, or another metric is not finite,
-    or is an accuracy and not from 0 to 1; when it holds more records or metrics, or longer names, than there is use
-    for; when it is a reply to train and lacks a metric that more than half of the others have.
+    or, in an evaluation, is an accuracy and not from 0 to 1; when it holds more records or metrics, or longer names,
+    than there is use for; when it is a reply to train and lacks a metric that more than half of the others have.
 
     A metric that half or less of the replies to train have is dropped, so that nobody who adds one decides who fits;
     evaluations keep some, if they are numbers, see `complete`. What is left has the same form, as Flower's averages
@@ -203,7 +203,7 @@ def in_form_of(reference: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
     """Return `arrays`, of the same names, in the order and the data types of `reference`; itself if it is so.
 
     Averages turn the integer counters of BatchNorm into floats, and Flower's adaptive strategies turn float32
-    into float64. Integers are rounded to the nearest.
+    into float64. Integers are rounded to the nearest, and so are booleans: the majority decides.
     """
     formed = {name: _in_form_of(expected, arrays[name]) for name, expected in reference.items()}
     if list(arrays) == list(formed) and all(array is arrays[name] for name, array in formed.items()):
@@ -216,7 +216,7 @@ def _in_form_of(expected: Array, array: Array) -> Array:
     # What an array says of itself need not be so.
     if values.dtype == dtype and array.dtype == expected.dtype and tuple(array.shape) == tuple(expected.shape):
         return array
-    rounds = dtype.kind in "iu" and values.dtype.kind == "f"
+    rounds = dtype.kind in "biu" and values.dtype.kind == "f"
     return Array(np.asarray(np.rint(values) if rounds else values, dtype))
 
 
@@ -256,14 +256,19 @@ def reply_fault(instruction: Message, reply: Message, weight_key: str, least: Ma
         if value is None or value < lowest:
             wanted = "a number" if lowest == -math.inf else f"a number >= {lowest:g}"
             return f"metric {name!r} is {quoted(metrics.get(name))}, expected {wanted}"
-    faults = (figure_fault(name, value) for name, value in metrics.items())
+    # What a strategy of one's own calls the accuracy of training may be in percent.
+    knows_names = not _is_training(instruction)
+    faults = (figure_fault(name, value, knows_names=knows_names) for name, value in metrics.items())
     return next((fault for fault in faults if fault), "")
 
 
-def figure_fault(name: str, value: Any) -> str:
-    """Return why a metric can't be one, or an empty string: an accuracy is from 0 to 1, and none is beyond float32."""
+def figure_fault(name: str, value: Any, *, knows_names: bool = True) -> str:
+    """Return why a metric can't be one, or an empty string: none is beyond float32.
+
+    Where names are known, an accuracy is from 0 to 1.
+    """
     numbers = value if isinstance(value, list) else [value]
-    is_share = name in (ACCURACY, VALIDATION + ACCURACY) or name.startswith(TOP)
+    is_share = knows_names and (name in (ACCURACY, VALIDATION + ACCURACY) or name.startswith(TOP))
     lowest, highest = (0.0, ROUNDED_ONE) if is_share else (-LARGEST_FIGURE, LARGEST_FIGURE)
     if all(isinstance(number, int | float) and lowest <= number <= highest for number in numbers):
         return ""

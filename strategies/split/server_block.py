@@ -249,4 +249,12 @@ def checked_cut(model: nn.Sequential, cut: Cut | int) -> Cut:
     if cut.last not in range(cut.first + 1, len(model) + 1):
         allowed = f"{cut.first + 1} to {len(model)}, so that a block is the server's"
         raise ValueError(f"tail from block {cut.last} on, with cut {cut.first}: allowed are {allowed}")
+    own = {
+        id(weight) for part in (cut.front(model), cut.tail(model)) for weight in (*part.parameters(), *part.buffers())
+    }
+    servers = cut.server_side(model)
+    if shared := [n for n, weight in (*servers.named_parameters(), *servers.named_buffers()) if id(weight) in own]:
+        raise ValueError(
+            f"cut {cut.first}: {shared[0]} is a weight of the client's blocks too, and can't be on both sides"
+        )
     return cut

@@ -106,6 +106,17 @@ def test_the_proximal_term_is_fedproxs():
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
 
 
+def test_the_proximal_term_of_a_weight_that_nothing_depends_on_is_zero():
+    model = small_model()
+    model.register_parameter("spare", nn.Parameter(torch.ones(2)))
+    local_sgd(task(model, batches_per_epoch=4), server_round=1, proximal_mu=0.7)
+    same_as = small_model()
+    local_sgd(task(same_as, batches_per_epoch=4), server_round=1, proximal_mu=0.7)
+    for name, weight in same_as.named_parameters():
+        assert torch.equal(weight, model.get_parameter(name))
+    assert torch.equal(model.spare, torch.ones(2))
+
+
 def test_randomness_follows_seed_client_and_round_and_touches_no_global_generator():
     def trained(**changes):
         model = small_model(dropout=0.5)

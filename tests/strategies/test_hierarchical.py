@@ -16,6 +16,8 @@ from flwr.serverapp.strategy import (
     FedAvgM,
     FedMedian,
     FedProx,
+    FedXgbBagging,
+    FedXgbCyclic,
     Krum,
     Strategy,
 )
@@ -368,6 +370,79 @@ def test_privacy_noise_follows_the_seed():
 
     assert_same_bits(noisy(1), noisy(1))
     assert not np.array_equal(noisy(1)["w"], noisy(2)["w"])
+
+
+def test_privacy_noise_without_a_seed_can_not_be_foretold():
+    # Sampling without a seed still follows 0.
+    def noisy(noise, **tier):
+        return final(toy_grid(6), **{name: make(noise) for name, make in tier.items()})
+
+    def edges(noise):
+        return lambda n, s: private(FedAvg(fraction_train=0.5, **ANY), noise, 1.0, 3)
+
+    def in_a_middle_tier(noise):
+        def site(name, size):
+            grid = toy_grid(6)
+            members = list(toy_topology(grid, 2)[name])
+            return Hierarchical(private(FedAvg(**ANY), noise, 1.0, 3), lambda n, s: FedAvg(**ANY), {"room": members})
+
+        return site
+
+    for tier in (
+        {"make_edge": edges},
+        {"cloud": lambda noise: private(FedAvg(**ANY), noise, 1.0, 3)},
+        {"make_edge": in_a_middle_tier},
+    ):
+        assert_same_bits(noisy(0.0, **tier), noisy(0.0, **tier))
+        assert not np.array_equal(noisy(0.5, **tier)["w"], noisy(0.5, **tier)["w"])
+
+
+def test_a_seed_of_its_own_keeps_an_edges_noise_foretellable():
+    def noisy():
+        return final(toy_grid(6), make_edge=lambda n, s: StrategyEdge(private(FedAvg(**ANY), 0.5, 1.0, 3), seed=5))
+
+    assert_same_bits(noisy(), noisy())
+
+
+class TwoMessages(FedAvg):
+    """Sends every edge its message twice."""
+
+    def configure_train(self, *arguments):
+        messages = list(super().configure_train(*arguments))
+        again = (Message(m.content, m.metadata.dst_node_id, m.metadata.message_type) for m in messages)
+        return [*messages, *again]
+
+
+def test_two_messages_to_one_edge_are_refused():
+    with pytest.raises(ValueError, match="TwoMessages sends edge 'edge-0' two messages in a round: one is allowed"):
+        final(toy_grid(4), cloud=TwoMessages(**ANY))
+
+
+@pytest.mark.parametrize(
+    ("topology", "why"),
+    [
+        ({1: [1, 2]}, "an edge is named 1: names are texts without '/'"),
+        ({"": [1, 2]}, "an edge is named '': names are"),
+        ({"a/b": [1, 2]}, "an edge is named 'a/b': names are"),
+        ({"a": 3}, "the nodes of edge 'a' are 3: they must be node ids"),
+        ({"a": "12"}, "the nodes of edge 'a' are '12': they must be node ids"),
+        ({"a": ["1", "2"]}, "a node of edge 'a' is '1': node ids are integers"),
+    ],
+)
+def test_a_topology_of_something_else_is_refused(topology, why):
+    with pytest.raises(ValueError, match=re.escape(why)):
+        Hierarchical(FedAvg(**ANY), lambda name, size: FedAvg(**ANY), topology)
+
+
+def test_classes_and_strategies_for_trees_are_refused():
+    topology = {"a": [1, 2], "b": [3, 4]}
+    with pytest.raises(ValueError, match=r"an edge is the class FedAvg: it must be an object, FedAvg\(\.\.\.\)"):
+        Hierarchical(FedAvg(), lambda name, size: FedAvg, topology)
+    with pytest.raises(ValueError, match="the cloud's strategy is the class FedAvg: it must be an object"):
+        Hierarchical(FedAvg, lambda name, size: FedAvg(), topology)
+    for cloud, edge in ((FedAvg, FedXgbBagging), (FedXgbCyclic, FedAvg)):
+        with pytest.raises(ValueError, match="is for trees that grow: here models are arrays that keep their shapes"):
+            Hierarchical(cloud(), lambda name, size, edge=edge: edge(), topology)
 
 
 def test_a_cloud_that_would_wait_for_more_edges_and_shared_strategies_are_refused():

@@ -220,3 +220,20 @@ def test_a_record_that_others_have_not_is_dropped():
     replies, failures = screened_with_variates(good, good | {"more": constant(3)}, good)
     assert failures == []
     assert [sorted(reply.content) for reply in replies] == [["change", "metrics", "model"]] * 3
+
+
+def test_the_majority_decides_a_boolean():
+    reference = ArrayRecord({"mask": Array(np.array([True, False, False]))})
+    mean = ArrayRecord({"mask": Array(np.array([0.9, 0.1, 0.6]))})
+    assert to_numpy(in_form_of(reference, mean))["mask"].tolist() == [True, False, True]
+
+
+def test_what_a_client_calls_the_accuracy_of_its_training_may_be_in_percent():
+    def in_percent(reply):
+        told = reply.content["metrics"]
+        reply.content["metrics"] = MetricRecord({**told, "accuracy": 57.5, "top-loss": 3.5})
+
+    found = toy_run(KINDS["FedAvg"], altering(toy_app(), in_percent, range(5)))
+    (edge,) = found.edges.values()
+    assert [update.failures for update in edge.updates] == [[]]
+    assert to_numpy(found.arrays)["w"].tolist() == to_numpy(toy_run(KINDS["FedAvg"]).arrays)["w"].tolist()

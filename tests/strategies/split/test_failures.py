@@ -23,6 +23,7 @@ from espalier.clients.messages.split import (
     RegisteredLabels,
 )
 from espalier.clients.messages.train import METRICS, NUM_EXAMPLES
+from espalier.clients.task import Examples
 from espalier.strategies import ask_profiles
 from espalier.strategies.exchange import converse
 from espalier.strategies.split import FineTuning, Relay, SplitFedV1, SplitFedV2
@@ -260,6 +261,18 @@ def test_clients_without_registered_labels_are_left_out():
     (failure,) = outcome.edges["edge-0"].updates[0].failures
     assert "no labels registered: " in failure.reason
     assert outcome.edges["edge-0"].updates[0].weight == 20 + 33
+
+
+@pytest.mark.parametrize("policy", ["indices", "labels"])
+def test_labels_that_are_no_integers_are_not_cut_off(policy):
+    federation = Federation(sizes=(20, 33, 14))
+    floats = Examples(federation.tasks[1].train.inputs, torch.full((33,), 0.9))
+    federation.tasks[1] = replace(federation.tasks[1], train=floats)
+    edge = federation.split(SplitFedV1, lambda n: 1, label_policy=policy)
+    (outcome,) = federation.run(edge, rounds=1)
+    (failure,) = outcome.edges["edge-0"].updates[0].failures
+    assert "labels are torch.float32: an edge takes class indices, integers" in failure.reason
+    assert outcome.edges["edge-0"].updates[0].weight == 20 + 14
 
 
 def test_an_edge_whose_clients_all_leave_keeps_its_model():

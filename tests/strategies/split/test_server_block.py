@@ -3,7 +3,8 @@
 import pytest
 from torch import nn
 
-from espalier.strategies.split.server_block import legal_cuts
+from espalier.clients.messages.cut import Cut
+from espalier.strategies.split.server_block import checked_cut, legal_cuts
 
 
 def test_a_model_in_which_a_block_stands_twice_is_refused():
@@ -12,3 +13,14 @@ def test_a_model_in_which_a_block_stands_twice_is_refused():
     with pytest.raises(ValueError, match="one block stands in the model twice"):
         legal_cuts(model)
     assert list(legal_cuts(nn.Sequential(*model[:3], nn.ReLU(), model[4]))) == [1, 2, 3, 4]
+
+
+def test_a_weight_can_not_be_on_both_sides_of_a_cut():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+    model[3].weight = model[0].weight
+    for cut in (1, Cut(1, 4), Cut(2, 4)):
+        with pytest.raises(ValueError, match=r"cut .: 3.weight is a weight of the client's blocks too"):
+            checked_cut(model, cut)
+    assert checked_cut(model, Cut(1, 3)) == Cut(1, 3)  # both are the client's
+    model[3].weight = model[2].weight
+    assert checked_cut(model, 1) == Cut(1, 4)  # both are the server's
