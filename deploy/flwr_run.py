@@ -29,8 +29,12 @@ STOP_SECONDS = 60.0
 def flwr_run(app: str, options: Sequence[str] = ()) -> int:
     """Run an app, stream its log to standard output and return 0 if it completed, 130 if interrupted, else 1."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with local_superlink() as environment:
-        return run_app(app, options, environment)
+    try:
+        with local_superlink() as environment:
+            return run_app(app, options, environment)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 def run_app(app: str, options: Sequence[str], environment: Mapping[str, str], superlink: str = "") -> int:
@@ -58,7 +62,8 @@ def run_app(app: str, options: Sequence[str], environment: Mapping[str, str], su
             status, why = 130, "interrupted"
         if run_id:
             print(f"{why}; stopping the run", file=sys.stderr)
-            stop_run(run_id, environment, name)
+            with uninterrupted():
+                stop_run(run_id, environment, name)
         process.kill()  # it has had the time that stopping took
     return status
 
@@ -67,7 +72,25 @@ def stop_run(run_id: str, environment: Mapping[str, str], name: Sequence[str] = 
     """Stop a run, if its SuperLink answers."""
     command = ["flwr", "stop", run_id, *name]
     with suppress(subprocess.TimeoutExpired):
-        subprocess.run(command, env=environment, check=False, capture_output=True, timeout=STOP_SECONDS)
+        subprocess.run(
+            command,
+            env=environment,
+            check=False,
+            capture_output=True,
+            timeout=STOP_SECONDS,
+            start_new_session=True,
+        )
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let a second Ctrl-C, or SIGTERM, not keep the block from ending what is left to end."""
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def runs_going_on(environment: Mapping[str, str], name: Sequence[str] = ()) -> list[str]:

@@ -29,7 +29,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 from certificates import make_certificates, make_device_key
-from flwr_run import descendants, free_ports, run_app
+from flwr_run import descendants, free_ports, run_app, uninterrupted
 
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
@@ -159,6 +159,7 @@ def _keep_going(made: "Federation", i: int, is_over: Event) -> None:
     while not is_over.wait(LOOK_SECONDS):
         if (status := made.supernodes[i].process.poll()) is None:
             continue
+        end_session(made.supernodes[i].process)
         short_lives = short_lives + 1 if time.monotonic() < started + SHORT_LIFE_SECONDS else 0
         if short_lives == MOST_SHORT_LIVES:
             log = tail(made.supernodes[i].log)
@@ -440,23 +441,28 @@ def run_config(settings: Mapping[str, object]) -> list[str]:
 
 def stop_all(processes: Sequence[subprocess.Popen]) -> None:
     """End processes that this script started, and all that they started in turn."""
-    # A second Ctrl-C must not keep it from ending the rest.
-    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    # Those below them would outlive them, or start others meanwhile.
-    for pid in [pid for process in processes for pid in descendants(process.pid)]:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    for process in processes:
-        process.terminate()
-    deadline = time.monotonic() + STOP_SECONDS
-    for process in processes:
-        try:
-            process.wait(timeout=max(deadline - time.monotonic(), 0))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    with uninterrupted():
+        # Those below them would outlive them, or start others meanwhile.
+        for pid in [pid for process in processes for pid in descendants(process.pid)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for process in processes:
+            process.terminate()
+        deadline = time.monotonic() + STOP_SECONDS
+        for process in processes:
+            try:
+                process.wait(timeout=max(deadline - time.monotonic(), 0))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for process in processes:
+            end_session(process)
+
+
+def end_session(process: subprocess.Popen) -> None:
+    """End what is left of the session of a process that is over: what it had started belongs to nobody now."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def tail(log: Path) -> str:

@@ -43,7 +43,7 @@ def test_how_a_run_ends_is_said_and_returned(tmp_path, monkeypatch, capfd, runs,
 
 def test_ctrl_c_stops_the_run_before_flwr_has_ended(tmp_path):
     flwr = tmp_path / "flwr"
-    run = "trap '' TERM; echo 'Successfully started run 7'; sleep 30"
+    run = "trap '' TERM; echo 'Successfully started run 7'; exec sleep 30"
     flwr.write_text(f'#!/bin/sh\ncase "$1" in run) {run};; stop) touch {tmp_path}/stopped;; esac\n')
     flwr.chmod(0o755)
     script = "import os, sys; from flwr_run import run_app; sys.exit(run_app('.', [], os.environ))"
@@ -56,6 +56,50 @@ def test_ctrl_c_stops_the_run_before_flwr_has_ended(tmp_path):
         assert process.wait(20) == 130
         assert process.stderr.read() == "interrupted; stopping the run\n"
     assert (tmp_path / "stopped").exists()
+
+
+def test_a_second_ctrl_c_does_not_keep_it_from_stopping_the_run(tmp_path):
+    flwr = tmp_path / "flwr"
+    run, stop = (
+        "echo 'Successfully started run 7'; exec sleep 30",
+        f"touch {tmp_path}/stopping; sleep 2; touch {tmp_path}/stopped",
+    )
+    flwr.write_text(f'#!/bin/sh\ncase "$1" in run) {run};; stop) {stop};; esac\n')
+    flwr.chmod(0o755)
+    script = "import os, sys; from flwr_run import run_app; sys.exit(run_app('.', [], os.environ))"
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "deploy")}
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout.readline() == "Successfully started run 7\n"
+        process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "stopping").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 130
+        assert process.stderr.read() == "interrupted; stopping the run\n"
+    assert (tmp_path / "stopped").exists()
+
+
+def test_interrupted_while_the_superlink_starts_it_says_so(tmp_path):
+    superlink = tmp_path / "flower-superlink"
+    superlink.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexec sleep 60\n")
+    superlink.chmod(0o755)
+    # It looks for programs beside its own Python first.
+    (tmp_path / "python").symlink_to(sys.executable)
+    script = f"import sys; sys.executable = '{tmp_path}/python'; from flwr_run import flwr_run; sys.exit(flwr_run('.'))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "deploy")}
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "started").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 130
+        assert process.stderr.read() == "interrupted\n"
 
 
 def test_all_that_a_process_has_started_ends_with_it():

@@ -8,6 +8,7 @@ import time
 
 import local
 import pytest
+from flwr_run import began_of
 from local import Federation, Program
 
 from .faults import wait_for
@@ -21,7 +22,7 @@ class Short(Federation):
     def start_supernode(self, i):
         log = self.folder / f"supernode-{i}.log"
         with log.open("a") as output:
-            process = subprocess.Popen([sys.executable, "-c", self.script], stdout=output)
+            process = subprocess.Popen([sys.executable, "-c", self.script], stdout=output, start_new_session=True)
         return Program(f"SuperNode {i}", process, log)
 
 
@@ -47,6 +48,20 @@ def test_the_one_that_was_killed_is_started_again_after_a_pause_and_no_other(mad
     assert made.supernodes[0].process.poll() is None
     assert made.supernodes[1].process is other
     assert capsys.readouterr().err == f"SuperNode 0 of {made.folder.name} ended with status -9, and starts again\n"
+
+
+def test_what_a_killed_one_has_left_ends_before_the_next(made):
+    made.script = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, flush=True); input()"
+    made.supernodes[0].process.kill()
+    made.supernodes[0].process.wait()
+    made.supernodes[0] = left = made.start_supernode(0)
+    wait_for(lambda: left.log.read_text().strip(), 10, "a process of the SuperNode's own", pause=0.01)
+    child = int(left.log.read_text())
+    assert began_of(child)
+    with local.kept_going([made]):
+        left.process.kill()
+        wait_for(lambda: made.supernodes[0] is not left, 10, "second start", pause=0.01)
+    wait_for(lambda: not began_of(child), 10, "end of what it has left", pause=0.05)
 
 
 def test_nothing_is_started_again_when_all_is_over(made):
