@@ -51,11 +51,18 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Append to a file, which is made where it is missing; an interruption can leave a part of `text`."""
+    """Append to a file, made where it is missing; an interruption can leave a part of `text`, an error none."""
     is_new = not path.exists()
-    with path.open("ab") as file:
-        file.write(text.encode())
-        _sync(file)
+    with path.open("ab", buffering=0) as file:
+        size, rest = file.seek(0, os.SEEK_END), memoryview(text.encode())
+        try:
+            while rest:
+                rest = rest[file.write(rest) :]
+            _sync(file)
+        except OSError:
+            with suppress(OSError):
+                file.truncate(size)
+            raise
     if is_new:
         sync_folder(path.parent)
 

@@ -33,10 +33,11 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
     Raises
     ------
     ValueError
-        There is no host, or only one of ``ca.crt`` and ``ca.key`` is there.
+        There is no host, one is no name or address, or only one of ``ca.crt`` and ``ca.key`` is there.
     """
     if not hosts:
         raise ValueError("hosts = []: allowed is at least one host name or IP address")
+    names = [general_name(host) for host in hosts]
     folder.mkdir(parents=True, exist_ok=True)
     authority_files = [folder / "ca.crt", folder / "ca.key"]
     found = [file.exists() for file in authority_files]
@@ -44,7 +45,7 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
         raise ValueError(f"{folder}: holds only one of ca.crt and ca.key: allowed are both or neither")
     if not all(found):
         _make_authority(*authority_files)
-    _make_server(folder, hosts)
+    _make_server(folder, names)
 
 
 def make_device_key(file: Path) -> Path:
@@ -76,7 +77,7 @@ def _make_authority(certificate_file: Path, key_file: Path) -> None:
     certificate_file.write_bytes(builder.sign(key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM))
 
 
-def _make_server(folder: Path, hosts: Sequence[str]) -> None:
+def _make_server(folder: Path, names: Sequence[x509.GeneralName]) -> None:
     authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     authority_key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
     assert isinstance(authority_key, ec.EllipticCurvePrivateKey)
@@ -86,7 +87,7 @@ def _make_server(folder: Path, hosts: Sequence[str]) -> None:
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(authority=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([general_name(host) for host in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
     )
     _write_key(folder / "server.key", key, serialization.PrivateFormat.PKCS8)
     certificate = builder.sign(authority_key, hashes.SHA384())

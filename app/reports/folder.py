@@ -37,6 +37,11 @@ FREE_TO_CHANGE = frozenset(
         "ray.gpus-per-worker",
         "deploy.reply-timeout",
         "deploy.wait-for-nodes",
+        "stream.address",
+        "stream.port",
+        "stream.timeout",
+        "stream.certificate",
+        "stream.key",
     }
 )
 # What runs did before a setting existed, where that is not its default.

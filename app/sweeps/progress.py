@@ -34,7 +34,7 @@ class SweepProgress:
     ) -> None:
         self._console, self._runs, self._over = console, num_runs, already
         self._left, self._made, self._every = rounds_left, 0, every_seconds
-        self._began = time.monotonic()
+        self._began = self._last = time.monotonic()
         self._seen: dict[str, int] = {}
         self._said: dict[str, float] = {}
         self._bars: dict[str, TaskID] = {}
@@ -58,8 +58,9 @@ class SweepProgress:
     def went_on(self, run: PlannedRun, rounds: int) -> None:
         """Notice the rounds of a run that are over."""
         before = self._seen[run.name]
-        self._made += max(rounds - before, 0)
-        self._seen[run.name] = max(rounds, before)
+        if rounds > before:
+            self._made += rounds - before
+            self._seen[run.name], self._last = rounds, time.monotonic()
         self._progress.update(self._bars[run.name], completed=rounds)
         now = time.monotonic()
         if not self._console.is_terminal and now - self._said[run.name] >= self._every:
@@ -88,9 +89,25 @@ class SweepProgress:
         self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _eta(self) -> str:
-        seconds = (time.monotonic() - self._began) / max(self._made, 1) * max(self._left - self._made, 0)
-        minutes, seconds = divmod(int(seconds), 60)
-        return f"ETA {minutes // 60}:{minutes % 60:02}:{seconds:02}"
+        left = max(self._left - self._made, 0)
+        if not self._made and left:
+            return "sweep ETA after the first round"
+        passed = time.monotonic() - self._began
+        minutes, seconds = divmod(int(seconds_left(self._made, left, self._last - self._began, passed)), 60)
+        return f"sweep ETA {minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
+def seconds_left(made: int, left: int, last: float, now: float) -> float:
+    """Return what the rounds left take, by those made; one that takes longer counts as soon as it does.
+
+    Parameters
+    ----------
+    made, left : int
+        Rounds.
+    last, now : float
+        Seconds since the first began, when the last one was made and now.
+    """
+    return max(last / max(made, 1), now / (made + 1)) * left
 
 
 def _figures(path: Path) -> str:

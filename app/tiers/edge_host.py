@@ -242,3 +242,7 @@ class EdgeRun:
             if not self._is_unwritable:
                 logger.warning("%s: can't be written, the edge goes on: %s", self._folder.path, error_line(error))
             self._is_unwritable = True
+        else:
+            if self._is_unwritable:
+                logger.warning("%s: can be written again, and lacks what came meanwhile", self._folder.path)
+            self._is_unwritable = False

@@ -67,6 +67,10 @@ def test_keys_are_the_owners_only(tmp_path):
 def test_bad_input(tmp_path):
     with pytest.raises(ValueError, match=r"^hosts = \[\]: allowed is at least one"):
         make_certificates(tmp_path, [])
+    for host in ("cloud.example.org:9092", "https://x", "h\u00f6st", ""):
+        with pytest.raises(ValueError, match=f"^host = {host!r}: allowed is the name or IP address of a host, without"):
+            make_certificates(tmp_path, ["localhost", host])
+    assert not list(tmp_path.iterdir())
     (tmp_path / "ca.crt").write_text("")
     with pytest.raises(ValueError, match="only one of"):
         make_certificates(tmp_path, ["localhost"])

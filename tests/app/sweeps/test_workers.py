@@ -183,7 +183,7 @@ def test_a_run_that_another_process_has_just_now_gets_no_line_and_stops_nothing(
         "folder",
         str(path),
     ]
-    assert f"[1/2] {run.name}: done, ETA" in capsys.readouterr().out
+    assert f"[1/2] {run.name}: done, sweep ETA after the first round" in capsys.readouterr().out
 
 
 def test_a_run_that_was_begun_in_vain_is_left_again(planned):

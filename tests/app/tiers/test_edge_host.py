@@ -143,6 +143,15 @@ def test_a_host_that_can_write_no_report_answers_all_the_same(short_path, caplog
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 1
     assert warnings[0].startswith(f"{folder.path}: can't be written, the edge goes on: ")
+    (short_path / "metrics.jsonl").rmdir()
+    for number in (3, 4):
+        edge.answer(
+            TRAIN_EDGE,
+            to_bytes({"round": number, "arrays": to_record(model), "config": ConfigRecord(), "state": state}),
+        )
+    again = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"][1:]
+    assert again == [f"{folder.path}: can be written again, and lacks what came meanwhile"]
+    assert [line["round"] for line in folder.read_metrics()] == [3, 4]
 
 
 def edge_with_late_results():
