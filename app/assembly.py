@@ -26,7 +26,7 @@ from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.stacking import check_stack
 from espalier.app.tasks.task import Task
-from espalier.app.tiers.cloud import check_edges, gather_edges, refuse_rules_over_all_cells, remote_edges
+from espalier.app.tiers.cloud import check_edges, gather_edges, remote_edges
 from espalier.app.tiers.edge_host import EdgeRun
 from espalier.app.tiers.states import OwnState
 from espalier.app.tiers.wire import Counted
@@ -218,8 +218,6 @@ def clients_and_edges(
 
 def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, observers: Sequence[Any]) -> Federation:
     """Wait for the edges that have hosts of their own, and build the algorithm over them: for a cloud."""
-    if config.rule:
-        refuse_rules_over_all_cells(config.algorithm, config.rule, config.deploy.role)
     hosts = gather_edges(grid, config.edges, config.deploy, config.federation.edge_names.items)
     check_edges(config.as_dict(), hosts, config.federation.num_clients)
     profiles = sorted((client for edge in hosts for client in edge.clients), key=lambda p: p.partition_id)

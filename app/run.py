@@ -39,7 +39,6 @@ from espalier.app.resume import (
 from espalier.app.run_state import RunState
 from espalier.app.tasks.common import compute_device, set_up_torch
 from espalier.app.tasks.task import Task
-from espalier.app.tiers.cloud import refuse_rules_over_all_cells
 from espalier.app.tiers.edge_host import LOOK_SECONDS, serve
 from espalier.app.tiers.listener import EdgeListener
 from espalier.app.tiers.remote_edge import EdgeFailed
@@ -186,8 +185,6 @@ def run_edge(
     check_strategies(config)
     warn_of_unused(config)
     set_up_torch(config.device, config.train.torch_threads)
-    if config.rule:
-        refuse_rules_over_all_cells(config.algorithm, config.rule, config.deploy.role)
     path = ResultsFolder.path_for(config.output_dir, results_parent, title_of(config))
     refuse_used(path)
     task, model = checked_task(config)

@@ -100,12 +100,6 @@ def who_of(run: FinishedRun) -> dict[str, Any]:
         raise UserError(f"{run.folder}: {error}") from None
 
 
-def run_of(run: FinishedRun) -> tuple[str, str, str, int]:
-    """Return which run it is, as its line does."""
-    setting, partition, row, seed = who_of(run).values()
-    return setting, partition, row, seed
-
-
 def line_of(run: FinishedRun) -> Line:
     """Return the line of a run that is over."""
     evaluated = [line for line in ResultsFolder(run.folder).read_metrics() if line["scope"] == "global"]

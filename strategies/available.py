@@ -1,16 +1,15 @@
 """Clients that come and go, in front of an edge: who is away is not asked, and who drops out is left out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message
 from flwr.serverapp.strategy import Strategy
 
-from .edges import EdgeRounds, edge_of, innermost
+from .edges import EdgeRounds, InFront, innermost
 from .exchange import UNREACHABLE, Exchanges, answered, without_results
 from .hierarchical import Hierarchical
-from .outcomes import EVERYBODY, Evaluation, Update
+from .outcomes import EVERYBODY, Update
 from .screening import Failure
 from .views import MemberGrid
 
@@ -18,7 +17,7 @@ from .views import MemberGrid
 Says = Callable[[int, int], bool]
 
 
-class Available:
+class Available(InFront):
     """Any edge, plans in front of it too, trains with those of its clients that are there.
 
     Parameters
@@ -37,7 +36,7 @@ class Available:
     """
 
     def __init__(self, edge: Strategy | EdgeRounds, is_there: Says, drops_out: Says) -> None:
-        self.edge = edge_of(edge)
+        super().__init__(edge)
         if isinstance(innermost(self.edge), Hierarchical):
             raise ValueError("devices come and go: put Available in front of the edges inside")
         self.is_there = is_there
@@ -53,20 +52,6 @@ class Available:
         gone = {node_id for node_id in there if self.drops_out(node_id, server_round)}
         rounds = self.edge.train_round(server_round, arrays, config, MemberGrid(grid, there))
         return (yield from answered(rounds, partial(_without, gone=gone)))
-
-    def evaluate_round(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
-    ) -> Exchanges[Evaluation]:
-        """Let the edge evaluate on all of its nodes."""
-        return self.edge.evaluate_round(server_round, arrays, config, grid)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the edge's state: who is there follows from the round."""
-        return self.edge.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
-        self.edge.load_state_dict(state)
 
 
 def _without(messages: list[Message], gone: set[int]) -> Exchanges[list[Message]]:

@@ -243,6 +243,39 @@ class StrategyEdge:
         return [Failure(EVERYBODY, f"{connected} nodes connected, {self._name} needs {needed}")]
 
 
+class InFront:
+    """What stands in front of an edge, and passes all that it is asked on to that, but for what a subclass changes.
+
+    Parameters
+    ----------
+    edge : Strategy | EdgeRounds
+        The edge.
+    """
+
+    def __init__(self, edge: Strategy | EdgeRounds) -> None:
+        self.edge = edge_of(edge)
+
+    def train_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Update]:
+        """Let the edge train."""
+        return self.edge.train_round(server_round, arrays, config, grid)
+
+    def evaluate_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Evaluation]:
+        """Let the edge evaluate on all of its nodes."""
+        return self.edge.evaluate_round(server_round, arrays, config, grid)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the edge's state."""
+        return self.edge.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.edge.load_state_dict(state)
+
+
 def edge_of(made: Strategy | EdgeRounds) -> EdgeRounds:
     """Return an edge, made of a Flower strategy if it is not one by itself; ValueError for what is neither."""
     if isinstance(made, type):
@@ -257,7 +290,7 @@ def edge_of(made: Strategy | EdgeRounds) -> EdgeRounds:
 
 
 def innermost(edge: Any) -> Any:
-    """Return the edge inside of what may stand in front of it, such as plans."""
+    """Return the edge inside of what may stand in front of it, see `InFront`."""
     while hasattr(inside := getattr(edge, "edge", None), "train_round"):
         edge = inside
     return edge

@@ -1,6 +1,5 @@
 """Every client of an edge counts the same, and every edge the same at the cloud, whatever data they have."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,14 +8,14 @@ from flwr.serverapp.strategy import Strategy
 
 from espalier.clients.messages.train import NUM_EXAMPLES
 
-from .edges import EdgeRounds, edge_of, innermost
+from .edges import EdgeRounds, InFront, innermost
 from .exchange import Exchanges, Together, answered
-from .outcomes import Evaluation, Update
+from .outcomes import Update
 from .screening import number_of
 from .views import MemberGrid
 
 
-class EqualWeights:
+class EqualWeights(InFront):
     """An edge, of whatever kind, whose clients weigh 1 in its averages, and which weighs 1 at the cloud itself.
 
     Averages are else weighted by examples: alpha_u = ``|D_u|`` over their sum, and alpha_b likewise over edges. Here
@@ -30,7 +29,7 @@ class EqualWeights:
     """
 
     def __init__(self, edge: Strategy | EdgeRounds) -> None:
-        self.edge = edge_of(edge)
+        super().__init__(edge)
         self._weight_key: str = getattr(innermost(self.edge), "weight_key", NUM_EXAMPLES)
 
     def train_round(
@@ -39,20 +38,6 @@ class EqualWeights:
         """Run the edge's round, its clients' weights replaced."""
         update = yield from answered(self.edge.train_round(server_round, arrays, config, grid), self._weighing_one)
         return update if update.arrays is None else replace(update, weight=1.0)
-
-    def evaluate_round(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
-    ) -> Exchanges[Evaluation]:
-        """Let the edge evaluate."""
-        return self.edge.evaluate_round(server_round, arrays, config, grid)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the edge's state."""
-        return self.edge.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
-        self.edge.load_state_dict(state)
 
     def _weighing_one(self, step: list[Message] | Together) -> Exchanges[Any]:
         """Pass a step on; replies to messages weigh 1."""

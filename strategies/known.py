@@ -12,14 +12,14 @@ from espalier.clients.messages.profile import Profile
 from espalier.clients.messages.text import quoted
 from espalier.clients.messages.train import NUM_EXAMPLES, VALIDATION, is_own_figure
 
-from .edges import EdgeRounds, edge_of
+from .edges import EdgeRounds, InFront
 from .exchange import REJECTED, Exchanges, Together, answered
 from .outcomes import Evaluation, Update
 from .screening import number_of, size_fault
 from .views import MemberGrid
 
 
-class KnownClients:
+class KnownClients(InFront):
     """An edge, of whatever kind, whose clients' replies are held against their profiles.
 
     A reply that tells of more examples than the client's profile did is left out, for averages are weighted by them.
@@ -47,7 +47,7 @@ class KnownClients:
         evaluate_metrics: Collection[str] | None = None,
         evaluates_more: bool = False,
     ) -> None:
-        self.edge = edge_of(edge)
+        super().__init__(edge)
         self._profiles = {profile.node_id: profile for profile in profiles}
         self._train_metrics = train_metrics
         self._evaluate_metrics = evaluate_metrics
@@ -68,14 +68,6 @@ class KnownClients:
         most = {node_id: profile.num_test_examples for node_id, profile in self._profiles.items()}
         check = partial(_checked, most=most, metrics=self._evaluate_metrics, takes_more=self._evaluates_more)
         return answered(self.edge.evaluate_round(server_round, arrays, config, grid), check)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the edge's state."""
-        return self.edge.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
-        self.edge.load_state_dict(state)
 
 
 def _checked(

@@ -129,3 +129,27 @@ class Round:
     edges: Mapping[str, EdgeOutcome]
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     seconds: float = 0.0
+
+
+def update_as_data(update: Update, number_of: Mapping[int, int]) -> dict[str, Any]:
+    """Return an edge round as plain data, without its model: whether there is one is all that is told.
+
+    Parameters
+    ----------
+    update : Update
+        The edge round.
+    number_of : Mapping[int, int]
+        What nodes are called there, by node id.
+    """
+    return {
+        "trained": update.arrays is not None,
+        "metrics": update.metrics,
+        "weight": float(update.weight),
+        "participants": [number_of[node_id] for node_id in update.participants],
+        "failures": failures_as_data(update.failures, number_of),
+    }
+
+
+def failures_as_data(failures: Sequence[Failure], number_of: Mapping[int, int]) -> list[tuple[int | None, str]]:
+    """Return who failed, None for the edge itself, and why; parameters as of `update_as_data`."""
+    return [(None if f.node_id == EVERYBODY else number_of[f.node_id], f.reason) for f in failures]

@@ -14,10 +14,10 @@ from espalier.clients.messages.train import CONFIG, ClientPlan
 
 from .allocation import Plan, Problem, Solver
 from .deadline import Deadline
-from .edges import EdgeRounds, edge_of, innermost
+from .edges import EdgeRounds, InFront, innermost
 from .exchange import LATE, Exchanges, answered, without_results
 from .hierarchical import Hierarchical
-from .outcomes import EVERYBODY, Evaluation, Update
+from .outcomes import EVERYBODY, Update
 from .screening import Failure
 from .views import MemberGrid
 
@@ -61,7 +61,7 @@ class Resources(Protocol):
         """Take back what `state_dict` returned."""
 
 
-class ResourceAware:
+class ResourceAware(InFront):
     """Selection in front of an edge: any edge, split ones too, trains with those whom the plan selects.
 
     Every selected client is told its plan in the config record of its instruction: ``local-rounds``, which the clients
@@ -94,7 +94,7 @@ class ResourceAware:
     def __init__(
         self, edge: Strategy | EdgeRounds, resources: Resources, solve: Solver, *, idle_weight: float = 0.0
     ) -> None:
-        self.edge = edge_of(edge)
+        super().__init__(edge)
         if isinstance(innermost(self.edge), Hierarchical):
             raise ValueError("plans are made for devices: put ResourceAware in front of the edges inside")
         if not callable(solve):
@@ -136,12 +136,6 @@ class ResourceAware:
         if learned := getattr(self.resources, "learned", None):
             learned(update.losses)
         return update
-
-    def evaluate_round(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
-    ) -> Exchanges[Evaluation]:
-        """Let the edge evaluate on all of its nodes."""
-        return self.edge.evaluate_round(server_round, arrays, config, grid)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""

@@ -103,7 +103,7 @@ class Algorithm:
     name : str
         As the run config and the reports call it.
     summary : str
-        What it is, in a line.
+        What it is, in a line of ``--help``.
     make_edge : Callable[[Site], Strategy | EdgeRounds]
         Makes an edge: a Flower strategy, or what trains and evaluates by itself.
     tiers : str (default: "two")

@@ -5,7 +5,7 @@ from espalier.app.algorithms.rawhfl import accumulated_gradients
 
 FEDAVG_UB = Algorithm(
     name="fedavg-ub",
-    summary="The same without edges.",
+    summary="RawHFL's upper bound without edges.",
     make_edge=accumulated_gradients,
     tiers="one",
     rule=PlanRule("h-fedavg-ub", has_limits=False),

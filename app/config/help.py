@@ -1,14 +1,17 @@
-"""The keys of the run config for ``--help``: by section, a line each."""
+"""The keys of the run config, and the algorithms, for ``--help``."""
 
+from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.section import Section
 
 
 def help_text() -> str:
-    """Return every key with its default and what it means."""
+    """Return every key with its default and what it means, and what every algorithm is."""
     whole = RunConfig()
     sections = [whole, *(getattr(whole, name) for name in whole.sections())]
-    return "\n\n".join("\n".join(_lines(section)) for section in sections)
+    width = max(map(len, ALGORITHMS))
+    algorithms = [f"  {name:<{width}}  {algorithm.summary}" for name, algorithm in ALGORITHMS.items()]
+    return "\n\n".join("\n".join(lines) for lines in (*map(_lines, sections), ["Algorithms:", *algorithms]))
 
 
 def _lines(section: Section) -> list[str]:

@@ -42,7 +42,7 @@ class RunConfig(Section):
     flat = ("algorithm", "seed", "engine", "device", "stack", "output_dir", "resume")
 
     algorithm: Annotated[Algorithm, BeforeValidator(_algorithm)] = H_FEDAVG
-    """What is computed; espalier.app.algorithms.registry lists the names, and package.module:NAME is your own."""
+    """What is computed: one of the algorithms listed at the end, or package.module:NAME of your own."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Decides partition, initial weights, mini-batches and samples of clients."""
     engine: Literal["flower", "in-process", "ray"] = "flower"

@@ -204,6 +204,11 @@ def _check_role(config: RunConfig) -> None:
         return
     if config.is_flat:
         raise bad_value("algorithm", config.algorithm.text, f"one with two tiers for role {config.deploy.role!r}")
+    if config.rule and config.rule.over_all_cells:
+        allowed = (
+            f"another one for deploy.role = {config.deploy.role!r}: its plans need the clients of all edges at once"
+        )
+        raise bad_value("algorithm", config.algorithm.text, allowed)
     if config.engine != "flower":
         allowed = f"'flower' for deploy.role = {config.deploy.role!r}: type: flwr run . --run-config 'deploy.role=...'"
         raise bad_value("engine", config.engine, allowed)

@@ -37,8 +37,6 @@ class OwnImagesTask(ImageTask):
         Clients whose folders are here.
     """
 
-    is_pooled = False
-
     def __init__(
         self,
         section: Data,

@@ -22,8 +22,6 @@ class Task(Protocol):
         What models are trained for and judged by.
     grows : bool
         Clients get more training examples from round to round.
-    is_pooled : bool
-        All training data can be had in one place.
     top_m : tuple[int, ...]
         Clients tell their top-M accuracies for these M.
     counts_requests : bool
@@ -35,7 +33,6 @@ class Task(Protocol):
     training: LocalTraining
     objective: Objective = Objective()
     grows: ClassVar[bool] = False
-    is_pooled: ClassVar[bool] = True
     top_m: ClassVar[tuple[int, ...]] = ()
     counts_requests: ClassVar[bool] = False
     has_own_model: ClassVar[bool] = False

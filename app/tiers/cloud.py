@@ -8,7 +8,6 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from espalier.app.algorithms.algorithm import Algorithm, PlanRule
 from espalier.app.algorithms.build import MakeEdge
 from espalier.app.checkpoint import to_bytes
 from espalier.app.config.sections import Deploy
@@ -218,10 +217,3 @@ def remote_edges(
         )
 
     return make
-
-
-def refuse_rules_over_all_cells(algorithm: Algorithm, rule: PlanRule, role: str) -> None:
-    """Raise UserError for an algorithm whose edges must know the clients of all edges."""
-    if rule.over_all_cells:
-        allowed = f"another one for deploy.role = {role!r}: its plans need the clients of all edges at once"
-        raise bad_value("algorithm", algorithm.text, allowed)

@@ -13,7 +13,7 @@ from espalier.clients.messages.arrays import to_record
 from espalier.clients.messages.text import quoted
 from espalier.clients.messages.train import TOP
 from espalier.strategies import DeviceProfile, EdgeOutcome, Evaluation, Failure, Profile, Update
-from espalier.strategies.outcomes import EVERYBODY
+from espalier.strategies.outcomes import EVERYBODY, failures_as_data, update_as_data
 from espalier.strategies.screening import array_fault, figure_fault, in_form_of, size_fault
 from espalier.strategies.split import Personalised
 
@@ -90,17 +90,7 @@ def outcome_to_wire(outcome: EdgeOutcome, client_of: Mapping[int, int]) -> Wire:
     client_of : Mapping[int, int]
         Client number by node id.
     """
-    rounds = [
-        {
-            "trained": update.arrays is not None,
-            "metrics": update.metrics,
-            "weight": update.weight,
-            "participants": [client_of[n] for n in update.participants],
-            "failures": _failures_to_wire(update.failures, client_of),
-        }
-        for update in outcome.updates
-    ]
-    return {"arrays": outcome.arrays, "rounds": rounds}
+    return {"arrays": outcome.arrays, "rounds": [update_as_data(update, client_of) for update in outcome.updates]}
 
 
 def updates_from_wire(wire: Wire, sent: ArrayRecord, edge_rounds: int, clients: Collection[int]) -> list[Update]:
@@ -219,7 +209,7 @@ def evaluation_to_wire(evaluation: Evaluation, client_of: Mapping[int, int]) -> 
         "metrics": evaluation.metrics,
         "weight": evaluation.weight,
         "replies": {client_of[n]: metrics for n, metrics in evaluation.replies.items()},
-        "failures": _failures_to_wire(evaluation.failures, client_of),
+        "failures": failures_as_data(evaluation.failures, client_of),
     }
 
 
@@ -241,7 +231,7 @@ def heads_to_wire(result: Personalised, client_of: Mapping[int, int]) -> Wire:
     return {
         "heads": {client_of[n]: to_record(head) for n, head in result.heads.items()},
         "metrics": {client_of[n]: metrics for n, metrics in result.metrics.items()},
-        "failures": _failures_to_wire(result.failures, client_of),
+        "failures": failures_as_data(result.failures, client_of),
     }
 
 
@@ -256,10 +246,6 @@ def heads_from_wire(wire: Wire, clients: Collection[int], figures: Sequence[str]
         metrics=_by_node(wire["metrics"], clients, figures),
         failures=_failures_from_wire(wire["failures"], clients),
     )
-
-
-def _failures_to_wire(failures: Sequence[Failure], client_of: Mapping[int, int]) -> list[tuple[int | None, str]]:
-    return [(None if f.node_id == EVERYBODY else client_of[f.node_id], f.reason) for f in failures]
 
 
 def _failures_from_wire(failures: Sequence[Any], clients: Collection[int]) -> list[Failure]:

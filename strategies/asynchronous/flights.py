@@ -8,10 +8,10 @@ from typing import Any
 from flwr.app import RecordDict
 
 from ..exchange import Exchanges
-from ..outcomes import EVERYBODY, EdgeOutcome, Update
+from ..outcomes import EVERYBODY, EdgeOutcome, Update, update_as_data
 from ..screening import Failure
 
-EDGE = -1  # the position of a failure that is the edge's own
+EDGE = -1  # what earlier editions called the edge itself in failures
 
 
 @dataclass(frozen=True)
@@ -136,18 +136,7 @@ def flight_to_data(flight: Flight, position_of: Mapping[int, int]) -> dict[str, 
         "client_seconds": part.taken.client_seconds,
     }
     if part.outcome is not None:
-        data["rounds"] = [
-            {
-                "trained": update.arrays is not None,
-                "metrics": update.metrics,
-                "weight": float(update.weight),
-                "participants": [position_of[n] for n in update.participants],
-                "failures": [
-                    (EDGE if f.node_id == EVERYBODY else position_of[f.node_id], f.reason) for f in update.failures
-                ],
-            }
-            for update in part.outcome.updates
-        ]
+        data["rounds"] = [update_as_data(update, position_of) for update in part.outcome.updates]
     return data
 
 
@@ -163,7 +152,7 @@ def flight_from_data(data: Mapping[str, Any], node_ids: Sequence[int]) -> Flight
                 one["metrics"],
                 one["weight"],
                 [node_ids[position] for position in one["participants"]],
-                [Failure(EVERYBODY if p == EDGE else node_ids[p], reason) for p, reason in one["failures"]],
+                [Failure(EVERYBODY if p in (None, EDGE) else node_ids[p], reason) for p, reason in one["failures"]],
             )
             for one in data["rounds"]
         ]

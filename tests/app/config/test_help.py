@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.command_line import main
 from espalier.app.config.help import help_text
 from espalier.app.config.run_config import RunConfig
@@ -14,6 +15,12 @@ def test_every_key_has_its_default_and_a_line():
         place = lines.index(f"  {key} = {value!r}")
         assert lines[place + 1].startswith("      ")
         assert lines[place + 1].endswith(".")
+
+
+def test_every_algorithm_has_a_line():
+    lines = help_text().split("Algorithms:\n")[1].splitlines()
+    assert [line.split()[0] for line in lines] == list(ALGORITHMS)
+    assert all(line.endswith(".") and len(line) <= 120 for line in lines)
 
 
 def test_it_is_printed(capsys):

@@ -12,7 +12,7 @@ from espalier.app.errors import UserError
 from espalier.app.tiers.cloud import EdgeHost, ask_edges, check_edges, check_same_config, gather_edges, remote_edges
 from espalier.clients.messages.edge import PAYLOAD, to_payload
 from espalier.sim.in_process_grid import InProcessGrid
-from tests.app.assembling import config_of, federation_of
+from tests.app.assembling import config_of
 from tests.app.tiers.hosts import SMALL, cloud_engine, edge_hosts
 
 TWO = {"edge-0": [0, 1], "edge-1": [2, 3]}
@@ -135,7 +135,5 @@ def test_a_node_whose_introduction_can_not_be_used_is_left_out_in_one_line(answe
 
 @pytest.mark.parametrize("algorithm", ["h-fedavg-m1", "h-fedavg-m2"])
 def test_rules_over_all_cells_are_refused(algorithm):
-    config = config_of(role="cloud", algorithm=algorithm, batches_per_epoch=2)
-    grid = InProcessGrid(lambda message, context: message, 1)
     with pytest.raises(UserError, match=f"algorithm = '{algorithm}': allowed is another one for deploy.role = 'cloud'"):
-        federation_of(config, grid)
+        config_of(role="cloud", algorithm=algorithm, batches_per_epoch=2)
