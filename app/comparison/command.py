@@ -81,6 +81,8 @@ def finished_runs(folders: Sequence[Path]) -> list[FinishedRun]:
                 over.append(checked_run(path))
             except UserError as error:
                 print(f"left out: {error}", file=sys.stderr)
+        for sweep in sorted({path.parents[1] for path in folder.glob("*/*/config.json")}):
+            print(f"left out: {sweep}: holds runs of its own; name it to compare them", file=sys.stderr)
         if not over:
             raise UserError(f"{folder}: holds no run that is over; allowed are folders of runs, or of runs' folders")
         runs += over

@@ -98,6 +98,8 @@ def check_strategies(config: RunConfig) -> None:
             raise bad_value("participation", config.federation.participation, allowed)
     if has_cloud:
         _check_updates_at_a_time(config)
+    if config.engine != "flower" and config.asynchrony.mode == "off":
+        _check_replies_of_all(config)
 
 
 def _check_updates_at_a_time(config: RunConfig) -> None:
@@ -114,6 +116,18 @@ def _check_updates_at_a_time(config: RunConfig) -> None:
         raise bad_value("async.buffer-size", own.buffer_size, f"{needed} or more: {why}")
     if own.mode == "semi-synchronous" and own.concurrency and needed > own.concurrency:
         raise bad_value("async.concurrency", own.concurrency, f"{needed} or more, or 0: {why}")
+
+
+def _check_replies_of_all(config: RunConfig) -> None:
+    """Refuse a strategy that makes no model of all replies there can be, where no node says which edge it is under."""
+    own, edges = config.federation, config.edges
+    levels = [(own.cloud_strategy, own.num_clients if config.is_flat else edges)]
+    if config.algorithm.strategy_key == own.edge_strategy.key and not config.is_flat:
+        levels.append((own.edge_strategy, own.num_clients // edges))
+    for spec, replies in levels:
+        if (needed := replies_needed(spec.build({}))) > replies:
+            more = "another strategy, or more edges" if replies == edges else "another strategy, or more clients"
+            raise bad_value(spec.key, spec.text, f"{more}: {spec.name} needs {needed} replies, not {replies}")
 
 
 def _refuse_unused_strategies(config: RunConfig) -> None:

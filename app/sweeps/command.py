@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.console import Console
 
 from espalier.app.comparison.groups import RUNS, chosen_before
 from espalier.app.comparison.runs import is_surely_over, read_run, write_runs
-from espalier.app.errors import UserError, bad_value
+from espalier.app.errors import UserError, bad_value, shown
 from espalier.app.logs import quiet_flower
 from espalier.app.sweeps.grid import PlannedRun, check_data, placed, planned_runs, read_sweep
 from espalier.app.sweeps.progress import SweepProgress
@@ -43,9 +44,11 @@ def main(arguments: Sequence[str]) -> int:
             raise bad_value("--workers", options.workers, "a number of processes, or 0")
         sweep = read_sweep(options.given)
         folder = sweep.folder
-        places = placed(planned_runs(sweep), folder)
+        runs = planned_runs(sweep)
+        places = placed(runs, folder)
         left = {path: run for path, run in places.items() if not is_surely_over(path)}
         check_data(list(left.values()))
+        warn_of_equal_runs(runs)
         folder.mkdir(parents=True, exist_ok=True)
         made, failed = _make(places, left, options.workers or default_workers(list(places.values())), folder)
     except UserError as error:
@@ -63,6 +66,17 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{len(places) - len(failed)} of {len(places)} runs are over, {made} of them made now")
     print(f"results: {folder / RUNS}")
     return int(bool(failed))
+
+
+def warn_of_equal_runs(runs: Sequence[PlannedRun]) -> None:
+    """Say which of the swept values have no effect: runs that differ in them alone come to the same."""
+    lines = Counter(
+        f"{key} = {shown(run.chosen[key])} has no effect: {why}"
+        for run in runs
+        for key, why in run.without_effect.items()
+    )
+    for line, count in lines.items():
+        print(f"warning: in {count} of {len(runs)} runs {line}", file=sys.stderr)
 
 
 def default_workers(runs: Sequence[PlannedRun]) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -15,6 +16,7 @@ from espalier.app.availability import coming_and_going
 from espalier.app.config.parse import flat, parse_config, read_value, toml_tables, toml_value, without_runtime
 from espalier.app.config.saved import saved_config
 from espalier.app.config.together import check_strategies
+from espalier.app.config.unused import unused_keys
 from espalier.app.config.values import path_of
 from espalier.app.errors import UserError, bad_value, shown
 from espalier.app.reports.folder import FREE_TO_CHANGE
@@ -39,12 +41,15 @@ class PlannedRun:
         All values that the sweep gives.
     settings : Mapping[str, Any]
         All settings, with their defaults.
+    without_effect : Mapping[str, str] (default: none)
+        Why it has no use for what was chosen for a key, by key.
     """
 
     name: str
     chosen: Mapping[str, Any]
     given: Mapping[str, Any]
     settings: Mapping[str, Any]
+    without_effect: Mapping[str, str] = field(default_factory=dict)
 
     def told_apart_by(self, settings: Mapping[str, Any]) -> str:
         """Return what tells a run with some settings from this sweep's others, as a text."""
@@ -207,7 +212,8 @@ def _planned(sweep: Sweep, case: str, chosen: Mapping[str, Any]) -> PlannedRun:
         which = ", ".join(f"{k} = {shown(v)}" for k, v in chosen.items() if not str(error).startswith(f"{k} = "))
         raise UserError(f"{which}: {error}" if which else str(error)) from None
     settings = config.as_dict()
-    return PlannedRun(run_name({**chosen, "seed": settings["seed"]}), dict(chosen), given, settings)
+    unused = {key: why for key, why in unused_keys(config).items() if key in swept}
+    return PlannedRun(run_name({**chosen, "seed": settings["seed"]}), dict(chosen), given, settings, unused)
 
 
 def run_name(chosen: Mapping[str, Any]) -> str:
@@ -271,6 +277,8 @@ def placed(runs: Sequence[PlannedRun], folder: Path) -> dict[Path, PlannedRun]:
             key = next((k for k, v in run.settings.items() if k not in ASIDE and saved.get(k) != v), "config.json")
             holds = f"{key} = {shown(saved.get(key))}" if saved else "a damaged config.json"
             wants = f", not {shown(run.settings.get(key))}" if saved else ""
+            if key == "global-rounds" and saved[key] < run.settings[key]:
+                wants += f"; to make it longer: espalier resume={shlex.quote(str(path))} {key}={run.settings[key]}"
             raise bad_value("output-dir", str(folder), f"a folder for other runs: {run.name} in it has {holds}{wants}")
         places[path] = run
     return places

@@ -270,6 +270,16 @@ def test_folders_without_a_run_that_is_over_get_one_line(folder, tmp_path, capsy
     assert capsys.readouterr().err == "error: --output = '': allowed is a folder\n"
 
 
+def test_a_sweep_within_the_folder_is_named(folder, tmp_path, capsys):
+    shutil.copytree(folder / "0.1-0", tmp_path / "run")
+    shutil.copytree(folder, tmp_path / "study")
+    runs = finished_runs([tmp_path])
+    assert [run.folder for run in runs] == [tmp_path / "run"]
+    assert (
+        capsys.readouterr().err == f"left out: {tmp_path / 'study'}: holds runs of its own; name it to compare them\n"
+    )
+
+
 LINE = {"round": 1, "scope": "global", "bytes": {}, "failures": 0, "wall_seconds": 1.0, "trained": True}
 LINE |= {"simulated_seconds": 1.0, "energy_joules": {"so_far": 1.0}, "accuracy": {"mean": 0.5}, "loss": {"mean": 0.5}}
 

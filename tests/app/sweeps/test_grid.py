@@ -1,12 +1,13 @@
 """Which runs a sweep has, and what is refused before any of them begins."""
 
 import json
+import re
 
 import pytest
 
 from espalier.app.command_line import main
 from espalier.app.errors import UserError
-from espalier.app.sweeps.command import default_workers
+from espalier.app.sweeps.command import default_workers, warn_of_equal_runs
 from espalier.app.sweeps.grid import check_data, placed, planned_runs, read_sweep, read_values
 
 
@@ -87,6 +88,10 @@ def test_a_settings_file_has_a_table_of_lists_and_cases_and_the_command_line_win
         (["dataset=image-folder", "data-dir=/nowhere"], "/nowhere"),
         (["seed=0,1", "--workers=-1"], "--workers = -1: allowed is "),
         (["gone.toml"], "gone.toml: can't be read"),
+        (
+            ["edge-strategy=FedAvg,Bulyan", "num-clients=4"],
+            "error: edge-strategy = 'Bulyan': allowed is another strategy",
+        ),
     ],
 )
 def test_a_bad_key_or_value_gets_one_line_before_anything_starts(arguments, says, tmp_path, monkeypatch, capsys):
@@ -125,8 +130,18 @@ def test_a_run_is_found_again_by_its_settings_and_no_other_is_taken_for_it(tmp_p
     taken = tmp_path / second.name
     taken.mkdir()
     (taken / "config.json").write_text(json.dumps({**second.settings, "learning-rate": 0.7}))
-    with pytest.raises(UserError, match=r"seed-2 in it has learning-rate = 0.7, not 0.1"):
+    with pytest.raises(UserError, match=r"seed-2 in it has learning-rate = 0.7, not 0.1$"):
         placed([first, second], tmp_path)
+    (taken / "config.json").write_text(json.dumps({**second.settings, "global-rounds": 4}))
+    longer = re.escape(f"has global-rounds = 4, not 10; to make it longer: espalier resume={taken} global-rounds=10")
+    with pytest.raises(UserError, match=longer):
+        placed([first, second], tmp_path)
+
+
+def test_swept_values_without_effect_are_told_once(capsys):
+    warn_of_equal_runs(planned("algorithm=fedavg,hsfl", "cut-layer=1,2", "seed=0,1"))
+    line = "in 2 of 8 runs cut-layer = 2 has no effect: algorithm = 'fedavg' cuts no model"
+    assert capsys.readouterr().err == f"warning: {line}\n"
 
 
 def test_workers_share_the_cores(monkeypatch):
