@@ -2,16 +2,12 @@
 
 import datetime
 import ipaddress
-import re
 import secrets
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
-LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
-HOST_NAME = re.compile(rf"(?=.{{1,253}}$){LABEL}(\.{LABEL})*", re.IGNORECASE)
 
 # Most signatures of P-256 have this length, others one or two bytes more or less.
 SIGNATURE_BYTES = 71
@@ -93,11 +89,8 @@ def common_name(text: str) -> x509.Name:
 
 
 def general_name(host: str) -> x509.GeneralName:
-    """Return a host's name or IP address as certificates hold it; ValueError for what is neither."""
+    """Return a host's name or IP address as certificates hold it."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        if not HOST_NAME.fullmatch(host):
-            allowed = "the name or IP address of a host, without a port"
-            raise ValueError(f"host = {host!r}: allowed is {allowed}") from None
         return x509.DNSName(host)

@@ -1,5 +1,6 @@
 """The streams of a run's clients, for split training and to measure links: certificate, server and transports."""
 
+import re
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from torch import nn
 
-from espalier.app.certificates import HOST_NAME, is_valid_for, self_signed
+from espalier.app.certificates import is_valid_for, self_signed
 from espalier.app.config.sections import Stream
 from espalier.app.errors import UserError, bad_value
 from espalier.app.reports.bytes import ByteMeter
@@ -28,6 +29,9 @@ from espalier.strategies.split.stream_transport import StreamTransport
 # Its key never leaves this process, and an edge's host may run for years.
 CERTIFICATE_DAYS = 3650
 MOST_FRAME_BYTES = 2**31 - 1
+
+LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+HOST_NAME = re.compile(rf"(?=.{{1,253}}$){LABEL}(\.{LABEL})*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -490,5 +490,6 @@ def label_numbers(batch: Tensor, task: ClientTask, label_policy: str) -> np.ndar
 def class_indices(labels: Tensor) -> np.ndarray:
     """Return labels as the edge gets them, int32; ValueError where they are no integers, which would be cut off."""
     if labels.is_floating_point() or labels.is_complex():
-        raise ValueError(f"labels are {labels.dtype}: an edge takes class indices, integers; train such a model whole")
+        allowed = "integers, the classes; train such a model whole, or give the device a tail"
+        raise ValueError(f"labels are {labels.dtype}, an edge takes {allowed}")
     return labels.to(torch.int32).cpu().numpy()

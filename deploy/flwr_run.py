@@ -164,18 +164,19 @@ def local_superlink() -> Iterator[dict[str, str]]:
 
 def stop(process: subprocess.Popen) -> None:
     """End a process that this script started, and all that it started in turn."""
-    # A SuperLink starts its simulations in sessions of their own, and they outlive it.
-    family = {pid: began_of(pid) for pid in descendants(process.pid)}
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=20)
-    process.kill()  # does nothing once it has been waited for
-    for pid, began in family.items():
-        # A number may be another process's by now.
-        if began_of(pid) == began:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    process.wait()
+    with uninterrupted():
+        # A SuperLink starts its simulations in sessions of their own, and they outlive it.
+        family = {pid: began_of(pid) for pid in descendants(process.pid)}
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=20)
+        process.kill()  # does nothing once it has been waited for
+        for pid, began in family.items():
+            # A number may be another process's by now.
+            if began_of(pid) == began:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        process.wait()
 
 
 def descendants(pid: int) -> list[int]:

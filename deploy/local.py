@@ -442,20 +442,22 @@ def run_config(settings: Mapping[str, object]) -> list[str]:
 def stop_all(processes: Sequence[subprocess.Popen]) -> None:
     """End processes that this script started, and all that they started in turn."""
     with uninterrupted():
+        # The number of one that was over before may be another's.
+        going = [process for process in processes if process.poll() is None]
         # Those below them would outlive them, or start others meanwhile.
-        for pid in [pid for process in processes for pid in descendants(process.pid)]:
+        for pid in [pid for process in going for pid in descendants(process.pid)]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for process in processes:
+        for process in going:
             process.terminate()
         deadline = time.monotonic() + STOP_SECONDS
-        for process in processes:
+        for process in going:
             try:
                 process.wait(timeout=max(deadline - time.monotonic(), 0))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for process in processes:
+        for process in going:
             end_session(process)
 
 

@@ -94,12 +94,18 @@ class StrategyEdge:
                 f"{type(inner).__name__} is for trees that grow: here models are arrays that keep their shapes"
             )
         self.strategy = strategy
-        self.seed = seed
+        self._has_seed = seed is not None
+        self.seed = 0 if seed is None else seed
         self.hides_noise = seed is None
         self.guard = guard
         self.weight_key = weight_key(strategy)
         self._name = name or type(strategy).__name__
         self._built = built_attributes(strategy)
+
+    def take_seed(self, seed: int | str, *, hides_noise: bool) -> None:
+        """Take a seed from the tier above, unless this edge was given one of its own."""
+        if not self._has_seed:
+            self.seed, self.hides_noise = seed, hides_noise
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -229,7 +235,7 @@ class StrategyEdge:
             and any(isinstance(s, PRIVATE) for s in layers(self.strategy))
         ):
             return seeded_globals(None)
-        return seeded_globals(derived_seed(self.seed or 0, step, server_round))
+        return seeded_globals(derived_seed(self.seed, step, server_round))
 
     def _total_weight(self, replies: Sequence[Message]) -> float:
         return sum(weight_of(reply, self.weight_key) for reply in replies)

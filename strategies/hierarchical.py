@@ -125,9 +125,8 @@ class Hierarchical:
             raise ValueError(f"the cloud's strategy is a {type(cloud).__name__}: it must be a Flower strategy")
         if not isinstance(edge_rounds, int) or isinstance(edge_rounds, bool) or edge_rounds < 1:
             raise ValueError(f"edge_rounds is {edge_rounds!r}: it must be a whole number of 1 or more")
-        _check_topology(topology)
         self.cloud = cloud
-        self.topology = {name: tuple(members) for name, members in topology.items()}
+        self.topology = _checked_topology(topology)
         self.edge_rounds = edge_rounds
         self.evaluate_every = evaluate_every
         self.seed = seed
@@ -144,7 +143,6 @@ class Hierarchical:
         strategies = [tier.cloud for tier in tiers] + [getattr(edge, "strategy", edge) for edge in edges]
         if len(set(map(id, strategies))) < len(strategies):
             raise ValueError("make_edge must return a new strategy for every edge: strategies hold state")
-        self._seedless = {name for name, edge in self._inner.items() if getattr(edge, "seed", 0) is None}
         self._edge_of_id = dict(enumerate(self.edges, start=1))
         self._connected = Connected()
         self._topology_of = topology_of
@@ -423,20 +421,17 @@ class Hierarchical:
         # One edge has no others to be held against.
         guard = UpdateGuard(place.guard if len(self.topology) > 1 else Guard("off"), self._path_of_id)
         guard.count_nodes(len(self.topology))
-        self._top = StrategyEdge(self.cloud, f"{place.seed}/cloud", name, guard)
-        self._top.hides_noise = place.hides_noise
+        self._top = StrategyEdge(self.cloud, name=name, guard=guard)
+        self._top.take_seed(f"{place.seed}/cloud", hides_noise=place.hides_noise)
         members = {place.path_to(name): members for name, members in self.topology.items()}
         self._attendance = Attendance(members, place.node_name)
         for name, inner in self._inner.items():
-            is_seedless = name in self._seedless
-            seed, hides_noise = (
-                place.seed_of(name) if is_seedless else getattr(inner, "seed", 0),
-                is_seedless and place.hides_noise,
-            )
             if isinstance(inner, Hierarchical):
-                inner._take(replace(place, path=place.path_to(name), seed=seed, hides_noise=hides_noise))
-            elif isinstance(inner, StrategyEdge):
-                inner.seed, inner.hides_noise = seed, hides_noise
+                inner._take(place.of_edge(name, inner.seed))
+            # The strategy of a split edge, where it has one, draws for it.
+            for own in (inner, getattr(inner, "aggregation", None)):
+                if isinstance(own, StrategyEdge):
+                    own.take_seed(place.seed_of(name), hides_noise=place.hides_noise)
             if name in self._guardless:
                 inner.guard = UpdateGuard(place.guard, place.node_name)
 
@@ -565,23 +560,25 @@ def _check_edge(name: str, edge: Any, members: Sequence[int]) -> None:
             )
 
 
-def _check_topology(topology: Topology) -> None:
+def _checked_topology(topology: Topology) -> dict[str, tuple[int, ...]]:
+    """Return node ids by the names of edges; ValueError for something else."""
     if not isinstance(topology, Mapping):
         raise ValueError(f"the topology is a {type(topology).__name__}: it must be node ids by the names of edges")
     if not topology:
         raise ValueError("the topology has no edges")
+    checked = {}
     for name, members in topology.items():
-        if not isinstance(name, str) or not name or "/" in name:
-            raise ValueError(
-                f"an edge is named {name!r}: names are texts without '/', which stands between those of tiers"
-            )
-        if isinstance(members, str) or not isinstance(members, Iterable):
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"an edge is named {name!r}: names are texts that are not empty")
+        if isinstance(members, str | bytes) or not isinstance(members, Iterable):
             raise ValueError(f"the nodes of edge {name!r} are {members!r}: they must be node ids")
-        if wrong := [node_id for node_id in members if not isinstance(node_id, Integral)]:
+        checked[name] = tuple(members)
+        if wrong := [n for n in checked[name] if not isinstance(n, Integral) or isinstance(n, bool)]:
             raise ValueError(f"a node of edge {name!r} is {wrong[0]!r}: node ids are integers")
-        if not members:
+        if not checked[name]:
             raise ValueError(f"edge {name!r} has no nodes")
-    _check_disjoint(topology)
+    _check_disjoint(checked)
+    return checked
 
 
 def _check_disjoint(topology: Topology) -> None:

@@ -1,7 +1,7 @@
 """Where in the tree of tiers a `Hierarchical` is, and who watches the run."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from flwr.app import Message
@@ -89,6 +89,11 @@ class Place:
     def path_to(self, edge: str) -> str:
         """Return the path of an edge below."""
         return path_of(self.path, edge)
+
+    def of_edge(self, edge: str, seed: int | None) -> "Place":
+        """Return the place of a `Hierarchical` that is an edge below, by the seed that it was given."""
+        own = self.seed_of(edge) if seed is None else seed
+        return replace(self, path=self.path_to(edge), seed=own, hides_noise=self.hides_noise and seed is None)
 
     def seed_of(self, edge: str) -> int:
         """Return the seed of an edge below."""

@@ -256,23 +256,31 @@ def reply_fault(instruction: Message, reply: Message, weight_key: str, least: Ma
         if value is None or value < lowest:
             wanted = "a number" if lowest == -math.inf else f"a number >= {lowest:g}"
             return f"metric {name!r} is {quoted(metrics.get(name))}, expected {wanted}"
-    # What a strategy of one's own calls the accuracy of training may be in percent.
-    knows_names = not _is_training(instruction)
-    faults = (figure_fault(name, value, knows_names=knows_names) for name, value in metrics.items())
+    faults = [figure_fault(name, value) for name, value in metrics.items()]
+    if not _is_training(instruction):
+        faults += [share_fault(name, value) for name, value in metrics.items()]
     return next((fault for fault in faults if fault), "")
 
 
-def figure_fault(name: str, value: Any, *, knows_names: bool = True) -> str:
-    """Return why a metric can't be one, or an empty string: none is beyond float32.
+def figure_fault(name: str, value: Any) -> str:
+    """Return why a metric can't be one, or an empty string: none is beyond float32."""
+    return "" if _is_within(value, -LARGEST_FIGURE, LARGEST_FIGURE) else f"metric {name!r} is {quoted(value)}"
 
-    Where names are known, an accuracy is from 0 to 1.
+
+def share_fault(name: str, value: Any) -> str:
+    """Return why a metric of an evaluation can't be the accuracy that it is named, or an empty string.
+
+    Those of training have names as their strategies like, and may be in percent.
     """
-    numbers = value if isinstance(value, list) else [value]
-    is_share = knows_names and (name in (ACCURACY, VALIDATION + ACCURACY) or name.startswith(TOP))
-    lowest, highest = (0.0, ROUNDED_ONE) if is_share else (-LARGEST_FIGURE, LARGEST_FIGURE)
-    if all(isinstance(number, int | float) and lowest <= number <= highest for number in numbers):
+    is_share = name in (ACCURACY, VALIDATION + ACCURACY) or name.startswith(TOP)
+    if not is_share or _is_within(value, 0.0, ROUNDED_ONE):
         return ""
-    return f"metric {name!r} is {quoted(value)}" + (", expected a number from 0 to 1" if is_share else "")
+    return f"metric {name!r} is {quoted(value)}, expected a number from 0 to 1"
+
+
+def _is_within(value: Any, lowest: float, highest: float) -> bool:
+    numbers = value if isinstance(value, list) else [value]
+    return all(isinstance(number, int | float) and lowest <= number <= highest for number in numbers)
 
 
 def _is_training(instruction: Message) -> bool:

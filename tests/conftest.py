@@ -22,6 +22,14 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _workers_of_ray_are_not_nice():
+    """Let workers of Ray take turns with the tests' own processes: by default they get what others leave."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _cache_of_the_tests(tmp_path_factory):
     """Keep decoded data out of the user's cache, in this process and all that it starts."""
     with pytest.MonkeyPatch.context() as patch:

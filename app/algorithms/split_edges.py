@@ -12,14 +12,14 @@ from espalier.app.algorithms.stacked_servers import stacked_servers
 from espalier.app.algorithms.strategies import fedavg_of_all
 from espalier.app.config.sections import Split
 from espalier.app.errors import bad_value
-from espalier.clients.messages.cut import Cut
+from espalier.clients.messages.cut import Cut, as_blocks
 from espalier.clients.nested import take
 from espalier.clients.task import LocalTraining
 from espalier.clients.training import make_optimizer
 from espalier.strategies import StrategyEdge
 from espalier.strategies.edges import check_minimum
 from espalier.strategies.split import SplitFedV1
-from espalier.strategies.split.server_block import legal_cuts
+from espalier.strategies.split.server_block import legal_cuts, weight_on_both_sides
 
 
 def split_options(site: Site) -> dict[str, Any]:
@@ -112,9 +112,12 @@ def check_cuts(split: Split, model: nn.Module) -> tuple[Cut, ...]:
             allowed = ", ".join([*(f"{i} ({names[i]})" for i in range(min(legal) + 1, last)), "'none'"])
             raise bad_value("tail-layer", split.tail_layer.text, allowed)
         last, why = begins_at, f"the tail begins with {names[begins_at]}"
-    fitting = [cut for cut in legal if cut < last]
-    for cut in split.cut_layer.numbers:
+    shared = {cut: weight_on_both_sides(as_blocks(model), Cut(cut, last)) for cut in legal if cut < last}
+    fitting = [cut for cut, weight in shared.items() if not weight]
+    for cut in split.cut_layer.numbers if fitting else [min(legal)]:
         if cut not in fitting:
-            allowed = ", ".join(f"{i} (after {names[i - 1]})" for i in fitting)
+            allowed = ", ".join(f"{i} (after {names[i - 1]})" for i in fitting) or "none"
+            if shared.get(cut):
+                why = f"{shared[cut]} is a weight of blocks on both sides of it"
             raise bad_value("cut-layer", split.cut_layer.text, f"{allowed}: {why}")
     return tuple(Cut(cut, last) for cut in split.cut_layer.numbers or fitting)

@@ -81,7 +81,7 @@ def finished_runs(folders: Sequence[Path]) -> list[FinishedRun]:
                 over.append(checked_run(path))
             except UserError as error:
                 print(f"left out: {error}", file=sys.stderr)
-        for sweep in sorted({path.parents[1] for path in folder.glob("*/*/config.json")}):
+        for sweep in sorted({path.parents[1] for path in folder.glob("*/*/config.json")} - set(folders)):
             print(f"left out: {sweep}: holds runs of its own; name it to compare them", file=sys.stderr)
         if not over:
             raise UserError(f"{folder}: holds no run that is over; allowed are folders of runs, or of runs' folders")
@@ -123,10 +123,11 @@ def write_comparison(output: Path, groups: Sequence[Group], columns: Sequence[st
             if found:
                 drawn.append((axis, figure, found))
                 draw_curves(output, found, axis, figure, setting([curve.group for curve in found]))
-            if found and (
-                others := [g.label for place, g in enumerate(groups) if place not in {c.place for c in found}]
-            ):
-                print(f"{figure}-over-{axis.name} lacks {'; '.join(others)}: no {axis.label}", file=sys.stderr)
+            lacking = {*range(len(groups))} - {curve.place for curve in found}
+            if found and lacking:
+                others = "; ".join(groups[place].label for place in sorted(lacking))
+                why = f"not two evaluated rounds with {axis.label}"
+                print(f"{figure}-over-{axis.name} lacks {others}: {why}", file=sys.stderr)
     replace_text(output / "curves.csv", curve_table(groups, drawn))
 
 

@@ -14,7 +14,7 @@ ASIDE = re.compile(
     "(best_)?test_.*|top-.*|rounds|failures|wall_seconds|.*_bytes|(compute|upload|per_client_round)_joules|late|spare|edge_rounds_.*"
 )
 COUNT = re.compile("(best_)?round|rounds|failures|late|spare|edge_rounds_.*|.*_bytes")
-UNITS = {"joules": "J", "seconds": "s", "bytes": "B"}
+UNITS = {"joules": ("energy", "J"), "seconds": ("time", "s"), "bytes": ("", "B")}
 SPREAD = "over clients"  # heads the column behind a mean over clients
 ABOUT = (
     "+-: standard deviation over seeds; over clients: that of each run's clients, mean over seeds; of the population"
@@ -112,7 +112,7 @@ def _folded(header: Sequence[str], widths: Sequence[int], first: int) -> list[li
             room = WIDTH - sum(widths[:first]) - GAP * (first - 1)
         tables[-1] += places
         room -= width
-    return tables
+    return tables or [list(range(first))]
 
 
 def as_latex(groups: Sequence[Group], columns: Sequence[str]) -> str:
@@ -154,8 +154,11 @@ def cells(groups: Sequence[Group], columns: Sequence[str]) -> list[list[str]]:
 
 def heading(name: str) -> str:
     """Return a figure's name in words, with its unit in brackets."""
-    what, _, unit = name.rpartition("_")
-    return f"{what} ({UNITS[unit]})".replace("_", " ") if unit in UNITS else name.replace("_", " ")
+    what, _, ending = name.rpartition("_")
+    if ending not in UNITS:
+        return name.replace("_", " ")
+    noun, unit = UNITS[ending]
+    return " ".join(dict.fromkeys([*what.split("_"), *noun.split(), f"({unit})"]))
 
 
 def number(value: float, beside: float | None = None) -> str:
@@ -171,7 +174,7 @@ def number(value: float, beside: float | None = None) -> str:
     if 0 < abs(value if beside is None else beside) < 0.001:
         return f"{value:.4g}"
     size = abs(value)
-    return f"{value:.4f}" if size < 10 else f"{value:.2f}" if size < 1000 else f"{value:,.0f}"
+    return f"{value:.4f}" if round(size, 4) < 10 else f"{value:.2f}" if round(size, 2) < 1000 else f"{value:,.0f}"
 
 
 def count(value: float, _beside: float | None = None) -> str:

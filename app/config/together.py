@@ -121,13 +121,17 @@ def _check_updates_at_a_time(config: RunConfig) -> None:
 def _check_replies_of_all(config: RunConfig) -> None:
     """Refuse a strategy that makes no model of all replies there can be, where no node says which edge it is under."""
     own, edges = config.federation, config.edges
-    levels = [(own.cloud_strategy, own.num_clients if config.is_flat else edges)]
-    if config.algorithm.strategy_key == own.edge_strategy.key and not config.is_flat:
-        levels.append((own.edge_strategy, own.num_clients // edges))
-    for spec, replies in levels:
+    if config.is_flat:
+        levels = [(own.cloud_strategy, own.num_clients, "clients")]
+    else:
+        levels = [
+            (own.cloud_strategy, edges, "edges"),
+            (own.edge_strategy, own.num_clients // edges, "clients of an edge"),
+        ]
+    for spec, replies, senders in levels:
         if (needed := replies_needed(spec.build({}))) > replies:
-            more = "another strategy, or more edges" if replies == edges else "another strategy, or more clients"
-            raise bad_value(spec.key, spec.text, f"{more}: {spec.name} needs {needed} replies, not {replies}")
+            why = f"{spec.name} needs the replies of {needed}, there are {replies}"
+            raise bad_value(spec.key, spec.text, f"another strategy, or more {senders}: {why}")
 
 
 def _refuse_unused_strategies(config: RunConfig) -> None:

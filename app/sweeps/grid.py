@@ -19,11 +19,9 @@ from espalier.app.config.together import check_strategies
 from espalier.app.config.unused import unused_keys
 from espalier.app.config.values import path_of
 from espalier.app.errors import UserError, bad_value, shown
-from espalier.app.reports.folder import FREE_TO_CHANGE
+from espalier.app.reports.folder import ASIDE
 
 CASE = "case"
-# Keys by which two runs are not told apart, unless they are swept: they say where and how fast, not what.
-ASIDE = FREE_TO_CHANGE - {"global-rounds", "data-dir"}
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -52,7 +50,7 @@ class PlannedRun:
     without_effect: Mapping[str, str] = field(default_factory=dict)
 
     def told_apart_by(self, settings: Mapping[str, Any]) -> str:
-        """Return what tells a run with some settings from this sweep's others, as a text."""
+        """Return what tells a run with some settings from this sweep's others, as a text; what is swept always does."""
         return json.dumps({k: v for k, v in sorted(settings.items()) if k not in ASIDE or k in self.chosen})
 
 
@@ -274,10 +272,11 @@ def placed(runs: Sequence[PlannedRun], folder: Path) -> dict[Path, PlannedRun]:
         path = same[0] if same else folder / run.name
         if not same and path in there:
             saved = there[path] or {}
-            key = next((k for k, v in run.settings.items() if k not in ASIDE and saved.get(k) != v), "config.json")
+            others = [k for k, v in run.settings.items() if k not in ASIDE and saved.get(k) != v]
+            key = others[0] if others else "config.json"
             holds = f"{key} = {shown(saved.get(key))}" if saved else "a damaged config.json"
             wants = f", not {shown(run.settings.get(key))}" if saved else ""
-            if key == "global-rounds" and saved[key] < run.settings[key]:
+            if others == ["global-rounds"] and saved[key] < run.settings[key]:
                 wants += f"; to make it longer: espalier resume={shlex.quote(str(path))} {key}={run.settings[key]}"
             raise bad_value("output-dir", str(folder), f"a folder for other runs: {run.name} in it has {holds}{wants}")
         places[path] = run

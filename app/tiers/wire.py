@@ -14,7 +14,7 @@ from espalier.clients.messages.text import quoted
 from espalier.clients.messages.train import TOP
 from espalier.strategies import DeviceProfile, EdgeOutcome, Evaluation, Failure, Profile, Update
 from espalier.strategies.outcomes import EVERYBODY, failures_as_data, update_as_data
-from espalier.strategies.screening import array_fault, figure_fault, in_form_of, size_fault
+from espalier.strategies.screening import array_fault, figure_fault, in_form_of, share_fault, size_fault
 from espalier.strategies.split import Personalised
 
 Wire = dict[str, Any]
@@ -219,7 +219,7 @@ def evaluation_from_wire(wire: Wire, clients: Collection[int], figures: Sequence
     Each client's metrics have to hold these figures.
     """
     return Evaluation(
-        metrics=_metrics(wire["metrics"]),
+        metrics=_evaluated(wire["metrics"]),
         weight=_weight(wire["weight"]),
         replies=_by_node(wire["replies"], clients, figures),
         failures=_failures_from_wire(wire["failures"], clients),
@@ -283,10 +283,17 @@ def _metrics(value: Any) -> MetricRecord | None:
     return value
 
 
+def _evaluated(value: Any) -> MetricRecord | None:
+    for name, number in (_metrics(value) or {}).items():
+        if fault := share_fault(name, number):
+            raise ValueError(fault)
+    return value
+
+
 def _by_node(metrics: Mapping[Any, Any], clients: Collection[int], figures: Sequence[str]) -> dict[int, MetricRecord]:
     """Return each client's metrics of an evaluation, as the reports need them."""
     for own in metrics.values():
-        _metrics(own)
+        _evaluated(own)
         for name in figures:
             float(own[name])
         for name in own:

@@ -240,6 +240,13 @@ def legal_cuts(model: nn.Module) -> range:
     return range(first, len(model))
 
 
+def weight_on_both_sides(model: nn.Sequential, cut: Cut) -> str:
+    """Return the name of a weight that a cut would take apart, as the client's blocks and the server's share it."""
+    clients = {id(weight) for part in (cut.front(model), cut.tail(model)) for weight in part.parameters()}
+    names = (name for name, weight in cut.server_side(model).named_parameters() if id(weight) in clients)
+    return next(names, "")
+
+
 def checked_cut(model: nn.Sequential, cut: Cut | int) -> Cut:
     """Return a cut, see `Cut.of`; ValueError for one that the model does not have."""
     cut = Cut.of(model, cut)
@@ -249,12 +256,8 @@ def checked_cut(model: nn.Sequential, cut: Cut | int) -> Cut:
     if cut.last not in range(cut.first + 1, len(model) + 1):
         allowed = f"{cut.first + 1} to {len(model)}, so that a block is the server's"
         raise ValueError(f"tail from block {cut.last} on, with cut {cut.first}: allowed are {allowed}")
-    own = {
-        id(weight) for part in (cut.front(model), cut.tail(model)) for weight in (*part.parameters(), *part.buffers())
-    }
-    servers = cut.server_side(model)
-    if shared := [n for n, weight in (*servers.named_parameters(), *servers.named_buffers()) if id(weight) in own]:
+    if shared := weight_on_both_sides(model, cut):
         raise ValueError(
-            f"cut {cut.first}: {shared[0]} is a weight of the client's blocks too, and can't be on both sides"
+            f"cut {cut.first}: {shared} is a weight of the client's blocks too, and can't be on both sides"
         )
     return cut

@@ -71,6 +71,7 @@ def test_bad_input(tmp_path):
         with pytest.raises(ValueError, match=f"^host = {host!r}: allowed is the name or IP address of a host, without"):
             make_certificates(tmp_path, ["localhost", host])
     assert not list(tmp_path.iterdir())
+    make_certificates(tmp_path / "allowed", ["*.example.org", "edge_1", "cloud.example.org.", "::1", "10.0.0.1"])
     (tmp_path / "ca.crt").write_text("")
     with pytest.raises(ValueError, match="only one of"):
         make_certificates(tmp_path, ["localhost"])

@@ -397,6 +397,15 @@ def test_privacy_noise_without_a_seed_can_not_be_foretold():
         assert not np.array_equal(noisy(0.5, **tier)["w"], noisy(0.5, **tier)["w"])
 
 
+def test_an_edge_of_two_tiers_in_turn_hides_its_noise_in_both():
+    edge = StrategyEdge(private(FedAvg(**ANY), 0.5, 1.0, 3))
+    for _ in range(2):
+        Hierarchical(FedAvg(**ANY), lambda name, size: edge, {"a": [1, 2, 3]})
+        assert edge.hides_noise
+    Hierarchical(FedAvg(**ANY), lambda name, size: edge, {"a": [1, 2, 3]}, seed=5)
+    assert not edge.hides_noise
+
+
 def test_a_seed_of_its_own_keeps_an_edges_noise_foretellable():
     def noisy():
         return final(toy_grid(6), make_edge=lambda n, s: StrategyEdge(private(FedAvg(**ANY), 0.5, 1.0, 3), seed=5))
@@ -421,9 +430,11 @@ def test_two_messages_to_one_edge_are_refused():
 @pytest.mark.parametrize(
     ("topology", "why"),
     [
-        ({1: [1, 2]}, "an edge is named 1: names are texts without '/'"),
-        ({"": [1, 2]}, "an edge is named '': names are"),
-        ({"a/b": [1, 2]}, "an edge is named 'a/b': names are"),
+        ({1: [1, 2]}, "an edge is named 1: names are texts"),
+        ({"": [1, 2]}, "an edge is named '': names are texts that are not empty"),
+        ({"a": b"12"}, "the nodes of edge 'a' are b'12': they must be node ids"),
+        ({"a": [True]}, "a node of edge 'a' is True: node ids are integers"),
+        ({"a": iter(())}, "edge 'a' has no nodes"),
         ({"a": 3}, "the nodes of edge 'a' are 3: they must be node ids"),
         ({"a": "12"}, "the nodes of edge 'a' are '12': they must be node ids"),
         ({"a": ["1", "2"]}, "a node of edge 'a' is '1': node ids are integers"),
@@ -432,6 +443,11 @@ def test_two_messages_to_one_edge_are_refused():
 def test_a_topology_of_something_else_is_refused(topology, why):
     with pytest.raises(ValueError, match=re.escape(why)):
         Hierarchical(FedAvg(**ANY), lambda name, size: FedAvg(**ANY), topology)
+
+
+def test_nodes_may_come_in_any_form():
+    for members in (range(1, 4), iter([1, 2, 3]), np.array([1, 2, 3]), {1, 2, 3}):
+        assert Hierarchical(FedAvg(**ANY), lambda n, s: FedAvg(**ANY), {"a": members}).topology == {"a": (1, 2, 3)}
 
 
 def test_classes_and_strategies_for_trees_are_refused():

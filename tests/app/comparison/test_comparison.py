@@ -17,7 +17,7 @@ from espalier.app.comparison.curves import AXES, Curve, curves, points_of, toget
 from espalier.app.comparison.figures import first_steps, look_of, powers_of_ten, setting
 from espalier.app.comparison.groups import Group, grouped, without_repeats
 from espalier.app.comparison.runs import OVER_CLIENTS, FinishedRun, is_over, read_run
-from espalier.app.comparison.tables import _latex, as_latex, as_text, cells, columns_of, count, number
+from espalier.app.comparison.tables import _latex, as_latex, as_text, cells, columns_of, count, heading, number
 from espalier.app.reports.owner import disown, own
 from tests.app.runs import lines, run_app, summary
 
@@ -197,7 +197,8 @@ def test_a_setting_looks_the_same_in_all_figures_and_what_lacks_it_is_said(folde
     assert [group.chosen["alpha"] for group in groups] == [0.9, 0.1, 0.5]
     assert [curve.place for curve in curves(groups, AXES[2], "accuracy")] == [1, 2]
     write_comparison(tmp_path, groups, ["accuracy"])
-    assert "accuracy-over-seconds lacks alpha 0.9: no simulated time\n" in capsys.readouterr().err
+    line = "accuracy-over-seconds lacks alpha 0.9: not two evaluated rounds with simulated time\n"
+    assert line in capsys.readouterr().err
 
 
 def test_a_figure_that_one_seed_lacks_is_not_the_others(folder):
@@ -250,6 +251,17 @@ def test_columns_without_room_in_a_line_follow_below_with_their_settings():
     assert [table.splitlines()[1].split()[:2] for table in tables] == [["0.1", "1"]] * 2
 
 
+def test_a_table_without_figures_has_the_settings():
+    text = as_text([Group({"alpha": 0.1}, [FinishedRun(Path("a"), {}, {}, {})])], [])
+    assert text.splitlines()[:2] == ["alpha  runs", "0.1       1"]
+
+
+def test_headings_are_words_with_units():
+    names = ["energy_joules", "per_client_round_joules", "simulated_seconds", "uplink_bytes", "best_round"]
+    words = ["energy (J)", "per client round energy (J)", "simulated time (s)", "uplink (B)", "best round"]
+    assert [heading(name) for name in names] == words
+
+
 def test_counts_are_whole_and_means_of_counts_are_not():
     assert [count(value) for value in (5.0, 4.5, 45250000.0)] == ["5", "4.5", "45,250,000"]
 
@@ -275,9 +287,10 @@ def test_a_sweep_within_the_folder_is_named(folder, tmp_path, capsys):
     shutil.copytree(folder, tmp_path / "study")
     runs = finished_runs([tmp_path])
     assert [run.folder for run in runs] == [tmp_path / "run"]
-    assert (
-        capsys.readouterr().err == f"left out: {tmp_path / 'study'}: holds runs of its own; name it to compare them\n"
-    )
+    line = f"left out: {tmp_path / 'study'}: holds runs of its own; name it to compare them\n"
+    assert capsys.readouterr().err == line
+    assert len(finished_runs([tmp_path, tmp_path / "study"])) == 5
+    assert capsys.readouterr().err == ""
 
 
 LINE = {"round": 1, "scope": "global", "bytes": {}, "failures": 0, "wall_seconds": 1.0, "trained": True}
@@ -330,6 +343,7 @@ def test_a_path_of_nobodys_home_gets_one_line(folder, capsys):
 
 def test_small_figures_have_four_digits_too():
     assert [number(v) for v in (0.0, 0.5, 5.3541e-06, 1234.5)] == ["0.0000", "0.5000", "5.354e-06", "1,234"]
+    assert [number(v) for v in (9.99994, 9.99996, 999.994, 999.996)] == ["9.9999", "10.00", "999.99", "1,000"]
     assert (number(0.00042, 0.5), number(2e-7, 5e-6)) == ("0.0004", "2e-07")
     assert (number(0.4, 1500.0), number(12.5, 1e6), number(2500.0, 1e6)) == ("0.4000", "12.50", "2,500")
     assert _latex("5.354e-06") == r"$5.354 \cdot 10^{-6}$"

@@ -90,7 +90,7 @@ def test_a_settings_file_has_a_table_of_lists_and_cases_and_the_command_line_win
         (["gone.toml"], "gone.toml: can't be read"),
         (
             ["edge-strategy=FedAvg,Bulyan", "num-clients=4"],
-            "error: edge-strategy = 'Bulyan': allowed is another strategy",
+            "allowed is another strategy, or more clients of an edge: Bulyan needs the replies of 3, there are 2",
         ),
     ],
 )

@@ -271,7 +271,7 @@ def test_labels_that_are_no_integers_are_not_cut_off(policy):
     edge = federation.split(SplitFedV1, lambda n: 1, label_policy=policy)
     (outcome,) = federation.run(edge, rounds=1)
     (failure,) = outcome.edges["edge-0"].updates[0].failures
-    assert "labels are torch.float32: an edge takes class indices, integers" in failure.reason
+    assert "labels are torch.float32, an edge takes integers, the classes" in failure.reason
     assert outcome.edges["edge-0"].updates[0].weight == 20 + 14
 
 

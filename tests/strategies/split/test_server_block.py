@@ -1,6 +1,7 @@
 """Where a model can be cut."""
 
 import pytest
+import torch
 from torch import nn
 
 from espalier.clients.messages.cut import Cut
@@ -24,3 +25,7 @@ def test_a_weight_can_not_be_on_both_sides_of_a_cut():
     assert checked_cut(model, Cut(1, 3)) == Cut(1, 3)  # both are the client's
     model[3].weight = model[2].weight
     assert checked_cut(model, 1) == Cut(1, 4)  # both are the server's
+    mask = torch.ones(3)
+    model[0].register_buffer("mask", mask)
+    model[3].register_buffer("mask", mask)
+    assert checked_cut(model, 1) == Cut(1, 4)  # what does not train may be on both

@@ -4,10 +4,10 @@ from functools import partial
 
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 
 from espalier.app.tasks.models import build_model
-from espalier.strategies import Hierarchical, ask_profiles, group_by_edge
+from espalier.strategies import Hierarchical, StrategyEdge, ask_profiles, group_by_edge
 from espalier.strategies.split import SplitFedV1
 from tests.strategies.split.federation import ANY, Federation, assert_close, every, momentum_sgd, same, weights
 
@@ -85,3 +85,15 @@ def test_the_server_optimizers_of_sfl_v1_start_afresh_in_every_round_as_the_clie
     whole = federation.run(rounds=3)
     split = federation.run(federation.split(SplitFedV1, every(2), make_optimizer=momentum_sgd), rounds=3)
     assert_close(weights(split[-1]), weights(whole[-1]))
+
+
+def test_privacy_noise_of_the_strategy_of_a_split_edge_follows_the_seed_that_is_given():
+    def noisy(**options):
+        federation = Federation(sizes=(20, 33, 14))
+        private = DifferentialPrivacyServerSideFixedClipping(FedAvg(**ANY), 0.5, 1.0, 3)
+        make_edge = federation.split(SplitFedV1, every(1), aggregation=StrategyEdge(private))
+        return weights(federation.run(make_edge, rounds=1, **options)[-1])
+
+    assert same(noisy(seed=5), noisy(seed=5))
+    assert not same(noisy(seed=5), noisy(seed=6))
+    assert not same(noisy(), noisy())
