@@ -2,12 +2,15 @@
 
 import datetime
 import ipaddress
+import re
 import secrets
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+HOST = re.compile(r"(\*\.)?\w[\w.-]*", re.ASCII)  # what servers are called, with a star for all hosts of a domain
 
 # Most signatures of P-256 have this length, others one or two bytes more or less.
 SIGNATURE_BYTES = 71
@@ -89,8 +92,11 @@ def common_name(text: str) -> x509.Name:
 
 
 def general_name(host: str) -> x509.GeneralName:
-    """Return a host's name or IP address as certificates hold it."""
+    """Return a host's name or IP address as certificates hold it; ValueError for what is neither."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        if not HOST.fullmatch(host):
+            allowed = "the name or IP address of a host, without a port"
+            raise ValueError(f"host = {host!r}: allowed is {allowed}") from None
         return x509.DNSName(host)

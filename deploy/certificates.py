@@ -5,10 +5,8 @@
 """
 
 import os
-import re
 import sys
 from collections.abc import Sequence
-from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
@@ -20,7 +18,6 @@ from espalier.app.certificates import certificate_builder, common_name, general_
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 825
-HOST = re.compile(r"(\*\.)?\w([\w.-]*)", re.ASCII)  # what names servers, with a star for all hosts of a domain
 
 
 def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
@@ -40,9 +37,6 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
     """
     if not hosts:
         raise ValueError("hosts = []: allowed is at least one host name or IP address")
-    for host in hosts:
-        if not (HOST.fullmatch(host) or is_address(host)):
-            raise ValueError(f"host = {host!r}: allowed is the name or IP address of a host, without a port")
     names = [general_name(host) for host in hosts]
     folder.mkdir(parents=True, exist_ok=True)
     authority_files = [folder / "ca.crt", folder / "ca.key"]
@@ -52,15 +46,6 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
     if not all(found):
         _make_authority(*authority_files)
     _make_server(folder, names)
-
-
-def is_address(host: str) -> bool:
-    """Return whether a text is an IP address."""
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def make_device_key(file: Path) -> Path:

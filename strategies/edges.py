@@ -167,7 +167,7 @@ class StrategyEdge:
             return Update(failures=failures)
         try:
             # What is too large is found below.
-            with self._seeded("aggregate_train", server_round), np.errstate(over="ignore", invalid="ignore"):
+            with self._seeded_to_aggregate(server_round), np.errstate(over="ignore", invalid="ignore"):
                 aggregate, metrics = self.strategy.aggregate_train(server_round, screened)
         except REFUSALS as refusal:
             return Update(failures=[*failures, Failure(EVERYBODY, f"{self._name}: {one_line(refusal)}")])
@@ -229,13 +229,13 @@ class StrategyEdge:
         return grid.in_client_order(messages)
 
     def _seeded(self, step: str, server_round: int) -> AbstractContextManager[None]:
-        if (
-            self.hides_noise
-            and step == "aggregate_train"
-            and any(isinstance(s, PRIVATE) for s in layers(self.strategy))
-        ):
-            return seeded_globals(None)
         return seeded_globals(derived_seed(self.seed, step, server_round))
+
+    def _seeded_to_aggregate(self, server_round: int) -> AbstractContextManager[None]:
+        """Let the noise of a differential privacy strategy follow no seed, unless one was given."""
+        if self.hides_noise and any(isinstance(layer, PRIVATE) for layer in layers(self.strategy)):
+            return seeded_globals(None)
+        return self._seeded("aggregate_train", server_round)
 
     def _total_weight(self, replies: Sequence[Message]) -> float:
         return sum(weight_of(reply, self.weight_key) for reply in replies)

@@ -119,12 +119,11 @@ def write_comparison(output: Path, groups: Sequence[Group], columns: Sequence[st
     drawn: list[tuple[Axis, str, list[Curve]]] = []
     for figure in [name for name in names if name in (LOSS, ACCURACY) or f"test_{name}" in names]:
         for axis in AXES:
-            found = curves(groups, axis, figure)
-            if found:
-                drawn.append((axis, figure, found))
-                draw_curves(output, found, axis, figure, setting([curve.group for curve in found]))
-            lacking = {*range(len(groups))} - {curve.place for curve in found}
-            if found and lacking:
+            if not (found := curves(groups, axis, figure)):
+                continue
+            drawn.append((axis, figure, found))
+            draw_curves(output, found, axis, figure, setting([curve.group for curve in found]))
+            if lacking := {*range(len(groups))} - {curve.place for curve in found}:
                 others = "; ".join(groups[place].label for place in sorted(lacking))
                 why = f"not two evaluated rounds with {axis.label}"
                 print(f"{figure}-over-{axis.name} lacks {others}: {why}", file=sys.stderr)

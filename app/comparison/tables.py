@@ -11,7 +11,8 @@ from espalier.app.errors import bad_value
 
 # Figures that no column of the other tables has unless it is asked for: those on the whole test pool, and counts.
 ASIDE = re.compile(
-    "(best_)?test_.*|top-.*|rounds|failures|wall_seconds|.*_bytes|(compute|upload|per_client_round)_joules|late|spare|edge_rounds_.*"
+    "(best_)?test_.*|top-.*|rounds|failures|wall_seconds|.*_bytes"
+    "|(compute|upload|per_client_round)_joules|late|spare|edge_rounds_.*"
 )
 COUNT = re.compile("(best_)?round|rounds|failures|late|spare|edge_rounds_.*|.*_bytes")
 UNITS = {"joules": ("energy", "J"), "seconds": ("time", "s"), "bytes": ("", "B")}
@@ -177,14 +178,14 @@ def number(value: float, beside: float | None = None) -> str:
     return f"{value:.4f}" if round(size, 4) < 10 else f"{value:.2f}" if round(size, 2) < 1000 else f"{value:,.0f}"
 
 
-def count(value: float, _beside: float | None = None) -> str:
+def count(value: float) -> str:
     """Return a count, or a mean of counts."""
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
 def _spread(name: str, mean: float, std: float, runs: int) -> str:
-    words = count if COUNT.fullmatch(name) else number
-    return f"{words(mean)} +- {words(std, mean)}" if runs > 1 else words(mean)
+    both = (count(mean), count(std)) if COUNT.fullmatch(name) else (number(mean), number(std, mean))
+    return " +- ".join(both) if runs > 1 else both[0]
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int], left: int, places: Iterable[int]) -> str:

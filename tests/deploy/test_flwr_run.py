@@ -10,7 +10,7 @@ import flwr_run
 import pytest
 from flwr_run import began_of, descendants, run_app, stop
 
-from .faults import ROOT
+from .faults import ROOT, wait_for
 
 STARTED = "echo 'Successfully started run 7'"
 ENDS = {
@@ -41,29 +41,15 @@ def test_how_a_run_ends_is_said_and_returned(tmp_path, monkeypatch, capfd, runs,
     assert (tmp_path / "stopped").exists() == ("stopping" in says)
 
 
-def test_ctrl_c_stops_the_run_before_flwr_has_ended(tmp_path):
+@pytest.mark.parametrize(
+    ("run", "stop", "is_impatient"),
+    [("trap '' TERM; ", "", False), ("", "sleep 2; ", True)],
+    ids=["flwr goes on", "again while the run is stopped"],
+)
+def test_ctrl_c_stops_the_run(tmp_path, run, stop, is_impatient):
     flwr = tmp_path / "flwr"
-    run = "trap '' TERM; echo 'Successfully started run 7'; exec sleep 30"
-    flwr.write_text(f'#!/bin/sh\ncase "$1" in run) {run};; stop) touch {tmp_path}/stopped;; esac\n')
-    flwr.chmod(0o755)
-    script = "import os, sys; from flwr_run import run_app; sys.exit(run_app('.', [], os.environ))"
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "deploy")}
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        assert process.stdout.readline() == "Successfully started run 7\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130
-        assert process.stderr.read() == "interrupted; stopping the run\n"
-    assert (tmp_path / "stopped").exists()
-
-
-def test_a_second_ctrl_c_does_not_keep_it_from_stopping_the_run(tmp_path):
-    flwr = tmp_path / "flwr"
-    run, stop = (
-        "echo 'Successfully started run 7'; exec sleep 30",
-        f"touch {tmp_path}/stopping; sleep 2; touch {tmp_path}/stopped",
-    )
+    run += "echo 'Successfully started run 7'; exec sleep 30"
+    stop = f"touch {tmp_path}/stopping; {stop}touch {tmp_path}/stopped"
     flwr.write_text(f'#!/bin/sh\ncase "$1" in run) {run};; stop) {stop};; esac\n')
     flwr.chmod(0o755)
     script = "import os, sys; from flwr_run import run_app; sys.exit(run_app('.', [], os.environ))"
@@ -73,11 +59,10 @@ def test_a_second_ctrl_c_does_not_keep_it_from_stopping_the_run(tmp_path):
     ) as process:
         assert process.stdout.readline() == "Successfully started run 7\n"
         process.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + 20
-        while not (tmp_path / "stopping").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        process.send_signal(signal.SIGTERM)
+        if is_impatient:
+            wait_for((tmp_path / "stopping").exists, 20, "the stop of the run", pause=0.02)
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 130
         assert process.stderr.read() == "interrupted; stopping the run\n"
     assert (tmp_path / "stopped").exists()
@@ -94,9 +79,7 @@ def test_interrupted_while_the_superlink_starts_it_says_so(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
-        deadline = time.monotonic() + 20
-        while not (tmp_path / "started").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for((tmp_path / "started").exists, 20, "the start of the SuperLink", pause=0.02)
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 130
         assert process.stderr.read() == "interrupted\n"
