@@ -106,16 +106,21 @@ def test_streams_that_break_or_freeze_or_lie_or_have_no_ticket(tmp_path, monkeyp
         os.kill(frozen, signal.SIGSTOP)
         with pytest.raises(ConnectionError, match="UNAUTHENTICATED"):
             knock(port)
+        # Counted before client 1 goes on: it may have been frozen before it showed its ticket, which is void then.
+        wait_for(lambda: refusals(run_id, made) == 1, PATIENCE_SECONDS, "line on the stream refused", pause=3.0)
         wait_for(lambda: rounds(results) >= 2, PATIENCE_SECONDS, "second round")
         os.kill(frozen, signal.SIGCONT)
         finish(run_id, made.environment)
-        log = log_of(run_id, made.environment)
     assert [line["participants"] for line in edge_lines(results)] == [[[1, 2]], [[0, 2]], [[2]]]
-    assert log.count("refused: unknown token") == 1
     lies = {failure["client"]: failure["reason"] for failure in edge_lines(results)[2]["failures"]}
     assert "activations have shape" in lies[0]
     assert "RESOURCE_EXHAUSTED" in lies[1]
     assert same_weights(results, replay(results, tmp_path / "replayed", settings | {"split.transport": "messages"}))
+
+
+def refusals(run_id: str, made: Federation) -> int:
+    """Return how many streams the log says were refused."""
+    return log_of(run_id, made.environment).count("refused: unknown token")
 
 
 def knock(port: int) -> None:
