@@ -11,12 +11,13 @@ from flwr.serverapp import Grid
 
 from espalier.clients.messages.profile import Profile, ProfileQuery
 
-from .exchange import ask
+from .exchange import Losable, ask
 from .screening import reason_of
 
 logger = getLogger("espalier")
 MOST_LINES = 20  # of one kind at a time; for more nodes there is one line with their number
 LOG_EVERY_SECONDS = 5.0
+FIRST_NAMED_SECONDS, NAMED_EVERY_SECONDS = 10.0, 60.0  # who keeps all others waiting at the start
 Topology = Mapping[str, Sequence[int]]
 TopologyOf = Callable[[int], Topology]  # of a global round, from 1
 
@@ -98,7 +99,7 @@ def ask_profiles(
     """
     ids = sorted(grid.get_node_ids() if node_ids is None else node_ids)
     queries = [(measure(n) if measure else ProfileQuery()).to_message(n) for n in ids]
-    replies = ask(grid, queries, timeout_seconds=timeout_seconds)
+    replies = ask(grid, Losable(queries, naming("its profile")), timeout_seconds=timeout_seconds)
     profiles, errors = [], []
     for node_id, reply in zip(ids, replies, strict=True):
         if reply.has_error():
@@ -119,6 +120,20 @@ def ask_profiles(
             same = f"its partition-id, {profile.partition_id}, is that of node {first.node_id}"
             logger.warning("node %d is left out: %s: give every node one of its own", profile.node_id, same)
     return [found[partition_id] for partition_id in sorted(found)]
+
+
+def naming(what: str) -> Callable[[int], bool]:
+    """Return what keeps no reply from being waited for, and logs now and then whose it is: see `Losable`."""
+    due = time.monotonic() + FIRST_NAMED_SECONDS
+
+    def is_lost(node_id: int) -> bool:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + NAMED_EVERY_SECONDS
+            logger.info("waiting for node %d: it has not sent %s yet", node_id, what)
+        return False
+
+    return is_lost
 
 
 def group_by_edge(profiles: Sequence[Profile], num_edges: int) -> dict[str, list[int]]:

@@ -13,6 +13,7 @@ from espalier.app.comparison.figures import draw_curves, setting
 from espalier.app.comparison.groups import Group, chosen_before, grouped, without_repeats
 from espalier.app.comparison.runs import FinishedRun, read_run, write_runs
 from espalier.app.comparison.tables import as_csv, as_latex, as_text, columns_of, figure_names
+from espalier.app.comparison.targets import OPTION, target_of, with_target
 from espalier.app.config.values import path_of
 from espalier.app.durable import replace_text
 from espalier.app.errors import UserError, bad_value
@@ -39,11 +40,18 @@ def main(arguments: Sequence[str]) -> int:
         metavar="NAME,...",
         help="figures in comparison.txt and .tex, by their names in runs.csv (default: the main ones)",
     )
+    parser.add_argument(
+        OPTION,
+        metavar="FIGURE=VALUE",
+        help="how soon runs reached it, e.g. accuracy=0.6; of figures other than accuracy and loss 'NAME>=VALUE'",
+    )
     options = parser.parse_args(arguments)
     quiet_flower()
     try:
         folders = [path_of("FOLDER", folder) for folder in options.folders]
+        target = None if options.target is None else target_of(options.target)
         runs = finished_runs(folders)
+        runs = with_target(runs, target) if target else runs
         default = (folders[0].parent if (folders[0] / "config.json").exists() else folders[0]) / "comparison"
         if options.output == "":
             raise bad_value("--output", "", "a folder")

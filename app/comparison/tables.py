@@ -11,10 +11,10 @@ from espalier.app.errors import bad_value
 
 # Figures that no column of the other tables has unless it is asked for: those on the whole test pool, and counts.
 ASIDE = re.compile(
-    "(best_)?test_.*|top-.*|rounds|failures|wall_seconds|.*_bytes"
+    "(best_)?test_.*|top-.*|rounds|failures|wall_seconds|(?!target_).*_bytes"
     "|(compute|upload|per_client_round)_joules|late|spare|edge_rounds_.*"
 )
-COUNT = re.compile("(best_)?round|rounds|failures|late|spare|edge_rounds_.*|.*_bytes")
+COUNT = re.compile("(best_)?round|(target_)?rounds|failures|late|spare|edge_rounds_.*|.*_bytes")
 UNITS = {"joules": ("energy", "J"), "seconds": ("time", "s"), "bytes": ("", "B")}
 SPREAD = "over clients"  # heads the column behind a mean over clients
 ABOUT = (

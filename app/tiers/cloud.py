@@ -13,6 +13,7 @@ from espalier.app.checkpoint import to_bytes
 from espalier.app.config.sections import Deploy
 from espalier.app.errors import UserError, bad_value
 from espalier.app.federation import answers_of_nodes, leave_out
+from espalier.app.reports.made_by import maker
 from espalier.app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
 from espalier.app.tiers.states import AtCloud
 from espalier.app.tiers.wire import Wire, profile_from_wire
@@ -20,8 +21,9 @@ from espalier.clients.messages.edge import QUERY_EDGE, EdgeRequest
 from espalier.clients.messages.text import is_name, quoted
 from espalier.clients.messages.train import ACCURACY, LOSS
 from espalier.strategies import Profile
-from espalier.strategies.exchange import ask
+from espalier.strategies.exchange import Losable, ask
 from espalier.strategies.screening import one_line
+from espalier.strategies.topology import naming
 
 logger = getLogger("espalier")
 
@@ -66,6 +68,8 @@ class EdgeHost:
         Its run config.
     state : dict
         Its state at the start.
+    version : str
+        Of its code; an empty text if it is older than this field.
     """
 
     name: str
@@ -73,6 +77,7 @@ class EdgeHost:
     clients: Sequence[Profile]
     config: Mapping[str, Any]
     state: dict[str, Any]
+    version: str
 
 
 def gather_edges(grid: Grid, num_edges: int, deploy: Deploy, edge_names: Sequence[str] = ()) -> list[EdgeHost]:
@@ -97,6 +102,9 @@ def gather_edges(grid: Grid, num_edges: int, deploy: Deploy, edge_names: Sequenc
                     both = f"{edges[edge.name].gateway} and {edge.gateway}"
                     raise UserError(f"nodes {both} are both gateways of edge {edge.name!r}: an edge has one")
                 edges[edge.name] = edge
+                if edge.version != (own := maker()["version"]):
+                    versions = f"{edge.version or 'an older version'}, the cloud {own}: install the same on both"
+                    logger.warning("edge %r runs %s", edge.name, versions)
                 numbers = ", ".join(str(profile.partition_id) for profile in edge.clients)
                 logger.info("edge %r joined, with clients %s (gateway: node %d)", edge.name, numbers, edge.gateway)
             if len(edges) >= num_edges:
@@ -118,7 +126,8 @@ def ask_edges(grid: Grid, deploy: Deploy, node_ids: Iterable[int]) -> dict[int, 
     # An edge's run is there before its devices are; it may be asked again.
     wait = max(deploy.wait_for_nodes, 1)
     messages = [EdgeRequest(to_bytes({}), wait, wait).to_message(n, QUERY_EDGE) for n in ids]
-    replies = ask(grid, messages, timeout_seconds=deploy.reply_timeout or None)
+    asked = Losable(messages, naming("what its edge says of itself"))
+    replies = ask(grid, asked, timeout_seconds=deploy.reply_timeout or None)
     edges = {}
     for node_id, reply in zip(ids, replies, strict=True):
         try:
@@ -138,7 +147,10 @@ def _edge_host(gateway: int, answer: Wire) -> EdgeHost:
     if not all(isinstance(k, str) and isinstance(v, str | int | float) for k, v in config.items()):
         raise ValueError("its config holds more than texts and numbers")
     clients = [profile_from_wire(client, name) for client in answer["clients"]]
-    return EdgeHost(name, gateway, clients, config, dict(answer["state"]))
+    version = answer.get("version", "")
+    if not isinstance(version, str) or (version and not is_name(version)):
+        raise ValueError(f"its version is {quoted(version)}, expected a text")
+    return EdgeHost(name, gateway, clients, config, dict(answer["state"]), version)
 
 
 def check_edges(own: Mapping[str, Any], edges: Sequence[EdgeHost], num_clients: int) -> None:

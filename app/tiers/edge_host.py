@@ -12,6 +12,7 @@ from espalier.app.checkpoint import from_bytes, to_bytes
 from espalier.app.object_spec import error_line
 from espalier.app.reports.bytes import ByteMeter, Link, nested
 from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.made_by import maker
 from espalier.app.reports.metrics import edge_lines, personalised_line, reported
 from espalier.app.resources.planner import World
 from espalier.app.tiers.listener import EdgeListener
@@ -158,6 +159,7 @@ class EdgeRun:
             "config": self._config,
             "clients": [profile_to_wire(profile) for profile in self._profiles],
             "state": from_bytes(self._initial_state),
+            "version": maker()["version"],
         }
 
     def _train(self, request: Wire) -> Wire:

@@ -12,7 +12,15 @@ from espalier.clients.messages.frames import StreamTicket
 from espalier.clients.messages.profile import ProfileQuery
 from espalier.clients.profile import profile_reply
 from espalier.sim.in_process_grid import InProcessGrid
-from espalier.strategies import DeviceProfile, Profile, ask_profiles, ask_to_measure, group_by_edge, wait_for_nodes
+from espalier.strategies import (
+    DeviceProfile,
+    Profile,
+    ask_profiles,
+    ask_to_measure,
+    group_by_edge,
+    topology,
+    wait_for_nodes,
+)
 from tests.strategies.toys import toy_grid
 
 
@@ -38,6 +46,18 @@ def profiled_grid(num_nodes, partition_of=lambda i: i, silent=()):
         )
 
     return InProcessGrid(app, num_nodes, seed=3)
+
+
+def test_who_keeps_all_others_waiting_is_named_now_and_then_and_still_waited_for(caplog, monkeypatch):
+    monkeypatch.setattr(topology, "FIRST_NAMED_SECONDS", 0.0)
+    is_lost = topology.naming("its profile")
+    with caplog.at_level("INFO", "espalier"):
+        assert [is_lost(5), is_lost(5), is_lost(6)] == [False] * 3
+    assert caplog.messages == ["waiting for node 5: it has not sent its profile yet"]
+    caplog.clear()
+    with caplog.at_level("INFO", "espalier"):
+        assert len(ask_profiles(profiled_grid(2))) == 2
+    assert caplog.messages == []  # nobody kept anybody waiting
 
 
 @pytest.mark.parametrize(("count", "edges", "sizes"), [(8, 2, [4, 4]), (10, 4, [3, 2, 3, 2]), (3, 3, [1, 1, 1])])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
+from espalier import __version__
 from espalier.app.checkpoint import to_bytes
 from espalier.app.config.sections import Deploy
 from espalier.app.errors import UserError
@@ -94,7 +95,7 @@ def test_where_streams_round_all_edges_stream(short_path):
 
 @pytest.mark.parametrize(("wait_for_nodes", "seconds"), [(3600, 20), (5, 5)])
 def test_a_round_waits_no_longer_than_an_edge_takes_to_start(wait_for_nodes, seconds):
-    make_edge = remote_edges([EdgeHost("west", 1, [], {}, {})], 2, Deploy(wait_for_nodes=wait_for_nodes))
+    make_edge = remote_edges([EdgeHost("west", 1, [], {}, {}, "")], 2, Deploy(wait_for_nodes=wait_for_nodes))
     assert make_edge("west", 2).wait_seconds == seconds
 
 
@@ -116,6 +117,8 @@ INTRODUCTION = {"name": "west", "clients": [CLIENT], "config": {"seed": 0}, "sta
         INTRODUCTION | {"config": {1: 2, "seed": 0}},
         INTRODUCTION | {"config": {"seed": np.zeros(2)}},
         INTRODUCTION | {"config": None},
+        INTRODUCTION | {"version": 1},
+        INTRODUCTION | {"version": "1\n2"},
         {},
     ],
 )
@@ -137,3 +140,18 @@ def test_a_node_whose_introduction_can_not_be_used_is_left_out_in_one_line(answe
 def test_rules_over_all_cells_are_refused(algorithm):
     with pytest.raises(UserError, match=f"algorithm = '{algorithm}': allowed is another one for deploy.role = 'cloud'"):
         config_of(role="cloud", algorithm=algorithm, batches_per_epoch=2)
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"version": __version__}, []),
+        ({"version": "0.1.9"}, [f"edge 'west' runs 0.1.9, the cloud {__version__}: install the same on both"]),
+        ({}, [f"edge 'west' runs an older version, the cloud {__version__}: install the same on both"]),
+    ],
+)
+def test_an_edge_of_another_version_is_told(caplog, own, said):
+    answer = to_payload(to_bytes(INTRODUCTION | own))
+    grid = InProcessGrid(lambda message, context: Message(RecordDict({PAYLOAD: answer}), reply_to=message), 1)
+    gather_edges(grid, 1, Deploy(wait_for_nodes=0))
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == said
