@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.errors import UserError
 from espalier.app.reports.folder import ResultsFolder
+from espalier.app.sweeps.grid import planned_runs, read_sweep
 from espalier.clients.messages.train import ACCURACY, LOSS
 from experiments.recorded_runs import differences, lines_with, spread
 from experiments.records import run_script
@@ -26,10 +27,21 @@ SETTINGS = {
     "paper text": HERE / "cut-layer-cifar10.toml",
     "authors' settings": HERE / "cut-layer-cifar10-authors.toml",
 }
+ROWS = ("cut-layer-rows",)
+SWEEPS = {
+    "reduced": [ROWS],
+    "paper text": [ROWS],
+    "authors' settings": [
+        ("cut-layer-authors-rows",),
+        ("cut-layer-authors-rows", "cut-layer-authors-non-iid"),
+    ],
+}
 # What rows and places change of a settings file.
 VARIED = {"algorithm", "cut-layer", "partition", "alpha", "optimizer", "learning-rate", "report.evaluate-every"}
 VARIED |= {"split.server-optimizer", "split.server-learning-rate", "split.server-momentum", "split.server-weight-decay"}
 VARIED |= {"split.server-order"}
+# What changes nothing of what is computed: in all rows, in those that are whole models', in IID data.
+FREE, WHOLE, IID = {"report.evaluate-every"}, {"FedAvg", "SFL-V1"}, "iid"
 # Accuracy with IID data and with Dir(0.1); of SFL-V1 for four cuts, at which it is the same algorithm.
 PAPER: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "FedAvg": ((0.8525,), (0.6759,)),
@@ -87,13 +99,34 @@ def row_of(settings: Mapping[str, Any]) -> str:
     return row
 
 
+def check_row(settings: Mapping[str, Any], setting: str, row: str) -> None:
+    """Raise UserError where a run has other values than this row of the setting's sweeps."""
+    file, partition = SETTINGS[setting], settings["partition"]
+    sweeps = [[str(file), *(f"{HERE}/sweeps/{name}.toml" for name in names), "data-dir=."] for names in SWEEPS[setting]]
+    rows = {
+        (run.settings["partition"], run.chosen["case"]): run.settings
+        for files in sweeps
+        for run in planned_runs(read_sweep(files))
+    }
+    if (partition, row) not in rows:
+        allowed = ", ".join(dict.fromkeys(name for name, _ in rows))
+        raise UserError(f"partition = {partition!r}: allowed for {setting!r} is one of {allowed}")
+    free = FREE | ({"cut-layer"} if row in WHOLE else set()) | ({"alpha"} if partition == IID else set())
+    free |= {key for key in VARIED if key.startswith("split.")} if row == "FedAvg" else set()
+    for key in sorted(VARIED - free):
+        if settings[key] != (planned := rows[partition, row][key]):
+            raise UserError(f"{key} = {settings[key]!r}: allowed is {planned!r} for {row} of {setting!r}")
+
+
 def who_of(run: FinishedRun) -> dict[str, Any]:
     """Return which run it is, by the columns of the CSV; UserError for one of no table."""
     try:
+        setting, row = setting_of(run.settings), row_of(run.settings)
+        check_row(run.settings, setting, row)
         return {
-            "setting": setting_of(run.settings),
+            "setting": setting,
             "partition": run.settings["partition"],
-            "row": row_of(run.settings),
+            "row": row,
             "seed": run.settings["seed"],
         }
     except UserError as error:
@@ -120,7 +153,7 @@ def line_of(run: FinishedRun) -> Line:
 
 def print_table(lines: Sequence[Line], setting: str, partition: str) -> None:
     """Print a row for each algorithm and cut."""
-    print(f"\n{setting}, {'IID' if partition == 'iid' else f'Dir(0.1) ({partition})'}")
+    print(f"\n{setting}, {'IID' if partition == IID else f'Dir(0.1) ({partition})'}")
     print(f"{'':<12}{'runs':>4}{'accuracy':>19}{'best round':>19}{'paper':>16}{'loss':>19}{'MB up / down':>16}")
     for row, published in PAPER.items():
         found = [line for line in lines if (line.setting, line.partition, line.row) == (setting, partition, row)]
@@ -128,7 +161,7 @@ def print_table(lines: Sequence[Line], setting: str, partition: str) -> None:
             up, down = (fmean(getattr(line, key) for line in found) / 1e6 for key in ("uplink_bytes", "downlink_bytes"))
             print(
                 f"{row:<12}{len(found):>4}{spread([line.accuracy for line in found])}"
-                f"{spread([line.best_accuracy for line in found])}{range_of(published[partition != 'iid']):>16}"
+                f"{spread([line.best_accuracy for line in found])}{range_of(published[partition != IID]):>16}"
                 f"{spread([line.loss for line in found])}{f'{up:,.0f} / {down:,.0f}':>16}"
             )
 

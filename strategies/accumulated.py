@@ -54,6 +54,8 @@ class Arrivals:
 class AccumulatedGradients:
     """``w <- w - eta * sum_u alpha_u g_u / p_sc`` with alpha_u = 1/Z over the Z clients that were asked.
 
+    Where more were asked than are wanted, as some may be late, Z is the number that is wanted.
+
     With plain SGD and the clients' learning rate this is the plain average of the clients' models. The gradient of a
     client that fails or is late counts as zero: Z is not made smaller by it, and an edge without any gradient keeps its
     model. All edges weigh the same at the cloud (alpha_b = 1/B), that one too.
@@ -104,15 +106,16 @@ class AccumulatedGradients:
             for n, reply in zip(clients, screened, strict=True)
             if not reply.has_error()
         }
+        wanted = len(clients) if grid.wanted is None else min(grid.wanted, len(clients))
         probability = 1.0 if self.arrivals is None else self.arrivals.probability
         if self.arrivals is not None:
-            self.arrivals.note(len(clients), len(replies))
+            self.arrivals.note(wanted, len(replies))
         if not replies:
             return Update(arrays, weight=self.WEIGHT, failures=failures)
         gradients = [reply.gradient for reply in replies.values()]
         losses = [reply.train_loss for reply in replies.values()]
         return Update(
-            step(arrays, gradients, self.learning_rate / probability, len(clients)),
+            step(arrays, gradients, self.learning_rate / probability, wanted),
             MetricRecord({TRAIN_LOSS: sum(losses) / len(losses)}),
             self.WEIGHT,
             list(replies),

@@ -33,10 +33,13 @@ class Outcome:
     spare : np.ndarray, optional (default: None)
         Booleans of shape (U,): who is selected beyond the number that is wanted, and would deliver after it is reached.
         They take no part. None: nobody.
+    wanted : int, optional (default: None)
+        The number that is wanted; None: all who are asked.
     """
 
     late: np.ndarray
     spare: np.ndarray | None = None
+    wanted: int | None = None
 
 
 class Resources(Protocol):
@@ -127,7 +130,7 @@ class ResourceAware(InFront):
             return Update(kept, weight=self.idle_weight, failures=[failure])
         plans = {clients[i]: _plan_of(plan, i) for i in np.flatnonzero(plan.selected).tolist()}
         late = {clients[i] for i in np.flatnonzero(outcome.late & plan.selected)}
-        rounds = self.edge.train_round(server_round, arrays, config, MemberGrid(grid, selected))
+        rounds = self.edge.train_round(server_round, arrays, config, MemberGrid(grid, selected, wanted=outcome.wanted))
         deadline: Deadline | None = getattr(self.resources, "deadline", None)
         send = deadline.answers if deadline else _sent
         update = yield from answered(rounds, partial(_with_plans, plans=plans, late=late, send=send))

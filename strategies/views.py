@@ -42,6 +42,9 @@ class MemberGrid(Grid):
     size : int, optional (default: None)
         Number of nodes of an edge whose members change: its strategy waits for no more. None: that of `grid`, if it is
         such a view too, else as many as the strategy says.
+    wanted : int, optional (default: None)
+        Number of results that make a round whole where more nodes are asked, as some may be late. None: that of `grid`,
+        if it is such a view too, else one of each node.
     """
 
     def __init__(
@@ -51,8 +54,10 @@ class MemberGrid(Grid):
         on_look: Callable[[Sequence[int]], None] | None = None,
         connected: Connected | None = None,
         size: int | None = None,
+        wanted: int | None = None,
     ) -> None:
         self.size: int | None = getattr(grid, "size", None) if size is None else size
+        self.wanted: int | None = getattr(grid, "wanted", None) if wanted is None else wanted
         self._grid = grid
         self._members = tuple(members)
         self._on_look = on_look

@@ -142,7 +142,7 @@ class CachingTask(Task):
         """Return the task of one client that has all the data.
 
         In a global round it makes as many mini-batches as all clients together would by `local-epochs`, over all edge
-        rounds.
+        rounds; where an epoch is a pass over the examples, as many passes.
         """
         slots = torch.cat([data.train_slots for data in self.clients])
         in_time = slots.argsort(stable=True)
@@ -154,7 +154,10 @@ class CachingTask(Task):
         task = self._task_of(
             self.new_model().to(self.device), Node(0), self.table, train, self.test_examples(), available
         )
-        per_epoch = self.training.batches_per_epoch * self.federation.num_clients * edge_rounds
+        if not (batches := self.training.batches_per_epoch):
+            epochs = self.training.local_epochs * edge_rounds
+            return replace(task, training=replace(self.training, local_epochs=epochs))
+        per_epoch = batches * self.federation.num_clients * edge_rounds
         return replace(task, training=replace(self.training, batches_per_epoch=per_epoch))
 
     def loaded(self) -> list[CachingData]:

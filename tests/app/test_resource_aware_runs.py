@@ -564,17 +564,34 @@ def test_a_report_is_the_plan_in_the_clients_numbers():
 
 
 def test_the_deadline_is_refused_only_where_it_is_too_short_for_the_fastest():
-    def check(deadline, algorithm="rawhfl"):
-        config = config_of(**CACHING | {"deadline_seconds": deadline}, algorithm=algorithm)
+    def check(deadline, algorithm="rawhfl", **settings):
+        config = config_of(**CACHING | {"deadline_seconds": deadline, "seed": 4}, algorithm=algorithm, **settings)
         check_deadline(config.plan, config.rule, world_of(config))
 
-    seconds = np.sort(
-        least_seconds(world_of(config_of(**CACHING, algorithm="rawhfl")).problem(1, np.arange(6), None, 0))
-    )
-    check(float(seconds[:2].mean()))
+    def seconds(edge_round, **settings):
+        world = world_of(config_of(**CACHING, algorithm="rawhfl", seed=4, **settings))
+        return np.sort(least_seconds(world.problem(edge_round, np.arange(6), None, 0)))
+
+    first, of_all = seconds(1), min(seconds(number)[0] for number in range(1, 21))
+    assert of_all < 0.6 * first[0]
+    check(float(first[:2].mean()))
+    check(float(first[0]) * 0.9)  # nobody in the first round, but in a later one
+    check(float(of_all) * 1.01)
     with pytest.raises(UserError, match="the fastest client needs"):
-        check(float(seconds[0]) * 0.99)
+        check(float(of_all) * 0.99)
+    static = {"radio_fading": "static"}
+    with pytest.raises(UserError, match="the fastest client needs"):
+        check(float(seconds(1, **static)[0]) * 0.99, **static)
     check(1e-3, "h-fedavg-ub")
+
+
+def test_a_round_is_whole_with_z_results_of_each_cell_or_all_it_has():
+    settings = CACHING | {"num_clients": 9, "num_edges": 3, "algorithm": "rawhfl", "selected_per_edge": 1}
+    spare = world_of(config_of(**settings, plan_spare=1))
+    for selected, wanted in (([0, 1], 1), ([0, 1, 3], 2), ([0, 1, 3, 4, 8], 3), ([4], 1), ([], 0)):
+        assert spare.results_wanted(np.array(selected, dtype=int)) == wanted
+    everybody = world_of(config_of(**settings | {"algorithm": "h-fedavg-ub"}))
+    assert everybody.results_wanted(np.arange(5)) == 5
 
 
 def test_the_key_solver_and_the_seed_of_the_run_decide_the_draw():

@@ -8,10 +8,11 @@ import pytest
 
 from espalier.app.command_line import main as app
 from espalier.app.config.parse import parse_config, read_toml
+from espalier.app.errors import UserError
 from espalier.app.sweeps.grid import planned_runs, read_sweep
 from espalier.clients.task import batches_of_a_pass
 from experiments import cut_layer_tables
-from experiments.cut_layer_tables import PAPER, Line, main, row_of, setting_of
+from experiments.cut_layer_tables import PAPER, Line, check_row, main, row_of, setting_of
 from experiments.recorded_runs import read_lines, write_lines
 from tests.app.own_folders import noise_folder
 from tests.app.runs import summary
@@ -87,7 +88,11 @@ def test_a_run_is_recorded_once_with_its_own_figures(tmp_path, monkeypatch, caps
     (tmp_path / "tiny.toml").write_text(TINY)
     monkeypatch.setitem(cut_layer_tables.SETTINGS, "reduced", tmp_path / "tiny.toml")
     images, places = noise_folder(tmp_path / "images", train=8, test=4), {}
-    for name, given in {"a": ["algorithm=fedavg"], "b": ["cut-layer=2"], "c": ["algorithm=sfl-v1"]}.items():
+    for name, given in {
+        "a": ["algorithm=fedavg", "learning-rate=0.01"],
+        "b": ["cut-layer=2"],
+        "c": ["algorithm=sfl-v1"],
+    }.items():
         places[name] = tmp_path / "sweep" / name
         assert app([str(tmp_path / "tiny.toml"), *given, f"data-dir={images}", f"output-dir={places[name]}"]) == 0
     capsys.readouterr()
@@ -103,6 +108,51 @@ def test_a_run_is_recorded_once_with_its_own_figures(tmp_path, monkeypatch, caps
     monkeypatch.setattr(cut_layer_tables, "line_of", lambda run: pytest.fail("recorded again"))
     tables(monkeypatch, tmp_path / "sweep", "--csv", tmp_path / "runs.csv")
     assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize(
+    ("setting", "row", "changed", "line"),
+    [
+        ("paper text", "SFL-V2 L1", {"alpha": 0.5}, "alpha = 0.5: allowed is 0.1 for SFL-V2 L1 of 'paper text'"),
+        ("paper text", "SFL-V2 L1", {"learning-rate": 0.1}, "learning-rate = 0.1: allowed is 0.001 for"),
+        (
+            "paper text",
+            "FedAvg",
+            {"partition": "dirichlet-per-class"},
+            "partition = 'dirichlet-per-class': allowed for",
+        ),
+        ("authors' settings", "SFL-V2 L1", {"split.server-order": "interleaved"}, "split.server-order = 'interleaved'"),
+        (
+            "authors' settings",
+            "SFL-V2 L4",
+            {"split.server-momentum": 0.0},
+            "split.server-momentum = 0.0: allowed is 0.9",
+        ),
+        (
+            "authors' settings",
+            "SFL-V1",
+            {"split.server-optimizer": "sgd"},
+            "split.server-optimizer = 'sgd': allowed is",
+        ),
+        ("paper text", "FedAvg", {"cut-layer": 3, "split.server-optimizer": "sgd", "report.evaluate-every": 7}, ""),
+        ("paper text", "SFL-V1", {"partition": "iid", "alpha": 0.5, "cut-layer": 4}, ""),
+    ],
+)
+def test_a_run_with_other_values_is_of_no_row(setting, row, changed, line):
+    names = cut_layer_tables.SWEEPS[setting][0]
+    files = [str(cut_layer_tables.SETTINGS[setting]), *(f"{EXPERIMENTS}/sweeps/{name}.toml" for name in names)]
+    own = next(
+        run.settings
+        for run in planned_runs(read_sweep([*files, "data-dir=images"]))
+        if run.chosen["case"] == row and run.settings["partition"] != ("iid" if setting == "paper text" else "")
+    )
+    check_row(own, setting, row)
+    if not line:
+        check_row(own | changed, setting, row)
+        return
+    with pytest.raises(UserError) as refused:
+        check_row(own | changed, setting, row)
+    assert str(refused.value).startswith(line)
 
 
 def test_mean_and_spread_are_over_seeds_beside_the_paper(tmp_path, monkeypatch, capsys):

@@ -35,9 +35,11 @@ SIZES = (24, 24, 24, 24)
 class Fixed:
     """Resources that never change: far and near clients, and those who are late."""
 
-    def __init__(self, *, z=2, deadline_seconds=10.0, late=(), spare=None, max_local_rounds=3, options=1, theta=0.5):
+    def __init__(
+        self, *, z=2, deadline_seconds=10.0, late=(), spare=None, wanted=None, max_local_rounds=3, options=1, theta=0.5
+    ):
         self.z, self.deadline_seconds, self.late, self.max_local_rounds = z, deadline_seconds, late, max_local_rounds
-        self.spare = spare
+        self.spare, self.wanted = spare, wanted
         self.options, self.theta, self.plans = options, theta, []
 
     def problem(self, server_round, clients):
@@ -60,7 +62,7 @@ class Fixed:
     def carry_out(self, server_round, clients, plan):
         self.plans.append(plan)
         late, spare = (np.isin(np.arange(len(clients)), who) for who in (self.late, self.spare or ()))
-        return Outcome(late) if self.spare is None else Outcome(late, spare)
+        return Outcome(late, None if self.spare is None else spare, self.wanted)
 
     def state_dict(self):
         return {"plans": len(self.plans)}
@@ -297,27 +299,36 @@ def test_a_late_client_is_left_out_and_its_share_of_the_step_missing():
     assert update.metrics["train_loss"] == losses[members[0]]
 
 
-@pytest.mark.parametrize("split", [False, True])
-def test_with_spare_clients_all_is_as_if_only_the_first_had_been_selected_to_the_bit(split):
+def split_edge(federation):
+    return SplitFedV1(federation.make_model(), lambda n: 2, SGD, input_shape=SHAPE, evaluation=evaluation())
+
+
+EDGES = {
+    "flower": lambda federation: evaluation(),
+    "split": split_edge,
+    "accumulated": lambda federation: AccumulatedGradients(0.05, evaluation()),
+    "divided by arrived": lambda federation: AccumulatedGradients(0.05, evaluation(), arrivals=Arrivals()),
+}
+
+
+@pytest.mark.parametrize("edge", EDGES)
+def test_with_spare_clients_all_is_as_if_only_the_first_had_been_selected_to_the_bit(edge):
     federation = Federation(sizes=SIZES)
 
-    def edge():
-        whole = evaluation()
-        return (
-            SplitFedV1(federation.make_model(), lambda n: 2, SGD, input_shape=SHAPE, evaluation=whole)
-            if split
-            else whole
-        )
-
     def outcomes_of(**options):
-        outcomes, model, _ = run(federation, lambda: ResourceAware(edge(), Fixed(**options), exact))
+        outcomes, model, _ = run(federation, lambda: ResourceAware(EDGES[edge](federation), Fixed(**options), exact))
         return [update.participants for one in outcomes for update in one.edges["edge-0"].updates], model
 
     chosen, first = outcomes_of(z=2)
-    also, model = outcomes_of(z=3, spare=(3,))
-    assert chosen == also
     assert len(chosen[0]) == 2
-    assert same(first, model)
+    for options in ({"spare": (3,)}, {"late": (3,), "wanted": 2}):
+        also, model = outcomes_of(z=3, **options)
+        assert chosen == also
+        assert same(first, model)
+    two_late, model = outcomes_of(z=3, late=(2, 3), wanted=2)
+    alone, one_late = outcomes_of(z=2, late=(2,))
+    assert two_late == alone
+    assert same(model, one_late)
     assert len(outcomes_of(z=3)[0][0]) == 3
 
 

@@ -57,3 +57,10 @@ def test_centralised_makes_the_steps_of_all_clients(dataset, factor):
     keys = {"algorithm": "centralised", "dataset": dataset, "num-clients": 6, "edge-rounds": 2, "batches-per-epoch": 3}
     config = parse_config(keys)
     assert build_task(config).centralised_task().training.batches_per_epoch == 3 * factor
+
+
+@pytest.mark.parametrize(("dataset", "factor"), [("digits", 1), ("video-caching", 2)])
+def test_centralised_makes_the_passes_of_all_clients(dataset, factor):
+    keys = {"algorithm": "centralised", "dataset": dataset, "num-clients": 6, "edge-rounds": 2, "batches-per-epoch": 0}
+    training = build_task(parse_config(keys | {"local-epochs": 3})).centralised_task().training
+    assert (training.batches_per_epoch, training.local_epochs) == (0, 3 * factor)
