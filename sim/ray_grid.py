@@ -474,10 +474,11 @@ class WorkerNodes:
 
     def __init__(self, make_app: Callable[[], AnyClientApp], run_config: UserConfig) -> None:
         ensure_run_id()
-        self._log = _Collected()
         own = logging.getLogger("espalier")
         own.setLevel(logging.INFO)
         own.propagate = False
+        # One for all grids of the process: whichever has messages answered next takes what was logged meanwhile.
+        self._log = next((one for one in own.handlers if isinstance(one, _Collected)), None) or _Collected()
         own.handlers = [self._log]
         self._run_config = run_config
         self._nodes: dict[int, tuple[UserConfig, RecordDict]] = {}

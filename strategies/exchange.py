@@ -9,6 +9,7 @@ them go on beside itself, and waits for whatever it wants: so a tier waits for n
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -204,6 +205,7 @@ class Conversations:
         self._running: dict[_Exchange, tuple[str, Callable[[list[Message]], None]]] = {}
         self._waiting: list[tuple[Until, Callable[[None], None]]] = []
         self._ready: deque[Callable[[], None]] = deque()  # to go on with conversations that wait for no message
+        self._open: dict[Exchanges[Any], None] = {}  # in the order in which they began
         self._worked = False  # somebody has gone on since the last look at the grid
 
     def run(self, conversations: Mapping[str, Exchanges[Any]]) -> dict[str, Any]:
@@ -219,7 +221,20 @@ class Conversations:
         -------
         dict[str, Any]
             What each conversation returned, in the order of `conversations`.
+
+        Notes
+        -----
+        If one raises, the others that have begun since are closed, so that they give back what they hold.
         """
+        before = set(self._open)
+        try:
+            return self._run(conversations)
+        except BaseException:
+            for conversation in reversed([one for one in self._open if one not in before]):
+                conversation.close()  # before the one that it is within
+            raise
+
+    def _run(self, conversations: Mapping[str, Exchanges[Any]]) -> dict[str, Any]:
         ended: list[dict[str, Any]] = []
         self._begin(conversations, "", ended.append)
         pause, num_replies = self._poll_seconds, 0
@@ -263,9 +278,11 @@ class Conversations:
         self, conversation: Exchanges[Any], path: str, end: Callable[[Any], None], patience: _Patience, answer: Any
     ) -> None:
         """Go on with a conversation; `end` is called with its result."""
+        self._open[conversation] = None
         try:
             step = conversation.send(answer)
         except StopIteration as stop:
+            del self._open[conversation]
             end(stop.value)
             return
         go_on = partial(self._resume, conversation, path, end, patience)
@@ -356,17 +373,18 @@ def answered(conversation: Exchanges[Result], answer: Callable[[Any], Exchanges[
     It answers the messages of those that go on `Beside` it as well.
     """
     answers = None
-    while True:
-        try:
-            step = conversation.send(answers)
-        except StopIteration as stop:
-            return stop.value
-        if isinstance(step, Beside):
-            answers = yield Beside([answered(one, answer) for one in step.conversations])
-        elif isinstance(step, Until):
-            answers = yield step
-        else:
-            answers = yield from answer(step)
+    with closing(conversation):
+        while True:
+            try:
+                step = conversation.send(answers)
+            except StopIteration as stop:
+                return stop.value
+            if isinstance(step, Beside):
+                answers = yield Beside([answered(one, answer) for one in step.conversations])
+            elif isinstance(step, Until):
+                answers = yield step
+            else:
+                answers = yield from answer(step)
 
 
 def ask(grid: Grid, messages: list[Message], *, timeout_seconds: float | None = None) -> list[Message]:

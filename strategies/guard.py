@@ -172,7 +172,8 @@ class UpdateGuard:
         """
         if self.guard.mode == "off" or not models:
             return {}
-        sizes = {id(sent): _length(sent) for sent, _ in models.values()}
+        distinct = {id(sent): sent for sent, _ in models.values()}
+        sizes = {key: _length(sent) for key, sent in distinct.items()}
         found = {n: _measured(sent, model, sizes[id(sent)], rate) for n, (sent, model) in models.items()}
         most = self.guard.update_norm * self._lengths.usual(
             [length for length, _ in found.values()], max(sizes.values())
@@ -216,8 +217,9 @@ class UpdateGuard:
         for place, (instruction, reply) in enumerate(zip(instructions, replies, strict=True)):
             if answers_in_kind(instruction, reply):
                 (sent,), (arrays,) = instruction.content.array_records.values(), reply.content.array_records.values()
-                origin = sent_as.setdefault(tuple(map(id, sent.values())), _values(sent))
-                models[instruction.metadata.dst_node_id] = (origin, _values(arrays))
+                if (key := tuple(map(id, sent.values()))) not in sent_as:
+                    sent_as[key] = _values(sent)
+                models[instruction.metadata.dst_node_id] = (sent_as[key], _values(arrays))
                 places[instruction.metadata.dst_node_id] = place
         for node_id, verdict in self.judge(models, rate).items():
             place = places[node_id]
@@ -283,7 +285,20 @@ class ActivationGuard:
         """Begin a round, or begin it anew."""
         self._longest, self._first, self._refused = {}, {}, {}
 
-    def admitted(self, node_id: int, cut: int, length: float, others: Sequence[float] = ()) -> float:
+    def most(self, cut: int, lengths: Sequence[float] = ()) -> float:
+        """Return how long activations may be.
+
+        Parameters
+        ----------
+        cut : int
+            Where the model is cut.
+        lengths : Sequence[float] (default: none)
+            Of all mini-batches that are served together. Fewer than three are held against rounds before; where there
+            were none, `judge` says at the end of the round.
+        """
+        return self._guard.activation_norm * self._lengths.get(cut, Lengths()).usual(lengths)
+
+    def admitted(self, node_id: int, cut: int, length: float, most: float | None = None) -> float:
         """Return by what to multiply a mini-batch's activations: 1, or less where they are to be clipped.
 
         Parameters
@@ -292,16 +307,15 @@ class ActivationGuard:
             The client, and where its model is cut.
         length : float
             Of the longest sample's activations.
-        others : Sequence[float] (default: none)
-            The lengths of all mini-batches that are served together, this one's too. Fewer than three are held against
-            rounds before; where there were none, `judge` says at the end of the round.
+        most : float, optional (default: None)
+            How long they may be, see `most`; None: as rounds before allow.
 
         Raises
         ------
         ValueError
             If they are longer than is allowed.
         """
-        most, factor = self._most(cut, others), 1.0
+        most, factor = self.most(cut) if most is None else most, 1.0
         if length > most and (self._guard.mode == "leave-out" or (self._guard.mode == "clip" and length == math.inf)):
             self._refused[node_id] = cut
             raise ValueError(_too_long(length, most))
@@ -331,7 +345,7 @@ class ActivationGuard:
         for cut in sorted({*(cut for cut, _ in self._longest.values()), *self._refused.values()}):
             lengths = {n: length for n, (own, length) in self._longest.items() if own == cut}
             firsts = [length for own, length in self._first.values() if own == cut]
-            most = self._most(cut, firsts if by_first else list(lengths.values()))
+            most = self.most(cut, firsts if by_first else list(lengths.values()))
             # What was clipped to the bound may be beyond it by a rounding.
             beyond = {n: _too_long(length, most) for n, length in lengths.items() if length > most * ROUNDED}
             refused = {*beyond, *(n for n, own in self._refused.items() if own == cut)}
@@ -367,9 +381,6 @@ class ActivationGuard:
             if 0 < before < math.inf and not before / norm <= after <= before * norm:
                 return order[place - 1] if 2 * (len(order) - place) > len(order) else None
         return None
-
-    def _most(self, cut: int, lengths: Sequence[float]) -> float:
-        return self._guard.activation_norm * self._lengths.get(cut, Lengths()).usual(lengths)
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return what must survive an interruption."""

@@ -3,7 +3,7 @@
 import io
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from logging import INFO, LogRecord, getLogger
 from typing import Any, TypeVar
 
@@ -84,13 +84,14 @@ def run_and_log(
 def labelled(name: str, conversation: Exchanges[T]) -> Exchanges[T]:
     """Pass a conversation on; what Flower's strategies log in it has a name in front."""
     answer = None
-    while True:
-        try:
-            with _in_front(name):
-                step = conversation.send(answer)
-        except StopIteration as stop:
-            return stop.value
-        answer = yield step
+    with closing(conversation):
+        while True:
+            try:
+                with _in_front(name):
+                    step = conversation.send(answer)
+            except StopIteration as stop:
+                return stop.value
+            answer = yield step
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The simulated radio world of a run, as its edges see it: problems to solve, and what becomes of the plans."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from math import inf
 from typing import Any
 
@@ -23,6 +23,7 @@ from espalier.sim.world import make_world, realise
 from espalier.strategies.allocation import Plan, Problem
 
 BITS_PER_INPUT = 32  # D_u = 43 features x 32 bit in the RawHFL paper
+EDGE_ROUNDS_KEPT = 8  # whose gains are kept: edges that wait for nobody are at different ones
 
 
 class WirelessWorld(World):
@@ -87,6 +88,9 @@ class WirelessWorld(World):
         self._cells_at_first = cells
         self._place = np.argsort(np.argsort(cells, kind="stable"), kind="stable")  # of each client in the world
         self.world = self._new_world(clients_per_cell=np.bincount(cells).tolist())
+        # Of all cells: every edge asks for its own part of them.
+        self._gains = lru_cache(EDGE_ROUNDS_KEPT)(self.world.gains)
+        self._gains_to_plan_with = lru_cache(EDGE_ROUNDS_KEPT)(self._planned_gains)
         self._cycles = self._work_bits[:, np.newaxis] * self._cycles_per_bit[:, np.newaxis] * self._work_share
 
     @property
@@ -127,7 +131,7 @@ class WirelessWorld(World):
             seed=seed,
         )
 
-    def _gains_to_plan_with(self, server_round: int) -> np.ndarray:
+    def _planned_gains(self, server_round: int) -> np.ndarray:
         share = self._plan.late_share
         return self.world.dependable_gains(server_round, share) if share else self.world.observed_gains(server_round)
 
@@ -144,7 +148,7 @@ class WirelessWorld(World):
             idle_seconds=traffic["idle_seconds"] + rounds * traffic["idle_seconds_per_local_round"],
             frequency_hz=plan.frequency_hz[who],
             power_watts=plan.power_watts[who],
-            gains=self.world.gains(server_round)[place],
+            gains=self._gains(server_round)[place],
             capacitance=self.world.devices.capacitance[place],
             deadline_seconds=deadline,
             bandwidth_hz=self.world.radio.bandwidth_hz,

@@ -54,6 +54,8 @@ class EdgeListener:
                 self._server.start()
                 new.replace(self._path)
             except BaseException:
+                self._server.stop(None).wait()
+                new.unlink(missing_ok=True)
                 disown(self._lock)
                 raise
         except OSError as error:

@@ -316,17 +316,17 @@ class SplitEdge(ABC):
         batch: MiniBatch,
         server_round: int,
         losses: Losses,
-        together: Sequence[MiniBatch] = (),
+        most: float | None = None,
     ) -> ServerStep:
         """Serve a mini-batch; return the cut gradient, or why there is none: then the step was not made.
 
-        What clients send whose mini-batches are served `together`, against one server block, is compared.
+        Activations are not to be longer than `most`; None: than rounds before allow.
         """
         guard = self.activation_guard
         cut, length = self.cut_of(batch.node_id).first if guard else 0, batch.length
         try:
             if guard:
-                factor = guard.admitted(batch.node_id, cut, length, [one.length for one in together])
+                factor = guard.admitted(batch.node_id, cut, length, most)
                 if factor != 1:
                     batch, length = replace(batch, activations=factor * batch.activations), factor * length
             steps = server.serve(batch)

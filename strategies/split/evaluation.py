@@ -6,7 +6,7 @@ With a tail the features go down. No client gets other blocks than its own, and 
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from flwr.app import Error, Message
+from flwr.app import ArrayRecord, Error, Message
 from torch import Tensor, nn
 
 from espalier.clients.messages.arrays import to_record
@@ -53,6 +53,7 @@ def evaluate_through_cut(
     """
     cuts = {node_id: cut_of(node_id) for node_id in clients}
     fronts = {cut: to_record(named_like(cut.front(model), weights)) for cut in set(cuts.values())}
+    tails: dict[Cut, ArrayRecord] = {}
     asked = [EvaluateFront(fronts[cut].copy(), cut.first).to_message(node_id) for node_id, cut in cuts.items()]
     replies = dict(zip(clients, (yield asked), strict=True))
     messages: dict[int, Message] = {}
@@ -60,15 +61,18 @@ def evaluate_through_cut(
         try:
             sent = TestActivations.from_content(content_of(replies[node_id])).values
             outputs = _outputs(model, {**weights, **(heads or {}).get(node_id, {})}, cut, sent, cut_shapes[cut.first])
+        except torch.OutOfMemoryError:  # our own
+            raise
         except (ValueError, KeyError, TypeError, RuntimeError) as error:
             replies[node_id] = Message(Error(REJECTED, one_line(error)), reply_to=message)
             continue
         if not cut.has_tail(model):
             messages[node_id] = EvaluateOutputs(outputs).to_message(node_id)
             continue
-        tail = cut.tail(model)[:-1] if own_heads else cut.tail(model)
-        block = to_record(named_like(tail, weights))
-        messages[node_id] = EvaluateOutputs(outputs, block, cut.last, own_heads).to_message(node_id)
+        if cut not in tails:
+            tail = cut.tail(model)[:-1] if own_heads else cut.tail(model)
+            tails[cut] = to_record(named_like(tail, weights))
+        messages[node_id] = EvaluateOutputs(outputs, tails[cut].copy(), cut.last, own_heads).to_message(node_id)
     replies |= dict(zip(messages, (yield list(messages.values())), strict=True))
     return asked, [replies[node_id] for node_id in clients]
 

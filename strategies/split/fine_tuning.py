@@ -12,6 +12,7 @@ from espalier.clients.messages.arrays import to_record, to_weights
 from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.head import fine_tuned
 from espalier.clients.messages.split import KEPT, Features, LabelTerms, SplitFeatures, SplitHead
+from espalier.clients.messages.tensor_array import record_by_reference
 from espalier.clients.messages.train import NUM_EXAMPLES, Evaluate
 
 from ..exchange import Exchanges
@@ -100,12 +101,19 @@ def fine_tune_heads(
     clients = grid.get_node_ids()
     with_tail = {node_id for node_id in clients if cut_of(node_id).has_tail(model)}
     failures = yield from labels.register([node_id for node_id in clients if node_id not in with_tail])
-    known = [n for n in clients if n not in {failure.node_id for failure in failures}]
+    unknown = {failure.node_id for failure in failures}
+    known = [n for n in clients if n not in unknown]
     weights: Weights = to_weights(arrays)
     model.load_state_dict(weights)
     model.eval()
     terms = {n: LabelTerms(KEPT) if n in with_tail else labels.terms(n) for n in known}
-    messages = [_ask(n, weights, model, cut_of(n), terms[n], fine_tuning) for n in known]
+    cuts = {cut_of(n) for n in known}
+    fronts = {cut: to_record(named_like(cut.front(model), weights)) for cut in cuts}
+    tails = {cut: to_record(named_like(cut.tail(model), weights)) for cut in cuts if cut.has_tail(model)}
+    messages = [
+        SplitFeatures(fronts[cut].copy(), cut.first, fine_tuning.num_steps, terms[n]).to_message(n)
+        for n, cut in ((n, cut_of(n)) for n in known)
+    ]
     heads: dict[int, dict[str, Tensor]] = {}
     asked: dict[int, Message] = {}
     dtype = next(model.parameters()).dtype
@@ -115,10 +123,14 @@ def fine_tune_heads(
             features = Features.from_content(content_of(reply), label_policy=terms[node_id].policy)
             batches = _checked(features.values, cut_shapes[cut.first], dtype, fine_tuning)
             if node_id in with_tail:
-                asked[node_id] = _ask_for_head(node_id, weights, model, cut, batches, fine_tuning)
+                features_of_head = _through(cut.server_side(model), batches, next(model.parameters()).device)
+                head = SplitHead(tails[cut].copy(), cut.last, features_of_head, fine_tuning.learning_rate)
+                asked[node_id] = head.to_message(node_id)
             else:
                 targets = _labels(node_id, features, labels, model)
                 heads[node_id] = _fine_tune(model, cut, batches, targets, fine_tuning, loss)
+        except torch.OutOfMemoryError:  # our own
+            raise
         except (ValueError, KeyError, TypeError, RuntimeError) as error:
             failures.append(Failure(node_id, one_line(error)))
     answers = dict(zip(asked, (yield list(asked.values())), strict=True)) if asked else {}
@@ -131,7 +143,9 @@ def fine_tune_heads(
             model, weights, cut_of, cut_shapes, through_cut, heads=heads, own_heads=True
         )
     if evaluate_whole and heads:
-        whole = [Evaluate(to_record({**weights, **head})).to_message(node_id) for node_id, head in heads.items()]
+        body = to_record(weights)  # the same arrays for all: copies of whole models would be many
+        models = {n: record_by_reference({**body, **to_record(head)}) for n, head in heads.items()}
+        whole = [Evaluate(own).to_message(node_id) for node_id, own in models.items()]
         messages, replies = [*messages, *whole], [*replies, *(yield whole)]
     screened, bad = screen(messages, replies, NUM_EXAMPLES)
     metrics = {
@@ -142,26 +156,10 @@ def fine_tune_heads(
     return Personalised(heads, {n: metrics[n] for n in known if n in metrics}, [*failures, *bad])
 
 
-def _ask(
-    node_id: int, weights: Weights, model: nn.Sequential, cut: Cut, terms: LabelTerms, fine_tuning: FineTuning
-) -> Message:
-    block = to_record(named_like(cut.front(model), weights))
-    return SplitFeatures(block, cut.first, fine_tuning.num_steps, terms).to_message(node_id)
-
-
 @torch.no_grad()
-def _ask_for_head(
-    node_id: int,
-    weights: Weights,
-    model: nn.Sequential,
-    cut: Cut,
-    batches: Sequence[Tensor],
-    fine_tuning: FineTuning,
-) -> Message:
-    body, device = cut.server_side(model), next(model.parameters()).device
-    features = [body(channels_last(batch.to(device))) for batch in batches]
-    block = to_record(named_like(cut.tail(model), weights))
-    return SplitHead(block, cut.last, features, fine_tuning.learning_rate).to_message(node_id)
+def _through(body: nn.Module, batches: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Return what blocks of the model make of activations."""
+    return [body(channels_last(batch.to(device))) for batch in batches]
 
 
 def _checked(
@@ -194,9 +192,8 @@ def _fine_tune(
     loss: Loss,
 ) -> dict[str, Tensor]:
     """Make K SGD steps on a copy of the head and return its weights under their names in the model."""
-    device, body = next(model.parameters()).device, cut.server_side(model)[:-1]
-    with torch.no_grad():
-        inputs = [body(channels_last(batch.to(device))) for batch in batches]
+    device = next(model.parameters()).device
+    inputs = _through(cut.server_side(model)[:-1], batches, device)
     pairs = zip(inputs, (target.to(device) for target in targets), strict=True)
     head = fine_tuned(model[-1], pairs, fine_tuning.learning_rate, loss)
     name = block_names(model)[-1]

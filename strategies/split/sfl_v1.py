@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ConfigRecord, Message
 from torch import nn
 
 from espalier.clients.messages.arrays import to_record
@@ -128,9 +128,7 @@ class SplitFedV1(SplitEdge):
             replies = []
             for message in messages:
                 n = message.metadata.dst_node_id
-                record = ArrayRecord(
-                    {name: array for name, array in to_record(models[n]).items() if name in travelling}
-                )
+                record = to_record({name: values for name, values in models[n].items() if name in travelling})
                 content = Trained(record, losses.of(n), outcome.num_examples[n]).to_content()
                 replies.append(Message(content, reply_to=message))
             return replies

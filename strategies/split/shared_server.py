@@ -112,10 +112,15 @@ class SharedServerEdge(SplitEdge):
     def serve_in_order(
         self, server_round: int, losses: Losses, order: Callable[[list[MiniBatch]], list[MiniBatch]]
     ) -> Serve:
-        """Return a `serve` that makes the shared block's steps one after the other."""
+        """Return a `serve` that makes the shared block's steps one after the other.
+
+        What clients send whose mini-batches are served together is compared.
+        """
+        guard = self.activation_guard
 
         def serve(batches: list[MiniBatch]) -> Steps:
-            steps = {b.node_id: self.step(self.server, b, server_round, losses, batches) for b in order(batches)}
+            most = guard.most(self.server.cut.first, [b.length for b in batches]) if guard else None
+            steps = {b.node_id: self.step(self.server, b, server_round, losses, most) for b in order(batches)}
             gradients = yield from in_turn(steps)
             return {batch.node_id: gradients[batch.node_id] for batch in batches if batch.node_id in gradients}
 

@@ -97,9 +97,9 @@ class StreamTransport:
             )
             for group in groups
         ]
-        messages = [message for lane in lanes for message in lane.messages()]
         lane_of = {node_id: lane for lane in lanes for node_id in lane.clients}
         try:
+            messages = [message for lane in lanes for message in lane.messages()]
             losable = Losable(messages, lambda node_id: lane_of[node_id].is_lost(node_id))
             replies = dict(zip((m.metadata.dst_node_id for m in messages), (yield losable), strict=True))
         finally:

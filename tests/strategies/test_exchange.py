@@ -6,7 +6,7 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from espalier.sim.in_process_grid import InProcessGrid
-from espalier.strategies.exchange import LATE, Beside, Losable, Together, Until, answered, converse
+from espalier.strategies.exchange import LATE, Beside, Conversations, Losable, Together, Until, answered, converse
 
 
 class Withholding(InProcessGrid):
@@ -163,6 +163,36 @@ def test_what_a_conversation_inside_raises_reaches_whoever_runs_it():
 
     with pytest.raises(RuntimeError, match="broken"):
         converse(InProcessGrid(echo, 1), {"": outer()})
+
+
+def test_if_one_raises_the_others_give_back_what_they_hold_and_those_from_before_go_on():
+    ended, is_over = [], False
+
+    def holding(name, *inside):
+        try:
+            yield Together({str(i): one for i, one in enumerate(inside)}) if inside else Until(lambda: is_over)
+        finally:
+            ended.append(name)
+
+    def begins(one):
+        yield Beside([one])
+
+    def passed_on(messages):
+        return (yield messages)
+
+    def failing():
+        yield []
+        raise ValueError("broken")
+
+    conversations = Conversations(InProcessGrid(echo, 1))
+    conversations.run({"": begins(holding("late"))})
+    outer = holding("outer", answered(holding("inner"), passed_on))
+    with pytest.raises(ValueError, match="broken"):
+        conversations.run({"a": outer, "b": failing()})
+    assert ended == ["inner", "outer"]
+    is_over = True
+    conversations.take_in()
+    assert ended == ["inner", "outer", "late"]
 
 
 def test_answered_steps_are_answered_by_another_conversation():

@@ -626,6 +626,7 @@ def test_who_sends_long_activations_alone_gains_nothing_by_trying_again():
 
 def test_activations_are_clipped_to_the_bound():
     guard = UpdateGuard(Guard(mode="clip")).activations
-    assert [guard.admitted(n, 1, length, [1.0, 1.0, 10.0]) for n, length in ((1, 1.0), (2, 10.0))] == [1.0, 0.5]
+    most = guard.most(1, [1.0, 1.0, 10.0])
+    assert [guard.admitted(n, 1, length, most) for n, length in ((1, 1.0), (2, 10.0))] == [1.0, 0.5]
     with pytest.raises(ValueError, match="activations are inf long"):
-        guard.admitted(3, 1, float("inf"), [1.0, 1.0, float("inf")])
+        guard.admitted(3, 1, float("inf"), guard.most(1, [1.0, 1.0, float("inf")]))

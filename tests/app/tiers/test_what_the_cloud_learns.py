@@ -45,7 +45,7 @@ def test_the_cloud_gets_models_figures_and_class_counts(tmp_path, short_path, to
         run_cloud(tmp_path / "cloud", hosts, **settings)
     assert set(told) == {"query.edge", "train.edge", "evaluate.edge", "train.edge_heads"}
     for answer in told["query.edge"]:
-        assert set(answer) == {"name", "config", "clients", "state"}
+        assert set(answer) == {"name", "config", "clients", "state", "version"}
         assert all(set(client) == PROFILE for client in answer["clients"])
     for answer in told["train.edge"]:
         assert set(answer) == {"arrays", "rounds", "counted", "state"}
