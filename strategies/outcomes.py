@@ -42,6 +42,11 @@ class Update:
     losses: Mapping[int, float] = field(default_factory=dict)
 
 
+def idle(arrays: ArrayRecord, weight: float, reason: str) -> Update:
+    """Return what an edge round gave in which nobody took part: with a weight, the model that the edge had."""
+    return Update(arrays if weight else None, weight=weight, failures=[Failure(EVERYBODY, reason)])
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """What an evaluation of a model on an edge's nodes gave.

@@ -17,8 +17,7 @@ from .deadline import Deadline
 from .edges import EdgeRounds, InFront, innermost
 from .exchange import LATE, Exchanges, answered, without_results
 from .hierarchical import Hierarchical
-from .outcomes import EVERYBODY, Update
-from .screening import Failure
+from .outcomes import Update, idle
 from .views import MemberGrid
 
 
@@ -115,7 +114,7 @@ class ResourceAware(InFront):
         """Plan the round, then run it with the selected clients."""
         clients = grid.get_node_ids()
         if not clients:
-            return Update(failures=[Failure(EVERYBODY, "no node is connected")])
+            return idle(arrays, self.idle_weight, "no node is connected")
         plan = self.solve(self.resources.problem(server_round, clients))
         _check_size("the plan's selected", getattr(plan, "selected", None), len(clients))
         outcome = self.resources.carry_out(server_round, clients, plan)
@@ -125,9 +124,7 @@ class ResourceAware(InFront):
         asked = plan.selected if outcome.spare is None else plan.selected & ~outcome.spare
         selected = [node_id for node_id, taken in zip(clients, asked, strict=True) if taken]
         if not selected:
-            kept = arrays if self.idle_weight else None
-            failure = Failure(EVERYBODY, f"nobody can take part: {_reasons(plan)}")
-            return Update(kept, weight=self.idle_weight, failures=[failure])
+            return idle(arrays, self.idle_weight, f"nobody can take part: {_reasons(plan)}")
         plans = {clients[i]: _plan_of(plan, i) for i in np.flatnonzero(plan.selected).tolist()}
         late = {clients[i] for i in np.flatnonzero(outcome.late & plan.selected)}
         rounds = self.edge.train_round(server_round, arrays, config, MemberGrid(grid, selected, wanted=outcome.wanted))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,17 +24,36 @@ BeginNodes = Callable[[Mapping[int, tuple[Message, int]]], Exchanges[Mapping[int
 LEFT_OUT = 1005  # code of the error reply that stands for an update which can't be used
 
 
+@dataclass(frozen=True)
+class Nodes:
+    """What trains in a tier: edges or clients.
+
+    Parameters
+    ----------
+    ids : Sequence[int]
+        Node ids, in the order of their numbers in the tier.
+    begin : callable
+        Lets nodes, by their numbers in the tier, train.
+    contents : Callable[[Sequence[Arrival]], Sequence[RecordDict]]
+        Returns what the replies hold of those that can be used.
+    name_of : Callable[[int], str]
+        Name of a node, by its id, in log lines.
+    """
+
+    ids: Sequence[int]
+    begin: BeginNodes
+    contents: Callable[[Sequence[Arrival]], Sequence[RecordDict]]
+    name_of: Callable[[int], str]
+
+
 def asynchronous_round(
     edge: StrategyEdge,
     tier: AsynchronousTier,
-    nodes: Sequence[int],
+    nodes: Nodes,
     server_round: int,
     arrays: ArrayRecord,
     config: ConfigRecord,
     grid: MemberGrid,
-    begin: BeginNodes,
-    contents: Callable[[Sequence[Arrival]], Sequence[RecordDict]],
-    name_of: Callable[[int], str],
 ) -> Exchanges[tuple[Update, list[Arrival]]]:
     """Run a round of a tier: nodes begin and end as its clock says, then its strategy aggregates.
 
@@ -43,16 +63,10 @@ def asynchronous_round(
         The strategy.
     tier : AsynchronousTier
         Who is at work.
-    nodes : Sequence[int]
-        Node ids, in the order of their numbers in the tier.
+    nodes : Nodes
+        What trains.
     server_round, arrays, config, grid
         As for `StrategyEdge.train_round`.
-    begin : callable
-        Lets nodes, by their numbers in the tier, train.
-    contents : Callable[[Sequence[Arrival]], Sequence[RecordDict]]
-        Returns what the replies hold of those that can be used.
-    name_of : Callable[[int], str]
-        Name of a node, by its id, in log lines.
 
     Returns
     -------
@@ -62,11 +76,11 @@ def asynchronous_round(
     messages, too_few = edge.instructions(server_round, arrays, config, grid)
     if too_few:
         return Update(failures=too_few), []
-    place = {node_id: i for i, node_id in enumerate(nodes)}
+    place = {node_id: i for i, node_id in enumerate(nodes.ids)}
     instructions = {place[message.metadata.dst_node_id]: message for message in messages}
 
     def begin_all(numbers: Mapping[int, int]) -> Exchanges[Mapping[int, Part]]:
-        return (yield from begin({node: (instructions[node], number) for node, number in numbers.items()}))
+        return (yield from nodes.begin({node: (instructions[node], number) for node, number in numbers.items()}))
 
     arrivals = yield from tier.collected(
         server_round - 1,
@@ -74,12 +88,32 @@ def asynchronous_round(
         sorted(instructions),
         begin_all,
         f"{edge.seed}/begin",
-        lambda node: name_of(nodes[node]),
+        lambda node: nodes.name_of(nodes.ids[node]),
     )
     # Whoever comes first: averages are taken in the nodes' order.
     arrivals.sort(key=lambda arrival: arrival.flight.node)
+    asked = [_instruction(nodes.ids[arrival.flight.node], arrays, config) for arrival in arrivals]
+    replies, failures = _placed(edge, tier, arrays, arrivals, asked, nodes.contents)
+    first: dict[int, Message] = {}
+    by_node: dict[int, list[Message]] = {}
+    for arrival, message, reply in zip(arrivals, asked, replies, strict=True):
+        if not reply.has_error():
+            first.setdefault(arrival.flight.node, message)
+            by_node.setdefault(arrival.flight.node, []).append(reply)
+    merged = [_as_one(first[node], own, edge.weight_key) for node, own in by_node.items()]
+    return edge.aggregated(server_round, arrays, list(first.values()), merged, failures), arrivals
+
+
+def _placed(
+    edge: StrategyEdge,
+    tier: AsynchronousTier,
+    arrays: ArrayRecord,
+    arrivals: Sequence[Arrival],
+    asked: Sequence[Message],
+    contents: Callable[[Sequence[Arrival]], Sequence[RecordDict]],
+) -> tuple[list[Message], list[Failure]]:
+    """Return a reply for each arrival, its model placed by the mode, and a failure for each that can not be used."""
     held = iter(contents([arrival for arrival in arrivals if not arrival.fault]))
-    asked = [_instruction(nodes[arrival.flight.node], arrays, config) for arrival in arrivals]
     replies = [
         Message(Error(LEFT_OUT, arrival.fault), reply_to=message)
         if arrival.fault
@@ -89,18 +123,13 @@ def asynchronous_round(
     screened, failures = edge.screened(asked, replies)
     began_with = [tier.model_of(arrival.flight) for arrival in arrivals]
     kept, beyond = _within_bounds(edge, asked, began_with, screened)
-    by_node: dict[int, list[Message]] = {}
-    first: dict[int, Message] = {}
-    for arrival, message, origin, reply in zip(arrivals, asked, began_with, kept, strict=True):
+    for arrival, origin, reply in zip(arrivals, began_with, kept, strict=True):
         if not reply.has_error():
             name, record = next(iter(reply.content.array_records.items()))
             placed = tier.mode.placed(arrays, origin, record, arrival.staleness)
             if placed is not record:
                 reply.content = RecordDict({**reply.content, name: placed})
-            first.setdefault(arrival.flight.node, message)
-            by_node.setdefault(arrival.flight.node, []).append(reply)
-    merged = [_as_one(first[node], own, edge.weight_key) for node, own in by_node.items()]
-    return edge.aggregated(server_round, arrays, list(first.values()), merged, [*failures, *beyond]), arrivals
+    return kept, [*failures, *beyond]
 
 
 def _within_bounds(

@@ -14,7 +14,7 @@ from ..exchange import Exchanges
 from ..outcomes import Update
 from ..screening import reply_fault
 from ..views import MemberGrid
-from .aggregation import asynchronous_round
+from .aggregation import Nodes, asynchronous_round
 from .clocks import check_pace
 from .flights import Arrival, Pace, Part, Taken
 from .tier import AsynchronousTier
@@ -69,9 +69,8 @@ class AsynchronousEdge(StrategyEdge):
             return parts
 
         name_of = self.guard.node_name if self.guard is not None else str
-        update, _ = yield from asynchronous_round(
-            self, self.tier, self._nodes, server_round, arrays, config, grid, begin, _contents, name_of
-        )
+        nodes = Nodes(self._nodes, begin, _contents, name_of)
+        update, _ = yield from asynchronous_round(self, self.tier, nodes, server_round, arrays, config, grid)
         return update
 
     def state_dict(self) -> dict[str, Any]:

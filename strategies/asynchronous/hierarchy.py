@@ -13,7 +13,7 @@ from ..exchange import Exchanges, Together
 from ..hierarchical import ARRAYS, METRICS, Hierarchical, arrays_and_config, metrics_of_all
 from ..outcomes import EdgeOutcome, Update
 from ..topology import Topology
-from .aggregation import asynchronous_round
+from .aggregation import Nodes, asynchronous_round
 from .clocks import check_pace
 from .flights import Arrival, Part, Taken
 from .tier import AsynchronousTier
@@ -85,17 +85,9 @@ class AsynchronousHierarchical(Hierarchical):
                 for name, (node, (_, number)) in zip(conversations, instructions.items(), strict=True)
             }
 
+        nodes = Nodes(tuple(self._edge_of_id), begin, self._contents, self._path_of_id)
         update, arrivals = yield from asynchronous_round(
-            self._top,
-            self.tier,
-            tuple(self._edge_of_id),
-            server_round,
-            arrays,
-            config,
-            self._edge_grid(grid),
-            begin,
-            self._contents,
-            self._path_of_id,
+            self._top, self.tier, nodes, server_round, arrays, config, self._edge_grid(grid)
         )
         self._notice_uplinks(arrivals)
         outcomes = self._outcomes(arrivals)

@@ -2,7 +2,14 @@ import pytest
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 
-from espalier.strategies import Available, Hierarchical, ResourceAware, ask_profiles
+from espalier.strategies import (
+    AccumulatedGradients,
+    Available,
+    Hierarchical,
+    ResourceAware,
+    StrategyEdge,
+    ask_profiles,
+)
 from espalier.strategies.allocation import exact
 from espalier.strategies.edges import EVERYBODY
 from tests.strategies.split.federation import ANY, Federation, same, weights
@@ -55,6 +62,25 @@ def test_an_edge_without_an_available_client_sits_out():
     assert [(f.node_id, f.reason) for f in updates[0].failures] == [(EVERYBODY, "no client is available")]
     assert updates[0].arrays is None
     assert isinstance(updates[-1].arrays, ArrayRecord)
+
+
+def test_one_without_an_available_client_keeps_its_model_and_its_weight_where_all_edges_weigh_the_same():
+    def outcomes_of(idle_weight):
+        federation = Federation(sizes=SIZES)
+
+        def make_edge(name, size):
+            edge = AccumulatedGradients(0.05, StrategyEdge(FedAvg(**ANY)))
+            return Available(edge, lambda n, e: False, _never, idle_weight=idle_weight)
+
+        return federation.run(make_edge, rounds=1)[0], ArrayRecord(federation.make_model().state_dict())
+
+    outcome, start = outcomes_of(AccumulatedGradients.WEIGHT)
+    assert outcome.edges["edge-0"].weight == 1
+    assert [f.reason for update in outcome.edges["edge-0"].updates for f in update.failures] == [
+        "no client is available"
+    ] * len(outcome.edges["edge-0"].updates)
+    assert same(weights(outcome), start.to_torch_state_dict())
+    assert outcomes_of(0.0)[0].edges["edge-0"].arrays is None
 
 
 def test_it_stands_in_front_of_devices_only():
