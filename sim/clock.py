@@ -31,10 +31,6 @@ class EventClock:
         """The nodes that have begun and were not yet `taken`, in their order."""
         return sorted(self._ends)
 
-    def end_of(self, node: int) -> float:
-        """Return when a node at work will have ended."""
-        return self._ends[node]
-
     def begin(self, node: int, seconds: float) -> None:
         """Let a node begin now what takes so many seconds.
 

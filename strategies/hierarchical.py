@@ -13,11 +13,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from espalier.clients.messages.train import ARRAYS, METRICS
+
 from .attendance import Attendance
 from .edges import EdgeRounds, StrategyEdge, check_minimum, edge_of, innermost
 from .exchange import EDGE_FAILED, Conversations, Exchanges, Together, answered
 from .guard import Guard, UpdateGuard
-from .outcomes import EVERYBODY, EdgeOutcome, Evaluation, Round, Update
+from .outcomes import EVERYBODY, EdgeOutcome, Evaluation, Round, Update, is_evaluated
 from .place import Observer, Place
 from .screening import Failure
 from .start_log import EvaluateFn, flower_logger, labelled, log_start, run_and_log
@@ -25,7 +27,6 @@ from .topology import MOST_LINES, Topology, TopologyOf
 from .views import Connected, EdgeGrid, MemberGrid
 
 logger = getLogger("espalier")
-ARRAYS, METRICS = "arrays", "metrics"
 NO_NODES = "all of its nodes are under other edges"
 
 
@@ -211,7 +212,7 @@ class Hierarchical:
             else:
                 arrays = update.arrays
             evaluation = Evaluation()
-            if self.evaluates_after(number, num_rounds):
+            if is_evaluated(number, num_rounds, self.evaluate_every):
                 when = f"round {number}, evaluation"
                 evaluation = run(self.evaluate_round(number, arrays, evaluate_config, grid), when)
             seconds = time.monotonic() - started
@@ -246,10 +247,6 @@ class Hierarchical:
             self._attendance.regroup({self._place.path_to(name): members for name, members in topology.items()})
             for observer in self._place.observers:
                 observer.on_regroup(number, self._place.path, topology)
-
-    def evaluates_after(self, number: int, num_rounds: int) -> bool:
-        """Return whether the global model is evaluated after a round."""
-        return number == num_rounds or (self.evaluate_every > 0 and number % self.evaluate_every == 0)
 
     def start(
         self,

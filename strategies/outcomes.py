@@ -42,6 +42,11 @@ class Update:
     losses: Mapping[int, float] = field(default_factory=dict)
 
 
+def is_evaluated(number: int, num_rounds: int, every: int) -> bool:
+    """Return whether the global model is evaluated after a round: `every` so many, 0 for none, and after the last."""
+    return number == num_rounds or (every > 0 and number % every == 0)
+
+
 def idle(arrays: ArrayRecord, weight: float, reason: str) -> Update:
     """Return what an edge round gave in which nobody took part: with a weight, the model that the edge had."""
     return Update(arrays if weight else None, weight=weight, failures=[Failure(EVERYBODY, reason)])

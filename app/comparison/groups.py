@@ -10,14 +10,14 @@ from typing import Any
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.config.defaults import without_defaults
 from espalier.app.config.parse import parse_config
-from espalier.app.reports.folder import ASIDE
+from espalier.app.reports.folder import HOW_IT_RUNS
 
 CASE = "case"
 # Keys whose values say what they are.
 PLAIN = (CASE, "algorithm", "dataset", "model", "task")
 RUNS = "runs.csv"
 # What two runs may differ in and still be the same setting, with another seed.
-OF_NO_SETTING = ASIDE | {"seed", "report.tracker"}
+OF_NO_SETTING = HOW_IT_RUNS | {"seed", "report.tracker"}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from espalier.app.comparison.runs import OVER_CLIENTS
 from espalier.app.errors import bad_value
 
 # Figures that no column of the other tables has unless it is asked for: those on the whole test pool, and counts.
-ASIDE = re.compile(
+HIDDEN = re.compile(
     "(best_)?test_.*|top-.*|rounds|failures|wall_seconds|(?!target_).*_bytes"
     "|(compute|upload|per_client_round)_joules|late|spare|edge_rounds_.*"
 )
@@ -78,7 +78,7 @@ def columns_of(text: str | None, groups: Sequence[Group]) -> list[str]:
         found = {
             name for group in groups for run in group.runs for name, value in run.figures.items() if value is not None
         }
-        return [name for name in every if name in found and not ASIDE.fullmatch(name)]
+        return [name for name in every if name in found and not HIDDEN.fullmatch(name)]
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in every:

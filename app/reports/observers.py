@@ -25,6 +25,7 @@ from espalier.app.tasks.task import Task
 from espalier.clients.evaluation import figures_on
 from espalier.clients.task import Examples
 from espalier.strategies import Hierarchical, Round
+from espalier.strategies.outcomes import is_evaluated
 from espalier.strategies.screening import array_fault
 
 
@@ -93,8 +94,7 @@ class ServerEvaluation:
 
     def round_over(self, report: RoundReport) -> None:
         """Evaluate the round's model."""
-        number = report.outcome.number
-        if number == report.num_rounds or (self.every > 0 and number % self.every == 0):
+        if is_evaluated(report.outcome.number, report.num_rounds, self.every):
             arrays = ArrayRecord({**report.outcome.arrays, **self.frozen})
             self.model.load_state_dict(arrays.to_torch_state_dict())
             pool, prepare = self._pool

@@ -285,7 +285,7 @@ class EdgeResources:
         self._note(server_round, report)
 
     def seconds_of(self, edge_rounds: Collection[int]) -> float:
-        """Return the time that edge rounds took, of those that `take_rounds` has not returned yet."""
+        """Return the time that edge rounds took, of those whose reports nobody has taken yet."""
         return float(sum(report["seconds"] for number, report in self.pending if number in edge_rounds))
 
     def take_reports(self, at_work: Collection[int] = ()) -> list[dict[str, Any]]:

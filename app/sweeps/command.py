@@ -1,6 +1,5 @@
 """``espalier sweep``: many runs."""
 
-import os
 import shlex
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -19,6 +18,7 @@ from espalier.app.sweeps.grid import PlannedRun, check_data, placed, planned_run
 from espalier.app.sweeps.progress import SweepProgress
 from espalier.app.sweeps.workers import make
 from espalier.app.tasks.common import compute_device
+from espalier.clients.device import cpu_count
 
 HELP = """Make all combinations of the values that keys take, each as a run in a folder of its own.
 
@@ -86,8 +86,7 @@ def default_workers(runs: Sequence[PlannedRun]) -> int:
     """
     if any(run.settings["engine"] == "ray" or compute_device(run.settings["device"]).type != "cpu" for run in runs):
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(cores // max(run.settings["train.torch-threads"] for run in runs), 1)
+    return max(cpu_count() // max(run.settings["train.torch-threads"] for run in runs), 1)
 
 
 def _make(

@@ -19,7 +19,7 @@ from espalier.app.config.together import check_strategies
 from espalier.app.config.unused import unused_keys
 from espalier.app.config.values import path_of
 from espalier.app.errors import UserError, bad_value, shown
-from espalier.app.reports.folder import ASIDE
+from espalier.app.reports.folder import HOW_IT_RUNS
 
 CASE = "case"
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
@@ -51,7 +51,7 @@ class PlannedRun:
 
     def told_apart_by(self, settings: Mapping[str, Any]) -> str:
         """Return what tells a run with some settings from this sweep's others, as a text; what is swept always does."""
-        return json.dumps({k: v for k, v in sorted(settings.items()) if k not in ASIDE or k in self.chosen})
+        return json.dumps({k: v for k, v in sorted(settings.items()) if k not in HOW_IT_RUNS or k in self.chosen})
 
 
 @dataclass
@@ -272,7 +272,7 @@ def placed(runs: Sequence[PlannedRun], folder: Path) -> dict[Path, PlannedRun]:
         path = same[0] if same else folder / run.name
         if not same and path in there:
             saved = there[path] or {}
-            others = [k for k, v in run.settings.items() if k not in ASIDE and saved.get(k) != v]
+            others = [k for k, v in run.settings.items() if k not in HOW_IT_RUNS and saved.get(k) != v]
             key = others[0] if others else "config.json"
             holds = f"{key} = {shown(saved.get(key))}" if saved else "a damaged config.json"
             wants = f", not {shown(run.settings.get(key))}" if saved else ""

@@ -5,7 +5,7 @@ for CUDA) its operators cannot load, and then ``import torchvision`` itself fail
 to ``torchvision::nms`` and ``torchvision::qnms``, which nobody has declared. Models, data sets and
 transforms need neither operator, so it is enough to declare the two before the import.
 
-Import torchvision from here, everywhere: ``from app.tasks.torchvision_compat import torchvision``.
+Import torchvision from here, everywhere: ``from espalier.app.tasks.torchvision_compat import torchvision``.
 """
 
 import sys

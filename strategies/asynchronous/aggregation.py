@@ -9,19 +9,18 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 
 from espalier.clients.messages.arrays import values_of
+from espalier.clients.messages.train import ARRAYS, CONFIG
 
 from ..edges import StrategyEdge
-from ..exchange import Exchanges
+from ..exchange import UNUSABLE, Exchanges
 from ..outcomes import Update
 from ..screening import Failure, weight_of
 from ..views import MemberGrid
 from .flights import Arrival, Part
 from .tier import AsynchronousTier
 
-ARRAYS, CONFIG = "arrays", "config"
 # Lets nodes begin, given the strategy's instruction and the number of their own rounds for each.
 BeginNodes = Callable[[Mapping[int, tuple[Message, int]]], Exchanges[Mapping[int, Part]]]
-LEFT_OUT = 1005  # code of the error reply that stands for an update which can't be used
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def _placed(
     """Return a reply for each arrival, its model placed by the mode, and a failure for each that can not be used."""
     held = iter(contents([arrival for arrival in arrivals if not arrival.fault]))
     replies = [
-        Message(Error(LEFT_OUT, arrival.fault), reply_to=message)
+        Message(Error(UNUSABLE, arrival.fault), reply_to=message)
         if arrival.fault
         else Message(next(held), reply_to=message)
         for arrival, message in zip(arrivals, asked, strict=True)

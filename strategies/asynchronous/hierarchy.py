@@ -8,9 +8,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from espalier.clients.messages.train import ARRAYS, METRICS
+
 from ..edges import EdgeRounds
 from ..exchange import Exchanges, Together
-from ..hierarchical import ARRAYS, METRICS, Hierarchical, arrays_and_config, metrics_of_all
+from ..hierarchical import Hierarchical, arrays_and_config, metrics_of_all
 from ..outcomes import EdgeOutcome, Update
 from ..topology import Topology
 from .aggregation import Nodes, asynchronous_round
