@@ -4,8 +4,9 @@
 ``phsfl-cifar10.toml``. Of each run that has no line in the CSV yet it adds the global model's mean accuracy and loss
 over clients, a line for each evaluated round, and of split runs those with heads fine-tuned from the last one, a line
 for each number of steps and rate of ``fine_tuning.py``. It prints mean and standard deviation over seeds of all that
-the CSV has, by Dirichlet parameter and learning rate, beside the paper's figures (Section V-B). Without a folder it
-only prints, and with ``--figure PATH`` it draws, as the paper's Figs. 1 to 4.
+the CSV has, by Dirichlet parameter and learning rate, beside the paper's figures (Section V-B), and by how much PHSFL's
+heads are ahead of HSFL's. Without a folder it only prints, and with ``--figure PATH`` it draws, as the paper's Figs. 1
+to 4.
 """
 
 import argparse
@@ -136,6 +137,37 @@ def print_table(lines: Sequence[Line], alpha: float, learning_rate: float) -> No
             )
 
 
+def leads_of(lines: Sequence[Line], alpha: float, learning_rate: float) -> dict[int, dict[float, float]]:
+    """Return by how much PHSFL's heads after the paper's number of steps are ahead of HSFL's, by seed and rate.
+
+    Under the rate 0 is the lead with each at its own best rate.
+    """
+    heads: dict[str, dict[int, dict[float, float]]] = {name: defaultdict(dict) for name in ("hsfl", "phsfl")}
+    for line in at_the_end(lines):
+        if (line.alpha, line.learning_rate, line.steps) == (alpha, learning_rate, PAPERS_STEPS):
+            heads[line.algorithm][line.seed][line.rate] = line.accuracy
+    leads = {}
+    for seed in sorted(heads["hsfl"].keys() & heads["phsfl"].keys()):
+        theirs, ours = heads["hsfl"][seed], heads["phsfl"][seed]
+        leads[seed] = {rate: ours[rate] - theirs[rate] for rate in sorted(ours.keys() & theirs.keys())}
+        leads[seed][0.0] = max(ours.values()) - max(theirs.values())
+    return leads
+
+
+def print_leads(lines: Sequence[Line], tables: Sequence[tuple[float, float]]) -> None:
+    """Print a row for each setting with both algorithms: PHSFL's lead, mean over the seeds that both have."""
+    found = {setting: leads for setting in tables if (leads := leads_of(lines, *setting))}
+    if not found:
+        return
+    rates = sorted({rate for leads in found.values() for own in leads.values() for rate in own if rate})
+    print(f"\nAccuracy of PHSFL's heads less that of HSFL's, K={PAPERS_STEPS}, by fine-tuning rate")
+    print(f"{'':<28}{'seeds':>5}{''.join(f'{rate:>9g}' for rate in rates)}{'each at its best':>18}")
+    for setting, leads in found.items():
+        means = {rate: fmean(own[rate] for own in leads.values()) for rate in next(iter(leads.values()))}
+        cells = "".join(f"{means[rate]:>+9.4f}" if rate in means else f"{'-':>9}" for rate in rates)
+        print(f"{setting_of(*setting):<28}{len(leads):>5}{cells}{means[0.0]:>+18.4f}")
+
+
 def paper(value: float | None) -> str:
     """Return a published figure."""
     return f"{'-' if value is None else f'{value:.4f}':>8}"
@@ -182,6 +214,7 @@ def main() -> None:
     tables = sorted({(line.alpha, line.learning_rate) for line in lines})
     for alpha, learning_rate in tables:
         print_table(lines, alpha, learning_rate)
+    print_leads(lines, tables)
     if given.figure:
         draw(given.figure, lines, *tables[0])
 
