@@ -19,8 +19,8 @@ from espalier.app.edges import algorithm_over, edges_here, one_edge, transports
 from espalier.app.federation import assign_edges, gather_clients, gather_devices
 from espalier.app.planning import planned_world
 from espalier.app.reports.bytes import ByteMeter
-from espalier.app.resources.planner import MovesCells, World
 from espalier.app.resources.simulated import WirelessWorld
+from espalier.app.resources.world import MovesCells, World
 from espalier.app.streams import Streams, largest_frame_bytes, open_streams
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import compute_device

@@ -13,7 +13,7 @@ from espalier.app.algorithms.build import MakeEdge
 from espalier.app.config.sections import Asynchrony
 from espalier.app.config.values import path_of
 from espalier.app.errors import UserError, bad_value
-from espalier.app.resources.planner import World
+from espalier.app.resources.world import World
 from espalier.sim.clock import ClientSeconds, EventClock, draw_client_seconds, read_client_seconds
 from espalier.strategies import EdgeOutcome, EdgeRounds, Hierarchical
 from espalier.strategies.asynchronous import (

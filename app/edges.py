@@ -17,7 +17,7 @@ from espalier.app.config.sections import Federation
 from espalier.app.config.unused import stack_in_use
 from espalier.app.errors import UserError
 from espalier.app.reports.bytes import ByteMeter
-from espalier.app.resources.planner import World
+from espalier.app.resources.world import World
 from espalier.app.strategy_spec import parse_strategy
 from espalier.app.streams import Streams
 from espalier.app.tasks.common import compute_device

@@ -8,10 +8,11 @@ from torch import nn
 from espalier.app.algorithms.split_edges import check_cuts, head_weights
 from espalier.app.availability import coming_and_going
 from espalier.app.config.run_config import RunConfig
-from espalier.app.resources.planner import World, cells_of_clients, check_cell_size, check_deadline
+from espalier.app.resources.build import cells_of_clients, whole_radio_world, world_of
+from espalier.app.resources.limits import check_cell_size, check_deadline
 from espalier.app.resources.solving import solver_of
 from espalier.app.resources.work import Work, split_work, whole_model_work
-from espalier.app.resources.world import whole_radio_world, world_of
+from espalier.app.resources.world import World
 from espalier.app.tasks.task import Task
 from espalier.clients.messages.cut import as_blocks
 from espalier.strategies import Profile

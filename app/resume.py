@@ -12,7 +12,7 @@ from espalier.app.object_spec import error_line
 from espalier.app.reports.best import best_line
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.observers import BestRound
-from espalier.app.resources.planner import World
+from espalier.app.resources.world import World
 from espalier.app.run_state import RunState
 from espalier.sim.in_process_grid import GridLost
 from espalier.strategies import Hierarchical, Round

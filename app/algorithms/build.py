@@ -10,8 +10,8 @@ from torch import nn
 from espalier.app.algorithms.algorithm import ONE_NODE, PlanRule
 from espalier.app.config.sections import Federation, Plans
 from espalier.app.errors import UserError, bad_value
-from espalier.app.resources.planner import World
 from espalier.app.resources.solving import solver_for
+from espalier.app.resources.world import World
 from espalier.app.strategy_spec import StrategySpec
 from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.train import NUM_VALIDATION, TOP, TRAIN_LOSS, VALIDATION

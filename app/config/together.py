@@ -10,7 +10,7 @@ from espalier.app.config.run_config import RunConfig
 from espalier.app.config.sections import DEVICE_RANGES, OWN, SOLVERS, Data, RadioWorld
 from espalier.app.config.values import BEST_CUT, CLASSES_ALLOWED, PATH_KEYS, channels_allowed, path_of
 from espalier.app.errors import bad_value
-from espalier.app.resources.planner import check_cell_size
+from espalier.app.resources.limits import check_cell_size
 from espalier.app.tasks.build import task_kind
 from espalier.strategies.edges import replies_needed
 

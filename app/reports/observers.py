@@ -19,7 +19,7 @@ from espalier.app.reports.bytes import ByteMeter
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import edge_lines, global_line, validation_of
 from espalier.app.reports.tracker import Tracking
-from espalier.app.resources.planner import World
+from espalier.app.resources.world import World
 from espalier.app.run_state import RunState
 from espalier.app.tasks.task import Task
 from espalier.clients.evaluation import figures_on

@@ -9,15 +9,10 @@ import numpy as np
 
 from espalier.app.algorithms.algorithm import PlanRule
 from espalier.app.config.sections import Plans, RadioWorld
-from espalier.app.resources.planner import (
-    World,
-    end_energy_round,
-    falls_short,
-    limits_of,
-    report_of,
-    rows_of,
-)
+from espalier.app.resources.limits import limits_of
+from espalier.app.resources.plan_reports import end_energy_round, falls_short, report_of, rows_of
 from espalier.app.resources.work import Work
+from espalier.app.resources.world import World
 from espalier.sim.meters import Clock
 from espalier.sim.world import make_world, realise
 from espalier.strategies.allocation import Plan, Problem

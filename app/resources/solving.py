@@ -5,7 +5,7 @@ from functools import partial
 from espalier.app.algorithms.algorithm import PlanRule
 from espalier.app.errors import UserError, bad_value
 from espalier.app.object_spec import ObjectSpec, error_line
-from espalier.app.resources.planner import EdgeResources
+from espalier.app.resources.edge_resources import EdgeResources
 from espalier.strategies.allocation import Plan, Problem, Solver, get_solver, violations
 
 

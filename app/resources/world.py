@@ -1,141 +1,186 @@
-"""The world that the plans of a run are made for."""
+"""What plans are made for: the clients of all edges, simulated or measured."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from espalier.app.algorithms.algorithm import PlanRule
-from espalier.app.config.sections import Plans, RadioWorld, Train
-from espalier.app.errors import UserError, bad_value
-from espalier.app.resources.measured import MeasuredWorld
-from espalier.app.resources.planner import World
-from espalier.app.resources.simulated import WirelessWorld
-from espalier.app.resources.work import Work
-from espalier.app.tasks.task import Task
-from espalier.clients.nested import tensors_of
-from espalier.clients.task import batches_of_a_pass
-from espalier.strategies import Profile
-from espalier.strategies.topology import clients_by_node
+from espalier.app.config.sections import Plans
+from espalier.app.resources.edge_resources import EdgeResources
+from espalier.app.resources.work import Work, traffic_of
+from espalier.app.resources.worth import Book, value_of, valued
+from espalier.sim.meters import EnergyMeter
+from espalier.strategies import Observer
+from espalier.strategies.allocation import Plan, Problem
+from espalier.strategies.deadline import Deadline
 
 
-def world_of(
-    plan: Plans,
-    radio: RadioWorld,
-    rule: PlanRule,
-    seed: int,
-    *,
-    topology: Mapping[str, Sequence[int]],
-    cell_of: Mapping[int, int],
-    profiles: Sequence[Profile],
-    work: Work,
-    task: Task,
-    train: Train,
-    clock: Callable[[], float] | None = None,
-    drops_out: Callable[[int, int], bool] | None = None,
-    edge_rounds: int = 1,
-) -> World:
-    """Return what plans are made for: the clients' measurements, or the simulated radio world.
+class World(ABC):
+    """What plans are made for: all clients of all edges, simulated or measured.
 
     Parameters
     ----------
-    plan, radio, train
-        Sections of the run config.
+    plan : Plans
+        Section of the run config.
     rule : PlanRule
         How plans are made.
     seed : int
-        Of the run.
+        Decides what is drawn.
     topology : Mapping[str, Sequence[int]]
-        Node ids by edge; an algorithm's one group of clients where it has no edges.
-    cell_of : Mapping[int, int]
-        Radio cell by client number.
-    profiles : Sequence[Profile]
-        The clients, in client order.
+        Node ids by edge.
+    client_of : Mapping[int, int]
+        Client number by node id.
+    cell : np.ndarray
+        Shape (U,): the radio cells of the clients.
     work : Work
-        What a client's part of the training takes.
-    task : Task
-        Says what an example is, and whether the data grow.
+        What training takes, for each way to share it.
+    num_examples : Sequence[int]
+        By client: the examples of a local round.
     clock : Callable[[], float], optional (default: None)
-        By which measured devices keep the deadline; None: they take turns, or run elsewhere.
-    drops_out, edge_rounds
-        As for `WirelessWorld`.
+        By which clients keep the deadline; None: time is simulated, or clients take turns.
     """
-    client_of = clients_by_node(profiles)
-    examples = examples_of_local_rounds(train, task.grows, [profile.num_train_examples for profile in profiles])
-    if plan.resources == "measured":
-        return MeasuredWorld(plan, rule, seed, topology, client_of, cell_of, work, profiles, examples, clock)
-    values = sum(tensor.numel() for tensor in tensors_of(task.example_input()))
-    return WirelessWorld(
-        plan,
-        radio,
-        rule,
-        seed,
-        topology,
-        client_of,
-        cell_of,
-        work,
-        values,
-        examples,
-        drops_out=drops_out,
-        edge_rounds=edge_rounds,
-    )
+
+    def __init__(
+        self,
+        plan: Plans,
+        rule: PlanRule,
+        seed: int,
+        topology: Mapping[str, Sequence[int]],
+        client_of: Mapping[int, int],
+        cell: np.ndarray,
+        work: Work,
+        num_examples: Sequence[int],
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.seed = seed
+        self.energy = EnergyMeter(len(cell))
+        self.options: dict[int, int] = {}
+        self.edges = {name: EdgeResources(self, name) for name in topology}
+        if clock and rule.has_limits:
+            for edge in self.edges.values():
+                edge.deadline = Deadline(plan.deadline_seconds, clock)
+        self.told_unconverged = False
+        self._plan = plan
+        self._rule = rule
+        self._value = value_of(plan) if rule.selects_a_number else None
+        self._examples = np.array(num_examples, dtype=float)
+        self._client_of = client_of
+        self._cell = cell
+        self._traffic = traffic_of(work, num_examples, plan.downlink_bits_per_second)
+
+    @property
+    @abstractmethod
+    def everybody(self) -> np.ndarray:
+        """Numbers of the clients in all cells."""
+
+    @abstractmethod
+    def problem(self, server_round: int, clients: np.ndarray, previous: np.ndarray | None, seed: int) -> Problem:
+        """Return the problem of some clients, by their numbers, in an edge round."""
+
+    @abstractmethod
+    def carry_out(self, edge: str, server_round: int, clients: np.ndarray, plan: Plan) -> dict[str, Any]:
+        """Let the selected clients carry out their plans and return what is to be reported of it."""
+
+    @abstractmethod
+    def end_round(self) -> dict[str, Any]:
+        """Close a global round and return its figures."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Return what there is to know of it, as plain data."""
+
+    def book(self, edge: str, report: Mapping[str, Any]) -> None:
+        """Take note of what became of a plan, from what `carry_out` returned, here or in the world of another process.
+
+        Parameters
+        ----------
+        edge : str
+            The edge.
+        report : Mapping[str, Any]
+            Of one edge round.
+        """
+        clients = np.array(report["selected"], dtype=int)
+        self.energy.add(self._rows(clients), report["compute_joules"], report["upload_joules"])
+        self.options |= dict(zip(report["selected"], report["option"], strict=True))
+
+    def took(self, client: int, expected_seconds: float, seconds: float) -> None:
+        """Take note of how long a client took for a plan, in real time; for worlds of real devices."""
+        raise NotImplementedError
+
+    def was_late(self, client: int) -> None:
+        """Take note that a client's result was not there at the deadline; for worlds of real devices."""
+        raise NotImplementedError
+
+    @property
+    def keeps_books(self) -> bool:
+        """Whether plans depend on what became of earlier ones: by what clients are worth, or by their batteries."""
+        return self._rule.selects_a_number and bool(self._value or self._plan.battery_joules)
+
+    def valued(self, problem: Problem, server_round: int, clients: np.ndarray, book: Book) -> Problem:
+        """Return the problem of these clients in an edge round with what they are worth and what they may spend."""
+        if not self.keeps_books:
+            return problem
+        examples = self._examples[self._rows(clients)]
+        standing = book.standing(server_round, clients, examples, self._plan.battery_joules)
+        return valued(problem, self._plan, self._value, standing)
+
+    def _rows(self, clients: np.ndarray) -> np.ndarray:
+        """Return the places of clients among all."""
+        return clients
+
+    @property
+    def clients_wanted(self) -> int:
+        """Number of clients to select in each cell."""
+        return self._plan.asked_per_cell
+
+    def results_wanted(self, selected: np.ndarray) -> int:
+        """Return the number of results, of those selected, that an edge goes on with: Z of each cell, or all it has."""
+        if not self._rule.selects_a_number:
+            return len(selected)
+        return int(np.bincount(self._cell[self._rows(selected)]).clip(max=self._plan.selected_per_edge).sum())
+
+    def regroup(self, topology: Mapping[str, Sequence[int]]) -> None:
+        """Put clients, by node id, into the cells of their edges; they keep their distances to base stations."""
+        for cell, name in enumerate(self.edges):
+            self._cell[self._rows(self.clients(topology[name]))] = cell
+
+    def clients(self, node_ids: Sequence[int]) -> np.ndarray:
+        """Return the numbers of clients."""
+        return np.array([self._client_of[node_id] for node_id in node_ids], dtype=int)
+
+    def option_of(self, client: int) -> int:
+        """Return the option that a client's last plan chose; the first for one that never had a plan."""
+        return self.options.get(client, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+        state = {"energy": self.energy.state_dict(), "options": dict(self.options)}
+        # Of edges that are at work while the cloud goes on.
+        pending = {name: list(edge.pending) for name, edge in self.edges.items() if edge.pending}
+        return {**state, "pending": pending} if pending else state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.energy.load_state_dict(state["energy"])
+        self.options = dict(state["options"])
+        for name, reports in state.get("pending", {}).items():
+            self.edges[name].pending = list(reports)
 
 
-def examples_of_local_rounds(train: Train, grows: bool, num_examples: Sequence[int]) -> list[int]:
-    """Return the examples of a local round by client, from those that each has: `mini_batches`.
-
-    Where data grow, mini-batches count as full, as the RawHFL paper has it.
-    """
-    batches, size = train.batches_per_epoch, train.batch_size
-    passes = [batches_of_a_pass(n, size, drop_last=train.drop_last) for n in num_examples]
-    seen = [min(of_a_pass * size, n) for n, of_a_pass in zip(num_examples, passes, strict=True)]
-    if not batches:
-        return seen
-    if grows:
-        return [batches * size] * len(num_examples)
-    permutations = [divmod(batches, of_a_pass) if of_a_pass else (0, 0) for of_a_pass in passes]
-    return [whole * n + rest * size for n, (whole, rest) in zip(seen, permutations, strict=True)]
-
-
-def whole_radio_world(
-    name: str, profiles: Sequence[Profile], num_clients: int, num_edges: int
-) -> tuple[dict[str, list[int]], list[Profile]]:
-    """Return the edges and clients of all radio cells, of which one edge's are known.
-
-    The simulated radio world is drawn for all cells, whose clients are blocks of numbers.
+class MovesCells(Observer):
+    """Lets clients that move to another edge move to its cell.
 
     Parameters
     ----------
-    name : str
-        Of the edge.
-    profiles : Sequence[Profile]
-        Its devices, in client order.
-    num_clients, num_edges : int
-        Of the whole run.
-
-    Returns
-    -------
-    tuple[dict[str, list[int]], list[Profile]]
-        Node ids by edge, and the profiles in client order.
-
-    Raises
-    ------
-    UserError
-        If the devices are not one of the blocks.
+    world : World
+        Has the cells.
     """
-    own = {profile.partition_id: profile for profile in profiles}
-    cells: dict[int, list[int]] = {}
-    for client in range(num_clients):
-        cells.setdefault(client * num_edges // num_clients, []).append(client)
-    cell = min(own) * num_edges // num_clients
-    if cells[cell] != list(own):
-        blocks = ", ".join(f"{block[0]} to {block[-1]}" for block in cells.values())
-        numbers = ", ".join(map(str, own))
-        raise UserError(f"edge {name!r} has clients {numbers}: allowed are whole radio cells, {blocks}")
-    names = {i: name if i == cell else f"edge-{i}" for i in cells}
-    if len(set(names.values())) < len(names):
-        raise bad_value("deploy.edge-name", name, f"'edge-{cell}', or a name that is not of the form 'edge-N'")
-    # Nodes of other edges are not known here, and nothing of them matters but that they are in other cells.
-    nobody = Profile(0, 0, "", 1, 1, ())
-    everybody = [
-        own.get(client) or replace(nobody, node_id=-client - 1, partition_id=client) for client in range(num_clients)
-    ]
-    return {names[i]: [everybody[client].node_id for client in block] for i, block in cells.items()}, everybody
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def on_regroup(self, server_round: int, path: str, topology: Mapping[str, Sequence[int]]) -> None:
+        """Notice that nodes have moved between edges."""
+        self._world.regroup(topology)

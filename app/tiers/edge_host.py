@@ -14,7 +14,7 @@ from espalier.app.reports.bytes import ByteMeter, Link, nested
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
 from espalier.app.reports.metrics import edge_lines, personalised_line, reported
-from espalier.app.resources.planner import World
+from espalier.app.resources.world import World
 from espalier.app.tiers.listener import EdgeListener
 from espalier.app.tiers.states import EdgeState
 from espalier.app.tiers.wire import (

@@ -30,7 +30,7 @@ from espalier.app.engines.in_process import PATIENCE_SECONDS
 from espalier.app.errors import UserError, shown
 from espalier.app.planning import planned_world
 from espalier.app.reports.bytes import ByteMeter
-from espalier.app.resources.planner import World
+from espalier.app.resources.world import World
 from espalier.app.streams import Streams
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.clients import looked_up_once

@@ -10,8 +10,8 @@ from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.in_process import InProcess
 from espalier.app.planning import work_of
-from espalier.app.resources.planner import World, cells_of_clients
-from espalier.app.resources.world import world_of
+from espalier.app.resources.build import cells_of_clients, world_of
+from espalier.app.resources.world import World
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import compute_device
 from espalier.sim.in_process_grid import InProcessGrid

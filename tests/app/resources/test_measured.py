@@ -13,8 +13,8 @@ from espalier.app.config.parse import parse_config
 from espalier.app.errors import UserError
 from espalier.app.reports.final import report_again, result_table
 from espalier.app.reports.progress import LogProgress
+from espalier.app.resources.limits import check_deadline
 from espalier.app.resources.measured import bandwidth_hz, link_gain
-from espalier.app.resources.planner import check_deadline
 from espalier.app.resources.solving import solver_for
 from espalier.app.resources.work import split_work, whole_model_work
 from espalier.app.run import run
