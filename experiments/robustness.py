@@ -41,7 +41,7 @@ from espalier.clients.messages.split import ACTIVATIONS, CLIENT_BLOCK
 from espalier.clients.messages.train import ARRAYS
 from espalier.clients.task import ClientTask, Examples
 from espalier.sim.in_process_grid import InProcessGrid
-from espalier.strategies.guard import INWARD_SHARE
+from espalier.strategies.guards.updates import INWARD_SHARE
 from experiments.records import append_rows, read_rows, run_script
 
 SETTING = {

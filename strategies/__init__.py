@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from .available import Available
     from .edges import EdgeRounds, StrategyEdge
     from .equal_weights import EqualWeights
-    from .guard import Guard, UpdateGuard
+    from .guards.bounds import Guard
+    from .guards.updates import UpdateGuard
     from .hierarchical import Hierarchical
     from .known import KnownClients
     from .outcomes import EdgeOutcome, Evaluation, Round, Update
@@ -59,7 +60,8 @@ _MODULES = {
     "available": ("Available",),
     "edges": ("EdgeRounds", "StrategyEdge"),
     "equal_weights": ("EqualWeights",),
-    "guard": ("Guard", "UpdateGuard"),
+    "guards.bounds": ("Guard",),
+    "guards.updates": ("UpdateGuard",),
     "hierarchical": ("Hierarchical",),
     "known": ("KnownClients",),
     "outcomes": ("EdgeOutcome", "Evaluation", "Round", "Update"),

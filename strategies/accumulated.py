@@ -12,7 +12,7 @@ from espalier.clients.messages.train import NUM_EXAMPLES, TRAIN_LOSS, Accumulate
 
 from .edges import StrategyEdge
 from .exchange import Exchanges
-from .guard import UpdateGuard, guard_state, load_guard_state
+from .guards.updates import UpdateGuard, guard_state, load_guard_state
 from .outcomes import Evaluation, Update
 from .screening import screen
 from .views import MemberGrid

@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import (
 from espalier.clients.messages.train import TRAIN_LOSS
 
 from .exchange import Exchanges
-from .guard import GUARD_STATE, UpdateGuard, guard_state, load_guard_state
+from .guards.updates import GUARD_STATE, UpdateGuard, guard_state, load_guard_state
 from .outcomes import EVERYBODY, Evaluation, Update
 from .randomness import derived_seed, seeded_globals
 from .screening import Failure, all_finite, complete, in_form_of, number_of, one_line, screen, weight_of

@@ -18,7 +18,8 @@ from espalier.clients.messages.train import ARRAYS, METRICS
 from .attendance import Attendance
 from .edges import EdgeRounds, StrategyEdge, check_minimum, edge_of, innermost
 from .exchange import EDGE_FAILED, Conversations, Exchanges, Together, answered
-from .guard import Guard, UpdateGuard
+from .guards.bounds import Guard
+from .guards.updates import UpdateGuard
 from .outcomes import EVERYBODY, EdgeOutcome, Evaluation, Round, Update, is_evaluated
 from .place import Observer, Place
 from .screening import Failure

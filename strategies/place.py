@@ -7,7 +7,7 @@ from typing import Literal
 from flwr.app import Message
 
 from .exchange import Direction, path_of
-from .guard import Guard
+from .guards.bounds import Guard
 from .outcomes import Update
 from .randomness import derived_seed
 from .topology import Topology

@@ -22,7 +22,8 @@ from espalier.clients.messages.train import TRAIN_LOSS
 
 from ..edges import StrategyEdge
 from ..exchange import Exchanges, answered
-from ..guard import ActivationGuard, UpdateGuard, guard_state, load_guard_state
+from ..guards.activations import ActivationGuard
+from ..guards.updates import UpdateGuard, guard_state, load_guard_state
 from ..outcomes import Evaluation, Update
 from ..randomness import derived_seed
 from ..views import MemberGrid

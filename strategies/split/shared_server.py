@@ -10,7 +10,8 @@ from torch import nn
 from espalier.clients.messages.cut import Cut
 
 from ..exchange import Exchanges
-from ..guard import ActivationGuard, guard_state, load_guard_state
+from ..guards.activations import ActivationGuard
+from ..guards.updates import guard_state, load_guard_state
 from ..views import MemberGrid
 from .edge import SplitEdge
 from .loop import SplitOutcome, Weights

@@ -6,7 +6,7 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from espalier.app.checkpoint import from_bytes
 from espalier.app.tiers.edge_host import EdgeRun
-from espalier.strategies.guard import GUARD_STATE
+from espalier.strategies.guards.updates import GUARD_STATE
 from tests.app.tiers.hosts import SMALL, edge_hosts, run_cloud
 
 CLIENTS_OF = {"edge-0": [0, 1], "edge-1": [2, 3]}

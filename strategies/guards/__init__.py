@@ -1,0 +1,1 @@
+"""Bounds on what one reply can do to a model."""
