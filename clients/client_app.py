@@ -12,7 +12,8 @@ from .measuring import measured_profile
 from .messages.lanes import Lanes
 from .messages.profile import ProfileQuery
 from .profile import profile_reply
-from .split import Sessions, register_split_handlers
+from .sessions import Sessions
+from .split import register_split_handlers
 from .split_evaluation import register_split_evaluation_handlers
 from .stream import split_stream
 from .task import ClientTask

@@ -5,7 +5,8 @@ from torch import Tensor
 
 from .messages.lanes import Lanes, Sent
 from .messages.split import FeatureGradient, SplitFused
-from .split import Session, check_registered
+from .registered_labels import check_registered
+from .session import Session
 from .task import ClientTask
 
 

@@ -14,7 +14,7 @@ from .messages.head import fine_tuned
 from .messages.split import EvaluateFront, EvaluateOutputs, Features, SplitFeatures, SplitHead, TestActivations
 from .nested import take
 from .randomness import client_generator
-from .split import check_registered, label_numbers
+from .registered_labels import check_registered, label_numbers
 from .task import ClientTask, Examples
 from .training import mini_batches
 

@@ -12,7 +12,7 @@ from .messages.cut import Cut, as_blocks
 from .messages.lanes import Lane, Lanes
 from .messages.split import Activations, SplitFused, SplitResult
 from .randomness import client_generator
-from .split import check_registered, label_numbers
+from .registered_labels import check_registered, label_numbers
 from .stacked_blocks import Pass, StackedBlocks
 from .stacked_model import StackedModel
 from .stacked_training import of_equal_size, prepared, round_batches

@@ -27,7 +27,9 @@ from .messages.frames import (
 )
 from .messages.profile import key_of
 from .messages.split import INDICES, STREAM_WITHDRAWN, SplitStream
-from .split import Session, Sessions, check_registered
+from .registered_labels import check_registered
+from .session import Session
+from .sessions import Sessions
 from .task import ClientTask
 
 # Record of a node's state, and its key: what the node knows of its link.

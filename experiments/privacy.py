@@ -52,7 +52,7 @@ from espalier.clients.messages.split import (
 )
 from espalier.clients.messages.train import CONFIG, METRICS, SERVER_ROUND, TRAIN, only_arrays
 from espalier.clients.nested import take
-from espalier.clients.split import Session
+from espalier.clients.session import Session
 from espalier.clients.task import ClientTask, Examples
 from espalier.sim.in_process_grid import InProcessGrid
 from experiments.records import append_rows, read_rows, run_script

@@ -23,7 +23,7 @@ from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.lanes import Lanes
 from espalier.clients.messages.split import Activations, LabelTerms, SplitFused, SplitStep
 from espalier.clients.messages.tensor_array import num_bytes
-from espalier.clients.split import Session, SessionTerms
+from espalier.clients.session import Session, SessionTerms
 from espalier.clients.stacked_model import StackedModel
 from espalier.clients.stacked_split import Half, Halves
 from espalier.clients.stacked_training import round_batches, stacked_sgd

@@ -11,7 +11,7 @@ from espalier.app.certificates import self_signed
 from espalier.clients.messages.frames import Format, pack, unpack_gradient
 from espalier.clients.messages.split import SPLIT_STREAM, SplitStream
 from espalier.clients.messages.train import SERVER_ROUND
-from espalier.clients.split import Session
+from espalier.clients.session import Session
 from espalier.clients.stream import open_stream
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.split import StreamServer, StreamTransport

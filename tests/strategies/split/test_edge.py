@@ -10,7 +10,8 @@ import torch
 from flwr.app import ArrayRecord
 from torch import nn
 
-from espalier.clients.split import Session, Sessions, SessionTerms
+from espalier.clients.session import Session, SessionTerms
+from espalier.clients.sessions import Sessions
 from espalier.clients.training import local_sgd, make_optimizer
 from espalier.strategies.split import Cut, Relay, SplitFedV1, SplitFedV2
 from espalier.strategies.split.server_block import legal_cuts

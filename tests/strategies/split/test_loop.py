@@ -9,7 +9,7 @@ import torch
 from espalier.clients.messages.arrays import to_record
 from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.split import SplitResult
-from espalier.clients.split import Session
+from espalier.clients.session import Session
 from espalier.strategies.split import SplitFedV1, SplitFedV2
 from espalier.strategies.split.labels import Labels
 from espalier.strategies.split.loop import SplitLoop, SplitOutcome, Terms

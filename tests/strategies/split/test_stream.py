@@ -24,7 +24,7 @@ from espalier.clients.messages.frames import (
 )
 from espalier.clients.messages.split import SPLIT_BEGIN, SPLIT_STREAM, SplitStream
 from espalier.clients.messages.train import CONFIG
-from espalier.clients.split import Session
+from espalier.clients.session import Session
 from espalier.clients.stream import LINK, LINK_BITS_PER_SECOND, Withdrawn, measure_link, open_stream
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2, StreamServer
