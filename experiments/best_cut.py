@@ -24,7 +24,7 @@ from espalier.app.resources.work import Work, split_work
 from espalier.app.tasks.models import build_model
 from espalier.sim.world import World, make_world
 from espalier.strategies.allocation import Plan, Problem, exact
-from espalier.strategies.split.server_block import legal_cuts
+from espalier.strategies.split.cuts import legal_cuts
 from experiments.records import run_script
 
 CLIENTS_PER_CELL, SELECTED, LOCAL_ROUNDS = (8, 9, 11, 12), 4, 5

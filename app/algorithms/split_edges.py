@@ -19,7 +19,7 @@ from espalier.clients.training import make_optimizer
 from espalier.strategies import StrategyEdge
 from espalier.strategies.edges import check_minimum
 from espalier.strategies.split import SplitFedV1
-from espalier.strategies.split.server_block import legal_cuts, weight_on_both_sides
+from espalier.strategies.split.cuts import legal_cuts, weight_on_both_sides
 
 
 def split_options(site: Site) -> dict[str, Any]:

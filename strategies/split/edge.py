@@ -27,24 +27,14 @@ from ..guards.updates import UpdateGuard, guard_state, load_guard_state
 from ..outcomes import Evaluation, Update
 from ..randomness import derived_seed
 from ..views import MemberGrid
+from .cuts import checked_cut, client_names, legal_cuts, num_outputs
 from .evaluation import evaluate_through_cut
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads
 from .joint import OneOfMany
 from .labels import Labels
 from .loop import SplitOutcome, Terms, Weights
 from .losses import Losses
-from .server_block import (
-    Loss,
-    MakeOptimizer,
-    MiddleBlock,
-    Served,
-    ServerBlock,
-    ServersBlocks,
-    checked_cut,
-    client_names,
-    legal_cuts,
-    num_outputs,
-)
+from .server_block import Loss, MakeOptimizer, MiddleBlock, Served, ServerBlock, ServerSide
 from .serving import MiniBatch, Serve, ServerStep
 from .shapes import cut_shapes, draws_random_numbers
 from .transports import MessageTransport, Transport
@@ -250,7 +240,7 @@ class SplitEdge(ABC):
         """Return the weights of the client's blocks."""
         return {name: weights[name] for name in client_names(weights, self.model, cut)}
 
-    def server_block(self, cut: Cut | int) -> ServersBlocks:
+    def server_block(self, cut: Cut | int) -> ServerSide:
         """Return the server's new blocks for a cut."""
         cut = checked_cut(self.model, cut)
         if cut.has_tail(self.model):
@@ -258,12 +248,12 @@ class SplitEdge(ABC):
         is_frozen = self.frozen is not None
         return ServerBlock(self.model, cut, self.make_optimizer, frozen_head=is_frozen, loss=self.loss)
 
-    def begin(self, server: ServersBlocks, weights: Weights, server_round: int) -> None:
+    def begin(self, server: ServerSide, weights: Weights, server_round: int) -> None:
         """Let a server half begin a round."""
         server.load(weights)
         self.set_learning_rates(server, server_round)
 
-    def set_learning_rates(self, server: ServersBlocks, server_round: int) -> None:
+    def set_learning_rates(self, server: ServerSide, server_round: int) -> None:
         """Let a server half go on with the learning rates of a round."""
         if (schedule := self.schedule) is not None:
             server.set_learning_rates(lambda rate: schedule(rate, server_round))
@@ -313,7 +303,7 @@ class SplitEdge(ABC):
 
     def step(
         self,
-        server: ServersBlocks | OneOfMany,
+        server: ServerSide | OneOfMany,
         batch: MiniBatch,
         server_round: int,
         losses: Losses,

@@ -18,10 +18,11 @@ from espalier.clients.messages.train import NUM_EXAMPLES, Evaluate
 from ..exchange import Exchanges
 from ..screening import Failure, content_of, one_line, reason_of, screen
 from ..views import MemberGrid
+from .cuts import block_names, num_outputs
 from .evaluation import evaluate_through_cut, named_like
 from .labels import Labels
 from .loop import Weights
-from .server_block import Loss, block_names, channels_last, num_outputs
+from .server_block import Loss, channels_last
 from .shapes import check_activations
 
 

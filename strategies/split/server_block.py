@@ -2,9 +2,9 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # the mean over a mini-batch, of outp
 Served = tuple[Tensor, float | None]  # the cut gradient, and the loss where it is known
 
 
-class ServersBlocks(ABC):
+class ServerSide(ABC):
     """Blocks of a model that are the server's, with their own optimizer.
 
     SFL-V1 has them once per client, SFL-V2 and SL have them once for all clients.
@@ -122,13 +122,13 @@ class ServersBlocks(ABC):
         """
 
 
-class ServerBlock(ServersBlocks):
+class ServerBlock(ServerSide):
     """All blocks behind the cut: the server has the head, learns the labels and computes the loss.
 
     Parameters
     ----------
     model, cut, make_optimizer, **options
-        As for `ServersBlocks`.
+        As for `ServerSide`.
     loss : Callable[[Tensor, Tensor], Tensor] (default: cross-entropy)
         Of outputs and labels, the mean over a mini-batch.
     """
@@ -177,7 +177,7 @@ class ServerBlock(ServersBlocks):
             return self._backward(loss, None, inputs, [loss.detach()]), loss.item()
 
 
-class MiddleBlock(ServersBlocks):
+class MiddleBlock(ServerSide):
     """The blocks between two cuts: the client has the head, and sends the gradient of what comes out of these."""
 
     def serve(self, batch: MiniBatch) -> Generator[Tensor, Tensor, Served]:
@@ -200,64 +200,3 @@ def _is_finite(numbers: Sequence[Tensor]) -> bool:
 def channels_last(images: Tensor) -> Tensor:
     """Return images (N, C, H, W) in the memory layout that convolutions on a CPU are fastest with."""
     return images.contiguous(memory_format=torch.channels_last) if images.dim() == 4 else images
-
-
-def block_names(model: nn.Sequential) -> list[str]:
-    """Return the names of a model's blocks, in order."""
-    return [name for name, _ in model.named_children()]
-
-
-def num_outputs(model: nn.Sequential) -> int:
-    """Return how many classes a model's head tells apart."""
-    return cast(int, model[-1].out_features)
-
-
-def client_names(names: Iterable[str], model: nn.Sequential, cut: Cut) -> list[str]:
-    """Return those names of weights that belong to the client's blocks of a model."""
-    servers = set(block_names(model)[cut.first : cut.last])
-    return [name for name in names if name.split(".", 1)[0] not in servers]
-
-
-def legal_cuts(model: nn.Module) -> range:
-    """Return the numbers of blocks that a client can hold: something to train at least, and never the head.
-
-    Raises
-    ------
-    ValueError
-        If the model is not a list of different named blocks, with weights in front of the last, the head.
-    """
-    if not isinstance(model, nn.Sequential) or not len(model) or not hasattr(model[-1], "out_features"):
-        raise ValueError(
-            "the model is not an nn.Sequential of blocks that ends with a head with `out_features`, such as an "
-            "nn.Linear: it can't be split"
-        )
-    if len(set(map(id, model))) < len(model):  # its weights would be on both sides, and its name is there once
-        raise ValueError("one block stands in the model twice: it can't be split, so make a second block")
-    trains = (any(weight.requires_grad for weight in block.parameters()) for block in model)
-    first = next((i for i, block_trains in enumerate(trains, start=1) if block_trains), len(model))
-    if first == len(model):
-        raise ValueError("the model has no weights that train in front of its last block: it can't be split")
-    return range(first, len(model))
-
-
-def weight_on_both_sides(model: nn.Sequential, cut: Cut) -> str:
-    """Return the name of a weight that a cut would take apart, as the client's blocks and the server's share it."""
-    clients = {id(weight) for part in (cut.front(model), cut.tail(model)) for weight in part.parameters()}
-    names = (name for name, weight in cut.server_side(model).named_parameters() if id(weight) in clients)
-    return next(names, "")
-
-
-def checked_cut(model: nn.Sequential, cut: Cut | int) -> Cut:
-    """Return a cut, see `Cut.of`; ValueError for one that the model does not have."""
-    cut = Cut.of(model, cut)
-    if cut.first not in (legal := legal_cuts(model)):
-        allowed = f"{', '.join(map(str, legal))}; the last block stays at the server"
-        raise ValueError(f"cut {cut.first}: allowed are {allowed}")
-    if cut.last not in range(cut.first + 1, len(model) + 1):
-        allowed = f"{cut.first + 1} to {len(model)}, so that a block is the server's"
-        raise ValueError(f"tail from block {cut.last} on, with cut {cut.first}: allowed are {allowed}")
-    if shared := weight_on_both_sides(model, cut):
-        raise ValueError(
-            f"cut {cut.first}: {shared} is a weight of the client's blocks too, and can't be on both sides"
-        )
-    return cut

@@ -20,7 +20,7 @@ from .edge import SplitEdge
 from .joint import JointBlocks, MakeJointBlocks, OneOfMany, make_joint_steps
 from .loop import SplitOutcome, Weights
 from .losses import Losses
-from .server_block import MakeOptimizer, ServersBlocks
+from .server_block import MakeOptimizer, ServerSide
 from .serving import MiniBatch, Steps, side_by_side
 
 
@@ -39,7 +39,7 @@ class SplitFedV1(SplitEdge):
         had been trained whole. None: the average by examples.
     together : Callable[[nn.Module, int], JointBlocks], optional (default: None)
         Makes the server's blocks of all clients of a cut as one, for a round, from what each starts from. The results
-        agree to rounding. None, and where clients have the head: each client's are a `ServersBlocks` of their own.
+        agree to rounding. None, and where clients have the head: each client's are a `ServerSide` of their own.
     """
 
     def __init__(
@@ -94,9 +94,9 @@ class SplitFedV1(SplitEdge):
             return outcome, average(models, outcome.num_examples)
         return outcome, (yield from self._aggregate(server_round, weights, config, models, outcome, losses, grid))
 
-    def _servers(self, clients: Sequence[int], server_round: int) -> dict[int, ServersBlocks | OneOfMany]:
+    def _servers(self, clients: Sequence[int], server_round: int) -> dict[int, ServerSide | OneOfMany]:
         """Return the server's blocks of every client, as the model is now."""
-        servers: dict[int, ServersBlocks | OneOfMany] = {}
+        servers: dict[int, ServerSide | OneOfMany] = {}
         joint: dict[Cut, JointBlocks] = {}
         for node_id in clients:
             cut = self.cut_of(node_id)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from espalier.clients.messages.generators import kept_torch
 
-from .server_block import legal_cuts
+from .cuts import legal_cuts
 
 
 @torch.no_grad()

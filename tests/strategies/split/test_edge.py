@@ -14,7 +14,7 @@ from espalier.clients.session import Session, SessionTerms
 from espalier.clients.sessions import Sessions
 from espalier.clients.training import local_sgd, make_optimizer
 from espalier.strategies.split import Cut, Relay, SplitFedV1, SplitFedV2
-from espalier.strategies.split.server_block import legal_cuts
+from espalier.strategies.split.cuts import legal_cuts
 from espalier.strategies.split.serving import MiniBatch
 from tests.strategies.split.federation import (
     Federation,

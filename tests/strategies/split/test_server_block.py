@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from espalier.clients.messages.cut import Cut
-from espalier.strategies.split.server_block import checked_cut, legal_cuts
+from espalier.strategies.split.cuts import checked_cut, legal_cuts
 
 
 def test_a_model_in_which_a_block_stands_twice_is_refused():
