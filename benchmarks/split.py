@@ -33,7 +33,7 @@ from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.logs import quiet_flower
 from espalier.clients.messages.profile import QUERY_PROFILE
-from espalier.clients.messages.split import SPLIT_BEGIN
+from espalier.clients.messages.split_names import SPLIT_BEGIN
 from espalier.strategies import EdgeRounds, Update
 from espalier.strategies.exchange import Exchanges
 from espalier.strategies.views import MemberGrid

@@ -29,7 +29,7 @@ from espalier.app.engines.in_process import InProcess
 from espalier.app.logs import quiet_flower
 from espalier.app.memory import keep_memory
 from espalier.app.tasks.build import build_task
-from espalier.clients.messages.split import INDICES, LABELS
+from espalier.clients.messages.split_names import INDICES, LABELS
 from espalier.strategies import Hierarchical
 from espalier.strategies.edges import innermost
 from espalier.strategies.split.stream_transport import StreamTransport

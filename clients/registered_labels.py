@@ -8,13 +8,8 @@ import torch
 from flwr.app import ConfigRecord, Context, Message
 from torch import Tensor
 
-from .messages.split import (
-    INDICES,
-    KEPT,
-    LABELS_CHANGED,
-    LabelTerms,
-    RegisteredLabels,
-)
+from .messages.labels import LabelTerms, RegisteredLabels
+from .messages.split_names import INDICES, KEPT, LABELS_CHANGED
 from .task import ClientTask
 
 # Record of a node's state, and its key.

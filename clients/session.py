@@ -16,11 +16,7 @@ from .messages.arrays import to_record, to_weights
 from .messages.cut import Cut, as_blocks, copied
 from .messages.generators import seeded_torch
 from .messages.optimizer_state import load_optimizer_tensors, optimizer_tensors
-from .messages.split import (
-    Activations,
-    SplitBegin,
-    SplitResult,
-)
+from .messages.split import Activations, SplitBegin, SplitResult
 from .randomness import client_generator, client_seed, may_draw
 from .registered_labels import label_numbers
 from .task import ClientTask, LocalTraining

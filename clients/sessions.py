@@ -6,15 +6,8 @@ from flwr.app import Context, MetricRecord
 
 from .messages.arrays import count_of, record_of
 from .messages.cut import Cut, as_blocks
-from .messages.split import (
-    CUT,
-    FROZEN_HEAD,
-    STEP,
-    TAIL,
-    Activations,
-    SplitStep,
-    SplitTail,
-)
+from .messages.split import Activations, SplitStep, SplitTail
+from .messages.split_names import CUT, FROZEN_HEAD, STEP, TAIL
 from .messages.train import LOCAL_ROUNDS, SERVER_ROUND
 from .session import Session, SessionTerms
 from .task import ClientTask

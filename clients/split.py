@@ -5,12 +5,7 @@ from collections.abc import Callable
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from .messages.split import (
-    FeatureGradient,
-    SplitBegin,
-    SplitStep,
-    SplitTail,
-)
+from .messages.split import FeatureGradient, SplitBegin, SplitStep, SplitTail
 from .registered_labels import check_registered, register_labels
 from .session import Session
 from .sessions import Sessions

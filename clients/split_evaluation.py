@@ -11,7 +11,8 @@ from .evaluation import BATCH_SIZE, evaluated, figures_of, outputs_on, top_accur
 from .messages.arrays import record_of, to_record, to_weights
 from .messages.cut import Cut, as_blocks
 from .messages.head import fine_tuned
-from .messages.split import EvaluateFront, EvaluateOutputs, Features, SplitFeatures, SplitHead, TestActivations
+from .messages.head_tuning import Features, SplitFeatures, SplitHead
+from .messages.split_evaluation import EvaluateFront, EvaluateOutputs, TestActivations
 from .nested import take
 from .randomness import client_generator
 from .registered_labels import check_registered, label_numbers

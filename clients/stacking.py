@@ -9,7 +9,8 @@ from torch import nn
 from .messages.arrays import to_weights
 from .messages.cut import Cut, as_blocks
 from .messages.lanes import Lanes
-from .messages.split import SPLIT_FUSED, SplitFused
+from .messages.split import SplitFused
+from .messages.split_names import SPLIT_FUSED
 from .messages.train import TRAIN, TRAIN_ACCUMULATED, Train
 from .stacked_model import StackedModel
 from .stacked_split import Half, Halves

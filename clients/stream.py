@@ -26,7 +26,8 @@ from .messages.frames import (
     unpack_gradient,
 )
 from .messages.profile import key_of
-from .messages.split import INDICES, STREAM_WITHDRAWN, SplitStream
+from .messages.split import SplitStream
+from .messages.split_names import INDICES, STREAM_WITHDRAWN
 from .registered_labels import check_registered
 from .session import Session
 from .sessions import Sessions

@@ -38,7 +38,8 @@ from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.arrays import config_of, to_tensor, to_weights
 from espalier.clients.messages.cut import as_blocks, copied
 from espalier.clients.messages.frames import Format, as_received
-from espalier.clients.messages.split import (
+from espalier.clients.messages.split import SplitBegin
+from espalier.clients.messages.split_names import (
     ACTIVATIONS,
     CUT_GRADIENT,
     FEATURE_GRADIENT,
@@ -48,7 +49,6 @@ from espalier.clients.messages.split import (
     SPLIT_STEP,
     SPLIT_TAIL,
     STEP,
-    SplitBegin,
 )
 from espalier.clients.messages.train import CONFIG, METRICS, SERVER_ROUND, TRAIN, only_arrays
 from espalier.clients.nested import take

@@ -37,7 +37,7 @@ from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run
 from espalier.app.tasks.clients import client_task
 from espalier.clients.client_app import make_client_app
-from espalier.clients.messages.split import ACTIVATIONS, CLIENT_BLOCK
+from espalier.clients.messages.split_names import ACTIVATIONS, CLIENT_BLOCK
 from espalier.clients.messages.train import ARRAYS
 from espalier.clients.task import ClientTask, Examples
 from espalier.sim.in_process_grid import InProcessGrid

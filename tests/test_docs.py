@@ -8,19 +8,18 @@ from pathlib import Path
 import pytest
 
 from espalier.app.config.run_config import RunConfig
-from espalier.clients import gateway, split, stream
-from espalier.clients.messages import edge, frames, profile, train
-from espalier.clients.messages import split as split_messages
+from espalier.clients import gateway, registered_labels, sessions, stream
+from espalier.clients.messages import edge, frames, profile, split_names, train
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
 
 
 def test_every_message_type_and_key_is_in_the_table_of_messages():
-    modules = (edge, frames, gateway, profile, split, split_messages, stream, train)
+    modules = (edge, frames, gateway, profile, registered_labels, sessions, split_names, stream, train)
     spelled = [(name, value) for module in modules for name, value in vars(module).items()]
     names = {value for name, value in spelled if name.isupper() and isinstance(value, str)}
-    names -= {split.STATE, split.TAIL_STATE, split.AWAITS_FEATURES, split.LOSS_SUM}  # of a node's state
+    names -= {sessions.STATE, sessions.TAIL_STATE, sessions.AWAITS_FEATURES, sessions.LOSS_SUM}  # of a node's state
     names |= {profile.key_of(field) for field in profile.DeviceProfile.__dataclass_fields__}
     assert names >= {"query.profile", "cpu-count", "train.split_end", "link", "edge-folder", "stream-token"}
     text = (ROOT / "docs/messages.md").read_text()

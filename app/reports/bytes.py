@@ -10,7 +10,7 @@ from torch import Tensor
 
 from espalier.clients.messages import Instruction
 from espalier.clients.messages.lanes import Sent
-from espalier.clients.messages.split import EVALUATE_FRONT, EVALUATE_OUTPUTS
+from espalier.clients.messages.split_names import EVALUATE_FRONT, EVALUATE_OUTPUTS
 from espalier.clients.messages.tensor_array import num_bytes
 from espalier.clients.messages.train import ARRAYS, EVALUATE, TRAIN, TRAIN_ACCUMULATED
 from espalier.strategies import Observer

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from espalier.clients.messages.arrays import to_record
 from espalier.clients.messages.cut import Cut
-from espalier.clients.messages.split import EvaluateFront, EvaluateOutputs, TestActivations
+from espalier.clients.messages.split_evaluation import EvaluateFront, EvaluateOutputs, TestActivations
 
 from ..exchange import REJECTED, Exchanges
 from ..screening import content_of, one_line

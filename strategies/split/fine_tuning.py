@@ -11,7 +11,9 @@ from torch.nn.functional import cross_entropy
 from espalier.clients.messages.arrays import to_record, to_weights
 from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.head import fine_tuned
-from espalier.clients.messages.split import KEPT, Features, LabelTerms, SplitFeatures, SplitHead
+from espalier.clients.messages.head_tuning import Features, SplitFeatures, SplitHead
+from espalier.clients.messages.labels import LabelTerms
+from espalier.clients.messages.split_names import KEPT
 from espalier.clients.messages.tensor_array import record_by_reference
 from espalier.clients.messages.train import NUM_EXAMPLES, Evaluate
 

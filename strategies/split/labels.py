@@ -5,13 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from espalier.clients.messages.split import (
-    INDICES,
-    LABELS_CHANGED,
-    LabelsQuery,
-    LabelTerms,
-    RegisteredLabels,
-)
+from espalier.clients.messages.labels import LabelsQuery, LabelTerms, RegisteredLabels
+from espalier.clients.messages.split_names import INDICES, LABELS_CHANGED
 
 from ..exchange import Exchanges
 from ..screening import Failure, content_of, one_line

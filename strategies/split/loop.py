@@ -11,7 +11,9 @@ from torch import Tensor
 
 from espalier.clients.messages.arrays import to_weights
 from espalier.clients.messages.cut import Cut
-from espalier.clients.messages.split import INDICES, KEPT, LabelTerms, SplitBegin, SplitResult
+from espalier.clients.messages.labels import LabelTerms
+from espalier.clients.messages.split import SplitBegin, SplitResult
+from espalier.clients.messages.split_names import INDICES, KEPT
 from espalier.clients.messages.tensor_array import record_by_reference
 from espalier.clients.messages.text import quoted
 from espalier.clients.messages.train import TRAIN_LOSS

@@ -7,7 +7,7 @@ import grpc
 import numpy as np
 
 from espalier.clients.messages.frames import Feedback, Format, pack, unpack_activations, unpack_gradient
-from espalier.clients.messages.split import ACTIVATIONS, CUT_GRADIENT, FEATURE_GRADIENT, FEATURES, INDICES
+from espalier.clients.messages.split_names import ACTIVATIONS, CUT_GRADIENT, FEATURE_GRADIENT, FEATURES, INDICES
 
 from ..screening import one_line
 from .loop import Answer, SplitLoop, Terms

@@ -6,7 +6,7 @@ from logging import getLogger
 from flwr.app import Message
 
 from espalier.clients.messages.frames import Format
-from espalier.clients.messages.split import STREAM_WITHDRAWN
+from espalier.clients.messages.split_names import STREAM_WITHDRAWN
 
 from ..exchange import Exchanges, Losable
 from ..screening import Failure, reason_of

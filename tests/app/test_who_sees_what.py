@@ -18,7 +18,7 @@ from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run
 from espalier.app.tasks.clients import client_task
 from espalier.clients.client_app import make_client_app
-from espalier.clients.messages.split import INDICES, LABELS
+from espalier.clients.messages.split_names import INDICES, LABELS
 from espalier.clients.messages.train import TRAIN
 from espalier.sim.in_process_grid import InProcessGrid
 

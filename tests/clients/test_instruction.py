@@ -9,21 +9,11 @@ from flwr.app import Array, ArrayRecord, RecordDict
 
 from espalier.clients.messages import Instruction, begins_round, ends_round
 from espalier.clients.messages.frames import StreamTicket
+from espalier.clients.messages.head_tuning import SplitFeatures, SplitHead
+from espalier.clients.messages.labels import LabelTerms, RegisteredLabels
 from espalier.clients.messages.profile import DeviceProfile, Profile, ProfileQuery
-from espalier.clients.messages.split import (
-    Activations,
-    EvaluateFront,
-    EvaluateOutputs,
-    LabelTerms,
-    RegisteredLabels,
-    SplitBegin,
-    SplitEnd,
-    SplitFeatures,
-    SplitHead,
-    SplitResult,
-    SplitStream,
-    SplitTail,
-)
+from espalier.clients.messages.split import Activations, SplitBegin, SplitEnd, SplitResult, SplitStream, SplitTail
+from espalier.clients.messages.split_evaluation import EvaluateFront, EvaluateOutputs
 from espalier.clients.messages.train import Train, TrainAccumulated
 from espalier.sim.in_process_grid import InProcessGrid
 

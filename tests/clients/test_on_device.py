@@ -20,8 +20,9 @@ from espalier.app.tasks.common import placed
 from espalier.app.tasks.stacking import check_stack
 from espalier.clients.messages.arrays import to_array, to_record
 from espalier.clients.messages.cut import Cut
+from espalier.clients.messages.labels import LabelTerms
 from espalier.clients.messages.lanes import Lanes
-from espalier.clients.messages.split import Activations, LabelTerms, SplitFused, SplitStep
+from espalier.clients.messages.split import Activations, SplitFused, SplitStep
 from espalier.clients.messages.tensor_array import num_bytes
 from espalier.clients.session import Session, SessionTerms
 from espalier.clients.stacked_model import StackedModel

@@ -16,7 +16,7 @@ from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run
 from espalier.app.tasks.clients import client_task
 from espalier.clients.client_app import make_client_app
-from espalier.clients.messages.split import SPLIT_BEGIN
+from espalier.clients.messages.split_names import SPLIT_BEGIN
 from espalier.clients.messages.train import CONFIG, SERVER_ROUND, TRAIN
 from espalier.sim.in_process_grid import InProcessGrid
 from tests.app.runs import key_of, lines

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from espalier.clients.messages.split import ACTIVATIONS, CUT_GRADIENT, FEATURE_GRADIENT, FEATURES
+from espalier.clients.messages.split_names import ACTIVATIONS, CUT_GRADIENT, FEATURE_GRADIENT, FEATURES
 from experiments import privacy
 from experiments.records import read_rows
 

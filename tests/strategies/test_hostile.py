@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, QFedAvg
 
-from espalier.clients.messages.split import NUM_STEPS
+from espalier.clients.messages.split_names import NUM_STEPS
 from espalier.clients.messages.train import METRICS, NUM_EXAMPLES
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import Hierarchical, KnownClients, ask_profiles, group_by_edge

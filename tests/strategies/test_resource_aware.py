@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MessageType
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
-from espalier.clients.messages.split import SPLIT_END
+from espalier.clients.messages.split_names import SPLIT_END
 from espalier.clients.messages.train import CPU_FREQUENCY_HZ, LOCAL_ROUNDS, TRAIN_ACCUMULATED, TRANSMIT_POWER_WATTS
 from espalier.strategies import (
     AccumulatedGradients,

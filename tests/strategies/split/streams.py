@@ -9,7 +9,8 @@ from flwr.app import Message
 
 from espalier.app.certificates import self_signed
 from espalier.clients.messages.frames import Format, pack, unpack_gradient
-from espalier.clients.messages.split import SPLIT_STREAM, SplitStream
+from espalier.clients.messages.split import SplitStream
+from espalier.clients.messages.split_names import SPLIT_STREAM
 from espalier.clients.messages.train import SERVER_ROUND
 from espalier.clients.session import Session
 from espalier.clients.stream import open_stream

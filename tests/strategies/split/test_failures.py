@@ -11,7 +11,8 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from espalier.clients.messages.arrays import to_array, values_of
-from espalier.clients.messages.split import (
+from espalier.clients.messages.labels import LabelsQuery, RegisteredLabels
+from espalier.clients.messages.split_names import (
     ACTIVATIONS,
     INDICES,
     LABELS,
@@ -19,8 +20,6 @@ from espalier.clients.messages.split import (
     SPLIT_BEGIN,
     SPLIT_FEATURES,
     STEP,
-    LabelsQuery,
-    RegisteredLabels,
 )
 from espalier.clients.messages.train import METRICS, NUM_EXAMPLES
 from espalier.clients.task import Examples

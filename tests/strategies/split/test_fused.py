@@ -14,7 +14,7 @@ from espalier.app.algorithms.stacked_servers import stacked_servers
 from espalier.app.reports.bytes import ByteMeter
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.lanes import Lanes
-from espalier.clients.messages.split import SPLIT_FUSED
+from espalier.clients.messages.split_names import SPLIT_FUSED
 from espalier.clients.stacking import TrainingStack
 from espalier.clients.task import LocalTraining
 from espalier.clients.training import make_optimizer

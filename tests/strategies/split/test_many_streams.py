@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from espalier.clients.messages.split import SPLIT_BEGIN, SPLIT_STREAM
+from espalier.clients.messages.split_names import SPLIT_BEGIN, SPLIT_STREAM
 from espalier.strategies import ask_profiles
 from espalier.strategies.split import SplitFedV1
 from tests.strategies.split.federation import Federation, same, weights

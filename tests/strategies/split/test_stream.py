@@ -22,7 +22,8 @@ from espalier.clients.messages.frames import (
     Format,
     pack,
 )
-from espalier.clients.messages.split import SPLIT_BEGIN, SPLIT_STREAM, SplitStream
+from espalier.clients.messages.split import SplitStream
+from espalier.clients.messages.split_names import SPLIT_BEGIN, SPLIT_STREAM
 from espalier.clients.messages.train import CONFIG
 from espalier.clients.session import Session
 from espalier.clients.stream import LINK, LINK_BITS_PER_SECOND, Withdrawn, measure_link, open_stream

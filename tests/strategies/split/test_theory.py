@@ -7,7 +7,7 @@ from math import ceil, log2, sqrt
 import numpy as np
 import pytest
 
-from espalier.clients.messages.split import ACTIVATIONS, CLIENT_BLOCK, CUT_GRADIENT, INDICES
+from espalier.clients.messages.split_names import ACTIVATIONS, CLIENT_BLOCK, CUT_GRADIENT, INDICES
 from espalier.strategies import Observer
 from espalier.strategies.split import SplitFedV1
 from espalier.strategies.split.theory import (

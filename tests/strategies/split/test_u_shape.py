@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord
 from torch.nn.functional import cross_entropy
 
 from espalier.app.tasks.models import build_model
-from espalier.clients.messages.split import FEATURE_GRADIENT, INDICES
+from espalier.clients.messages.split_names import FEATURE_GRADIENT, INDICES
 from espalier.strategies.split import Cut, Relay, SplitFedV1, SplitFedV2
 from tests.strategies.split.federation import (
     SGD,

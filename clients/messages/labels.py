@@ -1,0 +1,86 @@
+"""How the edge learns the labels of mini-batches."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecordValues, MetricRecord, RecordDict
+
+from .arrays import count_of, to_vector, vector_of
+from .instruction import Instruction
+from .split_names import KEPT, LABEL_POLICY, LABELS, LABELS_DIGEST, QUERY_LABELS
+from .split_records import metrics_of
+from .tensor_array import record_by_reference
+from .train import METRICS
+
+
+@dataclass(frozen=True)
+class LabelTerms:
+    """How the edge learns labels.
+
+    Parameters
+    ----------
+    policy : "indices", "labels" or "kept"
+        What goes with activations: sample indices, where the labels have been registered; the labels; or neither, where
+        the client computes the loss.
+    digest : int, optional (default: None)
+        What the client sent along with the labels that the edge goes by, with the policy ``"indices"``.
+    """
+
+    policy: str
+    digest: int | None = None
+
+    def to_config(self) -> dict[str, ConfigRecordValues]:
+        """Return the keys of a config record."""
+        return {LABEL_POLICY: self.policy, **({} if self.digest is None else {LABELS_DIGEST: self.digest})}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Read what `to_config` wrote."""
+        return cls(str(config[LABEL_POLICY]), config.get(LABELS_DIGEST))
+
+
+@dataclass(frozen=True)
+class LabelsQuery(Instruction, message_type=QUERY_LABELS):
+    """Ask a client to register its labels."""
+
+    def to_content(self) -> RecordDict:
+        """Return the records: none."""
+        return RecordDict()
+
+
+@dataclass(frozen=True)
+class RegisteredLabels:
+    """The labels of all of a client's training examples.
+
+    Parameters
+    ----------
+    labels : np.ndarray
+        Shape (N,), in the order of the examples: int32, int64 where they were read.
+    digest : int
+        Tells these labels from others, to the client alone.
+    """
+
+    labels: np.ndarray
+    digest: int
+
+    def to_content(self) -> RecordDict:
+        """Return the records."""
+        metrics = MetricRecord({LABELS_DIGEST: self.digest})
+        return RecordDict({LABELS: ArrayRecord({LABELS: Array(self.labels)}), METRICS: metrics})
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> Self:
+        """Read the records that a client sent; ValueError if there are no labels."""
+        return cls(vector_of(content, LABELS), count_of(metrics_of(content), LABELS_DIGEST))
+
+
+def numbers_record(label_policy: str, numbers: np.ndarray | None) -> dict[str, ArrayRecord]:
+    """Return the record of what tells the labels of a mini-batch; none where labels are kept."""
+    return {} if numbers is None else {label_policy: record_by_reference({label_policy: to_vector(numbers)})}
+
+
+def numbers_of(content: RecordDict, label_policy: str) -> np.ndarray | None:
+    """Return what tells the labels of a mini-batch; None where labels are kept."""
+    return None if label_policy == KEPT else vector_of(content, label_policy)
