@@ -20,7 +20,7 @@ from tests.app.assembling import config_of, engine_of
 from tests.app.pictures import image_folder
 from tests.app.runs import ROOT, key_of, lines, run_app, same_weights, summary
 
-DOCS = ROOT / "docs/results.md"
+DOCS = ROOT / "docs/resume.md"
 # Both tiers hold state, and clients are sampled.
 STATEFUL = {
     "cloud_strategy": "FedAdam(eta=0.05)",

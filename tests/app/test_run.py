@@ -240,8 +240,8 @@ def test_the_cloud_goes_on_without_an_edge_that_lost_all_its_clients(tmp_path):
 
 def test_a_model_can_be_used_elsewhere_as_the_docs_say(tmp_path):
     folder = run_app(tmp_path / "run", algorithm="phsfl", global_rounds=1, fine_tune_steps=1)
-    page = (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    code = page.split("## Use the model elsewhere")[1].split("```python\n")[1].split("```")[0]
+    page = (ROOT / "docs/use-the-model.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
     found = {}
     exec(code.replace("results/my-run", str(folder)), found)
     test = build_task(config_of(engine="in-process")).test_examples()

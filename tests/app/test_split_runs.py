@@ -14,7 +14,7 @@ from espalier.app.tasks.build import build_task
 from espalier.app.tasks.node import Node
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
-RESULTS_PAGE = Path(__file__).parents[2] / "docs" / "results.md"
+MODELS_PAGE = Path(__file__).parents[2] / "docs" / "use-the-model.md"
 SHORT = {"batches_per_epoch": 3, "batch_size": 16, "local_epochs": 1}
 
 
@@ -125,9 +125,10 @@ def test_phsfl_freezes_the_head_and_fine_tunes_nothing_else(tmp_path):
     assert (folder / "personalised.png").stat().st_size > 10_000
 
 
-def test_the_models_can_be_used_as_the_page_on_results_says(tmp_path, capsys):
+def test_the_models_can_be_used_as_the_page_on_them_says(tmp_path, capsys):
     folder = run_app(tmp_path / "run", algorithm="phsfl", alpha=0.1, device="cpu", **SHORT)
-    (snippet,) = re.findall(r"```python\n(.*?heads\.pt.*?)```", RESULTS_PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    section = MODELS_PAGE.read_text(encoding="utf-8").split("## With the run's data")[1]
+    (snippet,) = re.findall(r"```python\n(.*?heads\.pt.*?)```", section, re.DOTALL)
     used = {}
     capsys.readouterr()
     exec(snippet.replace("results/20260101-120000-phsfl-digits-seed0", str(folder)), used)  # the page's own

@@ -75,8 +75,8 @@ def test_it_gets_settings_and_final_figures_if_it_has_methods_for_them(tmp_path,
 
 
 def test_the_trackers_in_the_docs_make_a_table_of_runs(tmp_path, monkeypatch):
-    page = (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    code = page.split("## Send the figures elsewhere")[1].split("```python\n")[1].split("```")[0]
+    page = (ROOT / "docs/tracker.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
     (tmp_path / "my_trackers.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
