@@ -12,7 +12,7 @@ from experiments import robustness
 ROOT = Path(__file__).parents[2]
 
 
-DOCS = ROOT / "docs/threats.md"
+DOCS = ROOT / "docs/robustness.md"
 
 
 def recorded():
