@@ -15,7 +15,7 @@ def recorded(error_db, way):
 
 
 def test_the_table_of_the_docs_is_that_of_the_recorded_runs():
-    assert "\n".join(late_share.table(RECORDED)) in (ROOT / "docs/allocation.md").read_text()
+    assert "\n".join(late_share.table(RECORDED)) in (ROOT / "docs/plans.md").read_text()
 
 
 def test_all_runs_are_recorded():
