@@ -26,7 +26,7 @@ test: lint
 test-deploy: $(INSTALLED)
 	$(PYTEST) auto --maxprocesses 4 --dist load --maxschedchunk 1 -o faulthandler_timeout=3600 -m deploy
 
-# Two tiers on this machine under faults every few seconds, an hour long: docs/operations.md.
+# Two tiers on this machine under faults every few seconds, an hour long: docs/soak.md.
 soak: $(INSTALLED)
 	PYTHONPATH=.:deploy $(BIN)/python -m tests.deploy.soak --seconds $(or $(SOAK_SECONDS),3600) \
 	  "$(CURDIR)/results/soak-$(shell date +%Y%m%d-%H%M%S)"
