@@ -39,7 +39,7 @@ SWEEPS = {
 # What rows and places change of a settings file.
 VARIED = {"algorithm", "cut-layer", "partition", "alpha", "optimizer", "learning-rate", "report.evaluate-every"}
 VARIED |= {"split.server-optimizer", "split.server-learning-rate", "split.server-momentum", "split.server-weight-decay"}
-VARIED |= {"split.server-order"}
+VARIED |= {"split.server-order", "train.momentum"}
 # What changes nothing of what is computed: in all rows, in those that are whole models', in IID data.
 FREE, WHOLE, IID = {"report.evaluate-every"}, {"FedAvg", "SFL-V1"}, "iid"
 # Accuracy with IID data and with Dir(0.1); of SFL-V1 for four cuts, at which it is the same algorithm.

@@ -163,7 +163,8 @@ def print_leads(lines: Sequence[Line], tables: Sequence[tuple[float, float]]) ->
     print(f"\nAccuracy of PHSFL's heads less that of HSFL's, K={PAPERS_STEPS}, by fine-tuning rate")
     print(f"{'':<28}{'seeds':>5}{''.join(f'{rate:>9g}' for rate in rates)}{'each at its best':>18}")
     for setting, leads in found.items():
-        means = {rate: fmean(own[rate] for own in leads.values()) for rate in next(iter(leads.values()))}
+        shared = set.intersection(*(set(own) for own in leads.values()))
+        means = {rate: fmean(own[rate] for own in leads.values()) for rate in shared}
         cells = "".join(f"{means[rate]:>+9.4f}" if rate in means else f"{'-':>9}" for rate in rates)
         print(f"{setting_of(*setting):<28}{len(leads):>5}{cells}{means[0.0]:>+18.4f}")
 

@@ -106,7 +106,7 @@ class AccumulatedGradients:
             for n, reply in zip(clients, screened, strict=True)
             if not reply.has_error()
         }
-        wanted = len(clients) if grid.wanted is None else min(grid.wanted, len(clients))
+        wanted = len(clients) if grid.wanted is None else max(len(replies), min(grid.wanted, len(clients)))
         probability = 1.0 if self.arrivals is None else self.arrivals.probability
         if self.arrivals is not None:
             self.arrivals.note(wanted, len(replies))

@@ -9,7 +9,7 @@ them go on beside itself, and waits for whatever it wants: so a tier waits for n
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -231,8 +231,10 @@ class Conversations:
         try:
             return self._run(conversations)
         except BaseException:
-            for conversation in reversed([one for one in self._open if one not in before]):
-                conversation.close()  # before the one that it is within
+            with ExitStack() as stack:  # closes all, whatever one of them raises, and each before what it is within
+                for conversation in [one for one in self._open if one not in before]:
+                    stack.callback(conversation.close)
+                    del self._open[conversation]
             raise
 
     def _run(self, conversations: Mapping[str, Exchanges[Any]]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class MemberGrid(Grid):
         Flower's strategies look several times while they configure a round, and wait, blocking all edges, if a node
         is gone between two looks.
         """
-        return _FixedGrid(self._grid, self.get_node_ids(), size=self.size)
+        return _FixedGrid(self._grid, self.get_node_ids(), size=self.size, wanted=self.wanted)
 
     def in_client_order(self, messages: Iterable[Message]) -> list[Message]:
         """Sort messages by their destination's place among the members."""

@@ -61,11 +61,13 @@ def with_target(runs: Sequence[FinishedRun], target: Target) -> list[FinishedRun
     UserError
         If no run has the figure.
     """
-    rounds, *_ = AXES
-    if not any(len(points_of(run, rounds, target.figure)) for run in runs):
-        names = {name for run in runs for line in run.lines for name, own in line.items() if _is_spread(own)}
+    names_of = [{name for line in run.lines for name, own in line.items() if _is_spread(own)} for run in runs]
+    if target.figure not in (names := set[str]().union(*names_of)):
         raise bad_value(OPTION, target.figure, f"figures of these runs: {', '.join(sorted(names))}")
-    return [replace(run, figures=dict(run.figures) | _reached(run, target)) for run in runs]
+    return [
+        replace(run, figures=dict(run.figures) | _reached(run, target)) if target.figure in names else run
+        for run, names in zip(runs, names_of, strict=True)
+    ]
 
 
 def _reached(run: FinishedRun, target: Target) -> dict[str, float | None]:

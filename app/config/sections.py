@@ -311,8 +311,8 @@ class Plans(Section):
 
     @property
     def asked_per_cell(self) -> int:
-        """Number of clients to select in each cell, the spare ones too."""
-        return self.selected_per_edge + self.spare
+        """Number of clients to select in each cell, the spare ones too; measured devices have none."""
+        return self.selected_per_edge + (self.spare if self.resources == "simulated" else 0)
 
 
 class RadioWorld(Section):

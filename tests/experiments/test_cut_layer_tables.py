@@ -134,6 +134,7 @@ def test_a_run_is_recorded_once_with_its_own_figures(tmp_path, monkeypatch, caps
             {"split.server-optimizer": "sgd"},
             "split.server-optimizer = 'sgd': allowed is",
         ),
+        ("authors' settings", "FedAvg", {"train.momentum": 0.0}, "train.momentum = 0.0: allowed is 0.9 for FedAvg of"),
         ("paper text", "FedAvg", {"cut-layer": 3, "split.server-optimizer": "sgd", "report.evaluate-every": 7}, ""),
         ("paper text", "SFL-V1", {"partition": "iid", "alpha": 0.5, "cut-layer": 4}, ""),
     ],

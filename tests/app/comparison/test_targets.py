@@ -92,6 +92,7 @@ def test_what_is_no_target_gets_one_line(folder, capsys, text):
     assert error.count("\n") == 1
 
 
-def test_a_figure_that_no_run_has_is_named_with_those_there_are(folder, capsys):
-    assert main(["compare", str(folder), "--target", "f1>=0.5"]) == 2
-    assert capsys.readouterr().err == "error: --target = 'f1': allowed is figures of these runs: accuracy, loss\n"
+@pytest.mark.parametrize("name", ["f1", "simulated_seconds", "round", "scope"])
+def test_what_is_no_figure_over_clients_is_named_with_those_that_are(folder, capsys, name):
+    assert main(["compare", str(folder), "--target", f"{name}>=0.5"]) == 2
+    assert capsys.readouterr().err == f"error: --target = {name!r}: allowed is figures of these runs: accuracy, loss\n"

@@ -228,6 +228,14 @@ LOOSE = {
 }
 
 
+def test_measured_devices_have_no_spare_ones():
+    for settings in ({}, {"plan_spare": 1}):
+        config, world = world_with(selected_per_edge=1, deadline_seconds=1e4, **settings)
+        assert config.plan.asked_per_cell == world.clients_wanted == 1
+        plan = exact(world.problem(1, np.arange(4), None, 0))
+        assert plan.selected.sum() == world.results_wanted(np.flatnonzero(plan.selected)) == 2  # one of each cell
+
+
 def run_measured(folder, node_configs=(NODE,) * 4, **settings):
     """Run the app on nodes with these configs and return its results folder."""
     config = config_of(**FOUR | LOOSE | settings, output_dir=str(folder), engine="in-process")
