@@ -10,8 +10,8 @@ from espalier.app.config.sections import Availability as Section
 from espalier.app.config.values import path_of
 from espalier.app.errors import bad_value
 from espalier.sim.availability import Availability, Markov, Trace, drops_out, read_moves, read_trace
-from espalier.strategies import AccumulatedGradients, Available, Profile, moving
-from espalier.strategies.edges import EdgeRounds, innermost
+from espalier.strategies import Available, Profile, moving
+from espalier.strategies.edges import EdgeRounds
 from espalier.strategies.topology import Topology, TopologyOf
 
 T = TypeVar("T")
@@ -47,13 +47,10 @@ class ComingAndGoing:
         """Return what makes edges whose clients come and go; client numbers are by node id."""
 
         def make(name: str, size: int) -> EdgeRounds:
-            edge = make_edge(name, size)
-            inner = innermost(edge)
             return Available(
-                edge,
+                make_edge(name, size),
                 lambda node_id, edge_round: self.is_there(client_of[node_id], edge_round),
                 lambda node_id, edge_round: self.drops_out(client_of[node_id], edge_round),
-                idle_weight=inner.WEIGHT if isinstance(inner, AccumulatedGradients) else 0.0,
             )
 
         return make

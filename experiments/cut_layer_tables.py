@@ -9,6 +9,7 @@ settings file and kind of data, beside the paper's figures. Without a folder it 
 
 import argparse
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -99,15 +100,17 @@ def row_of(settings: Mapping[str, Any]) -> str:
     return row
 
 
+@cache
+def rows_of(file: Path, sweeps: tuple[tuple[str, ...], ...]) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Return the settings of each partition and row, by a settings file and the sweeps beside it."""
+    every = [[str(file), *(f"{HERE}/sweeps/{name}.toml" for name in names), "data-dir=."] for names in sweeps]
+    runs = [run for files in every for run in planned_runs(read_sweep(files))]
+    return {(run.settings["partition"], run.chosen["case"]): run.settings for run in runs}
+
+
 def check_row(settings: Mapping[str, Any], setting: str, row: str) -> None:
     """Raise UserError where a run has other values than this row of the setting's sweeps."""
-    file, partition = SETTINGS[setting], settings["partition"]
-    sweeps = [[str(file), *(f"{HERE}/sweeps/{name}.toml" for name in names), "data-dir=."] for names in SWEEPS[setting]]
-    rows = {
-        (run.settings["partition"], run.chosen["case"]): run.settings
-        for files in sweeps
-        for run in planned_runs(read_sweep(files))
-    }
+    rows, partition = rows_of(SETTINGS[setting], tuple(SWEEPS[setting])), settings["partition"]
     if (partition, row) not in rows:
         allowed = ", ".join(dict.fromkeys(name for name, _ in rows))
         raise UserError(f"partition = {partition!r}: allowed for {setting!r} is one of {allowed}")

@@ -6,10 +6,10 @@ from functools import partial
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message
 from flwr.serverapp.strategy import Strategy
 
-from .edges import EdgeRounds, InFront, innermost
+from .edges import EdgeRounds, InFront, idle, innermost
 from .exchange import UNREACHABLE, Exchanges, answered, without_results
 from .hierarchical import Hierarchical
-from .outcomes import Update, idle
+from .outcomes import Update
 from .views import MemberGrid
 
 # Says of a node, by its id, and an edge round, from 1, whether something holds.
@@ -27,8 +27,6 @@ class Available(InFront):
         Says of a node id and an edge round whether the client is there when the round begins.
     drops_out : Callable[[int, int], bool]
         Says whether it is gone before it answers: its result is an error, so that it counts as a failure.
-    idle_weight : float (default: 0.0)
-        As for `espalier.strategies.ResourceAware`: weight at the cloud of an edge round for which nobody is there.
 
     Raises
     ------
@@ -36,15 +34,12 @@ class Available(InFront):
         If the edge is a `Hierarchical`: devices come and go.
     """
 
-    def __init__(
-        self, edge: Strategy | EdgeRounds, is_there: Says, drops_out: Says, *, idle_weight: float = 0.0
-    ) -> None:
+    def __init__(self, edge: Strategy | EdgeRounds, is_there: Says, drops_out: Says) -> None:
         super().__init__(edge)
         if isinstance(innermost(self.edge), Hierarchical):
             raise ValueError("devices come and go: put Available in front of the edges inside")
         self.is_there = is_there
         self.drops_out = drops_out
-        self.idle_weight = idle_weight
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -52,7 +47,7 @@ class Available(InFront):
         """Run the round with those that are there."""
         there = [node_id for node_id in grid.get_node_ids() if self.is_there(node_id, server_round)]
         if not there:
-            return idle(arrays, self.idle_weight, "no client is available")
+            return idle(self.edge, arrays, "no client is available")
         gone = {node_id for node_id in there if self.drops_out(node_id, server_round)}
         rounds = self.edge.train_round(server_round, arrays, config, MemberGrid(grid, there))
         return (yield from answered(rounds, partial(_without, gone=gone)))

@@ -302,6 +302,15 @@ def innermost(edge: Any) -> Any:
     return edge
 
 
+def idle(edge: EdgeRounds, arrays: ArrayRecord, reason: str) -> Update:
+    """Return what an edge round gave for which there was nobody.
+
+    Where all edges weigh the same, as `AccumulatedGradients` do by their WEIGHT, it is the model that the edge had.
+    """
+    weight = getattr(innermost(edge), "WEIGHT", 0.0)
+    return Update(arrays if weight else None, weight=weight, failures=[Failure(EVERYBODY, reason)])
+
+
 def layers(strategy: Strategy) -> list[Strategy]:
     """Return a strategy and those inside of it, as in Flower's differential privacy strategies, the innermost last."""
     found = [strategy]

@@ -47,11 +47,6 @@ def is_evaluated(number: int, num_rounds: int, every: int) -> bool:
     return number == num_rounds or (every > 0 and number % every == 0)
 
 
-def idle(arrays: ArrayRecord, weight: float, reason: str) -> Update:
-    """Return what an edge round gave in which nobody took part: with a weight, the model that the edge had."""
-    return Update(arrays if weight else None, weight=weight, failures=[Failure(EVERYBODY, reason)])
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """What an evaluation of a model on an edge's nodes gave.

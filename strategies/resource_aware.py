@@ -14,10 +14,10 @@ from espalier.clients.messages.train import CONFIG, ClientPlan
 
 from .allocation import Plan, Problem, Solver
 from .deadline import Deadline
-from .edges import EdgeRounds, InFront, innermost
+from .edges import EdgeRounds, InFront, idle, innermost
 from .exchange import LATE, Exchanges, answered, without_results
 from .hierarchical import Hierarchical
-from .outcomes import Update, idle
+from .outcomes import Update
 from .views import MemberGrid
 
 
@@ -77,9 +77,6 @@ class ResourceAware(InFront):
         States the problem of every edge round.
     solve : Callable[[Problem], Plan]
         Solves it, see `espalier.strategies.allocation`.
-    idle_weight : float (default: 0.0)
-        Weight at the cloud of an edge whose round nobody can take part in: it keeps its model. With 0 the cloud leaves
-        an edge out that had no other round, as it does with one whose clients all fail.
 
     Raises
     ------
@@ -89,13 +86,12 @@ class ResourceAware(InFront):
 
     Notes
     -----
-    A round in which nobody can take part is a failure in the round's metrics, not an error. A client whose result
-    arrives after the deadline is left out and counted in the same way.
+    A round in which nobody can take part is a failure in the round's metrics, not an error: the edge keeps its model,
+    and the cloud leaves an edge out that had no other round, except where all edges weigh the same. A client whose
+    result arrives after the deadline is left out and counted in the same way.
     """
 
-    def __init__(
-        self, edge: Strategy | EdgeRounds, resources: Resources, solve: Solver, *, idle_weight: float = 0.0
-    ) -> None:
+    def __init__(self, edge: Strategy | EdgeRounds, resources: Resources, solve: Solver) -> None:
         super().__init__(edge)
         if isinstance(innermost(self.edge), Hierarchical):
             raise ValueError("plans are made for devices: put ResourceAware in front of the edges inside")
@@ -106,7 +102,6 @@ class ResourceAware(InFront):
             raise ValueError(f"resources are a {type(resources).__name__} without {missing[0]}(): see Resources")
         self.resources = resources
         self.solve = solve
-        self.idle_weight = idle_weight
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -114,7 +109,7 @@ class ResourceAware(InFront):
         """Plan the round, then run it with the selected clients."""
         clients = grid.get_node_ids()
         if not clients:
-            return idle(arrays, self.idle_weight, "no node is connected")
+            return idle(self.edge, arrays, "no node is connected")
         plan = self.solve(self.resources.problem(server_round, clients))
         _check_size("the plan's selected", getattr(plan, "selected", None), len(clients))
         outcome = self.resources.carry_out(server_round, clients, plan)
@@ -124,7 +119,7 @@ class ResourceAware(InFront):
         asked = plan.selected if outcome.spare is None else plan.selected & ~outcome.spare
         selected = [node_id for node_id, taken in zip(clients, asked, strict=True) if taken]
         if not selected:
-            return idle(arrays, self.idle_weight, f"nobody can take part: {_reasons(plan)}")
+            return idle(self.edge, arrays, f"nobody can take part: {_reasons(plan)}")
         plans = {clients[i]: _plan_of(plan, i) for i in np.flatnonzero(plan.selected).tolist()}
         late = {clients[i] for i in np.flatnonzero(outcome.late & plan.selected)}
         rounds = self.edge.train_round(server_round, arrays, config, MemberGrid(grid, selected, wanted=outcome.wanted))

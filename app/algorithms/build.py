@@ -134,8 +134,7 @@ def planned(
         edge, solve = make_edge(name, size), solver_for(rule, plan.solver, world.edges[name])
         if isinstance(edge, AccumulatedGradients):
             edge.arrivals = Arrivals() if plan.divide_by_arrived else None
-            return ResourceAware(edge, world.edges[name], solve, idle_weight=edge.WEIGHT)
-        if isinstance(strategy := strategy_of(edge), Strategy):
+        elif isinstance(strategy := strategy_of(edge), Strategy):
             selected = plan.selected_per_edge * cells_per_edge
             if getattr(strategy, "fraction_train", 1.0) < 1:
                 raise bad_value(spec.key, spec.text, "fraction_train = 1.0: plans select the clients")

@@ -65,22 +65,17 @@ def test_an_edge_without_an_available_client_sits_out():
 
 
 def test_one_without_an_available_client_keeps_its_model_and_its_weight_where_all_edges_weigh_the_same():
-    def outcomes_of(idle_weight):
-        federation = Federation(sizes=SIZES)
+    federation, whole = Federation(sizes=SIZES), StrategyEdge(FedAvg(**ANY))
 
-        def make_edge(name, size):
-            edge = AccumulatedGradients(0.05, StrategyEdge(FedAvg(**ANY)))
-            return Available(edge, lambda n, e: False, _never, idle_weight=idle_weight)
+    def outcome_of(edge):
+        return federation.run(lambda name, size: Available(edge, lambda n, e: False, _never), rounds=1)[0]
 
-        return federation.run(make_edge, rounds=1)[0], ArrayRecord(federation.make_model().state_dict())
-
-    outcome, start = outcomes_of(AccumulatedGradients.WEIGHT)
+    outcome = outcome_of(AccumulatedGradients(0.05, whole))
     assert outcome.edges["edge-0"].weight == 1
-    assert [f.reason for update in outcome.edges["edge-0"].updates for f in update.failures] == [
-        "no client is available"
-    ] * len(outcome.edges["edge-0"].updates)
-    assert same(weights(outcome), start.to_torch_state_dict())
-    assert outcomes_of(0.0)[0].edges["edge-0"].arrays is None
+    for update in outcome.edges["edge-0"].updates:
+        assert [f.reason for f in update.failures] == ["no client is available"]
+    assert same(weights(outcome), federation.make_model().state_dict())
+    assert outcome_of(whole).edges["edge-0"].arrays is None
 
 
 def test_it_stands_in_front_of_devices_only():

@@ -193,7 +193,7 @@ def test_over_global_rounds_the_model_moves_by_the_gradients_that_arrived():
 
     def edge(name, size):
         inner = AccumulatedGradients(0.05, evaluation(), arrivals=Arrivals())
-        return ResourceAware(inner, worlds[name], exact, idle_weight=inner.WEIGHT)
+        return ResourceAware(inner, worlds[name], exact)
 
     *_, last = federation.run(edge, num_edges=2, rounds=2, edge_rounds=3, observers=[arrived])
     expected, end = federation.make_model().state_dict(), weights(last)
