@@ -24,7 +24,7 @@ test: lint
 # Real SuperLinks on this machine, for SuperNodes and for simulations, and workers of Ray that die; some minutes.
 # These tests have time limits of their own.
 test-deploy: $(INSTALLED)
-	$(PYTEST) auto --maxprocesses 4 --dist load --maxschedchunk 1 -o faulthandler_timeout=3600 -m deploy
+	$(PYTEST) $(WORKERS) --dist load --maxschedchunk 1 -o faulthandler_timeout=3600 -m deploy
 
 # Two tiers on this machine under faults every few seconds, an hour long: docs/soak.md.
 soak: $(INSTALLED)

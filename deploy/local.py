@@ -193,32 +193,57 @@ def two_tiers(
         Something ends at once, or is not ready in time.
     """
     with ExitStack() as stack:
-        below, gateways = [], []
+        below, meetings, gateways = [], [], []
         for e in range(edges):
             # Blocks as the app makes them where one server has all clients.
             clients = [i for i in range(supernodes) if i * edges // supernodes == e]
-            edge = stack.enter_context(federation(folder / f"edge-{e}", device_configs(clients, supernodes)))
-            meeting = folder / f"edge-{e}" / "gateway"
-            start_edge_run(edge, app, f"edge-{e}", meeting, options)
-            below.append(edge)
-            gateways.append(f"partition-id={e} num-partitions={edges} edge-folder={json.dumps(str(meeting))}")
-        cloud = stack.enter_context(federation(folder / "cloud", gateways))
+            below.append(stack.enter_context(started(folder / f"edge-{e}", device_configs(clients, supernodes))))
+            meetings.append(folder / f"edge-{e}" / "gateway")
+            gateways.append(f"partition-id={e} num-partitions={edges} edge-folder={json.dumps(str(meetings[e]))}")
+        cloud = stack.enter_context(started(folder / "cloud", gateways))
+        runs = []
+        for e, (edge, meeting) in enumerate(zip(below, meetings, strict=True)):
+            wait_until_online(edge)
+            runs.append(begin_edge_run(edge, app, f"edge-{e}", meeting, options))
+        for run in runs:
+            wait_until_it_serves(run)
+        wait_until_online(cloud)
         yield replace(cloud, edges=below)
+
+
+@dataclass(frozen=True)
+class LongRun:
+    """The long run of an edge: its edge, its name, its id and its results folder."""
+
+    edge: "Federation"
+    name: str
+    run_id: str
+    results: Path
 
 
 def start_edge_run(edge: "Federation", app: Path, name: str, meeting: Path, options: Sequence[str]) -> None:
     """Start the long run of an edge and wait until it has its devices and serves the gateway."""
+    wait_until_it_serves(begin_edge_run(edge, app, name, meeting, options))
+
+
+def begin_edge_run(edge: "Federation", app: Path, name: str, meeting: Path, options: Sequence[str]) -> LongRun:
+    """Start the long run of an edge."""
     results = new_results(edge.folder)
     settings = edge_settings(name, len(edge.supernodes), meeting, results)
-    run_id = start_run(app, [*options, *run_config(settings)], edge.environment)
-    deadline, asked = time.monotonic() + START_SECONDS, time.monotonic()
-    while not (results / "config.json").exists():
-        edge.superlink.check()
+    return LongRun(edge, name, start_run(app, [*options, *run_config(settings)], edge.environment), results)
+
+
+def wait_until_it_serves(run: LongRun) -> None:
+    """Wait until the run of an edge has its devices and serves the gateway."""
+    environment, asked = run.edge.environment, time.monotonic()
+    deadline = asked + START_SECONDS
+    while not (run.results / "config.json").exists():
+        run.edge.superlink.check()
         time.sleep(0.1)
         if (now := time.monotonic()) < asked + COMMAND_PAUSE_SECONDS:
             continue
-        if status_of(run_id, edge.environment).startswith("finished") or now > deadline:
-            raise StartError(f"the run of {name} does not serve:\n{log_of(run_id, edge.environment)}")
+        if status_of(run.run_id, environment).startswith("finished") or now > deadline:
+            raise StartError(f"the run of {run.name} does not serve:\n{log_of(run.run_id, environment)}")
         asked = time.monotonic()
 
 
@@ -297,6 +322,14 @@ def federation(
     StartError
         Something ends at once, or is not ready in time.
     """
+    with started(folder, node_configs, superlink_options) as made:
+        wait_until_online(made)
+        yield made
+
+
+@contextmanager
+def started(folder: Path, node_configs: Sequence[str], superlink_options: Sequence[str] = ()) -> Iterator[Federation]:
+    """Do the same without waiting for the SuperNodes."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     make_certificates(folder / "certificates", ["localhost", "127.0.0.1"])
     environment = flower_environment(folder, address)
@@ -308,7 +341,6 @@ def federation(
             public_key = make_device_key(folder / "keys" / f"device-{i}")
             flwr(["supernode", "register", str(public_key)], environment)
             made.supernodes.append(made.start_supernode(i))
-        wait_until_online([superlink, *made.supernodes], len(node_configs), environment)
         yield made
     finally:
         stop_all([program.process for program in (made.superlink, *made.supernodes)])
@@ -383,15 +415,17 @@ def wait_for_superlink(superlink: Program, address: str, root_certificate: Path)
         time.sleep(0.1)
 
 
-def wait_until_online(programs: Sequence[Program], supernodes: int, environment: Mapping[str, str]) -> None:
+def wait_until_online(made: Federation) -> None:
     """Wait until the SuperLink lists all SuperNodes as online."""
+    programs = [made.superlink, *made.supernodes]
     deadline = time.monotonic() + START_SECONDS
-    while (online := count_online(environment)) < supernodes:
+    while (online := count_online(made.environment)) < len(made.supernodes):
         for program in programs:
             program.check()
         if time.monotonic() > deadline:
             logs = "\n".join(tail(program.log) for program in programs)
-            raise StartError(f"{online} of {supernodes} SuperNodes are online after {START_SECONDS:.0f} s:\n{logs}")
+            of_all = f"{online} of {len(made.supernodes)}"
+            raise StartError(f"{of_all} SuperNodes are online after {START_SECONDS:.0f} s:\n{logs}")
         time.sleep(1.0)
 
 

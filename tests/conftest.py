@@ -15,6 +15,11 @@ import torch
 torch.set_num_threads(1)
 
 
+def pytest_collection_modifyitems(items):
+    """Begin with whole deployments, which take minutes each: no worker is left alone with one in the end."""
+    items.sort(key=lambda item: item.path.parent.name != "deploy")
+
+
 def pytest_collection_finish():
     """Let the collector skip what is imported by now: some of Flower's strategies collect for every reply."""
     gc.collect()

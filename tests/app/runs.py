@@ -1,8 +1,12 @@
 """Runs of the app in this process, as the command line makes them."""
 
+import atexit
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -11,6 +15,15 @@ from espalier.app.command_line import main
 from espalier.app.config.parse import KEYS
 
 ROOT = Path(__file__).parent.parent.parent
+
+
+@cache
+def app_folder() -> Path:
+    """Return a copy of the app's folder: Flower would go through every file of a virtual environment in the other."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    left_out = shutil.ignore_patterns(".[!g]*", ".git", "__pycache__", "results")
+    return Path(shutil.copytree(ROOT, folder / ROOT.name, symlinks=True, ignore=left_out))
 
 
 def key_of(name: str) -> str:
@@ -30,7 +43,7 @@ def run_app(folder: Path, **settings) -> Path:
 def flwr_run(federation: str, **settings) -> tuple[int, str]:
     """Run ``flwr run .`` on two CPUs and return its exit code and what it printed."""
     config = " ".join(f"{key_of(key)}={json.dumps(value)}" for key, value in settings.items())
-    command = [sys.executable, str(ROOT / "deploy/flwr_run.py"), str(ROOT), "--run-config", config]
+    command = [sys.executable, str(ROOT / "deploy/flwr_run.py"), str(app_folder()), "--run-config", config]
     command += ["--federation-config", f"init-args-num-cpus=2 {federation}"]
     # On a crowded machine one of Ray's own processes may die as it starts; then nothing of the app has run yet.
     for _ in range(2):

@@ -19,7 +19,7 @@ from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.split_names import SPLIT_BEGIN
 from espalier.clients.messages.train import CONFIG, SERVER_ROUND, TRAIN
 from espalier.sim.in_process_grid import InProcessGrid
-from tests.app.runs import key_of, lines
+from tests.app.runs import app_folder, key_of, lines
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE_SECONDS = 300  # for what takes a minute where nothing else runs
@@ -79,7 +79,7 @@ def is_connected(pid, port):
 
 def start(environment: Mapping[str, str], folder: Path, settings: Mapping[str, object]) -> str:
     """Start a run of the app with its results in a folder, and return its id."""
-    return local.start_run(ROOT, local.run_config({"output_dir": str(folder)} | settings), environment)
+    return local.start_run(app_folder(), local.run_config({"output_dir": str(folder)} | settings), environment)
 
 
 def finish(run_id, environment, seconds=2 * PATIENCE_SECONDS):

@@ -10,7 +10,7 @@ from local import Federation, count_online, device_configs, federation, log_of, 
 
 from espalier.clients.messages.frames import StreamTicket
 from espalier.clients.stream import open_stream
-from tests.app.runs import lines, same_weights, summary
+from tests.app.runs import app_folder, lines, same_weights, summary
 
 from .faults import (
     PATIENCE_SECONDS,
@@ -35,6 +35,42 @@ SHORT_ROUNDS = {
     "batches_per_epoch": 2,
     "report.evaluate-every": 0,
 }
+
+
+def test_an_edge_host_is_killed_and_restarted_then_the_cloud(tmp_path):
+    results = tmp_path / "results"
+    settings = {
+        "algorithm": "phsfl",
+        "num_clients": 2,
+        "num_edges": 2,
+        "edge_rounds": 1,
+        "local_epochs": 1,
+        "batches_per_epoch": 1,
+        "fine-tune.steps": 1,
+        "report.evaluate-every": 0,
+        "split.transport": "stream",
+    }
+    options, cloud_role = run_config(settings), {"deploy.role": "cloud"}
+    with two_tiers(app_folder(), 2, 2, tmp_path / "t", options) as cloud:
+        start(cloud.environment, results, settings | cloud_role | {"global_rounds": 100})
+        wait_for(lambda: rounds(results) >= 1, PATIENCE_SECONDS, "first round")
+        kill_server_app(cloud.edges[1].superlink)
+        wait_for(lambda: edges_left_out(results) == ["edge-1"], PATIENCE_SECONDS, "round without edge-1")
+        # How an edge reaches its devices is its own affair: edge-0 by streams, edge-1 from now on by messages.
+        by_messages = run_config(settings | {"split.transport": "messages"})
+        start_edge_run(cloud.edges[1], app_folder(), "edge-1", tmp_path / "t" / "edge-1" / "gateway", by_messages)
+        wait_for(lambda: edges_left_out(results) == [], PATIENCE_SECONDS, "round with edge-1 again")
+        kill_server_app(cloud.superlink)
+        settings["global_rounds"] = rounds(results) + 1
+        finish(start(cloud.environment, results, settings | cloud_role | {"resume": str(results)}), cloud.environment)
+    replayed = replay(results, tmp_path / "replayed", settings | {"split.transport": "messages"})
+    assert same_weights(results, replayed)
+    assert summary(results)["personalised"] == summary(replayed)["personalised"]
+
+
+def edges_left_out(folder):
+    """Return the edges that the last global round left out."""
+    return lines(folder, "global")[-1]["edges_left_out"]
 
 
 def rounds_of(folder, client):
@@ -128,39 +164,3 @@ def knock(port: int) -> None:
     certificate = ssl.get_server_certificate(("127.0.0.1", port)).encode()  # as anybody can see it
     with open_stream(StreamTicket(f"127.0.0.1:{port}", certificate, "guessed", 2**20), 30.0) as stream:
         stream.exchange(b"x")
-
-
-def test_an_edge_host_is_killed_and_restarted_then_the_cloud(tmp_path):
-    results = tmp_path / "results"
-    settings = {
-        "algorithm": "phsfl",
-        "num_clients": 2,
-        "num_edges": 2,
-        "edge_rounds": 1,
-        "local_epochs": 1,
-        "batches_per_epoch": 1,
-        "fine-tune.steps": 1,
-        "report.evaluate-every": 0,
-        "split.transport": "stream",
-    }
-    options, cloud_role = run_config(settings), {"deploy.role": "cloud"}
-    with two_tiers(ROOT, 2, 2, tmp_path / "t", options) as cloud:
-        start(cloud.environment, results, settings | cloud_role | {"global_rounds": 100})
-        wait_for(lambda: rounds(results) >= 1, PATIENCE_SECONDS, "first round")
-        kill_server_app(cloud.edges[1].superlink)
-        wait_for(lambda: edges_left_out(results) == ["edge-1"], PATIENCE_SECONDS, "round without edge-1")
-        # How an edge reaches its devices is its own affair: edge-0 by streams, edge-1 from now on by messages.
-        by_messages = run_config(settings | {"split.transport": "messages"})
-        start_edge_run(cloud.edges[1], ROOT, "edge-1", tmp_path / "t" / "edge-1" / "gateway", by_messages)
-        wait_for(lambda: edges_left_out(results) == [], PATIENCE_SECONDS, "round with edge-1 again")
-        kill_server_app(cloud.superlink)
-        settings["global_rounds"] = rounds(results) + 1
-        finish(start(cloud.environment, results, settings | cloud_role | {"resume": str(results)}), cloud.environment)
-    replayed = replay(results, tmp_path / "replayed", settings | {"split.transport": "messages"})
-    assert same_weights(results, replayed)
-    assert summary(results)["personalised"] == summary(replayed)["personalised"]
-
-
-def edges_left_out(folder):
-    """Return the edges that the last global round left out."""
-    return lines(folder, "global")[-1]["edges_left_out"]

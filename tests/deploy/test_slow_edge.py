@@ -2,21 +2,20 @@
 
 import os
 import signal
-import time
 from contextlib import contextmanager, suppress
 
 import pytest
 from flwr_run import descendants
 from local import run_config, two_tiers
 
-from tests.app.runs import lines, summary
+from tests.app.runs import app_folder, lines, summary
 
-from .faults import PATIENCE_SECONDS, ROOT, command_of, finish, kill_server_app, rounds, start, wait_for
+from .faults import PATIENCE_SECONDS, command_of, finish, kill_server_app, rounds, start, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.deploy]
 
-# Flower takes a SuperNode for gone, and a run for failed, that it has not heard of for a minute.
-STOPPED_SECONDS = 30
+# Flower takes a run for failed that it has not heard of for a minute; it hears of it every 22 seconds.
+MOST_STOPPED_SECONDS = 35
 
 SETTINGS = {
     "num_clients": 2,
@@ -69,7 +68,7 @@ def stopped(pid):
 def test_the_cloud_goes_on_without_an_edge_that_stands_still_and_takes_its_late_update(tmp_path):
     results = tmp_path / "results"
     cloud_role = {"deploy.role": "cloud"}
-    with two_tiers(ROOT, 2, 2, tmp_path / "t", run_config(SETTINGS)) as cloud:
+    with two_tiers(app_folder(), 2, 2, tmp_path / "t", run_config(SETTINGS)) as cloud:
         start(cloud.environment, results, SETTINGS | cloud_role | {"global_rounds": 100})
         wait_for(lambda: rounds_with(results, "edge-1"), PATIENCE_SECONDS, "update of edge-1")
         wait_for(lambda: not is_training(cloud.edges[1]), PATIENCE_SECONDS, "pause of edge-1")
@@ -77,8 +76,7 @@ def test_the_cloud_goes_on_without_an_edge_that_stands_still_and_takes_its_late_
         # The edge's SuperLink and its run; its gateway lives, by which it is in flight at the cloud.
         with stopped(cloud.edges[1].superlink.process.pid):
             before = rounds(results)
-            time.sleep(STOPPED_SECONDS)
-            wait_for(lambda: rounds(results) > before, 20, "round without edge-1")
+            wait_for(lambda: rounds(results) > before, MOST_STOPPED_SECONDS, "round without edge-1")
             meanwhile = [who for number, who, _ in arrivals(results) if number > before]
         assert meanwhile == ["edge-0"] * len(meanwhile) != []
         wait_for(lambda: rounds_with(results, "edge-1")[-1] > before, PATIENCE_SECONDS, "late update of edge-1")
@@ -93,7 +91,9 @@ def test_the_cloud_goes_on_without_an_edge_that_stands_still_and_takes_its_late_
     assert [number for number, _, _ in came] == list(range(1, interrupted + 4))
     late = check_staleness(came, interrupted, before)
     assert late >= len(meanwhile)
-    assert all(line["edges_left_out"] == [] for line in lines(results, "global"))
+    # Flower may take devices for gone that could not reach their SuperLink: then the next round of edge-1 has nobody.
+    left_out = [one for line in lines(results, "global") for one in line["async"]["arrivals"] if "left_out" in one]
+    assert [one for one in left_out if one["who"] != "edge-1"] == []
     assert max(int(t) for t in summary(results)["async"]["staleness"]) >= late
 
 
