@@ -1,11 +1,10 @@
 """Hierarchical: edge strategies nested under a cloud strategy."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from logging import INFO, WARNING, getLogger
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from .place import Observer, Place
 from .screening import Failure
 from .start_log import EvaluateFn, flower_logger, labelled, log_start, run_and_log
 from .topology import MOST_LINES, Topology, TopologyOf
+from .topology_checks import check_regrouped, checked_topology
 from .views import Connected, EdgeGrid, MemberGrid
 
 logger = getLogger("espalier")
@@ -128,7 +128,7 @@ class Hierarchical:
         if not isinstance(edge_rounds, int) or isinstance(edge_rounds, bool) or edge_rounds < 1:
             raise ValueError(f"edge_rounds is {edge_rounds!r}: it must be a whole number of 1 or more")
         self.cloud = cloud
-        self.topology = _checked_topology(topology)
+        self.topology = checked_topology(topology)
         self.edge_rounds = edge_rounds
         self.evaluate_every = evaluate_every
         self.seed = seed
@@ -231,7 +231,7 @@ class Hierarchical:
             return
         before = {node_id: name for name, members in self.topology.items() for node_id in members}
         topology = {name: tuple(members) for name, members in self._topology_of(number).items()}
-        _check_regrouped(number, before, self.topology.keys(), topology)
+        check_regrouped(number, before, self.topology.keys(), topology)
         topology = {name: topology[name] for name in self.topology}
         for name, inner in self._inner.items():
             if isinstance(inner, Hierarchical):
@@ -556,42 +556,3 @@ def _check_edge(name: str, edge: Any, members: Sequence[int]) -> None:
                 f"edge {name!r} must have the nodes of the Hierarchical under it: "
                 f"node {different[0]} is in one of them only"
             )
-
-
-def _checked_topology(topology: Topology) -> dict[str, tuple[int, ...]]:
-    """Return node ids by the names of edges; ValueError for something else."""
-    if not isinstance(topology, Mapping):
-        raise ValueError(f"the topology is a {type(topology).__name__}: it must be node ids by the names of edges")
-    if not topology:
-        raise ValueError("the topology has no edges")
-    checked = {}
-    for name, members in topology.items():
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"an edge is named {name!r}: names are texts that are not empty")
-        if isinstance(members, str | bytes) or not isinstance(members, Iterable):
-            raise ValueError(f"the nodes of edge {name!r} are {members!r}: they must be node ids")
-        checked[name] = tuple(members)
-        if wrong := [n for n in checked[name] if not isinstance(n, Integral) or isinstance(n, bool)]:
-            raise ValueError(f"a node of edge {name!r} is {wrong[0]!r}: node ids are integers")
-        if not checked[name]:
-            raise ValueError(f"edge {name!r} has no nodes")
-    _check_disjoint(checked)
-    return checked
-
-
-def _check_disjoint(topology: Topology) -> None:
-    seen: dict[int, str] = {}
-    for name, members in topology.items():
-        for node_id in members:
-            if node_id in seen:
-                raise ValueError(f"node {node_id} is in edge {seen[node_id]!r} and in edge {name!r}")
-            seen[node_id] = name
-
-
-def _check_regrouped(number: int, nodes: Collection[int], edges: Collection[str], topology: Topology) -> None:
-    """Raise ValueError if the topology of a round has other edges or nodes than before, or a node twice."""
-    if different := sorted(set(topology) ^ set(edges)):
-        raise ValueError(f"round {number}: edge {different[0]!r} is not in both this topology and that of the start")
-    _check_disjoint(topology)
-    if others := sorted({node_id for members in topology.values() for node_id in members} ^ set(nodes)):
-        raise ValueError(f"round {number}: node {others[0]} is not in both this topology and that of the start")
