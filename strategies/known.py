@@ -1,7 +1,8 @@
 """An edge goes by what it knows of its clients from the start, not by what each reply says."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
@@ -29,8 +30,9 @@ class KnownClients(InFront):
     ----------
     edge : Strategy | EdgeRounds
         Trains. What else stands in front of it, such as `EqualWeights`, belongs inside.
-    profiles : Iterable[Profile]
-        The clients', as they were when the run began. Where data grow, they tell how many examples there will be.
+    profiles : Iterable[Profile] | Mapping[int, Profile]
+        The clients', as they were when the run began. Where data grow, they tell how many examples there will be. A
+        mapping, by node id, is shared by all edges that are given it.
     train_metrics, evaluate_metrics : Collection[str], optional (default: None)
         The metrics that a reply has beside its number of examples; None: not known.
     evaluates_more : bool (default: False)
@@ -41,14 +43,14 @@ class KnownClients(InFront):
     def __init__(
         self,
         edge: Strategy | EdgeRounds,
-        profiles: Iterable[Profile],
+        profiles: Iterable[Profile] | Mapping[int, Profile],
         *,
         train_metrics: Collection[str] | None = None,
         evaluate_metrics: Collection[str] | None = None,
         evaluates_more: bool = False,
     ) -> None:
         super().__init__(edge)
-        self._profiles = {profile.node_id: profile for profile in profiles}
+        self._profiles = profiles if isinstance(profiles, Mapping) else profiles_by_node(profiles)
         self._train_metrics = train_metrics
         self._evaluate_metrics = evaluate_metrics
         self._evaluates_more = evaluates_more
@@ -57,7 +59,7 @@ class KnownClients(InFront):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Update]:
         """Run the edge's round; what its clients say of themselves is checked before it gets their replies."""
-        most = {node_id: profile.num_train_examples for node_id, profile in self._profiles.items()}
+        most = partial(self._examples, attrgetter("num_train_examples"))
         check = partial(_checked, most=most, metrics=self._train_metrics)
         return answered(self.edge.train_round(server_round, arrays, config, grid), check)
 
@@ -65,14 +67,23 @@ class KnownClients(InFront):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Evaluation]:
         """Let the edge evaluate, with the same checks."""
-        most = {node_id: profile.num_test_examples for node_id, profile in self._profiles.items()}
+        most = partial(self._examples, attrgetter("num_test_examples"))
         check = partial(_checked, most=most, metrics=self._evaluate_metrics, takes_more=self._evaluates_more)
         return answered(self.edge.evaluate_round(server_round, arrays, config, grid), check)
+
+    def _examples(self, told: Callable[[Profile], int], node_id: int) -> int:
+        """Return how many examples the profile of a node told of, 0 if there is none."""
+        return told(self._profiles[node_id]) if node_id in self._profiles else 0
+
+
+def profiles_by_node(profiles: Iterable[Profile]) -> dict[int, Profile]:
+    """Return profiles by node id."""
+    return {profile.node_id: profile for profile in profiles}
 
 
 def _checked(
     step: list[Message] | Together,
-    most: Mapping[int, int],
+    most: Callable[[int], int],
     metrics: Collection[str] | None,
     *,
     takes_more: bool = False,
@@ -85,7 +96,7 @@ def _checked(
 
 
 def _checked_reply(
-    message: Message, reply: Message, most: Mapping[int, int], metrics: Collection[str] | None, takes_more: bool
+    message: Message, reply: Message, most: Callable[[int], int], metrics: Collection[str] | None, takes_more: bool
 ) -> Message:
     kind, node_id = message.metadata.message_type, message.metadata.dst_node_id
     if reply.has_error() or not (ends_round(kind) or kind.startswith("evaluate")) or size_fault(reply.content):
@@ -94,9 +105,9 @@ def _checked_reply(
     asked = None if kind.startswith("train.split") else metrics
     for name, record in reply.content.metric_records.items():
         count = number_of(record.get(NUM_EXAMPLES))
-        if count is not None and count > most.get(node_id, 0):
+        if count is not None and count > most(node_id):
             told = quoted(record[NUM_EXAMPLES])
-            return _refused(message, f"it says {told} examples, its profile said {most.get(node_id, 0)}")
+            return _refused(message, f"it says {told} examples, its profile said {most(node_id)}")
         if asked is not None:
             if missing := sorted(name for name in asked if number_of(record.get(name)) is None):
                 return _refused(

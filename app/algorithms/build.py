@@ -27,6 +27,7 @@ from espalier.strategies import (
     ResourceAware,
 )
 from espalier.strategies.edges import innermost, nodes_needed
+from espalier.strategies.known import profiles_by_node
 from espalier.strategies.state import UnsavableError, strategy_state
 
 # Makes the edge of a name and a number of nodes.
@@ -163,9 +164,10 @@ def knowing(
     figures = (*objective.figures, *(f"{TOP}{m}" for m in top_m))
     if validates:
         figures = (*figures, *(VALIDATION + name for name in objective.figures), NUM_VALIDATION)
+    by_node = profiles_by_node(profiles)
     return lambda name, size: KnownClients(
         make_edge(name, size),
-        profiles,
+        by_node,
         train_metrics=(TRAIN_LOSS,),
         evaluate_metrics=figures,
         evaluates_more=objective.metrics is not None,
