@@ -126,9 +126,16 @@ def _run_on(
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             return 130
-        print(f"SuperNodes online: {len(made.supernodes)}; keys and logs are in {folder}", flush=True)
+        print(f"SuperNodes online: {who_is_online(made)}; keys and logs are in {folder}", flush=True)
         stack.enter_context(kept_going([made, *made.edges]))
         return run_app(str(app), options, made.environment)
+
+
+def who_is_online(made: "Federation") -> str:
+    """Return how many SuperNodes there are: of devices, and of gateways where edges have hosts of their own."""
+    if not made.edges:
+        return str(len(made.supernodes))
+    return f"{sum(len(edge.supernodes) for edge in made.edges)}, and {len(made.supernodes)} gateways of edges"
 
 
 @contextmanager

@@ -1,10 +1,11 @@
-"""A SuperNode that ends by itself is started again by ``deploy/local.py``, one that always ends is not for ever."""
+"""SuperNodes of ``deploy/local.py``: one that ends by itself is started again, one that always ends is not for ever."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import local
 import pytest
@@ -94,3 +95,8 @@ def test_one_that_always_ends_at_once_is_given_up_with_the_end_of_its_log(made, 
         f"{name} ended with status 1, and starts again\n"
         f"{name} ended 3 times in a row and stays down:\nrefused\nrefused\n"
     )
+
+
+def test_devices_and_gateways_are_counted_apart(made):
+    assert local.who_is_online(made) == "2"
+    assert local.who_is_online(replace(made, edges=[made, made])) == "4, and 2 gateways of edges"
