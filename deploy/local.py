@@ -126,13 +126,13 @@ def _run_on(
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             return 130
-        print(f"SuperNodes online: {who_is_online(made)}; keys and logs are in {folder}", flush=True)
+        print(f"SuperNodes online: {counted_supernodes(made)}; keys and logs are in {folder}", flush=True)
         stack.enter_context(kept_going([made, *made.edges]))
         return run_app(str(app), options, made.environment)
 
 
-def who_is_online(made: "Federation") -> str:
-    """Return how many SuperNodes there are: of devices, and of gateways where edges have hosts of their own."""
+def counted_supernodes(made: "Federation") -> str:
+    """Return, in words, how many SuperNodes there are: devices, and gateways where edges have hosts of their own."""
     if not made.edges:
         return str(len(made.supernodes))
     return f"{sum(len(edge.supernodes) for edge in made.edges)}, and {len(made.supernodes)} gateways of edges"
@@ -204,10 +204,10 @@ def two_tiers(
         for e in range(edges):
             # Blocks as the app makes them where one server has all clients.
             clients = [i for i in range(supernodes) if i * edges // supernodes == e]
-            below.append(stack.enter_context(started(folder / f"edge-{e}", device_configs(clients, supernodes))))
+            below.append(stack.enter_context(starting(folder / f"edge-{e}", device_configs(clients, supernodes))))
             meetings.append(folder / f"edge-{e}" / "gateway")
             gateways.append(f"partition-id={e} num-partitions={edges} edge-folder={json.dumps(str(meetings[e]))}")
-        cloud = stack.enter_context(started(folder / "cloud", gateways))
+        cloud = stack.enter_context(starting(folder / "cloud", gateways))
         runs = []
         for e, (edge, meeting) in enumerate(zip(below, meetings, strict=True)):
             wait_until_online(edge)
@@ -220,7 +220,7 @@ def two_tiers(
 
 @dataclass(frozen=True)
 class LongRun:
-    """The long run of an edge: its edge, its name, its id and its results folder."""
+    """The long run of an edge: the edge, what that is called, the run's id and its results folder."""
 
     edge: "Federation"
     name: str
@@ -329,13 +329,13 @@ def federation(
     StartError
         Something ends at once, or is not ready in time.
     """
-    with started(folder, node_configs, superlink_options) as made:
+    with starting(folder, node_configs, superlink_options) as made:
         wait_until_online(made)
         yield made
 
 
 @contextmanager
-def started(folder: Path, node_configs: Sequence[str], superlink_options: Sequence[str] = ()) -> Iterator[Federation]:
+def starting(folder: Path, node_configs: Sequence[str], superlink_options: Sequence[str] = ()) -> Iterator[Federation]:
     """Do the same without waiting for the SuperNodes."""
     address = f"127.0.0.1:{free_ports(1)[0]}"
     make_certificates(folder / "certificates", ["localhost", "127.0.0.1"])

@@ -32,7 +32,7 @@ class KnownClients(InFront):
         Trains. What else stands in front of it, such as `EqualWeights`, belongs inside.
     profiles : Iterable[Profile] | Mapping[int, Profile]
         The clients', as they were when the run began. Where data grow, they tell how many examples there will be. A
-        mapping, by node id, is shared by all edges that are given it.
+        mapping is by node id, and is not copied: many edges can share one.
     train_metrics, evaluate_metrics : Collection[str], optional (default: None)
         The metrics that a reply has beside its number of examples; None: not known.
     evaluates_more : bool (default: False)

@@ -16,7 +16,7 @@ torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items):
-    """Begin with whole deployments, which take minutes each: no worker is left alone with one in the end."""
+    """Begin with whole deployments (`make test-deploy`): they take minutes, and no worker ends alone with one."""
     items.sort(key=lambda item: item.path.parent.name != "deploy")
 
 

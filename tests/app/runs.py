@@ -20,9 +20,10 @@ ROOT = Path(__file__).parent.parent.parent
 @cache
 def app_folder() -> Path:
     """Return a copy of the app's folder: Flower would go through every file of a virtual environment in the other."""
-    folder = Path(tempfile.mkdtemp())
+    folder = Path(tempfile.mkdtemp(prefix="espalier-app-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    left_out = shutil.ignore_patterns(".[!g]*", ".git", "__pycache__", "results")
+    # Not .gitignore, by which Flower leaves files out.
+    left_out = shutil.ignore_patterns(".[!g]*", ".git", "__pycache__", "*.egg-info", "build", "dist", "results", "venv")
     return Path(shutil.copytree(ROOT, folder / ROOT.name, symlinks=True, ignore=left_out))
 
 

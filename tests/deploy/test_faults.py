@@ -73,50 +73,6 @@ def edges_left_out(folder):
     return lines(folder, "global")[-1]["edges_left_out"]
 
 
-def rounds_of(folder, client):
-    """Return the rounds in which a client took part."""
-    return [line["round"] for line in edge_lines(folder) if any(client in each for each in line["participants"])]
-
-
-def come_back(made: Federation, i: int) -> None:
-    """Start a SuperNode again, as a supervisor does, until the SuperLink takes it back."""
-
-    def is_back():
-        if made.supernodes[i].process.poll() is not None:
-            made.supernodes[i] = made.start_supernode(i)
-        return count_online(made.environment) == len(made.supernodes)
-
-    wait_for(is_back, PATIENCE_SECONDS, f"SuperNode {i}", pause=3.0)
-
-
-def test_a_device_dies_and_comes_back_at_another_edge_then_the_run_is_killed_and_resumed(tmp_path):
-    results, moving = tmp_path / "results", SHORT_ROUNDS | {"deploy.nodes-move": True}
-    with federation(tmp_path / "deployment", device_configs(range(3), 3)) as made:
-        start(made.environment, results, moving | {"global_rounds": 100})
-        wait_for(lambda: rounds(results) >= 1, PATIENCE_SECONDS, "first round")
-        kill(made.supernodes[0].process.pid)
-        made.supernodes[0].process.wait()
-        last = rounds_of(results, 0)[-1]
-        wait_for(lambda: rounds(results) > last + 1, PATIENCE_SECONDS, "round without client 0")
-        made.node_configs[0] += ' edge-name="edge-1"'
-        come_back(made, 0)
-        wait_for(lambda: rounds_of(results, 0)[-1] > last + 1, PATIENCE_SECONDS, "round with client 0 again")
-        kill_server_app(made.superlink)
-        settings = moving | {"global_rounds": rounds(results) + 2}
-        resumed = start(made.environment, results, settings | {"resume": str(results)})
-        finish(resumed, made.environment)
-    assert [line["round"] for line in edge_lines(results)] == [
-        r for r in range(1, settings["global_rounds"] + 1) for _ in range(2)
-    ]
-    of_edge_1 = [line for line in edge_lines(results) if line["edge"] == "edge-1"]
-    moved = min(line["round"] for line in of_edge_1 if 0 in line["participants"][0])
-    assert of_edge_1[-1]["participants"] == [[0, 2]]
-    moves = tmp_path / "moves.csv"
-    moves.write_text(f"client,from,edge\n0,{moved},edge-1\n")
-    settings |= {"availability.moves": str(moves)}
-    assert same_weights(results, replay(results, tmp_path / "replayed", settings))
-
-
 def test_streams_that_break_or_freeze_or_lie_or_have_no_ticket(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests/deploy/liars"))
     results, port = tmp_path / "results", free_ports(1)[0]
@@ -164,3 +120,47 @@ def knock(port: int) -> None:
     certificate = ssl.get_server_certificate(("127.0.0.1", port)).encode()  # as anybody can see it
     with open_stream(StreamTicket(f"127.0.0.1:{port}", certificate, "guessed", 2**20), 30.0) as stream:
         stream.exchange(b"x")
+
+
+def rounds_of(folder, client):
+    """Return the rounds in which a client took part."""
+    return [line["round"] for line in edge_lines(folder) if any(client in each for each in line["participants"])]
+
+
+def come_back(made: Federation, i: int) -> None:
+    """Start a SuperNode again, as a supervisor does, until the SuperLink takes it back."""
+
+    def is_back():
+        if made.supernodes[i].process.poll() is not None:
+            made.supernodes[i] = made.start_supernode(i)
+        return count_online(made.environment) == len(made.supernodes)
+
+    wait_for(is_back, PATIENCE_SECONDS, f"SuperNode {i}", pause=3.0)
+
+
+def test_a_device_dies_and_comes_back_at_another_edge_then_the_run_is_killed_and_resumed(tmp_path):
+    results, moving = tmp_path / "results", SHORT_ROUNDS | {"deploy.nodes-move": True}
+    with federation(tmp_path / "deployment", device_configs(range(3), 3)) as made:
+        start(made.environment, results, moving | {"global_rounds": 100})
+        wait_for(lambda: rounds(results) >= 1, PATIENCE_SECONDS, "first round")
+        kill(made.supernodes[0].process.pid)
+        made.supernodes[0].process.wait()
+        last = rounds_of(results, 0)[-1]
+        wait_for(lambda: rounds(results) > last + 1, PATIENCE_SECONDS, "round without client 0")
+        made.node_configs[0] += ' edge-name="edge-1"'
+        come_back(made, 0)
+        wait_for(lambda: rounds_of(results, 0)[-1] > last + 1, PATIENCE_SECONDS, "round with client 0 again")
+        kill_server_app(made.superlink)
+        settings = moving | {"global_rounds": rounds(results) + 2}
+        resumed = start(made.environment, results, settings | {"resume": str(results)})
+        finish(resumed, made.environment)
+    assert [line["round"] for line in edge_lines(results)] == [
+        r for r in range(1, settings["global_rounds"] + 1) for _ in range(2)
+    ]
+    of_edge_1 = [line for line in edge_lines(results) if line["edge"] == "edge-1"]
+    moved = min(line["round"] for line in of_edge_1 if 0 in line["participants"][0])
+    assert of_edge_1[-1]["participants"] == [[0, 2]]
+    moves = tmp_path / "moves.csv"
+    moves.write_text(f"client,from,edge\n0,{moved},edge-1\n")
+    settings |= {"availability.moves": str(moves)}
+    assert same_weights(results, replay(results, tmp_path / "replayed", settings))

@@ -13,7 +13,7 @@ import pytest
 from certificates import make_device_key
 from flwr_run import free_ports
 
-from tests.app.runs import app_folder, key_of, run_app, same_weights, summary
+from tests.app.runs import key_of, run_app, same_weights, summary
 
 from .faults import ROOT, finish, start
 from .soak.resources import processes_of
@@ -40,7 +40,7 @@ class Deployment:
         }
         self.process = subprocess.Popen(
             [
-                *(sys.executable, str(ROOT / "deploy/local.py"), str(app_folder()), "--supernodes", "2"),
+                *(sys.executable, str(ROOT / "deploy/local.py"), str(ROOT), "--supernodes", "2"),
                 *("--folder", str(self.folder), "--run-config", config),
             ],
             cwd=path / "cwd",

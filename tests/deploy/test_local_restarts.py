@@ -98,5 +98,5 @@ def test_one_that_always_ends_at_once_is_given_up_with_the_end_of_its_log(made, 
 
 
 def test_devices_and_gateways_are_counted_apart(made):
-    assert local.who_is_online(made) == "2"
-    assert local.who_is_online(replace(made, edges=[made, made])) == "4, and 2 gateways of edges"
+    assert local.counted_supernodes(made) == "2"
+    assert local.counted_supernodes(replace(made, edges=[made] * 3)) == "6, and 2 gateways of edges"

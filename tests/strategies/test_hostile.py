@@ -217,6 +217,23 @@ def test_a_metric_that_is_asked_for_has_to_be_there_and_others_are_dropped():
     assert list(first.train_metrics) == ["train_loss"]
 
 
+def test_edges_share_one_mapping_of_profiles():
+    def boast(message, reply):
+        reply.content[METRICS] = MetricRecord({**reply.content[METRICS], NUM_EXAMPLES: 10**6})
+
+    grid, by_node = InProcessGrid(telling(toy_app(), boast), 4), {}
+    profiles = ask_profiles(grid)
+    strategy = Hierarchical(
+        FedAvg(**ANY),
+        lambda name, size: KnownClients(FedAvg(**ANY), by_node),
+        group_by_edge(profiles, 2),
+        evaluate_every=0,
+    )
+    by_node |= {profile.node_id: profile for profile in profiles}
+    first = next(strategy.rounds(grid, to_record(initial()), 2))
+    assert reasons(first) == [f"it says 1000000 examples, its profile said {profiles[LIAR].num_train_examples}"]
+
+
 def test_a_figure_that_a_test_set_has_not_is_missing_there_and_nowhere_else():
     """At an edge the mean of a figure is that of the clients that have it."""
     grid = InProcessGrid(profiled(toy_app()), 5)
