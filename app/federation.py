@@ -11,7 +11,7 @@ from espalier.app.config.sections import Deploy
 from espalier.app.errors import UserError, bad_value
 from espalier.clients.messages.profile import ProfileQuery
 from espalier.strategies import Profile, ask_profiles, group_by_edge, wait_for_nodes
-from espalier.strategies.topology import MOST_LINES, Topology
+from espalier.strategies.topology import MOST_LINES, Topology, profiles_by_node
 
 logger = getLogger("espalier")
 
@@ -184,8 +184,7 @@ def _asking(
 
     def ask(node_ids: Iterable[int]) -> dict[int, Profile]:
         timeout = deploy.reply_timeout or None
-        profiles = ask_profiles(grid, node_ids, timeout_seconds=timeout, measure=measure, is_good=is_good)
-        return {profile.node_id: profile for profile in profiles}
+        return profiles_by_node(ask_profiles(grid, node_ids, timeout_seconds=timeout, measure=measure, is_good=is_good))
 
     return ask
 

@@ -200,18 +200,18 @@ def two_tiers(
         Something ends at once, or is not ready in time.
     """
     with ExitStack() as stack:
-        below, meetings, gateways = [], [], []
+        below, gateways = [], []
         for e in range(edges):
             # Blocks as the app makes them where one server has all clients.
             clients = [i for i in range(supernodes) if i * edges // supernodes == e]
             below.append(stack.enter_context(starting(folder / f"edge-{e}", device_configs(clients, supernodes))))
-            meetings.append(folder / f"edge-{e}" / "gateway")
-            gateways.append(f"partition-id={e} num-partitions={edges} edge-folder={json.dumps(str(meetings[e]))}")
+            edge_folder = json.dumps(str(below[e].meeting))
+            gateways.append(f"partition-id={e} num-partitions={edges} edge-folder={edge_folder}")
         cloud = stack.enter_context(starting(folder / "cloud", gateways))
         runs = []
-        for e, (edge, meeting) in enumerate(zip(below, meetings, strict=True)):
+        for edge in below:
             wait_until_online(edge)
-            runs.append(begin_edge_run(edge, app, f"edge-{e}", meeting, options))
+            runs.append(begin_edge_run(edge, app, options))
         for run in runs:
             wait_until_it_serves(run)
         wait_until_online(cloud)
@@ -220,24 +220,23 @@ def two_tiers(
 
 @dataclass(frozen=True)
 class LongRun:
-    """The long run of an edge: the edge, what that is called, the run's id and its results folder."""
+    """The long run of an edge: the edge, the run's id and its results folder."""
 
     edge: "Federation"
-    name: str
     run_id: str
     results: Path
 
 
-def start_edge_run(edge: "Federation", app: Path, name: str, meeting: Path, options: Sequence[str]) -> None:
+def start_edge_run(edge: "Federation", app: Path, options: Sequence[str]) -> None:
     """Start the long run of an edge and wait until it has its devices and serves the gateway."""
-    wait_until_it_serves(begin_edge_run(edge, app, name, meeting, options))
+    wait_until_it_serves(begin_edge_run(edge, app, options))
 
 
-def begin_edge_run(edge: "Federation", app: Path, name: str, meeting: Path, options: Sequence[str]) -> LongRun:
-    """Start the long run of an edge."""
+def begin_edge_run(edge: "Federation", app: Path, options: Sequence[str]) -> LongRun:
+    """Start the long run of an edge, which is called as its folder is."""
     results = new_results(edge.folder)
-    settings = edge_settings(name, len(edge.supernodes), meeting, results)
-    return LongRun(edge, name, start_run(app, [*options, *run_config(settings)], edge.environment), results)
+    settings = edge_settings(edge.folder.name, len(edge.supernodes), edge.meeting, results)
+    return LongRun(edge, start_run(app, [*options, *run_config(settings)], edge.environment), results)
 
 
 def wait_until_it_serves(run: LongRun) -> None:
@@ -250,7 +249,7 @@ def wait_until_it_serves(run: LongRun) -> None:
         if (now := time.monotonic()) < asked + COMMAND_PAUSE_SECONDS:
             continue
         if status_of(run.run_id, environment).startswith("finished") or now > deadline:
-            raise StartError(f"the run of {run.name} does not serve:\n{log_of(run.run_id, environment)}")
+            raise StartError(f"the run of {run.edge.folder.name} does not serve:\n{log_of(run.run_id, environment)}")
         asked = time.monotonic()
 
 
@@ -303,6 +302,11 @@ class Federation:
     node_configs: Sequence[str]
     supernodes: list[Program] = field(default_factory=list)
     edges: Sequence["Federation"] = ()
+
+    @property
+    def meeting(self) -> Path:
+        """The folder where the run of an edge and its gateway meet."""
+        return self.folder / "gateway"
 
     def start_supernode(self, i: int) -> Program:
         """Start the SuperNode of device `i`, whose key is registered."""

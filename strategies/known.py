@@ -17,6 +17,7 @@ from .edges import EdgeRounds, InFront
 from .exchange import REJECTED, Exchanges, Together, answered
 from .outcomes import Evaluation, Update
 from .screening import number_of, size_fault
+from .topology import profiles_by_node
 from .views import MemberGrid
 
 
@@ -74,11 +75,6 @@ class KnownClients(InFront):
     def _examples(self, told: Callable[[Profile], int], node_id: int) -> int:
         """Return how many examples the profile of a node told of, 0 if there is none."""
         return told(self._profiles[node_id]) if node_id in self._profiles else 0
-
-
-def profiles_by_node(profiles: Iterable[Profile]) -> dict[int, Profile]:
-    """Return profiles by node id."""
-    return {profile.node_id: profile for profile in profiles}
 
 
 def _checked(

@@ -62,6 +62,11 @@ def clients_by_node(profiles: Iterable[Profile]) -> dict[int, int]:
     return {profile.node_id: profile.partition_id for profile in profiles}
 
 
+def profiles_by_node(profiles: Iterable[Profile]) -> dict[int, Profile]:
+    """Return profiles by node id."""
+    return {profile.node_id: profile for profile in profiles}
+
+
 def ask_to_measure(node_id: int) -> ProfileQuery:
     """Return the query by which any node is asked to measure its device."""
     return ProfileQuery(measure=True)

@@ -27,8 +27,8 @@ from espalier.strategies import (
     ResourceAware,
 )
 from espalier.strategies.edges import innermost, nodes_needed
-from espalier.strategies.known import profiles_by_node
 from espalier.strategies.state import UnsavableError, strategy_state
+from espalier.strategies.topology import profiles_by_node
 
 # Makes the edge of a name and a number of nodes.
 MakeEdge = Callable[[str, int], Strategy | EdgeRounds]

@@ -47,7 +47,7 @@ from espalier.clients.stacking import TrainingStack
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import Profile, group_by_edge
 from espalier.strategies.exchange import ask
-from espalier.strategies.topology import clients_by_node
+from espalier.strategies.topology import clients_by_node, profiles_by_node
 
 logger = getLogger("espalier")
 
@@ -86,7 +86,7 @@ class EdgeApp:
     def __init__(self, config: RunConfig, profiles: Sequence[Profile]) -> None:
         self._config = config
         self._run_config = config.as_dict()
-        self._profiles = {profile.node_id: profile for profile in profiles}
+        self._profiles = profiles_by_node(profiles)
         self._topology = group_by_edge(profiles, config.edges)
         self._load_task = looked_up_once()
         self._lanes = Lanes()

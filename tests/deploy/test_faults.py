@@ -58,7 +58,7 @@ def test_an_edge_host_is_killed_and_restarted_then_the_cloud(tmp_path):
         wait_for(lambda: edges_left_out(results) == ["edge-1"], PATIENCE_SECONDS, "round without edge-1")
         # How an edge reaches its devices is its own affair: edge-0 by streams, edge-1 from now on by messages.
         by_messages = run_config(settings | {"split.transport": "messages"})
-        start_edge_run(cloud.edges[1], app_folder(), "edge-1", tmp_path / "t" / "edge-1" / "gateway", by_messages)
+        start_edge_run(cloud.edges[1], app_folder(), by_messages)
         wait_for(lambda: edges_left_out(results) == [], PATIENCE_SECONDS, "round with edge-1 again")
         kill_server_app(cloud.superlink)
         settings["global_rounds"] = rounds(results) + 1

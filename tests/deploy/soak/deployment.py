@@ -73,7 +73,7 @@ class TwoTiers:
     def start_edge(self, edge: Federation, name: str) -> Program:
         """Start the run of an edge."""
         self.served[name] = local.new_results(edge.folder)
-        settings = local.edge_settings(name, len(edge.supernodes), meeting(edge), self.served[name])
+        settings = local.edge_settings(name, len(edge.supernodes), edge.meeting, self.served[name])
         return start_run(edge, f"the run of {name}", {**self.settings, **settings})
 
     def start_cloud(self, **settings: object) -> Program:
@@ -87,7 +87,7 @@ class TwoTiers:
         names = [unit.name for unit in self.units if unit.is_wanted and not unit.is_running]
         for number, edge in enumerate(self.edges):
             served = self.served.get(f"edge-{number}")
-            if served is None or not (served / "config.json").exists() or not is_served(meeting(edge)):
+            if served is None or not (served / "config.json").exists() or not is_served(edge.meeting):
                 names.append(f"run of edge-{number} (not serving)")
         if names:
             return names  # a command of flwr is dear
@@ -146,11 +146,6 @@ def server_app(made: Federation) -> int | None:
     return apps[0] if apps else None
 
 
-def meeting(edge: Federation) -> Path:
-    """Return the folder where an edge's run and its gateway meet."""
-    return edge.folder / "gateway"
-
-
 def database(folder: Path) -> Sequence[str]:
     """Return the options of a SuperLink that knows after a restart what it knew before."""
     return ["--database", str(folder / "superlink.db")]
@@ -166,7 +161,7 @@ def two_tiers(folder: Path, settings: Mapping[str, object]) -> Iterator[TwoTiers
             path = folder / f"edge-{e}"
             made = local.federation(path, local.device_configs(clients, CLIENTS), database(path))
             edges.append(stack.enter_context(made))
-            gateways.append(f"edge-folder={json.dumps(str(meeting(edges[-1])))}")
+            gateways.append(f"edge-folder={json.dumps(str(edges[-1].meeting))}")
         path = folder / "cloud"
         cloud = stack.enter_context(local.federation(path, gateways, database(path)))
         tiers = TwoTiers(folder, settings, cloud, edges)
