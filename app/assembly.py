@@ -14,7 +14,7 @@ from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.asynchrony import AsynchronousRun, asynchronous_run
 from espalier.app.availability import moves_of
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.unused import stack_in_use
+from espalier.app.config.unused import records_gradients, stack_in_use
 from espalier.app.edges import algorithm_over, edges_here, one_edge, transports
 from espalier.app.federation import assign_edges, gather_clients, gather_devices
 from espalier.app.planning import planned_world
@@ -24,6 +24,7 @@ from espalier.app.resources.world import MovesCells, World
 from espalier.app.streams import Streams, largest_frame_bytes, open_streams
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import compute_device
+from espalier.app.tasks.recording import check_cuda_graph
 from espalier.app.tasks.stacking import check_stack
 from espalier.app.tasks.task import Task
 from espalier.app.tiers.cloud import check_edges, gather_edges, remote_edges
@@ -88,8 +89,11 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
     check_averages(specs + [config.federation.edge_strategy] * (config.deploy.role != "cloud"), model)
     if config.algorithm.splits:
         check_cuts(config.split, model)
+    device = compute_device(config.device)
     if stack_in_use(config):
-        check_stack(config.stack, task, model, compute_device(config.device))
+        check_stack(config.stack, task, model, device)
+    if records_gradients(config):
+        check_cuda_graph(task, device, trains_here=config.trains_here)
     return task, model
 
 

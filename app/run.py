@@ -18,7 +18,7 @@ from espalier.app.checked_run import (
 )
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies
-from espalier.app.config.unused import stack_in_use, unused_keys
+from espalier.app.config.unused import records_gradients, stack_in_use, unused_keys
 from espalier.app.endings import interrupted_in, lost_grid_as_user_error, unwritable_as_user_error
 from espalier.app.engines.engine import Engine, serves_edges
 from espalier.app.engines.in_process import InProcess
@@ -38,6 +38,7 @@ from espalier.app.resume import (
 )
 from espalier.app.run_state import RunState
 from espalier.app.tasks.common import compute_device, set_up_torch
+from espalier.app.tasks.recording import try_recording
 from espalier.app.tasks.task import Task
 from espalier.app.tiers.edge_host import LOOK_SECONDS, serve
 from espalier.app.tiers.listener import EdgeListener
@@ -102,6 +103,8 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             refuse_used(path)
         tracker = load_tracker(config.report.tracker)
         task, model = checked_task(config)
+        if config.trains_here and records_gradients(config):
+            try_recording(task, model, compute_device(config.device))
         state = _state_of(folder, config, task, model) if folder else None
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
         streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))

@@ -4,8 +4,9 @@
 after the first block (SFL-V1, on the in-process engine), on the CPU with one thread and on the GPU: there
 as the app does, with the same bits each time, and as PyTorch does by default, where bits may differ and convolutions
 round to TF32. It prints milliseconds per mini-batch of 32 (median of 3 rounds, after a warm-up) and the CPU's over the
-GPU's. Then it trains `cnn` with 100 clients on the GPU, one after the other and side by side (`stack`), and prints
-mini-batches of clients per second. Pixels are random; no evaluation.
+GPU's; of whole models also what the GPU takes with recorded gradients (`train.cuda-graph`). Then it trains `cnn` with
+100 clients on the GPU, one after the other and side by side (`stack`), and prints mini-batches of clients per second.
+Pixels are random; no evaluation.
 """
 
 import sys
@@ -38,7 +39,8 @@ def main() -> None:
         sys.exit("torch finds no GPU here")
     quiet_flower()
     print(torch.cuda.get_device_name())
-    print(f"{'ms per mini-batch':<22}{'CPU':>10}{'GPU':>10}{'CPU/GPU':>10}{'GPU, PyTorch default':>24}")
+    columns = f"{'GPU, recorded':>16}{'GPU, PyTorch default':>24}"
+    print(f"{'ms per mini-batch':<22}{'CPU':>10}{'GPU':>10}{'CPU/GPU':>10}{columns}")
     with tempfile.TemporaryDirectory() as folder:
         pixels = {"data-dir": str(random_pixels(Path(folder))), "data.cache-dir": f"{folder}/cache"}
         keep_memory()
@@ -48,9 +50,15 @@ def main() -> None:
                     settings(pixels, algorithm, model, device, CLIENTS, BATCHES[model, device])
                     for device in ("cpu", "cuda")
                 )
+                recorded = "-"
+                if name == "whole":
+                    on_gpu_recorded = parse_config(on_gpu.as_dict() | {"train.cuda-graph": True})
+                    recorded = f"{milliseconds(on_gpu_recorded):.2f}"
                 cpu, gpu, default = milliseconds(on_cpu), milliseconds(on_gpu), default_milliseconds(on_gpu)
                 label = f"{model}, {name}"
-                print(f"{label:<22}{cpu:>10.2f}{gpu:>10.2f}{cpu / gpu:>10.1f}{default:>24.2f}", flush=True)
+                print(
+                    f"{label:<22}{cpu:>10.2f}{gpu:>10.2f}{cpu / gpu:>10.1f}{recorded:>16}{default:>24.2f}", flush=True
+                )
         print("\n" + f"{'mini-batches/s':<22}" + "".join(f"{f'stack = {stack}':>12}" for stack in STACKS))
         for name, algorithm in (("whole", "fedavg"), ("cut", "sfl-v1")):
             print(f"{f'cnn, {name}':<22}", end="", flush=True)

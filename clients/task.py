@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from .gradients import Gradients, compute_gradients
 from .messages.train import ACCURACY, LOSS
 from .nested import map_tensors, take, tensors_of
 from .randomness import client_generator
@@ -164,6 +165,8 @@ class ClientTask:
     validation : Examples, optional (default: None)
         Examples held back from training, on which every evaluation tells its figures too; there may be none of them.
         None: the run holds none back.
+    gradients : Gradients (default: `espalier.clients.gradients.compute_gradients`)
+        Computes loss and gradients of a mini-batch where the whole model is trained.
     """
 
     model: nn.Module
@@ -183,6 +186,7 @@ class ClientTask:
     prepare_draws: bool = True
     augment: Callable[[Any, torch.Generator], Any] | None = None
     validation: Examples | None = None
+    gradients: Gradients = compute_gradients
 
     def num_train(self, server_round: int) -> int:
         """Return the number of training examples in a round."""

@@ -136,14 +136,13 @@ def local_sgd(
         for step, batch in enumerate(batches):
             inputs = task.training_inputs(batch, server_round, step)
             labels = task.train.labels[batch].to(device)
-            loss = task.objective.loss(model(inputs), labels)
             optimizer.zero_grad()
-            loss.backward()
+            loss = task.gradients(model, task.objective.loss, inputs, labels)
             for parameter, origin in zip(parameters, start, strict=False):
                 if parameter.grad is not None:  # else it is where it was
                     parameter.grad.add_(parameter.detach() - origin, alpha=proximal_mu)
             optimizer.step()
-            total_loss += loss.detach() * len(batch)
+            total_loss += loss * len(batch)
             seen += len(batch)
     return float(total_loss) / max(seen, 1)
 

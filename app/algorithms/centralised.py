@@ -1,6 +1,7 @@
 """Centralised SGD, the upper bound: all data in one place."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
@@ -8,6 +9,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.strategies import fedavg_of_all
 from espalier.app.tasks.common import placed, room_for_examples
+from espalier.app.tasks.recording import gradients_of
 from espalier.clients.messages.train import TRAIN_LOSS
 from espalier.clients.task import ClientTask
 from espalier.clients.training import local_sgd
@@ -61,6 +63,7 @@ class CentralisedEdge:
 def all_data_in_one_place(site: Site) -> CentralisedEdge:
     """Return the edge that has all the data."""
     task = site.task.centralised_task()
+    task = replace(task, gradients=gradients_of(site.train, task.device))
     return CentralisedEdge(placed(task, room_for_examples(task.device))[0], fedavg_of_all())
 
 

@@ -114,6 +114,11 @@ class RunConfig(Section):
         return self.split.transport == "stream" and self.algorithm.splits and self.deploy.role != "cloud"
 
     @property
+    def trains_here(self) -> bool:
+        """True where processes of this run train, not Flower's clients."""
+        return self.engine != "flower" or not self.algorithm.trains_clients
+
+    @property
     def measures(self) -> bool:
         """True where clients measure themselves, and their links to this host."""
         return self.plan.resources == "measured" and self.deploy.role != "cloud"

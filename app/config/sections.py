@@ -201,6 +201,8 @@ class Train(Section):
     """Weights of averages: training examples, or all clients of an edge alike and all edges."""
     torch_threads: Annotated[int, Field(gt=0, le=1024)] = 1
     """PyTorch threads per process; another number can change the last bits of a result."""
+    cuda_graph: bool = False
+    """On a GPU the gradients of whole models are recorded once, as a CUDA graph, and replayed: the same bits."""
 
 
 class Split(Section):

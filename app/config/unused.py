@@ -33,6 +33,11 @@ def stack_in_use(config: RunConfig) -> int:
     return 0 if "stack" in unused_keys(config) else config.stack
 
 
+def records_gradients(config: RunConfig) -> bool:
+    """Return whether GPUs record gradients: ``train.cuda-graph``, and False where that has no effect."""
+    return config.train.cuda_graph and "train.cuda-graph" not in unused_keys(config)
+
+
 def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     """Yield keys, and why the run has no use for them."""
     algorithm, data = config.algorithm, config.data
@@ -104,24 +109,42 @@ def _execution_without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], s
     """Yield what says how clients of one process train, where they can't train so."""
     algorithm, split = config.algorithm, config.split
     name = f"algorithm = {algorithm.text!r}"
-    in_workers = "where clients move, or edges do not wait for them, engine = 'ray' runs no edge as a whole"
-    if config.is_flat:
-        in_workers = f"{name} has no edges that engine = 'ray' could run as a whole"
-    by_messages = split.execution == "messages" or split.transport == "stream"
-    if config.engine == "flower":
-        yield ("stack",), "engine = 'flower' runs every client by itself"
-    elif config.has_clients_in_workers:
-        yield ("stack",), in_workers
-    elif algorithm.splits and (algorithm.shares_server or by_messages or not split.tail_layer.is_none):
-        yield ("stack",), "side by side train whole models, and in SFL-V1, HSFL and PHSFL halves by fused steps"
-    elif not algorithm.trains_clients:
-        yield ("stack",), f"{name} trains no clients"
+    if not_stacked := _why_not_side_by_side(config):
+        yield ("stack",), not_stacked
     if config.engine == "flower" or split.transport == "stream":
         yield ("split.execution",), "clients and edges have processes of their own, or streams between them"
     elif config.has_clients_in_workers:
-        yield ("split.execution",), in_workers
+        yield ("split.execution",), _no_edge_in_a_worker(config)
     elif algorithm.shares_server and not algorithm.in_turn(split):
         yield ("split.execution",), f"in {name} clients advance together, by messages"
+    if config.device == "cpu":
+        yield ("train.cuda-graph",), "device = 'cpu'"
+    elif config.deploy.role == "cloud":
+        yield ("train.cuda-graph",), "deploy.role = 'cloud' trains nobody"
+    elif algorithm.splits:
+        yield ("train.cuda-graph",), f"{name} trains no whole model"
+    elif config.stack and not not_stacked:
+        yield ("train.cuda-graph",), f"stack = {config.stack}: clients train side by side"
+
+
+def _why_not_side_by_side(config: RunConfig) -> str:
+    """Return why clients can't train side by side in the run; nothing if they can."""
+    algorithm, split = config.algorithm, config.split
+    by_messages = split.execution == "messages" or split.transport == "stream"
+    if config.engine == "flower":
+        return "engine = 'flower' runs every client by itself"
+    if config.has_clients_in_workers:
+        return _no_edge_in_a_worker(config)
+    if algorithm.splits and (algorithm.shares_server or by_messages or not split.tail_layer.is_none):
+        return "side by side train whole models, and in SFL-V1, HSFL and PHSFL halves by fused steps"
+    return "" if algorithm.trains_clients else f"algorithm = {algorithm.text!r} trains no clients"
+
+
+def _no_edge_in_a_worker(config: RunConfig) -> str:
+    """Return why single clients, not edges, are run by Ray's workers, where that is so."""
+    if config.is_flat:
+        return f"algorithm = {config.algorithm.text!r} has no edges that engine = 'ray' could run as a whole"
+    return "where clients move, or edges do not wait for them, engine = 'ray' runs no edge as a whole"
 
 
 def _plan_without_use(

@@ -31,6 +31,7 @@ FREE_TO_CHANGE = frozenset(
         "data-dir",
         "global-rounds",
         "report.plots",
+        "train.cuda-graph",
         "engine",
         "ray.workers",
         "ray.address",

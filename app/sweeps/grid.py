@@ -247,7 +247,8 @@ def check_data(runs: Sequence[PlannedRun]) -> None:
             client_seconds(config.asynchrony, config.seed, federation.num_clients)
         coming_and_going(config.availability, config.seed, federation.num_clients)
         what = (
-            (config.data, config.algorithm, config.split, config.stack, config.device),
+            (config.data, config.algorithm, config.split),
+            (config.stack, config.train.cuda_graph, config.device),
             (federation.num_clients, federation.cloud_strategy, federation.edge_strategy),
             config.data.task.text and config.train,  # which may not go with an optimizer of the task's own
         )

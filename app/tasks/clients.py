@@ -1,16 +1,20 @@
 """The clients' tasks in a process, each built once."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 from flwr.app import Context
 
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
+from espalier.app.config.unused import records_gradients
 from espalier.app.errors import UserError
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import compute_device, placed, room_for_examples, set_up_torch
 from espalier.app.tasks.node import Node, parse_node
+from espalier.app.tasks.recording import gradients_of
+from espalier.clients.gradients import compute_gradients
 from espalier.clients.task import ClientTask
 
 
@@ -55,6 +59,7 @@ class ClientTasks:
         device = compute_device(config.device)
         self._task = build_task(config)
         self._model = self._task.new_model().to(device)
+        self._gradients = gradients_of(config.train, device) if records_gradients(config) else compute_gradients
         self._room_bytes = room_for_examples(device)
         self._tasks: dict[Node, ClientTask] = {}
 
@@ -70,6 +75,6 @@ class ClientTasks:
             if not 0 <= node.partition_id < self._num_clients:
                 allowed = f"0 to num-clients - 1 = {self._num_clients - 1}"
                 raise UserError(f"partition-id = {node.partition_id}: allowed is {allowed}")
-            task = self._task.new_client_task(self._model, node)
+            task = replace(self._task.new_client_task(self._model, node), gradients=self._gradients)
             self._tasks[node], self._room_bytes = placed(task, self._room_bytes)
         return self._tasks[node]

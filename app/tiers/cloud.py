@@ -46,6 +46,7 @@ OWN_KEYS = frozenset(
         "cloud-strategy",
         "edge-names",
         "stack",
+        "train.cuda-graph",
     }
 )
 OWN_PREFIXES = ("async.", "stream.", "deploy.", "ray.")

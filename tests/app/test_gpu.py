@@ -1,11 +1,18 @@
 """Runs on a GPU: the same seed gives the same bits there, and the results are those of a CPU but for rounding."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 from espalier.app.command_line import main
+from espalier.app.config.parse import parse_config
+from espalier.app.errors import UserError
+from espalier.app.tasks.build import build_task
+from espalier.app.tasks.recording import try_recording
 from tests.app.pictures import image_folder
 from tests.app.runs import flwr_run, lines, run_app, same_weights, summary, weights
 
@@ -36,6 +43,15 @@ RESNET = {
     "learning_rate": 0.01,
     "fine_tune_steps": 0,
 }
+
+
+@contextmanager
+def replays():
+    """Count what is replayed inside the block, in the list that is given."""
+    made, replay = [], torch.cuda.CUDAGraph.replay
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch.cuda.CUDAGraph, "replay", lambda graph: made.append(replay(graph)))
+        yield made
 
 
 def assert_close(left, right, atol):
@@ -90,6 +106,38 @@ def test_clients_side_by_side_learn_what_each_learns_alone(tmp_path, algorithm):
     together = run_app(tmp_path / "together", algorithm=algorithm, **SHORT, stack=4)
     assert_close(together, alone, atol=1e-5)
     assert same_weights(together, run_app(tmp_path / "again", algorithm=algorithm, **SHORT, stack=4))
+
+
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}, {"optimizer": "adam", "learning_rate": 0.001}], ids=str)
+@pytest.mark.parametrize("algorithm", ["fedavg", "h-fedavg", "centralised"])
+def test_recorded_gradients_are_those_without_a_recording(tmp_path, algorithm, settings):
+    without = run_app(tmp_path / "without", algorithm=algorithm, **SHORT, **settings)
+    with replays() as made:
+        recorded = run_app(tmp_path / "recorded", algorithm=algorithm, **SHORT, **settings, cuda_graph=True)
+    assert same_weights(recorded, without)
+    assert len(made) > 12
+
+
+def test_recorded_gradients_are_those_without_a_recording_with_batch_normalisation_and_fedprox(tmp_path):
+    settings = RESNET | {"algorithm": "h-fedavg", "edge_strategy": "FedProx(proximal_mu=0.1)", "device": "cuda"}
+    settings["data_dir"] = str(image_folder(tmp_path / "images"))
+    without = run_app(tmp_path / "without", **settings)
+    with replays() as made:
+        assert same_weights(run_app(tmp_path / "recorded", **settings, cuda_graph=True), without)
+    assert len(made) > 4
+
+
+def test_a_model_that_reads_a_number_is_refused_with_the_reason_and_others_go_on():
+    class Reads(nn.Linear):
+        def forward(self, inputs):
+            return super().forward(inputs) * float(inputs.detach().mean())
+
+    task, device = build_task(parse_config({"device": "cuda"})), torch.device("cuda")
+    stream = torch.cuda.current_stream()
+    with pytest.raises(UserError, match=r"allowed is false for this model, which can't be recorded .*capturing"):
+        try_recording(task, nn.Sequential(nn.Flatten(), Reads(64, 10)), device)
+    assert torch.cuda.current_stream() == stream
+    try_recording(task, nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 10)), device)
 
 
 @pytest.mark.parametrize("algorithm", ["h-fedavg", "sfl-v2", "phsfl"])

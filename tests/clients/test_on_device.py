@@ -5,6 +5,7 @@ counted: what runs on it leaves a GPU alone.
 """
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from espalier.app.errors import UserError
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import placed
 from espalier.app.tasks.stacking import check_stack
+from espalier.clients.gradients import RecordedGradients
 from espalier.clients.messages.arrays import to_array, to_record
 from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.labels import LabelTerms
@@ -107,6 +109,18 @@ def test_a_round_reads_nothing_from_the_device_and_copies_no_example_there(setti
     with Operations() as made, pytest.raises(RuntimeError, match="item"):  # the loss, at the end
         local_sgd(placed, server_round=1)
     assert made.names["nll_loss_backward"] == STEPS
+    assert made.copies == []
+
+
+def test_a_recording_of_the_gradients_reads_nothing_from_the_device():
+    def record(compute):
+        compute()
+        return compute
+
+    placed = replace(task().on_device(), gradients=RecordedGradients(8, record))
+    with Operations() as made, pytest.raises(RuntimeError, match="item"):  # the loss, at the end
+        local_sgd(placed, server_round=1)
+    assert made.names["nll_loss_backward"] == STEPS + 1
     assert made.copies == []
 
 

@@ -69,6 +69,7 @@ GOOD = {
     "guard.mode": ["leave-out", "clip", "warn", "off"],
     "train.weighting": ["examples", "equal"],
     "train.drop-last": [False, True],
+    "train.cuda-graph": [False, True],
     "train.schedule": ["constant", "cosine"],
 }
 
