@@ -10,7 +10,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-import torch
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from torch import nn
@@ -121,8 +120,19 @@ def open_streams(
 def largest_frame_bytes(
     model: nn.Sequential, example: Any, cuts: Iterable[Cut | int], payload: str, batch_size: int
 ) -> int:
-    """Return the bytes of the largest frame that a client with one of these cuts may send."""
-    shapes, form = cut_shapes(model, example), Format(payload, torch.float32)
+    """Return the bytes of the largest frame that a client with one of these cuts may send.
+
+    Raises
+    ------
+    UserError
+        If a model of this data type can't be streamed.
+    """
+    shapes, dtype = cut_shapes(model, example), next(model.parameters()).dtype
+    try:
+        form = Format(payload, dtype)
+    except ValueError:
+        allowed = f"'messages' for a model of {dtype}; those of float32 and float64 can be streamed"
+        raise bad_value("split.transport", "stream", allowed) from None
     crossed = {place for cut in cuts for place in Cut.of(model, cut).places(model)}
     return min(max(form.frame_bytes(batch_size, shapes[place]) for place in crossed), MOST_FRAME_BYTES)
 

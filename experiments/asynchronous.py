@@ -9,7 +9,6 @@ folders of images, ``train/<class>/*`` and ``test/<class>/*``; ``--setting radio
 RawHFL's radio world, whose plans say how long they take; ``--setting radio-cells`` gives each of them its own cell.
 """
 
-import platform
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -221,7 +220,7 @@ def rows_of_run(setting: str, mode: str, seed: int, target: float, **changes: An
             "seconds": round(line["simulated_seconds"], 3),
             "accuracy": round(line["test"]["accuracy"], 4),
             "commit": maker()["commit"],
-            "machine": platform.processor() or platform.machine(),
+            "machine": maker()["machine"],
         }
         for line in lines
     ]

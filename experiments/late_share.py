@@ -6,7 +6,6 @@ over the seeds. A row is written as soon as a run is over, with its settings, th
 is not made again.
 """
 
-import platform
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout
@@ -84,7 +83,7 @@ def row_of_run(error_db: float, way: str, seed: int, **changes: Any) -> Row:
         "accuracy": round(summary["global"]["accuracy"]["mean"], 4),
         "joules": float(f"{summary['energy_joules']['per_client_round']:.5g}"),
         "commit": maker()["commit"],
-        "machine": platform.processor() or platform.machine(),
+        "machine": maker()["machine"],
     }
 
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
-from espalier.app.errors import bad_value
+from espalier.app.errors import UserError, bad_value
 from espalier.app.reports.plots import PALETTE, save_plot
 from experiments.records import run_script
 
@@ -104,18 +104,25 @@ def write_record(record: Path, finished: Mapping[Run, Result]) -> None:
 
 
 def read_sweep(parent: Path, table: int) -> dict[Run, tuple[Result, Path]]:
-    """Return the runs that are over of a table's sweep, each with its results folder."""
-    path = parent / f"table{table}" / "runs.csv"
+    """Return the runs that are over of a table's sweep, each with its results folder.
+
+    Raises
+    ------
+    UserError
+        If the sweep has not the paper's rows as its cases.
+    """
+    sweep = parent / f"table{table}"
+    path, finished = sweep / "runs.csv", {}
     if not path.exists():
         return {}
     with path.open(encoding="utf-8", newline="") as file:
-        return {
-            Run(table, line["case"], int(line["seed"])): (
-                Result(float(line["accuracy"]), _number(line.get("energy_joules")), *_of_folder(Path(line["folder"]))),
-                Path(line["folder"]),
-            )
-            for line in csv.DictReader(file)
-        }
+        for line in csv.DictReader(file):
+            if line.get("case") not in PAPER:
+                raise UserError(f"{path}: allowed is a sweep with experiments/sweeps/rawhfl-rows.toml")
+            folder = sweep / Path(line["folder"]).name  # wherever the sweep was made
+            result = Result(float(line["accuracy"]), _number(line.get("energy_joules")), *_of_folder(folder))
+            finished[Run(table, line["case"], int(line["seed"]))] = result, folder
+    return finished
 
 
 def _of_folder(folder: Path) -> tuple[float, str, str]:

@@ -81,6 +81,8 @@ HONEST_OPTIMIZERS = (
 LINE = re.compile(r"(update|activations) (?:is|are) (?=\S+ long( towards zero)?)(\S+) long.*, where (\S+) is allowed")
 
 Weights = dict[str, np.ndarray]
+# Accuracies by algorithm, defence, lie and number of liars, and by seed.
+Found = Mapping[tuple[str, str, str, int], Mapping[int, float]]
 # What a liar sends in place of the weights that it was sent, and those that it has trained.
 Lie = Callable[[Weights, Weights, np.random.Generator], Weights]
 
@@ -202,6 +204,14 @@ def rows_of(path: Path) -> dict[tuple[str, str, str, int, int], dict[str, str]]:
     return {(r["algorithm"], r["defence"], r["lie"], int(r["liars"]), int(r["seed"])): r for r in rows}
 
 
+def by_seed(rows: Mapping[tuple[str, str, str, int, int], Mapping[str, str]]) -> Found:
+    """Return the accuracies of rows."""
+    found: dict[tuple[str, str, str, int], dict[int, float]] = {}
+    for what, row in sorted(rows.items(), key=lambda item: item[0][4]):
+        found.setdefault(what[:4], {})[what[4]] = float(row["accuracy"])
+    return found
+
+
 class Farthest(logging.Handler):
     """The largest multiple of the median, by what was measured; reads a guard's lines, which has bounds of 1."""
 
@@ -249,14 +259,14 @@ def in_words(ratios: Mapping[str, float]) -> str:
     return ", ".join(f"{what} {ratio:.2f}" for what, ratio in sorted(ratios.items())) or "none beyond the median"
 
 
-def print_table(found: Mapping[tuple[str, str, str, int], Sequence[float]]) -> None:
+def print_table(found: Found) -> None:
     """Print a row per algorithm, lie and number of liars, with a column per defence: mean and worst over seeds."""
     defences = [defence for defence in DEFENCES if any(own == defence for _, own, _, _ in found)]
     print("| algorithm | lie | liars | " + " | ".join(defences) + " |")
     print("|---|---|---|" + "---|" * len(defences))
     there = {(a, kind, count) for a, _, kind, count in found}
     for algorithm, kind, count in (row for row in rows_in_order() if row in there):
-        cells = [in_short(found.get((algorithm, defence, kind, count), ())) for defence in defences]
+        cells = [in_short([*found.get((algorithm, defence, kind, count), {}).values()]) for defence in defences]
         print(f"| {algorithm} | {kind} | {count} | " + " | ".join(cells) + " |")
 
 
@@ -265,39 +275,32 @@ def rows_in_order() -> list[tuple[str, str, int]]:
     return list(dict.fromkeys((a, kind, count) for a, _, kind, count, _ in runs(ALGORITHMS, (0,))))
 
 
-def costs(
-    found: Mapping[tuple[str, str, str, int], Sequence[float]], beside: tuple[str, int]
-) -> dict[tuple[str, str], list[float]]:
-    """Return what one liar costs with the guard, for each seed, by algorithm and lie.
+def costs(found: Found, beside: tuple[str, int]) -> dict[tuple[str, str], list[float]]:
+    """Return what one liar costs with the guard, for each seed of both runs, by algorithm and lie.
 
     Parameters
     ----------
-    found : Mapping[tuple[str, str, str, int], Sequence[float]]
-        Accuracies for seeds 0, 1, ..., by algorithm, defence, lie and number of liars.
+    found : Found
+        The accuracies.
     beside : tuple[str, int]
         The lie and the number of liars of the run that it is held against.
     """
-    guarded = {
-        (a, kind): found[a, GUARDED, kind, 1]
-        for a, kind, count in rows_in_order()
-        if (a, GUARDED, kind, 1) in found and count == 1
-    }
-    return {
-        (a, kind): [
-            before - after for before, after in zip(found[a, GUARDED, *beside], values, strict=False)
-        ]  # a last seed may not be complete
-        for (a, kind), values in guarded.items()
-    }
+    lost = {}
+    for a, kind, count in rows_in_order():
+        before, after = (found.get((a, GUARDED, *what), {}) for what in (beside, (kind, 1)))
+        if count == 1 and (seeds := before.keys() & after.keys()):
+            lost[a, kind] = [before[seed] - after[seed] for seed in sorted(seeds)]
+    return lost
 
 
-def print_costs(found: Mapping[tuple[str, str, str, int], Sequence[float]]) -> None:
+def print_costs(found: Found) -> None:
     """Print for each lie what one liar costs with the guard, and what more than if he were dead."""
     print("| algorithm | lie | costs, mean (worst) | more than if dead, mean (worst) | seeds |")
     print("|---|---|---|---|---|")
     more = costs(found, (DEAD, 1))
     for (algorithm, kind), own in costs(found, ("none", 0)).items():
-        beyond = more[algorithm, kind]
-        cells = [f"{fmean(values):.3f} ({max(values):.3f})" for values in (own, beyond)]
+        beyond = more.get((algorithm, kind), [])
+        cells = [f"{fmean(values):.3f} ({max(values):.3f})" if values else "-" for values in (own, beyond)]
         print(f"| {algorithm} | {kind} | {' | '.join(cells)} | {len(own)} |")
 
 
@@ -349,9 +352,7 @@ def main(arguments: Sequence[str]) -> int:
         rows[what] = dict(zip(COLUMNS, [*map(str, what), f"{accuracy:.4f}", *where], strict=True))
         if given.csv:
             append_rows(given.csv, COLUMNS, [rows[what]])
-    found: dict[tuple[str, str, str, int], list[float]] = {}
-    for what, row in sorted(rows.items(), key=lambda item: item[0][4]):  # those of earlier commands too, by seed
-        found.setdefault(what[:4], []).append(float(row["accuracy"]))
+    found = by_seed(rows)  # those of earlier commands too
     print_table(found)
     print_costs(found)
     return 0

@@ -56,6 +56,6 @@ def availability_summary(lines: Sequence[Line]) -> Line:
         "availability": {
             "away_share": sum(away for away, _ in counts) / sum(size for _, size in counts),
             "dropped_out": sum(len(gone) for line in own for gone in line["dropped_out"]),
-            "edge_rounds_without_anybody": sum(away == size for away, size in counts),
+            "edge_rounds_without_anybody": sum(away == size > 0 for away, size in counts),
         }
     }

@@ -88,6 +88,8 @@ class LogProgress(Observer):
 
     def round_over(self, number: int, rounds: int, line: dict[str, Any]) -> None:
         """Log a round's figures."""
+        # Edges that the cloud did not choose are over as well.
+        self._done = self._total * number // rounds
         self._log(f"round {number}/{rounds}{_figures(line)}")
 
     def end(self) -> None:

@@ -4,14 +4,15 @@ import shlex
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from espalier.app.comparison.groups import RUNS, chosen_before
-from espalier.app.comparison.runs import is_surely_over, read_run, write_runs
+from espalier.app.comparison.runs import FinishedRun, is_surely_over, read_run, write_runs
 from espalier.app.errors import UserError, bad_value, shown
 from espalier.app.logs import quiet_flower
 from espalier.app.sweeps.grid import PlannedRun, check_data, placed, planned_runs, read_sweep
@@ -114,6 +115,7 @@ class _Recorder:
         self.made = set[str]()
         self.went_on = progress.went_on
         self._progress, self._places, self._folder = progress, places, folder
+        self._known: dict[Path, FinishedRun] = {}
 
     def started(self, run: PlannedRun, rounds: int) -> None:
         """Notice that a run begins."""
@@ -130,16 +132,24 @@ class _Recorder:
         if why:
             self.made.discard(run.name)
         self._progress.ended(run, path, why)
-        write_table(self._places, self._folder)
+        write_table(self._places, self._folder, self._known)
 
 
-def write_table(places: Mapping[Path, PlannedRun], folder: Path) -> None:
-    """Write ``runs.csv``: a line for each run that is over and that no process has, of this sweep and those before."""
+def write_table(
+    places: Mapping[Path, PlannedRun], folder: Path, known: MutableMapping[Path, FinishedRun] | None = None
+) -> None:
+    """Write ``runs.csv``: a line for each run that is over and that no process has, of this sweep and those before.
+
+    Runs that are `known` to be over are not read again; those that are read are added.
+    """
+    known = {} if known is None else known
     chosen = {path: run.chosen for path, run in places.items()}
     keys = {key for run in places.values() for key in run.settings}
     chosen |= {path: values for path, values in chosen_before(folder, keys).items() if path not in places}
     over = []
     for path, values in chosen.items():
         with suppress(UserError):
-            over.append((values, read_run(path)))
+            if path not in known:
+                known[path] = replace(read_run(path), lines=(), initial={})
+            over.append((values, known[path]))
     write_runs(folder / RUNS, over)

@@ -69,11 +69,15 @@ class SweepProgress:
 
     def ended(self, run: PlannedRun, path: Path, why: str) -> None:
         """Notice that a run is over."""
+        rounds = run.settings["global-rounds"]
         if run.name in self._bars:
-            self.went_on(run, run.settings["global-rounds"])
+            if why:
+                self._left -= rounds - self._seen[run.name]
+            else:
+                self.went_on(run, rounds)
             self._progress.remove_task(self._bars.pop(run.name))
         else:  # another process has made it
-            self._left -= run.settings["global-rounds"]
+            self._left -= rounds
         self._over += 1
         done = f"failed: {why}" if why else _figures(path)
         self._say(f"[{self._over}/{self._runs}] {run.name}: {done}, {self._eta()}")

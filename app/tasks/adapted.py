@@ -103,6 +103,7 @@ class AdaptedTask(Task):
 
         Where there is a pool, a step of training and an evaluation show what else does not fit.
         """
+        self.check_weights()
         if self.splits_for:
             self.check_split()
         elif self.has_pool:
@@ -113,6 +114,14 @@ class AdaptedTask(Task):
                     try_out(self.own, self.new_model, self.pool, self.training, self.objective, FIELDS)
                 except MisfitError as error:
                     raise self.refused(str(error)) from None
+
+    def check_weights(self) -> None:
+        """Raise UserError for weights that can't travel: NumPy has no type for them."""
+        for name, weights in self.new_model().state_dict().items():
+            try:
+                torch.empty(0, dtype=weights.dtype).numpy()
+            except TypeError:
+                raise self.refused(f"one whose weights NumPy has a type for, not {weights.dtype} as {name}") from None
 
     @torch.no_grad()
     def check_model(self) -> None:

@@ -51,6 +51,28 @@ class Narrow(Points):
         return nn.Linear(5, 3)
 
 
+class Wide(Points):
+    """Activations of a mini-batch take more than a mebibyte, and those of single precision would take less."""
+
+    def model(self):
+        blocks = OrderedDict(join=nn.Sequential(Join(), nn.Linear(2, 5000)), head=nn.Linear(5000, 3))
+        return nn.Sequential(blocks).double()
+
+
+class Typed(Points):
+    """A model of some data type."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.dtype = getattr(torch, dtype)
+
+    def model(self):
+        return super().model().to(self.dtype)
+
+    def prepare(self, inputs):
+        return tuple(part.to(self.dtype) for part in inputs)
+
+
 class Join(nn.Module):
     def forward(self, inputs):
         return torch.stack(inputs, dim=1)

@@ -126,6 +126,20 @@ def test_other_algorithms_and_the_cloud_have_no_streams():
         assert streams is None
 
 
+def test_frames_of_float64_may_be_as_large_as_they_are(tmp_path):
+    settings = {"algorithm": "sfl-v1", "task": "tests.app.own_tasks:Wide", "num_clients": 1, "global_rounds": 1}
+    settings |= {"batch_size": 30, "batches_per_epoch": 1, "local_epochs": 1}
+    assert same_weights(run_app(tmp_path / "stream", **settings, **STREAM), run_app(tmp_path / "messages", **settings))
+
+
+def test_a_model_that_can_not_be_streamed_is_one_line(tmp_path, capsys):
+    task = "tests.app.own_tasks:Typed(dtype='float16')"
+    assert main([f"task={task}", "algorithm=sfl-v1", "split.transport=stream", f"output-dir={tmp_path / 'run'}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: split.transport = 'stream': allowed is 'messages' for a model of torch.float16; ")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_largest_frame_is_that_of_the_largest_cut():
     task = build_task(config_of(algorithm="sfl-v1"))
     model, example = task.new_model(), task.example_input()

@@ -35,6 +35,15 @@ def test_a_round_goes_half_of_the_way_of_h_fedavg(tmp_path):
         torch.testing.assert_close(weights(half)[name], (start + weights(whole)[name]) / 2, atol=1e-7, rtol=1e-6)
 
 
+def test_counters_of_batch_normalisation_go_all_the_way(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLE.parent / "own-task")
+    settings = {"task": "own_task.tabular:BreastCancer", "global_rounds": 1, **SMALL}
+    whole = weights(run_app(tmp_path / "whole", **settings))
+    half = weights(run_app(tmp_path / "half", algorithm=NAME, **settings))
+    assert half["0.num_batches_tracked"] == whole["0.num_batches_tracked"] == 2
+    torch.testing.assert_close(half["0.running_mean"], whole["0.running_mean"] / 2)  # it starts at 0
+
+
 def test_it_is_reported_and_resumed_to_the_same_bits(tmp_path, capsys):
     straight = run_app(tmp_path / "straight", algorithm=NAME, global_rounds=3, **SMALL)
     stopped = run_app(tmp_path / "stopped", algorithm=NAME, global_rounds=1, **SMALL)

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import ArrayRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import Hierarchical, Observer, ask_profiles, group_by_edge
+from tests.app.runs import run_app, weights
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own-strategy"
@@ -121,6 +123,21 @@ def test_an_edge_averages_clipped_updates(example):
         update = sum(p * f * step[name] for p, f, step in zip(shares, factors, steps, strict=True))
         np.testing.assert_allclose(new[name], start[name] + update, rtol=0, atol=1e-6)
     assert norm({name: new[name] - start[name] for name in start}) <= limit
+
+
+def test_counters_of_batch_normalisation_are_neither_counted_nor_clipped(example, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(EXAMPLE.parent / "own-task")
+    settings = {"task": "own_task.tabular:BreastCancer", "num_clients": 4, "batches_per_epoch": 2, "global_rounds": 1}
+
+    def learned(max_norm):
+        strategy = f"own_strategy.strategy:ClippedFedAvg(max_norm={max_norm})"
+        return weights(run_app(tmp_path / str(max_norm), edge_strategy=strategy, **settings))
+
+    plain = weights(run_app(tmp_path / "plain", **settings))
+    assert all(torch.equal(found, plain[name]) for name, found in learned(1e9).items())
+    clipped = learned(1e-9)
+    assert clipped["0.num_batches_tracked"] == plain["0.num_batches_tracked"] > 0
+    torch.testing.assert_close(clipped["0.running_mean"], torch.zeros(30), rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -38,6 +38,16 @@ def write_runs(folder, *runs):
             writer.writerow([case, seed, accuracy, joules, own])
 
 
+def test_a_sweep_may_have_moved_and_has_the_papers_rows(tmp_path):
+    write_runs(tmp_path / "made" / "table2", ("RawHFL Z=4", 0, 0.70, 0.01, 8.0, "first"))
+    (tmp_path / "made").rename(tmp_path / "here")
+    ((_, folder),) = rawhfl_tables.read_sweep(tmp_path / "here", 2).values()
+    assert folder == tmp_path / "here" / "table2" / "first"
+    (tmp_path / "here" / "table2" / "runs.csv").write_text("seed,accuracy,folder\n0,0.5,first\n")
+    with pytest.raises(UserError, match=r"runs.csv: allowed is a sweep with experiments/sweeps/rawhfl-rows.toml"):
+        rawhfl_tables.read_sweep(tmp_path / "here", 2)
+
+
 def test_what_is_recorded_is_read_back(tmp_path):
     record = tmp_path / "runs.csv"
     assert read_record(record) == {}

@@ -1,7 +1,6 @@
 """The table of defences in the docs is that of the recorded runs, and liars lie as they are meant to."""
 
 import re
-from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +15,8 @@ DOCS = ROOT / "docs/robustness.md"
 
 
 def recorded():
-    """Return the accuracies of the recorded runs, by algorithm, defence, lie and number of liars, seed by seed."""
-    found = defaultdict(list)
-    rows = robustness.rows_of(ROOT / "docs/robustness.csv")
-    for what in sorted(rows, key=lambda what: what[4]):
-        found[what[:4]].append(float(rows[what]["accuracy"]))
-    return dict(found)
+    """Return the accuracies of the recorded runs."""
+    return robustness.by_seed(robustness.rows_of(ROOT / "docs/robustness.csv"))
 
 
 def test_the_table_of_the_docs_is_that_of_the_recorded_runs():
@@ -31,7 +26,7 @@ def test_the_table_of_the_docs_is_that_of_the_recorded_runs():
         for algorithm, lie, liars, cells in rows
         for defence, cell in zip(robustness.DEFENCES, cells.split(" | "), strict=True)
     }
-    assert table == {what: robustness.in_short(values) for what, values in recorded().items()}
+    assert table == {what: robustness.in_short([*own.values()]) for what, own in recorded().items()}
 
 
 def test_the_docs_say_of_every_lie_what_one_liar_costs_and_whether_that_is_little(capsys):
@@ -56,6 +51,14 @@ def test_a_liar_with_a_length_costs_in_every_recorded_run_what_his_absence_costs
     for algorithm, lies in (("h-fedavg", ("noise", "scaled")), ("hsfl", ("noise", "scaled", "huge activations"))):
         for lie in lies:
             assert more[algorithm, lie] == [0.0] * 5
+
+
+def test_a_cost_is_that_of_the_same_seed(capsys):
+    honest, liar = ("h-fedavg", robustness.GUARDED, "none", 0), ("h-fedavg", robustness.GUARDED, "noise", 1)
+    found = {honest: {0: 0.8, 1: 0.9}, liar: {1: 0.9, 2: 0.5}}
+    assert robustness.costs(found, ("none", 0)) == {("h-fedavg", "noise"): [0.0]}
+    robustness.print_costs(found)
+    assert "| h-fedavg | noise | 0.000 (0.000) | - | 1 |" in capsys.readouterr().out
 
 
 def test_a_run_that_has_a_row_is_not_made_again(tmp_path, monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from espalier.app.algorithms import Algorithm, Site
@@ -15,14 +16,14 @@ class SlowEdge(StrategyEdge):
     """Goes a share of the way from the model that it had to the one that its strategy makes of the clients'."""
 
     def train_round(self, server_round, arrays, config, grid):
-        """Run the strategy's round, then step back."""
+        """Run the strategy's round, then step back with all but BatchNorm's counters."""
         update = yield from super().train_round(server_round, arrays, config, grid)
-        if update.arrays is None:
-            return update
-        ways = {name: (arrays[name].numpy(), new.numpy()) for name, new in update.arrays.items()}
-        return replace(
-            update, arrays=ArrayRecord({n: Array(old + SHARE * (new - old)) for n, (old, new) in ways.items()})
-        )
+        moved = dict(update.arrays or {})
+        for name, array in moved.items():
+            old, new = arrays[name].numpy(), array.numpy()
+            if new.dtype.kind == "f":
+                moved[name] = Array(np.asarray(old + SHARE * (new - old)))
+        return replace(update, arrays=ArrayRecord(moved)) if moved else update
 
 
 def slow_edge(site: Site) -> SlowEdge:

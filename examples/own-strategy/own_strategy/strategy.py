@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 from flwr.app import Array
 from flwr.serverapp.strategy import FedAvg
 
@@ -15,7 +16,8 @@ class ClippedFedAvg(FedAvg):
 
     def configure_train(self, server_round, arrays, config, grid):
         """Remember the model that the nodes start from."""
-        self.sent = {name: array.numpy() for name, array in arrays.items()}
+        sent = {name: array.numpy() for name, array in arrays.items()}
+        self.sent = {name: values for name, values in sent.items() if values.dtype.kind == "f"}  # no counters
         return super().configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round, replies):
@@ -24,5 +26,6 @@ class ClippedFedAvg(FedAvg):
             step = {name: arrays[name].numpy() - sent for name, sent in self.sent.items()}
             norm = math.sqrt(sum(float((part**2).sum()) for part in step.values()))
             if norm > self.max_norm:
-                arrays.update({k: Array(self.sent[k] + part * (self.max_norm / norm)) for k, part in step.items()})
+                shorter = {name: self.sent[name] + part * (self.max_norm / norm) for name, part in step.items()}
+                arrays.update({name: Array(np.asarray(values)) for name, values in shorter.items()})
         return super().aggregate_train(server_round, replies)

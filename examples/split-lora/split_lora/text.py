@@ -16,7 +16,7 @@ from transformers import GPT2Config, GPT2Model
 
 from espalier.app.tasks import Examples, OwnTask, blocks_of, without_frozen
 
-CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))  # all others become spaces
+CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))  # all others become line ends
 LENGTH = 16
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from espalier.app.comparison.runs import is_over, read_run, write_runs
 from espalier.app.reports.owner import is_owned
+from espalier.app.sweeps.command import write_table
+from espalier.app.sweeps.grid import planned_runs, read_sweep
 from tests.app.runs import ROOT, lines, run_app, same_weights
 
 SETTINGS = {"algorithm": "fedavg", "num_clients": 4, "batches_per_epoch": 1, "global_rounds": 30}
@@ -108,3 +110,19 @@ def test_a_process_is_interrupted_when_its_pipe_ends():
         _, errors = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGINT
     assert errors.endswith("KeyboardInterrupt\n")
+
+
+def test_a_run_that_is_known_to_be_over_is_not_read_again(tmp_path):
+    planned = planned_runs(read_sweep(["algorithm=fedavg", "num-clients=2", "global-rounds=1", "seed=0,1"]))
+    places = {tmp_path / run.name: run for run in planned}
+    for path, run in places.items():
+        run_app(path, algorithm="fedavg", num_clients=2, global_rounds=1, seed=run.settings["seed"])
+    known = {}
+    write_table(places, tmp_path, known)
+    written = (tmp_path / "runs.csv").read_text()
+    assert len(table(tmp_path / "runs.csv")) == len(known) == 2
+    (next(iter(places)) / "metrics.jsonl").unlink()
+    write_table(places, tmp_path, known)
+    assert (tmp_path / "runs.csv").read_text() == written
+    write_table(places, tmp_path)
+    assert len(table(tmp_path / "runs.csv")) == 1

@@ -40,6 +40,7 @@ def own(name):
             "allowed is one whose client_data(0, 8, 0) gives Examples to train on, at least one, with a label ",
         ),
         (own("Narrow"), "allowed is one whose model takes its data (TypeError: "),
+        (own("Typed(dtype='bfloat16')"), "allowed is one whose weights NumPy has a type for, not torch.bfloat16 as "),
         (own("One"), "allowed is one whose client_data(0, 8, 0) returns two Examples, to train on and to test on"),
     ],
 )

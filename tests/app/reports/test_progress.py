@@ -1,0 +1,33 @@
+"""The time left in a log is told by the edge rounds that are over."""
+
+from espalier.app.reports import progress
+from espalier.app.reports.progress import LogProgress
+from espalier.strategies import Update
+
+
+def test_edges_that_the_cloud_did_not_choose_are_over_with_the_round(monkeypatch, caplog):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    shown = LogProgress(every_seconds=20.0)
+    shown.begin(done=0, total=40)  # 10 rounds of 4 edges, of which one trains
+    with caplog.at_level("INFO", "espalier"):
+        for number in range(1, 11):
+            now[0] += 60
+            shown.on_edge_round(number, "edge-0", Update())
+            shown.round_over(number, 10, {})
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line for line in lines if line.startswith("round")] == [
+        f"round {number}/10  ETA {10 - number}:00" for number in range(1, 11)
+    ]
+    assert lines[2] == "edge-0, edge round 2  ETA 14:00"  # 5 of 40 took 2 minutes
+
+
+def test_a_run_that_goes_on_counts_what_it_has_made_itself(monkeypatch, caplog):
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    shown = LogProgress()
+    shown.begin(done=20, total=40)
+    now[0] += 30
+    with caplog.at_level("INFO", "espalier"):
+        shown.round_over(6, 10, {"accuracy": {"mean": 0.25}, "loss": {"mean": 1.5}})
+    assert caplog.records[-1].getMessage() == "round 6/10  accuracy 0.2500  loss 1.5000  ETA 2:00"
