@@ -162,6 +162,7 @@ def _personalise(checked: CheckedRun, arrays: ArrayRecord) -> None:
         federation.meter,
         number=config.federation.global_rounds,
         timeout_seconds=checked.timeout_seconds,
+        figures=checked.task.objective.figures,
         test=next(tests, None),
         validates=checked.best is not None,
     )

@@ -1,6 +1,6 @@
 """Personalisation after training: a head of its own for every client."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from flwr.app import ArrayRecord
@@ -28,12 +28,14 @@ def personalise(
     *,
     number: int,
     timeout_seconds: float | None,
+    figures: Sequence[str],
     test: Mapping[str, float] | None = None,
     validates: bool = False,
 ) -> None:
     """Fine-tune the clients' heads from the trained model `arrays` and save those that are here in ``heads.pt``.
 
-    Heads are judged by the figures that `test` has, those of the run on the test pool. With `validates` clients tell
+    Heads are judged by the figures that `test` has, those of the run on the test pool. Who does not tell those of
+    `figures`, which every evaluation has, is left out of the evaluation. With `validates` clients tell
     figures of examples that they hold back, too.
     """
     edges: dict[str, SplitEdge | RemoteEdge] = {n: innermost(edge) for n, edge in hierarchical.edges.items()}
@@ -46,6 +48,7 @@ def personalise(
         timeout_seconds=timeout_seconds,
         on_message=lambda *what: meter.on_message("edge", *what),
     )
+    results = {name: result.judged_by(figures) for name, result in results.items()}
     for name, result in results.items():
         hierarchical.log_failures("personalisation", name, result.failures)
     heads = {client_of[n]: head for result in results.values() for n, head in result.heads.items()}

@@ -73,7 +73,8 @@ def unique_row_sgd(
             views[rows] = _views(layers, rows)
         *hidden, last = views[rows]
         activations = inputs
-        for i, layer in enumerate(hidden):
+        for i in range(len(hidden)):
+            layer = hidden[i]  # a layer before may have made new views
             torch.mm(activations, layer.forward, out=layer.outputs).relu_()
             if layer.resting.count_nonzero():
                 layers[i].num_live = int(layer.outputs.any(0).nonzero()[-1]) + 1

@@ -54,6 +54,8 @@ class StackedServers:
         for those in alike.values():
             try:
                 answers |= self._step_of(those, [generators[batch.node_id] for batch in those])
+            except torch.OutOfMemoryError:  # our own
+                raise
             except (RuntimeError, ValueError) as error:  # a mini-batch of this size can't be computed
                 answers |= {batch.node_id: ValueError(str(error)) for batch in those}
         return answers

@@ -61,9 +61,9 @@ def loss_value(standing: Standing) -> np.ndarray:
     """Return the statistical utility of Oort (Lai et al., OSDI 2021), as a share of the largest of these clients.
 
     ``|B| sqrt(mean loss^2)`` over the examples B of a local round. Clients tell one loss for all of them, their mean,
-    so the root of the mean square is that loss. Who has told none yet counts like the largest.
+    so the root of the mean square is that loss's amount. Who has told none yet counts like the largest.
     """
-    utility = standing.examples * np.sqrt(standing.loss**2)
+    utility = standing.examples * np.abs(standing.loss)
     largest = np.nanmax(utility, initial=0.0)
     return np.where(np.isnan(utility), 1.0, utility / largest if largest > 0 else 0.0)
 

@@ -107,8 +107,9 @@ class EdgeListener:
     def _receive(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         """Hand a request to `serve_one` and wait for the reply, in a thread of gRPC's."""
         reply: Future[bytes] = Future()
-        if context.add_callback(reply.cancel):  # when the gateway leaves, and when the run ends
-            self._requests.put((str(dict(context.invocation_metadata()).get(TYPE)), request, reply))
+        if not context.add_callback(reply.cancel):  # when the gateway leaves, and when the run ends
+            return b""  # it has left
+        self._requests.put((str(dict(context.invocation_metadata()).get(TYPE)), request, reply))
         try:
             return reply.result()
         except CancelledError:

@@ -126,8 +126,8 @@ class Profile:
                 node_id=node_id,
                 partition_id=_number(config, PARTITION_ID, least=0),
                 edge=edge,
-                num_train_examples=_number(config, NUM_TRAIN_EXAMPLES),
-                num_test_examples=_number(config, NUM_TEST_EXAMPLES),
+                num_train_examples=_number(config, NUM_TRAIN_EXAMPLES, least=0),
+                num_test_examples=_number(config, NUM_TEST_EXAMPLES, least=0),
                 class_counts=tuple(map(int, counts)),
                 device=DeviceProfile.from_config(config),
             )
@@ -169,7 +169,7 @@ def key_of(field: str) -> str:
     return field.replace("_", "-")
 
 
-def _number(config: Mapping[str, Any], key: str, least: int = -(2**63)) -> int:
+def _number(config: Mapping[str, Any], key: str, least: int) -> int:
     if not least <= (number := int(config[key])) < 2**63:
         raise ValueError(f"{key} is {quoted(number)}, expected a number >= {least} and < 2**63")
     return number

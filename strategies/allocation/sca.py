@@ -18,6 +18,8 @@ SMALLEST_MOVE = 1e-3
 SMALLEST_CHANGE = 1e-6
 # Below this share of a selection, the number of rounds that the program means is noise.
 LEAST_SHARE = 1e-6
+# Linear programs that are kept, one for each layout of clients in cells; clients that come and go make new ones.
+MOST_PROGRAMS = 64
 
 
 class SCA:
@@ -146,6 +148,8 @@ class SCA:
         index = np.unique(problem.cell, return_inverse=True)[1]
         key = index.tobytes()
         if key not in self._programs:
+            if len(self._programs) == MOST_PROGRAMS:
+                del self._programs[next(iter(self._programs))]
             self._programs[key] = _Program(index)
         return self._programs[key]
 

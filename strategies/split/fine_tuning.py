@@ -1,7 +1,7 @@
 """Personalisation: each client's head is fine-tuned, client block and body stay as they are (PHSFL, Section III-B)."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord
@@ -15,10 +15,11 @@ from espalier.clients.messages.head_tuning import Features, SplitFeatures, Split
 from espalier.clients.messages.labels import LabelTerms
 from espalier.clients.messages.split_names import KEPT
 from espalier.clients.messages.tensor_array import record_by_reference
-from espalier.clients.messages.train import NUM_EXAMPLES, Evaluate
+from espalier.clients.messages.text import quoted
+from espalier.clients.messages.train import NUM_EXAMPLES, TOP, Evaluate
 
 from ..exchange import Exchanges
-from ..screening import Failure, content_of, one_line, reason_of, screen
+from ..screening import Failure, content_of, number_of, one_line, reason_of, screen
 from ..views import MemberGrid
 from .cuts import block_names, num_outputs
 from .evaluation import evaluate_through_cut, named_like
@@ -61,6 +62,22 @@ class Personalised:
     heads: Mapping[int, Mapping[str, Tensor]]
     metrics: Mapping[int, MetricRecord]
     failures: Sequence[Failure] = field(default_factory=list)
+
+    def judged_by(self, figures: Iterable[str]) -> "Personalised":
+        """Return the same, but that clients whose evaluation lacks one of these figures have failed in it.
+
+        So have those that tell a top-M accuracy for what is no number M.
+        """
+        faults: dict[int, str] = {}
+        for node_id, own in self.metrics.items():
+            for name in figures:
+                if number_of(own.get(name)) is None:
+                    faults[node_id] = f"metric {name!r} is {quoted(own.get(name))}, expected a number"
+            for name in own:
+                if name.startswith(TOP) and not name.removeprefix(TOP).isdecimal():
+                    faults[node_id] = f"metric {quoted(name)} is not known"
+        metrics = {node_id: own for node_id, own in self.metrics.items() if node_id not in faults}
+        return replace(self, metrics=metrics, failures=[*self.failures, *(Failure(*one) for one in faults.items())])
 
 
 def fine_tune_heads(

@@ -18,7 +18,7 @@ from espalier.clients.messages.tensor_array import record_by_reference
 from espalier.clients.messages.text import quoted
 from espalier.clients.messages.train import TRAIN_LOSS
 
-from ..screening import Failure, array_fault, in_form_of, number_of, one_line
+from ..screening import Failure, array_fault, figure_fault, in_form_of, number_of, one_line
 from .labels import Labels
 from .serving import MiniBatch, Serve, Steps
 from .shapes import check_activations
@@ -340,6 +340,8 @@ class SplitLoop:
         if node_id in self._terms.with_tail:
             if (loss := number_of(result.train_loss)) is None:
                 raise ValueError(f"metric {TRAIN_LOSS!r} is {quoted(result.train_loss)}, expected a number")
+            if fault := figure_fault(TRAIN_LOSS, loss):
+                raise ValueError(fault)
             self._outcome.train_losses[node_id] = loss
         self._outcome.blocks[node_id] = block
         self._outcome.num_examples[node_id] = result.num_examples

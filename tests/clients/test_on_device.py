@@ -203,6 +203,16 @@ def test_servers_blocks_side_by_side_read_but_the_losses_from_the_device():
     assert made.copies == [(8,)] * CLIENTS  # the labels
 
 
+def test_memory_that_runs_out_for_servers_blocks_is_not_the_clients_failure():
+    def loss(outputs, labels):
+        raise torch.OutOfMemoryError("no room")
+
+    blocks = tiny_model()[1:]
+    servers = StackedServers(StackedModel(blocks), blocks, LocalTraining(), loss)
+    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+        servers.step([MiniBatch(0, torch.zeros((8, 4, 8, 8)), torch.zeros(8, dtype=torch.int64))], {0: None})
+
+
 def test_a_model_with_dropout_is_not_stacked_there():
     digits = build_task(parse_config({}))
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Dropout(0.5))

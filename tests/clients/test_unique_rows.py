@@ -132,6 +132,19 @@ def test_units_that_come_on_on_the_way_are_trained_from_then_on():
     assert torch.equal(ours[0][0].bias[off], start[0][0].bias[off])
 
 
+@pytest.mark.parametrize(("seed", "learning_rate"), [(0, 1.0), (5, 2.0)])
+def test_units_of_a_layer_in_the_middle_that_come_on_are_too(seed, learning_rate):
+    table, rows, labels = examples(64, seed=seed)
+    table = table - 0.5
+    batches = list(mini_batches(64, LocalTraining(local_epochs=25, batch_size=16), torch.Generator().manual_seed(seed)))
+    ours, reference = (network(20, 15, 12, seed=seed) for _ in range(2))
+    off_before = (outputs_of_hidden_layers(ours, table)[1] <= 0).all(0)
+    unique_row_sgd(ours, table, rows, labels, batches, learning_rate)
+    plain_loop(reference, table, rows, labels, batches, learning_rate)
+    assert (off_before & (outputs_of_hidden_layers(reference, table)[1] > 0).any(0)).any()
+    assert max(differences(ours, reference)) < 1e-12
+
+
 def test_with_all_units_off_only_the_last_bias_is_trained():
     table, rows, labels = examples(50)
     batches = [torch.arange(20)] * 3

@@ -100,6 +100,8 @@ GOOD = {"partition-id": 1, "edge-name": "", "num-train-examples": 1, "num-test-e
         {},
         GOOD | {"partition-id": -1},
         GOOD | {"num-train-examples": float("inf")},
+        GOOD | {"num-train-examples": -1},
+        GOOD | {"num-test-examples": -1},
         GOOD | {"class-counts": 3},
         GOOD | {"class-counts": ["x"]},
         GOOD | {"cycles-per-example": 1.0},

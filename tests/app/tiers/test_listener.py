@@ -46,6 +46,18 @@ def test_bytes_go_there_and_back(serving, size):
     assert asked == [("train.edge", request)]
 
 
+def test_a_request_whose_gateway_has_left_already_is_answered_at_once(short_path):
+    class Over:
+        """The context of a call that is over."""
+
+        def add_callback(self, callback):
+            return False
+
+    with EdgeListener(short_path / "edge") as listener, ThreadPoolExecutor() as pool:
+        assert pool.submit(listener._receive, b"1", Over()).result(timeout=10) == b""
+        assert not listener.serve_one(lambda message_type, request: request, 0.01)
+
+
 def test_a_path_may_have_any_characters(short_path):
     folder = short_path / "e %23#?ü"
     with EdgeListener(folder) as listener, ThreadPoolExecutor() as pool:

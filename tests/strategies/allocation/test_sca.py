@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.allocation import paper_problem
 from benchmarks.sca_gaps import hard_problem
-from espalier.strategies.allocation import SCA, exact, violations
+from espalier.strategies.allocation import SCA, exact, sca, violations
 from espalier.strategies.allocation.sca import _Clients, _linearised
 from espalier.strategies.allocation.single_client import eligibility, least_energy
 
@@ -158,6 +158,17 @@ def test_who_is_not_selected_has_the_reason():
     assert plan.eligible.tolist() == [False] * 3 + [True] * 3
     assert plan.reason[:4].tolist() == ["energy"] * 3 + ["selected"]
     assert sorted(plan.reason[4:]) == ["overlap", "selected"]
+
+
+def test_programs_that_were_dropped_are_made_anew(monkeypatch):
+    monkeypatch.setattr(sca, "MOST_PROGRAMS", 1)
+    problems = [paper_problem(seed=0, cells=2, clients_in_cell=n, clients_per_cell=1) for n in (3, 4, 3)]
+    few = SCA()
+    plans = [few(problem) for problem in problems]
+    assert len(few._programs) == 1
+    for plan, problem in zip(plans, problems, strict=True):
+        for ours, theirs in zip(vars(plan).values(), vars(SCA()(problem)).values(), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
 
 
 def test_one_program_serves_all_rounds_of_a_shape(solver):

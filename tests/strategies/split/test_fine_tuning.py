@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, MetricRecord
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -13,7 +13,7 @@ from espalier.clients.task import LocalTraining
 from espalier.clients.training import mini_batches
 from espalier.strategies import ask_profiles
 from espalier.strategies.exchange import converse
-from espalier.strategies.split import FineTuning, SplitFedV1
+from espalier.strategies.split import FineTuning, Personalised, SplitFedV1
 from espalier.strategies.views import MemberGrid
 from tests.strategies.split.federation import Federation, assert_close, every, model_with_dropout, weights
 
@@ -67,3 +67,19 @@ def test_a_head_is_k_steps_of_sgd_on_its_clients_mini_batches_all_else_at_rest()
         assert_close(dict(result.heads[node_id]), expected, 1e-12)
         right = (model(task.prepare(task.test.inputs)).argmax(1) == task.test.labels).double().mean()
         assert result.metrics[node_id]["accuracy"] == pytest.approx(float(right))
+
+
+def test_who_does_not_tell_a_figure_has_failed_alone_and_keeps_the_head():
+    heads = {node_id: {"head.bias": torch.zeros(2)} for node_id in (1, 2, 3, 4)}
+    told = {1: {"accuracy": 0.5, "loss": 1.0}, 2: {"loss": 1.0}, 3: {"accuracy": [0.5], "loss": 2.0}}
+    told[4] = {"accuracy": 0.5, "loss": 1.0, "top-x": 0.5}
+    given = Personalised(heads, {node_id: MetricRecord(own) for node_id, own in told.items()})
+    judged = given.judged_by(("accuracy", "loss"))
+    assert judged.heads == heads
+    assert list(judged.metrics) == [1]
+    assert [(failure.node_id, failure.reason) for failure in judged.failures] == [
+        (2, "metric 'accuracy' is None, expected a number"),
+        (3, "metric 'accuracy' is [0.5], expected a number"),
+        (4, "metric 'top-x' is not known"),
+    ]
+    assert list(given.judged_by(("loss",)).metrics) == [1, 2, 3]

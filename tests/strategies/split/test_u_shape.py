@@ -11,6 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from espalier.app.tasks.models import build_model
 from espalier.clients.messages.split_names import FEATURE_GRADIENT, INDICES
+from espalier.clients.messages.train import TRAIN_LOSS
+from espalier.strategies import Guard
 from espalier.strategies.split import Cut, Relay, SplitFedV1, SplitFedV2
 from tests.strategies.split.federation import (
     SGD,
@@ -255,6 +257,25 @@ def test_a_client_that_fails_in_either_phase_leaves_and_the_others_finish(kind, 
 
         (whole,) = federation.run(rounds=1, grid=federation.grid(losing))
         assert_close(weights(outcome), weights(whole))
+
+
+@pytest.mark.parametrize("loss", [1e200, float("nan"), [1.0]])
+@pytest.mark.parametrize(("kind", "cut"), KINDS)
+def test_a_loss_that_can_not_be_one_is_its_clients_failure(kind, cut, loss):
+    federation = Federation(sizes=SIZES)
+    app = federation.app()
+
+    def liar(message, context):
+        reply = app(message, context)
+        if context.node_config["partition-id"] == 1 and TRAIN_LOSS in reply.content.get("metrics", {}):
+            reply.content["metrics"][TRAIN_LOSS] = loss
+        return reply
+
+    (outcome,) = federation.run(federation.split(kind, cut), rounds=1, grid=federation.grid(liar), guard=Guard())
+    (failure,) = outcome.edges["edge-0"].updates[0].failures
+    assert failure.reason.startswith("metric 'train_loss' is ")
+    assert outcome.edges["edge-0"].updates[0].weight == 20 + 14
+    assert 0 < outcome.train_metrics[TRAIN_LOSS] < 5
 
 
 @pytest.mark.parametrize("kind", [SplitFedV2, Relay])
