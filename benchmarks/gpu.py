@@ -1,12 +1,12 @@
 """What a GPU gives, and what the same bits each time cost there.
 
-``python -m benchmarks.gpu`` trains `cnn` and ResNet-18 on 32x32 colour images with 4 clients, whole (FedAvg) and cut
-after the first block (SFL-V1, on the in-process engine), on the CPU with one thread and on the GPU: there
-as the app does, with the same bits each time, and as PyTorch does by default, where bits may differ and convolutions
-round to TF32. It prints milliseconds per mini-batch of 32 (median of 3 rounds, after a warm-up) and the CPU's over the
-GPU's; of whole models also what the GPU takes with recorded gradients (`train.cuda-graph`). Then it trains `cnn` with
-100 clients on the GPU, one after the other and side by side (`stack`), and prints mini-batches of clients per second.
-Pixels are random; no evaluation.
+``python -m benchmarks.gpu`` trains `cnn` and ResNet-18 on 32x32 colour images with 2 clients, whole (FedAvg) and cut
+after the first block (SFL-V1, `split.execution="fused"`), on the CPU with one thread and on the GPU: there as the app
+does, with the same bits each time, and as PyTorch does by default, where bits may differ and convolutions round to
+TF32. It prints milliseconds per mini-batch of 32 (median of 3 rounds, after a warm-up) and the CPU's over the GPU's; of
+whole models also what the GPU takes with recorded gradients (`train.cuda-graph`). Then it trains `cnn` on the GPU with
+100 clients that make 25 mini-batches a round, some of them side by side (`stack`), whole, cut, and cut on 4 edges
+(HSFL), and prints mini-batches of clients per second. Pixels are random; no evaluation.
 """
 
 import sys
@@ -26,9 +26,9 @@ from espalier.app.memory import keep_memory
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import set_up_torch
 
-CLIENTS = 4
+CLIENTS = 2
 ROUNDS = 3
-MANY_CLIENTS, BATCHES_OF_MANY, STACKS = 100, 10, (0, 10, 100)
+MANY_CLIENTS, BATCHES_OF_MANY, STACKS = 100, 25, (10, 100)
 # Mini-batches of a client in a round: enough on a GPU, and not too many for ResNet-18 on a CPU.
 BATCHES = {("cnn", "cpu"): 20, ("resnet18", "cpu"): 1, ("cnn", "cuda"): 50, ("resnet18", "cuda"): 10}
 
@@ -60,10 +60,10 @@ def main() -> None:
                     f"{label:<22}{cpu:>10.2f}{gpu:>10.2f}{cpu / gpu:>10.1f}{recorded:>16}{default:>24.2f}", flush=True
                 )
         print("\n" + f"{'mini-batches/s':<22}" + "".join(f"{f'stack = {stack}':>12}" for stack in STACKS))
-        for name, algorithm in (("whole", "fedavg"), ("cut", "sfl-v1")):
+        for name, algorithm in (("whole", "fedavg"), ("cut", "sfl-v1"), ("cut, 4 edges", "hsfl")):
             print(f"{f'cnn, {name}':<22}", end="", flush=True)
             for stack in STACKS:
-                config = settings(pixels, algorithm, "cnn", "cuda", MANY_CLIENTS, BATCHES_OF_MANY, "fused", stack)
+                config = settings(pixels, algorithm, "cnn", "cuda", MANY_CLIENTS, BATCHES_OF_MANY, stack)
                 print(f"{1e3 / milliseconds(config):>12.0f}", end="", flush=True)
             print()
 
@@ -75,7 +75,6 @@ def settings(
     device: str,
     clients: int,
     batches: int,
-    execution: str = "messages",
     stack: int = 0,
 ) -> RunConfig:
     """Return what a run is of."""
@@ -87,13 +86,14 @@ def settings(
             "dataset": "image-folder",
             "partition": "iid",
             "num-clients": clients,
+            **({"num-edges": 4, "edge-rounds": 1} if algorithm == "hsfl" else {}),
             "global-rounds": ROUNDS + 2,
             "local-epochs": 1,
             "batches-per-epoch": batches,
             "learning-rate": 0.01,
             "report.evaluate-every": 0,
             "engine": "in-process",
-            "split.execution": execution,
+            "split.execution": "fused",
             "stack": stack,
             **pixels,
         }

@@ -1,11 +1,13 @@
 """How fast the settings are by which other simulators of federated learning show their speed: see ``peers.md``.
 
-``python -m benchmarks.peers [ROUNDS]`` trains each setting with the in-process engine, with clients one after the other
-and side by side, in turns with a bare PyTorch loop that makes the same mini-batches of the same clients and knows
-nothing of messages. Of each it prints SGD steps per CPU second, CPU seconds a round, the ratio of these to the bare
-loop's, seconds a round by the clock on the wall (medians over ROUNDS rounds, by default 2, after one to warm up), and
-the largest difference between the weights after the first round. Images are random bytes of CIFAR-10's shape; one
-thread, no evaluation, on the CPU.
+``python -m benchmarks.peers [ROUNDS] [DEVICE]`` trains each setting with the in-process engine, with clients one after
+the other and side by side, in turns with a bare PyTorch loop that makes the same mini-batches of the same clients and
+knows nothing of messages. DEVICE is "cpu", the default, or "cuda", where gradients are recorded too and a model with
+dropout has no clients side by side. Of each way it prints SGD steps a second, seconds a round, the ratio of these to
+the bare loop's (medians over ROUNDS rounds, by default 2, after one to warm up), and the largest difference between the
+weights after the first round. On the CPU these are seconds of the process, and those by the clock on the wall stand
+beside them; on a GPU all are by the clock on the wall. Images are random bytes of CIFAR-10's shape; one thread, no
+evaluation.
 """
 
 import sys
@@ -31,7 +33,7 @@ from espalier.app.logs import quiet_flower
 from espalier.app.memory import keep_memory
 from espalier.app.tasks import Examples, OwnTask
 from espalier.app.tasks.build import build_task
-from espalier.app.tasks.common import set_up_torch
+from espalier.app.tasks.common import compute_device, set_up_torch
 from espalier.app.tasks.node import Node
 from espalier.clients.messages.generators import seeded_torch
 from espalier.clients.randomness import client_generator, client_seed
@@ -101,9 +103,10 @@ class BlazeImages(RandomImages):
         return nn.Sequential(blocks)
 
 
-SAME = {"algorithm": "fedavg", "report.evaluate-every": 0, "engine": "in-process", "device": "cpu"}
-# By name: settings of the run, and how many clients train side by side. Of both, sources are in peers.md.
-SETTINGS: dict[str, tuple[dict[str, Any], int]] = {
+SAME = {"algorithm": "fedavg", "report.evaluate-every": 0, "engine": "in-process"}
+# By name: settings of the run, and how many clients train side by side on a CPU and on a GPU, where no stack has
+# dropout. Sources are in peers.md.
+SETTINGS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "pfl-research, CIFAR-10": (
         {
             "task": "benchmarks.peers:PflImages(images=50)",
@@ -114,7 +117,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], int]] = {
             "learning-rate": 0.1,
             **SAME,
         },
-        10,
+        {"cpu": 10},
     ),
     "BlazeFL, CNN": (
         {
@@ -125,7 +128,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], int]] = {
             "learning-rate": 0.1,
             **SAME,
         },
-        20,
+        {"cpu": 20, "cuda": 100},
     ),
 }
 
@@ -137,11 +140,11 @@ class Measured:
     Parameters
     ----------
     steps_per_second : float
-        SGD steps in a second of the process's CPU time.
+        SGD steps in a second, of the process's CPU time or, on a GPU, by the clock on the wall.
     cpu_seconds, seconds : float
         Of a round: of the process, and by the clock on the wall; medians.
     ratio : float
-        CPU seconds of a round over the bare loop's of the same round, the median.
+        Seconds of a round, as for `steps_per_second`, over the bare loop's of the same round, the median.
     difference : float
         The largest between the weights and the bare loop's after the first round.
     """
@@ -156,45 +159,54 @@ class Measured:
 def main() -> None:
     """Measure and print."""
     quiet_flower()
-    set_up_torch("cpu", 1)
-    keep_memory()
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
-    for name, (values, stack) in SETTINGS.items():
+    device = sys.argv[2] if len(sys.argv) > 2 else "cpu"
+    set_up_torch(device, 1)
+    keep_memory()
+    steps = "steps/CPU s" if device == "cpu" else "steps/s"
+    for name, (values, stacks) in SETTINGS.items():
         print(name)
-        print(f"{'':<19}{'steps/CPU s':>13}{'CPU s/round':>13}{'ratio':>8}{'s/round':>10}{'weights differ by':>20}")
-        for way, found in measure(values, (0, stack), rounds).items():
+        print(f"{'':<19}{steps:>13}{'CPU s/round':>13}{'ratio':>8}{'s/round':>10}{'weights differ by':>20}")
+        for way, found in measure({**values, "device": device}, ways_on(device, stacks.get(device)), rounds).items():
             print(
                 f"{way:<19}{found.steps_per_second:13.1f}{found.cpu_seconds:13.2f}{found.ratio:8.3f}"
                 f"{found.seconds:10.2f}{found.difference:20.1e}"
             )
 
 
-def measure(values: Mapping[str, Any], stacks: Sequence[int], rounds: int) -> dict[str, Measured]:
+def ways_on(device: str, stack: int | None) -> dict[str, dict[str, Any]]:
+    """Return the ways to train on a device, as settings, with so many clients side by side, by name."""
+    ways: dict[str, dict[str, Any]] = {"one after the other": {}}
+    if device == "cuda":
+        ways["recorded"] = {"train.cuda-graph": True}
+    if stack:
+        ways[f"{stack} side by side"] = {"stack": stack}
+    return ways
+
+
+def measure(values: Mapping[str, Any], ways: Mapping[str, Mapping[str, Any]], rounds: int) -> dict[str, Measured]:
     """Train by a setting in turns with the bare loop, which comes last; return what was measured, by way to train.
 
     Parameters
     ----------
     values : Mapping[str, Any]
         The settings of the run.
-    stacks : Sequence[int]
-        Numbers of clients side by side to try; 0 is one after the other. All train the same clients in a round.
+    ways : Mapping[str, Mapping[str, Any]]
+        Further settings by the name of the way. All train the same clients in a round.
     rounds : int
         To measure, after one to warm up.
     """
     values = {**values, "global-rounds": rounds + 2}  # the last one evaluates, and is not run
     config = parse_config(values)
     start = {name: tensor.clone() for name, tensor in build_task(config).new_model().state_dict().items()}
-    ways = {
-        f"{stack} side by side" if stack else "one after the other": rounds_of(parse_config({**values, "stack": stack}))
-        for stack in stacks
-    }
+    runs = {name: rounds_of(parse_config({**values, **own})) for name, own in ways.items()}
     bare = BareLoop(config)
-    wall: dict[str, list[float]] = {name: [] for name in (*ways, "bare loop")}
+    wall: dict[str, list[float]] = {name: [] for name in (*runs, "bare loop")}
     cpu: dict[str, list[float]] = {name: [] for name in wall}
     first: dict[str, Weights] = {}
     steps, weights = 0, start
     for number in track(range(1, rounds + 2), "rounds"):
-        for name, own in ways.items():
+        for name, own in runs.items():
             began = time.perf_counter(), time.process_time()
             clients, after = next(own)
             wall[name].append(time.perf_counter() - began[0])
@@ -205,12 +217,13 @@ def measure(values: Mapping[str, Any], stacks: Sequence[int], rounds: int) -> di
         wall["bare loop"].append(time.perf_counter() - began[0])
         cpu["bare loop"].append(time.process_time() - began[1])
         first.setdefault("bare loop", weights)
+    clock = cpu if config.device == "cpu" else wall
     return {
         name: Measured(
-            steps_per_second=steps / median(cpu[name][1:]),
+            steps_per_second=steps / median(clock[name][1:]),
             cpu_seconds=median(cpu[name][1:]),
             seconds=median(wall[name][1:]),
-            ratio=median(one / other for one, other in zip(cpu[name][1:], cpu["bare loop"][1:], strict=True)),
+            ratio=median(one / other for one, other in zip(clock[name][1:], clock["bare loop"][1:], strict=True)),
             difference=max(float((first[name][k] - first["bare loop"][k]).abs().max()) for k in start),
         )
         for name in wall
@@ -242,8 +255,9 @@ class BareLoop:
         task, clients = build_task(config), config.federation.num_clients
         self.seed, self.rate = config.seed, config.train.learning_rate
         self.training = LocalTraining(config.train.local_epochs, 0, config.train.batch_size)
-        self.prepare, self.model = task.normaliser(), task.new_model()
-        self.data = [task.new_client_task(self.model, Node(i)).train for i in range(clients)]
+        self.model = task.new_model().to(compute_device(config.device))
+        one_of_each = [task.new_client_task(self.model, Node(i)).on_device() for i in range(clients)]
+        self.prepare, self.data = one_of_each[0].prepare, [client.train for client in one_of_each]
 
     def train(self, number: int, clients: Sequence[int], weights: Weights) -> tuple[int, Weights]:
         """Return the number of SGD steps in a round of some clients, and the weights after it."""
@@ -261,7 +275,7 @@ class BareLoop:
                     loss.backward()
                     optimizer.step()
                     steps += 1
-            models.append({name: tensor.clone() for name, tensor in self.model.state_dict().items()})
+            models.append({name: tensor.to("cpu", copy=True) for name, tensor in self.model.state_dict().items()})
         return steps, average(models, [len(self.data[client]) for client in clients])
 
 

@@ -41,6 +41,8 @@ def cuda_graph(compute: Callable[[], None]) -> Callable[[], object]:
         for _ in range(WARM_UPS):
             compute()
     outside.wait_stream(aside)
+    drawing = torch.cuda.default_generators[torch.cuda.current_device()]
+    before = drawing.clone_state()
     graph, fault = torch.cuda.CUDAGraph(), None
     try:
         # Other threads may go on with the GPU meanwhile.
@@ -51,8 +53,10 @@ def cuda_graph(compute: Callable[[], None]) -> Callable[[], object]:
                 fault = error
                 raise
     except Exception as error:
-        # PyTorch stays on its stream then, and says only that there was a fault before.
+        # PyTorch stays on its stream then, its generator stays that of the recording, and all that it says is that
+        # there was a fault before.
         torch.cuda.set_stream(outside)
+        drawing.graphsafe_set_state(before)
         raise fault or error from None
     return graph.replay
 

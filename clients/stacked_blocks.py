@@ -66,6 +66,7 @@ class StackedBlocks:
         self._trained = list(trained)
         self._training = training
         self._size = len(states)
+        self._read: dict[str, Tensor] | None = None  # the states as they are now, on the CPU
         self._all: Tensors = {("state", name): tensor for name, tensor in stacked_states(states, device).items()}
         for kind in kept_by_optimizer(training):
             self._all |= {(kind, name): torch.zeros_like(self._all["state", name]) for name in trained}
@@ -82,6 +83,7 @@ class StackedBlocks:
         generators : Sequence[torch.Generator]
             What the dropout of each draws from.
         """
+        self._read = None  # BatchNorm's statistics change
         # Nearly always it is all of them, and nothing is copied.
         whole = len(rows) == self._size
         these = self._all if whole else {key: tensor[list(rows)] for key, tensor in self._all.items()}
@@ -106,6 +108,7 @@ class StackedBlocks:
             The places of the copies that make it; the weights of the others stay, and their clients have to leave.
             None: all do.
         """
+        self._read = None
         rows, these, own = made.rows, made.tensors, list(gradients)
         if kept is not None and len(kept) < len(rows):
             rows, own = [rows[place] for place in kept], [gradient[kept] for gradient in own]
@@ -116,8 +119,10 @@ class StackedBlocks:
                 self._all[key][rows] = tensor
 
     def state(self, row: int) -> dict[str, Tensor]:
-        """Return the state of a copy."""
-        return {name: tensor[row] for (kind, name), tensor in self._all.items() if kind == "state"}
+        """Return the state of a copy, on the CPU."""
+        if self._read is None:  # those of all copies at once: a GPU is waited for once for each of the weights
+            self._read = {name: tensor.cpu() for (kind, name), tensor in self._all.items() if kind == "state"}
+        return {name: tensor[row] for name, tensor in self._read.items()}
 
 
 def kept_by_optimizer(training: LocalTraining) -> tuple[str, ...]:

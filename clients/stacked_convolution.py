@@ -44,9 +44,11 @@ def as_products(layer: nn.Conv2d, weight: Tensor, bias: Tensor | None, inputs: T
     # (groups, C / groups, kernel height, kernel width, B, H', W'), so that the innermost axis is read along a row.
     columns = windows.unflatten(1, (groups, -1)).permute(1, 2, 5, 6, 0, 3, 4)
     kernels = weight.reshape(groups, -1, weight[0, 0].numel())
-    outputs = torch.bmm(kernels, columns.reshape(groups, kernels.shape[2], batches * height * width))
-    if bias is not None:
-        outputs = outputs + bias.reshape(groups, -1, 1)
+    columns = columns.reshape(groups, kernels.shape[2], batches * height * width)
+    if bias is None:
+        outputs = torch.bmm(kernels, columns)
+    else:
+        outputs = torch.baddbmm(bias.reshape(groups, -1, 1), kernels, columns)
     return outputs.unflatten(2, (batches, height, width)).permute(2, 0, 1, 3, 4).flatten(1, 2)
 
 

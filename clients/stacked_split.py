@@ -7,7 +7,7 @@ import torch
 from flwr.app import Context, Message
 from torch import Tensor
 
-from .messages.arrays import to_record, to_weights
+from .messages.arrays import rows_as_travel, to_record, to_weights
 from .messages.cut import Cut, as_blocks
 from .messages.lanes import Lane, Lanes
 from .messages.split import Activations, SplitFused, SplitResult
@@ -17,7 +17,7 @@ from .stacked_blocks import Pass, StackedBlocks
 from .stacked_model import StackedModel
 from .stacked_training import of_equal_size, prepared, round_batches
 from .task import ClientTask, LocalTraining
-from .training import planned
+from .training import beside, planned
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Half:
         How it trains in the round.
     batches : list[Tensor]
         Its mini-batches, as indices.
+    looked_up : list[Tensor]
+        The same where its examples are.
     """
 
     node_id: int
@@ -43,6 +45,7 @@ class Half:
     instruction: SplitFused
     training: LocalTraining
     batches: list[Tensor]
+    looked_up: list[Tensor]
 
     @classmethod
     def of(cls, message: Message, context: Context, task: ClientTask) -> "Half":
@@ -51,7 +54,8 @@ class Half:
         check_registered(context, task, instruction.labels)
         server_round = instruction.server_round
         training = planned(task.training, instruction.config).at(server_round)
-        return cls(context.node_id, task, instruction, training, round_batches(task, server_round, training))
+        batches = round_batches(task, server_round, training)
+        return cls(context.node_id, task, instruction, training, batches, beside(task.train, batches))
 
     def sends(self, step: int, values: Tensor) -> Activations:
         """Return what goes to the edge in a step."""
@@ -71,7 +75,7 @@ class Half:
 
     def inputs(self, step: int, draws: torch.Generator) -> Tensor:
         """Return a mini-batch as the model takes it."""
-        return prepared(self.task, self.batches[step], self.instruction.server_round, step, draws)
+        return prepared(self.task, self.looked_up[step], self.instruction.server_round, step, draws)
 
 
 class Halves:
@@ -111,7 +115,7 @@ class Halves:
             sent = {
                 self._clients[row].node_id: self._clients[row].sends(step, values)
                 for made in passes
-                for row, values in zip(made.rows, made.outputs, strict=True)
+                for row, values in zip(made.rows, rows_as_travel(made.outputs), strict=True)
             }
             gradients = _exchanged(entered, sent)
             for node_id in sent.keys() - gradients.keys():
@@ -151,7 +155,8 @@ class Halves:
         if kept := [place for place, node_id in enumerate(nodes) if node_id in gradients]:
             try:
                 back = torch.stack([gradients[nodes[place]] for place in kept])
-                own = torch.autograd.grad(made.outputs[kept], made.leaves, back)
+                outputs = made.outputs if len(kept) == len(nodes) else made.outputs[kept]
+                own = torch.autograd.grad(outputs, made.leaves, back)
                 self._blocks.step(made, own, step + 1, kept)
             except Exception as error:  # the edges have gone on: nobody could answer one after the other now
                 self.left |= {nodes[place]: error for place in kept}

@@ -11,9 +11,10 @@ from torch import Tensor
 from .messages.generators import kept_torch
 from .randomness import client_generator
 from .stacked_blocks import StackedBlocks
+from .stacked_losses import stacked_losses
 from .stacked_model import StackedModel, stacked_states
 from .task import ClientTask, LocalTraining
-from .training import mini_batches
+from .training import beside, mini_batches
 
 
 def stacked_sgd(
@@ -52,6 +53,7 @@ def stacked_sgd(
     large. So no mini-batch is padded, and BatchNorm's statistics are those of each one's own.
     """
     batches = [round_batches(task, server_round, training) for task, training in zip(tasks, trainings, strict=True)]
+    batches = [beside(task.train, own) for task, own in zip(tasks, batches, strict=True)]
     dropout = [client_generator(task.seed, task.partition_id, server_round, "dropout") for task in tasks]
     trained = [name for name, weights in tasks[0].model.named_parameters() if weights.requires_grad]
     device = tasks[0].device
@@ -93,8 +95,8 @@ def prepared(task: ClientTask, batch: Tensor, server_round: int, step: int, draw
 
 def mini_batch_losses(examples: Sequence[tuple[ClientTask, Tensor]], outputs: Tensor) -> Tensor:
     """Return the losses (n,) of n clients from their outputs (n, B, ...)."""
-    labels = [task.train.labels[batch].to(task.device) for task, batch in examples]
-    return torch.stack([task.objective.loss(*own) for (task, _), *own in zip(examples, outputs, labels, strict=True)])
+    labels = torch.stack([task.train.labels[batch].to(task.device) for task, batch in examples])
+    return stacked_losses([task.objective.loss for task, _ in examples], outputs, labels)
 
 
 def round_batches(task: ClientTask, server_round: int, training: LocalTraining) -> list[Tensor]:

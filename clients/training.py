@@ -1,6 +1,6 @@
 """Local training of the whole model: FedAvg's client."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,7 +12,7 @@ from .messages.generators import seeded_torch
 from .messages.train import LOCAL_ROUNDS, AccumulatedGradient, Train, Trained
 from .optimizers import SGD, Adam
 from .randomness import client_generator, client_seed
-from .task import ClientTask, LocalTraining, batches_of_a_pass
+from .task import ClientTask, Examples, LocalTraining, batches_of_a_pass
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def local_sgd(
     total_loss, seen = torch.zeros((), device=device), 0
     model.train()
     with seeded_torch(dropout, device):
-        for step, batch in enumerate(batches):
+        for step, batch in enumerate(beside(task.train, batches)):
             inputs = task.training_inputs(batch, server_round, step)
             labels = task.train.labels[batch].to(device)
             optimizer.zero_grad()
@@ -162,6 +162,14 @@ def mini_batches(num_examples: int, training: LocalTraining, generator: torch.Ge
             batches = batches[: min(left, of_a_pass or left)]
             left -= len(batches)
             yield from batches
+
+
+def beside(examples: Examples, batches: Iterable[Tensor]) -> list[Tensor]:
+    """Return mini-batches as indices on the device that examples are on, which then looks them up by itself."""
+    batches, device = list(batches), examples.labels.device
+    if device.type == "cpu":
+        return batches
+    return list(torch.cat(batches).to(device).split([len(batch) for batch in batches]))
 
 
 def make_optimizer(parameters: list[nn.Parameter], training: LocalTraining) -> torch.optim.Optimizer:

@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from espalier.clients.messages.arrays import rows_as_travel
 from espalier.clients.stacked_blocks import StackedBlocks
+from espalier.clients.stacked_losses import stacked_losses
 from espalier.clients.stacked_model import StackedModel
 from espalier.clients.task import LocalTraining
 from espalier.strategies.split.server_block import Loss, Served
@@ -75,8 +77,9 @@ class StackedServers:
         rows = [self._places[batch.node_id][1] for batch in batches]
         inputs = torch.stack([batch.activations for batch in batches]).to(self._device).requires_grad_(True)
         made = blocks.forward(rows, inputs, generators)
-        labels = [batch.labels.to(self._device, torch.int64) for batch in batches if batch.labels is not None]
-        losses = torch.stack([self._loss(*own) for own in zip(made.outputs, labels, strict=True)])
+        labels = torch.stack([batch.labels for batch in batches if batch.labels is not None])
+        labels = labels.to(self._device, torch.int64)
+        losses = stacked_losses([self._loss] * len(batches), made.outputs, labels)
         # Of the sum, since no client's loss depends on the weights of another.
         back, *gradients = torch.autograd.grad(losses.sum(), [inputs, *made.leaves])
         statistics = [
@@ -91,7 +94,7 @@ class StackedServers:
         fault = ValueError("its activations make the loss, or a gradient, NaN or too large")
         return {
             batch.node_id: (gradient, loss) if is_fit else fault
-            for batch, gradient, loss, is_fit in zip(batches, back, losses.tolist(), fit, strict=True)
+            for batch, gradient, loss, is_fit in zip(batches, rows_as_travel(back), losses.tolist(), fit, strict=True)
         }
 
 

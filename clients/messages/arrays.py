@@ -144,6 +144,14 @@ def as_travels(tensor: Tensor) -> Tensor:
     return (tensor.permute(0, 2, 3, 1) if tensor.dim() == 4 else tensor).contiguous()
 
 
+def rows_as_travel(rows: Tensor) -> Tensor:
+    """Return tensors side by side, (n, N, ...), laid out so that `as_travels` copies none of them once more."""
+    rows = rows.detach()
+    if rows.dim() != 5:
+        return rows.contiguous()
+    return rows.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+
+
 def as_computed(tensor: Tensor) -> Tensor:
     """Return what travelled channels last as the images (N, C, H, W) that it was."""
     return tensor.permute(0, 3, 1, 2) if tensor.dim() == 4 else tensor

@@ -8,7 +8,7 @@ from torch import Tensor
 from espalier.clients.messages import Instruction
 from espalier.clients.messages.arrays import as_computed, as_travels
 from espalier.clients.messages.lanes import Lanes, Sent
-from espalier.clients.messages.split import FeatureGradient, SplitFused, SplitResult
+from espalier.clients.messages.split import Activations, FeatureGradient, SplitFused, SplitResult
 
 from ..exchange import Exchanges
 from ..screening import content_of
@@ -83,9 +83,12 @@ class _Lane:
     def exchange(self, sent: Mapping[int, Sent]) -> dict[int, Tensor]:
         """Serve what each client sends; see `espalier.clients.messages.lanes.Lane`."""
         loop = self.loop
+        received = {node_id: _as_received(one.values) for node_id, one in sent.items()}
+        activations = {n: values for n, values in received.items() if isinstance(sent[n], Activations)}
+        magnitudes = self._terms.magnitudes(activations)
         for node_id in loop.due.copy():
             try:
-                self._take_in(node_id, sent.get(node_id))
+                self._take_in(node_id, sent.get(node_id), received.get(node_id), magnitudes.get(node_id))
             except ValueError as error:
                 loop.leave(node_id, error)
         answers = loop.answers()
@@ -93,15 +96,15 @@ class _Lane:
             self._on_passed("downlink", instruction_of(node_id, answer, self._terms))
         return {node_id: _as_received(answer.values) for node_id, answer in answers.items()}
 
-    def _take_in(self, node_id: int, sent: Sent | None) -> None:
-        if sent is None:
+    def _take_in(self, node_id: int, sent: Sent | None, received: Tensor | None, magnitude: float | None) -> None:
+        if sent is None or received is None:
             raise _Silent("it did not go on")
         self._on_passed("uplink", sent)
         if isinstance(sent, FeatureGradient):
-            self.loop.receive_gradient(node_id, _as_received(sent.values))
+            self.loop.receive_gradient(node_id, received)
             return
         numbers = None if sent.numbers is None else sent.numbers.astype(np.int64)
-        self.loop.receive(node_id, _as_received(sent.values), numbers, sent.num_steps)
+        self.loop.receive(node_id, received, numbers, sent.num_steps, magnitude)
 
     def leave(self, node_id: int, reason: Exception) -> None:
         """Go on without a client; what was wrong with a mini-batch of its own counts first."""

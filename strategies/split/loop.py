@@ -1,6 +1,7 @@
 """The loop of split training at the edge, without any I/O: what arrived, who left, what to send next."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -29,7 +30,12 @@ NOT_FINITE = "activations hold NaN or Inf"
 
 def longest_sample(activations: Tensor) -> float:
     """Return the Euclidean length of the longest sample's activations, of shape (N, ...); finite only if all are."""
-    return torch.linalg.vector_norm(activations.flatten(1), dim=1).max().item()
+    return longest_samples(activations.unsqueeze(0)).item()
+
+
+def longest_samples(together: Tensor) -> Tensor:
+    """Return that of n clients' activations, (n, N, ...), as (n,)."""
+    return torch.linalg.vector_norm(together.flatten(2), dim=2).amax(1)
 
 
 @dataclass(frozen=True)
@@ -81,8 +87,40 @@ class Terms:
         """Return what goes with a client's activations."""
         return KEPT if node_id in self.with_tail else self.labels.policy
 
-    def mini_batch(self, node_id: int, activations: Tensor, numbers: np.ndarray | None) -> MiniBatch:
+    def magnitudes(self, sent: Mapping[int, Tensor]) -> dict[int, float]:
+        """Return the `magnitude` of those activations that are on a GPU, which is waited for once, by node id."""
+        alike: dict[tuple[int, ...], dict[int, Tensor]] = defaultdict(dict)
+        for node_id, activations in sent.items():
+            fits = activations.shape[1:] == self.cut_shapes[node_id] and activations.dtype == self.dtype
+            if fits and len(activations) and activations.device.type != "cpu":
+                alike[activations.shape][node_id] = activations
+        found: dict[int, float] = {}
+        for those in alike.values():
+            if len(those) > 1:
+                together = torch.stack(list(those.values()))
+                measured = longest_samples(together) if self.measures else together.flatten(1).sum(1)
+                found |= zip(those, measured.tolist(), strict=True)
+        return found
+
+    def magnitude(self, activations: Tensor) -> float:
+        """Return a number that is finite nearly always if all activations are, and much faster to have."""
+        return longest_sample(activations) if self.measures else activations.sum().item()
+
+    def mini_batch(
+        self, node_id: int, activations: Tensor, numbers: np.ndarray | None, magnitude: float | None = None
+    ) -> MiniBatch:
         """Return a client's mini-batch from its activations and the labels, or indices, that came with them.
+
+        Parameters
+        ----------
+        node_id : int
+            The client.
+        activations : Tensor
+            Shape (N, *cut_shape).
+        numbers : np.ndarray, optional
+            Shape (N,), int64.
+        magnitude : float, optional (default: None)
+            That of the activations where it is known.
 
         Raises
         ------
@@ -93,8 +131,7 @@ class Terms:
         check_activations(activations, self.cut_shapes[node_id], self.dtype)
         if self.max_batch is not None and len(activations) > self.max_batch:
             raise ValueError(f"{len(activations)} activations in a mini-batch, expected {self.max_batch} at most")
-        # One number is finite nearly always if all are, and much faster to have.
-        number = longest_sample(activations) if self.measures else activations.sum().item()
+        number = self.magnitude(activations) if magnitude is None else magnitude
         if not math.isfinite(number) and not torch.isfinite(activations).all():
             raise ValueError(NOT_FINITE)
         if labels is not None and len(labels) != len(activations):
@@ -246,7 +283,14 @@ class SplitLoop:
         self._num_steps: dict[int, int] = {}
         self._outcome = SplitOutcome()
 
-    def receive(self, node_id: int, activations: Tensor, numbers: np.ndarray | None, num_steps: int) -> None:
+    def receive(
+        self,
+        node_id: int,
+        activations: Tensor,
+        numbers: np.ndarray | None,
+        num_steps: int,
+        magnitude: float | None = None,
+    ) -> None:
         """Take in the mini-batch of an active client.
 
         Parameters
@@ -259,13 +303,15 @@ class SplitLoop:
             Shape (N,), int64: labels or sample indices. None from a client that keeps its labels.
         num_steps : int
             Its mini-batches in the round; what it says first counts.
+        magnitude : float, optional (default: None)
+            See `Terms.mini_batch`.
 
         Raises
         ------
         ValueError
             For what does not fit: the client has to leave.
         """
-        batch = self._terms.mini_batch(node_id, activations, numbers)
+        batch = self._terms.mini_batch(node_id, activations, numbers, magnitude)
         if num_steps < 1:
             raise ValueError(f"num-steps is {num_steps}, expected a whole number from 1 on")
         most = self._terms.max_steps(node_id) if self._terms.max_steps else num_steps

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.peers import SETTINGS, measure
+from benchmarks.peers import SETTINGS, measure, ways_on
 from espalier.app.config.parse import parse_config
 from espalier.app.config.unused import unused_keys
 from espalier.app.tasks.build import build_task
@@ -19,7 +19,7 @@ def test_a_setting_runs_one_after_the_other_and_side_by_side(name):
     values, _ = SETTINGS[name]
     images, fewer = FEWER[name]
     task = values["task"].replace(images, "images=10")
-    found = measure({**values, **fewer, "task": task, "local-epochs": 1, "batch-size": 5}, (0, 2), 1)
+    found = measure({**values, **fewer, "task": task, "local-epochs": 1, "batch-size": 5}, ways_on("cpu", 2), 1)
     assert list(found) == ["one after the other", "2 side by side", "bare loop"]
     assert all(one.steps_per_second > 0 and one.seconds > 0 and one.ratio > 0 for one in found.values())
     assert found["bare loop"].ratio == 1
@@ -35,8 +35,8 @@ def test_a_setting_runs_one_after_the_other_and_side_by_side(name):
     ],
 )
 def test_the_settings_are_those_that_were_published(name, images, clients, steps, weights):
-    values, stack = SETTINGS[name]
-    config = parse_config({**values, "stack": stack})
+    values, stacks = SETTINGS[name]
+    config = parse_config({**values, "stack": stacks["cpu"]})
     assert unused_keys(config) == {}
     assert config.federation.num_clients * images == 50_000
     assert config.federation.num_clients * config.federation.participation == clients

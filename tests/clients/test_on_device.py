@@ -31,12 +31,14 @@ from espalier.clients.stacked_model import StackedModel
 from espalier.clients.stacked_split import Half, Halves
 from espalier.clients.stacked_training import round_batches, stacked_sgd
 from espalier.clients.task import ClientTask, Examples, LocalTraining
-from espalier.clients.training import local_sgd
+from espalier.clients.training import beside, local_sgd
 from espalier.strategies.split.serving import MiniBatch
 from tests.strategies.split.federation import tiny_model
 
 META = torch.device("meta")
-STEPS = 6
+SIZES = (8, 8, 4) * 2  # of the mini-batches of a round
+STEPS = len(SIZES)
+INDICES = [(sum(SIZES),)]  # of all of them, copied at once
 
 
 class Operations(TorchDispatchMode):
@@ -109,7 +111,7 @@ def test_a_round_reads_nothing_from_the_device_and_copies_no_example_there(setti
     with Operations() as made, pytest.raises(RuntimeError, match="item"):  # the loss, at the end
         local_sgd(placed, server_round=1)
     assert made.names["nll_loss_backward"] == STEPS
-    assert made.copies == []
+    assert made.copies == INDICES
 
 
 def test_a_recording_of_the_gradients_reads_nothing_from_the_device():
@@ -121,14 +123,14 @@ def test_a_recording_of_the_gradients_reads_nothing_from_the_device():
     with Operations() as made, pytest.raises(RuntimeError, match="item"):  # the loss, at the end
         local_sgd(placed, server_round=1)
     assert made.names["nll_loss_backward"] == STEPS + 1
-    assert made.copies == []
+    assert made.copies == INDICES
 
 
 def test_examples_that_stay_in_main_memory_are_copied_by_mini_batches():
     kept = task()
     with Operations() as made, pytest.raises(RuntimeError, match="item"):
         local_sgd(kept, server_round=1)
-    assert made.copies == [shape for size in (8, 8, 4) * 2 for shape in ((size, 1, 8, 8), (size,))]
+    assert made.copies == [shape for size in SIZES for shape in ((size, 1, 8, 8), (size,))]
 
 
 def test_activations_and_gradients_of_a_split_client_stay_on_the_device():
@@ -160,8 +162,10 @@ def test_clients_side_by_side_read_nothing_from_the_device(settings, mu):
     stacked, trainings = StackedModel(placed[0].model), [one.training for one in placed]
     with Operations() as made, pytest.raises(NotImplementedError, match="out of meta"):  # the losses, at the end
         stacked_sgd(stacked, placed, [WEIGHTS] * CLIENTS, 1, trainings, mu)
-    assert made.names["bmm"] == (4 * 3 - 1) * STEPS  # four layers with two gradients, but for that of the inputs
-    assert made.copies == copies_of(WEIGHTS) * (2 if mu else 1)
+    # Four layers with two gradients, but for that of the inputs.
+    assert made.names["bmm"] + made.names["baddbmm"] == (4 * 3 - 1) * STEPS
+    assert made.names["_log_softmax"] == STEPS  # the losses of all clients at once
+    assert made.copies == INDICES * CLIENTS + copies_of(WEIGHTS) * (2 if mu else 1)
 
 
 class Answering:
@@ -179,13 +183,14 @@ def test_halves_side_by_side_read_nothing_from_the_device():
     placed, block = task().on_device(), tiny_model()[:1].state_dict()
     instruction = SplitFused(to_record(block), 1, 1, LabelTerms("indices"))
     batches, lanes, lane = round_batches(placed, 1, placed.training), Lanes(), Answering()
-    clients = [Half(node_id, placed, instruction, placed.training, batches) for node_id in range(CLIENTS)]
+    rows = beside(placed.train, batches)
+    clients = [Half(node_id, placed, instruction, placed.training, batches, rows) for node_id in range(CLIENTS)]
     lanes.open(range(CLIENTS), lambda clients: lane)
     with Operations() as made:
         halves = Halves(StackedModel(placed.model[:1]), clients)
         halves.train(lanes)
     assert (lane.steps, halves.left) == (STEPS, {})
-    assert made.names["bmm"] == 2 * STEPS
+    assert made.names["bmm"] + made.names["baddbmm"] == 2 * STEPS
     assert made.copies == copies_of(block)
 
 
@@ -199,8 +204,8 @@ def test_servers_blocks_side_by_side_read_but_the_losses_from_the_device():
     with Operations() as made:
         answers = servers.step(batches, dict.fromkeys(range(CLIENTS)))
     assert {str(answer).split(":")[0] for answer in answers.values()} == {"Cannot copy out of meta tensor; no data!"}
-    assert made.names["bmm"] == 3 * 3
-    assert made.copies == [(8,)] * CLIENTS  # the labels
+    assert made.names["bmm"] + made.names["baddbmm"] == 3 * 3
+    assert made.copies == [(CLIENTS, 8)]  # the labels
 
 
 def test_memory_that_runs_out_for_servers_blocks_is_not_the_clients_failure():
