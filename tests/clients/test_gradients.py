@@ -121,7 +121,7 @@ def test_another_model_loss_or_form_of_the_mini_batch_is_recorded_anew():
     recorded = RecordedGradients(4, recorder)
 
     def halved(outputs, labels):
-        return mse_loss(outputs, labels) / 2
+        return mse_loss(outputs.to(labels.dtype), labels) / 2
 
     def check(model, loss, inputs, labels, recordings):
         model.zero_grad()
