@@ -20,7 +20,7 @@ from .messages.split import Activations, SplitBegin, SplitResult
 from .randomness import client_generator, client_seed, may_draw
 from .registered_labels import label_numbers
 from .task import ClientTask, LocalTraining
-from .training import make_optimizer, mini_batches, planned
+from .training import batches_there, make_optimizer, mini_batches, planned
 
 
 class Part:
@@ -145,6 +145,7 @@ class Session:
         self.front = Part(cut.front(model), training)
         self.tail = Part(cut.tail(model), training, frozen_head=terms.frozen_head) if cut.has_tail(model) else None
         self.batches = list(mini_batches(task.num_train(terms.server_round), training, order))
+        self._there = list(batches_there(task.train, self.batches))
         self.step = 0
         self.awaits_features = False
         self.loss_sum = 0.0
@@ -181,7 +182,7 @@ class Session:
         """Send the next mini-batch through the client's first blocks (step 1 of a split step) and keep the graph."""
         task, batch, policy = self.task, self.batches[self.step], self.terms.label_policy
         with self._seeded(self._draws, f"dropout/{self.step}"):
-            inputs = task.training_inputs(batch, self.server_round, self.step)
+            inputs = task.training_inputs(self._there[self.step], self.server_round, self.step)
             self._output = cast(Tensor, self.front.blocks(inputs))
         self.awaits_features = self.tail is not None
         return Activations(
@@ -213,7 +214,7 @@ class Session:
         inputs = features.to(task.device).requires_grad_(True)
         with self._seeded(self._tail_draws, f"dropout/{self.step}/tail"):
             outputs = self.tail.blocks(inputs)
-        loss = task.objective.loss(outputs, task.train.labels[batch].to(task.device))
+        loss = task.objective.loss(outputs, task.train.labels[self._there[self.step]].to(task.device))
         if not math.isfinite(value := loss.item()):
             raise ValueError(f"the loss of mini-batch {self.step} is {value}")
         self.tail.zero_grad()

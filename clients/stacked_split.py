@@ -17,7 +17,7 @@ from .stacked_blocks import Pass, StackedBlocks
 from .stacked_model import StackedModel
 from .stacked_training import of_equal_size, prepared, round_batches
 from .task import ClientTask, LocalTraining
-from .training import beside, planned
+from .training import batches_there, planned
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Half:
         How it trains in the round.
     batches : list[Tensor]
         Its mini-batches, as indices.
-    looked_up : list[Tensor]
-        The same where its examples are.
+    there : list[Tensor]
+        The same indices, where the examples are.
     """
 
     node_id: int
@@ -45,7 +45,7 @@ class Half:
     instruction: SplitFused
     training: LocalTraining
     batches: list[Tensor]
-    looked_up: list[Tensor]
+    there: list[Tensor]
 
     @classmethod
     def of(cls, message: Message, context: Context, task: ClientTask) -> "Half":
@@ -55,7 +55,7 @@ class Half:
         server_round = instruction.server_round
         training = planned(task.training, instruction.config).at(server_round)
         batches = round_batches(task, server_round, training)
-        return cls(context.node_id, task, instruction, training, batches, beside(task.train, batches))
+        return cls(context.node_id, task, instruction, training, batches, list(batches_there(task.train, batches)))
 
     def sends(self, step: int, values: Tensor) -> Activations:
         """Return what goes to the edge in a step."""
@@ -75,7 +75,7 @@ class Half:
 
     def inputs(self, step: int, draws: torch.Generator) -> Tensor:
         """Return a mini-batch as the model takes it."""
-        return prepared(self.task, self.looked_up[step], self.instruction.server_round, step, draws)
+        return prepared(self.task, self.there[step], self.instruction.server_round, step, draws)
 
 
 class Halves:

@@ -14,7 +14,7 @@ from .stacked_blocks import StackedBlocks
 from .stacked_losses import stacked_losses
 from .stacked_model import StackedModel, stacked_states
 from .task import ClientTask, LocalTraining
-from .training import beside, mini_batches
+from .training import batches_there, mini_batches
 
 
 def stacked_sgd(
@@ -53,7 +53,7 @@ def stacked_sgd(
     large. So no mini-batch is padded, and BatchNorm's statistics are those of each one's own.
     """
     batches = [round_batches(task, server_round, training) for task, training in zip(tasks, trainings, strict=True)]
-    batches = [beside(task.train, own) for task, own in zip(tasks, batches, strict=True)]
+    there = [list(batches_there(task.train, own)) for task, own in zip(tasks, batches, strict=True)]
     dropout = [client_generator(task.seed, task.partition_id, server_round, "dropout") for task in tasks]
     trained = [name for name, weights in tasks[0].model.named_parameters() if weights.requires_grad]
     device = tasks[0].device
@@ -62,7 +62,7 @@ def stacked_sgd(
     totals, seen = torch.zeros(len(tasks), device=device), torch.zeros(len(tasks))
     for number in range(max(map(len, batches))):
         for rows, size in of_equal_size(batches, number):
-            examples = [(tasks[row], batches[row][number]) for row in rows]
+            examples = [(tasks[row], there[row][number]) for row in rows]
             draws = [dropout[row] for row in rows]
             inputs = [prepared(*one, server_round, number, own) for one, own in zip(examples, draws, strict=True)]
             made = blocks.forward(rows, torch.stack(inputs), draws)
@@ -95,7 +95,7 @@ def prepared(task: ClientTask, batch: Tensor, server_round: int, step: int, draw
 
 def mini_batch_losses(examples: Sequence[tuple[ClientTask, Tensor]], outputs: Tensor) -> Tensor:
     """Return the losses (n,) of n clients from their outputs (n, B, ...)."""
-    labels = torch.stack([task.train.labels[batch].to(task.device) for task, batch in examples])
+    labels = [task.train.labels[batch].to(task.device) for task, batch in examples]
     return stacked_losses([task.objective.loss for task, _ in examples], outputs, labels)
 
 

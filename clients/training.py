@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .messages.arrays import to_record, to_weights
 from .messages.generators import seeded_torch
 from .messages.train import LOCAL_ROUNDS, AccumulatedGradient, Train, Trained
+from .nested import tensors_of
 from .optimizers import SGD, Adam
 from .randomness import client_generator, client_seed
 from .task import ClientTask, Examples, LocalTraining, batches_of_a_pass
@@ -133,7 +134,7 @@ def local_sgd(
     total_loss, seen = torch.zeros((), device=device), 0
     model.train()
     with seeded_torch(dropout, device):
-        for step, batch in enumerate(beside(task.train, batches)):
+        for step, batch in enumerate(batches_there(task.train, batches)):
             inputs = task.training_inputs(batch, server_round, step)
             labels = task.train.labels[batch].to(device)
             optimizer.zero_grad()
@@ -164,12 +165,17 @@ def mini_batches(num_examples: int, training: LocalTraining, generator: torch.Ge
             yield from batches
 
 
-def beside(examples: Examples, batches: Iterable[Tensor]) -> list[Tensor]:
-    """Return mini-batches as indices on the device that examples are on, which then looks them up by itself."""
-    batches, device = list(batches), examples.labels.device
-    if device.type == "cpu":
+def batches_there(examples: Examples, batches: Iterable[Tensor]) -> Iterable[Tensor]:
+    """Return mini-batches with their indices where the examples are: copied at once, where that is not the CPU.
+
+    Indices that are on the CPU would be copied to a GPU for every mini-batch, each time with a wait.
+    """
+    devices = {tensor.device for tensor in (examples.labels, *tensors_of(examples.inputs))}
+    if len(devices) > 1 or examples.labels.device.type == "cpu":
         return batches
-    return list(torch.cat(batches).to(device).split([len(batch) for batch in batches]))
+    if not (given := list(batches)):
+        return given
+    return torch.cat(given).to(examples.labels.device).split([len(batch) for batch in given])
 
 
 def make_optimizer(parameters: list[nn.Parameter], training: LocalTraining) -> torch.optim.Optimizer:

@@ -88,18 +88,17 @@ class Terms:
         return KEPT if node_id in self.with_tail else self.labels.policy
 
     def magnitudes(self, sent: Mapping[int, Tensor]) -> dict[int, float]:
-        """Return the `magnitude` of those activations that are on a GPU, which is waited for once, by node id."""
+        """Return the `magnitude` of those activations that fit, by node id; those of one shape are read at once."""
         alike: dict[tuple[int, ...], dict[int, Tensor]] = defaultdict(dict)
         for node_id, activations in sent.items():
-            fits = activations.shape[1:] == self.cut_shapes[node_id] and activations.dtype == self.dtype
-            if fits and len(activations) and activations.device.type != "cpu":
+            form = activations.shape[1:], activations.dtype
+            if len(activations) and form == (self.cut_shapes[node_id], self.dtype):
                 alike[activations.shape][node_id] = activations
         found: dict[int, float] = {}
         for those in alike.values():
-            if len(those) > 1:
-                together = torch.stack(list(those.values()))
-                measured = longest_samples(together) if self.measures else together.flatten(1).sum(1)
-                found |= zip(those, measured.tolist(), strict=True)
+            together = torch.stack(list(those.values()))
+            measured = longest_samples(together) if self.measures else together.flatten(1).sum(1)
+            found |= zip(those, measured.tolist(), strict=True)
         return found
 
     def magnitude(self, activations: Tensor) -> float:

@@ -27,6 +27,15 @@ def test_a_setting_runs_one_after_the_other_and_side_by_side(name):
     assert found["2 side by side"].difference < 1e-6
 
 
+def test_on_a_gpu_gradients_are_recorded_and_no_stack_has_dropout():
+    assert ways_on("cuda", None) == {"one after the other": {}, "recorded": {"train.cuda-graph": True}}
+    assert ways_on("cuda", 100)["100 side by side"] == {"stack": 100}
+    assert {name: stacks.get("cuda") for name, (_, stacks) in SETTINGS.items()} == {
+        "pfl-research, CIFAR-10": None,
+        "BlazeFL, CNN": 100,
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "images", "clients", "steps", "weights"),
     [

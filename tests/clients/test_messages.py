@@ -5,7 +5,7 @@ import pytest
 import torch
 from flwr.app import Array
 
-from espalier.clients.messages.arrays import to_array, to_tensor
+from espalier.clients.messages.arrays import as_travels, rows_as_travel, to_array, to_tensor
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 3, 4, 5), (2, 3, 4, 5, 6), (0, 4)])
@@ -19,6 +19,15 @@ def test_images_travel_channels_last_in_numpys_format():
     images = torch.arange(120.0).view(2, 3, 4, 5)
     np.testing.assert_array_equal(to_array(images).numpy(), images.numpy().transpose(0, 2, 3, 1))
     np.testing.assert_array_equal(to_array(images[0]).numpy(), images[0].numpy())
+
+
+@pytest.mark.parametrize("shape", [(4, 2, 3, 5, 6), (4, 2, 7), (4, 2)])
+def test_tensors_side_by_side_travel_without_one_more_copy(shape):
+    rows = torch.randn(shape).transpose(0, 1).contiguous().transpose(0, 1).requires_grad_()
+    for row, given in zip(rows_as_travel(rows), rows, strict=True):
+        assert torch.equal(row, given)
+        assert not row.requires_grad
+        assert as_travels(row).data_ptr() == row.data_ptr()
 
 
 def test_images_arrive_channels_last_in_memory():

@@ -31,7 +31,7 @@ from espalier.clients.stacked_model import StackedModel
 from espalier.clients.stacked_split import Half, Halves
 from espalier.clients.stacked_training import round_batches, stacked_sgd
 from espalier.clients.task import ClientTask, Examples, LocalTraining
-from espalier.clients.training import beside, local_sgd
+from espalier.clients.training import batches_there, local_sgd
 from espalier.strategies.split.serving import MiniBatch
 from tests.strategies.split.federation import tiny_model
 
@@ -55,6 +55,8 @@ class Operations(TorchDispatchMode):
         self.names[name] += 1
         if name == "_to_copy" and options.get("device") == META and arguments[0].device != META:
             self.copies.append(tuple(arguments[0].shape))
+        if name == "index" and arguments[0].device == META:  # a GPU gets a copy of such indices, and is waited for
+            self.copies += [tuple(rows.shape) for rows in arguments[1] if rows is not None and rows.device != META]
         return function(*arguments, **options)
 
 
@@ -103,6 +105,19 @@ def test_clients_are_placed_while_there_is_room():
         tasks.append(one.train.labels.device.type)
     assert tasks == ["meta", "meta", "cpu", "cpu"]
     assert room == 1
+
+
+def test_indices_go_where_the_examples_are_and_stay_where_nothing_is_won():
+    def mini_batches():
+        yield from torch.arange(20).split(8)
+
+    examples, on_device = task().train, task().on_device().train
+    there = list(batches_there(on_device, mini_batches()))
+    assert [(len(batch), batch.device) for batch in there] == [(8, META), (8, META), (4, META)]
+    given = mini_batches()
+    assert batches_there(examples, given) is given  # on a CPU one permutation is in memory at a time
+    assert batches_there(replace(examples, labels=on_device.labels), given) is given
+    assert list(batches_there(on_device, [])) == []
 
 
 @pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}, {"optimizer": "adam"}])
@@ -183,8 +198,8 @@ def test_halves_side_by_side_read_nothing_from_the_device():
     placed, block = task().on_device(), tiny_model()[:1].state_dict()
     instruction = SplitFused(to_record(block), 1, 1, LabelTerms("indices"))
     batches, lanes, lane = round_batches(placed, 1, placed.training), Lanes(), Answering()
-    rows = beside(placed.train, batches)
-    clients = [Half(node_id, placed, instruction, placed.training, batches, rows) for node_id in range(CLIENTS)]
+    there = list(batches_there(placed.train, batches))
+    clients = [Half(node_id, placed, instruction, placed.training, batches, there) for node_id in range(CLIENTS)]
     lanes.open(range(CLIENTS), lambda clients: lane)
     with Operations() as made:
         halves = Halves(StackedModel(placed.model[:1]), clients)

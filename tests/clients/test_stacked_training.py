@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from espalier.app.tasks.models import build_model
+from espalier.clients.stacked_blocks import StackedBlocks
 from espalier.clients.stacked_model import StackedModel, check_stackable
 from espalier.clients.stacked_training import stacked_sgd
 from espalier.clients.task import ClientTask, Examples, LocalTraining
@@ -208,3 +209,20 @@ def test_the_model_that_is_tried_stays_as_it_was():
     check_stackable(model, torch.zeros(1, 1, 8, 8))
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert F.cross_entropy(model(torch.zeros(2, 1, 8, 8)), torch.zeros(2, dtype=torch.int64)).isfinite()
+
+
+def test_the_state_of_copies_is_read_anew_after_each_step(monkeypatch):
+    # As from a GPU: what is read does not change with what is there.
+    monkeypatch.setattr(torch.Tensor, "cpu", torch.Tensor.clone)
+    model = perceptron()
+    names = [name for name, _ in model.named_parameters()]
+    starts = [model.state_dict()] * 3
+    blocks = StackedBlocks(StackedModel(model), starts, names, LocalTraining(learning_rate=0.1), torch.device("cpu"))
+    before = blocks.state(1)
+    made = blocks.forward([0, 1], torch.randn((2, 8, 64), dtype=torch.float64), [None, None])
+    gradients = list(torch.autograd.grad(made.outputs.sum(), made.leaves))
+    blocks.state(1)
+    blocks.step(made, gradients, 1)
+    moved = {name for name, values in blocks.state(1).items() if not torch.equal(values, before[name])}
+    assert moved == set(model.state_dict())  # BatchNorm's statistics and counter too
+    assert all(torch.equal(values, before[name]) for name, values in blocks.state(2).items())

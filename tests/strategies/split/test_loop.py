@@ -184,3 +184,20 @@ def test_an_outcome_is_in_the_order_of_the_clients():
     outcome.sort([1, 2, 3, 4])
     assert list(outcome.blocks) == [1, 2, 3]
     assert list(outcome.num_examples.items()) == [(1, 10), (2, 20), (3, 30)]
+
+
+@pytest.mark.parametrize("measures", [False, True])
+def test_activations_measured_together_have_the_magnitudes_that_each_has(measures):
+    terms = terms_of(tiny_model().double(), 6, measures=measures)
+    draw = torch.Generator().manual_seed(0)
+    sent = {n: torch.randn((count, 96), generator=draw, dtype=torch.float64) for n, count in enumerate((8, 8, 3, 8))}
+    sent[1][2, 3] = torch.nan
+    odd = {4: torch.randn((8, 95), dtype=torch.float64), 5: torch.zeros((0, 96), dtype=torch.float64)}
+    found = terms.magnitudes({**sent, **odd})
+    assert found.keys() == sent.keys()
+    np.testing.assert_allclose(list(found.values()), [terms.magnitude(sent[n]) for n in found], rtol=1e-12)
+    labels = np.zeros(8, np.int64)
+    batch = terms.mini_batch(0, sent[0], labels, found[0])
+    assert batch.length == (found[0] if measures else 0.0)
+    with pytest.raises(ValueError, match="NaN or Inf"):
+        terms.mini_batch(1, sent[1], labels, found[1])
