@@ -32,6 +32,8 @@ FREE_TO_CHANGE = frozenset(
         "global-rounds",
         "report.plots",
         "train.cuda-graph",
+        "device",
+        "stack",
         "engine",
         "ray.workers",
         "ray.address",
@@ -46,7 +48,7 @@ FREE_TO_CHANGE = frozenset(
     }
 )
 # Those of them that say where and how fast, and not what a run gives.
-HOW_IT_RUNS = FREE_TO_CHANGE - {"global-rounds", "data-dir", "stream.timeout"}
+HOW_IT_RUNS = FREE_TO_CHANGE - {"global-rounds", "data-dir", "stream.timeout", "device", "stack"}
 # What runs did before a setting existed, where that is not its default.
 BEFORE = {"guard.mode": "off"}
 # Settings that every edition saved: a run whose config has lost one does not go on by its default.

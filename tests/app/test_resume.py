@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+import torch
 from PIL import Image
 
 from espalier.app.command_line import main
@@ -18,7 +19,7 @@ from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run
 from tests.app.assembling import config_of, engine_of
 from tests.app.pictures import image_folder
-from tests.app.runs import ROOT, key_of, lines, run_app, same_weights, summary
+from tests.app.runs import ROOT, key_of, lines, run_app, same_weights, summary, weights
 
 DOCS = ROOT / "docs/resume.md"
 # Both tiers hold state, and clients are sampled.
@@ -219,5 +220,21 @@ def test_clients_stay_at_the_edges_that_hold_their_state(tmp_path, edges, messag
 def test_the_docs_name_what_may_change_on_resume():
     (sentence,) = re.findall(r"Only the folders of data and cache, the\n?(.+?) may change", DOCS.read_text(), re.S)
     named = set(re.findall("`(.+?)`", sentence))
-    by_docs = {"ray.*" if key.startswith("ray.") else key for key in FREE_TO_CHANGE if "." in key}
+    by_docs = {
+        "ray.*" if key.startswith("ray.") else key for key in FREE_TO_CHANGE if "." in key or key in ("device", "stack")
+    }
     assert named == by_docs - {"data.cache-dir"}
+
+
+@pytest.mark.parametrize("algorithm", ["h-fedavg", "phsfl"])
+def test_a_run_begun_side_by_side_goes_on_one_client_after_the_other_and_the_other_way_round(tmp_path, algorithm):
+    settings = {"algorithm": algorithm, "split_execution": "fused", "num_clients": 4, "fine_tune_steps": 2}
+    whole = run_app(tmp_path / "whole", global_rounds=4, **settings)
+    for begun, then in ((4, 0), (0, 4)):
+        folder = run_app(tmp_path / f"stack-{begun}", global_rounds=2, stack=begun, **settings)
+        assert main([f"resume={folder}", "global-rounds=4", f"stack={then}", "device=cpu"]) == 0
+        saved = json.loads((folder / "config.json").read_text())
+        assert (saved["stack"], saved["device"]) == (then, "cpu")
+        assert not same_weights(folder, whole)
+        for name, values in weights(folder).items():
+            torch.testing.assert_close(values, weights(whole)[name], rtol=0, atol=1e-5)
