@@ -126,7 +126,8 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None) 
     if config.algorithm.has_model:
         device, every = compute_device(config.device), config.report.evaluate_every
         observers.append(ServerEvaluation(checked.model, checked.frozen, checked.task, device, every))
-    comings = coming_and_going(config.availability, config.seed, config.federation.num_clients)
+    trained = config.federation.num_clients if config.algorithm.trains_clients else 0
+    comings = coming_and_going(config.availability, config.seed, trained) if trained else None
     edge_rounds = 1 if config.is_flat else config.federation.edge_rounds
     observers.append(
         WriteMetrics(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 TRACE_COLUMNS = ("client", "seconds")
+LONGEST_SECONDS = 1e9  # of a round in a trace, some 30 years
 
 
 class EventClock:
@@ -192,10 +193,10 @@ def _client_seconds(path: Path, num: int) -> ClientSeconds:
                 client, value = int(row["client"]), float(row["seconds"])
             except (TypeError, ValueError):
                 raise ValueError(f"line {rows.line_num}: client is an integer and seconds a number") from None
-            if not 0 <= client < num or not 0 <= value < np.inf:
+            if not 0 <= client < num or not 0 <= value <= LONGEST_SECONDS:
                 raise ValueError(
                     f"line {rows.line_num}: client {client}, {value:g} s: allowed are 0 to {num - 1}, "
-                    "and finite numbers >= 0"
+                    f"and numbers from 0 to {LONGEST_SECONDS:g}"
                 )
             seconds[client].append(value)
     if absent := [client for client, own in enumerate(seconds) if not own]:

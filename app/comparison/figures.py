@@ -1,5 +1,6 @@
 """Learning curves as figures for a paper: one column wide, as PDF and PNG."""
 
+import re
 from collections.abc import Sequence
 from math import ceil, floor, log10
 from pathlib import Path
@@ -71,7 +72,8 @@ def draw_curves(folder: Path, curves: Sequence[Curve], axis: Axis, figure: str, 
         ax.grid(axis="y", alpha=0.3)
         if rows:
             drawn.legend(loc="outside lower center", ncols=columns, frameon=False, labelspacing=0.2, borderpad=0.1)
-        paths = [folder / f"{figure}-over-{axis.name}.{ending}" for ending in ("pdf", "png")]
+        name = re.sub(r"[^\w.+-]", "-", figure)  # a metric of a task's own may be called anything
+        paths = [folder / f"{name}-over-{axis.name}.{ending}" for ending in ("pdf", "png")]
         for path in paths:
             drawn.savefig(path, dpi=300)
     return paths

@@ -97,6 +97,8 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
 def _splitting_without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     if not config.algorithm.shares_server:
         yield ("split.server-order",), f"algorithm = {config.algorithm.text!r} has a server block for each client"
+    elif config.algorithm.in_turn(config.split.model_copy(update={"server_order": "interleaved"})):
+        yield ("split.server-order",), f"algorithm = {config.algorithm.text!r} has an order of its own"
     if config.split.server_optimizer != "sgd":
         yield ("split.server-momentum",), f"split.server-optimizer = {config.split.server_optimizer!r}"
     if not config.fine_tune.steps:

@@ -228,10 +228,16 @@ def run_name(chosen: Mapping[str, Any]) -> str:
 def _refuse_twins(runs: Sequence[PlannedRun]) -> None:
     """Raise UserError if two runs are the same."""
     before: dict[str, PlannedRun] = {}
+    names: set[str] = set()
     for run in runs:
         twin = before.setdefault(run.told_apart_by(run.settings), run)
-        if twin is not run or any(other is not run and other.name == run.name for other in before.values()):
+        if twin is not run:
             raise UserError(f"{twin.name} and {run.name} are the same run: allowed are values that differ")
+        if run.name in names:
+            raise UserError(
+                f"two runs would have the folder {run.name}: allowed are names and values that differ in it"
+            )
+        names.add(run.name)
 
 
 def check_data(runs: Sequence[PlannedRun]) -> None:

@@ -146,3 +146,10 @@ def test_a_trace_that_is_none_is_refused_with_its_line(tmp_path, capsys):
 def test_always_there_is_nothing_in_front_of_edges():
     config = parse_config({})
     assert coming_and_going(config.availability, config.seed, config.federation.num_clients) is None
+
+
+@pytest.mark.parametrize("algorithm", ["centralised", "top-popular"])
+def test_nothing_is_said_of_clients_that_do_not_train(tmp_path, algorithm):
+    settings = {"dataset": "video-caching"} if algorithm == "top-popular" else {}
+    folder = run_app(tmp_path / "run", algorithm=algorithm, num_clients=4, local_epochs=1, **settings, **COMING)
+    assert "availability" not in summary(folder)

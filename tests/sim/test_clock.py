@@ -99,6 +99,7 @@ def test_a_trace_is_read_and_repeats(tmp_path):
         ("client,seconds\n0,1\n", "no row for client 1"),
         ("client,seconds\n0,1\n2,1\n", "line 3: client 2, 1 s: allowed are 0 to 1"),
         ("client,seconds\n0,inf\n1,1\n", "line 2: client 0, inf s"),
+        ("client,seconds\n0,1e308\n1,1\n", "line 2: client 0, 1e.308 s: allowed are .* numbers from 0 to 1e.09"),
         ("client,seconds\n0,soon\n1,1\n", "line 2: client is an integer"),
         ("client,seconds\n0\n", "line 2: client is an integer"),
         ("client,seconds\n0," + 200_000 * "1", "field larger than field limit"),

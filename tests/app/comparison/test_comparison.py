@@ -14,7 +14,7 @@ import pytest
 from espalier.app.command_line import main
 from espalier.app.comparison.command import finished_runs, in_order_of_sweep, write_comparison
 from espalier.app.comparison.curves import AXES, Curve, curves, points_of, together
-from espalier.app.comparison.figures import first_steps, look_of, powers_of_ten, setting
+from espalier.app.comparison.figures import draw_curves, first_steps, look_of, powers_of_ten, setting
 from espalier.app.comparison.groups import Group, grouped, without_repeats
 from espalier.app.comparison.runs import OVER_CLIENTS, FinishedRun, is_over, read_run
 from espalier.app.comparison.tables import _latex, as_latex, as_text, cells, columns_of, count, heading, number
@@ -358,3 +358,10 @@ def test_a_lock_that_is_left_over_does_no_harm(folder, tmp_path):
     assert not is_over(run)
     disown(lock)
     assert is_over(run)
+
+
+def test_a_figure_of_any_name_has_files(tmp_path):
+    curve = Curve(0, Group({}, []), np.arange(3.0), np.arange(3.0), np.zeros(3))
+    made = draw_curves(tmp_path, [curve], AXES[0], "error/mae, mean", "a title")
+    assert [path.name for path in made] == ["error-mae--mean-over-rounds.pdf", "error-mae--mean-over-rounds.png"]
+    assert all(path.stat().st_size > 1000 for path in made)

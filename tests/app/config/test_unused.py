@@ -20,6 +20,7 @@ CHEAPEST = {"algorithm": "rawhfl", "plan.solver": "cheapest-at-full-power"}
         ({"algorithm": "fedavg", "split.evaluate": "whole"}, "split.evaluate", "algorithm = 'fedavg' cuts no model"),
         ({"algorithm": "fedavg", "fine-tune.steps": 3}, "fine-tune.steps", "algorithm = 'fedavg' cuts no model"),
         ({"algorithm": "hsfl", "split.server-order": "one-by-one"}, "split.server-order", "a server block for each"),
+        ({"algorithm": "sl", "split.server-order": "one-by-one"}, "split.server-order", "an order of its own"),
         ({"algorithm": "hsfl", "stream.payload": "int8"}, "stream.payload", "see split.transport"),
         ({"plan.theta": 0.1}, "plan.theta", "no round is planned: see selection"),
         ({"radio.fading": "static"}, "radio.fading", "no round is planned: see selection"),

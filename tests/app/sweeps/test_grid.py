@@ -71,6 +71,17 @@ def test_a_settings_file_has_a_table_of_lists_and_cases_and_the_command_line_win
 
 
 @pytest.mark.parametrize(
+    ("second", "says"),
+    [("alpha = 0.1", "a-b_seed-0 and a-b_seed-0 are the same run"), ("alpha = 0.5", "the folder a-b_seed-0: allowed")],
+)
+def test_cases_of_one_name_are_refused_for_the_folder_and_of_one_setting_for_that(second, says, tmp_path):
+    file = tmp_path / "study.toml"
+    file.write_text(f'[sweep]\nseed = [0]\n[sweep.case."a b"]\nalpha = 0.1\n[sweep.case.a-b]\n{second}\n')
+    with pytest.raises(UserError, match=says):
+        planned_runs(read_sweep([str(file)]))
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["sede=0,1"], "unknown key 'sede': did you mean 'seed'?"),
