@@ -106,7 +106,7 @@ def resource_summary(lines: Sequence[Line]) -> Line:
         "late": late,
         **({"spare": spare} if spare else {}),
         **({"late_share": {"asked": asked[-1], "observed": late / selected if selected else None}} if asked else {}),
-        "edge_rounds_without_anybody": sum(not plan["selected"] for plan in plans),
+        "edge_rounds_without_anybody": sum(not plan["selected"] for plan in plans) + _without_a_plan(lines),
         "edge_rounds_short": sum(plan.get("short", False) for plan in plans),
         "edge_rounds_unconverged": sum(not plan.get("converged", True) for plan in plans),
     }
@@ -158,6 +158,16 @@ def cdf(values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """
     ordered = np.sort(np.asarray(values, dtype=float))
     return ordered, np.searchsorted(ordered, ordered, side="right") / len(ordered)
+
+
+def _without_a_plan(lines: Iterable[Line]) -> int:
+    """Return how many edge rounds had nobody to plan for: all clients of the edge were away, or under other edges."""
+    found = 0
+    for line in lines:
+        if line["scope"] == "edge" and "plans" in line:
+            rounds = line["participants"]
+            found += max(0, min(sum(not clients for clients in rounds), len(rounds) - len(line["plans"])))
+    return found
 
 
 def _joules(plan: Line) -> dict[int, float]:

@@ -168,6 +168,13 @@ def test_a_run_in_which_nobody_could_take_part_has_no_joules_per_client():
     assert (figures["simulated_seconds"], figures["edge_rounds_without_anybody"]) == (0.0, 2)
 
 
+def test_edge_rounds_with_nobody_to_plan_for_count_as_those_in_which_nobody_was_selected():
+    walked = edge_line(1, "edge-0", [plan([0], {0: 1.0}, {0: 0.5}), plan([])]) | {"participants": [[0], [], [], []]}
+    late = edge_line(1, "edge-1", [plan([3], {3: 8.0}, {3: 16.0}, late=[3])]) | {"participants": [[]]}
+    figures = resource_summary([walked, late, global_line(1, 30.0, 9.0, 16.5, 25.5)])
+    assert figures["edge_rounds_without_anybody"] == 1 + 2
+
+
 def test_summary_json_has_the_figures_of_plans_and_of_the_last_evaluations_top_m(lines):
     final = summarise(lines)
     assert final["energy_joules"]["total"] == 35.25
