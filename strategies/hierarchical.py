@@ -216,8 +216,9 @@ class Hierarchical:
             if is_evaluated(number, num_rounds, self.evaluate_every):
                 when = f"round {number}, evaluation"
                 evaluation = run(self.evaluate_round(number, arrays, evaluate_config, grid), when)
-            seconds = time.monotonic() - started
-            yield Round(number, arrays, update.metrics, evaluation.metrics, update.edges, evaluation.edges, seconds)
+            seconds, failures = time.monotonic() - started, _own([*update.failures, *evaluation.failures])
+            metrics = update.metrics, evaluation.metrics
+            yield Round(number, arrays, *metrics, update.edges, evaluation.edges, seconds, failures)
 
     def regroup(self, number: int) -> None:
         """Put every node under the edge where `topology_of` says it is in a round of this tier.

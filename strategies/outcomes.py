@@ -125,6 +125,8 @@ class Round:
         Evaluation of the global model, by edge; empty in a round without one.
     seconds : float
         Wall time of the round.
+    failures : Sequence[Failure]
+        Of the cloud strategy itself: why it made no model, or nothing of an evaluation.
     """
 
     number: int
@@ -134,6 +136,7 @@ class Round:
     edges: Mapping[str, EdgeOutcome]
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     seconds: float = 0.0
+    failures: Sequence[Failure] = ()
 
 
 def update_as_data(update: Update, number_of: Mapping[int, int]) -> dict[str, Any]:

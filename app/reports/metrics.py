@@ -20,7 +20,17 @@ Line = dict[str, Any]
 # The fields of lines that are the run's own words; a client's metric of such a name is not reported.
 FIELDS = frozenset(
     {
-        *("round", "scope", "edge", "trained", "participants", "failures", "edges_left_out", "evaluation_failures"),
+        *(
+            "round",
+            "scope",
+            "edge",
+            "trained",
+            "participants",
+            "failures",
+            "edges_left_out",
+            "evaluation_failures",
+            "cloud_failures",
+        ),
         *("plans", "plans_at_work"),
         *("num_clients", "away", "dropped_out"),
         *("clients", "test", "validation", "bytes", "closed_form_bits", "energy_joules", "late_share"),
@@ -105,6 +115,7 @@ def global_line(
         line["test"] = finite(test)
     failures = sum(len(update.failures) for edge in outcome.edges.values() for update in edge.updates)
     failures += sum(len(evaluation.failures) for evaluation in outcome.evaluations.values())
+    failures += len(outcome.failures)
     without_line = [
         {"edge": name, **_failure(failure, client_of)}
         for name, evaluation in outcome.evaluations.items()
@@ -115,6 +126,7 @@ def global_line(
         "failures": failures,
         "edges_left_out": [name for name, edge in outcome.edges.items() if edge.arrays is None],
         **({"evaluation_failures": without_line} if without_line else {}),
+        **({"cloud_failures": [failure.reason for failure in outcome.failures]} if outcome.failures else {}),
         "bytes": nested(counts),
         **({"closed_form_bits": dict(closed_form_bits)} if closed_form_bits else {}),
         "seconds": round(outcome.seconds, 4),

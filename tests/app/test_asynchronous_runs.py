@@ -267,3 +267,15 @@ def test_a_fast_client_has_the_whole_time(tmp_path):
     counts = {int(t): n for t, n in summary(folder)["async"]["staleness"].items()}
     assert sum(counts.values()) == 12
     assert np.isclose(summary(folder)["simulated_seconds"], lines(folder, "global")[-1]["simulated_seconds"])
+
+
+def test_a_cloud_that_makes_no_model_is_a_failure_with_its_reason(tmp_path):
+    # Seven updates, but of fewer edges, since fast ones come twice; Bulyan needs seven of them.
+    cloud = {"num_clients": 16, "num_edges": 8, "cloud_strategy": "Bulyan(num_malicious_nodes=1)"}
+    buffered = {"async_mode": "fedbuff", "buffer_size": 7}
+    folder = run_app(tmp_path / "run", algorithm="h-fedavg", local_epochs=1, batches_per_epoch=1, **cloud, **buffered)
+    told = [line["cloud_failures"] for line in lines(folder, "global")]
+    assert told == [["the cloud made no model of 5 replies"], ["the cloud made no model of 6 replies"]]
+    assert summary(folder)["failures"] == 2
+    first, last = (line["test"]["loss"] for line in lines(folder, "global"))
+    assert first == last

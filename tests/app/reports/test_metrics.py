@@ -95,7 +95,7 @@ def test_the_fields_of_lines_are_all_known(tmp_path):
         assert set(found) <= FIELDS | measured
         seen |= set(found)
         assert ("async" in found) == (name == "asynchronous")
-    assert seen >= FIELDS - {"evaluation_failures"}
+    assert seen >= FIELDS - {"evaluation_failures", "cloud_failures"}
 
 
 def test_failed_evaluations_at_edges_without_a_line_are_named_in_the_global_one(tmp_path):
