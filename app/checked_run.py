@@ -126,8 +126,7 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None) 
     if config.algorithm.has_model:
         device, every = compute_device(config.device), config.report.evaluate_every
         observers.append(ServerEvaluation(checked.model, checked.frozen, checked.task, device, every))
-    trained = config.federation.num_clients if config.algorithm.trains_clients else 0
-    comings = coming_and_going(config.availability, config.seed, trained) if trained else None
+    comings = coming_and_going(config.availability_in_use, config.seed, config.federation.num_clients)
     edge_rounds = 1 if config.is_flat else config.federation.edge_rounds
     observers.append(
         WriteMetrics(

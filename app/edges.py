@@ -93,7 +93,7 @@ def edges_here(
         spec = federation.cloud_strategy if from_cloud else federation.edge_strategy
         cells = config.cells if config.is_flat else 1
         make_edge = planned(make_edge, config.rule, config.plan, world, cells_per_edge=cells, spec=spec)
-    if comings := coming_and_going(config.availability, config.seed, federation.num_clients):
+    if comings := coming_and_going(config.availability_in_use, config.seed, federation.num_clients):
         make_edge = comings.in_front_of(make_edge, client_of)
     if config.train.weighting == "equal":
         make_edge = equally_weighted(make_edge)

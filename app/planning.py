@@ -36,7 +36,7 @@ def planned_world(
     if is_part and plan.resources == "simulated":
         # The radio world is drawn for all cells, so that plans are those of a run that has all edges.
         topology, profiles = whole_radio_world(config.deploy.edge_name, profiles, num_clients, config.edges)
-    availability = coming_and_going(config.availability, config.seed, num_clients)
+    availability = coming_and_going(config.availability_in_use, config.seed, num_clients)
     world = world_of(
         plan,
         config.radio,

@@ -119,7 +119,7 @@ class StackedBlocks:
                 self._all[key][rows] = tensor
 
     def state(self, row: int) -> dict[str, Tensor]:
-        """Return the state of a copy, on the CPU; it may change with the next step."""
+        """Return the state of a copy, on the CPU; where the copies are there too, it changes with the next step."""
         if self._read is None:  # those of all copies at once: a GPU is waited for once for each of the weights
             self._read = {name: tensor.cpu() for (kind, name), tensor in self._all.items() if kind == "state"}
         return {name: tensor[row] for name, tensor in self._read.items()}

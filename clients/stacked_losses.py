@@ -24,7 +24,8 @@ def stacked_losses(losses: Sequence[Loss], outputs: Tensor, labels: Sequence[Ten
     labels : Sequence[Tensor]
         Of each mini-batch, (B, ...), on the device of the outputs.
     """
-    are_alike = all(loss is cross_entropy for loss in losses) and all(own.dtype == torch.int64 for own in labels)
+    form = torch.int64, labels[0].shape
+    are_alike = all(loss is cross_entropy for loss in losses) and all((own.dtype, own.shape) == form for own in labels)
     if are_alike and outputs.device.type != "cpu":
         return cross_entropies(outputs, torch.stack(list(labels)))
     return torch.stack([loss(*own) for loss, *own in zip(losses, outputs, labels, strict=True)])

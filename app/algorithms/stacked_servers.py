@@ -78,7 +78,7 @@ class StackedServers:
         inputs = torch.stack([batch.activations for batch in batches]).to(self._device).requires_grad_(True)
         made = blocks.forward(rows, inputs, generators)
         labels = torch.stack([batch.labels for batch in batches if batch.labels is not None])
-        labels = labels.to(self._device, torch.int64)  # all at once
+        labels = labels.to(self._device, torch.int64)
         losses = stacked_losses([self._loss] * len(batches), made.outputs, labels.unbind())
         # Of the sum, since no client's loss depends on the weights of another.
         back, *gradients = torch.autograd.grad(losses.sum(), [inputs, *made.leaves])

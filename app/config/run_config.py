@@ -157,6 +157,11 @@ class RunConfig(Section):
         return self.algorithm.num_edges(self.federation.num_edges)
 
     @property
+    def availability_in_use(self) -> Availability:
+        """How clients come and go; where none of them trains they are always there."""
+        return self.availability if self.algorithm.trains_clients else Availability()
+
+    @property
     def cells(self) -> int:
         """Number of radio cells."""
         return self.algorithm.num_cells(self.federation.num_edges)

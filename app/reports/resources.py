@@ -83,7 +83,8 @@ def resource_summary(lines: Sequence[Line]) -> Line:
         those of the plans elsewhere), ``late`` (results after the simulated deadline), ``spare`` (results that nobody
         waited for, where there are any), ``late_share`` (where plans are made for one: ``asked``, and what was
         ``observed``, None if nobody ever was selected), ``edge_rounds_without_anybody`` and ``edge_rounds_short`` (in
-        which nobody, or fewer clients than asked for, were selected, as too few could take part),
+        which nobody, or fewer clients than asked for, were selected, as too few could take part; where none was there
+        to plan for, too),
         and ``edge_rounds_unconverged`` (with plans of a solver that stopped before it converged).
     """
     plans = [plan for _, plan in planned_rounds(lines)]
@@ -161,7 +162,10 @@ def cdf(values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _without_a_plan(lines: Iterable[Line]) -> int:
-    """Return how many edge rounds had nobody to plan for: all clients of the edge were away, or under other edges."""
+    """Return how many edge rounds have no plan and nobody who took part.
+
+    All clients of the edge were away or under other edges, or its host did not answer.
+    """
     found = 0
     for line in lines:
         if line["scope"] == "edge" and "plans" in line:

@@ -235,7 +235,7 @@ def _refuse_twins(runs: Sequence[PlannedRun]) -> None:
             raise UserError(f"{twin.name} and {run.name} are the same run: allowed are values that differ")
         if run.name in names:
             raise UserError(
-                f"two runs would have the folder {run.name}: allowed are names and values that differ in it"
+                f"two runs would have the folder {run.name}: allowed are cases and values whose letters differ"
             )
         names.add(run.name)
 
@@ -251,7 +251,7 @@ def check_data(runs: Sequence[PlannedRun]) -> None:
         federation = config.federation
         if config.asynchrony.mode != "off" and not config.rule:
             client_seconds(config.asynchrony, config.seed, federation.num_clients)
-        coming_and_going(config.availability, config.seed, federation.num_clients)
+        coming_and_going(config.availability_in_use, config.seed, federation.num_clients)
         what = (
             (config.data, config.algorithm, config.split),
             (config.stack, config.train.cuda_graph, config.device),

@@ -85,7 +85,7 @@ class _Lane:
         loop = self.loop
         received = {node_id: _as_received(one.values) for node_id, one in sent.items()}
         on_gpu = {n: v for n, v in received.items() if isinstance(sent[n], Activations) and v.device.type != "cpu"}
-        magnitudes = self._terms.magnitudes(on_gpu) if len(on_gpu) > 1 else {}  # a GPU is waited for each time
+        magnitudes = self._terms.magnitudes(on_gpu) if len(on_gpu) > 1 else {}  # one wait for all
         for node_id in loop.due.copy():
             try:
                 self._take_in(node_id, sent.get(node_id), received.get(node_id), magnitudes.get(node_id))

@@ -92,7 +92,7 @@ class Terms:
         alike: dict[tuple[int, ...], dict[int, Tensor]] = defaultdict(dict)
         for node_id, activations in sent.items():
             form = activations.shape[1:], activations.dtype
-            if len(activations) and form == (self.cut_shapes[node_id], self.dtype):
+            if form == (self.cut_shapes[node_id], self.dtype) and len(activations):
                 alike[activations.shape][node_id] = activations
         found: dict[int, float] = {}
         for those in alike.values():

@@ -145,11 +145,17 @@ def test_a_trace_that_is_none_is_refused_with_its_line(tmp_path, capsys):
 
 def test_always_there_is_nothing_in_front_of_edges():
     config = parse_config({})
-    assert coming_and_going(config.availability, config.seed, config.federation.num_clients) is None
+    assert coming_and_going(config.availability_in_use, config.seed, config.federation.num_clients) is None
 
 
 @pytest.mark.parametrize("algorithm", ["centralised", "top-popular"])
-def test_nothing_is_said_of_clients_that_do_not_train(tmp_path, algorithm):
+def test_who_comes_and_goes_is_nothing_to_a_run_that_trains_no_clients(tmp_path, algorithm):
     settings = {"dataset": "video-caching"} if algorithm == "top-popular" else {}
-    folder = run_app(tmp_path / "run", algorithm=algorithm, num_clients=4, local_epochs=1, **settings, **COMING)
+    settings |= {"algorithm": algorithm, "num_clients": 4, "local_epochs": 1}
+    never = {"availability_mode": "markov", "availability_leave": 1.0, "availability_back": 0.01}
+    plain, folder = run_app(tmp_path / "plain", **settings), run_app(tmp_path / "run", **settings, **never)
     assert "availability" not in summary(folder)
+    assert summary(folder)["failures"] == 0
+    if algorithm == "centralised":
+        assert same_weights(folder, plain)
+    run_app(tmp_path / "trace", **settings, availability_mode="trace", availability_trace="/nowhere.csv")

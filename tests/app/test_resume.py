@@ -220,10 +220,9 @@ def test_clients_stay_at_the_edges_that_hold_their_state(tmp_path, edges, messag
 def test_the_docs_name_what_may_change_on_resume():
     (sentence,) = re.findall(r"Only the folders of data and cache, the\n?(.+?) may change", DOCS.read_text(), re.S)
     named = set(re.findall("`(.+?)`", sentence))
-    by_docs = {
-        "ray.*" if key.startswith("ray.") else key for key in FREE_TO_CHANGE if "." in key or key in ("device", "stack")
-    }
-    assert named == by_docs - {"data.cache-dir"}
+    in_words = {"resume", "output-dir", "data-dir", "data.cache-dir", "global-rounds", "engine"}
+    by_docs = {"ray.*" if key.startswith("ray.") else key for key in FREE_TO_CHANGE - in_words}
+    assert named == by_docs
 
 
 @pytest.mark.parametrize("algorithm", ["h-fedavg", "phsfl"])
@@ -235,6 +234,5 @@ def test_a_run_begun_side_by_side_goes_on_one_client_after_the_other_and_the_oth
         assert main([f"resume={folder}", "global-rounds=4", f"stack={then}", "device=cpu"]) == 0
         saved = json.loads((folder / "config.json").read_text())
         assert (saved["stack"], saved["device"]) == (then, "cpu")
-        assert not same_weights(folder, whole)
         for name, values in weights(folder).items():
             torch.testing.assert_close(values, weights(whole)[name], rtol=0, atol=1e-5)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
+from espalier.clients import stacked_losses as stacked_losses_module
 from espalier.clients.stacked_losses import cross_entropies, stacked_losses
 
 
@@ -52,6 +53,17 @@ def test_labels_of_different_kinds():
     functions = [cross_entropy, mse_loss, cross_entropy]
     losses = stacked_losses(functions, outputs, kinds)
     assert losses.tolist() == [function(*own).item() for function, *own in zip(functions, outputs, kinds, strict=True)]
+
+
+def test_only_labels_of_one_kind_are_taken_at_once(monkeypatch):
+    taken = []
+    monkeypatch.setattr(stacked_losses_module, "cross_entropies", lambda outputs, labels: taken.append(labels.dtype))
+    outputs, labels = (tensor.to("meta") for tensor in mini_batches())
+    stacked_losses([cross_entropy] * 5, outputs, [*labels[:4], labels[4].to(torch.int32)])
+    stacked_losses([cross_entropy] * 5, outputs, list(torch.rand((5, 8, 3), device="meta")))
+    assert taken == []
+    stacked_losses([cross_entropy] * 5, outputs, list(labels))
+    assert taken == [torch.int64]
 
 
 def test_labels_that_cross_entropy_does_not_take_are_refused():

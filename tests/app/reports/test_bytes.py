@@ -36,7 +36,7 @@ def test_an_empty_text_in_a_clients_reply_harms_no_run(tmp_path):
 
 
 def test_tiers_without_a_name_are_not_counted():
-    engine_of(config_of())  # whose run a message is of
+    engine_of(config_of())  # Flower makes no message outside of a run
     meter = ByteMeter({"edge": "cloud"})
     message = Message(RecordDict({"config": ConfigRecord({"a": 1})}), 7, "train")
     meter.on_message("cloud", "west", "downlink", message)

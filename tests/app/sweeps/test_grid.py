@@ -72,7 +72,10 @@ def test_a_settings_file_has_a_table_of_lists_and_cases_and_the_command_line_win
 
 @pytest.mark.parametrize(
     ("second", "says"),
-    [("alpha = 0.1", "a-b_seed-0 and a-b_seed-0 are the same run"), ("alpha = 0.5", "the folder a-b_seed-0: allowed")],
+    [
+        ("alpha = 0.1", "a-b_seed-0 and a-b_seed-0 are the same run"),
+        ("alpha = 0.5", "the folder a-b_seed-0: allowed are cases and values"),
+    ],
 )
 def test_cases_of_one_name_are_refused_for_the_folder_and_of_one_setting_for_that(second, says, tmp_path):
     file = tmp_path / "study.toml"
