@@ -161,6 +161,8 @@ def main() -> None:
     quiet_flower()
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     device = sys.argv[2] if len(sys.argv) > 2 else "cpu"
+    if device != "cpu" and (device != "cuda" or not torch.cuda.is_available()):
+        sys.exit(f"DEVICE = {device!r}: allowed is 'cpu', or 'cuda' where torch finds a GPU")
     set_up_torch(device, 1)
     keep_memory()
     steps = "steps/CPU s" if device == "cpu" else "steps/s"

@@ -20,17 +20,8 @@ Line = dict[str, Any]
 # The fields of lines that are the run's own words; a client's metric of such a name is not reported.
 FIELDS = frozenset(
     {
-        *(
-            "round",
-            "scope",
-            "edge",
-            "trained",
-            "participants",
-            "failures",
-            "edges_left_out",
-            "evaluation_failures",
-            "cloud_failures",
-        ),
+        *("round", "scope", "edge", "trained", "participants"),
+        *("failures", "edges_left_out", "evaluation_failures", "cloud_failures"),
         *("plans", "plans_at_work"),
         *("num_clients", "away", "dropped_out"),
         *("clients", "test", "validation", "bytes", "closed_form_bits", "energy_joules", "late_share"),

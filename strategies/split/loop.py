@@ -112,12 +112,8 @@ class Terms:
 
         Parameters
         ----------
-        node_id : int
-            The client.
-        activations : Tensor
-            Shape (N, *cut_shape).
-        numbers : np.ndarray, optional
-            Shape (N,), int64.
+        node_id, activations, numbers
+            As for `SplitLoop.receive`.
         magnitude : float, optional (default: None)
             That of the activations where it is known.
 
