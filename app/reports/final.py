@@ -14,12 +14,9 @@ from rich.table import Table
 from torch import nn
 
 from espalier.app.config.saved import saved_config
-from espalier.app.reports.asynchronous_plots import draw_asynchronous_plot
 from espalier.app.reports.best import ranked_by
 from espalier.app.reports.folder import ResultsFolder, RunTitle
 from espalier.app.reports.metrics import failures_of, figure_names, summarise
-from espalier.app.reports.plots import draw_plots
-from espalier.app.reports.resource_plots import draw_resource_plots
 from espalier.app.reports.resources import ClientTotals, client_totals
 from espalier.strategies import Profile
 
@@ -44,6 +41,11 @@ def write_clients(
 
 def draw_run(title: RunTitle, folder: ResultsFolder, lines: Sequence[dict[str, Any]]) -> None:
     """Draw all plots of a run from the lines of ``metrics.jsonl``."""
+    # Imported here: it takes a second, and somebody who asks for help, mistyped a key or wants no plots need not wait.
+    from espalier.app.reports.asynchronous_plots import draw_asynchronous_plot
+    from espalier.app.reports.plots import draw_plots
+    from espalier.app.reports.resource_plots import draw_resource_plots
+
     text = f"{title.algorithm} on {title.dataset}, seed {title.seed}"
     draw_plots(folder.path, text, lines)
     draw_resource_plots(folder.path, text, lines, folder.read_world())

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
+from espalier.app import checked_run
 from espalier.app.command_line import main
-from espalier.app.reports import final
 from tests.app.disk import Disk, Recorder, images_after_power_cuts
 from tests.app.runs import lines, run_app, same_weights, summary
 
@@ -27,7 +27,7 @@ SMALL = {
 @pytest.fixture
 def _no_plots(monkeypatch):
     """Leave out the plots, which take most of the time of so small a run, and which nobody reads."""
-    monkeypatch.setattr(final, "draw_plots", lambda *arguments: None)
+    monkeypatch.setattr(checked_run, "draw_run", lambda *arguments: None)
 
 
 @pytest.fixture

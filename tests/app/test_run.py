@@ -18,7 +18,8 @@ from espalier.app.command_line import main
 from espalier.app.comparison.runs import is_over
 from espalier.app.config.parse import parse_config
 from espalier.app.federation import gather_clients
-from espalier.app.reports import final as final_reports
+from espalier.app.reports import plots
+from espalier.app.reports.final import report_again
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run
 from espalier.app.tasks.build import build_task
@@ -77,7 +78,7 @@ def test_without_plots_a_run_has_the_same_figures_and_they_can_be_drawn_later(tm
     without = run_app(tmp_path / "without")
     assert not list(without.glob("*.png"))
     assert figures_of(summary(without)) == figures_of(summary(with_plots))
-    final_reports.report_again(without)
+    report_again(without)
     assert {path.name for path in without.glob("*.png")} == {"rounds.png", "clients.png", "bytes.png"}
     for plot in without.glob("*.png"):
         assert plot.read_bytes() == (with_plots / plot.name).read_bytes()
@@ -94,7 +95,7 @@ def test_a_run_whose_plots_could_not_be_written_is_not_over(tmp_path, monkeypatc
     def on_a_full_disk(*arguments):
         raise OSError(ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(final_reports, "draw_plots", on_a_full_disk)
+    monkeypatch.setattr(plots, "draw_plots", on_a_full_disk)
     assert main(["algorithm=fedavg", "num-clients=4", "global-rounds=1", f"output-dir={tmp_path / 'run'}"]) == 2
     assert "No space left on device" in capsys.readouterr().err
     assert not is_over(tmp_path / "run")

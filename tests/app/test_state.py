@@ -17,9 +17,9 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
+from espalier.app import checked_run
 from espalier.app.checkpoint import load_state, save_state
 from espalier.app.command_line import main
-from espalier.app.reports import final
 from espalier.app.run_state import RunState
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
@@ -29,8 +29,7 @@ STATES = Path(__file__).parent / "states"
 @pytest.fixture(autouse=True)
 def _no_plots(monkeypatch):
     """Leave out the plots, which take most of the time of so small a run."""
-    for draw in ("draw_plots", "draw_resource_plots"):
-        monkeypatch.setattr(final, draw, lambda *arguments: None)
+    monkeypatch.setattr(checked_run, "draw_run", lambda *arguments: None)
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from flwr.app import ArrayRecord
 from flwr.clientapp.mod import LocalDpMod
 from rich.console import Console
 
+from espalier.app import checked_run
 from espalier.app.config.parse import parse_config
 from espalier.app.engines.in_process import InProcess
-from espalier.app.reports import final
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run
 from espalier.app.tasks.clients import client_task
@@ -47,8 +47,7 @@ PLAN = {"cpu-frequency-hz", "local-rounds", "transmit-power-watts"}
 
 @pytest.fixture(autouse=True)
 def no_plots(monkeypatch):
-    for name in ("draw_plots", "draw_resource_plots"):
-        monkeypatch.setattr(final, name, lambda *arguments: None)
+    monkeypatch.setattr(checked_run, "draw_run", lambda *arguments: None)
 
 
 class Watched:

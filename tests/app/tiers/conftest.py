@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from espalier.app.reports import final
+from espalier.app import checked_run
 
 
 @pytest.fixture
@@ -19,8 +19,7 @@ def short_path():
 def few_plots(request, monkeypatch):
     """Leave out the plots, which take most of the time of a small run, unless a test asks for them."""
     if "with_plots" not in request.fixturenames:
-        for name in ("draw_plots", "draw_resource_plots"):
-            monkeypatch.setattr(final, name, lambda *arguments: None)
+        monkeypatch.setattr(checked_run, "draw_run", lambda *arguments: None)
 
 
 @pytest.fixture

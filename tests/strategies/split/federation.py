@@ -43,7 +43,9 @@ def examples(count, seed, shape=SHAPE, classes=3):
 class Federation:
     """Clients with data of their own; `sizes` holds their numbers of training examples."""
 
-    def __init__(self, make_model=tiny_model, *, sizes=(20, 33, 14, 40), shape=SHAPE, classes=3, **training):
+    def __init__(
+        self, make_model=tiny_model, *, sizes=(20, 33, 14, 40), test_size=30, shape=SHAPE, classes=3, **training
+    ):
         # In float64, so that equal in theory is equal to many digits: in float32 BatchNorm and ReLU blow last bits up.
         self.make_model, self.shape, self.sizes = lambda: make_model().double(), shape, sizes
         settings = LocalTraining(**{"batch_size": 8, "learning_rate": 0.05, **training})
@@ -52,7 +54,7 @@ class Federation:
             ClientTask(
                 model=workspace,
                 train=examples(count, 10 + i, shape, classes),
-                test=examples(30, 50 + i, shape, classes),
+                test=examples(test_size, 50 + i, shape, classes),
                 prepare=lambda x: x.double(),
                 training=settings,
                 seed=0,
