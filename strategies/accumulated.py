@@ -15,6 +15,7 @@ from .exchange import Exchanges
 from .guards.updates import UpdateGuard, guard_state, load_guard_state
 from .outcomes import Evaluation, Update
 from .screening import screen
+from .running_statistics import is_statistic
 from .views import MemberGrid
 
 
@@ -94,6 +95,8 @@ class AccumulatedGradients:
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Update]:
         """Ask all nodes for their accumulated gradients and step."""
+        if self.guard is not None:
+            self.guard.begin_round(grid.local_rounds)
         clients = grid.get_node_ids()
         instruction = TrainAccumulated(arrays, server_round, config)
         messages = [instruction.to_message(n) for n in clients]
@@ -115,7 +118,7 @@ class AccumulatedGradients:
         gradients = [reply.gradient for reply in replies.values()]
         losses = [reply.train_loss for reply in replies.values()]
         return Update(
-            step(arrays, gradients, self.learning_rate / probability, wanted),
+            step(arrays, gradients, self.learning_rate, wanted, probability),
             MetricRecord({TRAIN_LOSS: sum(losses) / len(losses)}),
             self.WEIGHT,
             list(replies),
@@ -142,12 +145,23 @@ class AccumulatedGradients:
             self.arrivals.load(state["arrivals"])
 
 
-def step(arrays: ArrayRecord, gradients: list[ArrayRecord], learning_rate: float, num_clients: int) -> ArrayRecord:
-    """Return the model after eq. 15, summed in the order of `gradients`; integers move by their mean difference."""
+def step(
+    arrays: ArrayRecord,
+    gradients: list[ArrayRecord],
+    learning_rate: float,
+    num_clients: int,
+    probability: float = 1.0,
+) -> ArrayRecord:
+    """Return the model after eq. 15, summed in the order of `gradients`.
+
+    What has no gradient is not divided by p_sc, which would carry it beyond what any client has: statistics, such as
+    BatchNorm's variances, and integers, which move by their mean difference.
+    """
     result = ArrayRecord()
     for name, array in arrays.items():
         weights = torch.from_numpy(array.numpy())
-        rate = learning_rate if weights.is_floating_point() else 1.0
+        rate = learning_rate if is_statistic(name) else learning_rate / probability
+        rate = rate if weights.is_floating_point() else 1.0
         exact = weights if weights.is_floating_point() else weights.double()
         total = sum(torch.from_numpy(gradient[name].numpy()).to(exact.dtype) for gradient in gradients)
         moved = exact - rate / num_clients * total

@@ -111,6 +111,8 @@ class StrategyEdge:
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Update]:
         """Run one round of the strategy: configure, one exchange, aggregate."""
+        if self.guard is not None:
+            self.guard.begin_round(grid.local_rounds)
         messages, too_few = self.instructions(server_round, arrays, config, grid)
         if too_few:
             return Update(failures=too_few)

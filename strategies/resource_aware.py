@@ -122,7 +122,9 @@ class ResourceAware(InFront):
             return idle(self.edge, arrays, f"nobody can take part: {_reasons(plan)}")
         plans = {clients[i]: _plan_of(plan, i) for i in np.flatnonzero(plan.selected).tolist()}
         late = {clients[i] for i in np.flatnonzero(outcome.late & plan.selected)}
-        rounds = self.edge.train_round(server_round, arrays, config, MemberGrid(grid, selected, wanted=outcome.wanted))
+        told = {node_id: plans[node_id].local_rounds for node_id in selected}
+        members = MemberGrid(grid, selected, wanted=outcome.wanted, local_rounds=told)
+        rounds = self.edge.train_round(server_round, arrays, config, members)
         deadline: Deadline | None = getattr(self.resources, "deadline", None)
         send = deadline.answers if deadline else _sent
         update = yield from answered(rounds, partial(_with_plans, plans=plans, late=late, send=send))

@@ -1,6 +1,6 @@
 """Views of a Grid: what one edge, or the cloud, gets to see of the nodes."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Message, RecordDict
@@ -45,6 +45,8 @@ class MemberGrid(Grid):
     wanted : int, optional (default: None)
         Number of results that make a round whole where more nodes are asked, as some may be late. None: that of `grid`,
         if it is such a view too, else one of each node.
+    local_rounds : Mapping[int, int], optional (default: None)
+        Local rounds that a plan gives each node. None: those of `grid`, if it is such a view too, else there is no plan.
     """
 
     def __init__(
@@ -55,9 +57,14 @@ class MemberGrid(Grid):
         connected: Connected | None = None,
         size: int | None = None,
         wanted: int | None = None,
+        local_rounds: Mapping[int, int] | None = None,
     ) -> None:
         self.size: int | None = getattr(grid, "size", None) if size is None else size
         self.wanted: int | None = getattr(grid, "wanted", None) if wanted is None else wanted
+        planned: Mapping[int, int] | None = (
+            getattr(grid, "local_rounds", None) if local_rounds is None else local_rounds
+        )
+        self.local_rounds = planned
         self._grid = grid
         self._members = tuple(members)
         self._on_look = on_look
@@ -76,7 +83,9 @@ class MemberGrid(Grid):
         Flower's strategies look several times while they configure a round, and wait, blocking all edges, if a node
         is gone between two looks.
         """
-        return _FixedGrid(self._grid, self.get_node_ids(), size=self.size, wanted=self.wanted)
+        return _FixedGrid(
+            self._grid, self.get_node_ids(), size=self.size, wanted=self.wanted, local_rounds=self.local_rounds
+        )
 
     def in_client_order(self, messages: Iterable[Message]) -> list[Message]:
         """Sort messages by their destination's place among the members."""

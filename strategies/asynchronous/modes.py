@@ -10,6 +10,7 @@ from flwr.app import Array, ArrayRecord
 from espalier.clients.messages.arrays import values_of
 from espalier.clients.messages.tensor_array import record_by_reference
 
+from ..running_statistics import is_statistic
 from .staleness import Staleness
 
 
@@ -36,7 +37,7 @@ class Mode(Protocol):
     def begins_again(self) -> bool: ...  # noqa: D102
 
     def placed(self, model: ArrayRecord, began_with: ArrayRecord, update: ArrayRecord, staleness: int) -> ArrayRecord:
-        """Return the model to aggregate for an update.
+        """Return the model to aggregate for an update; of statistics, such as BatchNorm's, see `moved`.
 
         Parameters
         ----------
@@ -157,6 +158,9 @@ def moved(
 ) -> ArrayRecord:
     """Return ``model + weight * (update - began_with)``, in the types of the model.
 
+    Statistics, such as BatchNorm's variances, are mixed: ``model + weight * (update - model)``. Moved like weights they
+    would leave what is possible where several updates make the same change.
+
     Parameters
     ----------
     model, began_with, update : ArrayRecord
@@ -170,7 +174,8 @@ def moved(
         return update
     arrays = {}
     for name, array in model.items():
-        now, origin, values = values_of(array), values_of(began_with[name]), values_of(update[name])
+        now, values = values_of(array), values_of(update[name])
+        origin = now if is_statistic(name) else values_of(began_with[name])
         if now.dtype.kind in "fc":
             with np.errstate(over="ignore", invalid="ignore"):  # what is too large is found when it is aggregated
                 result = now + weight * (values - origin)

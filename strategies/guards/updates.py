@@ -1,7 +1,7 @@
 """Updates are held against those of other nodes, or of rounds before."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
 from typing import Any, Final
@@ -54,11 +54,25 @@ class UpdateGuard:
         self.node_name = node_name
         self.activations = ActivationGuard(guard, node_name)
         self._lengths = Lengths()
+        self._per_local_round = Lengths()
+        self._local_rounds: Mapping[int, int] = {}
         self._num_nodes = 1
 
     def count_nodes(self, num_nodes: int) -> None:
         """Take note of how many nodes the edge has, those that take no part in a round included."""
         self._num_nodes = self.activations.num_nodes = num_nodes
+
+    def begin_round(self, local_rounds: Mapping[int, int] | None = None) -> None:
+        """Begin a round of the edge.
+
+        Parameters
+        ----------
+        local_rounds : Mapping[int, int], optional (default: None)
+            What a plan tells each node to train. One that is told more may go farther: then an update is too long where
+            it is too long as a whole and per local round. None: there is no plan.
+        """
+        self._local_rounds = local_rounds or {}
+        self.activations.begin_round()
 
     def judge(self, models: Mapping[int, tuple[Arrays, Arrays]], rate: float | None = None) -> dict[int, Verdict]:
         """Return what is wrong with the models of a round, by node id; nothing for those that are good.
@@ -75,12 +89,12 @@ class UpdateGuard:
         distinct = {id(sent): sent for sent, _ in models.values()}
         sizes = {key: _length(sent) for key, sent in distinct.items()}
         found = {n: _measured(sent, model, sizes[id(sent)], rate) for n, (sent, model) in models.items()}
-        most = self.guard.update_norm * self._lengths.usual(
-            [length for length, _ in found.values()], max(sizes.values())
-        )
+        lengths = {n: length for n, (length, _) in found.items()}
+        of_each = self._most(lengths, max(sizes.values()))
         share = INWARD_SHARE if len(found) >= FEW else INWARD_SHARE_OF_FEW
         verdicts = {}
         for node_id, (length, inward) in found.items():
+            most = of_each[node_id]
             if inward < ERASED_SHARE * sizes[id(models[node_id][0])]:
                 inward = 0.0
             if not (excess := max(length, inward / share) / most) <= 1:  # infinite by infinite is neither
@@ -89,13 +103,30 @@ class UpdateGuard:
                     what, much, allowed = "long towards zero", inward, most * share
                 reason = f"its update is {much:.3g} {what}, where {allowed:.3g} is allowed (guard.update-norm)"
                 verdicts[node_id] = Verdict(reason, self._instead(*models[node_id], excess, rate))
-        accepted = {self.node_name(n): length for n, (length, _) in found.items() if n not in verdicts}
-        self._lengths.note(accepted, [self.node_name(node_id) for node_id in verdicts], self._num_nodes)
+        self._note({n: length for n, length in lengths.items() if n not in verdicts}, verdicts)
         if self.guard.mode == "warn":
             for node_id, verdict in verdicts.items():
                 logger.warning("%s: %s", self.node_name(node_id), verdict.reason)
             return {}
         return verdicts
+
+    def _most(self, lengths: Mapping[int, float], size: float) -> dict[int, float]:
+        """Return how long the updates of a round may be, by node id; `size` is the model's own length."""
+        most = self.guard.update_norm * self._lengths.usual(list(lengths.values()), size)
+        if not self._local_rounds:
+            return dict.fromkeys(lengths, most)
+        rounds = {n: self._local_rounds.get(n, 1) for n in lengths}
+        each = [length / rounds[n] for n, length in lengths.items()]
+        of_one = self.guard.update_norm * self._per_local_round.usual(each, size / max(rounds.values()))
+        return {n: max(most, count * of_one) for n, count in rounds.items()}
+
+    def _note(self, accepted: Mapping[int, float], refused: Collection[int]) -> None:
+        """Remember the lengths of a round's updates for rounds with few."""
+        names = [self.node_name(n) for n in refused]
+        self._lengths.note({self.node_name(n): length for n, length in accepted.items()}, names, self._num_nodes)
+        if self._local_rounds:
+            each = {self.node_name(n): length / self._local_rounds.get(n, 1) for n, length in accepted.items()}
+            self._per_local_round.note(each, names, self._num_nodes)
 
     def keep_within(
         self, instructions: Sequence[Message], replies: Sequence[Message], rate: float | None = None
@@ -145,12 +176,17 @@ class UpdateGuard:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
-        return {"updates": self._lengths.state_dict(), "activations": self.activations.state_dict()}
+        return {
+            "updates": self._lengths.state_dict(),
+            "per-local-round": self._per_local_round.state_dict(),
+            "activations": self.activations.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         self._lengths.load_state_dict(state.get("updates", ()))
         self.activations.load_state_dict(state.get("activations", {}))
+        self._per_local_round.load_state_dict(state.get("per-local-round", ()))
 
 
 def _measured(sent: Arrays, model: Arrays, size: float, rate: float | None) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from math import comb
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, MessageType
+from flwr.app import Array, ArrayRecord, ConfigRecord, MessageType
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
@@ -26,6 +26,7 @@ from espalier.strategies.accumulated import step
 from espalier.strategies.allocation import Problem, exact
 from espalier.strategies.edges import EVERYBODY
 from espalier.strategies.resource_aware import Outcome
+from espalier.strategies.running_statistics import is_statistic
 from espalier.strategies.split import SplitFedV1
 from tests.strategies.split.federation import ANY, SGD, SHAPE, Federation, assert_close, same, weights
 
@@ -143,8 +144,8 @@ def test_gradients_are_divided_by_the_share_of_results_that_arrived():
     assert_close(divided[0], plain[0], 0)  # nothing was known before
     # Of two results one arrived: 1/p is 3/2.
     for name, before in plain[0].items():
-        if not before.is_floating_point():  # a counter of batches
-            assert divided[1][name] == plain[1][name]
+        if is_statistic(name) or not before.is_floating_point():  # the last is a counter of batches
+            assert torch.equal(divided[1][name], plain[1][name])
             continue
         torch.testing.assert_close(divided[1][name] - before, 1.5 * (plain[1][name] - before), rtol=0, atol=1e-12)
     assert_close(models(Arrivals(), ())[2], models(None, ())[2], 0)
@@ -203,7 +204,8 @@ def test_over_global_rounds_the_model_moves_by_the_gradients_that_arrived():
         for gradients, asked in rounds:
             probability = (arrived_before + 1) / (asked_before + 1)
             for name in floats if gradients else ():
-                of_edge = 0.05 / asked / probability * sum(gradient[name] for gradient in gradients)
+                rate = 0.05 if is_statistic(name) else 0.05 / probability
+                of_edge = rate / asked * sum(gradient[name] for gradient in gradients)
                 expected[name] = expected[name] - of_edge / len(arrived.rounds)
             asked_before, arrived_before = asked_before + asked, arrived_before + len(gradients)
     assert_close({n: end[n] for n in floats}, {n: expected[n] for n in floats}, 1e-13)
@@ -231,6 +233,12 @@ def test_the_share_that_arrived_is_kept_and_checked():
     for asked, arrived in ((3, 4), (3, -1), (3.0, 1), (True, 1)):
         with pytest.raises(ValueError, match="can't have arrived"):
             other.load_state_dict(edge.state_dict() | {"arrivals": {"asked": asked, "arrived": arrived}})
+
+
+def test_a_variance_is_not_carried_beyond_those_of_the_clients():
+    start, *gradients = (ArrayRecord({"norm.running_var": Array(np.array([value]))}) for value in (1.0, 14.0, 12.0))
+    after = step(start, gradients, 0.05, 2, probability=0.4)  # the clients have 0.3 and 0.4
+    assert float(after["norm.running_var"].numpy()[0]) == pytest.approx(0.35, rel=1e-14)
 
 
 def test_counters_move_by_the_rounded_mean_of_what_clients_counted():

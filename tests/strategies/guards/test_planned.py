@@ -1,0 +1,119 @@
+"""Plans that differ a hundredfold: whoever is told to train longer goes farther, and is no liar for that."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flwr.serverapp.strategy import FedAvg
+
+from espalier.strategies import AccumulatedGradients, Guard, ResourceAware, StrategyEdge, UpdateGuard
+from espalier.strategies.allocation import Problem, exact
+from espalier.strategies.resource_aware import Outcome
+from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2
+from tests.strategies.guards.test_guards import arrays_as, scaled
+from tests.strategies.split.federation import ANY, Federation
+from tests.strategies.test_hostile import reasons, telling
+
+ROUNDS = (1, 1, 1, 1, 60)
+
+
+class Told:
+    """Resources that are the same for all; `solve` tells each client what to train."""
+
+    def __init__(self, rounds=ROUNDS):
+        self.rounds = np.array(rounds)
+
+    def problem(self, server_round, clients):
+        return Problem(
+            gain=np.full(len(clients), 1e-9),
+            max_frequency_hz=1e9,
+            max_power_watts=0.2,
+            energy_budget_joules=1.0,
+            cycles_per_local_round=1e6,
+            payload_bits=1e6,
+            clients_per_cell=len(clients),
+            deadline_seconds=10.0,
+            max_local_rounds=1,
+            bandwidth_hz=540e3,
+            noise_watts=2e-15,
+            capacitance=2e-28,
+            theta=0.5,
+        )
+
+    def solve(self, problem):
+        return replace(exact(problem), local_rounds=self.rounds)
+
+    def carry_out(self, server_round, clients, plan):
+        return Outcome(np.zeros(len(clients), dtype=bool))
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+def evaluation():
+    return StrategyEdge(FedAvg(**ANY))
+
+
+def split(kind, cut):
+    return lambda federation: federation.split(kind, cut)("edge-0", len(ROUNDS))
+
+
+EDGES = {
+    "accumulated": lambda federation: AccumulatedGradients(0.01, evaluation()),
+    "fedavg": lambda federation: evaluation(),
+    "sfl-v1": split(SplitFedV1, lambda node_id: 2),
+    "sfl-v2": split(SplitFedV2, 2),
+    "sl": split(Relay, 2),
+}
+
+
+def run(edge, *, rounds=ROUNDS, app=None, **options):
+    federation = Federation(sizes=(16,) * len(rounds), learning_rate=0.01)
+    resources = Told(rounds)
+    grid = federation.grid(app(federation) if app else None)
+    make = lambda name, size: ResourceAware(EDGES[edge](federation), resources, resources.solve)  # noqa: E731
+    return federation.run(make, grid=grid, guard=Guard(), **options)
+
+
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("rounds", [ROUNDS, (1, 60), (60, 1, 1, 1, 1)])
+def test_who_trains_longest_by_its_plan_is_not_left_out(edge, rounds):
+    for outcome in run(edge, rounds=rounds):
+        assert outcome.edges["edge-0"].failures == []
+        assert reasons(outcome) == []
+
+
+@pytest.mark.parametrize("liar", range(len(ROUNDS)))
+def test_who_goes_too_far_for_its_own_plan_is_left_out(liar):
+    lie = arrays_as(scaled(1e3))
+    outcomes = run("fedavg", app=lambda federation: telling(federation.app(), lie, liar=liar))
+    assert [[failure.node_id for failure in outcome.edges["edge-0"].failures] for outcome in outcomes]
+    assert [len(reasons(outcome)) for outcome in outcomes] == [1, 1]
+
+
+def judged(guard, lengths, rounds=None):
+    """Return the numbers of those who are refused, of nodes whose updates of a model of ones have these lengths."""
+    sent = {"w": np.ones(1)}
+    guard.begin_round(None if rounds is None else dict(enumerate(rounds)))
+    return list(guard.judge({i: (sent, {"w": np.ones(1) + length}) for i, length in enumerate(lengths)}))
+
+
+def test_an_update_is_held_against_the_others_as_a_whole_and_per_local_round():
+    lengths, rounds = [1.0, 1.2, 0.9, 30.0], [1, 1, 1, 40]
+    assert judged(UpdateGuard(Guard()), lengths) == [3]
+    assert judged(UpdateGuard(Guard()), lengths, rounds) == []
+    assert judged(UpdateGuard(Guard()), lengths, [40, 1, 1, 1]) == [3]
+    assert judged(UpdateGuard(Guard()), [1.0, 1.2, 0.9, 500.0], rounds) == [3]
+    # Close to an optimum many local rounds go no farther than one, which is not too long then.
+    assert judged(UpdateGuard(Guard()), [1.0, 1.0, 1.0, 1.0], [50, 50, 50, 1]) == []
+
+
+def test_of_few_updates_the_rounds_before_say_what_is_usual_per_local_round():
+    guard, resumed = UpdateGuard(Guard()), UpdateGuard(Guard())
+    assert judged(guard, [1.0, 1.2, 0.9], [1, 1, 1]) == []
+    resumed.load_state_dict(guard.state_dict())
+    for one in (guard, resumed):
+        assert judged(one, [30.0, 45.0], [40, 4]) == [1]
