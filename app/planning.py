@@ -49,6 +49,7 @@ def planned_world(
         task=task,
         train=config.train,
         clock=time.monotonic if config.engine == "flower" and config.deploy.role != "cloud" else None,
+        is_there=availability.is_there if availability else None,
         drops_out=availability.drops_out if availability else None,
         edge_rounds=config.federation.edge_rounds,
     )

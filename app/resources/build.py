@@ -30,6 +30,7 @@ def world_of(
     task: Task,
     train: Train,
     clock: Callable[[], float] | None = None,
+    is_there: Callable[[int, int], bool] | None = None,
     drops_out: Callable[[int, int], bool] | None = None,
     edge_rounds: int = 1,
 ) -> World:
@@ -55,13 +56,15 @@ def world_of(
         Says what an example is, and whether the data grow.
     clock : Callable[[], float], optional (default: None)
         By which measured devices keep the deadline; None: they take turns, or run elsewhere.
+    is_there
+        As for `World`.
     drops_out, edge_rounds
         As for `WirelessWorld`.
     """
     client_of = clients_by_node(profiles)
     examples = examples_of_local_rounds(train, task.grows, [profile.num_train_examples for profile in profiles])
     if plan.resources == "measured":
-        return MeasuredWorld(plan, rule, seed, topology, client_of, cell_of, work, profiles, examples, clock)
+        return MeasuredWorld(plan, rule, seed, topology, client_of, cell_of, work, profiles, examples, clock, is_there)
     values = sum(tensor.numel() for tensor in tensors_of(task.example_input()))
     return WirelessWorld(
         plan,
@@ -74,6 +77,7 @@ def world_of(
         work,
         values,
         examples,
+        is_there=is_there,
         drops_out=drops_out,
         edge_rounds=edge_rounds,
     )

@@ -66,10 +66,15 @@ class EdgeResources:
         return problem
 
     def plan_of_all_cells(self, rule: Solver) -> Plan:
-        """Return this edge's part of a plan for the clients of all cells, in the round last asked for."""
+        """Return this edge's part of a plan for those of all cells who are there, in the round last asked for."""
         server_round, numbers = self._asked
-        whole = rule(self._world.problem(server_round, self._world.everybody, None, 0))
-        per_client = {name: value[numbers] for name, value in vars(whole).items() if isinstance(value, np.ndarray)}
+        there = self._world.there_in(server_round)
+        whole = rule(self._world.problem(server_round, there, None, 0))
+        place_of = {client: place for place, client in enumerate(there.tolist())}
+        own = [place_of[client] for client in numbers.tolist()]
+        per_client: dict[str, Any] = {
+            name: value[own] for name, value in vars(whole).items() if isinstance(value, np.ndarray)
+        }
         return replace(whole, **per_client)
 
     def carry_out(self, server_round: int, clients: Sequence[int], plan: Plan) -> Outcome:

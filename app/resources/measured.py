@@ -42,7 +42,7 @@ class MeasuredWorld(World):
         Cell by client number.
     profiles : Sequence[Profile]
         The clients', measured.
-    plan, rule, seed, topology, client_of, work, num_examples, clock
+    plan, rule, seed, topology, client_of, work, num_examples, clock, is_there
         As for `World`; the examples are in the profiles' order.
 
     Raises
@@ -63,11 +63,12 @@ class MeasuredWorld(World):
         profiles: Sequence[Profile],
         num_examples: Sequence[int],
         clock: Callable[[], float] | None = None,
+        is_there: Callable[[int, int], bool] | None = None,
     ) -> None:
         self._devices = devices = checked_devices(plan, profiles)
         self._row_of = {profile.partition_id: row for row, profile in enumerate(profiles)}
         cells = np.array([cell_of[client] for client in self._row_of])
-        super().__init__(plan, rule, seed, topology, client_of, cells, work, num_examples, clock)
+        super().__init__(plan, rule, seed, topology, client_of, cells, work, num_examples, clock, is_there)
         self._edge_of = {client_of[n]: edge for edge, members in topology.items() for n in members}
         self._max_power_watts = np.array([device.max_power_watts for device in devices])
         self._rates = np.array([device.link_bits_per_second for device in devices])

@@ -30,7 +30,7 @@ class WirelessWorld(World):
         Section of the run config.
     cell_of : Mapping[int, int]
         Cell by client number.
-    plan, rule, seed, topology, client_of, work, num_examples
+    plan, rule, seed, topology, client_of, work, num_examples, is_there
         As for `World`.
     values_per_example : int
         Numbers that an example consists of.
@@ -52,11 +52,12 @@ class WirelessWorld(World):
         work: Work,
         values_per_example: int,
         num_examples: Sequence[int],
+        is_there: Callable[[int, int], bool] | None = None,
         drops_out: Callable[[int, int], bool] | None = None,
         edge_rounds: int = 1,
     ) -> None:
         cells = np.array([cell_of[client] for client in sorted(cell_of)])
-        super().__init__(plan, rule, seed, topology, client_of, cells, work, num_examples)
+        super().__init__(plan, rule, seed, topology, client_of, cells, work, num_examples, is_there=is_there)
         ranges: dict[str, Any] = {**radio.device_ranges}
         self._new_world = partial(
             make_world,

@@ -40,6 +40,8 @@ class World(ABC):
         By client: the examples of a local round.
     clock : Callable[[], float], optional (default: None)
         By which clients keep the deadline; None: time is simulated, or clients take turns.
+    is_there : Callable[[int, int], bool], optional (default: None)
+        Says of a client and an edge round whether the client is there when it begins. None: all are, always.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class World(ABC):
         work: Work,
         num_examples: Sequence[int],
         clock: Callable[[], float] | None = None,
+        is_there: Callable[[int, int], bool] | None = None,
     ) -> None:
         self.seed = seed
         self.energy = EnergyMeter(len(cell))
@@ -66,6 +69,7 @@ class World(ABC):
         self._rule = rule
         self._value = value_of(plan) if rule.selects_a_number else None
         self._examples = np.array(num_examples, dtype=float)
+        self._is_there = is_there
         self._client_of = client_of
         self._cell = cell
         self._traffic = traffic_of(work, num_examples, plan.downlink_bits_per_second)
@@ -74,6 +78,12 @@ class World(ABC):
     @abstractmethod
     def everybody(self) -> np.ndarray:
         """Numbers of the clients in all cells."""
+
+    def there_in(self, server_round: int) -> np.ndarray:
+        """Return the numbers of the clients in all cells that are there when an edge round begins."""
+        if (is_there := self._is_there) is None:
+            return self.everybody
+        return np.array([client for client in self.everybody.tolist() if is_there(client, server_round)], dtype=int)
 
     @abstractmethod
     def problem(self, server_round: int, clients: np.ndarray, previous: np.ndarray | None, seed: int) -> Problem:

@@ -465,6 +465,24 @@ def test_the_weakest_client_of_all_cells_sets_the_rounds_of_h_fedavg_m1_and_m2()
         assert 0 < idle < 29
 
 
+def test_who_is_away_sets_nobodys_rounds_in_h_fedavg_m1(tmp_path):
+    settings = CACHING | {"algorithm": "h-fedavg-m1", "seed": 2, "edge_rounds": 8}
+    settings |= {"max_local_rounds": 50, "deadline_seconds": 4.0}
+    (tmp_path / "trace.csv").write_text("client,from,to\n0,9,10\n")  # away until then
+    away = {"availability_mode": "trace", "availability_trace": str(tmp_path / "trace.csv")}
+    folder = run_app(tmp_path / "run", **settings | away, global_rounds=1)
+    world, there = world_of(config_of(**settings)), np.arange(1, 6)
+    plans = {line["edge"]: line["plans"] for line in lines(folder, "edge")}
+    spared = 0
+    for number in range(1, 9):
+        expected = get_solver("h-fedavg-m1")(world.problem(number, there, None, 0)).local_rounds
+        found = [one for edge in ("edge-0", "edge-1") for one in plans[edge][number - 1]["local_rounds"]]
+        assert found == expected[expected > 0].tolist()
+        whole = get_solver("h-fedavg-m1")(world.problem(number, np.arange(6), None, 0)).local_rounds
+        spared += whole.max() < expected.max()
+    assert spared == 5  # rounds that this client alone would have made impossible
+
+
 def test_an_edge_that_nobody_can_train_for_keeps_its_model_and_its_weight(tmp_path):
     """Eq. 17: w = sum_b w_b / B over all edges, those that skipped their rounds too."""
     settings = CACHING | {"algorithm": "rawhfl", "edge_rounds": 1, "global_rounds": 1, "num_clients": 2}
