@@ -14,8 +14,8 @@ from .edges import StrategyEdge
 from .exchange import Exchanges
 from .guards.updates import UpdateGuard, guard_state, load_guard_state
 from .outcomes import Evaluation, Update
-from .screening import screen
 from .running_statistics import is_statistic
+from .screening import screen
 from .views import MemberGrid
 
 

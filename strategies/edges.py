@@ -99,7 +99,7 @@ class StrategyEdge:
         self.hides_noise = seed is None
         self.guard = guard
         self.weight_key = weight_key(strategy)
-        self._name = name or type(strategy).__name__
+        self.name = name or type(strategy).__name__
         self._built = built_attributes(strategy)
 
     def take_seed(self, seed: int | str, *, hides_noise: bool) -> None:
@@ -172,15 +172,15 @@ class StrategyEdge:
             with self._seeded_to_aggregate(server_round), np.errstate(over="ignore", invalid="ignore"):
                 aggregate, metrics = self.strategy.aggregate_train(server_round, screened)
         except REFUSALS as refusal:
-            return Update(failures=[*failures, Failure(EVERYBODY, f"{self._name}: {one_line(refusal)}")])
+            return Update(failures=[*failures, Failure(EVERYBODY, f"{self.name}: {one_line(refusal)}")])
         if aggregate is None:
-            fault = f"{self._name} made no model of {len(participants)} replies"
+            fault = f"{self.name} made no model of {len(participants)} replies"
         elif set(aggregate) != set(arrays):
-            fault = f"the model that {self._name} made has other arrays"
+            fault = f"the model that {self.name} made has other arrays"
         elif not all_finite(aggregate, arrays):
-            fault = f"the model that {self._name} made holds NaN or Inf"
+            fault = f"the model that {self.name} made holds NaN or Inf"
         elif spoilt := spoilt_attribute(unwrapped(self.strategy), arrays):
-            fault = f"{self._name}.{spoilt} holds NaN or Inf: its model no longer moves, or no longer as it should"
+            fault = f"{self.name}.{spoilt} holds NaN or Inf: its model no longer moves, or no longer as it should"
         else:
             return Update(in_form_of(arrays, aggregate), metrics, weight, participants, failures, losses=losses)
         return Update(metrics=metrics, failures=[*failures, Failure(EVERYBODY, fault)])
@@ -208,7 +208,7 @@ class StrategyEdge:
             with self._seeded("aggregate_evaluate", server_round):
                 metrics = self.strategy.aggregate_evaluate(server_round, screened)
         except REFUSALS as refusal:
-            failures = [*failures, Failure(EVERYBODY, f"{self._name}: {one_line(refusal)}")]
+            failures = [*failures, Failure(EVERYBODY, f"{self.name}: {one_line(refusal)}")]
             return Evaluation(replies=own_metrics, failures=failures)
         return Evaluation(metrics, weight, own_metrics, failures)
 
@@ -248,7 +248,7 @@ class StrategyEdge:
         needed = nodes_needed(self.strategy, phase, connected)
         if connected >= needed:
             return []
-        return [Failure(EVERYBODY, f"{connected} nodes connected, {self._name} needs {needed}")]
+        return [Failure(EVERYBODY, f"{connected} nodes connected, {self.name} needs {needed}")]
 
 
 class InFront:

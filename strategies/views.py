@@ -46,7 +46,7 @@ class MemberGrid(Grid):
         Number of results that make a round whole where more nodes are asked, as some may be late. None: that of `grid`,
         if it is such a view too, else one of each node.
     local_rounds : Mapping[int, int], optional (default: None)
-        Local rounds that a plan gives each node. None: those of `grid`, if it is such a view too, else there is no plan.
+        Local rounds that a plan gives each node. None: those of `grid`, if it is such a view too, else there is none.
     """
 
     def __init__(

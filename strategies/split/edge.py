@@ -170,7 +170,7 @@ class SplitEdge(ABC):
     ) -> Exchanges[Evaluation]:
         """Evaluate the model on the clients."""
         whole = self.whole(arrays)
-        conversation = self.evaluation.evaluate_round(server_round, whole, config, grid)
+        conversation = self.evaluator.evaluate_round(server_round, whole, config, grid)
         return conversation if self.evaluates_whole else answered(conversation, partial(self._through_cut, whole))
 
     def _through_cut(self, whole: ArrayRecord, messages: list[Message]) -> Exchanges[list[Message]]:
@@ -226,6 +226,11 @@ class SplitEdge(ABC):
     def activation_guard(self) -> ActivationGuard | None:
         """What judges the clients' activations; None where nothing does."""
         return self.guard.activations if self.guard is not None and self.guard.activations.is_on else None
+
+    @property
+    def evaluator(self) -> StrategyEdge:
+        """What evaluates the model."""
+        return self.evaluation
 
     def whole(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return the whole model: the travelling part and the frozen one, in the model's order."""

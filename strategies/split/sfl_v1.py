@@ -4,16 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message
 from torch import nn
 
 from espalier.clients.messages.arrays import to_record
 from espalier.clients.messages.cut import Cut
-from espalier.clients.messages.train import Trained
+from espalier.clients.messages.train import SERVER_ROUND, Trained
 
 from ..edges import StrategyEdge
-from ..exchange import Exchanges, answered
+from ..exchange import REJECTED, Exchanges
+from ..outcomes import EVERYBODY
 from ..randomness import derived_seed
+from ..screening import Failure
 from ..views import EdgeGrid, MemberGrid
 from .averages import average, on_cpu
 from .edge import SplitEdge
@@ -35,8 +37,10 @@ class SplitFedV1(SplitEdge):
     model, cut_of, make_optimizer, **options
         As for `SplitEdge`.
     aggregation : StrategyEdge, optional (default: None)
-        Its strategy, of any kind, gets the clients' whole models, client block and server block together, as if they
-        had been trained whole. None: the average by examples.
+        Its strategy, of any kind, says who trains, gets the clients' whole models, client block and server block
+        together, as if they had been trained whole, and evaluates. None: everybody, the average by examples, and
+        `evaluation`. One that sends clients another model than the edge's, or tells them anything, is a failure of the
+        round: split training can't pass it on.
     together : Callable[[nn.Module, int], JointBlocks], optional (default: None)
         Makes the server's blocks of all clients of a cut as one, for a round, from what each starts from. The results
         agree to rounding. None, and where clients have the head: each client's are a `ServerSide` of their own.
@@ -66,6 +70,12 @@ class SplitFedV1(SplitEdge):
         grid: MemberGrid,
     ) -> Exchanges[tuple[SplitOutcome, Weights]]:
         """Train every client against a server block of its own, then aggregate."""
+        asked = list[Message]()
+        if self.aggregation is not None:
+            asked, faults = self._asked(self.aggregation, server_round, weights, config, EdgeGrid(grid, clients))
+            if faults:
+                return SplitOutcome(failures=faults), weights
+            clients = [message.metadata.dst_node_id for message in asked]
         self.model.load_state_dict(weights)  # once for all of the copies made next
         servers = self._servers(clients, server_round)
         joint = [server for server in servers.values() if isinstance(server, OneOfMany)]
@@ -82,17 +92,17 @@ class SplitFedV1(SplitEdge):
         losses.report(outcome.train_losses)
         # A client has spoilt its own server block only: that all have trained is soon enough to compare them. It is too
         # late to make its activations smaller, but not the update that it made of them.
-        faults = self.judge_activations()
+        too_long = self.judge_activations()
         if self.guard is not None and self.guard.guard.mode != "clip":
-            for node_id in [node_id for node_id in outcome.blocks if node_id in faults]:
-                outcome.leave_out(node_id, faults[node_id])
+            for node_id in [node_id for node_id in outcome.blocks if node_id in too_long]:
+                outcome.leave_out(node_id, too_long[node_id])
         models = {n: {**block, **on_cpu(servers[n].state_dict())} for n, block in outcome.blocks.items()}
         models = self.keep_within(outcome, weights, models)
         if not models:
             return outcome, weights
         if self.aggregation is None:
             return outcome, average(models, outcome.num_examples)
-        return outcome, (yield from self._aggregate(server_round, weights, config, models, outcome, losses, grid))
+        return outcome, self._aggregated(self.aggregation, server_round, weights, asked, models, outcome, losses)
 
     def _servers(self, clients: Sequence[int], server_round: int) -> dict[int, ServerSide | OneOfMany]:
         """Return the server's blocks of every client, as the model is now."""
@@ -110,39 +120,55 @@ class SplitFedV1(SplitEdge):
             servers[node_id] = OneOfMany(joint[cut], node_id, next(self.model.parameters()).device)
         return servers
 
-    def _aggregate(
+    def _asked(
+        self, edge: StrategyEdge, server_round: int, weights: Weights, config: ConfigRecord, grid: EdgeGrid
+    ) -> tuple[list[Message], list[Failure]]:
+        """Return the strategy's instructions to train, in client order; or failures, where they can't be followed."""
+        sent = self._travelling(weights)
+        messages, failures = edge.instructions(server_round, sent, config, grid)
+        for message in messages:
+            if fault := _beyond_a_choice(message, sent, config):
+                return [], [Failure(EVERYBODY, f"{edge.name} {fault}")]
+        return messages, failures
+
+    def _aggregated(
         self,
+        edge: StrategyEdge,
         server_round: int,
         weights: Weights,
-        config: ConfigRecord,
+        asked: Sequence[Message],
         models: Mapping[int, Weights],
         outcome: SplitOutcome,
         losses: Losses,
-        grid: MemberGrid,
-    ) -> Exchanges[Weights]:
-        """Let the strategy have its round; its clients have trained already."""
-        assert self.aggregation is not None
-
-        def trained(messages: list[Message]) -> Exchanges[list[Message]]:
-            yield from ()
-            replies = []
-            for message in messages:
-                n = message.metadata.dst_node_id
-                record = to_record({name: values for name, values in models[n].items() if name in travelling})
-                content = Trained(record, losses.of(n), outcome.num_examples[n]).to_content()
+    ) -> Weights:
+        """Let the strategy aggregate the models of those asked, as if they had been trained whole."""
+        sent, replies = self._travelling(weights), []
+        for message in asked:
+            n = message.metadata.dst_node_id
+            if n in models:
+                trained = to_record({name: values for name, values in models[n].items() if name in sent})
+                content = Trained(trained, losses.of(n), outcome.num_examples[n]).to_content()
                 replies.append(Message(content, reply_to=message))
-            return replies
-
-        travelling = to_record({n: w for n, w in weights.items() if self.frozen is None or n not in self.frozen})
-        nodes = EdgeGrid(grid, list(models))
-        update = yield from answered(self.aggregation.train_round(server_round, travelling, config, nodes), trained)
+            else:
+                replies.append(Message(Error(REJECTED, "it has left the round"), reply_to=message))
+        screened, failures = edge.screened(asked, replies)
+        new = [failure for failure in failures if failure.node_id in models]
+        update = edge.aggregated(server_round, sent, asked, screened, new)
         outcome.failures += update.failures
-        # The strategy may have taken a sample of those who trained.
         outcome.keep_only(() if update.arrays is None else update.participants)
         if update.arrays is None:
             return weights
         outcome.metrics = update.metrics
         return {**weights, **update.arrays.to_torch_state_dict()}
+
+    def _travelling(self, weights: Weights) -> ArrayRecord:
+        """Return what the strategy gets to see of a model: all but a frozen head."""
+        return to_record({n: w for n, w in weights.items() if self.frozen is None or n not in self.frozen})
+
+    @property
+    def evaluator(self) -> StrategyEdge:
+        """The strategy that aggregates, where there is one."""
+        return self.aggregation or self.evaluation
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption, the strategy's state among it."""
@@ -154,3 +180,14 @@ class SplitFedV1(SplitEdge):
         super().load_state_dict(state)
         if self.aggregation is not None:
             self.aggregation.load_state_dict(state["aggregation"])
+
+
+def _beyond_a_choice(message: Message, sent: ArrayRecord, config: ConfigRecord) -> str | None:
+    """Return what an instruction asks for that split training can't do; it can ask a client, or not."""
+    (arrays,) = message.content.array_records.values()
+    if arrays.keys() != sent.keys() or any(arrays[n] is not sent[n] and arrays[n] != sent[n] for n in sent):
+        return "sends clients another model than the edge's, and split training begins with the edge's"
+    told = next(iter(message.content.config_records.values()), ConfigRecord())
+    if new := sorted(key for key in told if key != SERVER_ROUND and (key not in config or told[key] != config[key])):
+        return f"tells clients {', '.join(new)}, which split training does not pass on"
+    return None
