@@ -39,14 +39,14 @@ class ObjectSpec:
         """Return what stands under the name; UserError if it can't be imported."""
         try:
             return getattr(import_module(self.module), self.name)
-        except Exception as error:  # importing runs foreign code, which can fail in any way
+        except (Exception, SystemExit) as error:  # importing runs foreign code, which can fail in any way
             raise bad_value(self.key, self.text, f"what can be imported ({error_line(error)})") from None
 
     def call(self, found: Any, **defaults: Any) -> Any:
         """Return what `found` returns for the arguments, and defaults for others; UserError if it fails."""
         try:
             return found(**{**defaults, **dict(self.parameters)})
-        except Exception as error:  # it may be foreign code
+        except (Exception, SystemExit) as error:  # it may be foreign code
             raise bad_value(self.key, self.text, f"what {self.name} takes ({error_line(error)})") from None
 
 
@@ -70,7 +70,7 @@ def parse_object(text: str) -> tuple[str, str, tuple[tuple[str, Any], ...]]:
     return module, call.func.id, parameters
 
 
-def error_line(error: Exception) -> str:
+def error_line(error: BaseException) -> str:
     """Return kind and text of an error in one line; its kind alone where it has no text that can be had.
 
     Of a `UserError` it is the text, which is for its reader already.

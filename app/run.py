@@ -17,9 +17,14 @@ from espalier.app.checked_run import (
     travelling_weights,
 )
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.together import check_strategies
+from espalier.app.config.together import check_strategies, strategies_here
 from espalier.app.config.unused import records_gradients, stack_in_use, unused_keys
-from espalier.app.endings import interrupted_in, lost_grid_as_user_error, unwritable_as_user_error
+from espalier.app.endings import (
+    interrupted_in,
+    lost_grid_as_user_error,
+    own_strategy_as_user_error,
+    unwritable_as_user_error,
+)
 from espalier.app.engines.engine import Engine, serves_edges
 from espalier.app.engines.in_process import InProcess
 from espalier.app.errors import UserError, bad_value
@@ -119,7 +124,11 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         best = BestRound(travelling_weights(config, model)) if config.data.validation_share else None
         frozen = frozen_weights(config, model)
         checked = CheckedRun(config, engine, task, model, frozen, federation, folder, best, tracker)
-        with lost_grid_as_user_error(folder.path), unwritable_as_user_error(folder.path), interrupted_in(folder.path):
+        with ExitStack() as ended:
+            ended.enter_context(lost_grid_as_user_error(folder.path))
+            ended.enter_context(unwritable_as_user_error(folder.path))
+            ended.enter_context(interrupted_in(folder.path))
+            ended.enter_context(own_strategy_as_user_error(strategies_here(config), folder.path))
             try:
                 if state:
                     _take_all_back(checked, state)

@@ -5,7 +5,7 @@ Flower's are ``"FedAdam(eta=0.01)"``, those of other packages ``"package.module:
 
 import difflib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -37,6 +37,7 @@ FIXED = ("weighted_by_key", "arrayrecord_key", "configrecord_key", "train_loss_k
 SHARES = ("fraction_train", "fraction_evaluate")
 POSITIVE = ("client_learning_rate",)
 COUNTS = ("num_malicious_nodes",)
+STRATEGY_ALLOWED = "a subclass of flwr.serverapp.strategy.Strategy, or a function that returns a strategy"
 KINDS = {float: "a number", int: "an integer", str: "a string"}
 
 
@@ -45,28 +46,43 @@ class StrategySpec(ObjectSpec):
     """A strategy and the parameters it was given; without a module it is Flower's own, one of `STRATEGIES`."""
 
     @property
-    def kind(self) -> type[Strategy]:
-        """The strategy's class; UserError if it can't be imported or is none."""
+    def maker(self) -> Callable[..., Strategy]:
+        """The strategy's class, or a function that makes it; UserError if it can't be imported or is neither."""
         if not self.module:
             return getattr(flower_strategies, self.name)
         found = self.load()
-        if not (isinstance(found, type) and issubclass(found, Strategy)):
-            raise bad_value(self.key, self.text, "a subclass of flwr.serverapp.strategy.Strategy")
+        if not (issubclass(found, Strategy) if isinstance(found, type) else callable(found)):
+            raise bad_value(self.key, self.text, STRATEGY_ALLOWED)
         return found
+
+    @property
+    def kind(self) -> type[Strategy]:
+        """The strategy's class; UserError if there is none."""
+        return self.maker if isinstance(self.maker, type) else type(self.build({}))
+
+    @property
+    def files(self) -> set[str]:
+        """The files with code of the user's: those of the class and of its bases, and that of the function."""
+        made: list[Any] = [*self.kind.__mro__, self.maker]
+        own = [one for one in made if one.__module__.partition(".")[0] not in ("flwr", "builtins", "abc")]
+        return {file for one in own if (file := inspect.getsourcefile(one))}
 
     def takes(self, name: str) -> bool:
         """Return whether the strategy has a parameter of this name."""
-        known, takes_any = _parameters(self.kind)
+        known, takes_any = _parameters(self.maker)
         return takes_any or name in known
 
     def build(self, defaults: Mapping[str, Any]) -> Strategy:
         """Return a new strategy; its own parameters win over those of `defaults` that it has."""
         given = {name: value for name, value in defaults.items() if self.takes(name)}
-        return self.call(self.kind, **given)
+        strategy = self.call(self.maker, **given)
+        if not isinstance(strategy, Strategy):
+            raise bad_value(self.key, self.text, f"{STRATEGY_ALLOWED}, not {type(strategy).__name__}")
+        return strategy
 
     def check(self) -> None:
         """Raise UserError for parameters that the strategy lacks, needs or refuses."""
-        known, takes_any = _parameters(self.kind)
+        known, takes_any = _parameters(self.maker)
         for name, value in self.parameters:
             if name not in known:
                 if takes_any:
@@ -113,9 +129,9 @@ def parse_strategy(key: str, text: str) -> StrategySpec:
 
 
 @lru_cache
-def _parameters(kind: type[Strategy]) -> tuple[dict[str, inspect.Parameter], bool]:
+def _parameters(maker: Callable[..., Strategy]) -> tuple[dict[str, inspect.Parameter], bool]:
     """Return what a config can set: numbers and strings, not functions; and whether others may be given, for a base."""
-    every = inspect.signature(kind).parameters
+    every = inspect.signature(maker).parameters
     known = {
         name: parameter
         for name, parameter in every.items()

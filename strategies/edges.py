@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
+from espalier.clients.messages.arrays import values_of
 from espalier.clients.messages.train import TRAIN_LOSS
 
 from .exchange import Exchanges
@@ -170,13 +171,18 @@ class StrategyEdge:
         try:
             # What is too large is found below.
             with self._seeded_to_aggregate(server_round), np.errstate(over="ignore", invalid="ignore"):
-                aggregate, metrics = self.strategy.aggregate_train(server_round, screened)
+                made: Any = self.strategy.aggregate_train(server_round, screened)
         except REFUSALS as refusal:
             return Update(failures=[*failures, Failure(EVERYBODY, f"{self.name}: {one_line(refusal)}")])
+        if fault := _return_fault(made):
+            return Update(failures=[*failures, Failure(EVERYBODY, f"{self.name}.aggregate_train returned {fault}")])
+        aggregate, metrics = made
         if aggregate is None:
             fault = f"{self.name} made no model of {len(participants)} replies"
         elif set(aggregate) != set(arrays):
             fault = f"the model that {self.name} made has other arrays"
+        elif reshaped := [n for n in arrays if values_of(aggregate[n]).shape != tuple(arrays[n].shape)]:
+            fault = f"the model that {self.name} made has another shape: array {reshaped[0]!r}"
         elif not all_finite(aggregate, arrays):
             fault = f"the model that {self.name} made holds NaN or Inf"
         elif spoilt := spoilt_attribute(unwrapped(self.strategy), arrays):
@@ -249,6 +255,16 @@ class StrategyEdge:
         if connected >= needed:
             return []
         return [Failure(EVERYBODY, f"{connected} nodes connected, {self.name} needs {needed}")]
+
+
+def _return_fault(made: Any) -> str:
+    """Return what a strategy made of replies if it is not arrays and metrics, or an empty string."""
+    if not (isinstance(made, tuple | list) and len(made) == 2):
+        return f"{type(made).__name__}, expected (ArrayRecord, MetricRecord)"
+    for one, kind in zip(made, (ArrayRecord, MetricRecord), strict=True):
+        if not (one is None or isinstance(one, kind)):
+            return f"{type(one).__name__} in the place of {kind.__name__}"
+    return ""
 
 
 class InFront:

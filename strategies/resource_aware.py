@@ -76,7 +76,8 @@ class ResourceAware(InFront):
     resources : Resources
         States the problem of every edge round.
     solve : Callable[[Problem], Plan]
-        Solves it, see `espalier.strategies.allocation`.
+        Solves it, see `espalier.strategies.allocation`. One that keeps something from call to call has methods
+        ``state_dict()`` and ``load_state_dict(state)``.
 
     Raises
     ------
@@ -136,12 +137,15 @@ class ResourceAware(InFront):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
-        return {"edge": self.edge.state_dict(), "resources": self.resources.state_dict()}
+        own = {"solver": self.solve.state_dict()} if hasattr(self.solve, "state_dict") else {}
+        return {"edge": self.edge.state_dict(), "resources": self.resources.state_dict(), **own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         self.edge.load_state_dict(state["edge"])
         self.resources.load_state_dict(state["resources"])
+        if "solver" in state and hasattr(self.solve, "load_state_dict"):
+            self.solve.load_state_dict(state["solver"])
 
 
 def _check_size(what: str, values: Any, num_clients: int) -> None:

@@ -16,8 +16,8 @@ class UnsavableError(TypeError):
     """An attribute of a strategy can't be saved; the text says which, and what to do."""
 
 
-def strategy_state(strategy: Strategy) -> dict[str, Any]:
-    """Return the attributes of a strategy that are data.
+def strategy_state(strategy: Any) -> dict[str, Any]:
+    """Return the attributes of a strategy, or of another object that keeps something from call to call, that are data.
 
     A strategy with a `state_dict` of its own is asked for it. Functions and classes are left out, and objects that are
     called like functions and hold nothing: they belong to the code that builds the strategy. Random generators and
@@ -43,20 +43,20 @@ def strategy_state(strategy: Strategy) -> dict[str, Any]:
             state[name] = _attribute_as_data(value)
         except TypeError as error:
             raise UnsavableError(
-                f"{type(strategy).__name__}.{name} is a {error}, which can't be saved: give the strategy methods "
+                f"{type(strategy).__name__}.{name} is a {error}, which can't be saved: give the class methods "
                 "state_dict() and load_state_dict(state)"
             ) from None
     return state
 
 
-def built_attributes(strategy: Strategy) -> dict[str, Any]:
+def built_attributes(strategy: Any) -> dict[str, Any]:
     """Return the names of a new strategy's attributes; with those of strategies inside, by their names."""
     return {
         name: built_attributes(value) if isinstance(value, Strategy) else {} for name, value in vars(strategy).items()
     }
 
 
-def restore_strategy_state(strategy: Strategy, state: Mapping[str, Any], built: Mapping[str, Any]) -> None:
+def restore_strategy_state(strategy: Any, state: Mapping[str, Any], built: Mapping[str, Any]) -> None:
     """Put back what `strategy_state` returned into a strategy built by the same code.
 
     Parameters
@@ -87,7 +87,7 @@ def restore_strategy_state(strategy: Strategy, state: Mapping[str, Any], built: 
     _restore(strategy, state, built)
 
 
-def _restore(strategy: Strategy, state: Mapping[str, Any], built: Mapping[str, Any]) -> None:
+def _restore(strategy: Any, state: Mapping[str, Any], built: Mapping[str, Any]) -> None:
     own = {*built, *state}
     for name in [name for name, value in vars(strategy).items() if name not in own and not _is_code(value)]:
         delattr(strategy, name)

@@ -2,7 +2,11 @@
 
 from math import ceil
 
-from flwr.serverapp.strategy import FedProx
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    FedProx,
+)
 
 from espalier.app.algorithms.algorithm import PlanRule
 from espalier.app.algorithms.registry import ALGORITHMS
@@ -11,8 +15,11 @@ from espalier.app.config.sections import DEVICE_RANGES, OWN, SOLVERS, Data, Radi
 from espalier.app.config.values import BEST_CUT, CLASSES_ALLOWED, PATH_KEYS, channels_allowed, path_of
 from espalier.app.errors import bad_value
 from espalier.app.resources.limits import check_cell_size
+from espalier.app.strategy_spec import StrategySpec
 from espalier.app.tasks.build import task_kind
 from espalier.strategies.edges import replies_needed
+
+CLIPPED_BY_CLIENTS = (DifferentialPrivacyClientSideAdaptiveClipping, DifferentialPrivacyClientSideFixedClipping)
 
 
 def check_together(config: RunConfig) -> None:
@@ -71,6 +78,12 @@ def check_together(config: RunConfig) -> None:
         raise bad_value("data-dir", "", "a folder with train/<class>/* and test/<class>/* for dataset = 'image-folder'")
 
 
+def strategies_here(config: RunConfig) -> list[StrategySpec]:
+    """Return the strategies that this process makes; those of other hosts need not be installed here."""
+    has_cloud, has_edges = config.deploy.role != "edge", config.deploy.role != "cloud"
+    return [config.federation.cloud_strategy] * has_cloud + [config.federation.edge_strategy] * has_edges
+
+
 def check_strategies(config: RunConfig) -> None:
     """Refuse strategies that can't be made, or that would not do in this run what they are.
 
@@ -82,9 +95,12 @@ def check_strategies(config: RunConfig) -> None:
         For one that is not a strategy, or does not go with the algorithm or with `participation`.
     """
     has_cloud, has_edges = config.deploy.role != "edge", config.deploy.role != "cloud"
-    specs = [config.federation.cloud_strategy] * has_cloud + [config.federation.edge_strategy] * has_edges
+    specs = strategies_here(config)
     for spec in specs:
         spec.check()
+        if issubclass(spec.kind, CLIPPED_BY_CLIENTS):
+            allowed = "one that clips at the server: this app's clients do not clip, and the noise would hide less"
+            raise bad_value(spec.key, spec.text, allowed)
     for spec in specs if config.algorithm.splits else ():
         if issubclass(spec.kind, FedProx):
             allowed = "another strategy: the proximal term is for clients that have the whole model"

@@ -1,12 +1,15 @@
 """The solver that makes the plans of a run: a built-in one, or the user's own."""
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 from espalier.app.algorithms.algorithm import PlanRule
 from espalier.app.errors import UserError, bad_value
 from espalier.app.object_spec import ObjectSpec, error_line
 from espalier.app.resources.edge_resources import EdgeResources
 from espalier.strategies.allocation import Plan, Problem, Solver, get_solver, violations
+from espalier.strategies.state import UnsavableError, built_attributes, restore_strategy_state, strategy_state
 
 
 def solver_for(rule: PlanRule, solver: ObjectSpec, resources: EdgeResources) -> Solver:
@@ -31,23 +34,55 @@ def solver_of(spec: ObjectSpec) -> Solver:
     solve = spec.call(found) if isinstance(found, type) else found
     if not callable(solve):
         raise bad_value(spec.key, spec.text, f"a function from a Problem to a Plan, not a {type(solve).__name__}")
-    return _checked(spec, solve if isinstance(found, type) else partial(solve, **dict(spec.parameters)))
+    return OwnSolver(spec, solve if isinstance(found, type) else partial(solve, **dict(spec.parameters)))
 
 
-def _checked(spec: ObjectSpec, solve: Solver) -> Solver:
-    """Return a solver that raises UserError where the one given fails, or makes a plan that keeps not all limits."""
+class OwnSolver:
+    """A solver of the user's own; what it keeps from call to call is saved as a strategy's attributes are.
 
-    def plan_of(problem: Problem) -> Plan:
+    Parameters
+    ----------
+    spec : ObjectSpec
+        How the run config names it.
+    solve : Solver
+        The solver: a function, or an object that is called.
+
+    Raises
+    ------
+    UserError
+        If it keeps what can't be saved; when called, if it fails, or makes a plan that keeps not all limits.
+    """
+
+    def __init__(self, spec: ObjectSpec, solve: Solver) -> None:
+        self._spec = spec
+        self._solve: Any = solve
+        self._built = built_attributes(self._solve)
+        self.state_dict()
+
+    def __call__(self, problem: Problem) -> Plan:
+        """Return a plan that keeps all limits."""
         try:
-            plan = solve(problem)
+            plan = self._solve(problem)
         except UserError:
             raise
         except Exception as error:  # foreign code
-            raise bad_value(spec.key, spec.text, f"a function that does not fail ({error_line(error)})") from None
+            raise self._refused(f"a function that does not fail ({error_line(error)})") from None
         if not isinstance(plan, Plan):
-            raise bad_value(spec.key, spec.text, f"a function that returns a Plan, not a {type(plan).__name__}")
+            raise self._refused(f"a function that returns a Plan, not a {type(plan).__name__}")
         if broken := violations(problem, plan):
-            raise bad_value(spec.key, spec.text, f"a function whose plans keep all limits ({broken[0]})")
+            raise self._refused(f"a function whose plans keep all limits ({broken[0]})")
         return plan
 
-    return plan_of
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+        try:
+            return strategy_state(self._solve)
+        except UnsavableError as error:
+            raise self._refused(f"one that can be saved ({error})") from None
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        restore_strategy_state(self._solve, state, self._built)
+
+    def _refused(self, allowed: str) -> UserError:
+        return bad_value(self._spec.key, self._spec.text, allowed)

@@ -55,7 +55,7 @@ def test_generators_go_on_where_they_were(make):
     ids=lambda held: type(held).__name__,
 )
 def test_what_would_come_back_as_something_else_is_refused(held):
-    with pytest.raises(TypeError, match=r"Holding\.held is a \w+, which can't be saved: give the strategy methods"):
+    with pytest.raises(TypeError, match=r"Holding\.held is a \w+, which can't be saved: give the class methods"):
         strategy_state(Holding(held))
 
 

@@ -185,6 +185,7 @@ number = 3
 @pytest.fixture
 def own_module(tmp_path, monkeypatch):
     (tmp_path / "own_strategies.py").write_text(MODULE)
+    (tmp_path / "ends_the_process.py").write_text("raise SystemExit(0)")
     monkeypatch.syspath_prepend(tmp_path)
     yield
     sys.modules.pop("own_strategies", None)
@@ -210,6 +211,7 @@ def test_a_strategy_of_ones_own_is_named_with_its_module(own_module):
     [
         ("own_strategies:Missing", "what can be imported (AttributeError: module 'own_strategies' has no attribute"),
         ("no_such_module:Scaled", "what can be imported (ModuleNotFoundError: No module named 'no_such_module')"),
+        ("ends_the_process:Scaled", "what can be imported (SystemExit: 0)"),
         ("own_strategies:number", "a subclass of flwr.serverapp.strategy.Strategy"),
         ("own_strategies:Bare(scale=1)", "a parameter of Bare: "),
         ("own_strategies:Scaled", "Scaled(scale=...): Scaled needs scale"),
@@ -242,7 +244,7 @@ def test_a_strategy_whose_state_cannot_be_saved_gets_one_line(own_module, tmp_pa
     folder = tmp_path / "run"
     arguments = [f"edge-strategy=own_strategies:{name}", "num-clients=2", "batches-per-epoch=1"]
     assert main([*arguments, f"output-dir={folder}"]) == 2
-    line = f"error: {name}.seen is a set, which can't be saved: give the strategy methods state_dict() and load_state"
+    line = f"error: {name}.seen is a set, which can't be saved: give the class methods state_dict() and load_state"
     assert line in capsys.readouterr().err
     assert len(lines(folder, "global")) == rounds if rounds else not folder.exists()
 

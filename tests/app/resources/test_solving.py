@@ -1,8 +1,10 @@
 """A solver of one's own makes the plans of a run, and one that fails, or breaks a limit, ends it in one line."""
 
 import json
+import threading
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from espalier.app.command_line import main
@@ -83,11 +85,42 @@ def test_a_class_has_an_instance_for_each_who_asks(tmp_path):
     assert solver_of(of("exact")) is exact
 
 
+class Turns:
+    """Begins with another client each time."""
+
+    def __init__(self):
+        self.first = 0
+
+    def __call__(self, problem):
+        best = best_choice(problem)
+        worth = -np.roll(np.arange(problem.clients, dtype=float), self.first)
+        selected, skipped = choose(problem, best.eligible, worth)
+        self.first += 1
+        return with_best_choices(problem, best, selected, why_not(best.eligible, best.reason, skipped))
+
+
+class Unsavable(Turns):
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+def test_what_it_keeps_from_call_to_call_survives_an_interruption(tmp_path):
+    settings = SMALL | PLANNED | {"max_overlap": 1, "plan_solver": own("Turns")}
+    straight = run_app(tmp_path / "straight", **settings | {"global_rounds": 3})
+    halted = run_app(tmp_path / "halted", **settings | {"global_rounds": 1})
+    assert main([f"resume={halted}", "global-rounds=3"]) == 0
+    assert same_runs(straight, halted)
+    selected = [plan["selected"] for line in lines(straight, "edge") for plan in line["plans"]]
+    assert len(set(map(tuple, selected))) > 2  # it does take turns
+
+
 @pytest.mark.parametrize(
     ("name", "allowed"),
     [
         ("fails", "a function that does not fail (KeyError: 'no such column')"),
         ("breaks_a_limit", "a function whose plans keep all limits ("),
+        ("Unsavable", "one that can be saved (Unsavable.lock is a lock, which can't be saved: give the class methods "),
         ("returns_nothing", "a function that returns a Plan, not a NoneType"),
         ("PLANNED", "a function from a Problem to a Plan, not a dict"),
         ("Greedy(depth='x')", "what Greedy takes (TypeError: "),
