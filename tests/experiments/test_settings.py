@@ -25,5 +25,5 @@ def test_the_authors_settings_of_the_cut_layer_paper_are_those_of_the_paper_but_
         *("data.augmentation", "partition", "alpha", "report.evaluate-every"),
         *("train.weight-decay", "train.schedule", "train.drop-last", "train.weighting"),
         *("split.server-order", "split.server-optimizer", "split.server-learning-rate"),
-        *("split.server-momentum", "split.server-weight-decay"),
+        *("split.server-momentum", "split.server-weight-decay", "guard.mode"),
     }
