@@ -2,13 +2,14 @@
 
 import os
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from errno import EDQUOT, EFBIG, EIO, ENOSPC
 from pathlib import Path
 
 from espalier.app.errors import Interrupted, UserError, shown
 from espalier.app.object_spec import error_line
+from espalier.app.resume import UnfitStateError
 from espalier.app.strategy_spec import StrategySpec
 from espalier.sim.in_process_grid import GridLost
 from espalier.strategies import edges
@@ -36,27 +37,31 @@ def lost_grid_as_user_error(folder: Path) -> Iterator[None]:
 @contextmanager
 def own_strategy_as_user_error(specs: Sequence[StrategySpec], folder: Path) -> Iterator[None]:
     """Make a UserError of what a strategy of the user's own raises, with the line of their file where it did."""
+    files = {spec: spec.files for spec in specs if spec.module}
     try:
         yield
     except UserError:
         raise
     except Exception as error:  # all of it is foreign code
-        if not (blamed := _strategies_to_blame(error, [spec for spec in specs if spec.module])):
+        cause = error.__cause__ if isinstance(error, UnfitStateError) and error.__cause__ else error
+        if not (blamed := _strategies_to_blame(cause, files)):
             raise
-        what = " or ".join(f"{spec.key} = {shown(spec.text)}" for spec, _ in blamed)
-        reason = "".join([error_line(error), *(f", {place}" for _, place in blamed if place)])
+        what = " or ".join(f"{spec.key} = {shown(spec.text)}" for spec in blamed)
+        reason = ", ".join([error_line(cause), *filter(None, {*blamed.values()})])
         go_on = f"to go on after the last whole round once it is mended, set resume = {str(folder)!r}"
         raise UserError(f"{what}: allowed is a strategy that does not fail ({reason}); {go_on}") from error
 
 
-def _strategies_to_blame(error: Exception, own: Sequence[StrategySpec]) -> list[tuple[StrategySpec, str]]:
-    """Return those of the user's own strategies that an error came from, each with the last line of its files."""
+def _strategies_to_blame(error: BaseException, files: Mapping[StrategySpec, set[str]]) -> dict[StrategySpec, str]:
+    """Return the strategies that an error came from, with the last line of their files where it has one there."""
     frames = traceback.extract_tb(error.__traceback__)
-    for spec in own:
-        if lines := [frame for frame in frames if frame.filename in spec.files]:
-            return [(spec, f"{Path(lines[-1].filename).name}:{lines[-1].lineno}")]
-    # A method that can't even be called leaves no line of its own.
-    return [(spec, "") for spec in own] if frames[-1].filename == edges.__file__ else []
+    callers = [place for place, frame in enumerate(frames) if frame.filename == edges.__file__]
+    called = frames[callers[-1] + 1 :] if callers else []
+    for spec, own in files.items():
+        if lines := [frame for frame in called if frame.filename in own]:
+            return {spec: f"{Path(lines[-1].filename).name}:{lines[-1].lineno}"}
+    # A method that can't even be called, or whose return is no such thing, leaves no line of its own.
+    return dict.fromkeys(files, "") if callers and not called else {}
 
 
 @contextmanager

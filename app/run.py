@@ -128,14 +128,14 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             ended.enter_context(lost_grid_as_user_error(folder.path))
             ended.enter_context(unwritable_as_user_error(folder.path))
             ended.enter_context(interrupted_in(folder.path))
-            ended.enter_context(own_strategy_as_user_error(strategies_here(config), folder.path))
             try:
-                if state:
-                    _take_all_back(checked, state)
-                note_made_by(folder)
-                if config.resume:
-                    folder.go_on_after(state.round if state else 0, config.as_dict())
-                carry_out(checked, state, progress)
+                with own_strategy_as_user_error(strategies_here(config), folder.path):
+                    if state:
+                        _take_all_back(checked, state)
+                    note_made_by(folder)
+                    if config.resume:
+                        folder.go_on_after(state.round if state else 0, config.as_dict())
+                    carry_out(checked, state, progress)
             except (UnfitStateError, EdgeFailed) as error:  # an edge may have to wait for its first request
                 raise folder.other_state(str(error)) from error
         if not any(line.get("trained") for line in folder.read_metrics()):

@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Strategy
 
 from espalier.app.errors import bad_value
 from espalier.app.object_spec import ObjectSpec, parse_object
+from espalier.strategies.edges import layers
 
 # All of Flower's strategies that train weight arrays and need no other strategy inside.
 STRATEGIES = (
@@ -55,17 +56,15 @@ class StrategySpec(ObjectSpec):
             raise bad_value(self.key, self.text, STRATEGY_ALLOWED)
         return found
 
-    @property
-    def kind(self) -> type[Strategy]:
-        """The strategy's class; UserError if there is none."""
-        return self.maker if isinstance(self.maker, type) else type(self.build({}))
+    def has_any(self, kinds: type[Strategy] | tuple[type[Strategy], ...]) -> bool:
+        """Return whether the strategy, or one inside of it, is of one of these classes."""
+        return any(isinstance(layer, kinds) for layer in layers(self.build({})))
 
     @property
     def files(self) -> set[str]:
-        """The files with code of the user's: those of the class and of its bases, and that of the function."""
-        made: list[Any] = [*self.kind.__mro__, self.maker]
-        own = [one for one in made if one.__module__.partition(".")[0] not in ("flwr", "builtins", "abc")]
-        return {file for one in own if (file := inspect.getsourcefile(one))}
+        """The files with code of the user's: those of the strategies' classes and of the function; none of Flower's."""
+        classes = {kind for layer in layers(self.build({})) for kind in type(layer).__mro__}
+        return {file for one in (*classes, self.maker) if (file := _file_of(one))} if self.module else set()
 
     def takes(self, name: str) -> bool:
         """Return whether the strategy has a parameter of this name."""
@@ -126,6 +125,17 @@ def parse_strategy(key: str, text: str) -> StrategySpec:
         close = difflib.get_close_matches(name, STRATEGIES, n=1)
         raise bad_value(key, text, f"{form}: did you mean {close[0]}?" if close else form)
     return StrategySpec(key, text, module, name, parameters)
+
+
+def _file_of(one: Any) -> str | None:
+    """Return the file of a class, or of a function, of somebody else's than Flower."""
+    one = getattr(one, "func", one)  # of functools.partial
+    if getattr(one, "__module__", "").partition(".")[0] in ("flwr", "builtins", "abc"):
+        return None
+    try:
+        return inspect.getsourcefile(one)
+    except TypeError:  # an object that is called
+        return inspect.getsourcefile(type(one))
 
 
 @lru_cache

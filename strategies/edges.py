@@ -175,14 +175,14 @@ class StrategyEdge:
         except REFUSALS as refusal:
             return Update(failures=[*failures, Failure(EVERYBODY, f"{self.name}: {one_line(refusal)}")])
         if fault := _return_fault(made):
-            return Update(failures=[*failures, Failure(EVERYBODY, f"{self.name}.aggregate_train returned {fault}")])
+            return Update(failures=[*failures, Failure(EVERYBODY, f"aggregate_train of {self.name} returned {fault}")])
         aggregate, metrics = made
         if aggregate is None:
             fault = f"{self.name} made no model of {len(participants)} replies"
         elif set(aggregate) != set(arrays):
             fault = f"the model that {self.name} made has other arrays"
-        elif reshaped := [n for n in arrays if values_of(aggregate[n]).shape != tuple(arrays[n].shape)]:
-            fault = f"the model that {self.name} made has another shape: array {reshaped[0]!r}"
+        elif reshaped := _other_shape(aggregate, arrays):
+            fault = f"the model that {self.name} made has {reshaped}"
         elif not all_finite(aggregate, arrays):
             fault = f"the model that {self.name} made holds NaN or Inf"
         elif spoilt := spoilt_attribute(unwrapped(self.strategy), arrays):
@@ -216,6 +216,9 @@ class StrategyEdge:
         except REFUSALS as refusal:
             failures = [*failures, Failure(EVERYBODY, f"{self.name}: {one_line(refusal)}")]
             return Evaluation(replies=own_metrics, failures=failures)
+        if not (metrics is None or isinstance(metrics, MetricRecord)):
+            fault = f"aggregate_evaluate of {self.name} returned {type(metrics).__name__}, expected MetricRecord"
+            return Evaluation(replies=own_metrics, failures=[*failures, Failure(EVERYBODY, fault)])
         return Evaluation(metrics, weight, own_metrics, failures)
 
     def state_dict(self) -> dict[str, Any]:
@@ -234,6 +237,10 @@ class StrategyEdge:
         configure = getattr(self.strategy, f"configure_{phase}")
         with self._seeded(f"configure_{phase}", server_round):
             messages = list(configure(server_round, arrays.copy(), ConfigRecord({**config}), grid))
+        if wrong := [m for m in messages if not isinstance(m, Message)]:
+            raise TypeError(
+                f"configure_{phase} of {self.name} returned {type(wrong[0]).__name__} in the place of Message"
+            )
         return grid.in_client_order(messages)
 
     def _seeded(self, step: str, server_round: int) -> AbstractContextManager[None]:
@@ -264,6 +271,18 @@ def _return_fault(made: Any) -> str:
     for one, kind in zip(made, (ArrayRecord, MetricRecord), strict=True):
         if not (one is None or isinstance(one, kind)):
             return f"{type(one).__name__} in the place of {kind.__name__}"
+    return ""
+
+
+def _other_shape(arrays: ArrayRecord, reference: ArrayRecord) -> str:
+    """Return which array has another shape than it has in `reference`, or none that can be had; or an empty string."""
+    for name, expected in reference.items():
+        try:
+            shape = values_of(arrays[name]).shape
+        except (ValueError, TypeError) as error:
+            return f"an array {name!r} that can't be read ({one_line(error)})"
+        if shape != tuple(expected.shape):
+            return f"an array {name!r} of shape {shape}, not {tuple(expected.shape)}"
     return ""
 
 

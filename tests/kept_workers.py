@@ -37,6 +37,6 @@ class KeptWorkers(Workers):
 def _is_alive(one: tuple[Any, dict[str, Any]]) -> bool:
     actor, about = one
     try:
-        return all_of([actor.about.remote()]) == [about]
+        return all_of([actor.about.remote()], seconds=60) == [about]
     except GridLost:
         return False

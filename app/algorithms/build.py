@@ -26,7 +26,7 @@ from espalier.strategies import (
     Profile,
     ResourceAware,
 )
-from espalier.strategies.edges import innermost, nodes_needed
+from espalier.strategies.edges import innermost, nodes_needed, unwrapped
 from espalier.strategies.state import UnsavableError, strategy_state
 from espalier.strategies.topology import profiles_by_node
 
@@ -105,7 +105,7 @@ def check_averages(strategies: Sequence[StrategySpec], model: nn.Module) -> None
     """Refuse a strategy that can't average the model: QFedAvg multiplies all of it by numbers, integers too."""
     integers = [name for name, tensor in model.state_dict().items() if not tensor.is_floating_point()]
     for spec in strategies:
-        if integers and issubclass(spec.kind, QFedAvg):
+        if integers and spec.has_any(QFedAvg):
             allowed = f"another strategy: {spec.name} can't average integers, such as the model's {integers[0]}"
             raise bad_value(spec.key, spec.text, allowed)
 
@@ -137,7 +137,7 @@ def planned(
             edge.arrivals = Arrivals() if plan.divide_by_arrived else None
         elif isinstance(strategy := strategy_of(edge), Strategy):
             selected = plan.selected_per_edge * cells_per_edge
-            if getattr(strategy, "fraction_train", 1.0) < 1:
+            if getattr(unwrapped(strategy), "fraction_train", 1.0) < 1:
                 raise bad_value(spec.key, spec.text, "fraction_train = 1.0: plans select the clients")
             if (needed := nodes_needed(strategy, "train", selected)) > selected:
                 least = -(-needed * plan.selected_per_edge // selected)

@@ -98,11 +98,11 @@ def check_strategies(config: RunConfig) -> None:
     specs = strategies_here(config)
     for spec in specs:
         spec.check()
-        if issubclass(spec.kind, CLIPPED_BY_CLIENTS):
+        if spec.has_any(CLIPPED_BY_CLIENTS):
             allowed = "one that clips at the server: this app's clients do not clip, and the noise would hide less"
             raise bad_value(spec.key, spec.text, allowed)
     for spec in specs if config.algorithm.splits else ():
-        if issubclass(spec.kind, FedProx):
+        if spec.has_any(FedProx):
             allowed = "another strategy: the proximal term is for clients that have the whole model"
             raise bad_value(spec.key, spec.text, allowed)
     samples_clients = config.algorithm.strategy_key and not config.algorithm.splits

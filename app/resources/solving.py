@@ -5,11 +5,12 @@ from functools import partial
 from typing import Any
 
 from espalier.app.algorithms.algorithm import PlanRule
+from espalier.app.checkpoint import from_bytes, to_bytes
 from espalier.app.errors import UserError, bad_value
 from espalier.app.object_spec import ObjectSpec, error_line
 from espalier.app.resources.edge_resources import EdgeResources
 from espalier.strategies.allocation import Plan, Problem, Solver, get_solver, violations
-from espalier.strategies.state import UnsavableError, built_attributes, restore_strategy_state, strategy_state
+from espalier.strategies.state import built_attributes, restore_strategy_state, strategy_state
 
 
 def solver_for(rule: PlanRule, solver: ObjectSpec, resources: EdgeResources) -> Solver:
@@ -37,6 +38,10 @@ def solver_of(spec: ObjectSpec) -> Solver:
     return OwnSolver(spec, solve if isinstance(found, type) else partial(solve, **dict(spec.parameters)))
 
 
+def _is_frozen(one: Any) -> bool:
+    return bool(getattr(getattr(type(one), "__dataclass_params__", None), "frozen", False))
+
+
 class OwnSolver:
     """A solver of the user's own; what it keeps from call to call is saved as a strategy's attributes are.
 
@@ -50,14 +55,14 @@ class OwnSolver:
     Raises
     ------
     UserError
-        If it keeps what can't be saved; when called, if it fails, or makes a plan that keeps not all limits.
+        When it is called, if it fails, or makes a plan that keeps not all limits.
     """
 
     def __init__(self, spec: ObjectSpec, solve: Solver) -> None:
         self._spec = spec
         self._solve: Any = solve
-        self._built = built_attributes(self._solve)
-        self.state_dict()
+        self._keeps = hasattr(solve, "state_dict") or (hasattr(solve, "__dict__") and not _is_frozen(solve))
+        self._built = built_attributes(solve) if self._keeps else {}
 
     def __call__(self, problem: Problem) -> Plan:
         """Return a plan that keeps all limits."""
@@ -76,13 +81,23 @@ class OwnSolver:
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
         try:
-            return strategy_state(self._solve)
-        except UnsavableError as error:
-            raise self._refused(f"one that can be saved ({error})") from None
+            return strategy_state(self._solve) if self._keeps else {}
+        except Exception as error:  # foreign code
+            raise self._refused(f"one that can be saved ({error_line(error)})") from None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
-        restore_strategy_state(self._solve, state, self._built)
+        if self._keeps:
+            restore_strategy_state(self._solve, state, self._built)
+
+    def try_state(self) -> None:
+        """Raise UserError unless it can be saved, and take back what is."""
+        try:
+            self.load_state_dict(from_bytes(to_bytes(self.state_dict())))
+        except UserError:
+            raise
+        except Exception as error:  # foreign code
+            raise self._refused(f"one that can be saved ({error_line(error)})") from None
 
     def _refused(self, allowed: str) -> UserError:
         return bad_value(self._spec.key, self._spec.text, allowed)

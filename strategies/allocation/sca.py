@@ -1,5 +1,6 @@
 """Successive convex approximation: the paper's Algorithm 2, with what it takes to converge."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +76,13 @@ class SCA:
         self.iterations = 0
         self.converged = True
         self._programs: dict[bytes, _Program] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption: nothing, plans do not depend on those before."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
 
     def __call__(self, problem: Problem) -> Plan:
         """Return the plan for a problem.

@@ -54,7 +54,7 @@ class UpdateGuard:
         self.node_name = node_name
         self.activations = ActivationGuard(guard, node_name)
         self._lengths = Lengths()
-        self._per_local_round = Lengths()
+        self._rates = Lengths()  # per local round
         self._local_rounds: Mapping[int, int] = {}
         self._num_nodes = 1
 
@@ -89,18 +89,20 @@ class UpdateGuard:
         distinct = {id(sent): sent for sent, _ in models.values()}
         sizes = {key: _length(sent) for key, sent in distinct.items()}
         found = {n: _measured(sent, model, sizes[id(sent)], rate) for n, (sent, model) in models.items()}
-        lengths = {n: length for n, (length, _) in found.items()}
-        of_each = self._most(lengths, max(sizes.values()))
-        share = INWARD_SHARE if len(found) >= FEW else INWARD_SHARE_OF_FEW
+        lengths, size = {n: length for n, (length, _) in found.items()}, max(sizes.values())
+        usual = self.guard.update_norm * self._lengths.usual(list(lengths.values()), size)
+        by_plan = self._most_by_plan(lengths, size)
+        inward_most = usual * (INWARD_SHARE if len(found) >= FEW else INWARD_SHARE_OF_FEW)
         verdicts = {}
         for node_id, (length, inward) in found.items():
-            most = of_each[node_id]
+            most = max(usual, by_plan.get(node_id, 0.0))
             if inward < ERASED_SHARE * sizes[id(models[node_id][0])]:
                 inward = 0.0
-            if not (excess := max(length, inward / share) / most) <= 1:  # infinite by infinite is neither
+            # A model is erased in one local round or in fifty: a plan does not allow more of that.
+            if not (excess := max(length / most, inward / inward_most)) <= 1:  # infinite by infinite is neither
                 what, much, allowed = "long", length, most
                 if length <= most:
-                    what, much, allowed = "long towards zero", inward, most * share
+                    what, much, allowed = "long towards zero", inward, inward_most
                 reason = f"its update is {much:.3g} {what}, where {allowed:.3g} is allowed (guard.update-norm)"
                 verdicts[node_id] = Verdict(reason, self._instead(*models[node_id], excess, rate))
         self._note({n: length for n, length in lengths.items() if n not in verdicts}, verdicts)
@@ -110,15 +112,17 @@ class UpdateGuard:
             return {}
         return verdicts
 
-    def _most(self, lengths: Mapping[int, float], size: float) -> dict[int, float]:
-        """Return how long the updates of a round may be, by node id; `size` is the model's own length."""
-        most = self.guard.update_norm * self._lengths.usual(list(lengths.values()), size)
-        if not self._local_rounds:
-            return dict.fromkeys(lengths, most)
+    def _most_by_plan(self, lengths: Mapping[int, float], size: float) -> dict[int, float]:
+        """Return how long updates may be by their local rounds, by node id; `size` is the model's own length.
+
+        Where there are few updates, and the rounds before had no plan, there is nothing to go by.
+        """
+        if not self._local_rounds or (self._lengths.are_known and not self._rates.are_known and len(lengths) < FEW):
+            return {}
         rounds = {n: self._local_rounds.get(n, 1) for n in lengths}
-        each = [length / rounds[n] for n, length in lengths.items()]
-        of_one = self.guard.update_norm * self._per_local_round.usual(each, size / max(rounds.values()))
-        return {n: max(most, count * of_one) for n, count in rounds.items()}
+        rates = [length / rounds[n] for n, length in lengths.items()]
+        of_one = self.guard.update_norm * self._rates.usual(rates, size / max(rounds.values()))
+        return {n: count * of_one for n, count in rounds.items()}
 
     def _note(self, accepted: Mapping[int, float], refused: Collection[int]) -> None:
         """Remember the lengths of a round's updates for rounds with few."""
@@ -126,7 +130,7 @@ class UpdateGuard:
         self._lengths.note({self.node_name(n): length for n, length in accepted.items()}, names, self._num_nodes)
         if self._local_rounds:
             each = {self.node_name(n): length / self._local_rounds.get(n, 1) for n, length in accepted.items()}
-            self._per_local_round.note(each, names, self._num_nodes)
+            self._rates.note(each, names, self._num_nodes)
 
     def keep_within(
         self, instructions: Sequence[Message], replies: Sequence[Message], rate: float | None = None
@@ -178,7 +182,7 @@ class UpdateGuard:
         """Return what must survive an interruption."""
         return {
             "updates": self._lengths.state_dict(),
-            "per-local-round": self._per_local_round.state_dict(),
+            "per-local-round": self._rates.state_dict(),
             "activations": self.activations.state_dict(),
         }
 
@@ -186,7 +190,7 @@ class UpdateGuard:
         """Take back what `state_dict` returned."""
         self._lengths.load_state_dict(state.get("updates", ()))
         self.activations.load_state_dict(state.get("activations", {}))
-        self._per_local_round.load_state_dict(state.get("per-local-round", ()))
+        self._rates.load_state_dict(state.get("per-local-round", ()))
 
 
 def _measured(sent: Arrays, model: Arrays, size: float, rate: float | None) -> tuple[float, float]:

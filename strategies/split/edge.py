@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -21,12 +21,13 @@ from espalier.clients.messages.tensor_array import record_by_reference
 from espalier.clients.messages.train import TRAIN_LOSS
 
 from ..edges import StrategyEdge
-from ..exchange import Exchanges, answered
+from ..exchange import REJECTED, Exchanges, answered
 from ..guards.activations import ActivationGuard
 from ..guards.updates import UpdateGuard, guard_state, load_guard_state
 from ..outcomes import Evaluation, Update
 from ..randomness import derived_seed
 from ..views import MemberGrid
+from .choices import beyond_a_choice
 from .cuts import checked_cut, client_names, legal_cuts, num_outputs
 from .evaluation import evaluate_through_cut
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads
@@ -171,10 +172,18 @@ class SplitEdge(ABC):
         """Evaluate the model on the clients."""
         whole = self.whole(arrays)
         conversation = self.evaluator.evaluate_round(server_round, whole, config, grid)
-        return conversation if self.evaluates_whole else answered(conversation, partial(self._through_cut, whole))
+        if self.evaluates_whole:
+            return conversation
+        return answered(conversation, partial(self._through_cut, whole, config))
 
-    def _through_cut(self, whole: ArrayRecord, messages: list[Message]) -> Exchanges[list[Message]]:
+    def _through_cut(
+        self, whole: ArrayRecord, config: ConfigRecord, messages: list[Message]
+    ) -> Exchanges[list[Message]]:
         """Answer the messages that would send the whole model."""
+        for message in messages:
+            if fault := beyond_a_choice(message, whole, config):
+                error = Error(REJECTED, f"{self.evaluator.name} {fault}")
+                return [Message(error, reply_to=one) for one in messages]
         clients = [message.metadata.dst_node_id for message in messages]
         _, replies = yield from evaluate_through_cut(
             self.model, to_weights(whole), self.cut_of, self._cut_shapes, clients

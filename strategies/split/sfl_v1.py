@@ -9,7 +9,7 @@ from torch import nn
 
 from espalier.clients.messages.arrays import to_record
 from espalier.clients.messages.cut import Cut
-from espalier.clients.messages.train import SERVER_ROUND, Trained
+from espalier.clients.messages.train import Trained
 
 from ..edges import StrategyEdge
 from ..exchange import REJECTED, Exchanges
@@ -18,6 +18,7 @@ from ..randomness import derived_seed
 from ..screening import Failure
 from ..views import EdgeGrid, MemberGrid
 from .averages import average, on_cpu
+from .choices import beyond_a_choice
 from .edge import SplitEdge
 from .joint import JointBlocks, MakeJointBlocks, OneOfMany, make_joint_steps
 from .loop import SplitOutcome, Weights
@@ -127,7 +128,7 @@ class SplitFedV1(SplitEdge):
         sent = self._travelling(weights)
         messages, failures = edge.instructions(server_round, sent, config, grid)
         for message in messages:
-            if fault := _beyond_a_choice(message, sent, config):
+            if fault := beyond_a_choice(message, sent, config):
                 return [], [Failure(EVERYBODY, f"{edge.name} {fault}")]
         return messages, failures
 
@@ -180,14 +181,3 @@ class SplitFedV1(SplitEdge):
         super().load_state_dict(state)
         if self.aggregation is not None:
             self.aggregation.load_state_dict(state["aggregation"])
-
-
-def _beyond_a_choice(message: Message, sent: ArrayRecord, config: ConfigRecord) -> str | None:
-    """Return what an instruction asks for that split training can't do; it can ask a client, or not."""
-    (arrays,) = message.content.array_records.values()
-    if arrays.keys() != sent.keys() or any(arrays[n] is not sent[n] and arrays[n] != sent[n] for n in sent):
-        return "sends clients another model than the edge's, and split training begins with the edge's"
-    told = next(iter(message.content.config_records.values()), ConfigRecord())
-    if new := sorted(key for key in told if key != SERVER_ROUND and (key not in config or told[key] != config[key])):
-        return f"tells clients {', '.join(new)}, which split training does not pass on"
-    return None

@@ -1,15 +1,21 @@
 """A strategy of the user's own: one line of config, and one line where it does not do."""
 
+from errno import ENOSPC
+from functools import partial
+
 import pytest
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideFixedClipping,
     FedAvg,
+    Strategy,
 )
 
+from espalier.app import checked_run
 from espalier.app.command_line import main
 from espalier.app.comparison.runs import is_over
+from tests.app.own_tasks import Points
 from tests.app.runs import lines, run_app, same_weights, weights
 
 SMALL = {"num_clients": 4, "num_edges": 2, "batches_per_epoch": 2, "batch_size": 8, "edge_rounds": 1}
@@ -48,6 +54,48 @@ class Returns(FedAvg):
         return made[self.what]
 
 
+class ReturnsATuple(FedAvg):
+    def aggregate_evaluate(self, server_round, replies):
+        return 0.5, {"accuracy": 0.5}
+
+
+class OldMessages(FedAvg):
+    def configure_train(self, server_round, arrays, config, grid):
+        return [(node_id, arrays) for node_id in grid.get_node_ids()]
+
+
+class FailsLate(Points):
+    """A task whose figures fail, beside a strategy in the same file that does not."""
+
+    def metrics(self, outputs, labels):
+        self.calls = getattr(self, "calls", 0) + 1
+        if self.calls > 8:
+            raise RuntimeError("my metric fails")
+        return {"own": 1.0}
+
+
+class WithClientsInside(Strategy):
+    """A strategy around another."""
+
+    def __init__(self, **options):
+        self.strategy = ClippedByClients(**options)
+
+    def configure_train(self, server_round, arrays, config, grid):
+        return self.strategy.configure_train(server_round, arrays, config, grid)
+
+    def aggregate_train(self, server_round, replies):
+        return self.strategy.aggregate_train(server_round, replies)
+
+    def configure_evaluate(self, server_round, arrays, config, grid):
+        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round, replies):
+        return self.strategy.aggregate_evaluate(server_round, replies)
+
+    def summary(self):
+        pass
+
+
 class ClippedByClients(DifferentialPrivacyClientSideFixedClipping):
     def __init__(self, **options):
         super().__init__(FedAvg(**options), 0.1, 1.0, 4)
@@ -55,6 +103,13 @@ class ClippedByClients(DifferentialPrivacyClientSideFixedClipping):
 
 def clipped(noise=0.1, **options):
     return DifferentialPrivacyServerSideFixedClipping(FedAvg(**options), noise, 0.01, 4)
+
+
+def failing(noise=0.1, **options):
+    return DifferentialPrivacyServerSideFixedClipping(Fails(**options), noise, 1.0, 4)
+
+
+partly = partial(clipped, noise=0.1)
 
 
 def makes_a_number():
@@ -86,6 +141,8 @@ def test_what_it_raises_is_told_with_its_line_and_the_run_goes_on_when_it_is_men
     assert f"'no_such_metric', test_own_strategies.py:{Fails.aggregate_train.__code__.co_firstlineno + 2})" in said
     assert said.endswith(f"once it is mended, set resume = {str(folder)!r}")
     assert len(lines(folder, "global")) == 1
+    assert main([f"resume={folder}"]) == 2  # not mended yet
+    assert f"{begin}'no_such_metric', test_own_strategies.py:" in capsys.readouterr().err
     monkeypatch.setattr(Fails, "when", 0)
     assert main([f"resume={folder}"]) == 0
     assert is_over(folder)
@@ -96,6 +153,8 @@ def test_what_it_raises_is_told_with_its_line_and_the_run_goes_on_when_it_is_men
     ("name", "reason"),
     [
         ("FailsInEvaluations", "(ValueError: cannot evaluate, test_own_strategies.py:"),
+        ("failing", "(KeyError: 'no_such_metric', test_own_strategies.py:"),
+        ("OldMessages", "(TypeError: configure_train of the cloud returned tuple in the place of Message); "),
         ("TakesLess", "(TypeError: TakesLess.configure_train() takes 4 positional arguments but 5 were given); "),
     ],
 )
@@ -108,9 +167,9 @@ def test_a_cloud_strategy_is_named_too(tmp_path, capsys, name, reason):
 @pytest.mark.parametrize(
     ("what", "reason"),
     [
-        ("arrays", "Returns.aggregate_train returned ArrayRecord, expected (ArrayRecord, MetricRecord)"),
-        ("dict", "Returns.aggregate_train returned dict in the place of ArrayRecord"),
-        ("reshaped", "the model that Returns made has another shape: array "),
+        ("arrays", "aggregate_train of Returns returned ArrayRecord, expected (ArrayRecord, MetricRecord)"),
+        ("dict", "aggregate_train of Returns returned dict in the place of ArrayRecord"),
+        ("reshaped", "the model that Returns made has an array "),
     ],
 )
 def test_what_is_no_model_leaves_its_edge_out_by_name(tmp_path, capsys, algorithm, what, reason):
@@ -120,6 +179,28 @@ def test_what_is_no_model_leaves_its_edge_out_by_name(tmp_path, capsys, algorith
     reasons = [failure["reason"] for line in lines(folder, "edge") for failure in line["failures"]]
     assert len(reasons) == 6
     assert all(reason in one for one in reasons)
+
+
+def test_an_evaluation_of_another_form_is_a_failure_by_name(tmp_path):
+    folder = run_app(tmp_path / "run", **SMALL, cloud_strategy=own("ReturnsATuple"))
+    fault = "aggregate_evaluate of the cloud returned tuple, expected MetricRecord"
+    assert [line["cloud_failures"] for line in lines(folder, "global")] == [[fault]] * 2
+
+
+def test_a_full_disk_is_no_fault_of_the_strategy(tmp_path, capsys, monkeypatch):
+    def full(*arguments):
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checked_run, "write_clients", full)
+    said = said_by(capsys, tmp_path / "run", edge_strategy=own("partly"))
+    assert said == f"error: {tmp_path / 'run'}: can't be written ([Errno 28] No space left on device); " + (
+        "the rounds that are over are saved"
+    )
+
+
+def test_what_another_part_of_its_file_raises_is_not_its_own(tmp_path, capsys):
+    with pytest.raises(RuntimeError, match="my metric fails"):
+        said_by(capsys, tmp_path / "run", task=own("FailsLate"), edge_strategy=own("Returns") + "(what='none')")
 
 
 def test_metrics_may_be_missing(tmp_path):
@@ -139,7 +220,8 @@ def test_a_function_may_make_it(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("key", ["edge_strategy", "cloud_strategy"])
-def test_clipping_that_the_clients_would_have_to_do_is_refused(tmp_path, capsys, key):
-    said = said_by(capsys, tmp_path / "run", **{key: own("ClippedByClients")})
+@pytest.mark.parametrize("name", ["ClippedByClients", "WithClientsInside"])
+def test_clipping_that_the_clients_would_have_to_do_is_refused(tmp_path, capsys, key, name):
+    said = said_by(capsys, tmp_path / "run", **{key: own(name)})
     assert "allowed is one that clips at the server: this app's clients do not clip" in said
     assert not (tmp_path / "run").exists()

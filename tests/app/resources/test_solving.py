@@ -2,7 +2,7 @@
 
 import json
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -100,9 +100,40 @@ class Turns:
 
 
 class Unsavable(Turns):
-    def __init__(self):
-        super().__init__()
+    def __call__(self, problem):
         self.lock = threading.Lock()
+        return super().__call__(problem)
+
+
+class OddState(Turns):
+    def state_dict(self):
+        return {"first": threading.Lock()}
+
+    def load_state_dict(self, state):
+        pass
+
+
+@dataclass(frozen=True)
+class Frozen:
+    depth: int = 3
+
+    def __call__(self, problem):
+        return exact(problem)
+
+
+class Slotted:
+    __slots__ = ()
+
+    def __call__(self, problem):
+        return exact(problem)
+
+
+@pytest.mark.parametrize("name", ["Frozen(depth=2)", "Slotted", "slow_first", "Turns", "SCA"])
+def test_a_run_goes_on_whatever_it_is_made_of(tmp_path, name):
+    name = f"{SCA.__module__}:SCA(max_iterations=60)" if name == "SCA" else own(name)
+    folder = run_app(tmp_path / "run", **SMALL | PLANNED | {"max_overlap": 1, "plan_solver": name, "global_rounds": 1})
+    assert main([f"resume={folder}", "global-rounds=2"]) == 0
+    assert len(lines(folder, "global")) == 2
 
 
 def test_what_it_keeps_from_call_to_call_survives_an_interruption(tmp_path):
@@ -120,7 +151,11 @@ def test_what_it_keeps_from_call_to_call_survives_an_interruption(tmp_path):
     [
         ("fails", "a function that does not fail (KeyError: 'no such column')"),
         ("breaks_a_limit", "a function whose plans keep all limits ("),
-        ("Unsavable", "one that can be saved (Unsavable.lock is a lock, which can't be saved: give the class methods "),
+        (
+            "Unsavable",
+            "one that can be saved (UnsavableError: Unsavable.lock is a lock, which can't be saved: give the ",
+        ),
+        ("OddState", "one that can be saved (TypeError: a lock can't be saved"),
         ("returns_nothing", "a function that returns a Plan, not a NoneType"),
         ("PLANNED", "a function from a Problem to a Plan, not a dict"),
         ("Greedy(depth='x')", "what Greedy takes (TypeError: "),

@@ -10,7 +10,6 @@ from espalier.strategies import Hierarchical, ask_profiles
 from espalier.strategies.asynchronous import (
     AsynchronousEdge,
     AsynchronousTier,
-    FedAsync,
     FedBuff,
     SemiSynchronous,
     SimulatedClock,
@@ -36,17 +35,13 @@ def test_weights_move_by_the_change_and_statistics_are_mixed(mode, staleness):
     assert mean == variance == pytest.approx(0.34 + share * (0.3 - 0.34), rel=1e-14)
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [FedBuff(2, SQUARE_ROOT), FedBuff(4, SQUARE_ROOT), FedAsync(0.6, SQUARE_ROOT), SemiSynchronous(2.0, SQUARE_ROOT)],
-    ids=["fedbuff-2", "fedbuff-4", "fedasync", "semi-synchronous"],
-)
-def test_variances_stay_variances_where_updates_are_stale(mode):
+@pytest.mark.parametrize("size", [2, 4])
+def test_variances_stay_variances_where_updates_are_stale(size):
     federation = Federation(sizes=(80, 64, 72, 96, 40, 56), local_epochs=2)
     grid = federation.grid()
     nodes = [profile.node_id for profile in ask_profiles(grid)]
     seconds = dict(zip(nodes, [1.0, 1.7, 2.9, 0.6, 4.1, 7.3], strict=True))
-    tier = AsynchronousTier(mode, SimulatedClock(EventClock()), len(nodes), "clients")
+    tier = AsynchronousTier(FedBuff(size, SQUARE_ROOT), SimulatedClock(EventClock()), len(nodes), "clients")
     edge = AsynchronousEdge(FedAvg(**ANY), nodes, tier, lambda node_id, number: seconds[node_id])
     run = Hierarchical(FedAvg(**ANY), lambda name, size: edge, {"edge-0": nodes})
     stale = set()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from espalier.strategies import AccumulatedGradients, Guard, ResourceAware, StrategyEdge, UpdateGuard
+from espalier.strategies import AccumulatedGradients, Guard, ResourceAware, StrategyEdge, UpdateGuard, ask_profiles
 from espalier.strategies.allocation import Problem, exact
 from espalier.strategies.resource_aware import Outcome
 from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2
@@ -62,7 +62,7 @@ def split(kind, cut):
 
 
 EDGES = {
-    "accumulated": lambda federation: AccumulatedGradients(0.01, evaluation()),
+    "accumulated": lambda federation: AccumulatedGradients(0.05, evaluation()),
     "fedavg": lambda federation: evaluation(),
     "sfl-v1": split(SplitFedV1, lambda node_id: 2),
     "sfl-v2": split(SplitFedV2, 2),
@@ -71,7 +71,10 @@ EDGES = {
 
 
 def run(edge, *, rounds=ROUNDS, app=None, **options):
-    federation = Federation(sizes=(16,) * len(rounds), learning_rate=0.01)
+    # Activations of split training grow with the rate, and are held against each other.
+    federation = Federation(
+        sizes=(16,) * len(rounds), learning_rate=0.05 if edge in ("accumulated", "fedavg") else 0.01
+    )
     resources = Told(rounds)
     grid = federation.grid(app(federation) if app else None)
     make = lambda name, size: ResourceAware(EDGES[edge](federation), resources, resources.solve)  # noqa: E731
@@ -89,9 +92,10 @@ def test_who_trains_longest_by_its_plan_is_not_left_out(edge, rounds):
 @pytest.mark.parametrize("liar", range(len(ROUNDS)))
 def test_who_goes_too_far_for_its_own_plan_is_left_out(liar):
     lie = arrays_as(scaled(1e3))
-    outcomes = run("fedavg", app=lambda federation: telling(federation.app(), lie, liar=liar))
-    assert [[failure.node_id for failure in outcome.edges["edge-0"].failures] for outcome in outcomes]
-    assert [len(reasons(outcome)) for outcome in outcomes] == [1, 1]
+    nodes = [profile.node_id for profile in ask_profiles(Federation(sizes=(16,) * len(ROUNDS)).grid())]
+    for outcome in run("fedavg", app=lambda federation: telling(federation.app(), lie, liar=liar)):
+        assert [failure.node_id for failure in outcome.edges["edge-0"].failures] == [nodes[liar]]
+        assert "guard.update-norm" in reasons(outcome)[0]
 
 
 def judged(guard, lengths, rounds=None):
@@ -109,6 +113,20 @@ def test_an_update_is_held_against_the_others_as_a_whole_and_per_local_round():
     assert judged(UpdateGuard(Guard()), [1.0, 1.2, 0.9, 500.0], rounds) == [3]
     # Close to an optimum many local rounds go no farther than one, which is not too long then.
     assert judged(UpdateGuard(Guard()), [1.0, 1.0, 1.0, 1.0], [50, 50, 50, 1]) == []
+
+
+@pytest.mark.parametrize("told", [1, 5, 10, 50])
+def test_a_plan_of_many_local_rounds_allows_nobody_to_erase_the_model(told):
+    honest = {i: ({"w": np.ones(4)}, {"w": np.ones(4) + 0.05 * (-1) ** i}) for i in range(9)}
+    guard = UpdateGuard(Guard())
+    guard.begin_round(dict.fromkeys(range(9), 1) | {9: told})
+    assert list(guard.judge(honest | {9: ({"w": np.ones(4)}, {"w": np.zeros(4)})})) == [9]
+
+
+def test_after_rounds_without_plans_few_updates_have_the_bound_of_those_rounds():
+    guard = UpdateGuard(Guard())
+    assert judged(guard, [0.05, 0.05, 0.05]) == []
+    assert judged(guard, [0.05, 9.0], [40, 40]) == [1]
 
 
 def test_of_few_updates_the_rounds_before_say_what_is_usual_per_local_round():

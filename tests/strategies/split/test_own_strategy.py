@@ -41,6 +41,24 @@ class Telling(FedAvg):
         return super().configure_train(server_round, arrays, config, grid)
 
 
+class TwoModels(FedAvg):
+    """Sends clients a second record of arrays."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        for message in messages:
+            message.content["variates"] = arrays.copy()
+        return messages
+
+
+class OtherEvaluation(FedAvg):
+    """Evaluates another model."""
+
+    def configure_evaluate(self, server_round, arrays, config, grid):
+        zeros = ArrayRecord({name: Array(np.zeros_like(array.numpy())) for name, array in arrays.items()})
+        return super().configure_evaluate(server_round, zeros, config, grid)
+
+
 class Watch(Observer):
     """Notes who is asked to train."""
 
@@ -87,7 +105,11 @@ def test_it_chooses_trains_and_evaluates_as_over_whole_models(name):
 @pytest.mark.parametrize(
     ("strategy", "reason"),
     [
-        (Lookahead, "Lookahead sends clients another model than the edge's, and split training begins with the edge's"),
+        (Lookahead, "Lookahead sends clients another model than the edge's, which split training does not pass on"),
+        (
+            TwoModels,
+            "TwoModels sends clients other records than a model and a config, which split training does not pass on",
+        ),
         (Telling, "Telling tells clients proximal-mu, which split training does not pass on"),
     ],
 )
@@ -98,6 +120,15 @@ def test_what_split_training_can_not_pass_on_is_a_failure_and_nobody_trains(stra
         assert [failure.reason for failure in outcome.edges["edge-0"].failures] == [reason]
         assert_close(weights(outcome), start.state_dict(), 0)
     assert watch.asked == []
+
+
+def test_an_evaluation_of_another_model_is_a_failure_too():
+    federation = Federation(sizes=SIZES)
+    for outcome in federation.run(split(federation, lambda: OtherEvaluation(**ANY))):
+        assert outcome.evaluate_metrics is None
+        found = [failure.reason for failure in outcome.evaluations["edge-0"].failures]
+        assert len(found) == len(SIZES)
+        assert all("OtherEvaluation sends clients another model than the edge's" in reason for reason in found)
 
 
 def test_clients_that_leave_are_failures_of_the_strategys_round_once():
