@@ -128,9 +128,9 @@ def parse_strategy(key: str, text: str) -> StrategySpec:
 
 
 def _file_of(one: Any) -> str | None:
-    """Return the file of a class, or of a function, of somebody else's than Flower."""
+    """Return the file of a class or a function, unless it is Flower's or Python's own."""
     one = getattr(one, "func", one)  # of functools.partial
-    if getattr(one, "__module__", "").partition(".")[0] in ("flwr", "builtins", "abc"):
+    if str(getattr(one, "__module__", "")).partition(".")[0] in ("flwr", "builtins", "abc"):
         return None
     try:
         return inspect.getsourcefile(one)

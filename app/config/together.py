@@ -99,7 +99,7 @@ def check_strategies(config: RunConfig) -> None:
     for spec in specs:
         spec.check()
         if spec.has_any(CLIPPED_BY_CLIENTS):
-            allowed = "one that clips at the server: this app's clients do not clip, and the noise would hide less"
+            allowed = "one that clips at the server: this app's clients do not clip"
             raise bad_value(spec.key, spec.text, allowed)
     for spec in specs if config.algorithm.splits else ():
         if spec.has_any(FedProx):
