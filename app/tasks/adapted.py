@@ -278,7 +278,11 @@ class AdaptedTask(Task):
         return mean * len(labels) if reduction == "sum" else mean
 
     def _metrics(self, outputs: Any, labels: Tensor) -> Mapping[str, float]:
-        own = {str(name): float(value) for name, value in self.own.metrics(outputs, labels).items()}
+        try:
+            with named("one whose metrics(outputs, labels) does not fail", self.own):
+                own = {str(name): float(value) for name, value in self.own.metrics(outputs, labels).items()}
+        except MisfitError as error:  # later than the trial, as it may be for other outputs
+            raise self.refused(str(error)) from None
         if not (are_classes(labels) and isinstance(outputs, Tensor) and outputs.dim() == 2):
             return own
         return {ACCURACY: float((outputs.argmax(1) == labels).sum()) / len(labels)} | own
