@@ -1,5 +1,7 @@
 """`sca` never beats the optimum, never breaks a limit, and comes close."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -124,6 +126,39 @@ def test_the_programs_rows_are_tangents_to_the_true_limits():
                 move[variable] = step
                 slope = (limits(here + move)[name] - limits(here - move)[name]) / (2 * step)
                 np.testing.assert_allclose(slope, row, rtol=1e-6, atol=1e-8)
+
+
+class Recorded(SCA):
+    """Keeps each program's cost row, and what came of it."""
+
+    def _program(self, problem):
+        program, self.costs, self.shares = super()._program(problem), [], []
+
+        def solve(who, values, seats, overlap):
+            solution = program.solve(who, values, seats, overlap)
+            self.costs.append(values["cost"])
+            self.shares.append(solution[0])
+            return solution
+
+        return SimpleNamespace(solve=solve)
+
+
+def test_the_penalty_is_the_tangent_to_what_shares_that_are_not_whole_cost():
+    """Sec. IV-C: ``rho B Z sum [(1 - 2 x_i) x + x_i^2]``, which is tangent to ``rho B Z sum x (1 - x)`` at x_i."""
+    problem = paper_problem(seed=7, deadline_seconds=2.0)  # 4 cells, 4 clients of each
+    who, rng = np.flatnonzero(eligibility(problem)[0]), np.random.default_rng(0)
+    clients, n = _Clients.of(problem, who), who.size
+    points, x = clients.allowed(rng.uniform(1, 50, n), rng.uniform(0.2, 0.8, n)), rng.uniform(0, 1, n)
+    added, step = _linearised(clients, points, x, 5.0)["cost"] - _linearised(clients, points, x, 0.0)["cost"], 1e-6
+    slope = ((x + step) * (1 - x - step) - (x - step) * (1 - x + step)) / (2 * step)
+    np.testing.assert_allclose(added, [5 * slope, 0 * x, 0 * x, 0 * x], atol=1e-8)
+
+    one, three = Recorded(rho=1.0), Recorded(rho=3.0)
+    one(problem), three(problem)
+    at = next(i for i, pair in enumerate(zip(one.costs, three.costs, strict=False)) if not np.array_equal(*pair))
+    more = three.costs[at] - one.costs[at]
+    np.testing.assert_allclose(more[0], (3 - 1) * 4 * 4 * (1 - 2 * one.shares[at - 1]), rtol=1e-12, atol=1e-12)
+    assert not more[1:].any()
 
 
 def test_a_plan_says_whether_it_converged(solver):
