@@ -14,6 +14,7 @@ from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.asynchrony import AsynchronousRun, asynchronous_run
 from espalier.app.availability import moves_of
 from espalier.app.config.run_config import RunConfig
+from espalier.app.config.together import strategies_here
 from espalier.app.config.unused import records_gradients, stack_in_use
 from espalier.app.edges import algorithm_over, edges_here, one_edge, transports
 from espalier.app.federation import assign_edges, gather_clients, gather_devices
@@ -85,8 +86,7 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
     task = build_task(config)
     task.check_data()
     model = task.new_model()
-    specs = [config.federation.cloud_strategy] * (config.deploy.role != "edge")
-    check_averages(specs + [config.federation.edge_strategy] * (config.deploy.role != "cloud"), model)
+    check_averages(strategies_here(config), model)
     if config.algorithm.splits:
         check_cuts(config.split, model)
     device = compute_device(config.device)

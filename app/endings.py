@@ -37,17 +37,17 @@ def lost_grid_as_user_error(folder: Path) -> Iterator[None]:
 @contextmanager
 def own_strategy_as_user_error(specs: Sequence[StrategySpec], folder: Path) -> Iterator[None]:
     """Make a UserError of what a strategy of the user's own raises, with the line of their file where it did."""
-    files = {spec: spec.files for spec in specs if spec.module}
     try:
         yield
-    except UserError:
+    except (UserError, GridLost):
         raise
     except Exception as error:  # all of it is foreign code
         cause = error.__cause__ if isinstance(error, UnfitStateError) and error.__cause__ else error
-        if not (blamed := _strategies_to_blame(cause, files)):
+        if not (blamed := _strategies_to_blame(cause, {spec: spec.files for spec in specs if spec.module})):
             raise
         what = " or ".join(f"{spec.key} = {shown(spec.text)}" for spec in blamed)
-        reason = ", ".join([error_line(cause), *filter(None, {*blamed.values()})])
+        said = error_line(error) if cause is error else str(error)
+        reason = ", ".join([said, *filter(None, {*blamed.values()})])
         go_on = f"to go on after the last whole round once it is mended, set resume = {str(folder)!r}"
         raise UserError(f"{what}: allowed is a strategy that does not fail ({reason}); {go_on}") from error
 

@@ -7,7 +7,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from flwr.serverapp import strategy as flower_strategies
@@ -129,13 +129,14 @@ def parse_strategy(key: str, text: str) -> StrategySpec:
 
 def _file_of(one: Any) -> str | None:
     """Return the file of a class or a function, unless it is Flower's or Python's own."""
-    one = getattr(one, "func", one)  # of functools.partial
-    if str(getattr(one, "__module__", "")).partition(".")[0] in ("flwr", "builtins", "abc"):
+    one = one.func if isinstance(one, partial) else one
+    one = one if inspect.isclass(one) or inspect.isroutine(one) else type(one)  # of an object that is called
+    if str(one.__module__).partition(".")[0] in ("flwr", "builtins", "abc"):
         return None
     try:
         return inspect.getsourcefile(one)
-    except TypeError:  # an object that is called
-        return inspect.getsourcefile(type(one))
+    except (TypeError, OSError):  # there is none
+        return None
 
 
 @lru_cache

@@ -280,7 +280,7 @@ def _other_shape(arrays: ArrayRecord, reference: ArrayRecord) -> str:
         try:
             shape = values_of(arrays[name]).shape
         except (ValueError, TypeError) as error:
-            return f"an array {name!r} that can't be read ({one_line(error)})"
+            return f"an array {name!r} that {one_line(error)}"
         if shape != tuple(expected.shape):
             return f"an array {name!r} of shape {shape}, not {tuple(expected.shape)}"
     return ""

@@ -80,8 +80,8 @@ def check_together(config: RunConfig) -> None:
 
 def strategies_here(config: RunConfig) -> list[StrategySpec]:
     """Return the strategies that this process makes; those of other hosts need not be installed here."""
-    has_cloud, has_edges = config.deploy.role != "edge", config.deploy.role != "cloud"
-    return [config.federation.cloud_strategy] * has_cloud + [config.federation.edge_strategy] * has_edges
+    role, federation = config.deploy.role, config.federation
+    return [federation.cloud_strategy] * (role != "edge") + [federation.edge_strategy] * (role != "cloud")
 
 
 def check_strategies(config: RunConfig) -> None:
@@ -94,7 +94,6 @@ def check_strategies(config: RunConfig) -> None:
     UserError
         For one that is not a strategy, or does not go with the algorithm or with `participation`.
     """
-    has_cloud, has_edges = config.deploy.role != "edge", config.deploy.role != "cloud"
     specs = strategies_here(config)
     for spec in specs:
         spec.check()
@@ -106,13 +105,13 @@ def check_strategies(config: RunConfig) -> None:
             allowed = "another strategy: the proximal term is for clients that have the whole model"
             raise bad_value(spec.key, spec.text, allowed)
     samples_clients = config.algorithm.strategy_key and not config.algorithm.splits
-    if samples_clients and has_edges and config.federation.participation < 1:
+    if samples_clients and config.deploy.role != "cloud" and config.federation.participation < 1:
         by_key = {spec.key: spec for spec in (config.federation.cloud_strategy, config.federation.edge_strategy)}
         samples = by_key[config.algorithm.strategy_key]
         if not samples.takes("fraction_train"):
             allowed = f"1.0: {samples.name} has no fraction_train"
             raise bad_value("participation", config.federation.participation, allowed)
-    if has_cloud:
+    if config.deploy.role != "edge":
         _check_updates_at_a_time(config)
     if config.engine != "flower" and config.asynchrony.mode == "off":
         _check_replies_of_all(config)

@@ -62,7 +62,7 @@ class OwnSolver:
         self._spec = spec
         self._solve: Any = solve
         self._keeps = hasattr(solve, "state_dict") or (hasattr(solve, "__dict__") and not _is_frozen(solve))
-        self._built = built_attributes(solve) if self._keeps else {}
+        self._built = built_attributes(solve) if self._keeps and hasattr(solve, "__dict__") else {}
 
     def __call__(self, problem: Problem) -> Plan:
         """Return a plan that keeps all limits."""

@@ -21,9 +21,9 @@ logger = getLogger("espalier.guard")  # of its own: an edge that is served elsew
 
 Arrays = Mapping[str, np.ndarray]
 
-# An update may go towards zero by this share of its allowed length, since a short update can erase a model. The second
-# share is for rounds of few replies, which are held against other rounds. A move towards zero that takes away less than
-# the third of the model is an honest step that happens to go that way.
+# An update may go towards zero by this share of the allowed length, whatever its plan, since a short update can erase a
+# model. The second share is for rounds of few replies, which are held against other rounds. A move towards zero that
+# takes away less than the third of the model is an honest step that happens to go that way.
 INWARD_SHARE: Final = 0.2
 INWARD_SHARE_OF_FEW: Final = 0.5
 ERASED_SHARE: Final = 0.5
@@ -68,8 +68,8 @@ class UpdateGuard:
         Parameters
         ----------
         local_rounds : Mapping[int, int], optional (default: None)
-            What a plan tells each node to train. One that is told more may go farther: then an update is too long where
-            it is too long as a whole and per local round. None: there is no plan.
+            What a plan tells each node to train. One that is told more may go farther, but not towards zero: then an
+            update is too long where it is too long as a whole and per local round. None: there is no plan.
         """
         self._local_rounds = local_rounds or {}
         self.activations.begin_round()
@@ -101,7 +101,7 @@ class UpdateGuard:
             # A model is erased in one local round or in fifty: a plan does not allow more of that.
             if not (excess := max(length / most, inward / inward_most)) <= 1:  # infinite by infinite is neither
                 what, much, allowed = "long", length, most
-                if length <= most:
+                if inward > inward_most and length <= most:
                     what, much, allowed = "long towards zero", inward, inward_most
                 reason = f"its update is {much:.3g} {what}, where {allowed:.3g} is allowed (guard.update-norm)"
                 verdicts[node_id] = Verdict(reason, self._instead(*models[node_id], excess, rate))

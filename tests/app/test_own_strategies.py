@@ -1,5 +1,6 @@
 """A strategy of the user's own: one line of config, and one line where it does not do."""
 
+import threading
 from errno import ENOSPC
 from functools import partial
 
@@ -15,6 +16,7 @@ from flwr.serverapp.strategy import (
 from espalier.app import checked_run
 from espalier.app.command_line import main
 from espalier.app.comparison.runs import is_over
+from espalier.app.strategy_spec import parse_strategy
 from tests.app.own_tasks import Points
 from tests.app.runs import lines, run_app, same_weights, weights
 
@@ -33,6 +35,12 @@ class Fails(FedAvg):
 class FailsInEvaluations(FedAvg):
     def aggregate_evaluate(self, server_round, replies):
         raise ValueError("cannot\nevaluate")
+
+
+class OddlyMade(threading.local, FedAvg):
+    """Has a base without a file, and an attribute that partials have."""
+
+    func = None
 
 
 class TakesLess(FedAvg):
@@ -142,7 +150,9 @@ def test_what_it_raises_is_told_with_its_line_and_the_run_goes_on_when_it_is_men
     assert said.endswith(f"once it is mended, set resume = {str(folder)!r}")
     assert len(lines(folder, "global")) == 1
     assert main([f"resume={folder}"]) == 2  # not mended yet
-    assert f"{begin}'no_such_metric', test_own_strategies.py:" in capsys.readouterr().err
+    again = capsys.readouterr().err
+    assert "(the first round with it failed, for what it holds or in code of your own: KeyError: " in again
+    assert "'no_such_metric', test_own_strategies.py:" in again
     monkeypatch.setattr(Fails, "when", 0)
     assert main([f"resume={folder}"]) == 0
     assert is_over(folder)
@@ -203,6 +213,12 @@ def test_what_another_part_of_its_file_raises_is_not_its_own(tmp_path, capsys):
     place = f"test_own_strategies.py:{FailsLate.metrics.__code__.co_firstlineno + 3}"
     allowed = f"one whose metrics(outputs, labels) does not fail (RuntimeError: my metric fails, {place})"
     assert said == f"error: task = '{own('FailsLate')}': allowed is {allowed}"
+
+
+def test_files_are_found_whatever_a_strategy_is_made_of():
+    for name in ("OddlyMade", "partly", "clipped", "Returns"):
+        assert __file__ in parse_strategy("edge-strategy", own(name)).files
+    assert parse_strategy("edge-strategy", "FedAvg").files == set()
 
 
 def test_metrics_may_be_missing(tmp_path):

@@ -128,7 +128,24 @@ class Slotted:
         return exact(problem)
 
 
-@pytest.mark.parametrize("name", ["Frozen(depth=2)", "Slotted", "slow_first", "Turns", "SCA"])
+class SlottedWithState:
+    __slots__ = ("calls",)
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, problem):
+        self.calls += 1
+        return exact(problem)
+
+    def state_dict(self):
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state):
+        self.calls = state["calls"]
+
+
+@pytest.mark.parametrize("name", ["Frozen(depth=2)", "Slotted", "SlottedWithState", "slow_first", "Turns", "SCA"])
 def test_a_run_goes_on_whatever_it_is_made_of(tmp_path, name):
     name = f"{SCA.__module__}:SCA(max_iterations=60)" if name == "SCA" else own(name)
     folder = run_app(tmp_path / "run", **SMALL | PLANNED | {"max_overlap": 1, "plan_solver": name, "global_rounds": 1})
