@@ -8,7 +8,7 @@ from errno import EDQUOT, EFBIG, EIO, ENOSPC
 from pathlib import Path
 
 from espalier.app.errors import Interrupted, UserError, shown
-from espalier.app.object_spec import error_line
+from espalier.app.object_spec import error_line, last_line_in
 from espalier.app.resume import UnfitStateError
 from espalier.app.strategy_spec import StrategySpec
 from espalier.sim.in_process_grid import GridLost
@@ -58,8 +58,8 @@ def _strategies_to_blame(error: BaseException, files: Mapping[StrategySpec, set[
     callers = [place for place, frame in enumerate(frames) if frame.filename == edges.__file__]
     called = frames[callers[-1] + 1 :] if callers else []
     for spec, own in files.items():
-        if lines := [frame for frame in called if frame.filename in own]:
-            return {spec: f"{Path(lines[-1].filename).name}:{lines[-1].lineno}"}
+        if place := last_line_in(own, called):
+            return {spec: place}
     # A method that can't even be called, or whose return is no such thing, leaves no line of its own.
     return dict.fromkeys(files, "") if callers and not called else {}
 

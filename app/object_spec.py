@@ -2,8 +2,11 @@
 
 import ast
 import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
+from traceback import FrameSummary
 from typing import Any
 
 from espalier.app.errors import UserError, bad_value
@@ -68,6 +71,12 @@ def parse_object(text: str) -> tuple[str, str, tuple[tuple[str, Any], ...]]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ValueError("it is not NAME or NAME(argument=value, ...)") from None
     return module, call.func.id, parameters
+
+
+def last_line_in(files: Collection[str], frames: Iterable[FrameSummary]) -> str:
+    """Return where the last of some frames is that is in one of the files, as ``name.py:12``; or an empty string."""
+    lines = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames if frame.filename in files]
+    return lines[-1] if lines else ""
 
 
 def error_line(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from espalier.app.availability import coming_and_going
 from espalier.app.config.run_config import RunConfig
 from espalier.app.resources.build import cells_of_clients, whole_radio_world, world_of
 from espalier.app.resources.limits import check_cell_size, check_deadline
-from espalier.app.resources.solving import OwnSolver, solver_of
+from espalier.app.resources.solving import own_solver
 from espalier.app.resources.work import Work, split_work, whole_model_work
 from espalier.app.resources.world import World
 from espalier.app.tasks.task import Task
@@ -56,10 +56,7 @@ def planned_world(
     if not (is_part and plan.resources == "measured"):  # then other edges' clients are not known here
         check_deadline(plan, rule, world)
     if plan.solver.module and rule.selects_a_number:  # the user's own: tried before anything is written
-        solver = solver_of(plan.solver)
-        solver(world.problem(1, world.everybody, None, 0))
-        if isinstance(solver, OwnSolver):
-            solver.try_state()
+        own_solver(plan.solver).try_on(world.problem(1, world.everybody, None, 0))
     return world
 
 

@@ -124,10 +124,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         best = BestRound(travelling_weights(config, model)) if config.data.validation_share else None
         frozen = frozen_weights(config, model)
         checked = CheckedRun(config, engine, task, model, frozen, federation, folder, best, tracker)
-        with ExitStack() as ended:
-            ended.enter_context(lost_grid_as_user_error(folder.path))
-            ended.enter_context(unwritable_as_user_error(folder.path))
-            ended.enter_context(interrupted_in(folder.path))
+        with lost_grid_as_user_error(folder.path), unwritable_as_user_error(folder.path), interrupted_in(folder.path):
             try:
                 with own_strategy_as_user_error(strategies_here(config), folder.path):
                     if state:

@@ -20,14 +20,13 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from espalier.clients.messages.arrays import values_of
 from espalier.clients.messages.train import TRAIN_LOSS
 
 from .exchange import Exchanges
 from .guards.updates import GUARD_STATE, UpdateGuard, guard_state, load_guard_state
 from .outcomes import EVERYBODY, Evaluation, Update
 from .randomness import derived_seed, seeded_globals
-from .screening import Failure, all_finite, complete, in_form_of, number_of, one_line, screen, weight_of
+from .screening import Failure, complete, in_form_of, model_fault, number_of, one_line, screen, weight_of
 from .state import built_attributes, restore_strategy_state, spoilt_attribute, strategy_state
 from .views import MemberGrid
 
@@ -179,12 +178,8 @@ class StrategyEdge:
         aggregate, metrics = made
         if aggregate is None:
             fault = f"{self.name} made no model of {len(participants)} replies"
-        elif set(aggregate) != set(arrays):
-            fault = f"the model that {self.name} made has other arrays"
-        elif reshaped := _other_shape(aggregate, arrays):
-            fault = f"the model that {self.name} made has {reshaped}"
-        elif not all_finite(aggregate, arrays):
-            fault = f"the model that {self.name} made holds NaN or Inf"
+        elif unfit := model_fault(aggregate, arrays):
+            fault = f"the model that {self.name} made {unfit}"
         elif spoilt := spoilt_attribute(unwrapped(self.strategy), arrays):
             fault = f"{self.name}.{spoilt} holds NaN or Inf: its model no longer moves, or no longer as it should"
         else:
@@ -271,18 +266,6 @@ def _return_fault(made: Any) -> str:
     for one, kind in zip(made, (ArrayRecord, MetricRecord), strict=True):
         if not (one is None or isinstance(one, kind)):
             return f"{type(one).__name__} in the place of {kind.__name__}"
-    return ""
-
-
-def _other_shape(arrays: ArrayRecord, reference: ArrayRecord) -> str:
-    """Return which array has another shape than it has in `reference`, or none that can be had; or an empty string."""
-    for name, expected in reference.items():
-        try:
-            shape = values_of(arrays[name]).shape
-        except (ValueError, TypeError) as error:
-            return f"an array {name!r} that {one_line(error)}"
-        if shape != tuple(expected.shape):
-            return f"an array {name!r} of shape {shape}, not {tuple(expected.shape)}"
     return ""
 
 

@@ -187,16 +187,36 @@ def array_fault(arrays: ArrayRecord, reference: ArrayRecord) -> str:
         return f"array {quoted(next(name for name in arrays if name not in reference))} is not in the model"
     for name, expected in reference.items():
         try:
-            values, dtype = values_of(arrays[name]), np.dtype(expected.dtype)
+            values, dtype = _values_in_shape(arrays[name], expected), np.dtype(expected.dtype)
         except (ValueError, TypeError) as error:
             return f"array {name!r} {error}"
-        if values.shape != tuple(expected.shape):
-            return f"array {name!r} has shape {values.shape}, expected {tuple(expected.shape)}"
         if dtype.kind not in "biufc" or values.dtype.kind != dtype.kind:
             return f"array {name!r} has dtype {values.dtype}, expected {dtype}"
         if not is_finite(values, dtype):
             return f"array {name!r} holds NaN or Inf"
     return ""
+
+
+def model_fault(arrays: ArrayRecord, reference: ArrayRecord) -> str:
+    """Return why what a strategy made of models like `reference` is none, or an empty string; data types may differ."""
+    if set(arrays) != set(reference):
+        return "has other arrays"
+    for name, expected in reference.items():
+        try:
+            values = _values_in_shape(arrays[name], expected)
+        except (ValueError, TypeError) as error:
+            return f"is none: array {name!r} {one_line(error)}"
+        if not is_finite(values, np.dtype(expected.dtype)):
+            return "holds NaN or Inf"
+    return ""
+
+
+def _values_in_shape(array: Array, expected: Array) -> np.ndarray:
+    """Return an array's values; ValueError where they can't be read, or have another shape than `expected`."""
+    values = values_of(array)
+    if values.shape != tuple(expected.shape):
+        raise ValueError(f"has shape {values.shape}, expected {tuple(expected.shape)}")
+    return values
 
 
 def in_form_of(reference: ArrayRecord, arrays: ArrayRecord) -> ArrayRecord:
@@ -224,11 +244,6 @@ def is_finite(values: np.ndarray, dtype: np.dtype) -> bool:
     """Return whether all values are finite numbers in `dtype`: 1e300 is none in float32."""
     with np.errstate(over="ignore"):
         return bool(np.isfinite(values.astype(dtype, copy=False)).all())
-
-
-def all_finite(arrays: ArrayRecord, reference: ArrayRecord) -> bool:
-    """Return whether a model is all finite numbers in the data types of `reference`."""
-    return all(is_finite(values_of(array), np.dtype(reference[name].dtype)) for name, array in arrays.items())
 
 
 def reply_fault(instruction: Message, reply: Message, weight_key: str, least: Mapping[str, float]) -> str:

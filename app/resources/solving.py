@@ -29,8 +29,11 @@ def solver_of(spec: ObjectSpec) -> Solver:
     UserError
         If it names one that can't be imported or made, or that is no function.
     """
-    if not spec.module:
-        return get_solver(spec.name)
+    return own_solver(spec) if spec.module else get_solver(spec.name)
+
+
+def own_solver(spec: ObjectSpec) -> "OwnSolver":
+    """Return a solver of the user's own; see `solver_of`."""
     found = spec.load()
     solve = spec.call(found) if isinstance(found, type) else found
     if not callable(solve):
@@ -90,8 +93,9 @@ class OwnSolver:
         if self._keeps:
             restore_strategy_state(self._solve, state, self._built)
 
-    def try_state(self) -> None:
-        """Raise UserError unless it can be saved, and take back what is."""
+    def try_on(self, problem: Problem) -> None:
+        """Raise UserError unless it makes a plan, can be saved then, and takes back what is."""
+        self(problem)
         try:
             self.load_state_dict(from_bytes(to_bytes(self.state_dict())))
         except UserError:

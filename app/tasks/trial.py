@@ -5,13 +5,12 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import getsourcefile
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from espalier.app.object_spec import error_line
+from espalier.app.object_spec import error_line, last_line_in
 from espalier.app.tasks.own import OwnTask
 from espalier.clients.evaluation import outputs_on
 from espalier.clients.messages.text import LONGEST_NAME, is_name
@@ -133,7 +132,5 @@ def named(wanted: str, own: OwnTask) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # all of it is foreign code
-        file = getsourcefile(type(own))
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-        place = f", {Path(file).name}:{lines[-1]}" if file and lines else ""
-        raise MisfitError(f"{wanted} ({error_line(error)}{place})") from None
+        place = last_line_in([getsourcefile(type(own)) or ""], traceback.extract_tb(error.__traceback__))
+        raise MisfitError(f"{wanted} ({', '.join(filter(None, [error_line(error), place]))})") from None

@@ -13,7 +13,7 @@ from espalier.clients.messages.train import Trained
 
 from ..edges import StrategyEdge
 from ..exchange import REJECTED, Exchanges
-from ..outcomes import EVERYBODY
+from ..outcomes import EVERYBODY, Update
 from ..randomness import derived_seed
 from ..screening import Failure
 from ..views import EdgeGrid, MemberGrid
@@ -71,9 +71,11 @@ class SplitFedV1(SplitEdge):
         grid: MemberGrid,
     ) -> Exchanges[tuple[SplitOutcome, Weights]]:
         """Train every client against a server block of its own, then aggregate."""
-        asked = list[Message]()
+        asked, sent = list[Message](), ArrayRecord()
         if self.aggregation is not None:
-            asked, faults = self._asked(self.aggregation, server_round, weights, config, EdgeGrid(grid, clients))
+            # The strategy gets to see all of a model but a frozen head.
+            sent = to_record({n: w for n, w in weights.items() if self.frozen is None or n not in self.frozen})
+            asked, faults = _asked(self.aggregation, server_round, sent, config, EdgeGrid(grid, clients))
             if faults:
                 return SplitOutcome(failures=faults), weights
             clients = [message.metadata.dst_node_id for message in asked]
@@ -103,7 +105,13 @@ class SplitFedV1(SplitEdge):
             return outcome, weights
         if self.aggregation is None:
             return outcome, average(models, outcome.num_examples)
-        return outcome, self._aggregated(self.aggregation, server_round, weights, asked, models, outcome, losses)
+        update = _aggregated(self.aggregation, server_round, sent, asked, models, outcome, losses)
+        outcome.failures += update.failures
+        outcome.keep_only(() if update.arrays is None else update.participants)
+        if update.arrays is None:
+            return outcome, weights
+        outcome.metrics = update.metrics
+        return outcome, {**weights, **update.arrays.to_torch_state_dict()}
 
     def _servers(self, clients: Sequence[int], server_round: int) -> dict[int, ServerSide | OneOfMany]:
         """Return the server's blocks of every client, as the model is now."""
@@ -121,51 +129,6 @@ class SplitFedV1(SplitEdge):
             servers[node_id] = OneOfMany(joint[cut], node_id, next(self.model.parameters()).device)
         return servers
 
-    def _asked(
-        self, edge: StrategyEdge, server_round: int, weights: Weights, config: ConfigRecord, grid: EdgeGrid
-    ) -> tuple[list[Message], list[Failure]]:
-        """Return the strategy's instructions to train, in client order; or failures, where they can't be followed."""
-        sent = self._travelling(weights)
-        messages, failures = edge.instructions(server_round, sent, config, grid)
-        for message in messages:
-            if fault := beyond_a_choice(message, sent, config):
-                return [], [Failure(EVERYBODY, f"{edge.name} {fault}")]
-        return messages, failures
-
-    def _aggregated(
-        self,
-        edge: StrategyEdge,
-        server_round: int,
-        weights: Weights,
-        asked: Sequence[Message],
-        models: Mapping[int, Weights],
-        outcome: SplitOutcome,
-        losses: Losses,
-    ) -> Weights:
-        """Let the strategy aggregate the models of those asked, as if they had been trained whole."""
-        sent, replies = self._travelling(weights), []
-        for message in asked:
-            n = message.metadata.dst_node_id
-            if n in models:
-                trained = to_record({name: values for name, values in models[n].items() if name in sent})
-                content = Trained(trained, losses.of(n), outcome.num_examples[n]).to_content()
-                replies.append(Message(content, reply_to=message))
-            else:
-                replies.append(Message(Error(REJECTED, "it has left the round"), reply_to=message))
-        screened, failures = edge.screened(asked, replies)
-        new = [failure for failure in failures if failure.node_id in models]
-        update = edge.aggregated(server_round, sent, asked, screened, new)
-        outcome.failures += update.failures
-        outcome.keep_only(() if update.arrays is None else update.participants)
-        if update.arrays is None:
-            return weights
-        outcome.metrics = update.metrics
-        return {**weights, **update.arrays.to_torch_state_dict()}
-
-    def _travelling(self, weights: Weights) -> ArrayRecord:
-        """Return what the strategy gets to see of a model: all but a frozen head."""
-        return to_record({n: w for n, w in weights.items() if self.frozen is None or n not in self.frozen})
-
     @property
     def evaluator(self) -> StrategyEdge:
         """The strategy that aggregates, where there is one."""
@@ -181,3 +144,38 @@ class SplitFedV1(SplitEdge):
         super().load_state_dict(state)
         if self.aggregation is not None:
             self.aggregation.load_state_dict(state["aggregation"])
+
+
+def _asked(
+    edge: StrategyEdge, server_round: int, sent: ArrayRecord, config: ConfigRecord, grid: EdgeGrid
+) -> tuple[list[Message], list[Failure]]:
+    """Return a strategy's instructions to train, in client order; or failures, where they can't be followed."""
+    messages, failures = edge.instructions(server_round, sent, config, grid)
+    for message in messages:
+        if fault := beyond_a_choice(message, sent, config):
+            return [], [Failure(EVERYBODY, f"{edge.name} {fault}")]
+    return messages, failures
+
+
+def _aggregated(
+    edge: StrategyEdge,
+    server_round: int,
+    sent: ArrayRecord,
+    asked: Sequence[Message],
+    models: Mapping[int, Weights],
+    outcome: SplitOutcome,
+    losses: Losses,
+) -> Update:
+    """Return what a strategy makes of the models of those asked, as if they had been trained whole."""
+    replies = []
+    for message in asked:
+        n = message.metadata.dst_node_id
+        if n in models:
+            trained = to_record({name: values for name, values in models[n].items() if name in sent})
+            content = Trained(trained, losses.of(n), outcome.num_examples[n]).to_content()
+            replies.append(Message(content, reply_to=message))
+        else:
+            replies.append(Message(Error(REJECTED, "it has left the round"), reply_to=message))
+    screened, failures = edge.screened(asked, replies)
+    # Who has left is a failure of the round already.
+    return edge.aggregated(server_round, sent, asked, screened, [f for f in failures if f.node_id in models])

@@ -179,7 +179,7 @@ def test_a_cloud_strategy_is_named_too(tmp_path, capsys, name, reason):
     [
         ("arrays", "aggregate_train of Returns returned ArrayRecord, expected (ArrayRecord, MetricRecord)"),
         ("dict", "aggregate_train of Returns returned dict in the place of ArrayRecord"),
-        ("reshaped", "the model that Returns made has an array "),
+        ("reshaped", "the model that Returns made is none: array "),
     ],
 )
 def test_what_is_no_model_leaves_its_edge_out_by_name(tmp_path, capsys, algorithm, what, reason):

@@ -4,57 +4,31 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flwr.serverapp.strategy import FedAvg
 
-from espalier.strategies import AccumulatedGradients, Guard, ResourceAware, StrategyEdge, UpdateGuard, ask_profiles
-from espalier.strategies.allocation import Problem, exact
-from espalier.strategies.resource_aware import Outcome
+from benchmarks.allocation import paper_problem
+from espalier.strategies import AccumulatedGradients, Guard, ResourceAware, UpdateGuard, ask_profiles
+from espalier.strategies.allocation import exact
 from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2
 from tests.strategies.guards.test_guards import arrays_as, scaled
-from tests.strategies.split.federation import ANY, Federation
+from tests.strategies.split.federation import Federation
 from tests.strategies.test_hostile import reasons, telling
+from tests.strategies.test_resource_aware import Fixed, evaluation
 
 ROUNDS = (1, 1, 1, 1, 60)
 
 
-class Told:
-    """Resources that are the same for all; `solve` tells each client what to train."""
+class Told(Fixed):
+    """Resources of clients that can all take part; `solve` tells each what to train."""
 
-    def __init__(self, rounds=ROUNDS):
+    def __init__(self, rounds):
+        super().__init__()
         self.rounds = np.array(rounds)
 
     def problem(self, server_round, clients):
-        return Problem(
-            gain=np.full(len(clients), 1e-9),
-            max_frequency_hz=1e9,
-            max_power_watts=0.2,
-            energy_budget_joules=1.0,
-            cycles_per_local_round=1e6,
-            payload_bits=1e6,
-            clients_per_cell=len(clients),
-            deadline_seconds=10.0,
-            max_local_rounds=1,
-            bandwidth_hz=540e3,
-            noise_watts=2e-15,
-            capacitance=2e-28,
-            theta=0.5,
-        )
+        return paper_problem(seed=0, cells=1, clients_in_cell=len(clients), clients_per_cell=len(clients))
 
     def solve(self, problem):
         return replace(exact(problem), local_rounds=self.rounds)
-
-    def carry_out(self, server_round, clients, plan):
-        return Outcome(np.zeros(len(clients), dtype=bool))
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state):
-        pass
-
-
-def evaluation():
-    return StrategyEdge(FedAvg(**ANY))
 
 
 def split(kind, cut):
@@ -70,15 +44,18 @@ EDGES = {
 }
 
 
-def run(edge, *, rounds=ROUNDS, app=None, **options):
+def run(edge, *, rounds=ROUNDS, app=None):
     # Activations of split training grow with the rate, and are held against each other.
     federation = Federation(
         sizes=(16,) * len(rounds), learning_rate=0.05 if edge in ("accumulated", "fedavg") else 0.01
     )
     resources = Told(rounds)
     grid = federation.grid(app(federation) if app else None)
-    make = lambda name, size: ResourceAware(EDGES[edge](federation), resources, resources.solve)  # noqa: E731
-    return federation.run(make, grid=grid, guard=Guard(), **options)
+
+    def make_edge(name, size):
+        return ResourceAware(EDGES[edge](federation), resources, resources.solve)
+
+    return federation.run(make_edge, grid=grid, guard=Guard())
 
 
 @pytest.mark.parametrize("edge", EDGES)
