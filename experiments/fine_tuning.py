@@ -67,6 +67,7 @@ def measure(folder: Path, config: RunConfig) -> list[Result]:
     # What a head is tuned to depends neither on how edges were trained, or where, nor on the clients' cuts.
     plain = {
         "deploy.role": "server",
+        "device": "auto",
         "selection": "everybody",
         "plan.resources": "simulated",
         "train.weighting": "examples",

@@ -4,9 +4,9 @@
 ``phsfl-cifar10.toml``. Of each run that has no line in the CSV yet it adds the global model's mean accuracy and loss
 over clients, a line for each evaluated round, and of split runs those with heads fine-tuned from the last one, a line
 for each number of steps and rate of ``fine_tuning.py``. It prints mean and standard deviation over seeds of all that
-the CSV has, by Dirichlet parameter and learning rate, beside the paper's figures (Section V-B), and by how much PHSFL's
-heads are ahead of HSFL's. Without a folder it only prints, and with ``--figure PATH`` it draws, as the paper's Figs. 1
-to 4.
+the CSV has, by Dirichlet parameter, learning rate and mini-batches of an epoch, beside the paper's figures (Section
+V-B), and by how much PHSFL's heads are ahead of HSFL's. Without a folder it only prints, and with ``--figure PATH`` it
+draws, as the paper's Figs. 1 to 4.
 """
 
 import argparse
@@ -35,13 +35,16 @@ VARIED = {
     "algorithm",
     "alpha",
     "learning-rate",
+    "batches-per-epoch",
+    "global-rounds",
     "dataset",
     "report.evaluate-every",
     "fine-tune.steps",
     "fine-tune.rate",
 }
-CENTRALISED_VARIES = {"num-edges", "edge-rounds", "local-epochs", "batches-per-epoch"}
-PAPERS_LEARNING_RATE = 0.01
+CENTRALISED_VARIES = {"num-edges", "edge-rounds", "local-epochs"}
+PAPERS_LEARNING_RATE, PAPERS_ROUNDS = 0.01, 100
+ALL_BATCHES = 0  # an epoch goes over all examples of a client
 PAPERS_STEPS = 10  # at a rate that the paper does not name
 # Accuracy and loss by Dirichlet parameter, algorithm and whether heads are fine-tuned. Those of the heads at Dir(0.5)
 # are given as gains over the global model's accuracy, of 4.75 % and 9.03 %, without a loss.
@@ -55,7 +58,8 @@ PAPER: dict[tuple[float, str, bool], tuple[float, float | None]] = {
     (0.5, "hsfl", True): (0.7163 * 1.0475, None),
     (0.5, "phsfl", True): (0.7049 * 1.0903, None),
 }
-Run = tuple[str, float, float, int]  # the first columns of the CSV
+Setting = tuple[float, float, int]  # Dirichlet parameter, learning rate, mini-batches of a client in an epoch
+Run = tuple[str, float, float, int, int]  # the first columns of the CSV
 
 
 class Line(NamedTuple):
@@ -64,6 +68,7 @@ class Line(NamedTuple):
     algorithm: str
     alpha: float
     learning_rate: float
+    batches_per_epoch: int
     seed: int
     round: int
     steps: int  # 0: the global model
@@ -76,7 +81,12 @@ class Line(NamedTuple):
     @property
     def run(self) -> Run:
         """Which run it is of."""
-        return self.algorithm, self.alpha, self.learning_rate, self.seed
+        return self.algorithm, *self.setting, self.seed
+
+    @property
+    def setting(self) -> Setting:
+        """Which table it is in."""
+        return self.alpha, self.learning_rate, self.batches_per_epoch
 
 
 def run_of(run: FinishedRun) -> Run:
@@ -87,7 +97,8 @@ def run_of(run: FinishedRun) -> Run:
         raise UserError(f"{run.folder}: {key} = {settings[key]!r}: allowed is {value!r}, as in {SETTINGS_FILE.name}")
     if settings["algorithm"] not in ALGORITHMS:
         raise bad_value(f"{run.folder}: algorithm", settings["algorithm"], f"one of {', '.join(ALGORITHMS)}")
-    return settings["algorithm"], settings["alpha"], settings["learning-rate"], settings["seed"]
+    alpha, learning_rate, batches = (settings[key] for key in ("alpha", "learning-rate", "batches-per-epoch"))
+    return settings["algorithm"], alpha, learning_rate, batches, settings["seed"]
 
 
 def lines_of(run: FinishedRun) -> Iterator[Line]:
@@ -114,37 +125,39 @@ def at_the_end(lines: Sequence[Line]) -> list[Line]:
     return [line for line in lines if line.round == last[line.run]]
 
 
-def setting_of(alpha: float, learning_rate: float) -> str:
+def title_of(setting: Setting) -> str:
     """Return what a table or a figure is of."""
-    return f"Dir({alpha:g})" + (f", trained at {learning_rate:g}" if learning_rate != PAPERS_LEARNING_RATE else "")
+    alpha, learning_rate, batches = setting
+    trained = f", trained at {learning_rate:g}" if learning_rate != PAPERS_LEARNING_RATE else ""
+    return f"Dir({alpha:g})" + trained + (", epochs over all examples" if batches == ALL_BATCHES else "")
 
 
-def print_table(lines: Sequence[Line], alpha: float, learning_rate: float) -> None:
+def print_table(lines: Sequence[Line], setting: Setting) -> None:
     """Print a row for each algorithm's global model, and for its heads by K and rate."""
-    print(f"\n{setting_of(alpha, learning_rate)}")
-    print(f"{'':<24}{'runs':>4}{'accuracy':>19}{'paper':>8}{'loss':>19}{'paper':>8}")
-    of_table = [line for line in at_the_end(lines) if (line.alpha, line.learning_rate) == (alpha, learning_rate)]
+    print(f"\n{title_of(setting)}")
+    print(f"{'':<32}{'runs':>4}{'accuracy':>19}{'paper':>8}{'loss':>19}{'paper':>8}")
+    of_table = [line for line in at_the_end(lines) if line.setting == setting]
     for name in ALGORITHMS:
-        settings = sorted({(line.steps, line.rate) for line in of_table if line.algorithm == name})
-        for steps, rate in settings:
-            found = [line for line in of_table if (line.algorithm, line.steps, line.rate) == (name, steps, rate)]
+        for ended, steps, rate in sorted({line[5:8] for line in of_table if line.algorithm == name}):
+            found = [line for line in of_table if (line.algorithm, *line[5:8]) == (name, ended, steps, rate)]
             label = f"{name}, K={steps} at {rate:g}" if steps else f"{name}, global"
-            published = PAPER.get((alpha, name, steps > 0)) if steps in (0, PAPERS_STEPS) else None
+            label += f", round {ended}" if ended != PAPERS_ROUNDS else ""
+            published = PAPER.get((setting[0], name, steps > 0)) if steps in (0, PAPERS_STEPS) else None
             accuracy, loss = published or (None, None)
             print(
-                f"{label:<24}{len(found):>4}{spread([line.accuracy for line in found])}{paper(accuracy)}"
+                f"{label:<32}{len(found):>4}{spread([line.accuracy for line in found])}{paper(accuracy)}"
                 f"{spread([line.loss for line in found])}{paper(loss)}"
             )
 
 
-def leads_of(lines: Sequence[Line], alpha: float, learning_rate: float) -> dict[int, dict[float, float]]:
+def leads_of(lines: Sequence[Line], setting: Setting) -> dict[int, dict[float, float]]:
     """Return by how much PHSFL's heads after the paper's number of steps are ahead of HSFL's, by seed and rate.
 
     Under the rate 0 is the lead with each at its own best rate.
     """
     heads: dict[str, dict[int, dict[float, float]]] = {name: defaultdict(dict) for name in ("hsfl", "phsfl")}
     for line in at_the_end(lines):
-        if (line.alpha, line.learning_rate, line.steps) == (alpha, learning_rate, PAPERS_STEPS):
+        if (line.setting, line.steps) == (setting, PAPERS_STEPS):
             heads[line.algorithm][line.seed][line.rate] = line.accuracy
     leads = {}
     for seed in sorted(heads["hsfl"].keys() & heads["phsfl"].keys()):
@@ -154,9 +167,9 @@ def leads_of(lines: Sequence[Line], alpha: float, learning_rate: float) -> dict[
     return leads
 
 
-def print_leads(lines: Sequence[Line], tables: Sequence[tuple[float, float]]) -> None:
+def print_leads(lines: Sequence[Line], tables: Sequence[Setting]) -> None:
     """Print a row for each setting with both algorithms: PHSFL's lead, mean over the seeds that both have."""
-    found = {setting: leads for setting in tables if (leads := leads_of(lines, *setting))}
+    found = {setting: leads for setting in tables if (leads := leads_of(lines, setting))}
     if not found:
         return
     rates = sorted({rate for leads in found.values() for own in leads.values() for rate in own if rate})
@@ -166,7 +179,7 @@ def print_leads(lines: Sequence[Line], tables: Sequence[tuple[float, float]]) ->
         shared = set.intersection(*(set(own) for own in leads.values()))
         means = {rate: fmean(own[rate] for own in leads.values()) for rate in shared}
         cells = "".join(f"{means[rate]:>+9.4f}" if rate in means else f"{'-':>9}" for rate in rates)
-        print(f"{setting_of(*setting):<28}{len(leads):>5}{cells}{means[0.0]:>+18.4f}")
+        print(f"{title_of(setting):<28}{len(leads):>5}{cells}{means[0.0]:>+18.4f}")
 
 
 def paper(value: float | None) -> str:
@@ -174,10 +187,14 @@ def paper(value: float | None) -> str:
     return f"{'-' if value is None else f'{value:.4f}':>8}"
 
 
-def draw(path: Path, lines: Sequence[Line], alpha: float, learning_rate: float) -> None:
-    """Draw the global models over rounds (the paper's Figs. 1 and 2), and heads after K steps over rates (3 and 4)."""
-    drawn = [line for line in lines if (line.alpha, line.learning_rate) == (alpha, learning_rate)]
-    title = f"CIFAR-10, 100 clients, {setting_of(alpha, learning_rate)}, mean over clients and seeds"
+def draw(path: Path, lines: Sequence[Line], setting: Setting) -> None:
+    """Draw the global models over rounds (the paper's Figs. 1 and 2), and heads after K steps over rates (3 and 4).
+
+    Centralised training, whose epochs are over all examples, is drawn with any.
+    """
+    centralised = ("centralised", *setting[:2])
+    drawn = [line for line in lines if line.setting == setting or line[:3] == centralised]
+    title = f"CIFAR-10, 100 clients, {title_of(setting)}, mean over clients and seeds"
     save_plot(path, title, _draw_models, drawn, width=11.0, height=6.4, rows=2, columns=2)
 
 
@@ -209,15 +226,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER", help="of a sweep, or of a finished run")
     parser.add_argument("--csv", type=Path, required=True, help="the lines of all runs")
-    parser.add_argument("--figure", type=Path, help="default: none is drawn; of the first table")
+    parser.add_argument("--figure", type=Path, help="of the first table with the paper's epochs; default: none")
     given = parser.parse_args()
     lines = lines_with(Line, given.csv, given.folders, run_of, lines_of)
-    tables = sorted({(line.alpha, line.learning_rate) for line in lines})
-    for alpha, learning_rate in tables:
-        print_table(lines, alpha, learning_rate)
+    tables = sorted({line.setting for line in lines})
+    for setting in tables:
+        print_table(lines, setting)
     print_leads(lines, tables)
     if given.figure:
-        draw(given.figure, lines, *tables[0])
+        draw(given.figure, lines, min(tables, key=lambda setting: (setting[2] == ALL_BATCHES, setting)))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from statistics import fmean, pstdev
 
 import pytest
 
+from espalier.app.config.parse import parse_config
 from espalier.app.config.saved import saved_config
 from espalier.app.errors import UserError
 from espalier.strategies.split import FineTuning
@@ -45,6 +46,13 @@ def test_it_gives_the_figures_of_the_run(tmp_path, monkeypatch, settings):
         assert whole[key] == reported["global"][key]["mean"]
         assert tuned[key] == pytest.approx(reported["personalised"][key]["mean"], rel=1e-12)
     assert tuned["loss"] != whole["loss"]
+
+
+def test_a_run_that_was_made_on_a_gpu_is_measured_where_there_is_none(tmp_path, monkeypatch):
+    folder = run_app(tmp_path / "run", **SHORT)
+    monkeypatch.setattr(fine_tuning, "SETTINGS", [FineTuning(K, RATE)])
+    (tuned,) = fine_tuning.measure(folder, parse_config(saved_config(folder).as_dict() | {"device": "cuda"}))
+    assert tuned["accuracy"] == pytest.approx(summary(folder)["personalised"]["accuracy"]["mean"], abs=0.02)
 
 
 def test_it_reads_the_runs_of_a_sweep(tmp_path, monkeypatch, capsys):

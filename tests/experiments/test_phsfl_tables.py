@@ -19,7 +19,7 @@ from tests.app.runs import run_app, summary
 
 ROOT = Path(__file__).parents[2]
 SHORT = {"num_clients": 4, "global_rounds": 2, "evaluate_every": 1, "partition": "dirichlet", "alpha": 0.5}
-A = Line("hsfl", 0.1, 0.01, 0, 5, 0, 0.0, 0.25, 2.0, "abc", "a machine, 2 cores")
+A = Line("hsfl", 0.1, 0.01, 5, 0, 5, 0, 0.0, 0.25, 2.0, "abc", "a machine, 2 cores")
 
 
 def recorded():
@@ -71,7 +71,7 @@ def test_a_run_is_measured_once_and_gives_its_own_figures(tmp_path, monkeypatch,
 
 
 def test_mean_and_spread_are_over_seeds_beside_the_paper(tmp_path, monkeypatch, capsys):
-    runs = [A._replace(seed=seed, accuracy=accuracy) for seed, accuracy in enumerate((0.5, 0.7))]
+    runs = [A._replace(round=100, seed=seed, accuracy=accuracy) for seed, accuracy in enumerate((0.5, 0.7))]
     tuned = [line._replace(steps=10, rate=0.01, accuracy=line.accuracy + 0.1) for line in runs]
     write_lines(Line, tmp_path / "runs.csv", [*runs, *tuned])
     tables(monkeypatch, "--csv", tmp_path / "runs.csv")
@@ -94,25 +94,28 @@ def test_mean_and_spread_are_over_seeds_beside_the_paper(tmp_path, monkeypatch, 
     ] in printed
 
 
-def test_runs_with_another_learning_rate_are_others_and_have_their_own_table(tmp_path, monkeypatch, capsys):
-    lines = [A, A._replace(learning_rate=0.032, round=6, accuracy=0.5)]
+def test_runs_with_another_learning_rate_or_other_epochs_have_their_own_tables(tmp_path, monkeypatch, capsys):
+    paper = A._replace(round=100)
+    lines = [paper, A._replace(learning_rate=0.032, round=6, accuracy=0.5), A._replace(batches_per_epoch=0)]
     assert at_the_end(lines) == lines
     write_lines(Line, tmp_path / "runs.csv", lines)
     tables(monkeypatch, "--csv", tmp_path / "runs.csv")
-    papers, larger = capsys.readouterr().out.strip().split("\n\n")
-    assert (papers.splitlines()[0], larger.splitlines()[0]) == ("Dir(0.1)", "Dir(0.1), trained at 0.032")
-    assert (papers.splitlines()[2].split()[2:4], larger.splitlines()[2].split()[2:4]) == (
-        ["1", "0.2500"],
-        ["1", "0.5000"],
-    )
+    printed = [table.splitlines() for table in capsys.readouterr().out.strip().split("\n\n")]
+    assert [(title, row.split()[:-3]) for title, _, row in printed] == [
+        ("Dir(0.1), epochs over all examples", ["hsfl,", "global,", "round", "5", "1", "0.2500"]),
+        ("Dir(0.1)", ["hsfl,", "global", "1", "0.2500"]),
+        ("Dir(0.1), trained at 0.032", ["hsfl,", "global,", "round", "6", "1", "0.5000"]),
+    ]
 
 
 @pytest.mark.parametrize("algorithm", ["hsfl", "centralised"])
 def test_a_run_with_other_settings_is_refused(tmp_path, monkeypatch, algorithm):
     (planned,) = planned_runs(read_sweep([str(phsfl_tables.SETTINGS_FILE), f"algorithm={algorithm}"]))
     ours = planned.settings
-    run = FinishedRun(tmp_path, {**ours, "alpha": 0.5, "seed": 2, "dataset": "image-folder"}, {}, {})
-    assert run_of(run) == (algorithm, 0.5, 0.01, 2)
+    theirs = {"alpha": 0.5, "seed": 2, "dataset": "image-folder", "batches-per-epoch": 0, "global-rounds": 40}
+    assert run_of(FinishedRun(tmp_path, {**ours, **theirs}, {}, {})) == (algorithm, 0.5, 0.01, 0, 2)
+    run = FinishedRun(tmp_path, ours, {}, {})
+    assert run_of(run) == (algorithm, 0.1, 0.01, 5, 0)
     for key, value in (("num-clients", 20), ("batch-size", 8), ("model", "resnet18")):
         with pytest.raises(UserError, match=f"{key} = {value!r}: allowed is .* as in phsfl-cifar10.toml"):
             run_of(replace(run, settings={**ours, key: value}))
@@ -140,16 +143,17 @@ def page():
     return " ".join((ROOT / "docs/phsfl.md").read_text(encoding="utf-8").split())
 
 
-def found(algorithm, alpha, learning_rate, steps=0, rate=0.0, seed=0, number=100):
+def found(algorithm, alpha, learning_rate, steps=0, rate=0.0, seed=0, number=100, batches=5):
     """Return the one line of the record that is of these."""
-    wanted = (algorithm, alpha, learning_rate, seed, number, steps, rate)
-    (line,) = [line for line in read_lines(Line, ROOT / "docs/phsfl-runs.csv") if line[:7] == wanted]
+    wanted = (algorithm, alpha, learning_rate, batches, seed, number, steps, rate)
+    (line,) = [line for line in read_lines(Line, ROOT / "docs/phsfl-runs.csv") if line[:8] == wanted]
     return line
 
 
 def best(algorithm, alpha, learning_rate):
     """Return the line of the best fine-tuning rate with the paper's number of steps."""
-    own = [x for x in at_the_end(recorded()) if x[:3] == (algorithm, alpha, learning_rate) and x.steps == PAPERS_STEPS]
+    run = algorithm, alpha, learning_rate, 5, 0
+    own = [x for x in at_the_end(recorded()) if (x.run, x.steps) == (run, PAPERS_STEPS)]
     return max(own, key=lambda line: line.accuracy)
 
 
@@ -164,9 +168,8 @@ def test_what_the_page_says_of_the_best_rates_follows_from_the_record():
 
 def test_which_algorithm_is_ahead_follows_from_the_record():
     lines, text = read_lines(Line, ROOT / "docs/phsfl-runs.csv"), page()
-    settings = {(line.alpha, line.learning_rate) for line in lines}
-    leads = {setting: leads_of(lines, *setting) for setting in settings}
-    assert len(leads) == 4
+    leads = {setting: own for setting in {line.setting for line in lines} if (own := leads_of(lines, setting))}
+    assert sorted(leads) == [(alpha, rate, 5) for alpha in (0.1, 0.5) for rate in (0.01, 0.032)]
     for own in (lead for of_setting in leads.values() for lead in of_setting.values()):
         assert min(own[0.001], own[0.003]) > 0 > max(own[0.03], own[0.1])
         assert own[0.0] < 0
@@ -185,12 +188,12 @@ def test_leads_are_of_the_seeds_that_both_have_and_at_each_ones_best_rate():
         tuned._replace(algorithm="phsfl", accuracy=0.2, rate=0.1, seed=1),
         tuned._replace(algorithm="phsfl", seed=2),
     ]
-    assert leads_of(lines, 0.1, 0.01) == {1: {0.01: 0.125, 0.1: pytest.approx(-0.5), 0.0: pytest.approx(-0.075)}}
+    assert leads_of(lines, (0.1, 0.01, 5)) == {1: {0.01: 0.125, 0.1: pytest.approx(-0.5), 0.0: pytest.approx(-0.075)}}
 
 
 def test_what_the_page_says_of_the_printed_settings_follows_from_the_record():
     lines, text = [line for line in recorded() if line.learning_rate == 0.01], page()
-    models = [line for line in at_the_end(lines) if line.steps == 0 and line.algorithm != "centralised"]
+    models = [line for line in at_the_end(lines) if line.steps == 0 and line.batches_per_epoch == 5]
     below = sorted(PAPER[line.alpha, line.algorithm, False][0] - line.accuracy for line in models)
     assert len(below) == 4
     assert f"all four are {below[0]:.4f} to {below[-1]:.4f} below" in text
@@ -239,11 +242,11 @@ def test_what_the_page_says_of_larger_steps_follows_from_the_record():
 
 
 def test_the_global_models_still_get_better_at_the_end():
-    lines = [x for x in read_lines(Line, ROOT / "docs/phsfl-runs.csv") if not x.steps and x.algorithm != "centralised"]
+    lines = [x for x in read_lines(Line, ROOT / "docs/phsfl-runs.csv") if not x.steps and x.batches_per_epoch == 5]
     runs = {x.run: {} for x in lines}
     for x in lines:
         runs[x.run][x.round] = x.accuracy
-    assert len(runs) >= 9
+    assert len(runs) == 16
     assert all(max(run) == 100 and run[80] < run[90] < run[100] for run in runs.values())
     assert "The global models still get better at the end, round 100" in page()
 
@@ -251,20 +254,19 @@ def test_the_global_models_still_get_better_at_the_end():
 def test_what_the_page_says_of_other_seeds_follows_from_the_record():
     record, text = at_the_end(read_lines(Line, ROOT / "docs/phsfl-runs.csv")), page()
     rates = {"phsfl": 0.003, "hsfl": 0.1}
-    assert {line.run for line in record if line.seed} == {(name, 0.1, 0.032, seed) for name in rates for seed in (1, 2)}
-    assert all(best(name, 0.1, 0.032).rate == rate for name, rate in rates.items())
-    models = {name: [found(name, 0.1, 0.032, seed=seed).accuracy for seed in range(3)] for name in rates}
-    heads = {
-        name: [found(name, 0.1, 0.032, PAPERS_STEPS, rate, seed).accuracy for seed in range(3)]
-        for name, rate in rates.items()
-    }
-    (_, *ours), (_, *theirs) = models.values()
-    assert f"With seed 1 PHSFL's global model has {ours[0]:.4f}, and HSFL's {theirs[0]:.4f}." in text
-    assert f"With seed 2 the global models have {ours[1]:.4f} and {theirs[1]:.4f}, and" in text
-    (_, *ours), (_, *theirs) = heads.values()
-    assert f"PHSFL's heads have {ours[0]:.4f} at 0.003, and HSFL's {theirs[0]:.4f} at 0.1." in text
-    assert f"and the heads {ours[1]:.4f} and {theirs[1]:.4f} there." in text
-    means, published = [fmean(own) for own in heads.values()], [PAPER[0.1, name, True][0] for name in rates]
-    of_all = f"{means[0]:.4f} and {means[1]:.4f} (paper: {published[0]} and {published[1]})"
-    assert f"The means of the three seeds are {of_all}" in text
-    assert abs(means[0] - published[0]) < 0.02
+    others = {(name, alpha, 0.032, 5, seed) for name in rates for alpha in (0.1, 0.5) for seed in (1, 2)}
+    assert {line.run for line in record if line.seed} == others
+    for alpha in (0.1, 0.5):
+        published = " and ".join(f"{PAPER[alpha, name, True][0]:.4f}" for name in rates)
+        models, heads, means = {}, {}, {}
+        for name, rate in rates.items():
+            assert best(name, alpha, 0.032).rate == rate
+            models[name] = "{1:.4f} and {2:.4f}".format(*(found(name, alpha, 0.032, seed=s).accuracy for s in range(3)))
+            tuned = [found(name, alpha, 0.032, PAPERS_STEPS, rate, seed=s).accuracy for s in range(3)]
+            heads[name], means[name] = "{1:.4f} and {2:.4f}".format(*tuned), fmean(tuned)
+        assert (
+            f"At Dir({alpha}) the global models have {models['phsfl']} (PHSFL), {models['hsfl']} (HSFL) with seeds 1 and "
+            f"2, and the heads {heads['phsfl']} at 0.003, {heads['hsfl']} at 0.1. The means of the three seeds' heads are "
+            f"{means['phsfl']:.4f} and {means['hsfl']:.4f} (paper: {published})."
+        ) in text
+        assert abs(means["phsfl"] - PAPER[alpha, "phsfl", True][0]) < 0.01
