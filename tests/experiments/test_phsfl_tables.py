@@ -264,9 +264,9 @@ def test_what_the_page_says_of_other_seeds_follows_from_the_record():
             models[name] = "{1:.4f} and {2:.4f}".format(*(found(name, alpha, 0.032, seed=s).accuracy for s in range(3)))
             tuned = [found(name, alpha, 0.032, PAPERS_STEPS, rate, seed=s).accuracy for s in range(3)]
             heads[name], means[name] = "{1:.4f} and {2:.4f}".format(*tuned), fmean(tuned)
-        assert (
-            f"At Dir({alpha}) the global models have {models['phsfl']} (PHSFL), {models['hsfl']} (HSFL) with seeds 1 and "
-            f"2, and the heads {heads['phsfl']} at 0.003, {heads['hsfl']} at 0.1. The means of the three seeds' heads are "
-            f"{means['phsfl']:.4f} and {means['hsfl']:.4f} (paper: {published})."
-        ) in text
+        of_models = f"{models['phsfl']} (PHSFL), {models['hsfl']} (HSFL) with seeds 1 and 2"
+        of_heads = f"{heads['phsfl']} at 0.003, {heads['hsfl']} at 0.1"
+        of_all = f"{means['phsfl']:.4f} and {means['hsfl']:.4f} (paper: {published})"
+        assert f"At Dir({alpha}) the global models have {of_models}, and the heads {of_heads}." in text
+        assert f"heads {of_heads}. The means of the three seeds' heads are {of_all}." in text
         assert abs(means["phsfl"] - PAPER[alpha, "phsfl", True][0]) < 0.01
