@@ -138,10 +138,11 @@ def print_table(lines: Sequence[Line], setting: Setting) -> None:
     print(f"{'':<32}{'runs':>4}{'accuracy':>19}{'paper':>8}{'loss':>19}{'paper':>8}")
     of_table = [line for line in at_the_end(lines) if line.setting == setting]
     for name in ALGORITHMS:
-        for ended, steps, rate in sorted({line[5:8] for line in of_table if line.algorithm == name}):
-            found = [line for line in of_table if (line.algorithm, *line[5:8]) == (name, ended, steps, rate)]
+        of_algorithm = [line for line in of_table if line.algorithm == name]
+        for last, steps, rate in sorted({(line.round, line.steps, line.rate) for line in of_algorithm}):
+            found = [line for line in of_algorithm if (line.round, line.steps, line.rate) == (last, steps, rate)]
             label = f"{name}, K={steps} at {rate:g}" if steps else f"{name}, global"
-            label += f", round {ended}" if ended != PAPERS_ROUNDS else ""
+            label += f", round {last}" if last != PAPERS_ROUNDS else ""
             published = PAPER.get((setting[0], name, steps > 0)) if steps in (0, PAPERS_STEPS) else None
             accuracy, loss = published or (None, None)
             print(
