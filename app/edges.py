@@ -64,8 +64,6 @@ def edges_here(
     cut_of = cut_rule(cuts, client_of, world, is_best=config.split.cut_layer.is_best)
     epochs = config.plan.max_local_rounds if config.rule else task.training.local_epochs
     most = replace(task.training, local_epochs=epochs)
-    # A guard that clips changes what a client sent: then each step waits for its verdict.
-    stacks = stack_in_use(config) > 0 and config.guard.mode != "clip"
     max_steps = {profile.node_id: most.num_steps(profile.num_train_examples) for profile in profiles}
 
     def make(name: str, size: int) -> Any:
@@ -83,7 +81,7 @@ def edges_here(
                 split=config.split,
                 device=compute_device(config.device),
                 max_steps=max_steps.__getitem__,
-                stacks=stacks,
+                stacks=stack_in_use(config) > 0,
             )
         )
 

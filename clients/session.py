@@ -17,10 +17,10 @@ from .messages.cut import Cut, as_blocks, copied
 from .messages.generators import seeded_torch
 from .messages.optimizer_state import load_optimizer_tensors, optimizer_tensors
 from .messages.split import Activations, SplitBegin, SplitResult
-from .randomness import client_generator, client_seed, may_draw
+from .randomness import client_seed, may_draw
 from .registered_labels import label_numbers
 from .task import ClientTask, LocalTraining
-from .training import batches_there, make_optimizer, mini_batches, planned
+from .training import batches_there, make_optimizer, planned, round_batches
 
 
 class Part:
@@ -134,17 +134,15 @@ class Session:
     """
 
     def __init__(self, task: ClientTask, terms: SessionTerms) -> None:
-        if task.num_train(terms.server_round) == 0:
-            raise ValueError("it has no training examples yet")
         training = replace(task.training, local_epochs=terms.local_epochs).at(terms.server_round)
-        order = client_generator(task.seed, task.partition_id, terms.server_round, "batches")
+        batches = round_batches(task, terms.server_round, training)
         model, cut = as_blocks(task.model), terms.cut
         self.task = task
         self.terms = terms
         self.server_round = terms.server_round
         self.front = Part(cut.front(model), training)
         self.tail = Part(cut.tail(model), training, frozen_head=terms.frozen_head) if cut.has_tail(model) else None
-        self.batches = list(mini_batches(task.num_train(terms.server_round), training, order))
+        self.batches = batches
         self._there = list(batches_there(task.train, self.batches))
         self.step = 0
         self.awaits_features = False

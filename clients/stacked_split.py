@@ -15,9 +15,9 @@ from .randomness import client_generator
 from .registered_labels import check_registered, label_numbers
 from .stacked_blocks import Pass, StackedBlocks
 from .stacked_model import StackedModel
-from .stacked_training import of_equal_size, prepared, round_batches
+from .stacked_training import of_equal_size, prepared
 from .task import ClientTask, LocalTraining
-from .training import batches_there, planned
+from .training import batches_there, planned, round_batches
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from .stacked_blocks import StackedBlocks
 from .stacked_losses import stacked_losses
 from .stacked_model import StackedModel, stacked_states
 from .task import ClientTask, LocalTraining
-from .training import batches_there, mini_batches
+from .training import batches_there, round_batches
 
 
 def stacked_sgd(
@@ -97,16 +97,6 @@ def mini_batch_losses(examples: Sequence[tuple[ClientTask, Tensor]], outputs: Te
     """Return the losses (n,) of n clients from their outputs (n, B, ...)."""
     labels = [task.train.labels[batch].to(task.device) for task, batch in examples]
     return stacked_losses([task.objective.loss for task, _ in examples], outputs, labels)
-
-
-def round_batches(task: ClientTask, server_round: int, training: LocalTraining) -> list[Tensor]:
-    """Return the indices of a client's mini-batches of a round."""
-    num_examples = task.num_train(server_round)
-    if num_examples == 0:
-        raise ValueError("it has no training examples yet")
-    return list(
-        mini_batches(num_examples, training, client_generator(task.seed, task.partition_id, server_round, "batches"))
-    )
 
 
 def of_equal_size(batches: Sequence[Sequence[Tensor]], number: int) -> list[tuple[list[int], int]]:

@@ -56,9 +56,9 @@ class TrainingStack:
             If a client can't train. Who it is shows when each is answered by itself.
         """
         tasks = [self._load_task(context) for context in contexts]
-        split = [i for i, message in enumerate(messages) if message.metadata.message_type == SPLIT_FUSED]
-        whole = [i for i in range(len(messages)) if i not in set(split)]
-        halves = {i: Half.of(messages[i], contexts[i], tasks[i]) for i in split}
+        is_split = [message.metadata.message_type == SPLIT_FUSED for message in messages]
+        whole = [i for i, splits in enumerate(is_split) if not splits]
+        halves = {i: Half.of(messages[i], contexts[i], tasks[i]) for i, splits in enumerate(is_split) if splits}
         replies: dict[int, Message | Exception] = {}
         replies |= self._train_whole({i: messages[i] for i in whole}, tasks)
         # Edges may be a round apart, and clients may have cuts of their own.

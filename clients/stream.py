@@ -14,6 +14,7 @@ from flwr.app import Context, Error, Message, MetricRecord
 from torch import Tensor
 
 from .messages.frames import (
+    KEEPALIVE_SECONDS,
     METHOD,
     PROBE_BYTES,
     TOKEN_KEY,
@@ -37,7 +38,6 @@ from .task import ClientTask
 LINK = "link"
 LINK_BITS_PER_SECOND = key_of("link_bits_per_second")
 
-KEEPALIVE_SECONDS = 10
 SHORTEST_SECONDS = 1e-6
 CONNECT_SECONDS = 10.0
 PROBE_TIMEOUT_SECONDS = 30.0

@@ -119,11 +119,8 @@ def local_sgd(
         If there is nothing to train on in this round.
     """
     model, device = task.model, task.device
-    training, num_examples = (training or task.training).at(server_round), task.num_train(server_round)
-    if num_examples == 0:
-        raise ValueError("it has no training examples yet")
-    batch_order = client_generator(task.seed, task.partition_id, server_round, "batches")
-    batches = mini_batches(num_examples, training, batch_order)
+    training = (training or task.training).at(server_round)
+    batches = round_batches(task, server_round, training)
     is_plain_sgd = training.optimizer == "sgd" and not (training.momentum or training.weight_decay or proximal_mu)
     if task.sgd is not None and is_plain_sgd:
         return task.sgd(model, task.train, batches, training.learning_rate)
@@ -146,6 +143,15 @@ def local_sgd(
             total_loss += loss * len(batch)
             seen += len(batch)
     return float(total_loss) / max(seen, 1)
+
+
+def round_batches(task: ClientTask, server_round: int, training: LocalTraining) -> list[Tensor]:
+    """Return the indices of a client's mini-batches of a round; ValueError if it has nothing to train on yet."""
+    num_examples = task.num_train(server_round)
+    if num_examples == 0:
+        raise ValueError("it has no training examples yet")
+    order = client_generator(task.seed, task.partition_id, server_round, "batches")
+    return list(mini_batches(num_examples, training, order))
 
 
 def mini_batches(num_examples: int, training: LocalTraining, generator: torch.Generator) -> Iterator[Tensor]:

@@ -1,7 +1,6 @@
 """Records of finished runs: CSV files of lines, to which what is measured of a run is added once."""
 
 import sys
-import tomllib
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -9,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from espalier.app.comparison.command import finished_runs
 from espalier.app.comparison.runs import FinishedRun
+from espalier.app.config.parse import read_toml
 from espalier.app.errors import UserError
 from espalier.app.logs import quiet_flower
 from experiments.records import read_rows, write_rows
@@ -57,16 +57,8 @@ def differences(settings: Mapping[str, Any], file: Path, varied: Collection[str]
     varied : Collection[str]
         Keys in which the runs may differ from it.
     """
-    fixed = _flat(tomllib.loads(file.read_text(encoding="utf-8")))
+    fixed = read_toml(file)
     return {key: value for key, value in fixed.items() if key not in varied and settings[key] != value}
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the keys of nested tables with dots."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
 
 
 def lines_with(

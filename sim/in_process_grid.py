@@ -371,7 +371,7 @@ class InProcessGrid(SimulatedGrid):
             try:
                 made = self._stack([_handed_over(message) for message in together], contexts)
             except Exception as error:
-                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                reason = " ".join(kind_and_text(error).split())
                 logger.warning("%d nodes answer one after the other, not together: %s", len(together), reason)
                 continue
             for message, reply, context in zip(together, made, contexts, strict=True):
@@ -439,8 +439,15 @@ def answer(client_app: AnyClientApp, message: Message, context: Context) -> tupl
 
 def _raised(message: Message, error: Exception) -> Message:
     """Return the error reply of a node whose ClientApp raised."""
-    reason = f"{type(error).__name__}: {error}"
-    return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+    return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, kind_and_text(error)), reply_to=message)
+
+
+def kind_and_text(error: Exception) -> str:
+    """Return what an error says of itself; its kind alone where it is of a class that fails to."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
 
 
 def unavailable(message: Message, reason: str) -> Message:

@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from espalier.clients.messages.train import TRAIN_LOSS
+from espalier.clients.messages.train import NUM_EXAMPLES, TRAIN_LOSS
 
 from .exchange import Exchanges
 from .guards.updates import GUARD_STATE, UpdateGuard, guard_state, load_guard_state
@@ -346,7 +346,7 @@ def unwrapped(strategy: Strategy) -> Strategy:
 
 def weight_key(strategy: Strategy) -> str:
     """Return the metric by which a strategy weights replies."""
-    return str(getattr(unwrapped(strategy), "weighted_by_key", "num-examples"))
+    return str(getattr(unwrapped(strategy), "weighted_by_key", NUM_EXAMPLES))
 
 
 def needed_metrics(strategy: Strategy) -> dict[str, float]:

@@ -185,7 +185,8 @@ class Hierarchical:
         first_round : int (default: 1)
             The first global round; more than 1 where a run is resumed.
         timeout : float, optional (default: None)
-            Seconds that an edge waits for the replies of one exchange. None waits for ever.
+            Seconds that an edge waits for the replies to all messages of its part of an edge round together. None waits
+            for ever.
         train_config, evaluate_config : ConfigRecord, optional (default: None)
             Sent along with every instruction to train, or to evaluate.
         """

@@ -22,6 +22,7 @@ MOST_METRICS = 1000  # in a reply, and numbers in one of them
 MOST_RARE_FIGURES = 100  # that half of the evaluations or fewer have
 ROUNDED_ONE = 1.0 + 1e-9  # a mean of accuracies that are all 1 may be more by a rounding
 LARGEST_FIGURE = float(np.finfo(np.float32).max)
+NAME = f"{text.LONGEST_NAME} printable characters at most"
 
 
 @dataclass(frozen=True)
@@ -156,11 +157,11 @@ def size_fault(content: RecordDict) -> str:
                 return f"{len(record)} entries in record {quoted(name)}, expected {MOST_METRICS} at most"
             for key, value in record.items():
                 if not text.is_name(key):
-                    return f"a name in record {quoted(name)} is {quoted(key)}, expected {text.LONGEST_NAME} characters"
+                    return f"a name in record {quoted(name)} is {quoted(key)}, expected {NAME}"
                 if isinstance(value, list) and len(value) > MOST_METRICS:
                     return f"{quoted(key)} has {len(value)} values, expected {MOST_METRICS} at most"
     if unfit := [name for name in content if not text.is_name(name)]:
-        return f"the name of a record is {quoted(unfit[0])}, expected {text.LONGEST_NAME} characters"
+        return f"the name of a record is {quoted(unfit[0])}, expected {NAME}"
     return ""
 
 
@@ -279,7 +280,9 @@ def reply_fault(instruction: Message, reply: Message, weight_key: str, least: Ma
 
 def figure_fault(name: str, value: Any) -> str:
     """Return why a metric can't be one, or an empty string: none is beyond float32."""
-    return "" if _is_within(value, -LARGEST_FIGURE, LARGEST_FIGURE) else f"metric {name!r} is {quoted(value)}"
+    if _is_within(value, -LARGEST_FIGURE, LARGEST_FIGURE):
+        return ""
+    return f"metric {name!r} is {quoted(value)}, expected a finite number"
 
 
 def share_fault(name: str, value: Any) -> str:

@@ -10,9 +10,10 @@ from typing import Any
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.config.defaults import without_defaults
 from espalier.app.config.parse import parse_config
+from espalier.app.errors import UserError
 from espalier.app.reports.folder import HOW_IT_RUNS
 
-CASE = "case"
+CASE = "case"  # the column of a sweep's table with the name of a run's case
 # Keys whose values say what they are.
 PLAIN = (CASE, "algorithm", "dataset", "model", "task")
 RUNS = "runs.csv"
@@ -70,7 +71,13 @@ def grouped(runs: Sequence[FinishedRun]) -> list[Group]:
 
 
 def chosen_before(folder: Path, keys: Collection[str]) -> dict[Path, dict[str, str]]:
-    """Return which of the cases, and of the values of some keys, sweeps have chosen for runs, by the runs' folders."""
+    """Return which of the cases, and of the values of some keys, sweeps have chosen for runs, by the runs' folders.
+
+    Raises
+    ------
+    UserError
+        If the folder's table of runs can't be read.
+    """
     try:
         with (folder / RUNS).open(encoding="utf-8", newline="") as file:
             return {
@@ -79,13 +86,10 @@ def chosen_before(folder: Path, keys: Collection[str]) -> dict[Path, dict[str, s
                 }
                 for line in csv.DictReader(file)
             }
-    except (OSError, KeyError, TypeError, ValueError, csv.Error):
+    except FileNotFoundError:
         return {}
-
-
-def case_of(folder: Path) -> str:
-    """Return the name of a sweep's case that a run in its folder is of; an empty text for none."""
-    return chosen_before(folder.parent, ()).get(folder, {}).get(CASE, "")
+    except (OSError, KeyError, TypeError, ValueError, csv.Error):
+        raise UserError(f"{folder / RUNS}: can't be read; allowed is the table that a sweep wrote, or none") from None
 
 
 def without_repeats(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], dict[Path, Path]]:
@@ -101,7 +105,8 @@ def without_repeats(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], dic
 
 def _cases(runs: Sequence[FinishedRun]) -> list[str]:
     """Return the runs' cases; none where there is a run that is of no case, as settings alone tell them apart then."""
-    cases = [case_of(run.folder) for run in runs]
+    chosen = {folder: chosen_before(folder, ()) for folder in {run.folder.parent for run in runs}}
+    cases = [chosen[run.folder.parent].get(run.folder, {}).get(CASE, "") for run in runs]
     return cases if all(cases) else [""] * len(cases)
 
 

@@ -11,7 +11,6 @@ from espalier.clients.messages.lanes import Lanes
 # What a node runs, and what makes it in the process where the node is; it can be pickled.
 App = Callable[[Message, Context], Message]
 MakeApp = Callable[[], App]
-EDGE_NAME = "edge-name"  # the key of a node's config that names its edge
 
 
 class Engine(Protocol):

@@ -9,7 +9,7 @@ from typing import Any
 
 from espalier.app.config.parse import parse_config
 from espalier.app.config.sections import RayWorkers
-from espalier.app.engines.engine import EDGE_NAME, App, MakeApp
+from espalier.app.engines.engine import App, MakeApp
 from espalier.app.engines.in_process import PATIENCE_SECONDS
 from espalier.app.engines.ray_cluster import (
     is_connected,
@@ -26,6 +26,7 @@ from espalier.app.tasks.build import build_task
 from espalier.app.tasks.clients import client_task
 from espalier.app.tasks.shared import from_arrays, to_arrays
 from espalier.clients.client_app import make_client_app
+from espalier.clients.messages.profile import EDGE_NAME
 from espalier.sim.in_process_grid import GridLost
 from espalier.sim.ray_grid import Place, RayGrid, Workers
 

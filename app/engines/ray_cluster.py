@@ -25,7 +25,7 @@ import torch
 from espalier.app.errors import UserError, bad_value
 from espalier.clients.device import cpu_count, memory_bytes
 from espalier.sim.in_process_grid import is_in_simulation
-from espalier.sim.ray_grid import Place
+from espalier.sim.ray_grid import Place, one_line
 
 ADDRESS_ALLOWED = "'' to start Ray here, 'auto', or the HOST:PORT that `ray start --head` printed"
 CONNECT_SECONDS = 5.0
@@ -91,7 +91,7 @@ def started_ray(address: str, num_cores: int | None = None) -> Iterator[None]:
         try:
             _init(address=address)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-            raise bad_value("ray.address", address, f"{ADDRESS_ALLOWED} ({_one_line(error)})") from None
+            raise bad_value("ray.address", address, f"{ADDRESS_ALLOWED} ({one_line(error)})") from None
     else:
         _start_here(num_cores or cpu_count())
     try:
@@ -110,7 +110,7 @@ def _start_here(num_cores: int) -> None:
                 _init(address="local", num_cpus=num_cores, include_dashboard=False)
                 return
             except Exception as error:  # of no class of its own
-                reason = _one_line(error)
+                reason = one_line(error)
             ray.shutdown()
     raise UserError(f"engine = 'ray': allowed is 'in-process', as Ray does not start here ({reason})")
 
@@ -130,10 +130,6 @@ def _init(**options: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's, of its own next version
         ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=False, **options)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def store(value: Any) -> Any:
@@ -235,13 +231,11 @@ def places_of(
         raise bad_value("ray.workers", num_workers, f"at most {most}: {what} of {_count(machines)}")
     wanted = num_workers or min(most, enough or most)
     taken = _share_out(wanted, room)
-    for machine in machines:
-        need = taken[machine.node_id] * WORKER_BYTES
-        if need > machine.memory_bytes:
-            each, there = WORKER_BYTES / 1e9, machine.memory_bytes / 1e9
-            fit = sum(int(m.memory_bytes // WORKER_BYTES) for m in machines)
-            allowed = f"at most {fit}: a worker takes {each:.2g} GB or more, and a machine has {there:.2g} GB for them"
-            raise bad_value("ray.workers", num_workers or wanted, allowed)
+    if small := _too_small(machines, taken):
+        fit = next(n for n in range(wanted - 1, -1, -1) if not _too_small(machines, _share_out(n, room)))
+        each, there = WORKER_BYTES / 1e9, small.memory_bytes / 1e9
+        allowed = f"at most {fit}: a worker takes {each:.2g} GB or more, and a machine has {there:.2g} GB for them"
+        raise bad_value("ray.workers", wanted, allowed)
     places = []
     for machine in machines:
         count = taken[machine.node_id]
@@ -257,6 +251,11 @@ def _shares(machine: Machine, share: float) -> int:
     if share >= 1:
         return int(machine.num_gpus // share)
     return int(machine.num_gpus) * int(1 / share + 1e-9)
+
+
+def _too_small(machines: Sequence[Machine], taken: Mapping[str, int]) -> Machine | None:
+    """Return the first machine without the memory for the workers that it has taken."""
+    return next((m for m in machines if taken[m.node_id] * WORKER_BYTES > m.memory_bytes), None)
 
 
 def _share_out(count: int, room: Mapping[str, int]) -> dict[str, int]:

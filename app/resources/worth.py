@@ -13,6 +13,7 @@ import numpy as np
 
 from espalier.app.config.sections import Plans
 from espalier.app.errors import bad_value
+from espalier.app.object_spec import error_line
 from espalier.strategies.allocation import Problem
 
 # An empty battery has no less: `Problem` has no budget of 0. No round takes as little.
@@ -173,8 +174,8 @@ def _checked(plan: Plans, value: Value, standing: Standing) -> np.ndarray:
     try:
         worth = np.asarray(value(standing), dtype=float)
     except Exception as error:  # it may be foreign code
-        line = " ".join(f"{type(error).__name__}: {error}".split())
-        raise bad_value(plan.value.key, plan.value.text, f"a function that does not fail ({line})") from None
+        allowed = f"a function that does not fail ({error_line(error)})"
+        raise bad_value(plan.value.key, plan.value.text, allowed) from None
     if worth.shape != standing.clients.shape or not np.isfinite(worth).all():
         allowed = f"a function that returns {len(standing.clients)} finite numbers, one for each client"
         raise bad_value(plan.value.key, plan.value.text, allowed)

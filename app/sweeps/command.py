@@ -45,6 +45,7 @@ def main(arguments: Sequence[str]) -> int:
             raise bad_value("--workers", options.workers, "a number of processes, or 0")
         sweep = read_sweep(options.given)
         folder = sweep.folder
+        chosen_before(folder, ())  # a table that can't be read must not be written over
         runs = planned_runs(sweep)
         places = placed(runs, folder)
         left = {path: run for path, run in places.items() if not is_surely_over(path)}

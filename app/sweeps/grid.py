@@ -13,6 +13,7 @@ from typing import Any
 from espalier.app.assembly import checked_task
 from espalier.app.asynchrony import client_seconds
 from espalier.app.availability import coming_and_going
+from espalier.app.comparison.groups import CASE
 from espalier.app.config.parse import flat, parse_config, read_value, toml_tables, toml_value, without_runtime
 from espalier.app.config.saved import saved_config
 from espalier.app.config.together import check_strategies
@@ -21,7 +22,6 @@ from espalier.app.config.values import path_of
 from espalier.app.errors import UserError, bad_value, shown
 from espalier.app.reports.folder import HOW_IT_RUNS
 
-CASE = "case"
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 

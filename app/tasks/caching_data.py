@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from espalier.clients.messages.generators import seeded_torch
 from espalier.clients.task import Examples
 from espalier.sim.requests import Catalogue, Habits, Requests, Similar, draw_habits, make_catalogue, make_requests
 
@@ -186,9 +187,7 @@ def caching_mlp(seed: int, *, num_features: int = 43, num_contents: int = 256) -
         Maps (batch, num_features) to logits (batch, num_contents). Its children are the blocks ``fc1``, ``fc2`` and
         ``head``; the last is a single `nn.Linear`.
     """
-    with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed, which would seed the generators of all devices as well.
-        torch.default_generator.manual_seed(seed)
+    with seeded_torch(seed, torch.device("cpu")):
         return nn.Sequential(
             OrderedDict(
                 fc1=nn.Sequential(nn.Linear(num_features, 512), nn.ReLU()),

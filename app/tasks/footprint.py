@@ -1,12 +1,14 @@
 """What images take in memory, known before any is decoded: a process that takes too much is killed without a word."""
 
-import os
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from espalier.app.errors import UserError
+from espalier.clients.device import memory_bytes
 
 
 def refuse_too_large(width: int, height: int, takes: Mapping[str, int]) -> None:
@@ -22,13 +24,12 @@ def refuse_too_large(width: int, height: int, takes: Mapping[str, int]) -> None:
 
 def available_bytes() -> int:
     """Return the memory that this process can still get: what Linux says, else all of the machine's."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    try:
+    limits = [memory_bytes() or sys.maxsize]
+    with suppress(OSError, ValueError):  # there is none
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         limits += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    with suppress(OSError, ValueError):
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))  # a container's
-    except (OSError, ValueError):  # there is none
-        pass
     return min(limits)
 
 

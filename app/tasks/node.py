@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from espalier.app.errors import UserError
+from espalier.clients.messages.profile import EDGE_NAME
 
 
 @dataclass(frozen=True)
@@ -30,4 +31,4 @@ def parse_node(node_config: Mapping[str, object]) -> Node:
     partition_id = node_config.get("partition-id")
     if not isinstance(partition_id, int):
         raise UserError(f"partition-id = {partition_id!r} in the node's config: allowed is an integer")
-    return Node(partition_id, str(node_config.get("edge-name", "")), str(node_config.get("data-dir", "")))
+    return Node(partition_id, str(node_config.get(EDGE_NAME, "")), str(node_config.get("data-dir", "")))

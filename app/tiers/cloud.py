@@ -30,7 +30,8 @@ logger = getLogger("espalier")
 # In a round, for an edge's run that is just being started anew; `deploy.wait-for-nodes` is for the start.
 LONGEST_WAIT_SECONDS = 20
 
-# An edge's host may have other values than the cloud's for these; keys with the prefixes below as well.
+# An edge's host may have other values than the cloud's for these; keys with the prefixes below as well. For
+# split.transport and global-rounds that depends.
 OWN_KEYS = frozenset(
     {
         "output-dir",
@@ -38,11 +39,9 @@ OWN_KEYS = frozenset(
         "data-dir",
         "data.cache-dir",
         "device",
-        "split.transport",
         "engine",
         "report.evaluate-every",
         "report.plots",
-        "global-rounds",
         "cloud-strategy",
         "edge-names",
         "stack",

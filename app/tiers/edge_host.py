@@ -49,7 +49,7 @@ def serve(edge: "EdgeRun", listener: EdgeListener, is_over: Callable[[], bool], 
 
 
 class EdgeRun:
-    """One edge that answers requests. It keeps nothing from one to the next: each brings the edge's state.
+    """One edge that answers requests. It keeps late results alone from one to the next: each brings the edge's state.
 
     Parameters
     ----------

@@ -25,7 +25,7 @@ from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.unused import stack_in_use
 from espalier.app.edges import one_edge, transports
-from espalier.app.engines.engine import EDGE_NAME, App, Engine, ServesEdges
+from espalier.app.engines.engine import App, Engine, ServesEdges
 from espalier.app.engines.in_process import PATIENCE_SECONDS
 from espalier.app.errors import UserError, shown
 from espalier.app.planning import planned_world
@@ -43,6 +43,7 @@ from espalier.app.tiers.wire import node_of
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.edge import PAYLOAD, QUERY_EDGE, EdgeRequest, to_payload
 from espalier.clients.messages.lanes import Lanes
+from espalier.clients.messages.profile import EDGE_NAME
 from espalier.clients.stacking import TrainingStack
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import Profile, group_by_edge

@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
 from espalier.app.reports.bytes import Link
 from espalier.clients.messages.arrays import to_record
+from espalier.clients.messages.profile import MOST_CLASSES
 from espalier.clients.messages.text import quoted
 from espalier.clients.messages.train import TOP
 from espalier.strategies import DeviceProfile, EdgeOutcome, Evaluation, Failure, Profile, Update
@@ -69,13 +70,18 @@ def profile_from_wire(wire: Wire, edge: str) -> Profile:
     for name, least in (("num_train_examples", 1), ("num_test_examples", 0)):
         if type(wire[name]) is not int or not least <= wire[name] < LIMIT:
             raise ValueError(f"{name} of client {wire['client']!r} is {wire[name]!r}")
+    client, counts = wire["client"], wire["class_counts"]
+    if type(client) is not int or not 0 <= client < LIMIT:
+        raise ValueError(f"a client is {client!r}")
+    if len(counts) > MOST_CLASSES or not all(type(count) is int and 0 <= count < LIMIT for count in counts):
+        raise ValueError(f"class_counts of client {client} are not {MOST_CLASSES} numbers at most")
     return Profile(
-        node_id=node_of(int(wire["client"])),
-        partition_id=int(wire["client"]),
+        node_id=node_of(client),
+        partition_id=client,
         edge=edge,
         num_train_examples=wire["num_train_examples"],
         num_test_examples=wire["num_test_examples"],
-        class_counts=tuple(map(int, wire["class_counts"])),
+        class_counts=tuple(counts),
         device=DeviceProfile.from_config(wire["device"]),
     )
 

@@ -1,13 +1,13 @@
 """Between the cloud and the gateway of an edge that has a host of its own: bytes there and back."""
 
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Final, Self
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from .arrays import values_of
+from .tensor_array import header
 from .train import CONFIG
 
 QUERY_EDGE: Final = "query.edge"
@@ -51,9 +51,8 @@ class EdgeRequest:
 
 def to_payload(data: bytes) -> ArrayRecord:
     """Return bytes as a record that travels in a message; an edge's answer has this one alone."""
-    header = BytesIO()  # not `Array(values)`, which copies the values three times
-    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (len(data),)})
-    return ArrayRecord({PAYLOAD: Array("uint8", (len(data),), "numpy.ndarray", header.getvalue() + data)})
+    # Not `Array(values)`, which copies the values three times.
+    return ArrayRecord({PAYLOAD: Array("uint8", (len(data),), "numpy.ndarray", header("|u1", (len(data),)) + data)})
 
 
 def from_payload(content: RecordDict) -> bytes:

@@ -30,6 +30,9 @@ STREAM_CERTIFICATE: Final = "stream-certificate"
 STREAM_TOKEN: Final = "stream-token"
 STREAM_MAX_BYTES: Final = "stream-max-bytes"
 
+# Both ends send a ping after so long a silence.
+KEEPALIVE_SECONDS: Final = 10
+
 # Of each sample's values the share that travels, the largest ones.
 TOP_SHARES: Final = {"top-25%": 0.25, "top-10%": 0.1}
 PAYLOADS: Final = ("float32", "float16", "bfloat16", "int8", *TOP_SHARES)

@@ -23,7 +23,7 @@ Arrays = Mapping[str, np.ndarray]
 
 # An update may go towards zero by this share of the allowed length, whatever its plan, since a short update can erase a
 # model. The second share is for rounds of few replies, which are held against other rounds. A move towards zero that
-# takes away less than the third of the model is an honest step that happens to go that way.
+# takes away less than `ERASED_SHARE` of the model is an honest step that happens to go that way.
 INWARD_SHARE: Final = 0.2
 INWARD_SHARE_OF_FEW: Final = 0.5
 ERASED_SHARE: Final = 0.5

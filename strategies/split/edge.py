@@ -201,7 +201,7 @@ class SplitEdge(ABC):
             fine_tuning,
             grid,
             self.loss,
-            evaluate_whole=self.evaluates_whole,
+            evaluates_whole=self.evaluates_whole,
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -230,6 +230,11 @@ class SplitEdge(ABC):
     def judge_activations(self) -> dict[int, str]:
         """Return what is wrong with the activations that clients have sent in the round, by node id."""
         return self.activation_guard.judge() if self.activation_guard else {}
+
+    @property
+    def clips(self) -> bool:
+        """Whether there is a guard that makes smaller what is too long."""
+        return self.guard is not None and self.guard.guard.mode == "clip"
 
     @property
     def activation_guard(self) -> ActivationGuard | None:

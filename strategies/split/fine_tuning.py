@@ -90,7 +90,7 @@ def fine_tune_heads(
     grid: MemberGrid,
     loss: Loss = cross_entropy,
     *,
-    evaluate_whole: bool = True,
+    evaluates_whole: bool,
 ) -> Exchanges[Personalised]:
     """Fine-tune a head for every client of an edge and evaluate it.
 
@@ -115,7 +115,7 @@ def fine_tune_heads(
         The edge's nodes.
     loss : Callable[[Tensor, Tensor], Tensor] (default: cross-entropy)
         Of outputs and labels, the mean over a mini-batch.
-    evaluate_whole : bool (default: True)
+    evaluates_whole : bool
         Evaluations send the whole model to those clients whose heads are here; else they go through the cut.
     """
     clients = grid.get_node_ids()
@@ -158,11 +158,11 @@ def fine_tune_heads(
     have_own = {node_id for node_id, reply in answers.items() if not reply.has_error()}
 
     messages, replies = list[Message](), list[Message]()
-    if through_cut := [n for n in known if n in have_own or (n in heads and not evaluate_whole)]:
+    if through_cut := [n for n in known if n in have_own or (n in heads and not evaluates_whole)]:
         messages, replies = yield from evaluate_through_cut(
             model, weights, cut_of, cut_shapes, through_cut, heads=heads, own_heads=True
         )
-    if evaluate_whole and heads:
+    if evaluates_whole and heads:
         body = to_record(weights)  # the same arrays for all: copies of whole models would be many
         models = {n: record_by_reference({**body, **to_record(head)}) for n, head in heads.items()}
         whole = [Evaluate(own).to_message(node_id) for node_id, own in models.items()]

@@ -44,7 +44,8 @@ class SplitFedV1(SplitEdge):
         round: split training can't pass it on.
     together : Callable[[nn.Module, int], JointBlocks], optional (default: None)
         Makes the server's blocks of all clients of a cut as one, for a round, from what each starts from. The results
-        agree to rounding. None, and where clients have the head: each client's are a `ServerSide` of their own.
+        agree to rounding. None, where clients have the head, and under a guard that clips, for then each step waits for
+        its verdict: each client's are a `ServerSide` of their own.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class SplitFedV1(SplitEdge):
         # A client has spoilt its own server block only: that all have trained is soon enough to compare them. It is too
         # late to make its activations smaller, but not the update that it made of them.
         too_long = self.judge_activations()
-        if self.guard is not None and self.guard.guard.mode != "clip":
+        if not self.clips:
             for node_id in [node_id for node_id in outcome.blocks if node_id in too_long]:
                 outcome.leave_out(node_id, too_long[node_id])
         models = {n: {**block, **on_cpu(servers[n].state_dict())} for n, block in outcome.blocks.items()}
@@ -122,7 +123,7 @@ class SplitFedV1(SplitEdge):
             if cut not in joint:
                 own = self.server_block(cut)
                 self.set_learning_rates(own, server_round)
-                if self.together is None or cut.has_tail(self.model):
+                if self.together is None or self.clips or cut.has_tail(self.model):
                     servers[node_id] = own
                     continue
                 joint[cut] = self.together(own.blocks, server_round)

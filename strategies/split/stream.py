@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import grpc
 
-from espalier.clients.messages.frames import METHOD, PROBE_BYTES, TOKEN_KEY, StreamTicket
+from espalier.clients.messages.frames import KEEPALIVE_SECONDS, METHOD, PROBE_BYTES, TOKEN_KEY, StreamTicket
 
 logger = getLogger("espalier")
 
@@ -26,7 +26,6 @@ PROBE_FRAMES = 64
 SECONDS_BETWEEN_LINES = 10.0
 # How a stream ends that the edge called off; to the client it is no failure.
 WITHDRAWN = (grpc.StatusCode.ABORTED, "the edge no longer waits for this stream")
-KEEPALIVE_SECONDS = 10
 # A dead peer is noticed after two of these; one without a stream is not kept.
 OPTIONS = (
     ("grpc.so_reuseport", 0),  # a port that is taken is an error

@@ -21,11 +21,6 @@ def test_all_instances_are_recorded():
     assert not any(row["commit"].endswith("+changes") for row in RECORDED)
 
 
-def test_no_recorded_plan_beats_the_optimum_and_those_that_converged_are_close():
-    assert min(row["gap"] for row in RECORDED) >= -1e-9
-    assert all(row["converged"] or row["iterations"] <= 50 for row in RECORDED)
-
-
 @pytest.mark.parametrize("kind", sca_gaps.KINDS)
 def test_a_recorded_instance_comes_out_again_and_keeps_its_limits(kind):
     row = next(row for row in RECORDED if (row["kind"], row["seed"]) == (kind, 1))
@@ -37,6 +32,7 @@ def test_a_recorded_instance_comes_out_again_and_keeps_its_limits(kind):
     assert exact(problem).selected.any()
 
 
-def test_every_recorded_plan_is_near_the_optimum():
+def test_every_recorded_plan_is_near_the_optimum_and_none_beats_it():
+    assert min(row["gap"] for row in RECORDED) >= -1e-9
     assert max(row["gap"] for row in RECORDED) < 2e-3
     assert all(row["converged"] for row in RECORDED)

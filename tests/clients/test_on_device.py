@@ -29,9 +29,9 @@ from espalier.clients.messages.tensor_array import num_bytes
 from espalier.clients.session import Session, SessionTerms
 from espalier.clients.stacked_model import StackedModel
 from espalier.clients.stacked_split import Half, Halves
-from espalier.clients.stacked_training import round_batches, stacked_sgd
+from espalier.clients.stacked_training import stacked_sgd
 from espalier.clients.task import ClientTask, Examples, LocalTraining
-from espalier.clients.training import batches_there, local_sgd
+from espalier.clients.training import batches_there, local_sgd, round_batches
 from espalier.strategies.split.serving import MiniBatch
 from tests.strategies.split.federation import tiny_model
 

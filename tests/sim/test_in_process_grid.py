@@ -289,6 +289,19 @@ def test_an_exception_becomes_an_error_reply_of_the_node():
     assert all(reply.has_content() for reply in replies)
 
 
+def test_an_exception_that_fails_to_say_what_it_is_is_one_too():
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    def raises(message, context):
+        raise Mute
+
+    grid = InProcessGrid(raises, 1)
+    reply = ask(grid, *grid.get_node_ids())
+    assert reply.error == Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "Mute")
+
+
 def test_a_message_type_without_handler_is_an_error_reply():
     grid = InProcessGrid(app, 1)
     reply = ask(grid, *grid.get_node_ids(), "query.nothing")

@@ -148,6 +148,10 @@ def test_too_much_is_refused_with_a_line():
     assert refusal([two], workers=3) == (
         "ray.workers = 3: allowed is at most 1: a worker takes 0.3 GB or more, and a machine has 0.5 GB for them"
     )
+    # The others of 7 would go to the machine of unknown memory, and 4 to each of 8.
+    large = Machine("c", 8)
+    assert refusal([two, large], workers=8).startswith("ray.workers = 8: allowed is at most 4: a worker takes 0.3 GB")
+    assert len(places_of([two, large], 4, 0.0, 1, on_gpu=False)) == 4
 
 
 def test_workers_go_to_machines_by_their_cores_and_share_gpus():

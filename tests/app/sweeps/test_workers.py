@@ -138,6 +138,15 @@ def test_the_table_keeps_the_runs_of_sweeps_before(tmp_path):
     assert sweep("alpha=0.1", "learning-rate=0.1,0.2") == [*of_one_alpha, ("0.5", "0.1", "0"), ("0.1", "0.1", "0")]
 
 
+@pytest.mark.parametrize("table", [b"seed;folder\n0;run\n", "alpha,folder\n0.5,S\xfcd\n".encode("latin-1")])
+def test_a_table_that_cannot_be_read_is_not_written_over(table, tmp_path, capsys):
+    (tmp_path / "runs.csv").write_bytes(table)
+    assert main(["algorithm=fedavg", "num-clients=4", f"output-dir={tmp_path}", "seed=0,1"]) == 2
+    allowed = "allowed is the table that a sweep wrote, or none"
+    assert capsys.readouterr().err == f"error: {tmp_path / 'runs.csv'}: can't be read; {allowed}\n"
+    assert (tmp_path / "runs.csv").read_bytes() == table
+
+
 def test_a_damaged_summary_is_named(planned):
     path, run = planned
     finish(path, run)

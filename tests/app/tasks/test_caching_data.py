@@ -1,5 +1,7 @@
 """The caching task: from requests to examples, and what can be learned from them."""
 
+from threading import Thread
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,7 @@ from espalier.app.tasks.caching_data import (
     top_popular,
 )
 from espalier.clients.evaluation import top_m_accuracies
+from espalier.clients.messages.generators import kept_torch
 from espalier.clients.task import LocalTraining
 from espalier.clients.training import mini_batches
 from espalier.clients.unique_rows import unique_row_sgd
@@ -152,6 +155,15 @@ def test_the_seed_decides_the_network_and_the_global_generator_is_left_alone():
     assert torch.equal(before, torch.random.get_rng_state())
     assert all(torch.equal(first[name], same[name]) for name in first)
     assert not torch.equal(first["head.weight"], other["head.weight"])
+
+
+def test_the_network_waits_for_who_has_the_generators():
+    built = Thread(target=caching_mlp, args=(0,))
+    with kept_torch(torch.device("cpu")):
+        built.start()
+        built.join(timeout=0.2)
+        assert built.is_alive()
+    built.join()
 
 
 def train(model, data, *, epochs, seed):

@@ -4,10 +4,10 @@ import pickle
 from itertools import cycle
 from pathlib import Path
 
-from espalier.app.engines.engine import EDGE_NAME
 from espalier.app.engines.in_process import InProcess
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run
+from espalier.clients.messages.profile import EDGE_NAME
 from espalier.sim.in_process_grid import InProcessGrid
 from tests.app.assembling import config_of
 

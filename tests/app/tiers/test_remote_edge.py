@@ -25,6 +25,7 @@ from espalier.app.tiers.wire import (
 )
 from espalier.clients.messages.arrays import to_array
 from espalier.clients.messages.edge import PAYLOAD, from_payload, to_payload
+from espalier.clients.messages.profile import MOST_CLASSES
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import EdgeOutcome, Evaluation, Failure, Profile, Update
 from espalier.strategies.edges import EVERYBODY
@@ -147,7 +148,7 @@ BAD = {
     ),
     "a long name": (
         round_of(metrics=MetricRecord({"m" * 2 * 10**7: 0.0})),
-        r"a name in record 'metrics' is 'm+\.\.\.m+', expected 100 characters",
+        r"a name in record 'metrics' is 'm+\.\.\.m+', expected 100 printable characters at most",
     ),
     "weight text": (round_of(weight="much"), "a weight is 'much'"),
     "foreign": (round_of(participants=[3]), "client 3 is not one of the edge's"),
@@ -377,6 +378,21 @@ def test_a_client_has_examples(count):
         profile_from_wire(profile | {"num_train_examples": count}, "west")
     with pytest.raises(ValueError, match="num_test_examples of client 2 is -5"):
         profile_from_wire(profile | {"num_test_examples": -5}, "west")
+
+
+@pytest.mark.parametrize("client", [1.9, True, "2", -5, 10**400])
+def test_a_client_is_a_number(client):
+    profile = profile_to_wire(Profile(3, 2, "west", 10, 5, (4, 6)))
+    with pytest.raises(ValueError, match=f"a client is {client!r}"):
+        profile_from_wire(profile | {"client": client}, "west")
+
+
+@pytest.mark.parametrize("counts", [[-1], [2.7], ["3"], [1] * (MOST_CLASSES + 1)], ids=repr)
+def test_a_client_counts_its_classes(counts):
+    profile = profile_to_wire(Profile(3, 2, "west", 10, 5, (4, 6)))
+    assert profile_from_wire(profile, "west").class_counts == (4, 6)
+    with pytest.raises(ValueError, match="class_counts of client 2 are not"):
+        profile_from_wire(profile | {"class_counts": counts}, "west")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from espalier.clients.stacking import TrainingStack
 from espalier.clients.task import LocalTraining
 from espalier.clients.training import make_optimizer
 from espalier.sim.in_process_grid import InProcessGrid
+from espalier.strategies.guards.bounds import Guard
 from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2
 from espalier.strategies.split.fused import FusedTransport
 from tests.strategies.split.federation import Federation, assert_close, same, tiny_model, weights
@@ -121,14 +122,14 @@ def test_without_an_edge_in_the_process_a_client_says_so():
     assert "no edge in this process waits for its mini-batches" in failure.reason
 
 
-def stacked(federation, size=3, **options):
-    """Run two rounds of SFL-V1 whose clients train side by side, `size` at a time."""
+def stacked(federation, size=3, guard=None, rounds=2, **options):
+    """Run rounds of SFL-V1 whose clients train side by side, `size` at a time."""
     lanes = Lanes()
     app = make_client_app(federation.load, durable=False, lanes=lanes)
     together = TrainingStack(federation.load, size, lanes)
     grid = InProcessGrid(app, len(federation.sizes), stack=together)
     edge = federation.split(SplitFedV1, transport=FusedTransport(lanes), **options)
-    return federation.run(edge, grid=grid)
+    return federation.run(edge, grid=grid, guard=guard, rounds=rounds)
 
 
 @pytest.mark.parametrize("training", [{}, {"optimizer": "adam", "local_epochs": 2}, {"momentum": 0.9}])
@@ -187,6 +188,28 @@ def test_halves_side_by_side_on_both_sides_of_the_cut_learn_what_each_learns_alo
         assert_close(weights(together[-1]), weights(alone[-1]))
         assert losses(together)[0].keys() == losses(alone)[0].keys()
         assert losses(together)[-1]["train_loss"] == pytest.approx(losses(alone)[-1]["train_loss"], rel=1e-9)
+
+
+def test_what_clients_side_by_side_send_is_clipped_as_of_each_alone():
+    def loud():
+        def model():  # without BatchNorm, which would make long activations as long as others
+            whole = tiny_model()
+            whole[0][1] = nn.Identity()
+            return whole
+
+        federation = Federation(model)
+        federation.tasks[1] = replace(federation.tasks[1], prepare=lambda images: 30 * images.double())
+        return federation
+
+    server = LocalTraining(learning_rate=0.01)
+    options = {"cut": lambda node_id: 1, "make_optimizer": partial(make_optimizer, training=server)}
+    clips, servers = Guard("clip", activation_norm=2.0), stacked_servers(server, cross_entropy)
+    alone = loud().run(loud().split(SplitFedV1, **options), rounds=3, guard=clips)
+    off = loud().run(loud().split(SplitFedV1, **options), rounds=3)
+    together = stacked(loud(), 4, clips, rounds=3, together=servers, **options)
+    assert_close(weights(together[-1]), weights(alone[-1]))
+    with pytest.raises(AssertionError):
+        assert_close(weights(off[-1]), weights(alone[-1]))
 
 
 def test_whose_loss_is_not_finite_has_no_step_and_the_others_have():
