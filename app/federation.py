@@ -59,12 +59,13 @@ def gather_clients(
             return f"its edge-name is {profile.edge!r}: allowed is one of edge-names, {', '.join(edge_names)}"
         return ""
 
-    ask = _asking(grid, num_clients, deploy, measure, fault_of)
+    said = set[tuple[int, str]]()
+    ask = _asking(grid, num_clients, deploy, measure, fault_of, said)
     try:
         for answers in answers_of_nodes(grid, num_clients, deploy.wait_for_nodes, ask):
             are_there = True
             for profile in answers:
-                _take_in(profiles, profile)
+                _take_in(profiles, profile, said)
             if len(profiles) == num_clients:
                 break
     except TimeoutError as error:
@@ -99,11 +100,12 @@ def gather_devices(grid: Grid, num_clients: int, deploy: Deploy, measure: Measur
             return ""
         return f"its edge-name is {profile.edge!r}: allowed is {deploy.edge_name!r}, the edge of this run"
 
-    ask = _asking(grid, num_clients, deploy, measure, fault_of)
+    said = set[tuple[int, str]]()
+    ask = _asking(grid, num_clients, deploy, measure, fault_of, said)
     try:
         for answers in answers_of_nodes(grid, deploy.edge_clients, deploy.wait_for_nodes, ask):
             for profile in answers:
-                _take_in(profiles, profile)
+                _take_in(profiles, profile, said)
             if len(profiles) >= deploy.edge_clients:
                 break
     except TimeoutError as error:
@@ -163,13 +165,17 @@ def answers_of_nodes(
 
 
 def _asking(
-    grid: Grid, num_clients: int, deploy: Deploy, measure: Measure | None, fault_of: Callable[[Profile], str]
+    grid: Grid,
+    num_clients: int,
+    deploy: Deploy,
+    measure: Measure | None,
+    fault_of: Callable[[Profile], str],
+    said: set[tuple[int, str]],
 ) -> Callable[[Iterable[int]], dict[int, Profile]]:
-    """Return what asks nodes for their profiles.
+    """Return what asks nodes for their profiles; it may ask them again, and logs a fault that was `said` no more.
 
     Those are good that are one of the run's clients, have something to train on, and no fault beside.
     """
-    said: set[tuple[int, str]] = set()  # nodes are asked again
 
     def is_good(profile: Profile) -> bool:
         fault = fault_of(profile)
@@ -177,23 +183,29 @@ def _asking(
             fault = f"its partition-id is {profile.partition_id}: allowed is 0 to {num_clients - 1}"
         if profile.num_train_examples < 1:
             fault = f"it has {profile.num_train_examples} training examples: allowed is 1 or more"
-        if fault and (profile.node_id, fault) not in said:
-            said.add((profile.node_id, fault))
-            leave_out(profile.node_id, fault)
+        if fault:
+            _say_once(profile.node_id, fault, said)
         return not fault
 
     def ask(node_ids: Iterable[int]) -> dict[int, Profile]:
         timeout = deploy.reply_timeout or None
-        return profiles_by_node(ask_profiles(grid, node_ids, timeout_seconds=timeout, measure=measure, is_good=is_good))
+        asked = ask_profiles(grid, node_ids, timeout_seconds=timeout, measure=measure, is_good=is_good, said=said)
+        return profiles_by_node(asked)
 
     return ask
 
 
-def _take_in(profiles: dict[int, Profile], profile: Profile) -> None:
+def _take_in(profiles: dict[int, Profile], profile: Profile, said: set[tuple[int, str]]) -> None:
     """Take a node in, unless another one is the same client."""
     first = profiles.setdefault(profile.partition_id, profile)
     if first is not profile:
-        leave_out(profile.node_id, f"its partition-id, {profile.partition_id}, is that of node {first.node_id}")
+        _say_once(profile.node_id, f"its partition-id, {profile.partition_id}, is that of node {first.node_id}", said)
+
+
+def _say_once(node_id: int, fault: str, said: set[tuple[int, str]]) -> None:
+    if (node_id, fault) not in said:
+        said.add((node_id, fault))
+        leave_out(node_id, fault)
 
 
 def leave_out(node_id: int, fault: str) -> None:

@@ -386,7 +386,8 @@ def start_superlink(folder: Path, address: str, environment: Mapping[str, str], 
     certificates = folder / "certificates"
     host, port = address.rsplit(":", 1)
     command = [
-        *("flower-superlink", "--enable-supernode-auth", "--host", host, "--port", port, *options),
+        *(sys.executable, str(Path(__file__).parent / "superlink.py"), "--enable-supernode-auth"),
+        *("--host", host, "--port", port, *options),
         *("--ssl-ca-certfile", str(certificates / "ca.crt")),
         *("--ssl-certfile", str(certificates / "server.crt"), "--ssl-keyfile", str(certificates / "server.key")),
     ]

@@ -2,6 +2,7 @@
 
 ``python deploy/supernode.py [OPTIONS OF flower-supernode]``. Flower's own command gives up when a TLS handshake takes
 30 s, as where the SuperLink's host hangs. After that its process stays, connected to nothing, until somebody ends it.
+So it does where the program is gone that starts its apps (see `superexec`).
 
 Where a run ends between a message and the objects that belong to it, Flower's command keeps the message, waits for its
 objects for up to 83 minutes, and then answers each later message with the reply to the one before. So this one starts
@@ -10,13 +11,12 @@ again, in the same process, as soon as Flower logs that it ignores such a messag
 
 import logging
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from importlib.metadata import entry_points
-from pathlib import Path
+
+from superexec import end_children, end_without_it
 
 NAME = "flower-supernode"
 IGNORED = "is not in `RUNNING` status. Ignoring message"
@@ -60,25 +60,8 @@ def start_this_again() -> None:
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-def end_children() -> None:
-    """Kill what this process has started, and what that has, and wait: zombies would be taken for alive by Flower's."""
-    for pid in descendants(os.getpid()):
-        with suppress(OSError):  # it is gone, or not a child of this process's own
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the processes that a process has started, and those that these have; from /proc, since devices lack ps."""
-    found = []
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # the thread is gone
-            for child in map(int, children.read_text(encoding="utf-8").split()):
-                found += [child, *descendants(child)]
-    return found
-
-
 if __name__ == "__main__":
     sys.argv[0] = NAME
     (found,) = entry_points(group="console_scripts", name=NAME)
+    end_without_it(NAME)
     run_to_the_end(found.load(), start_this_again)

@@ -1,6 +1,7 @@
 """Replies are checked before they are averaged: one bad client must not spoil, or stop, a round."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ MOST_METRICS = 1000  # in a reply, and numbers in one of them
 MOST_RARE_FIGURES = 100  # that half of the evaluations or fewer have
 ROUNDED_ONE = 1.0 + 1e-9  # a mean of accuracies that are all 1 may be more by a rounding
 LARGEST_FIGURE = float(np.finfo(np.float32).max)
+# What Flower makes of an exception of a ClientApp: <class 'builtins.ValueError'>:<'no such column'>; it may be cut off.
+RAISED = re.compile(r"<class '(?:[^']*\.)?(?P<kind>\w+)'>:<'(?P<text>.*?)(?:'>)?$")
 NAME = f"{text.LONGEST_NAME} printable characters at most"
 
 
@@ -135,7 +138,10 @@ def one_line(error: Exception) -> str:
 
 def reason_of(error: Error) -> str:
     """Return why a reply is an error, in one line that is never empty."""
-    return text.one_line(error.reason or "") or f"error {error.code}"
+    reason = text.one_line(error.reason or "")
+    if raised := RAISED.match(reason):
+        return f"{raised['kind']}: {raised['text']}"
+    return reason or f"error {error.code}"
 
 
 def content_of(reply: Message) -> RecordDict:

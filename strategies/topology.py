@@ -79,6 +79,7 @@ def ask_profiles(
     timeout_seconds: float | None = 600.0,
     measure: Callable[[int], ProfileQuery] | None = None,
     is_good: Callable[[Profile], bool] = lambda profile: True,
+    said: set[tuple[int, str]] | None = None,
 ) -> list[Profile]:
     """Ask nodes for their profile by the message type ``query.profile``.
 
@@ -95,6 +96,8 @@ def ask_profiles(
         None: nothing is measured.
     is_good : Callable[[Profile], bool] (default: all are)
         Whether a node may take part.
+    said : set[tuple[int, str]], optional (default: None)
+        Nodes and faults that have been logged, for who asks again: these are not logged, and new ones are added.
 
     Returns
     -------
@@ -105,7 +108,8 @@ def ask_profiles(
     ids = sorted(grid.get_node_ids() if node_ids is None else node_ids)
     queries = [(measure(n) if measure else ProfileQuery()).to_message(n) for n in ids]
     replies = ask(grid, Losable(queries, naming("its profile")), timeout_seconds=timeout_seconds)
-    profiles, errors = [], []
+    profiles, errors = [], list[tuple[int, str]]()
+    said = set() if said is None else said
     for node_id, reply in zip(ids, replies, strict=True):
         if reply.has_error():
             errors.append((node_id, reason_of(reply.error)))
@@ -114,15 +118,18 @@ def ask_profiles(
             profiles.append(Profile.from_content(node_id, reply.content))
         except ValueError as error:
             errors.append((node_id, str(error)))
-    for node_id, reason in errors[:MOST_LINES]:
+    news = [error for error in errors if error not in said]
+    for node_id, reason in news[:MOST_LINES]:
         logger.warning("node %d gave no profile: %s", node_id, reason)
-    if len(errors) > MOST_LINES:
+    if len(news) > MOST_LINES:
         logger.warning("%d of %d nodes gave no profile", len(errors), len(ids))
+    said.update(news)
     found: dict[int, Profile] = {}
     for profile in filter(is_good, profiles):
         first = found.setdefault(profile.partition_id, profile)
-        if first is not profile:
-            same = f"its partition-id, {profile.partition_id}, is that of node {first.node_id}"
+        same = f"its partition-id, {profile.partition_id}, is that of node {first.node_id}"
+        if first is not profile and (profile.node_id, same) not in said:
+            said.add((profile.node_id, same))
             logger.warning("node %d is left out: %s: give every node one of its own", profile.node_id, same)
     return [found[partition_id] for partition_id in sorted(found)]
 

@@ -87,11 +87,13 @@ def told(caplog):
     return [record.getMessage() for record in caplog.records if record.name == "espalier"]
 
 
-def federation_of(*partitions, edges=(), empty=()):
+def federation_of(*partitions, edges=(), empty=(), failing=()):
     """Return a grid of nodes with these partition ids, and the node ids in this order."""
     edges = [*edges, *[""] * (len(partitions) - len(edges))]
 
     def answer(message, context):
+        if context.node_id in {nodes[i] for i in failing}:
+            raise RuntimeError("no data here")
         reply = client_app(message, context)
         if context.node_id in {nodes[i] for i in empty}:
             reply.content["profile"]["num-train-examples"] = 0
@@ -143,6 +145,18 @@ def test_a_second_node_that_says_it_is_a_client_is_left_out(caplog):
     assert [line for line in told(caplog) if str(second) in line] == [
         f"node {second} is left out: its partition-id, 1, is that of node {first}: give every node one of its own"
     ]
+
+
+def test_what_is_wrong_with_a_node_is_said_once_however_often_it_is_asked(caplog, monkeypatch):
+    monkeypatch.setattr("espalier.app.federation.FIRST_PAUSE_SECONDS", 0.1)
+    grid, nodes = federation_of(0, 1, 1, 2, failing=[3])
+    with pytest.raises(UserError, match=r"^no profile from clients \[2\]: the log says what they failed on$"):
+        gather_clients(grid, 3, Deploy(wait_for_nodes=2))
+    first, second = sorted(nodes[1:3])
+    assert sorted(told(caplog)) == sorted([
+        f"node {second} is left out: its partition-id, 1, is that of node {first}: give every node one of its own",
+        f"node {nodes[3]} gave no profile: RuntimeError: no data here",
+    ])  # fmt: skip
 
 
 def test_a_device_that_is_none_of_the_runs_clients_is_left_out(caplog):

@@ -161,10 +161,10 @@ def test_a_run_that_fails_is_no_success(deploy):
 
 
 def test_what_does_not_start_is_named(tmp_path, monkeypatch):
-    script = tmp_path / "flower-superlink"
+    script = tmp_path / "python"
     script.write_text("#!/bin/sh\necho no such certificate\nexit 3\n")
     script.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(sys, "executable", str(script))
     message = r"^the SuperLink ended with status 3:\nno such certificate$"
     with pytest.raises(local.StartError, match=message), local.federation(tmp_path / "deployment", ["partition-id=0"]):
         pytest.fail("started")

@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import Bulyan, FedAvg, FedAvgM, FedMedian, MultiKru
 
 from espalier.sim.in_process_grid import InProcessGrid, ensure_run_id
 from espalier.strategies import AccumulatedGradients, Hierarchical, StrategyEdge
-from espalier.strategies.screening import in_form_of, screen
+from espalier.strategies.screening import in_form_of, reason_of, screen
 from espalier.strategies.split import SplitFedV1, SplitFedV2
 from tests.strategies.split.federation import Federation, same, weights
 from tests.strategies.toys import initial, to_numpy, to_record, toy_app, toy_topology
@@ -180,6 +180,23 @@ def test_the_reason_of_an_error_reply_reaches_a_strategy_in_one_printable_line()
     assert [reply.error.code for reply in screened] == [203, 203]
     assert screened[0].error.reason == "no room round 9: all is well \\x1b[2J \\udc80"
     assert screened[1] is replies[1]
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        (
+            "<class 'app.errors.UserError'>:<'data-dir = '/x': no such folder'>",
+            "UserError: data-dir = '/x': no such folder",
+        ),
+        ("<class 'tests.test_own.<locals>.Odd'>:<''>", "Odd: "),
+        ("<class 'ValueError'>:<'it was cut o", "ValueError: it was cut o"),
+        ("ClientApp stopped responding.", "ClientApp stopped responding."),
+        ("", "error 203"),
+    ],
+)
+def test_an_exception_of_a_client_reads_the_same_whichever_engine_told_of_it(reason, said):
+    assert reason_of(Error(203, reason)) == said
 
 
 def screened_with_variates(*contents):

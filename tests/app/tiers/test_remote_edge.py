@@ -268,7 +268,7 @@ def test_an_edge_that_is_not_there_is_a_failure_and_its_return_is_logged_once(re
     (message,) = next(conversation)
     with pytest.raises(StopIteration) as stop:
         conversation.send([Message(Error(2, "<class 'NoEdgeError'>:<'the edge's\nrun'>"), reply_to=message)])
-    assert stop.value.value.failures == [Failure(EVERYBODY, "<class 'NoEdgeError'>:<'the edge's run'>")]
+    assert stop.value.value.failures == [Failure(EVERYBODY, "NoEdgeError: the edge's run")]
     for server_round in (4, 7):
         train(remote, wire_of(), server_round)
     assert [record.getMessage() for record in caplog.records] == ["edge 'west' is back"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-PROGRAMS = ("flower-", "flwr", "supernode.py", "supervised_run.py")
+PROGRAMS = ("flower-", "flwr", "superlink.py", "supernode.py", "supervised_run.py")
 OTHER = "other"
 AMOUNTS = ("threads", "files", "megabytes")
 
