@@ -1,13 +1,15 @@
 """The edges of a run that are in this process, and the algorithm over edges, wherever they are."""
 
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from espalier.app.algorithms.algorithm import Site
+from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.build import MakeEdge, cut_rule, equally_weighted, knowing, planned, under_cloud
 from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.asynchrony import AsynchronousRun
@@ -15,7 +17,8 @@ from espalier.app.availability import coming_and_going
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.sections import Federation
 from espalier.app.config.unused import stack_in_use
-from espalier.app.errors import UserError
+from espalier.app.errors import UserError, bad_value
+from espalier.app.object_spec import error_line, last_line_in
 from espalier.app.reports.bytes import ByteMeter
 from espalier.app.resources.world import World
 from espalier.app.strategy_spec import parse_strategy
@@ -23,7 +26,7 @@ from espalier.app.streams import Streams
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
 from espalier.clients.messages.lanes import Lanes
-from espalier.strategies import Guard, Hierarchical, Profile
+from espalier.strategies import EdgeRounds, Guard, Hierarchical, Profile
 from espalier.strategies.randomness import derived_seed
 from espalier.strategies.split.fused import FusedTransport
 from espalier.strategies.split.transports import Transport
@@ -67,23 +70,22 @@ def edges_here(
     max_steps = {profile.node_id: most.num_steps(profile.num_train_examples) for profile in profiles}
 
     def make(name: str, size: int) -> Any:
-        return algorithm.make_edge(
-            Site(
-                name=name,
-                size=size,
-                seed=derived_seed(config.seed, "split", name),
-                cut_of=cut_of,
-                client_of=client_of,
-                transport=transport_of(name) if transport_of else None,
-                task=task,
-                federation=federation,
-                train=config.train,
-                split=config.split,
-                device=compute_device(config.device),
-                max_steps=max_steps.__getitem__,
-                stacks=stack_in_use(config) > 0,
-            )
+        site = Site(
+            name=name,
+            size=size,
+            seed=derived_seed(config.seed, "split", name),
+            cut_of=cut_of,
+            client_of=client_of,
+            transport=transport_of(name) if transport_of else None,
+            task=task,
+            federation=federation,
+            train=config.train,
+            split=config.split,
+            device=compute_device(config.device),
+            max_steps=max_steps.__getitem__,
+            stacks=stack_in_use(config) > 0,
         )
+        return algorithm.make_edge(site) if not algorithm.written else own_edge(algorithm, site)
 
     make_edge: MakeEdge = asynchronous.edges(make) if asynchronous else make
     if world and config.rule:
@@ -96,6 +98,22 @@ def edges_here(
     if config.train.weighting == "equal":
         make_edge = equally_weighted(make_edge)
     return knowing(make_edge, profiles, task.objective, task.top_m, validates=config.data.validation_share > 0)
+
+
+def own_edge(algorithm: Algorithm, site: Site) -> Strategy | EdgeRounds:
+    """Return an edge of an algorithm of the user's own; UserError where it can't be made."""
+    try:
+        made = algorithm.make_edge(site)
+    except UserError:
+        raise
+    except Exception as error:  # it is foreign code
+        place = last_line_in(algorithm.files, traceback.extract_tb(error.__traceback__))
+        reason = ", ".join(filter(None, [error_line(error), place]))
+        raise bad_value("algorithm", algorithm.text, f"one whose make_edge(site) does not fail ({reason})") from None
+    if not (isinstance(made, Strategy) or callable(getattr(made, "train_round", None))):
+        allowed = f"one whose make_edge(site) returns a Flower strategy or EdgeRounds, not a {type(made).__name__}"
+        raise bad_value("algorithm", algorithm.text, allowed)
+    return made
 
 
 def algorithm_over(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from errno import EDQUOT, EFBIG, EIO, ENOSPC
 from pathlib import Path
 
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.errors import Interrupted, UserError, shown
 from espalier.app.object_spec import error_line, last_line_in
 from espalier.app.resume import UnfitStateError
@@ -35,21 +36,25 @@ def lost_grid_as_user_error(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def own_strategy_as_user_error(specs: Sequence[StrategySpec], folder: Path) -> Iterator[None]:
-    """Make a UserError of what a strategy of the user's own raises, with the line of their file where it did."""
+def own_code_as_user_error(specs: Sequence[StrategySpec], algorithm: Algorithm, folder: Path) -> Iterator[None]:
+    """Make a UserError of what a strategy or algorithm of the user's own raises, with the line of their file."""
     try:
         yield
     except (UserError, GridLost):
         raise
     except Exception as error:  # all of it is foreign code
         cause = error.__cause__ if isinstance(error, UnfitStateError) and error.__cause__ else error
-        if not (blamed := _strategies_to_blame(cause, {spec: spec.files for spec in specs if spec.module})):
-            raise
-        what = " or ".join(f"{spec.key} = {shown(spec.text)}" for spec in blamed)
         said = error_line(error) if cause is error else str(error)
-        reason = ", ".join([said, *filter(None, {*blamed.values()})])
+        if blamed := _strategies_to_blame(cause, {spec: spec.files for spec in specs if spec.module}):
+            what = " or ".join(f"{spec.key} = {shown(spec.text)}" for spec in blamed)
+            allowed, places = "a strategy that does not fail", {*blamed.values()}
+        elif place := last_line_in(algorithm.files, traceback.extract_tb(cause.__traceback__)):
+            what, allowed, places = f"algorithm = {shown(algorithm.text)}", "one that does not fail", {place}
+        else:
+            raise
+        reason = ", ".join([said, *filter(None, places)])
         go_on = f"to go on after the last whole round once it is mended, set resume = {str(folder)!r}"
-        raise UserError(f"{what}: allowed is a strategy that does not fail ({reason}); {go_on}") from error
+        raise UserError(f"{what}: allowed is {allowed} ({reason}); {go_on}") from error
 
 
 def _strategies_to_blame(error: BaseException, files: Mapping[StrategySpec, set[str]]) -> dict[StrategySpec, str]:

@@ -22,7 +22,7 @@ from espalier.app.config.unused import records_gradients, stack_in_use, unused_k
 from espalier.app.endings import (
     interrupted_in,
     lost_grid_as_user_error,
-    own_strategy_as_user_error,
+    own_code_as_user_error,
     unwritable_as_user_error,
 )
 from espalier.app.engines.engine import Engine, serves_edges
@@ -126,7 +126,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         checked = CheckedRun(config, engine, task, model, frozen, federation, folder, best, tracker)
         with lost_grid_as_user_error(folder.path), unwritable_as_user_error(folder.path), interrupted_in(folder.path):
             try:
-                with own_strategy_as_user_error(strategies_here(config), folder.path):
+                with own_code_as_user_error(strategies_here(config), config.algorithm, folder.path):
                     if state:
                         _take_all_back(checked, state)
                     note_made_by(folder)

@@ -27,8 +27,8 @@ def map_tensors(function: Callable[..., Any], *trees: Any) -> Any:
 
 
 def take(inputs: Any, rows: Tensor | slice, device: torch.device) -> Any:
-    """Return some examples' inputs on a device."""
-    return map_tensors(lambda tensor: tensor[rows].to(device), inputs)
+    """Return some examples' inputs on a device; copies, which a model may change in place."""
+    return map_tensors(lambda tensor: tensor[rows].to(device, copy=isinstance(rows, slice)), inputs)
 
 
 def concatenate(parts: Sequence[Any]) -> Any:

@@ -1,5 +1,6 @@
 """What an algorithm is: a frozen value that says what its edges do, and in which respects it differs from others."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -156,6 +157,11 @@ class Algorithm:
     def text(self) -> str:
         """As a run config names it."""
         return self.written or self.name
+
+    @property
+    def files(self) -> set[str]:
+        """The file of the user's that makes its edges, where it is a user's own."""
+        return {inspect.getfile(self.make_edge)} if self.written and inspect.isfunction(self.make_edge) else set()
 
     def is_flat(self, num_edges: int) -> bool:
         """Return whether the clients are under the cloud, for this setting of ``num-edges``."""

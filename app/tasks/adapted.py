@@ -1,5 +1,6 @@
 """A user's own task, as the rest of the app asks for it."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +21,7 @@ from espalier.app.tasks.own import OwnTask
 from espalier.app.tasks.task import Task
 from espalier.app.tasks.trial import MisfitError, named, try_out
 from espalier.clients.messages.generators import seeded_torch
+from espalier.clients.messages.profile import MOST_CLASSES
 from espalier.clients.messages.train import ACCURACY
 from espalier.clients.nested import concatenate, map_tensors, take, tensors_of
 from espalier.clients.task import ClientTask, Examples, LocalTraining, Objective
@@ -82,7 +84,7 @@ class AdaptedTask(Task):
             self.training = replace(self.training, optimizer=own.optimizer)
         if self._has_own("learning_rate"):
             self.training = replace(self.training, schedule=own.learning_rate)
-        self.objective = Objective(self._loss if self._has_own("loss") else cross_entropy, self._metrics)
+        self.objective = Objective(self._loss_of_run if self._has_own("loss") else cross_entropy, self._metrics)
 
     def refused(self, allowed: str) -> UserError:
         """Return the error that names the task and says what is allowed."""
@@ -96,6 +98,10 @@ class AdaptedTask(Task):
         if given is not None:
             return self._checked(given, "test_data()")
         tests = [self.client_examples(client)[1] for client in range(self.num_clients)]
+        for client, own in enumerate(tests):
+            if (form := _form_of(own)) != (first := _form_of(tests[0])):
+                allowed = f"one whose client_data() gives all clients rows of one form, as client 0 {first},"
+                raise self.refused(f"{allowed} not {form} as client {client}")
         return Examples(concatenate([e.inputs for e in tests]), torch.cat([e.labels for e in tests]))
 
     def check_data(self) -> None:
@@ -110,18 +116,24 @@ class AdaptedTask(Task):
             self.check_model()
         if self.has_pool:
             with seeded_torch(self.seed, torch.device("cpu")):
+                objective = Objective(self._loss, self._metrics) if self._has_own("loss") else self.objective
                 try:
-                    try_out(self.own, self.new_model, self.pool, self.training, self.objective, FIELDS)
+                    try_out(self.own, self.new_model, self.pool, self.training, objective, FIELDS)
                 except MisfitError as error:
                     raise self.refused(str(error)) from None
 
     def check_weights(self) -> None:
-        """Raise UserError for weights that can't travel: NumPy has no type for them."""
+        """Raise UserError for weights that can't travel: NumPy has no type for them, or they are not finite."""
         for name, weights in self.new_model().state_dict().items():
             try:
                 torch.empty(0, dtype=weights.dtype).numpy()
             except TypeError:
                 raise self.refused(f"one whose weights NumPy has a type for, not {weights.dtype} as {name}") from None
+            if not weights.isfinite().all():
+                allowed = (
+                    f"one whose weights are finite, not NaN or Inf as {name}: a buffer that is a constant, such as"
+                )
+                raise self.refused(f"{allowed} a mask, does not travel with persistent=False")
 
     @torch.no_grad()
     def check_model(self) -> None:
@@ -240,6 +252,10 @@ class AdaptedTask(Task):
                 f"one whose labels are classes, integers of shape (N,) from 0, for algorithm = {self.splits_for!r}"
             )
             raise self.refused(allowed)
+        outputs, largest = getattr(model[-1], "out_features", math.inf), int(self.pool.labels.max())
+        if largest >= outputs:
+            allowed = f"one whose labels are less than {outputs}, the outputs of its head, not {largest},"
+            raise self.refused(f"{allowed} for algorithm = {self.splits_for!r}")
 
     def _made(self) -> OwnTask:
         """Return the user's object."""
@@ -265,13 +281,25 @@ class AdaptedTask(Task):
     def _checked(self, examples: Any, what: str, kind: str = "Examples") -> Examples:
         """Return examples; UserError unless there are some, with as many labels as rows in each tensor."""
         try:
+            if not isinstance(examples.labels, Tensor):
+                raise TypeError(f"labels are a {type(examples.labels).__name__}, not a tensor")
             sizes = {len(tensor) for tensor in (*tensors_of(examples.inputs), examples.labels)}
             if len(sizes) != 1 or sizes == {0}:
                 raise ValueError(f"{sorted(sizes)} rows")
         except (AttributeError, TypeError, ValueError) as error:
             allowed = f"one whose {what} gives {kind}, at least one, with a label for each ({error_line(error)})"
             raise self.refused(allowed) from None
+        if are_classes(examples.labels) and (largest := int(examples.labels.max())) >= MOST_CLASSES:
+            allowed = f"one whose {what} gives classes from 0 to {MOST_CLASSES - 1}, not {largest}"
+            raise self.refused(f"{allowed}; numbers that are no classes are allowed as floats")
         return examples
+
+    def _loss_of_run(self, outputs: Any, labels: Tensor, reduction: str = "mean") -> Tensor:
+        """Return the user's loss; what fails in training is a client's failure, and in an evaluation the task's."""
+        if reduction == "mean":
+            return self._loss(outputs, labels)
+        with self._does("loss(outputs, labels)"):
+            return self._loss(outputs, labels, reduction)
 
     def _loss(self, outputs: Any, labels: Tensor, reduction: str = "mean") -> Tensor:
         mean = self.own.loss(outputs, labels)
@@ -283,13 +311,19 @@ class AdaptedTask(Task):
                 own = {str(name): float(value) for name, value in self.own.metrics(outputs, labels).items()}
         except MisfitError as error:  # later than the trial, as it may be for other outputs
             raise self.refused(str(error)) from None
-        if not (are_classes(labels) and isinstance(outputs, Tensor) and outputs.dim() == 2):
+        has_scores = isinstance(outputs, Tensor) and outputs.dim() == 2 and outputs.shape[1] > 1
+        if not (are_classes(labels) and has_scores):
             return own
         return {ACCURACY: float((outputs.argmax(1) == labels).sum()) / len(labels)} | own
 
 
 def _rows_of(examples: Examples, rows: Tensor) -> Examples:
     return Examples(map_tensors(lambda tensor: tensor[rows], examples.inputs), examples.labels[rows])
+
+
+def _form_of(examples: Examples) -> list[tuple[int, ...]]:
+    """Return the shapes of an example's tensors, and of its label."""
+    return [tuple(tensor.shape[1:]) for tensor in (*tensors_of(examples.inputs), examples.labels)]
 
 
 def are_classes(labels: Tensor) -> bool:

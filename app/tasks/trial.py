@@ -15,7 +15,7 @@ from espalier.app.tasks.own import OwnTask
 from espalier.clients.evaluation import outputs_on
 from espalier.clients.messages.text import LONGEST_NAME, is_name
 from espalier.clients.messages.train import TAKEN_BEGINNINGS, is_own_figure
-from espalier.clients.nested import concatenate, take
+from espalier.clients.nested import concatenate, take, tensors_of
 from espalier.clients.task import Examples, LocalTraining, Objective
 from espalier.clients.training import make_optimizer
 
@@ -97,6 +97,8 @@ def check_metrics(own: OwnTask, model: nn.Module, examples: Examples, taken_name
     """Raise MisfitError unless the task's own figures are numbers, by names that nothing else has."""
     try:
         figures = figures_of(own, model, examples, spread_over(examples, min(FEW, len(examples))))
+    except MisfitError:
+        raise
     except Exception:  # there are figures that can't be had of a few, where these are of one class
         with named("one whose metrics(outputs, labels) returns numbers by name", own):
             figures = figures_of(own, model, examples, torch.arange(len(examples)))
@@ -115,6 +117,9 @@ def figures_of(own: OwnTask, model: nn.Module, examples: Examples, rows: Tensor)
     """Return the task's own figures of a model on some examples, in eval mode; raises whatever is wrong with them."""
     chosen = Examples(take(examples.inputs, rows, CPU), examples.labels[rows])
     outputs = concatenate(list(outputs_on(model, chosen, own.prepare, CPU)))
+    if any(len(tensor) != len(rows) for tensor in tensors_of(outputs)):
+        shapes = " and ".join(str(tuple(tensor.shape)) for tensor in tensors_of(outputs))
+        raise MisfitError(f"one whose model gives a row for each example, not outputs {shapes} for {len(rows)}")
     figures = own.metrics(outputs, chosen.labels)
     if not isinstance(figures, Mapping):
         raise TypeError(f"it returns a {type(figures).__name__}")

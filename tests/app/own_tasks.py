@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from espalier.app.tasks import Examples, OwnTask
 
@@ -57,6 +57,67 @@ class Wide(Points):
     def model(self):
         blocks = OrderedDict(join=nn.Sequential(Join(), nn.Linear(2, 5000)), head=nn.Linear(5000, 3))
         return nn.Sequential(blocks).double()
+
+
+class InPlace(Points):
+    """Changes the inputs that it is given."""
+
+    def prepare(self, inputs):
+        for part in inputs:
+            part.mul_(2)
+        return inputs
+
+
+class OneOutput(Points):
+    """Two classes, told apart by the sign of one output."""
+
+    def model(self):
+        return nn.Sequential(OrderedDict(body=super().model()[:2], head=nn.Linear(8, 1).double()))
+
+    def client_data(self, client, num_clients, seed):
+        return tuple(Examples(e.inputs, (e.labels > 0).long()) for e in super().client_data(client, num_clients, seed))
+
+    def loss(self, outputs, labels):
+        return binary_cross_entropy_with_logits(outputs[:, 0], labels.to(outputs.dtype))
+
+    def metrics(self, outputs, labels):
+        return {"right": ((outputs[:, 0] > 0) == labels).double().mean()}
+
+
+class Odd(Points):
+    """Has one thing of another form than it should."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.what = what
+
+    def model(self):
+        model = super().model()
+        if self.what == "mask":
+            model.join.register_buffer("mask", torch.full((2,), -torch.inf))
+        if self.what == "outputs":
+            model.head = nn.Sequential(model.head, Transposed())
+        return model
+
+    def client_data(self, client, num_clients, seed):
+        train, test = super().client_data(client, num_clients, seed)
+        if self.what == "numbers":
+            train = Examples(train.inputs, train.labels + 300_000)
+        if self.what == "list":
+            train = Examples(train.inputs, train.labels.tolist())
+        if self.what == "shape" and client == 2:
+            test = Examples(tuple(part[:, None] for part in test.inputs), test.labels)
+        return train, test
+
+    def loss(self, outputs, labels):
+        if self.what == "many" and len(labels) > 32:
+            raise RuntimeError("too many")
+        return cross_entropy(outputs, labels)
+
+
+class Transposed(nn.Module):
+    def forward(self, outputs):
+        return outputs.T
 
 
 class Typed(Points):

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from espalier.app.algorithms import Algorithm
+from espalier.app.algorithms.strategies import edge_strategy
 from espalier.app.command_line import main
+from espalier.strategies import StrategyEdge
 from tests.app.runs import flwr_run, lines, run_app, same_weights, summary, weights
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-algorithm"
@@ -53,6 +56,43 @@ def test_it_is_reported_and_resumed_to_the_same_bits(tmp_path, capsys):
     assert summary(straight)["algorithm"] == "slow-edges"
     assert json.loads((straight / "config.json").read_text())["algorithm"] == NAME
     assert len(lines(straight, "global")) == 3
+
+
+def makes_none(site):
+    return 3
+
+
+def cannot_be_made(site):
+    return {}["task"]
+
+
+class Stops(StrategyEdge):
+    def train_round(self, server_round, arrays, config, grid):
+        update = yield from super().train_round(server_round, arrays, config, grid)
+        return update if server_round == 1 else update.nothing
+
+
+MAKES_NONE = Algorithm("makes-none", "", makes_none)
+CANNOT_BE_MADE = Algorithm("cannot-be-made", "", cannot_be_made)
+STOPS = Algorithm("stops", "", lambda site: Stops(edge_strategy(site)), strategy_key="edge-strategy")
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("MAKES_NONE", "one whose make_edge(site) returns a Flower strategy or EdgeRounds, not a int"),
+        ("CANNOT_BE_MADE", "one whose make_edge(site) does not fail (KeyError: 'task', test_own_algorithm.py:"),
+        ("STOPS", "one that does not fail (AttributeError: 'Update' object has no attribute 'nothing', test_own_alg"),
+    ],
+)
+def test_what_goes_wrong_in_an_own_one_is_one_line(tmp_path, capsys, name, allowed):
+    text = f"{__name__}:{name}"
+    values = {"global-rounds": 3, **{key.replace("_", "-"): value for key, value in SMALL.items()}}
+    given = [f"{key}={value}" for key, value in values.items()]
+    assert main([f"algorithm={text}", f"output-dir={tmp_path / 'run'}", *given]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.splitlines()[-1].startswith(f"error: algorithm = '{text}': allowed is {allowed}")
+    assert "Traceback" not in captured.err + captured.out
 
 
 def test_plans_go_in_front_of_it(tmp_path):

@@ -41,6 +41,28 @@ def own(name):
         ),
         (own("Narrow"), "allowed is one whose model takes its data (TypeError: "),
         (own("Typed(dtype='bfloat16')"), "allowed is one whose weights NumPy has a type for, not torch.bfloat16 as "),
+        (
+            own("Odd(what='mask')"),
+            "allowed is one whose weights are finite, not NaN or Inf as join.mask: a buffer that is a constant, such",
+        ),
+        (
+            own("Odd(what='outputs')"),
+            "allowed is one whose model gives a row for each example, not outputs (3, 32) for 32\n",
+        ),
+        (
+            own("Odd(what='numbers')"),
+            "allowed is one whose client_data(0, 8, 0) gives classes from 0 to 99999, not 300002; numbers that are no ",
+        ),
+        (
+            own("Odd(what='list')"),
+            "allowed is one whose client_data(0, 8, 0) gives Examples to train on, at least one, with a label for each "
+            "(TypeError: labels are a list, not a tensor)",
+        ),
+        (
+            own("Odd(what='shape')"),
+            "allowed is one whose client_data() gives all clients rows of one form, as client 0 [(), (), ()], not "
+            "[(1,), (1,), ()] as client 2\n",
+        ),
         (own("One"), "allowed is one whose client_data(0, 8, 0) returns two Examples, to train on and to test on"),
     ],
 )
@@ -119,6 +141,32 @@ def test_a_method_that_fails_is_named_with_the_line_of_its_file(tmp_path, capsys
     assert error.splitlines()[-1].startswith(f"error: task = {text!r}: allowed is {allowed}")
     assert "Traceback" not in error
     assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+def test_a_loss_that_fails_in_an_evaluation_is_named_with_the_line_of_its_file(tmp_path, capsys):
+    text = own("Odd(what='many')")
+    assert main([f"task={text}", f"output-dir={tmp_path / 'run'}"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    allowed = "one whose loss(outputs, labels) does not fail (RuntimeError: too many, own_tasks.py:"
+    assert error.startswith(f"error: task = {text!r}: allowed is {allowed}")
+
+
+def test_inputs_that_are_changed_in_place_are_the_same_at_the_next_evaluation(tmp_path):
+    settings = {"task": own("InPlace"), "global_rounds": 3, **SMALL}
+    last, every = (run_app(tmp_path / str(n), **settings, evaluate_every=n) for n in (0, 1))
+    assert same_weights(last, every)
+    for scope in ("test", "global"):
+        assert summary(last)[scope] == summary(every)[scope]
+    assert summary(every)["test"]["accuracy"] == pytest.approx(summary(every)["global"]["accuracy"]["mean"])
+
+
+def test_one_output_gives_no_accuracy_by_the_largest_one_and_is_not_split(tmp_path, capsys):
+    folder = run_app(tmp_path / "run", task=own("OneOutput"), **SMALL)
+    assert "accuracy" not in summary(folder)["test"]
+    assert summary(folder)["test"]["right"] > 0.8
+    assert main([f"task={own('OneOutput')}", "algorithm=sfl-v1", f"output-dir={tmp_path / 'split'}"]) == 2
+    allowed = "one whose labels are less than 1, the outputs of its head, not 1, for algorithm = 'sfl-v1'"
+    assert capsys.readouterr().err == f"error: task = {own('OneOutput')!r}: allowed is {allowed}\n"
 
 
 def test_a_figure_that_can_not_be_had_of_a_few_examples_is_tried_on_all(tmp_path):
