@@ -89,7 +89,7 @@ def figures_of(
 ) -> dict[str, float]:
     """Return the figures of a model's outputs, as `figures_on`, which come in batches in the order of the labels."""
     loss, correct = torch.zeros((), device=device), torch.zeros((), device=device)
-    kept, all_labels, start = [], all_labels.to(device), 0
+    kept, all_labels, start = [], all_labels.to(device, copy=True), 0  # a loss may change them in place
     for outputs in batches:
         size = len(tensors_of(outputs)[0])
         labels = all_labels[start : start + size]

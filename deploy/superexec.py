@@ -25,9 +25,10 @@ def end_without_it(name: str) -> None:
 
 
 def _look(name: str) -> None:
-    found: list[int] = []
-    while not found:
-        time.sleep(LOOK_SECONDS)
+    found, pause = list[int](), 0.1
+    while not found:  # soon at first: it may end as soon as it has begun
+        time.sleep(pause)
+        pause = min(1.05 * pause, LOOK_SECONDS)
         found = [pid for pid in descendants(os.getpid()) if PROGRAM in _command_line(pid)]
     missing = 0
     while missing < 2:

@@ -35,16 +35,16 @@ VARIED = {
     "algorithm",
     "alpha",
     "learning-rate",
-    "batches-per-epoch",
-    "global-rounds",
     "dataset",
     "report.evaluate-every",
     "fine-tune.steps",
     "fine-tune.rate",
 }
+# Epochs over all examples take three times as long, so runs with them may be shorter.
+ALL_BATCHES = 0
+WHOLE_EPOCHS_VARY = {"batches-per-epoch", "global-rounds"}
 CENTRALISED_VARIES = {"num-edges", "edge-rounds", "local-epochs"}
 PAPERS_LEARNING_RATE, PAPERS_ROUNDS = 0.01, 100
-ALL_BATCHES = 0  # an epoch goes over all examples of a client
 PAPERS_STEPS = 10  # at a rate that the paper does not name
 # Accuracy and loss by Dirichlet parameter, algorithm and whether heads are fine-tuned. Those of the heads at Dir(0.5)
 # are given as gains over the global model's accuracy, of 4.75 % and 9.03 %, without a loss.
@@ -92,7 +92,9 @@ class Line(NamedTuple):
 def run_of(run: FinishedRun) -> Run:
     """Return which run it is, by the columns of the CSV; UserError for one of other settings than the paper's."""
     settings = run.settings
-    varied = VARIED | CENTRALISED_VARIES if settings["algorithm"] == "centralised" else VARIED
+    of_algorithm = CENTRALISED_VARIES if settings["algorithm"] == "centralised" else set[str]()
+    of_epochs = WHOLE_EPOCHS_VARY if settings["batches-per-epoch"] == ALL_BATCHES else set[str]()
+    varied = VARIED | of_algorithm | of_epochs
     for key, value in differences(settings, SETTINGS_FILE, varied).items():
         raise UserError(f"{run.folder}: {key} = {settings[key]!r}: allowed is {value!r}, as in {SETTINGS_FILE.name}")
     if settings["algorithm"] not in ALGORITHMS:
@@ -154,15 +156,15 @@ def print_table(lines: Sequence[Line], setting: Setting) -> None:
 def leads_of(lines: Sequence[Line], setting: Setting) -> dict[int, dict[float, float]]:
     """Return by how much PHSFL's heads after the paper's number of steps are ahead of HSFL's, by seed and rate.
 
-    Under the rate 0 is the lead with each at its own best rate.
+    Both runs have as many rounds. Under the rate 0 is the lead with each at its own best rate.
     """
-    heads: dict[str, dict[int, dict[float, float]]] = {name: defaultdict(dict) for name in ("hsfl", "phsfl")}
+    heads: dict[str, dict[tuple[int, int], dict[float, float]]] = {n: defaultdict(dict) for n in ("hsfl", "phsfl")}
     for line in at_the_end(lines):
         if (line.setting, line.steps) == (setting, PAPERS_STEPS):
-            heads[line.algorithm][line.seed][line.rate] = line.accuracy
+            heads[line.algorithm][line.seed, line.round][line.rate] = line.accuracy
     leads = {}
-    for seed in sorted(heads["hsfl"].keys() & heads["phsfl"].keys()):
-        theirs, ours = heads["hsfl"][seed], heads["phsfl"][seed]
+    for seed, last in sorted(heads["hsfl"].keys() & heads["phsfl"].keys()):
+        theirs, ours = heads["hsfl"][seed, last], heads["phsfl"][seed, last]
         leads[seed] = {rate: ours[rate] - theirs[rate] for rate in sorted(ours.keys() & theirs.keys())}
         leads[seed][0.0] = max(ours.values()) - max(theirs.values())
     return leads

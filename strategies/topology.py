@@ -123,7 +123,7 @@ def ask_profiles(
         logger.warning("node %d gave no profile: %s", node_id, reason)
     if len(news) > MOST_LINES:
         logger.warning("%d of %d nodes gave no profile", len(errors), len(ids))
-    said.update(news)
+    said.update(news[:MOST_LINES])
     found: dict[int, Profile] = {}
     for profile in filter(is_good, profiles):
         first = found.setdefault(profile.partition_id, profile)

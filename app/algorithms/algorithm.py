@@ -1,8 +1,9 @@
 """What an algorithm is: a frozen value that says what its edges do, and in which respects it differs from others."""
 
-import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -160,8 +161,9 @@ class Algorithm:
 
     @property
     def files(self) -> set[str]:
-        """The file of the user's that makes its edges, where it is a user's own."""
-        return {inspect.getfile(self.make_edge)} if self.written and inspect.isfunction(self.make_edge) else set()
+        """The file that it is in, and those beside it, where it is a user's own."""
+        file = getattr(sys.modules.get(self.written.partition(":")[0]), "__file__", None)
+        return set(map(str, Path(file).parent.glob("*.py"))) if self.written and file else set()
 
     def is_flat(self, num_edges: int) -> bool:
         """Return whether the clients are under the cloud, for this setting of ``num-edges``."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from espalier.app.comparison.curves import AXES, Axis, Curve, check_curves, curves
 from espalier.app.comparison.figures import draw_curves, setting
-from espalier.app.comparison.groups import Group, chosen_before, grouped, without_repeats
+from espalier.app.comparison.groups import Group, chosen_if_readable, grouped, without_repeats
 from espalier.app.comparison.runs import FinishedRun, read_run, write_runs
 from espalier.app.comparison.tables import as_csv, as_latex, as_text, columns_of, figure_names
 from espalier.app.comparison.targets import OPTION, target_of, with_target
@@ -107,7 +107,7 @@ def checked_run(folder: Path) -> FinishedRun:
 def in_order_of_sweep(folder: Path) -> list[Path]:
     """Return the folders of runs in a folder: in the order of a sweep's table, then by their names and numbers."""
     paths = [path.parent for path in folder.glob("*/config.json")]
-    places = {path: place for place, path in enumerate(chosen_before(folder, ()))}
+    places = {path: place for place, path in enumerate(chosen_if_readable(folder))}
 
     def key(path: Path) -> tuple[int, list[tuple[int, str]]]:
         parts = re.findall(r"\d+|\D+", path.name)

@@ -92,6 +92,14 @@ def chosen_before(folder: Path, keys: Collection[str]) -> dict[Path, dict[str, s
         raise UserError(f"{folder / RUNS}: can't be read; allowed is the table that a sweep wrote, or none") from None
 
 
+def chosen_if_readable(folder: Path) -> dict[Path, dict[str, str]]:
+    """Return which cases sweeps have chosen for runs; nothing for a table that is no sweep's."""
+    try:
+        return chosen_before(folder, ())
+    except UserError:
+        return {}
+
+
 def without_repeats(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], dict[Path, Path]]:
     """Return runs of which no two are of one setting and seed, and those left out, each by the one that it repeats."""
     first: dict[str, FinishedRun] = {}
@@ -105,7 +113,7 @@ def without_repeats(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], dic
 
 def _cases(runs: Sequence[FinishedRun]) -> list[str]:
     """Return the runs' cases; none where there is a run that is of no case, as settings alone tell them apart then."""
-    chosen = {folder: chosen_before(folder, ()) for folder in {run.folder.parent for run in runs}}
+    chosen = {folder: chosen_if_readable(folder) for folder in {run.folder.parent for run in runs}}
     cases = [chosen[run.folder.parent].get(run.folder, {}).get(CASE, "") for run in runs]
     return cases if all(cases) else [""] * len(cases)
 

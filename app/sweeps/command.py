@@ -146,7 +146,12 @@ def write_table(
     known = {} if known is None else known
     chosen = {path: run.chosen for path, run in places.items()}
     keys = {key for run in places.values() for key in run.settings}
-    chosen |= {path: values for path, values in chosen_before(folder, keys).items() if path not in places}
+    try:
+        before = chosen_before(folder, keys)
+    except UserError as error:  # somebody has changed it meanwhile
+        print(f"warning: {error}; it stays as it is", file=sys.stderr)
+        return
+    chosen |= {path: values for path, values in before.items() if path not in places}
     over = []
     for path, values in chosen.items():
         with suppress(UserError):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.parameter import is_lazy
 
 from espalier.app.errors import UserError, bad_value
 from espalier.app.object_spec import ObjectSpec, error_line
@@ -99,9 +100,10 @@ class AdaptedTask(Task):
             return self._checked(given, "test_data()")
         tests = [self.client_examples(client)[1] for client in range(self.num_clients)]
         for client, own in enumerate(tests):
-            if (form := _form_of(own)) != (first := _form_of(tests[0])):
+            if not _are_alike(tests[0], own):
+                first = _form_of(tests[0])
                 allowed = f"one whose client_data() gives all clients rows of one form, as client 0 {first},"
-                raise self.refused(f"{allowed} not {form} as client {client}")
+                raise self.refused(f"{allowed} not {_form_of(own)} as client {client}")
         return Examples(concatenate([e.inputs for e in tests]), torch.cat([e.labels for e in tests]))
 
     def check_data(self) -> None:
@@ -129,11 +131,9 @@ class AdaptedTask(Task):
                 torch.empty(0, dtype=weights.dtype).numpy()
             except TypeError:
                 raise self.refused(f"one whose weights NumPy has a type for, not {weights.dtype} as {name}") from None
-            if not weights.isfinite().all():
-                allowed = (
-                    f"one whose weights are finite, not NaN or Inf as {name}: a buffer that is a constant, such as"
-                )
-                raise self.refused(f"{allowed} a mask, does not travel with persistent=False")
+            if not (is_lazy(weights) or weights.isfinite().all()):
+                allowed = f"one whose weights begin finite, not NaN or Inf as {name}: a buffer that is a constant, such"
+                raise self.refused(f"{allowed} as a mask, does not travel with persistent=False")
 
     @torch.no_grad()
     def check_model(self) -> None:
@@ -321,9 +321,23 @@ def _rows_of(examples: Examples, rows: Tensor) -> Examples:
     return Examples(map_tensors(lambda tensor: tensor[rows], examples.inputs), examples.labels[rows])
 
 
-def _form_of(examples: Examples) -> list[tuple[int, ...]]:
-    """Return the shapes of an example's tensors, and of its label."""
-    return [tuple(tensor.shape[1:]) for tensor in (*tensors_of(examples.inputs), examples.labels)]
+def _form_of(examples: Examples) -> Any:
+    """Return the shapes of an example's tensors, nested as they are, and of its label."""
+    return map_tensors(lambda tensor: tuple(tensor.shape[1:]), (examples.inputs, examples.labels))
+
+
+def _are_alike(first: Examples, other: Examples) -> bool:
+    """Return whether two clients' examples can be those of one data set; keys may come in any order."""
+    alike: list[bool] = []
+    try:
+        map_tensors(
+            lambda one, two: alike.append(one.shape[1:] == two.shape[1:]),
+            (first.inputs, first.labels),
+            (other.inputs, other.labels),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return False
+    return all(alike) and len(alike) == len([*tensors_of(other.inputs), other.labels])
 
 
 def are_classes(labels: Tensor) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from espalier.app.object_spec import error_line, last_line_in
 from espalier.app.tasks.own import OwnTask
-from espalier.clients.evaluation import outputs_on
+from espalier.clients.evaluation import BATCH_SIZE, outputs_on
 from espalier.clients.messages.text import LONGEST_NAME, is_name
 from espalier.clients.messages.train import TAKEN_BEGINNINGS, is_own_figure
 from espalier.clients.nested import concatenate, take, tensors_of
@@ -116,14 +116,22 @@ def check_metrics(own: OwnTask, model: nn.Module, examples: Examples, taken_name
 def figures_of(own: OwnTask, model: nn.Module, examples: Examples, rows: Tensor) -> Mapping[Any, float]:
     """Return the task's own figures of a model on some examples, in eval mode; raises whatever is wrong with them."""
     chosen = Examples(take(examples.inputs, rows, CPU), examples.labels[rows])
-    outputs = concatenate(list(outputs_on(model, chosen, own.prepare, CPU)))
-    if any(len(tensor) != len(rows) for tensor in tensors_of(outputs)):
-        shapes = " and ".join(str(tuple(tensor.shape)) for tensor in tensors_of(outputs))
-        raise MisfitError(f"one whose model gives a row for each example, not outputs {shapes} for {len(rows)}")
+    batches = list(outputs_on(model, chosen, own.prepare, CPU))
+    check_rows(batches[0], min(len(rows), BATCH_SIZE), has_one_batch=len(examples) <= BATCH_SIZE)
+    outputs = concatenate(batches)
     figures = own.metrics(outputs, chosen.labels)
     if not isinstance(figures, Mapping):
         raise TypeError(f"it returns a {type(figures).__name__}")
     return {name: float(value) for name, value in figures.items()}
+
+
+def check_rows(outputs: Any, count: int, *, has_one_batch: bool) -> None:
+    """Raise MisfitError unless outputs have a row per example; of one batch the first ones, by which labels go."""
+    tensors = tensors_of(outputs)
+    rows = [tensor.shape[0] if tensor.dim() else None for tensor in tensors]
+    if None in rows or rows[0] != count or not (has_one_batch or set(rows) == {count}):
+        shapes = " and ".join(str(tuple(tensor.shape)) for tensor in tensors)
+        raise MisfitError(f"one whose model gives a row for each example, not outputs {shapes} for {count}")
 
 
 def spread_over(examples: Examples, count: int) -> Tensor:

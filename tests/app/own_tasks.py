@@ -115,6 +115,46 @@ class Odd(Points):
         return cross_entropy(outputs, labels)
 
 
+class Lazy(Points):
+    """A model that learns the width of its inputs from the first ones, and a state beside its outputs."""
+
+    def model(self):
+        return Stateful(nn.Sequential(Join(), nn.LazyLinear(3, dtype=torch.float64)))
+
+    def loss(self, outputs, labels):
+        return cross_entropy(outputs[0], labels)
+
+
+class Stateful(nn.Sequential):
+    def forward(self, inputs):
+        outputs = super().forward(inputs)
+        return outputs, outputs.mean(0, keepdim=True)
+
+
+class Named(Points):
+    """Inputs by name, in another order at every other client; client 3 may have other names."""
+
+    def __init__(self, third="x"):
+        super().__init__()
+        self.third = third
+
+    def client_data(self, client, num_clients, seed):
+        train, test = super().client_data(client, num_clients, seed)
+        names = [self.third if client == 3 else "x", "y"][:: 1 - 2 * (client % 2)]
+        parts = [1, -1][client % 2]
+        return tuple(Examples(dict(zip(names, e.inputs[::parts], strict=True)), e.labels) for e in (train, test))
+
+    def prepare(self, inputs):
+        return inputs["x"], inputs["y"]
+
+
+class LabelsInPlace(Points):
+    """Changes the labels that it is given."""
+
+    def loss(self, outputs, labels):
+        return cross_entropy(outputs, labels.add_(1).remainder_(3))
+
+
 class Transposed(nn.Module):
     def forward(self, outputs):
         return outputs.T

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,7 @@ class Stops(StrategyEdge):
 
 MAKES_NONE = Algorithm("makes-none", "", makes_none)
 CANNOT_BE_MADE = Algorithm("cannot-be-made", "", cannot_be_made)
+STOPS_AS_A_PART = Algorithm("stops", "", partial(lambda site, kind: kind(edge_strategy(site)), kind=Stops))
 STOPS = Algorithm("stops", "", lambda site: Stops(edge_strategy(site)), strategy_key="edge-strategy")
 
 
@@ -82,7 +84,10 @@ STOPS = Algorithm("stops", "", lambda site: Stops(edge_strategy(site)), strategy
     [
         ("MAKES_NONE", "one whose make_edge(site) returns a Flower strategy or EdgeRounds, not a int"),
         ("CANNOT_BE_MADE", "one whose make_edge(site) does not fail (KeyError: 'task', test_own_algorithm.py:"),
-        ("STOPS", "one that does not fail (AttributeError: 'Update' object has no attribute 'nothing', test_own_alg"),
+        *(
+            (name, "one that does not fail (AttributeError: 'Update' object has no attribute 'nothing', test_own_alg")
+            for name in ("STOPS", "STOPS_AS_A_PART")
+        ),
     ],
 )
 def test_what_goes_wrong_in_an_own_one_is_one_line(tmp_path, capsys, name, allowed):

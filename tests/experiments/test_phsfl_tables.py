@@ -115,6 +115,8 @@ def test_a_run_with_other_settings_is_refused(tmp_path, monkeypatch, algorithm):
     theirs = {"alpha": 0.5, "seed": 2, "dataset": "image-folder", "batches-per-epoch": 0, "global-rounds": 40}
     assert run_of(FinishedRun(tmp_path, {**ours, **theirs}, {}, {})) == (algorithm, 0.5, 0.01, 0, 2)
     run = FinishedRun(tmp_path, ours, {}, {})
+    with pytest.raises(UserError, match="global-rounds = 40: allowed is 100"):
+        run_of(replace(run, settings={**ours, "global-rounds": 40, "batches-per-epoch": 5}))
     assert run_of(run) == (algorithm, 0.1, 0.01, 5, 0)
     for key, value in (("num-clients", 20), ("batch-size", 8), ("model", "resnet18")):
         with pytest.raises(UserError, match=f"{key} = {value!r}: allowed is .* as in phsfl-cifar10.toml"):
@@ -187,6 +189,7 @@ def test_leads_are_of_the_seeds_that_both_have_and_at_each_ones_best_rate():
         tuned._replace(algorithm="phsfl", accuracy=0.625, seed=1),
         tuned._replace(algorithm="phsfl", accuracy=0.2, rate=0.1, seed=1),
         tuned._replace(algorithm="phsfl", seed=2),
+        tuned._replace(seed=2, round=6),
     ]
     assert leads_of(lines, (0.1, 0.01, 5)) == {1: {0.01: 0.125, 0.1: pytest.approx(-0.5), 0.0: pytest.approx(-0.075)}}
 

@@ -145,6 +145,9 @@ def test_a_table_that_cannot_be_read_is_not_written_over(table, tmp_path, capsys
     allowed = "allowed is the table that a sweep wrote, or none"
     assert capsys.readouterr().err == f"error: {tmp_path / 'runs.csv'}: can't be read; {allowed}\n"
     assert (tmp_path / "runs.csv").read_bytes() == table
+    write_table({}, tmp_path)  # as where it was changed while the sweep ran
+    assert capsys.readouterr().err == f"warning: {tmp_path / 'runs.csv'}: can't be read; {allowed}; it stays as it is\n"
+    assert (tmp_path / "runs.csv").read_bytes() == table
 
 
 def test_a_damaged_summary_is_named(planned):
