@@ -244,6 +244,21 @@ def test_what_the_page_says_of_larger_steps_follows_from_the_record():
     assert f"global model is {model[0]:.4f} below the paper's, where at 0.01 it was {model[1]:.4f} below" in text
 
 
+def test_epochs_over_all_images_go_about_as_far_as_larger_steps():
+    lines, text = [line for line in recorded() if line.algorithm == "phsfl" and not line.steps], page()
+    whole, larger, printed = (
+        {line.round: line.accuracy for line in lines if line.setting == setting}
+        for setting in ((0.1, 0.01, 0), (0.1, 0.032, 5), (0.1, 0.01, 5))
+    )
+    last, apart = max(whole), max(abs(whole[number] - larger[number]) for number in whole)
+    assert whole.keys() == set(range(5, last + 1, 5))
+    then = f"its global model has {whole[last]:.4f} then, where 5 mini-batches give {printed[last]:.4f}."
+    assert f"PHSFL was trained for {last} rounds: {then}" in text
+    ahead = f"the one of 16 mini-batches is ahead then, {whole[last]:.4f} to {larger[last]:.4f}."
+    assert f"Up to round {last} PHSFL's global models of the two are at most {apart:.4f} apart; {ahead}" in text
+    assert apart < 0.02 < whole[last] - printed[last]
+
+
 def test_the_global_models_still_get_better_at_the_end():
     lines = [x for x in read_lines(Line, ROOT / "docs/phsfl-runs.csv") if not x.steps and x.batches_per_epoch == 5]
     runs = {x.run: {} for x in lines}
