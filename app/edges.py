@@ -1,6 +1,5 @@
 """The edges of a run that are in this process, and the algorithm over edges, wherever they are."""
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,7 @@ from espalier.app.config.run_config import RunConfig
 from espalier.app.config.sections import Federation
 from espalier.app.config.unused import stack_in_use
 from espalier.app.errors import UserError, bad_value
-from espalier.app.object_spec import error_line, last_line_in
+from espalier.app.object_spec import error_and_place
 from espalier.app.reports.bytes import ByteMeter
 from espalier.app.resources.world import World
 from espalier.app.strategy_spec import parse_strategy
@@ -85,7 +84,7 @@ def edges_here(
             max_steps=max_steps.__getitem__,
             stacks=stack_in_use(config) > 0,
         )
-        return algorithm.make_edge(site) if not algorithm.written else own_edge(algorithm, site)
+        return own_edge(algorithm, site) if algorithm.written else algorithm.make_edge(site)
 
     make_edge: MakeEdge = asynchronous.edges(make) if asynchronous else make
     if world and config.rule:
@@ -107,8 +106,7 @@ def own_edge(algorithm: Algorithm, site: Site) -> Strategy | EdgeRounds:
     except UserError:
         raise
     except Exception as error:  # it is foreign code
-        place = last_line_in(algorithm.files, traceback.extract_tb(error.__traceback__))
-        reason = ", ".join(filter(None, [error_line(error), place]))
+        reason = error_and_place(error, algorithm.files)
         raise bad_value("algorithm", algorithm.text, f"one whose make_edge(site) does not fail ({reason})") from None
     if not (isinstance(made, Strategy) or callable(getattr(made, "train_round", None))):
         allowed = f"one whose make_edge(site) returns a Flower strategy or EdgeRounds, not a {type(made).__name__}"

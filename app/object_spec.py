@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from traceback import FrameSummary
+from traceback import FrameSummary, extract_tb
 from typing import Any
 
 from espalier.app.errors import UserError, bad_value
@@ -77,6 +77,12 @@ def last_line_in(files: Collection[str], frames: Iterable[FrameSummary]) -> str:
     """Return where the last of some frames is that is in one of the files, as ``name.py:12``; or an empty string."""
     lines = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames if frame.filename in files]
     return lines[-1] if lines else ""
+
+
+def error_and_place(error: BaseException, files: Collection[str]) -> str:
+    """Return `error_line`, and behind it the last line of some files that the error came through, if it did."""
+    place = last_line_in(files, extract_tb(error.__traceback__))
+    return ", ".join(filter(None, [error_line(error), place]))
 
 
 def error_line(error: BaseException) -> str:

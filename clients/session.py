@@ -135,14 +135,13 @@ class Session:
 
     def __init__(self, task: ClientTask, terms: SessionTerms) -> None:
         training = replace(task.training, local_epochs=terms.local_epochs).at(terms.server_round)
-        batches = round_batches(task, terms.server_round, training)
         model, cut = as_blocks(task.model), terms.cut
         self.task = task
         self.terms = terms
         self.server_round = terms.server_round
         self.front = Part(cut.front(model), training)
         self.tail = Part(cut.tail(model), training, frozen_head=terms.frozen_head) if cut.has_tail(model) else None
-        self.batches = batches
+        self.batches = round_batches(task, terms.server_round, training)
         self._there = list(batches_there(task.train, self.batches))
         self.step = 0
         self.awaits_features = False

@@ -163,7 +163,7 @@ class Algorithm:
     def files(self) -> set[str]:
         """The file that it is in, and those beside it, where it is a user's own."""
         file = getattr(sys.modules.get(self.written.partition(":")[0]), "__file__", None)
-        return set(map(str, Path(file).parent.glob("*.py"))) if self.written and file else set()
+        return set(map(str, Path(file).parent.glob("*.py"))) if file else set()
 
     def is_flat(self, num_edges: int) -> bool:
         """Return whether the clients are under the cloud, for this setting of ``num-edges``."""

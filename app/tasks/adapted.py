@@ -99,11 +99,11 @@ class AdaptedTask(Task):
         if given is not None:
             return self._checked(given, "test_data()")
         tests = [self.client_examples(client)[1] for client in range(self.num_clients)]
-        for client, own in enumerate(tests):
-            if not _are_alike(tests[0], own):
-                first = _form_of(tests[0])
+        first, *others = map(_form_of, tests)
+        for client, form in enumerate(others, 1):
+            if form != first:
                 allowed = f"one whose client_data() gives all clients rows of one form, as client 0 {first},"
-                raise self.refused(f"{allowed} not {_form_of(own)} as client {client}")
+                raise self.refused(f"{allowed} not {form} as client {client}")
         return Examples(concatenate([e.inputs for e in tests]), torch.cat([e.labels for e in tests]))
 
     def check_data(self) -> None:
@@ -118,9 +118,9 @@ class AdaptedTask(Task):
             self.check_model()
         if self.has_pool:
             with seeded_torch(self.seed, torch.device("cpu")):
-                objective = Objective(self._loss, self._metrics) if self._has_own("loss") else self.objective
+                loss = self._loss if self._has_own("loss") else cross_entropy
                 try:
-                    try_out(self.own, self.new_model, self.pool, self.training, objective, FIELDS)
+                    try_out(self.own, self.new_model, self.pool, self.training, loss, FIELDS)
                 except MisfitError as error:
                     raise self.refused(str(error)) from None
 
@@ -324,20 +324,6 @@ def _rows_of(examples: Examples, rows: Tensor) -> Examples:
 def _form_of(examples: Examples) -> Any:
     """Return the shapes of an example's tensors, nested as they are, and of its label."""
     return map_tensors(lambda tensor: tuple(tensor.shape[1:]), (examples.inputs, examples.labels))
-
-
-def _are_alike(first: Examples, other: Examples) -> bool:
-    """Return whether two clients' examples can be those of one data set; keys may come in any order."""
-    alike: list[bool] = []
-    try:
-        map_tensors(
-            lambda one, two: alike.append(one.shape[1:] == two.shape[1:]),
-            (first.inputs, first.labels),
-            (other.inputs, other.labels),
-        )
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return False
-    return all(alike) and len(alike) == len([*tensors_of(other.inputs), other.labels])
 
 
 def are_classes(labels: Tensor) -> bool:

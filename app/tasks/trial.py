@@ -1,7 +1,6 @@
 """An evaluation and a step of training with a task of a user's own, before the run: what does not fit shows there."""
 
 import math
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import getsourcefile
@@ -10,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from espalier.app.object_spec import error_line, last_line_in
+from espalier.app.object_spec import error_and_place
 from espalier.app.tasks.own import OwnTask
 from espalier.clients.evaluation import BATCH_SIZE, outputs_on
+from espalier.clients.gradients import Loss
 from espalier.clients.messages.text import LONGEST_NAME, is_name
 from espalier.clients.messages.train import TAKEN_BEGINNINGS, is_own_figure
 from espalier.clients.nested import concatenate, take, tensors_of
-from espalier.clients.task import Examples, LocalTraining, Objective
+from espalier.clients.task import Examples, LocalTraining
 from espalier.clients.training import make_optimizer
 
 CPU = torch.device("cpu")
@@ -32,7 +32,7 @@ def try_out(
     new_model: Callable[[], nn.Module],
     examples: Examples,
     training: LocalTraining,
-    objective: Objective,
+    loss: Loss,
     taken_names: frozenset[str],
 ) -> None:
     """Evaluate a new model, and train another one for a step.
@@ -45,8 +45,10 @@ def try_out(
         Makes a model.
     examples : Examples
         The server's test pool; a mini-batch of it is trained on.
-    training, objective : LocalTraining, Objective
-        What the clients' tasks have.
+    training : LocalTraining
+        How the clients train.
+    loss : Callable[[Tensor, Tensor], Tensor]
+        Of outputs and labels, the mean over a mini-batch.
     taken_names : frozenset[str]
         Names that a figure can't have, beside those that a client's other metrics have.
 
@@ -56,11 +58,11 @@ def try_out(
         For the first thing that does not fit.
     """
     check_metrics(own, new_model(), examples, taken_names)
-    check_training(own, new_model(), examples, training, objective)
+    check_training(own, new_model(), examples, training, loss)
 
 
 def check_training(
-    own: OwnTask, model: nn.Module, examples: Examples, training: LocalTraining, objective: Objective
+    own: OwnTask, model: nn.Module, examples: Examples, training: LocalTraining, mean_loss: Loss
 ) -> None:
     """Raise MisfitError unless model, loss, learning rate and optimizer make a step; the model is spoilt then."""
     rows = spread_over(examples, training.batch_size)
@@ -70,7 +72,7 @@ def check_training(
     with named("one whose model trains on its data", own):
         outputs = model.train()(own.prepare(take(examples.inputs, rows, CPU)))
     with named("one whose loss(outputs, labels) takes what its model gives, and its labels", own):
-        loss = objective.loss(outputs, examples.labels[rows])
+        loss = mean_loss(outputs, examples.labels[rows])
     if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
         kind = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         if isinstance(loss, Tensor) and not loss.dim():
@@ -145,5 +147,4 @@ def named(wanted: str, own: OwnTask) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # all of it is foreign code
-        place = last_line_in([getsourcefile(type(own)) or ""], traceback.extract_tb(error.__traceback__))
-        raise MisfitError(f"{wanted} ({', '.join(filter(None, [error_line(error), place]))})") from None
+        raise MisfitError(f"{wanted} ({error_and_place(error, [getsourcefile(type(own)) or ''])})") from None
