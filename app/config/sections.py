@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from espalier.app.config.section import Section
 from espalier.app.config.values import (
@@ -85,6 +85,15 @@ def _function(key: str, built_in: Sequence[str], given: Any) -> ObjectSpec:
 
 _solver = partial(_function, "plan.solver", SOLVERS)
 _value = partial(_function, "plan.value", BUILT_IN_VALUES)
+
+
+def _bound(value: float) -> float:
+    if 0 < value < 1:
+        raise ValueError("0, for no bound of your own, or a number from 1 to 1e9")
+    return value
+
+
+Bound = Annotated[float, Field(ge=0, le=1e9), AfterValidator(_bound)]
 SolverSetting = Annotated[ObjectSpec, BeforeValidator(_solver)]
 ValueSetting = Annotated[ObjectSpec, BeforeValidator(_value)]
 TaskSetting = Annotated[ObjectSpec, BeforeValidator(_task)]
@@ -447,10 +456,10 @@ class Guards(Section):
 
     mode: Literal["leave-out", "clip", "warn", "off"] = "leave-out"
     """What becomes of a reply beyond a bound: left out, made as small as the bound says, only logged, or nothing."""
-    update_norm: Annotated[float, Field(ge=1, le=1e9)] = 10.0
-    """How many times the median length of the others' updates an update may have."""
-    activation_norm: Annotated[float, Field(ge=1, le=1e9)] = 5.0
-    """How many times the median length a sample's activations at the cut may have."""
+    update_norm: Bound = 0.0
+    """How many times the median length of the others' updates an update may have; 0: any length that is not absurd."""
+    activation_norm: Bound = 0.0
+    """How many times the median length a sample's activations at the cut may have; 0: likewise."""
 
 
 class Deploy(Section):

@@ -64,6 +64,9 @@ def check_together(config: RunConfig) -> None:
     if config.plan.resources == "measured" and not config.rule:
         allowed = "'simulated', or selection = 'resource-aware', or an algorithm with plans, such as 'rawhfl'"
         raise bad_value("plan.resources", config.plan.resources, allowed)
+    guard = config.guard
+    if guard.mode == "clip" and not (guard.update_norm or guard.activation_norm):
+        raise bad_value("guard.mode", "clip", "'clip' with a bound, such as guard.update-norm = 10")
     if config.edges > config.federation.num_clients:
         raise bad_value("num-edges", config.edges, f"at most num-clients = {config.federation.num_clients}")
     _check_role(config)

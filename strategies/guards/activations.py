@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from logging import getLogger
 from typing import Any, Final
 
-from .bounds import Guard
+from .bounds import ABSURD, Guard
 from .lengths import FEW, Lengths
 
 logger = getLogger("espalier.guard")
@@ -29,6 +29,7 @@ class ActivationGuard:
     def __init__(self, guard: Guard, node_name: Callable[[int], str] = str) -> None:
         self.num_nodes = 1
         self._guard = guard
+        self._norm = guard.activation_norm or ABSURD
         self._node_name = node_name
         self._lengths: dict[int, Lengths] = {}  # by the cut: other activations have other lengths
         self._longest: dict[int, tuple[int, float]] = {}  # the cut, and the longest of the round, by node id
@@ -55,7 +56,7 @@ class ActivationGuard:
             Of all mini-batches that are served together. Fewer than three are held against rounds before; where there
             were none, `judge` says at the end of the round.
         """
-        return self._guard.activation_norm * self._lengths.get(cut, Lengths()).usual(lengths)
+        return self._norm * self._lengths.get(cut, Lengths()).usual(lengths)
 
     def admitted(self, node_id: int, cut: int, length: float, most: float | None = None) -> float:
         """Return by what to multiply a mini-batch's activations: 1, or less where they are to be clipped.
@@ -77,7 +78,7 @@ class ActivationGuard:
         most, factor = self.most(cut) if most is None else most, 1.0
         if length > most and (self._guard.mode == "leave-out" or (self._guard.mode == "clip" and length == math.inf)):
             self._refused[node_id] = cut
-            raise ValueError(_too_long(length, most))
+            raise ValueError(self._too_long(length, most))
         if length > most and self._guard.mode == "clip":
             factor = most / length
         self._first.setdefault(node_id, (cut, length))
@@ -106,7 +107,7 @@ class ActivationGuard:
             firsts = [length for own, length in self._first.values() if own == cut]
             most = self.most(cut, firsts if by_first else list(lengths.values()))
             # What was clipped to the bound may be beyond it by a rounding.
-            beyond = {n: _too_long(length, most) for n, length in lengths.items() if length > most * ROUNDED}
+            beyond = {n: self._too_long(length, most) for n, length in lengths.items() if length > most * ROUNDED}
             refused = {*beyond, *(n for n, own in self._refused.items() if own == cut)}
             accepted = {self._node_name(n): length for n, length in lengths.items() if n not in refused}
             known = self._lengths.setdefault(cut, Lengths())
@@ -134,7 +135,7 @@ class ActivationGuard:
         firsts = {n: math.inf if n in unfit else self._first[n][1] for n in clients if n in unfit or n in self._first}
         if len(firsts) < FEW or self._guard.mode == "warn":
             return None
-        order, norm = list(firsts), self._guard.activation_norm
+        order, norm = list(firsts), self._norm
         for place in range(len(order) - 1, 0, -1):
             before, after = firsts[order[place - 1]], firsts[order[place]]
             if 0 < before < math.inf and not before / norm <= after <= before * norm:
@@ -151,6 +152,6 @@ class ActivationGuard:
         for cut, lengths in state.items():
             self._lengths[int(cut)].load_state_dict(lengths)
 
-
-def _too_long(length: float, most: float) -> str:
-    return f"a sample's activations are {length:.3g} long, where {most:.3g} is allowed (guard.activation-norm)"
+    def _too_long(self, length: float, most: float) -> str:
+        key = "guard.activation-norm" if self._guard.activation_norm else "guard.mode"
+        return f"a sample's activations are {length:.3g} long, where {most:.3g} is allowed ({key})"

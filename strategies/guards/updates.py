@@ -1,25 +1,24 @@
 """Updates are held against those of other nodes, or of rounds before."""
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from logging import getLogger
 from typing import Any, Final
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 
 from espalier.clients.messages.arrays import values_of
+from espalier.clients.messages.train import NUM_EXAMPLES
 
 from ..exchange import REJECTED
-from ..screening import Failure, answers_in_kind
+from ..screening import Failure, answers_in_kind, number_of
 from .activations import ActivationGuard
-from .bounds import Guard
+from .bounds import ABSURD, Guard
+from .changes import Arrays, Change, change, shortened, size_of_statistics, size_of_weights
 from .lengths import FEW, Lengths
 
 logger = getLogger("espalier.guard")  # of its own: an edge that is served elsewhere is silent but for this
-
-Arrays = Mapping[str, np.ndarray]
 
 # An update may go towards zero by this share of the allowed length, whatever its plan, since a short update can erase a
 # model. The second share is for rounds of few replies, which are held against other rounds. A move towards zero that
@@ -41,6 +40,9 @@ class Verdict:
 class UpdateGuard:
     """Judges the models that come back to an edge, or to the cloud, by how far they are from the one sent.
 
+    Weights and running statistics have a bound each: statistics follow a client's data, which are as far from others'
+    as they are, and large ones would hide what is done to weights.
+
     Parameters
     ----------
     guard : Guard
@@ -54,7 +56,8 @@ class UpdateGuard:
         self.node_name = node_name
         self.activations = ActivationGuard(guard, node_name)
         self._lengths = Lengths()
-        self._rates = Lengths()  # per local round
+        self._rates = Lengths()  # per local round of a plan, or per example
+        self._statistics = Lengths()
         self._local_rounds: Mapping[int, int] = {}
         self._num_nodes = 1
 
@@ -68,14 +71,21 @@ class UpdateGuard:
         Parameters
         ----------
         local_rounds : Mapping[int, int], optional (default: None)
-            What a plan tells each node to train. One that is told more may go farther, but not towards zero: then an
-            update is too long where it is too long as a whole and per local round. None: there is no plan.
+            What a plan tells each node to train. None: there is no plan.
         """
         self._local_rounds = local_rounds or {}
         self.activations.begin_round()
 
-    def judge(self, models: Mapping[int, tuple[Arrays, Arrays]], rate: float | None = None) -> dict[int, Verdict]:
+    def judge(
+        self,
+        models: Mapping[int, tuple[Arrays, Arrays]],
+        rate: float | None = None,
+        examples: Mapping[int, float] | None = None,
+    ) -> dict[int, Verdict]:
         """Return what is wrong with the models of a round, by node id; nothing for those that are good.
+
+        Who trains more, by a plan's local rounds or else by its number of examples, may go farther, but not towards
+        zero: its update is too long where it is too long as a whole and for what it trained.
 
         Parameters
         ----------
@@ -83,54 +93,69 @@ class UpdateGuard:
             By node id, what was sent and what came back.
         rate : float, optional (default: None)
             None: models came back. A number: gradients did, which the model goes down at this rate.
+        examples : Mapping[int, float], optional (default: None)
+            How many examples nodes trained on; None: not known.
         """
         if self.guard.mode == "off" or not models:
             return {}
         distinct = {id(sent): sent for sent, _ in models.values()}
-        sizes = {key: _length(sent) for key, sent in distinct.items()}
-        found = {n: _measured(sent, model, sizes[id(sent)], rate) for n, (sent, model) in models.items()}
-        lengths, size = {n: length for n, (length, _) in found.items()}, max(sizes.values())
-        usual = self.guard.update_norm * self._lengths.usual(list(lengths.values()), size)
-        by_plan = self._most_by_plan(lengths, size)
-        inward_most = usual * (INWARD_SHARE if len(found) >= FEW else INWARD_SHARE_OF_FEW)
+        sizes = {key: size_of_weights(sent) for key, sent in distinct.items()}
+        changes = {n: change(sent, model, sizes[id(sent)], rate) for n, (sent, model) in models.items()}
+        work = self._work(examples or {}, changes)
+        most = self._most(changes, max(sizes.values()), max(map(size_of_statistics, distinct.values())))
+        by_work = self._most_by_work({n: own.length for n, own in changes.items()}, work, max(sizes.values()))
         verdicts = {}
-        for node_id, (length, inward) in found.items():
-            most = max(usual, by_plan.get(node_id, 0.0))
-            if inward < ERASED_SHARE * sizes[id(models[node_id][0])]:
-                inward = 0.0
-            # A model is erased in one local round or in fifty: a plan does not allow more of that.
-            if not (excess := max(length / most, inward / inward_most)) <= 1:  # infinite by infinite is neither
-                what, much, allowed = "long", length, most
-                if inward > inward_most and length <= most:
-                    what, much, allowed = "long towards zero", inward, inward_most
-                reason = f"its update is {much:.3g} {what}, where {allowed:.3g} is allowed (guard.update-norm)"
-                verdicts[node_id] = Verdict(reason, self._instead(*models[node_id], excess, rate))
-        self._note({n: length for n, length in lengths.items() if n not in verdicts}, verdicts)
+        for node_id, own in changes.items():
+            allowed = replace(most, length=max(most.length, by_work.get(node_id, 0.0)))
+            if not self.guard.update_norm or own.inward < ERASED_SHARE * sizes[id(models[node_id][0])]:
+                own = replace(own, inward=0.0)
+            if fault := _fault(own, allowed):
+                reason = f"{fault} is allowed ({'guard.update-norm' if self.guard.update_norm else 'guard.mode'})"
+                verdicts[node_id] = Verdict(reason, self._instead(*models[node_id], own, allowed, rate))
+        self._note({n: own for n, own in changes.items() if n not in verdicts}, work, verdicts)
         if self.guard.mode == "warn":
             for node_id, verdict in verdicts.items():
                 logger.warning("%s: %s", self.node_name(node_id), verdict.reason)
             return {}
         return verdicts
 
-    def _most_by_plan(self, lengths: Mapping[int, float], size: float) -> dict[int, float]:
-        """Return how long updates may be by their local rounds, by node id; `size` is the model's own length.
+    def _most(self, changes: Mapping[int, Change], size: float, size_of_statistics: float) -> Change:
+        """Return how far replies may go, whatever they trained, where the model that was sent has these sizes."""
+        norm = self.guard.update_norm
+        usual = self._lengths.usual([own.length for own in changes.values()], size)
+        length = norm * usual if norm else ABSURD * max(usual, size)
+        # Where most have like data their statistics hardly change, and who has others is no liar for that.
+        statistics = max(self._statistics.usual([own.statistics for own in changes.values()]), size_of_statistics)
+        inward = length * (INWARD_SHARE if len(changes) >= FEW else INWARD_SHARE_OF_FEW)
+        return Change(length, inward, (norm or ABSURD) * statistics)
 
-        Where there are few updates, and the rounds before had no plan, there is nothing to go by.
-        """
-        if not self._local_rounds or (self._lengths.are_known and not self._rates.are_known and len(lengths) < FEW):
-            return {}
-        rounds = {n: self._local_rounds.get(n, 1) for n in lengths}
-        rates = [length / rounds[n] for n, length in lengths.items()]
-        of_one = self.guard.update_norm * self._rates.usual(rates, size / max(rounds.values()))
-        return {n: count * of_one for n, count in rounds.items()}
-
-    def _note(self, accepted: Mapping[int, float], refused: Collection[int]) -> None:
-        """Remember the lengths of a round's updates for rounds with few."""
-        names = [self.node_name(n) for n in refused]
-        self._lengths.note({self.node_name(n): length for n, length in accepted.items()}, names, self._num_nodes)
+    def _work(self, examples: Mapping[int, float], nodes: Collection[int]) -> Mapping[int, float]:
+        """Return how much each node trained; nothing where that is not known of all."""
         if self._local_rounds:
-            each = {self.node_name(n): length / self._local_rounds.get(n, 1) for n, length in accepted.items()}
-            self._rates.note(each, names, self._num_nodes)
+            return {n: self._local_rounds.get(n, 1) for n in nodes}
+        return examples if all(examples.get(n, 0.0) > 0 for n in nodes) else {}
+
+    def _most_by_work(self, lengths: Mapping[int, float], work: Mapping[int, float], size: float) -> dict[int, float]:
+        """Return how long updates may be by how much nodes trained; `size` is the model's own length.
+
+        Where there are few updates, and of the rounds before it is not known, there is nothing to go by.
+        """
+        if not (work and self.guard.update_norm):
+            return {}
+        if self._lengths.are_known and not self._rates.are_known and len(lengths) < FEW:
+            return {}
+        rates = [length / work[n] for n, length in lengths.items()]
+        of_one = self.guard.update_norm * self._rates.usual(rates, size / max(work.values()))
+        return {n: much * of_one for n, much in work.items()}
+
+    def _note(self, accepted: Mapping[int, Change], work: Mapping[int, float], refused: Collection[int]) -> None:
+        """Remember the lengths of a round's updates for rounds with few."""
+        names, own = [self.node_name(n) for n in refused], {self.node_name(n): c for n, c in accepted.items()}
+        self._lengths.note({name: c.length for name, c in own.items()}, names, self._num_nodes)
+        self._statistics.note({name: c.statistics for name, c in own.items()}, names, self._num_nodes)
+        if work:
+            rates = {self.node_name(n): c.length / work[n] for n, c in accepted.items()}
+            self._rates.note(rates, names, self._num_nodes)
 
     def keep_within(
         self, instructions: Sequence[Message], replies: Sequence[Message], rate: float | None = None
@@ -148,7 +173,7 @@ class UpdateGuard:
         if self.guard.mode == "off":
             return kept, failures
         sent_as: dict[tuple[int, ...], Arrays] = {}  # most strategies send the same to all
-        models, places = {}, {}
+        models, places, examples = {}, {}, {}
         for place, (instruction, reply) in enumerate(zip(instructions, replies, strict=True)):
             if answers_in_kind(instruction, reply):
                 (sent,), (arrays,) = instruction.content.array_records.values(), reply.content.array_records.values()
@@ -156,7 +181,8 @@ class UpdateGuard:
                     sent_as[key] = _values(sent)
                 models[instruction.metadata.dst_node_id] = (sent_as[key], _values(arrays))
                 places[instruction.metadata.dst_node_id] = place
-        for node_id, verdict in self.judge(models, rate).items():
+                examples[instruction.metadata.dst_node_id] = _examples_of(reply)
+        for node_id, verdict in self.judge(models, rate, examples).items():
             place = places[node_id]
             if verdict.instead is None:
                 failures.append(Failure(node_id, verdict.reason))
@@ -167,22 +193,20 @@ class UpdateGuard:
                 kept[place].content = RecordDict({**replies[place].content, name: arrays})
         return kept, failures
 
-    def _instead(self, sent: Arrays, model: Arrays, excess: float, rate: float | None) -> Arrays | None:
-        """Return the model whose update has the direction of this one, and is as long as may be."""
-        if self.guard.mode != "clip" or not math.isfinite(excess):
+    def _instead(self, sent: Arrays, model: Arrays, own: Change, most: Change, rate: float | None) -> Arrays | None:
+        """Return the model that changed in the same direction, and as far as may be; None: it is left out."""
+        weights = max(1.0, _excess(own.length, most.length), _excess(own.inward, most.inward))
+        statistics = max(1.0, _excess(own.statistics, most.statistics))
+        if self.guard.mode != "clip" or not (math.isfinite(weights) and math.isfinite(statistics)):
             return None
-        clipped = {}
-        for name, values in model.items():
-            origin = sent[name] if rate is None else np.zeros_like(values)
-            is_float = values.dtype.kind == "f"
-            clipped[name] = (origin + (values - origin) / excess).astype(values.dtype) if is_float else values
-        return clipped
+        return shortened(sent, model, weights, statistics, rate)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
         return {
             "updates": self._lengths.state_dict(),
-            "per-local-round": self._rates.state_dict(),
+            "rates": self._rates.state_dict(),
+            "statistics": self._statistics.state_dict(),
             "activations": self.activations.state_dict(),
         }
 
@@ -190,33 +214,32 @@ class UpdateGuard:
         """Take back what `state_dict` returned."""
         self._lengths.load_state_dict(state.get("updates", ()))
         self.activations.load_state_dict(state.get("activations", {}))
-        self._rates.load_state_dict(state.get("per-local-round", ()))
+        self._rates.load_state_dict(state.get("rates", state.get("per-local-round", ())))
+        self._statistics.load_state_dict(state.get("statistics", ()))
 
 
-def _measured(sent: Arrays, model: Arrays, size: float, rate: float | None) -> tuple[float, float]:
-    """Return how long an update is, and how far it goes towards zero."""
-    square, along = 0.0, 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        for name, origin in _floats(sent):
-            update = (model[name] - origin if rate is None else model[name]).reshape(-1)
-            square += float(np.einsum("i,i->", update, update))
-            along += float(np.einsum("i,i->", update, origin.reshape(-1)))
-    factor = 1.0 if rate is None else -rate
-    inward = -factor * along / size if size > 0 else 0.0
-    return abs(factor) * math.sqrt(square), inward if math.isfinite(inward) else 0.0
+def _fault(own: Change, most: Change) -> str:
+    """Return in which way a reply goes too far, or an empty string."""
+    if _excess(own.length, most.length):
+        return f"its update is {own.length:.3g} long, where {most.length:.3g}"
+    # A model is erased in one local round or in fifty: who trains more may not do more of that.
+    if _excess(own.inward, most.inward):
+        return f"its update is {own.inward:.3g} long towards zero, where {most.inward:.3g}"
+    if _excess(own.statistics, most.statistics):
+        return f"its running statistics are {own.statistics:.3g} from those sent, where {most.statistics:.3g}"
+    return ""
 
 
-def _length(arrays: Arrays) -> float:
-    with np.errstate(over="ignore"):
-        flat = [values.reshape(-1) for _, values in _floats(arrays)]
-        return math.sqrt(sum(float(np.einsum("i,i->", values, values)) for values in flat))
+def _excess(much: float, most: float) -> float:
+    """Return how many times as much as is allowed it is; 0 where it is allowed."""
+    excess = much / most
+    return 0.0 if excess <= 1 else excess if excess > 1 else math.inf  # infinite by infinite is neither
 
 
-def _floats(arrays: Arrays) -> Iterator[tuple[str, np.ndarray]]:
-    """Return the weights; counters, such as BatchNorm's, have no length."""
-    for name, values in arrays.items():
-        if values.dtype.kind == "f":
-            yield name, values if values.itemsize > 2 else values.astype(np.float32)
+def _examples_of(reply: Message) -> float:
+    """Return how many examples a client says that it trained on; 0 where it does not say."""
+    told = (number_of(record.get(NUM_EXAMPLES)) for record in reply.content.metric_records.values())
+    return next((count for count in told if count is not None), 0.0)
 
 
 def _values(record: ArrayRecord) -> Arrays:

@@ -219,7 +219,8 @@ class SplitEdge(ABC):
         if self.guard is None:
             return kept
         origin = _as_numpy(sent)
-        for node_id, verdict in self.guard.judge({n: (origin, _as_numpy(m)) for n, m in models.items()}).items():
+        pairs = {n: (origin, _as_numpy(m)) for n, m in models.items()}
+        for node_id, verdict in self.guard.judge(pairs, examples=outcome.num_examples).items():
             if verdict.instead is None:
                 outcome.leave_out(node_id, verdict.reason)
                 del kept[node_id]

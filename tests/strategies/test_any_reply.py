@@ -15,6 +15,7 @@ from espalier.clients.messages.frames import Format, pack, unpack_activations
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import Guard, ask_profiles
 from espalier.strategies.split import SplitFedV1
+from tests.strategies.guards.tight import tight
 from tests.strategies.split.federation import Federation, same, weights
 from tests.strategies.split.streams import ThreadedGrid, lying, serving, streamed
 from tests.strategies.test_hostile import (
@@ -176,7 +177,7 @@ def distance(left, right):
 @cache
 def toy_run_without(kind):
     """Return the round of a run in which the liar is dead at messages of a kind."""
-    (without,) = toy_run(telling(profiled(toy_app()), dying, [kind]), num_clients=NUM_CLIENTS, rounds=1, guard=Guard())
+    (without,) = toy_run(telling(profiled(toy_app()), dying, [kind]), num_clients=NUM_CLIENTS, rounds=1, guard=tight())
     return without
 
 
@@ -186,7 +187,7 @@ def toy_run_without(kind):
 def test_any_reply_to_train_is_left_out_or_moves_the_model_no_further_than_the_guard_lets_it(said, kind, data):
     changes = data.draw(CHANGES[kind])
     app = profiled(toy_app())
-    (found,) = toy_run(telling(app, changed(changes)), num_clients=NUM_CLIENTS, rounds=1, guard=Guard(), **QUICK)
+    (found,) = toy_run(telling(app, changed(changes)), num_clients=NUM_CLIENTS, rounds=1, guard=tight(), **QUICK)
     without = toy_run_without("train")
     took_part = clients_in(found, toy_place())
     assert all(np.isfinite(found.train_metrics[name]) for name in found.train_metrics)
@@ -237,7 +238,7 @@ def test_any_reply_to_evaluate_is_left_out_or_a_figure_of_its_own(said, kind, da
     changes = data.draw(CHANGES[kind])
     app = profiled(toy_app())
     lying_app = telling(app, changed(changes), ["evaluate"])
-    (found,) = toy_run(lying_app, num_clients=NUM_CLIENTS, rounds=1, guard=Guard())
+    (found,) = toy_run(lying_app, num_clients=NUM_CLIENTS, rounds=1, guard=tight())
     without = toy_run_without("evaluate")
     assert_short_lines(said, evaluation_reasons(found))
     assert same(weights(found), weights(without))
@@ -282,7 +283,7 @@ def test_any_message_of_split_training_is_left_out_or_touches_nobody_elses_block
     federation = Federation(sizes=SIZES)
     make_edge = federation.split(SplitFedV1, lambda n: 2)
     grid = federation.grid(telling(federation.app(), changed(changes), [message_type]))
-    (found,) = federation.run(make_edge, rounds=1, grid=grid, guard=Guard(), **QUICK)
+    (found,) = federation.run(make_edge, rounds=1, grid=grid, guard=tight(), **QUICK)
     assert_short_lines(said, reasons(found))
     place = {profile.node_id: profile.partition_id for profile in ask_profiles(federation.grid())}
     took_part = set(clients_in(found, place))

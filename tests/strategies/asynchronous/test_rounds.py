@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian
 
 from espalier.sim.clock import EventClock
 from espalier.sim.in_process_grid import InProcessGrid
-from espalier.strategies import Guard, Hierarchical, ask_profiles
+from espalier.strategies import Hierarchical, ask_profiles
 from espalier.strategies.asynchronous import (
     AsynchronousEdge,
     AsynchronousHierarchical,
@@ -23,6 +23,7 @@ from espalier.strategies.asynchronous import (
     hinge,
     polynomial,
 )
+from tests.strategies.guards.tight import tight
 from tests.strategies.test_hostile import LIAR, telling
 from tests.strategies.toys import (
     average,
@@ -378,7 +379,7 @@ def test_an_edge_without_a_model_is_left_out():
 
 def test_a_guard_judges_updates_before_they_are_weighed_by_staleness():
     grid, seconds = toy_grid(6), [1.0, 9.0, 9.0, 9.0, 9.0, 9.0]
-    strategy, tier = over_clients(grid, FedBuff(3, hinge(1e6, 0.0)), seconds, evaluate_every=0, guard=Guard())
+    strategy, tier = over_clients(grid, FedBuff(3, hinge(1e6, 0.0)), seconds, evaluate_every=0, guard=tight())
     rounds = list(strategy.rounds(grid, to_record(initial()), 8))
     assert [f for one in rounds for edge in one.edges.values() for f in edge.failures] == []
     assert max(int(t) for t in tier.take_report()["staleness"]) >= 1
@@ -394,7 +395,7 @@ def test_a_guard_judges_every_update_of_a_fast_node(mode):
     fast = toy_topology(grid, 1)["edge-0"][LIAR]
     seconds = [2.0] * 5
     seconds[LIAR] = 1.0
-    strategy, _ = over_clients(grid, FedBuff(6, constant), seconds, evaluate_every=0, guard=Guard(mode=mode))
+    strategy, _ = over_clients(grid, FedBuff(6, constant), seconds, evaluate_every=0, guard=tight(mode))
     (one,) = strategy.rounds(grid, to_record(initial()), 1)
     (edge,) = one.edges.values()
     assert [f.node_id for f in edge.failures] == ([fast, fast] if mode == "leave-out" else [])
@@ -417,7 +418,7 @@ def test_a_bad_reply_fills_no_buffer_and_its_client_waits():
 
 def test_a_guard_sees_what_an_update_does():
     grid = toy_grid(5, faults={4: "too large"})
-    strategy, _ = over_clients(grid, FedBuff(5, constant), [1.0] * 5, guard=Guard())
+    strategy, _ = over_clients(grid, FedBuff(5, constant), [1.0] * 5, guard=tight())
     (one,) = strategy.rounds(grid, to_record(initial()), 1)
     (edge,) = one.edges.values()
     assert [f.node_id for f in edge.failures] == [toy_topology(grid, 1)["edge-0"][4]]

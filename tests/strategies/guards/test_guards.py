@@ -11,6 +11,7 @@ from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import AccumulatedGradients, Guard, Hierarchical, StrategyEdge, UpdateGuard, ask_profiles
 from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2
 from espalier.strategies.topology import group_by_edge
+from tests.strategies.guards.tight import tight
 from tests.strategies.split.federation import Federation as Unguarded
 from tests.strategies.split.federation import assert_close, same, weights
 from tests.strategies.test_hostile import dying, profiled, reasons, telling
@@ -22,11 +23,11 @@ class Federation(Unguarded):
     """A federation with the guard of the app's defaults."""
 
     def run(self, *what, **options):
-        return super().run(*what, **{"guard": Guard(), **options})
+        return super().run(*what, **{"guard": tight(), **options})
 
 
 def toy_run(*what, **options):
-    return unguarded_run(*what, **{"guard": Guard(), **options})
+    return unguarded_run(*what, **{"guard": tight(), **options})
 
 
 ANY = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
@@ -82,7 +83,7 @@ def test_weights_that_are_finite_and_huge_once_leave_one_client_out_once(kind, f
 
 
 def test_a_dead_model_is_left_out_though_it_takes_no_long_step_to_be_one():
-    federation = Federation(sizes=(20, 33, 14, 40), learning_rate=0.01)
+    federation = Federation(sizes=(20, 33, 14, 40), learning_rate=0.2)
     for lie in (arrays_as(constant(0.0)), dying):
         found = federation.run(rounds=2, grid=federation.grid(telling(federation.app(), lie)))
         assert [len(reasons(outcome)) for outcome in found] == [1, 1]
@@ -104,7 +105,7 @@ def test_what_grows_fast_in_the_first_round_is_no_lie_where_all_do():
     sent = {"w": np.ones(4, np.float32)}
 
     def judged(*lengths):
-        return set(UpdateGuard(Guard()).judge({n: (sent, {"w": sent["w"] * x}) for n, x in enumerate(lengths)}))
+        return set(UpdateGuard(tight()).judge({n: (sent, {"w": sent["w"] * x}) for n, x in enumerate(lengths)}))
 
     assert judged(1e5, 2e5) == judged(5.0, 9.0) == set()
     assert judged(5.0, 1e5) == {1}
@@ -116,8 +117,8 @@ def update_of(length):
     return {"w": sent}, {"w": sent + length / 2}
 
 
-def guard_of(num_nodes, **options):
-    guard = UpdateGuard(Guard(**options))
+def guard_of(num_nodes, mode="leave-out"):
+    guard = UpdateGuard(tight(mode))
     guard.count_nodes(num_nodes)
     return guard
 
@@ -226,7 +227,7 @@ def test_an_edges_model_is_held_against_the_other_edges_at_the_cloud(caplog):
             lambda name, size: kinds[name](FedAvg(**ANY)),
             group_by_edge(ask_profiles(grid), 3),
             evaluate_every=0,
-            **{"guard": Guard(), **options},
+            **{"guard": tight(), **options},
         )
         return next(strategy.rounds(grid, to_record(initial()), 2))
 
@@ -279,7 +280,7 @@ def test_a_mode_says_what_becomes_of_a_long_update(mode, caplog):
     sent = {"w": np.zeros(4, np.float32), "n": np.array(3)}
     models = {i: (sent, {"w": np.eye(4, dtype=np.float32)[i % 4], "n": np.array(4)}) for i in range(5)}
     models[9] = (sent, {"w": np.array([0, 100, 0, 0], np.float32), "n": np.array(7)})
-    guard = UpdateGuard(Guard(mode=mode), lambda node_id: f"client {node_id}")
+    guard = UpdateGuard(tight(mode), lambda node_id: f"client {node_id}")
     verdicts = guard.judge(models)
     assert set(verdicts) == ({9} if mode in ("leave-out", "clip") else set())
     assert ("client 9: its update is 100 long, where 10 is allowed" in caplog.text) == (mode == "warn")
@@ -292,7 +293,7 @@ def test_a_mode_says_what_becomes_of_a_long_update(mode, caplog):
 
 def test_clipped_updates_reach_the_model():
     app = telling(toy_app(), arrays_as(scaled(1e6)))
-    left_out, clipped = (toy_run(app, rounds=1, guard=Guard(mode=mode))[0] for mode in ("leave-out", "clip"))
+    left_out, clipped = (toy_run(app, rounds=1, guard=tight(mode))[0] for mode in ("leave-out", "clip"))
     assert (len(reasons(left_out)), reasons(clipped)) == (1, [])
     moved = [np.linalg.norm(outcome.arrays["w"].numpy() - initial()["w"]) for outcome in (left_out, clipped)]
     assert moved[0] < moved[1] < 10 * moved[0]
@@ -309,7 +310,7 @@ def test_a_strategy_whose_own_state_is_spoilt_says_so(kind):
 def strategies_of(app, states=None, rounds=2):
     grid = InProcessGrid(app, 6)
     topology = group_by_edge(ask_profiles(grid), 3)
-    strategy = Hierarchical(FedAvg(**ANY), lambda name, size: FedAvg(**ANY), topology, evaluate_every=0, guard=Guard())
+    strategy = Hierarchical(FedAvg(**ANY), lambda name, size: FedAvg(**ANY), topology, evaluate_every=0, guard=tight())
     if states:
         strategy.load_state_dict(states)
     return strategy, grid
@@ -431,7 +432,7 @@ def test_a_strategy_that_makes_no_model_leaves_split_training_as_it_was():
 def test_the_guard_is_silent_by_honest_clients(caplog):
     caplog.set_level(logging.WARNING, "espalier")
     app = profiled(toy_app())
-    with_guard, without = (toy_run(app, rounds=3, guard=Guard(mode=mode)) for mode in ("leave-out", "off"))
+    with_guard, without = (toy_run(app, rounds=3, guard=tight(mode)) for mode in ("leave-out", "off"))
     assert same(weights(with_guard[-1]), weights(without[-1]))
     assert caplog.text == ""
 
@@ -486,7 +487,7 @@ def test_activations_far_from_the_others_leave_one_client_out_once(algorithm, se
 
 def test_after_a_first_round_nobody_is_at_fault_for_having_begun_it_first():
     """Who went beyond because another one had spoilt the server block is told of too: the round is made again."""
-    guard = UpdateGuard(Guard()).activations
+    guard = UpdateGuard(tight()).activations
     for node_id in (1, 2, 3):
         guard.admitted(node_id, 1, 1.0)
         guard.took(node_id, 1, 1.0)
@@ -500,7 +501,7 @@ def test_after_a_first_round_nobody_is_at_fault_for_having_begun_it_first():
 
 def test_who_spoils_a_model_that_goes_from_client_to_client_is_found_by_what_comes_after():
     def found(*firsts, unfit=()):
-        guard = UpdateGuard(Guard()).activations
+        guard = UpdateGuard(tight()).activations
         for node_id, length in enumerate(firsts):
             guard.admitted(node_id, 1, length)
         return guard.before_jump(range(len(firsts) + len(unfit)), unfit)
@@ -560,7 +561,7 @@ def test_long_activations_are_clipped_in_the_first_round_too(algorithm, server_r
     federation = Federation(sizes=(20, 33, 14, 40))
     lie = constant_activations(1e3, server_round)
     grid = federation.grid(telling(federation.app(), lie, ["train.split_begin", "train.split_step"]))
-    found = federation.run(federation.split(kind, cut, **options), rounds=3, grid=grid, guard=Guard(mode="clip"))
+    found = federation.run(federation.split(kind, cut, **options), rounds=3, grid=grid, guard=tight("clip"))
     assert [reasons(outcome) for outcome in found] == [[], [], []]
     assert found[-1].train_metrics["train_loss"] < 1.2
 
@@ -570,7 +571,7 @@ def test_honest_activations_are_never_touched(algorithm, caplog):
     kind, cut, options = SPLIT_KINDS[algorithm]
     federation = Federation(sizes=(20, 33, 14, 40))
     guarded, free = (
-        federation.run(federation.split(kind, cut, **options), rounds=3, guard=Guard(mode=mode))
+        federation.run(federation.split(kind, cut, **options), rounds=3, guard=tight(mode))
         for mode in ("leave-out", "off")
     )
     assert same(weights(guarded[-1]), weights(free[-1]))
@@ -578,7 +579,7 @@ def test_honest_activations_are_never_touched(algorithm, caplog):
 
 
 def test_activations_of_different_cuts_are_not_compared():
-    guard = UpdateGuard(Guard()).activations
+    guard = UpdateGuard(tight()).activations
     for node_id, (cut, length) in enumerate(
         [(1, 100.0), (1, 90.0), (1, 110.0), (2, 1.0), (2, 0.9), (2, 1.1), (2, 9.0)]
     ):
@@ -588,7 +589,7 @@ def test_activations_of_different_cuts_are_not_compared():
     guard.begin_round()
     with pytest.raises(ValueError, match=r"activations are 9 long, where 5 is allowed"):
         guard.admitted(6, 2, 9.0)
-    again = UpdateGuard(Guard()).activations
+    again = UpdateGuard(tight()).activations
     again.load_state_dict(guard.state_dict())
     assert again.state_dict() == guard.state_dict()
     first = {cut: own["kept"] for cut, own in guard.state_dict().items()}
@@ -599,7 +600,7 @@ def test_activations_of_different_cuts_are_not_compared():
 
 
 def test_where_nobody_is_left_longer_activations_are_usual():
-    guard = UpdateGuard(Guard()).activations
+    guard = UpdateGuard(tight()).activations
     guard.took(1, 1, 1.0)
     assert guard.judge() == {}
     for most in (5.0, 50.0, 500.0):
@@ -624,7 +625,7 @@ def test_who_sends_long_activations_alone_gains_nothing_by_trying_again():
 
 
 def test_activations_are_clipped_to_the_bound():
-    guard = UpdateGuard(Guard(mode="clip")).activations
+    guard = UpdateGuard(tight("clip")).activations
     most = guard.most(1, [1.0, 1.0, 10.0])
     assert [guard.admitted(n, 1, length, most) for n, length in ((1, 1.0), (2, 10.0))] == [1.0, 0.5]
     with pytest.raises(ValueError, match="activations are inf long"):

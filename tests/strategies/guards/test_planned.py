@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from benchmarks.allocation import paper_problem
-from espalier.strategies import AccumulatedGradients, Guard, ResourceAware, UpdateGuard, ask_profiles
+from espalier.strategies import AccumulatedGradients, ResourceAware, UpdateGuard, ask_profiles
 from espalier.strategies.allocation import exact
 from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2
 from tests.strategies.guards.test_guards import arrays_as, scaled
+from tests.strategies.guards.tight import tight
 from tests.strategies.split.federation import Federation
 from tests.strategies.test_hostile import reasons, telling
 from tests.strategies.test_resource_aware import Fixed, evaluation
@@ -55,7 +56,7 @@ def run(edge, *, rounds=ROUNDS, app=None):
     def make_edge(name, size):
         return ResourceAware(EDGES[edge](federation), resources, resources.solve)
 
-    return federation.run(make_edge, grid=grid, guard=Guard())
+    return federation.run(make_edge, grid=grid, guard=tight())
 
 
 @pytest.mark.parametrize("edge", EDGES)
@@ -84,30 +85,30 @@ def judged(guard, lengths, rounds=None):
 
 def test_an_update_is_held_against_the_others_as_a_whole_and_per_local_round():
     lengths, rounds = [1.0, 1.2, 0.9, 30.0], [1, 1, 1, 40]
-    assert judged(UpdateGuard(Guard()), lengths) == [3]
-    assert judged(UpdateGuard(Guard()), lengths, rounds) == []
-    assert judged(UpdateGuard(Guard()), lengths, [40, 1, 1, 1]) == [3]
-    assert judged(UpdateGuard(Guard()), [1.0, 1.2, 0.9, 500.0], rounds) == [3]
+    assert judged(UpdateGuard(tight()), lengths) == [3]
+    assert judged(UpdateGuard(tight()), lengths, rounds) == []
+    assert judged(UpdateGuard(tight()), lengths, [40, 1, 1, 1]) == [3]
+    assert judged(UpdateGuard(tight()), [1.0, 1.2, 0.9, 500.0], rounds) == [3]
     # Close to an optimum many local rounds go no farther than one, which is not too long then.
-    assert judged(UpdateGuard(Guard()), [1.0, 1.0, 1.0, 1.0], [50, 50, 50, 1]) == []
+    assert judged(UpdateGuard(tight()), [1.0, 1.0, 1.0, 1.0], [50, 50, 50, 1]) == []
 
 
 @pytest.mark.parametrize("told", [1, 5, 10, 50])
 def test_a_plan_of_many_local_rounds_allows_nobody_to_erase_the_model(told):
     honest = {i: ({"w": np.ones(4)}, {"w": np.ones(4) + 0.05 * (-1) ** i}) for i in range(9)}
-    guard = UpdateGuard(Guard())
+    guard = UpdateGuard(tight())
     guard.begin_round(dict.fromkeys(range(9), 1) | {9: told})
     assert list(guard.judge(honest | {9: ({"w": np.ones(4)}, {"w": np.zeros(4)})})) == [9]
 
 
 def test_after_rounds_without_plans_few_updates_have_the_bound_of_those_rounds():
-    guard = UpdateGuard(Guard())
+    guard = UpdateGuard(tight())
     assert judged(guard, [0.05, 0.05, 0.05]) == []
     assert judged(guard, [0.05, 9.0], [40, 40]) == [1]
 
 
 def test_of_few_updates_the_rounds_before_say_what_is_usual_per_local_round():
-    guard, resumed = UpdateGuard(Guard()), UpdateGuard(Guard())
+    guard, resumed = UpdateGuard(tight()), UpdateGuard(tight())
     assert judged(guard, [1.0, 1.2, 0.9], [1, 1, 1]) == []
     resumed.load_state_dict(guard.state_dict())
     for one in (guard, resumed):

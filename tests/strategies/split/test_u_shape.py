@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 from espalier.app.tasks.models import build_model
 from espalier.clients.messages.split_names import FEATURE_GRADIENT, INDICES
 from espalier.clients.messages.train import TRAIN_LOSS
-from espalier.strategies import Guard
 from espalier.strategies.split import Cut, Relay, SplitFedV1, SplitFedV2
+from tests.strategies.guards.tight import tight
 from tests.strategies.split.federation import (
     SGD,
     Federation,
@@ -272,7 +272,7 @@ def test_a_loss_that_can_not_be_one_is_its_clients_failure(kind, cut, loss):
             reply.content["metrics"][TRAIN_LOSS] = loss
         return reply
 
-    (outcome,) = federation.run(federation.split(kind, cut), rounds=1, grid=federation.grid(liar), guard=Guard())
+    (outcome,) = federation.run(federation.split(kind, cut), rounds=1, grid=federation.grid(liar), guard=tight())
     (failure,) = outcome.edges["edge-0"].updates[0].failures
     assert failure.reason.startswith("metric 'train_loss' is ")
     assert outcome.edges["edge-0"].updates[0].weight == 20 + 14
