@@ -55,17 +55,20 @@ SETTING = {
     "report.evaluate-every": 0,
 }
 DEFENCES = {
-    "FedAvg": {"guard.mode": "off"},
-    "guarded FedAvg": {},
-    "FedMedian": {"guard.mode": "off", "edge-strategy": "FedMedian"},
-    "Krum": {"guard.mode": "off", "edge-strategy": "Krum(num_malicious_nodes=2)"},
-    "MultiKrum": {"guard.mode": "off", "edge-strategy": "MultiKrum(num_malicious_nodes=2, num_nodes_to_select=5)"},
+    "FedAvg": {},
+    "tight guard": {"guard.update-norm": 10.0, "guard.activation-norm": 5.0},
+    "FedMedian": {"edge-strategy": "FedMedian"},
+    "FedTrimmedAvg": {"edge-strategy": "FedTrimmedAvg(beta=0.25)"},
+    "Krum": {"edge-strategy": "Krum(num_malicious_nodes=2)"},
+    "MultiKrum": {"edge-strategy": "MultiKrum(num_malicious_nodes=2, num_nodes_to_select=5)"},
 }
 ALGORITHMS = ("h-fedavg", "hsfl")
 SEEDS = (0, 1, 2)
 LIARS = {0: (), 1: (3,), 2: (3, 6)}
-GUARDED = "guarded FedAvg"
+GUARDED = "tight guard"
 SCALE, HUGE = 100.0, 1e4
+# An update that is turned around, and so many times as long: the worst lie under a bound is just below it.
+TURNED = (2, 4, 6, 8, 10, 15, 30, 100)
 NUM_CLASSES = 10
 COLUMNS = dict.fromkeys(("algorithm", "defence", "lie", "liars", "seed", "accuracy", "commit", "machine"), str)
 
@@ -102,13 +105,19 @@ def scaled(sent: Weights, trained: Weights, draw: np.random.Generator) -> Weight
     return {name: (w + SCALE * (trained[name] - w)).astype(w.dtype) for name, w in sent.items()}
 
 
+def turned(times: float) -> Lie:
+    """Return the lie of a step in the opposite direction that is so many times as long."""
+    return lambda sent, trained, draw: {n: (w - times * (trained[n] - w)).astype(w.dtype) for n, w in sent.items()}
+
+
 def honest(sent: Weights, trained: Weights, draw: np.random.Generator) -> Weights:
     """Return what was learned."""
     return trained
 
 
 LIES: dict[str, Lie] = {"noise": noise, "sign flip": sign_flip, "label flip": honest, "scaled": scaled}
-HUGE_ACTIVATIONS, DEAD = "huge activations", "dead"
+TURNS: dict[str, Lie] = {f"turned, {times} times": turned(times) for times in TURNED}
+HUGE_ACTIVATIONS, DEAD, WORST_TURN = "huge activations", "dead", "turned, worst length"
 
 
 def flipped(task: ClientTask) -> ClientTask:
@@ -175,7 +184,9 @@ def numbers(record: ArrayRecord) -> Weights:
     return {name: array.numpy() for name, array in record.items()}
 
 
-def accuracy_of(settings: Mapping[str, Any], kind: str, liars: Sequence[int], lies: Mapping[str, Lie] = LIES) -> float:
+def accuracy_of(
+    settings: Mapping[str, Any], kind: str, liars: Sequence[int], lies: Mapping[str, Lie] = LIES | TURNS
+) -> float:
     """Train with liars, and return the final accuracy of the global model on the test pool."""
     config = parse_config({**SETTING, **settings})
     grid = InProcessGrid(
@@ -196,6 +207,8 @@ def runs(
         for kind in (DEAD, *LIES, *([HUGE_ACTIVATIONS] if algorithm == "hsfl" else [])):
             for count in range(1, most_liars + 1):
                 yield algorithm, defence, kind, count, seed
+        if most_liars:
+            yield from ((algorithm, defence, kind, 1, seed) for kind in TURNS)
 
 
 def rows_of(path: Path) -> dict[tuple[str, str, str, int, int], dict[str, str]]:
@@ -209,7 +222,16 @@ def by_seed(rows: Mapping[tuple[str, str, str, int, int], Mapping[str, str]]) ->
     found: dict[tuple[str, str, str, int], dict[int, float]] = {}
     for what, row in sorted(rows.items(), key=lambda item: item[0][4]):
         found.setdefault(what[:4], {})[what[4]] = float(row["accuracy"])
-    return found
+    return found | worst_turns(found)
+
+
+def worst_turns(found: Found) -> dict[tuple[str, str, str, int], Mapping[int, float]]:
+    """Return the accuracies under the length of a turned update that costs most, over the seeds, by defence."""
+    turns: dict[tuple[str, str, str, int], list[Mapping[int, float]]] = {}
+    for (algorithm, defence, kind, count), own in found.items():
+        if kind in TURNS:
+            turns.setdefault((algorithm, defence, WORST_TURN, count), []).append(own)
+    return {what: min(each, key=lambda own: fmean(own.values())) for what, each in turns.items()}
 
 
 class Farthest(logging.Handler):
@@ -272,7 +294,8 @@ def print_table(found: Found) -> None:
 
 def rows_in_order() -> list[tuple[str, str, int]]:
     """Return algorithm, lie and number of liars of every row of the table."""
-    return list(dict.fromkeys((a, kind, count) for a, _, kind, count, _ in runs(ALGORITHMS, (0,))))
+    shown = ((a, WORST_TURN if kind in TURNS else kind, count) for a, _, kind, count, _ in runs(ALGORITHMS, (0,)))
+    return list(dict.fromkeys(shown))
 
 
 def costs(found: Found, beside: tuple[str, int]) -> dict[tuple[str, str], list[float]]:

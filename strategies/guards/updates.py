@@ -124,8 +124,11 @@ class UpdateGuard:
         norm = self.guard.update_norm
         usual = self._lengths.usual([own.length for own in changes.values()], size)
         length = norm * usual if norm else ABSURD * max(usual, size)
-        # Where most have like data their statistics hardly change, and who has others is no liar for that.
-        statistics = max(self._statistics.usual([own.statistics for own in changes.values()]), size_of_statistics)
+        # Where most have like data their statistics hardly change, and who has other data is no liar for that. Of fewer
+        # than three it is not known how large data are.
+        changed = [own.statistics for own in changes.values()]
+        usual_change = self._statistics.usual(changed, size_of_statistics if len(changed) >= FEW else 0.0)
+        statistics = max(usual_change, size_of_statistics)
         inward = length * (INWARD_SHARE if len(changes) >= FEW else INWARD_SHARE_OF_FEW)
         return Change(length, inward, (norm or ABSURD) * statistics)
 
