@@ -10,7 +10,7 @@ from torch import nn
 from espalier.app.algorithms.algorithm import ONE_NODE, Site
 from espalier.app.algorithms.stacked_servers import stacked_servers
 from espalier.app.algorithms.strategies import fedavg_of_all
-from espalier.app.config.sections import Split
+from espalier.app.config.sections import AS_CLIENTS, Split
 from espalier.app.errors import bad_value
 from espalier.clients.messages.cut import Cut, as_blocks
 from espalier.clients.nested import take
@@ -44,11 +44,12 @@ def split_options(site: Site) -> dict[str, Any]:
 def server_training(site: Site) -> LocalTraining:
     """Return how the server's blocks train, in the first round."""
     split, own = site.split, site.task.training
+    assert split.server_optimizer != AS_CLIENTS  # a config that was parsed says what that is
     return LocalTraining(
         optimizer=own.optimizer if callable(own.optimizer) else split.server_optimizer,
         learning_rate=split.server_learning_rate or site.train.learning_rate,
-        momentum=split.server_momentum,
-        weight_decay=split.server_weight_decay,
+        momentum=float(split.server_momentum),
+        weight_decay=float(split.server_weight_decay),
     )
 
 

@@ -9,7 +9,15 @@ from espalier.app.tasks.build import task_kind
 
 # The RawHFL paper's setting.
 CACHING_BATCHES_PER_EPOCH = 10
-LEFT_OPEN = ("plan.selected-per-edge", "plan.max-local-rounds", "batches-per-epoch", "split.label-policy")
+LEFT_OPEN = (
+    "plan.selected-per-edge",
+    "plan.max-local-rounds",
+    "batches-per-epoch",
+    "split.label-policy",
+    "split.server-optimizer",
+    "split.server-momentum",
+    "split.server-weight-decay",
+)
 
 
 def with_defaults(config: RunConfig) -> RunConfig:
@@ -18,9 +26,9 @@ def with_defaults(config: RunConfig) -> RunConfig:
     ``plan.selected-per-edge = 0`` is half of the clients of a cell, ``plan.max-local-rounds = 0`` is ``local-epochs``:
     a planned run trains some of the clients, and them as much as a run without plans. ``split.label-policy = "auto"``
     sends labels where the data grow, else indices. Where data grow, a planned local round has a fixed number of
-    mini-batches.
+    mini-batches. The server's blocks train as the clients do.
     """
-    sections: dict[str, Any] = {}
+    sections: dict[str, Any] = {"split": config.split.beside(config.train)}
     grows = task_kind(config.data).grows
     if config.rule:
         plan, smallest = config.plan, config.federation.num_clients // max(config.cells, 1)
@@ -34,7 +42,7 @@ def with_defaults(config: RunConfig) -> RunConfig:
             sections["train"] = config.train.model_copy(update={"batches_per_epoch": CACHING_BATCHES_PER_EPOCH})
     if config.split.label_policy == "auto":
         policy = "labels" if grows else "indices"
-        sections["split"] = config.split.model_copy(update={"label_policy": policy})
+        sections["split"] = sections["split"].model_copy(update={"label_policy": policy})
     return config.model_copy(update=sections)
 
 

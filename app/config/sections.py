@@ -36,6 +36,8 @@ Momentum = Annotated[float, Field(ge=0, lt=1)]
 Decay = Annotated[float, Field(ge=0, le=LARGEST)]
 Rate = Annotated[float, Field(gt=0, le=LARGEST)]
 VIDEO_CACHING = "video-caching"
+AsClients = Literal["as-clients"]
+AS_CLIENTS: AsClients = "as-clients"  # of the server's blocks: what the clients' optimizer has
 OWN = "own"  # the partition where every client has a folder of its own
 
 
@@ -226,14 +228,14 @@ class Split(Section):
     """Block from which on all are the client's again, by name or number of blocks in front; labels stay there."""
     label_policy: Literal["auto", "indices", "labels"] = "auto"
     """indices: labels are registered at the edge once; labels: they travel; auto is labels where the data grow."""
-    server_optimizer: Literal["sgd", "adam"] = "sgd"
-    """Of the server's blocks."""
+    server_optimizer: Literal["sgd", "adam"] | AsClients = AS_CLIENTS
+    """Of the server's blocks; as-clients takes optimizer."""
     server_learning_rate: Annotated[float, Field(ge=0, le=LARGEST)] = 0.0
     """Of the server's blocks; 0 takes learning-rate."""
-    server_momentum: Momentum = 0.0
-    """Of the server's SGD."""
-    server_weight_decay: Decay = 0.0
-    """Of the server's blocks."""
+    server_momentum: Momentum | AsClients = AS_CLIENTS
+    """Of the server's SGD; as-clients takes train.momentum."""
+    server_weight_decay: Decay | AsClients = AS_CLIENTS
+    """Of the server's blocks; as-clients takes train.weight-decay."""
     server_order: Literal["interleaved", "one-by-one", "in-client-order"] = "interleaved"
     """SFL-V2: a mini-batch of each client in turn, or all of a client's before the next client's."""
     evaluate: Literal["split", "whole"] = "split"
@@ -242,6 +244,15 @@ class Split(Section):
     """A Flower message per mini-batch, or one stream per round and client."""
     execution: Literal["fused", "messages"] = "fused"
     """Engines of our own: a client and an edge of one process train without messages, to the same bits, or with."""
+
+    def beside(self, train: Train) -> "Split":
+        """Return these settings where clients train so: the server's blocks too, unless they have their own."""
+        left_open = {
+            "server_optimizer": train.optimizer,
+            "server_momentum": train.momentum,
+            "server_weight_decay": train.weight_decay,
+        }
+        return self.model_copy(update={k: v for k, v in left_open.items() if getattr(self, k) == AS_CLIENTS})
 
 
 class Stream(Section):

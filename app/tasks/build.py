@@ -78,9 +78,8 @@ def check_optimizer(config: RunConfig, task: AdaptedTask, training: LocalTrainin
 
     `training` is how clients train by the config alone.
     """
-    given, usual = (
-        {**train.as_dict(), **split.as_dict()} for train, split in ((config.train, config.split), (Train(), Split()))
-    )
+    usual = {**Train().as_dict(), **Split().beside(Train()).as_dict()}
+    given = {**config.train.as_dict(), **config.split.as_dict()}
     for key in OPTIMIZER_KEYS if callable(task.training.optimizer) else ():
         if given[key] != usual[key]:
             allowed = f"{usual[key]!r} for {config.data.source}, which has an optimizer of its own"

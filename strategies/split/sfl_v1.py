@@ -30,8 +30,8 @@ from .serving import MiniBatch, Steps, side_by_side
 class SplitFedV1(SplitEdge):
     """SFL-V1: a server block per client, in parallel; whole models are averaged at the end of the round.
 
-    With plain SGD this is FedAvg with the same mini-batches, whatever the cut, so every client may have a cut of its
-    own (Proposition 1 of the SFL cut-layer paper).
+    With an optimizer like the clients' this is FedAvg with the same mini-batches, whatever the cut, so every client may
+    have a cut of its own (Proposition 1 of the SFL cut-layer paper, for SGD).
 
     Parameters
     ----------

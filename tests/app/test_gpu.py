@@ -65,7 +65,7 @@ def assert_close(left, right, atol):
     [{"algorithm": name, **SHORT} for name in ("fedavg", "h-fedavg", "sl", "sfl-v1", "sfl-v2", "hsfl", "centralised")]
     + [{"algorithm": name, **CACHING} for name in ("rawhfl", "h-fedavg-ub", "centralised", "top-popular")]
     + [
-        {"algorithm": "phsfl", "optimizer": "adam", "learning_rate": 0.001, "server_optimizer": "adam", **SHORT},
+        {"algorithm": "phsfl", "optimizer": "adam", "learning_rate": 0.001, **SHORT},
         {"algorithm": "hsfl", "split_transport": "stream", **SHORT},
         {"algorithm": "rawhfl", **SHORT, "num_clients": 6, "selected_per_edge": 2, "max_local_rounds": 2},
     ],
@@ -142,7 +142,7 @@ def test_a_model_that_reads_a_number_is_refused_with_the_reason_and_others_go_on
 
 @pytest.mark.parametrize("algorithm", ["h-fedavg", "sfl-v2", "phsfl"])
 def test_a_run_resumes_to_the_same_bits(tmp_path, algorithm):
-    settings = {"algorithm": algorithm, "server_momentum": 0.5, "optimizer": "adam", "learning_rate": 0.01, **SHORT}
+    settings = {"algorithm": algorithm, "optimizer": "adam", "learning_rate": 0.01, **SHORT}
     whole = run_app(tmp_path / "whole", **settings | {"global_rounds": 4})
     folder = run_app(tmp_path / "run", **settings | {"global_rounds": 2})
     assert main([f"resume={folder}", "global-rounds=4"]) == 0

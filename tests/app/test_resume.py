@@ -135,6 +135,19 @@ def test_a_run_can_be_made_longer_which_is_remembered_and_not_shorter(tmp_path, 
     assert len(lines(folder, "global")) == 3
 
 
+def test_a_run_whose_servers_blocks_had_an_optimizer_of_their_own_goes_on_with_it(tmp_path, capsys):
+    # These were the defaults of earlier editions, whatever the clients' optimizer was.
+    own = {"server_optimizer": "sgd", "server_momentum": 0.0, "server_weight_decay": 0.0}
+    settings = {"algorithm": "sfl-v1", "optimizer": "adam", "learning_rate": 0.003, "batches_per_epoch": 2}
+    folder = run_app(tmp_path / "run", global_rounds=1, **settings, **own)
+    assert main([f"resume={folder}", "global-rounds=2", "split.server-optimizer=as-clients"]) == 2
+    said = "split.server-optimizer = 'adam': allowed is 'sgd', as in the run to resume"
+    assert said in capsys.readouterr().err
+    assert main([f"resume={folder}", "global-rounds=2"]) == 0
+    assert same_weights(folder, run_app(tmp_path / "whole", global_rounds=2, **settings, **own))
+    assert not same_weights(folder, run_app(tmp_path / "as-clients", global_rounds=2, **settings))
+
+
 def test_a_run_of_flowers_runtime_goes_on_without_it(tmp_path):
     folder = run_app(tmp_path / "run", global_rounds=1)
     config = json.loads((folder / "config.json").read_text())

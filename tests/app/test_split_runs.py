@@ -34,20 +34,33 @@ def test_sfl_v1_is_fedavg_and_hsfl_is_h_fedavg(tmp_path, cut):
     assert sorted(summary(nested)["bytes"]["uplink"]) == ["cloud", "edge"]
 
 
-OPTIMIZERS = [
-    {"momentum": 0.9, "weight_decay": 1e-3, "server_momentum": 0.9, "server_weight_decay": 1e-3},
-    {"optimizer": "adam", "learning_rate": 0.003, "server_optimizer": "adam"},
-]
+OPTIMIZERS = {
+    "sgd": {},
+    "momentum": {"momentum": 0.9, "learning_rate": 0.02},
+    "decay": {"weight_decay": 1e-2},
+    "momentum-and-decay": {"momentum": 0.9, "weight_decay": 1e-3, "learning_rate": 0.02},
+    "adam": {"optimizer": "adam", "learning_rate": 0.003},
+    "adam-with-decay": {"optimizer": "adam", "learning_rate": 0.003, "weight_decay": 1e-2},
+    "cosine": {"momentum": 0.9, "learning_rate": 0.02, "schedule": "cosine"},
+}
 
 
-@pytest.mark.parametrize("optimizers", OPTIMIZERS, ids=["sgd", "adam"])
-def test_sfl_v1_is_fedavg_to_the_bit_at_every_cut(tmp_path, optimizers):
-    settings = {"num_clients": 3, **SHORT}
-    clients = {key: value for key, value in optimizers.items() if not key.startswith("server")}
-    whole = run_app(tmp_path / "fedavg", algorithm="fedavg", **settings, **clients)
-    for cut in (1, 2, 3, "1,2,3"):
-        split = run_app(tmp_path / f"cut-{cut}", algorithm="sfl-v1", cut_layer=cut, **settings, **optimizers)
-        assert same_weights(split, whole)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_the_servers_blocks_train_as_the_clients_do(tmp_path, optimizer):
+    settings = {"num_clients": 4, "device": "cpu", **SHORT, **optimizer}
+    for split, unsplit in (("sfl-v1", "fedavg"), ("hsfl", "h-fedavg")):
+        whole = run_app(tmp_path / unsplit, algorithm=unsplit, **settings)
+        assert same_weights(run_app(tmp_path / split, algorithm=split, cut_layer="1,2,3", **settings), whole)
+        stacked = run_app(tmp_path / f"{split}-stacked", algorithm=split, cut_layer=2, stack=4, **settings)
+        assert_close(stacked, whole)
+
+
+@pytest.mark.parametrize("optimizer", [OPTIMIZERS["momentum-and-decay"], OPTIMIZERS["adam"]], ids=["sgd", "adam"])
+def test_sfl_v1_is_fedavg_to_the_bit_at_every_cut(tmp_path, optimizer):
+    settings = {"num_clients": 3, **SHORT, **optimizer}
+    whole = run_app(tmp_path / "fedavg", algorithm="fedavg", **settings)
+    for cut in (1, 2, 3):
+        assert same_weights(run_app(tmp_path / f"cut-{cut}", algorithm="sfl-v1", cut_layer=cut, **settings), whole)
 
 
 @pytest.mark.parametrize("algorithm", ["hsfl", "phsfl", "sl"])

@@ -7,6 +7,7 @@ from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 SHORT = {"num_clients": 4, "num_edges": 2, "batches_per_epoch": 2, "batch_size": 16, "fine_tune_steps": 2}
 U_SHAPED = SHORT | {"cut_layer": "1,2", "tail_layer": "head", "evaluate": "split"}
+SGD_AT_SERVER = {"server_optimizer": "sgd", "server_momentum": 0.5}
 
 
 def figures(folder):
@@ -31,7 +32,7 @@ def test_evaluation_through_the_cut_gives_the_figures_of_the_whole_model(tmp_pat
 
 @pytest.mark.parametrize("algorithm", ["sl", "sfl-v2", "phsfl"])
 def test_a_u_shaped_run_resumes_to_the_same_bits(tmp_path, algorithm):
-    settings = U_SHAPED | {"algorithm": algorithm, "cut_layer": 1, "optimizer": "adam", "server_momentum": 0.5}
+    settings = U_SHAPED | {"algorithm": algorithm, "cut_layer": 1, "optimizer": "adam"} | SGD_AT_SERVER
     whole = run_app(tmp_path / "whole", **settings)
     folder = run_app(tmp_path / "run", **settings | {"global_rounds": 1})
     assert main([f"resume={folder}", "global-rounds=2"]) == 0

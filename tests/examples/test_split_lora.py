@@ -13,7 +13,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "split-lora"
 ARGUMENTS = "(layers=2, size=16, rank=4, passages=48)"
 SMALL = {"task": f"split_lora.text:NextCharacter{ARGUMENTS}", "optimizer": "adam", "learning_rate": 0.005}
 SMALL |= {"engine": "in-process", "num_clients": 4, "edge_rounds": 1, "local_epochs": 1, "global_rounds": 1}
-SPLIT = SMALL | {"algorithm": "hsfl", "server_optimizer": "adam"}
+SPLIT = SMALL | {"algorithm": "hsfl"}
 IN_FLOAT64 = """
 from split_lora.text import NextCharacter
 

@@ -35,7 +35,9 @@ def test_the_keys_of_both_optimizers_reach_them():
     assert "Adam" in type(adam).__name__
     assert (adam.param_groups[0]["lr"], adam.param_groups[0]["weight_decay"]) == (0.03, 0.04)
     (group,) = server_optimizer(server_momentum=0.7).param_groups
-    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.2, 0.7, 0.0)
+    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.2, 0.7, 0.01)
+    (plain,) = server_optimizer(server_momentum=0.0, server_weight_decay=0.0).param_groups
+    assert (plain["lr"], plain["momentum"], plain["weight_decay"]) == (0.2, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("order", ["interleaved", "one-by-one", "in-client-order"])

@@ -63,6 +63,20 @@ def test_labels_are_registered_unless_data_grow():
         config_of(algorithm="hsfl", dataset="video-caching", label_policy="indices")
 
 
+def test_the_servers_blocks_have_the_clients_optimizer_unless_they_have_their_own():
+    clients = {"optimizer": "adam", "momentum": 0.9, "weight_decay": 0.1}
+
+    def of_server(**own):
+        split = config_of(algorithm="hsfl", **clients, **own).split
+        return split.server_optimizer, split.server_momentum, split.server_weight_decay
+
+    assert of_server() == ("adam", 0.9, 0.1)
+    assert of_server(server_optimizer="sgd", server_momentum=0.0) == ("sgd", 0.0, 0.1)
+    assert of_server(server_weight_decay=0.0) == ("adam", 0.9, 0.0)
+    with pytest.raises(UserError, match=r"split\.server-momentum = 1\.5: allowed is less than 1 or 'as-clients'"):
+        of_server(server_momentum=1.5)
+
+
 @pytest.mark.parametrize("algorithm", ["h-fedavg", "rawhfl", "phsfl", "fedavg-ub"])
 def test_what_was_left_open_is_not_taken_for_given(algorithm):
     for dataset in ("digits", "video-caching"):
