@@ -7,13 +7,15 @@ from typing import Any
 import torch
 from flwr.app import Message
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from .messages.arrays import to_weights
 from .messages.train import ACCURACY, LOSS, Evaluate, Evaluated
-from .nested import concatenate, take, tensors_of
+from .nested import concatenate, take
 from .task import ClientTask, Examples, Objective
 
 BATCH_SIZE = 512
+IGNORED = -100  # the label that PyTorch's cross-entropy leaves out
 
 
 def evaluate(message: Message, task: ClientTask) -> Message:
@@ -63,9 +65,10 @@ def figures_on(
     objective: Objective,
     batch_size: int = BATCH_SIZE,
 ) -> dict[str, float]:
-    """Return the mean loss and the other figures of a model in eval mode over `examples`, by name.
+    """Return the loss and the other figures of a model in eval mode over all of `examples`, by name.
 
-    Loss and accuracy are 0 for an empty set, for which there are no other figures.
+    `batch_size` changes none of them, but for rounding. Loss and accuracy are 0 for an empty set, for which there are
+    no other figures.
     """
     return figures_of(outputs_on(model, examples, prepare, device, batch_size), examples.labels, device, objective)
 
@@ -87,23 +90,34 @@ def outputs_on(
 def figures_of(
     batches: Iterable[Any], all_labels: Tensor, device: torch.device, objective: Objective
 ) -> dict[str, float]:
-    """Return the figures of a model's outputs, as `figures_on`, which come in batches in the order of the labels."""
-    loss, correct = torch.zeros((), device=device), torch.zeros((), device=device)
-    kept, all_labels, start = [], all_labels.to(device, copy=True), 0  # a loss may change them in place
-    for outputs in batches:
-        size = len(tensors_of(outputs)[0])
-        labels = all_labels[start : start + size]
-        start += size
-        loss += objective.loss(outputs, labels, reduction="sum")
-        if objective.metrics is None:
-            correct += (outputs.argmax(1) == labels).sum()
-        else:
-            kept.append(outputs)
-    count = max(len(all_labels), 1)
-    figures = {LOSS: float(loss) / count}
+    """Return the figures of a model's outputs, as `figures_on`, which come in batches in the order of the labels.
+
+    Cross-entropy and accuracy are added up. Of another loss, such as a mean with weights, its values for parts do not
+    tell the value for all: it is called once, with all outputs.
+    """
+    if not len(all_labels):
+        return dict.fromkeys(objective.figures, 0.0)
+    labels = all_labels.to(device)
+    if objective.metrics is None and objective.loss is cross_entropy:
+        return _cross_entropy_and_accuracy(batches, labels)
+    outputs = concatenate(list(batches))
+    # Copies, for each may change them in place.
+    loss = float((objective.test_loss or objective.loss)(outputs, labels.clone()))
     if objective.metrics is None:
-        return figures | {ACCURACY: float(correct) / count}
-    return {**objective.metrics(concatenate(kept), all_labels), **figures} if kept else figures
+        return {LOSS: loss, ACCURACY: float((outputs.argmax(1) == labels).sum()) / labels.numel()}
+    return {**objective.metrics(outputs, labels.clone()), LOSS: loss}
+
+
+def _cross_entropy_and_accuracy(batches: Iterable[Tensor], labels: Tensor) -> dict[str, float]:
+    """Return the means over all labels but those that PyTorch's cross-entropy ignores."""
+    loss, correct, start = torch.zeros((), device=labels.device), torch.zeros((), device=labels.device), 0
+    for outputs in batches:
+        of_batch = labels[start : start + len(outputs)]
+        start += len(outputs)
+        loss += cross_entropy(outputs, of_batch, reduction="sum")
+        correct += (outputs.argmax(1) == of_batch).sum()
+    count = int((labels != IGNORED).sum())
+    return {LOSS: float(loss) / count, ACCURACY: float(correct) / count} if count else {LOSS: math.nan, ACCURACY: 0.0}
 
 
 @torch.inference_mode()

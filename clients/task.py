@@ -107,14 +107,17 @@ class Objective:
     Parameters
     ----------
     loss : callable (default: cross-entropy)
-        Called as PyTorch's own are: ``loss(outputs, labels)`` is the mean over a mini-batch,
-        ``loss(outputs, labels, reduction="sum")`` the sum.
+        ``loss(outputs, labels)``: the mean over a mini-batch, by whatever rule. An evaluation calls it once, with all
+        outputs and labels of a test set.
     metrics : callable, optional (default: None)
         Gives figures by name from all outputs and labels of a test set. None: the accuracy.
+    test_loss : callable, optional (default: None)
+        What evaluations call instead, where what fails there is to be told otherwise than in training.
     """
 
-    loss: Callable[..., Tensor] = cross_entropy
+    loss: Callable[[Any, Tensor], Tensor] = cross_entropy
     metrics: Callable[[Any, Tensor], Mapping[str, float]] | None = None
+    test_loss: Callable[[Any, Tensor], Tensor] | None = None
 
     @property
     def figures(self) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.nn.parameter import is_lazy
 
 from espalier.app.errors import UserError, bad_value
@@ -85,7 +84,10 @@ class AdaptedTask(Task):
             self.training = replace(self.training, optimizer=own.optimizer)
         if self._has_own("learning_rate"):
             self.training = replace(self.training, schedule=own.learning_rate)
-        self.objective = Objective(self._loss_of_run if self._has_own("loss") else cross_entropy, self._metrics)
+        if self._has_own("loss"):
+            self.objective = Objective(own.loss, self._metrics, self._test_loss)
+        else:
+            self.objective = Objective(metrics=self._metrics)
 
     def refused(self, allowed: str) -> UserError:
         """Return the error that names the task and says what is allowed."""
@@ -118,9 +120,8 @@ class AdaptedTask(Task):
             self.check_model()
         if self.has_pool:
             with seeded_torch(self.seed, torch.device("cpu")):
-                loss = self._loss if self._has_own("loss") else cross_entropy
                 try:
-                    try_out(self.own, self.new_model, self.pool, self.training, loss, FIELDS)
+                    try_out(self.own, self.new_model, self.pool, self.training, self.objective.loss, FIELDS)
                 except MisfitError as error:
                     raise self.refused(str(error)) from None
 
@@ -294,16 +295,10 @@ class AdaptedTask(Task):
             raise self.refused(f"{allowed}; numbers that are no classes are allowed as floats")
         return examples
 
-    def _loss_of_run(self, outputs: Any, labels: Tensor, reduction: str = "mean") -> Tensor:
-        """Return the user's loss; what fails in training is a client's failure, and in an evaluation the task's."""
-        if reduction == "mean":
-            return self._loss(outputs, labels)
+    def _test_loss(self, outputs: Any, labels: Tensor) -> Tensor:
+        """Return the user's loss in an evaluation: what fails there is the task's fault, and no client's."""
         with self._does("loss(outputs, labels)"):
-            return self._loss(outputs, labels, reduction)
-
-    def _loss(self, outputs: Any, labels: Tensor, reduction: str = "mean") -> Tensor:
-        mean = self.own.loss(outputs, labels)
-        return mean * len(labels) if reduction == "sum" else mean
+            return self.own.loss(outputs, labels)
 
     def _metrics(self, outputs: Any, labels: Tensor) -> Mapping[str, float]:
         try:

@@ -148,6 +148,29 @@ class Named(Points):
         return inputs["x"], inputs["y"]
 
 
+class Weighted(OwnTask):
+    """A loss with weights that ignores a class, and test examples sorted by class: parts have other means than all."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def model(self):
+        blocks = OrderedDict(
+            first=nn.Linear(4, 6), body=nn.Sequential(nn.Tanh(), nn.Linear(6, 6)), head=nn.Linear(6, 4)
+        )
+        return nn.Sequential(blocks)
+
+    def client_data(self, client, num_clients, seed):
+        generator = torch.Generator().manual_seed(client)
+        inputs = torch.randn(40 + self.size, 4, generator=generator)
+        labels = inputs.argmax(1)
+        order = 40 + labels[40:].argsort(descending=True)
+        return Examples(inputs[:40], labels[:40]), Examples(inputs[order], labels[order])
+
+    def loss(self, outputs, labels):
+        return cross_entropy(outputs, labels, weight=torch.tensor([1.0, 0.05, 1.0, 20.0]), ignore_index=0)
+
+
 class LabelsInPlace(Points):
     """Changes the labels that it is given."""
 

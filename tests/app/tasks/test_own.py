@@ -5,6 +5,7 @@ import torch
 
 from espalier.app.command_line import main
 from espalier.app.config.parse import parse_config
+from espalier.app.config.saved import saved_config
 from espalier.app.errors import UserError
 from espalier.app.reports.final import report_again
 from espalier.app.reports.folder import ResultsFolder
@@ -154,6 +155,41 @@ def test_a_loss_that_fails_in_an_evaluation_is_named_with_the_line_of_its_file(t
     error = capsys.readouterr().err.splitlines()[-1]
     allowed = "one whose loss(outputs, labels) does not fail (RuntimeError: too many, own_tasks.py:"
     assert error.startswith(f"error: task = {text!r}: allowed is {allowed}")
+
+
+@pytest.mark.parametrize("size", [1, 511, 512, 513, 1025])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "fedavg"},
+        {"algorithm": "hsfl", "evaluate": "split"},
+        {"algorithm": "hsfl", "evaluate": "whole"},
+        {"algorithm": "phsfl", "tail_layer": "head"},
+    ],
+    ids=lambda settings: "-".join(settings.values()),
+)
+def test_a_loss_of_its_own_is_that_of_all_test_examples_at_once(tmp_path, settings, size):
+    mine = {"task": own(f"Weighted(size={size})"), "num_clients": 2, "global_rounds": 1, "batch_size": 8}
+    folder = run_app(tmp_path / "run", device="cpu", **mine, **settings)
+    task = build_task(saved_config(folder))
+    model = task.new_model()
+
+    @torch.inference_mode()
+    def at_once(examples, head=None):
+        model.load_state_dict(weights(folder) | (head or {}))
+        return pytest.approx(float(task.own.loss(model.eval()(examples.inputs), examples.labels)), rel=1e-6)
+
+    tests = {client: task.client_examples(client)[1] for client in range(2)}
+    (line,) = lines(folder, "global")
+    assert {int(client): own["loss"] for client, own in line["clients"].items()} == {
+        client: at_once(test) for client, test in tests.items()
+    }
+    assert summary(folder)["test"]["loss"] == at_once(task.pool)
+    if (folder / "heads.pt").exists():
+        (line,), heads = lines(folder, "personalised"), torch.load(folder / "heads.pt", weights_only=True)
+        assert {int(client): own["loss"] for client, own in line["clients"].items()} == {
+            client: at_once(tests[client], head) for client, head in heads.items()
+        }
 
 
 @pytest.mark.parametrize("name", ["InPlace", "LabelsInPlace"])
