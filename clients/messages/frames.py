@@ -297,7 +297,8 @@ class Feedback:
         values : Tensor
             Shape (N, ...).
         samples : np.ndarray, optional
-            Shape (N,): their numbers. None where they are not known: nothing is added then.
+            Shape (N,): their numbers. None where the edge is not told them, as with labels or a tail: nothing is added
+            then.
 
         Raises
         ------

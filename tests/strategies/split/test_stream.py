@@ -16,6 +16,7 @@ import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
 from espalier.app.certificates import self_signed
+from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.frames import (
     METHOD,
     TOKEN_KEY,
@@ -109,13 +110,21 @@ def test_a_stream_gives_the_weights_of_messages(server, kind, cut, options):
 
 
 @pytest.mark.parametrize(
-    ("workers", "payload"), [(1, "float32"), (2, "float32"), (1, "bfloat16"), (2, "int8"), (1, "top-25%")]
+    ("workers", "payload", "cut"),
+    [
+        *((1, "float32", 2), (2, "float32", 2), (1, "bfloat16", 2), (2, "int8", 2), (1, "top-25%", 2)),
+        (
+            1,
+            "top-25%",
+            Cut(1, 3),
+        ),  # nothing is fed back, in any of the four tensors: the edge does not know the samples
+    ],
 )
-def test_with_fewer_workers_than_clients_sfl_v2_goes_on_by_messages(server, workers, payload, caplog):
+def test_with_fewer_workers_than_clients_sfl_v2_goes_on_by_messages(server, workers, payload, cut, caplog):
     federation = Federation()
-    make_edge = streamed(federation.split(SplitFedV2, 2), server, payload=payload, patience_seconds=SHORTLY)
+    make_edge = streamed(federation.split(SplitFedV2, cut), server, payload=payload, patience_seconds=SHORTLY)
     expected = federation.run(
-        streamed(federation.split(SplitFedV2, 2), server, payload=payload),
+        streamed(federation.split(SplitFedV2, cut), server, payload=payload),
         rounds=3,
         grid=ThreadedGrid(federation.app(), 4),
     )
@@ -125,7 +134,7 @@ def test_with_fewer_workers_than_clients_sfl_v2_goes_on_by_messages(server, work
     with caplog.at_level(logging.WARNING, "espalier"):
         found = federation.run(make_edge, rounds=3, grid=grid)
     assert same(weights(expected[-1]), weights(found[-1]))
-    by_messages = federation.run(federation.split(SplitFedV2, 2), rounds=3)
+    by_messages = federation.run(federation.split(SplitFedV2, cut), rounds=3)
     assert same(weights(by_messages[-1]), weights(found[-1])) == (payload == "float32")
     assert seen.count(SPLIT_STREAM) == 4  # tried once
     assert seen.count(SPLIT_BEGIN) == 3 * 4
