@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.exception import AggregationError, InconsistentMessageReplies
 from flwr.serverapp.strategy import (
     Bulyan,
@@ -13,9 +13,12 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
+    FedAdagrad,
+    FedAdam,
     FedAvgM,
     FedXgbBagging,
     FedXgbCyclic,
+    FedYogi,
     QFedAvg,
     Strategy,
 )
@@ -26,6 +29,7 @@ from .exchange import Exchanges
 from .guards.updates import GUARD_STATE, UpdateGuard, guard_state, load_guard_state
 from .outcomes import EVERYBODY, Evaluation, Update
 from .randomness import derived_seed, seeded_globals
+from .running_statistics import Models, is_statistic, with_averages, with_possible_variances
 from .screening import Failure, complete, in_form_of, model_fault, number_of, one_line, screen, weight_of
 from .state import built_attributes, restore_strategy_state, spoilt_attribute, strategy_state
 from .views import MemberGrid
@@ -38,6 +42,7 @@ PRIVATE = (
     DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
 )
+SERVER_OPTIMIZERS = (FedAdagrad, FedAdam, FedAvgM, FedYogi, QFedAvg)
 
 
 class EdgeRounds(Protocol):
@@ -164,7 +169,7 @@ class StrategyEdge:
         """
         # Some strategies take the replies apart, so weights are read before they get them.
         participants, weight = _participants(messages, screened), self._total_weight(screened)
-        losses = _losses(messages, screened)
+        losses, (models, weights) = _losses(messages, screened), _models(screened, arrays, self.weight_key)
         if weight == 0:
             return Update(failures=failures)
         try:
@@ -183,7 +188,8 @@ class StrategyEdge:
         elif spoilt := spoilt_attribute(unwrapped(self.strategy), arrays):
             fault = f"{self.name}.{spoilt} holds NaN or Inf: its model no longer moves, or no longer as it should"
         else:
-            return Update(in_form_of(arrays, aggregate), metrics, weight, participants, failures, losses=losses)
+            settled = in_form_of(arrays, self._with_statistics(aggregate, models, weights))
+            return Update(settled, metrics, weight, participants, failures, losses=losses)
         return Update(metrics=metrics, failures=[*failures, Failure(EVERYBODY, fault)])
 
     def evaluate_round(
@@ -246,6 +252,13 @@ class StrategyEdge:
         if self.hides_noise and any(isinstance(layer, PRIVATE) for layer in layers(self.strategy)):
             return seeded_globals(None)
         return self._seeded("aggregate_train", server_round)
+
+    def _with_statistics(self, made: ArrayRecord, models: Models, weights: Sequence[float]) -> ArrayRecord:
+        """Return the strategy's model with the statistics that it is to have, see `own_statistics`."""
+        if not models:
+            return made
+        own = own_statistics(self.strategy)
+        return with_possible_variances(made) if own else with_averages(made, models, weights, always=own is False)
 
     def _total_weight(self, replies: Sequence[Message]) -> float:
         return sum(weight_of(reply, self.weight_key) for reply in replies)
@@ -355,6 +368,19 @@ def needed_metrics(strategy: Strategy) -> dict[str, float]:
     return {inner.train_loss_key: 0.0} if isinstance(inner, QFedAvg) else {}
 
 
+def own_statistics(strategy: Strategy) -> bool | None:
+    """Return whether what a strategy makes of running statistics is meant; None where its models have to tell.
+
+    Those of a server optimizer are not: it is for what gradients move. The noise of differential privacy is, for plain
+    averages would give away what it hides. A strategy of one's own says so by an attribute of this name.
+    """
+    every = layers(strategy)
+    if any(isinstance(layer, PRIVATE) for layer in every):
+        return True
+    said = [own for layer in every if (own := getattr(layer, "own_statistics", None)) is not None]
+    return bool(said[0]) if said else False if isinstance(every[-1], SERVER_OPTIMIZERS) else None
+
+
 def forget_sent_model(strategy: Strategy) -> None:
     """Let FedAvgM take the model of this round, not its own last aggregate, for the one that it sends out.
 
@@ -427,6 +453,24 @@ def _losses(messages: Sequence[Message], replies: Sequence[Message]) -> dict[int
             loss = number_of(next(iter(reply.content.metric_records.values())).get(TRAIN_LOSS))
             told |= {} if loss is None else {message.metadata.dst_node_id: loss}
     return told
+
+
+def _models(
+    replies: Sequence[Message], arrays: ArrayRecord, weight_key: str
+) -> tuple[list[Mapping[str, Array]], list[float]]:
+    """Return the models of screened replies and their weights; none where a model has no statistics.
+
+    Nor are there any where replies hold more records of arrays than a model, or others.
+    """
+    good = [reply for reply in replies if not reply.has_error()]
+    if not any(map(is_statistic, arrays)):
+        return [], []
+    records: list[Mapping[str, Array]] = [
+        {**record} for reply in good for record in reply.content.array_records.values()
+    ]
+    if len(records) != len(good) or any(record.keys() != arrays.keys() for record in records):
+        return [], []
+    return records, [weight_of(reply, weight_key) for reply in good]
 
 
 def _participants(messages: Sequence[Message], replies: Sequence[Message]) -> list[int]:
