@@ -13,6 +13,7 @@ from espalier.app.errors import UserError
 from espalier.app.reports.folder import ResultsFolder, damaged
 from espalier.app.reports.initial import initial_figures_of
 from espalier.app.reports.made_by import MAKER, makers_of
+from espalier.app.reports.metrics import lacks_figures
 from espalier.app.reports.owner import is_owned
 
 MEAN, STD = "mean", "std"
@@ -38,6 +39,8 @@ class FinishedRun:
         Its global lines, without the single clients.
     initial : Mapping[str, Any] (default: none)
         The figures of the model that it started with, as in a global line.
+    lacking : str (default: "")
+        Why it has no figures over clients, if it has none.
     """
 
     folder: Path
@@ -46,6 +49,7 @@ class FinishedRun:
     made_by: Mapping[str, str]
     lines: Sequence[Mapping[str, Any]] = ()
     initial: Mapping[str, Any] = field(default_factory=dict)
+    lacking: str = ""
 
 
 def is_over(path: Path) -> bool:
@@ -113,8 +117,9 @@ def read_run(path: Path) -> FinishedRun:
     lines = [{key: line[key] for key in line if key != "clients"} for line in every if line["scope"] == "global"]
     makers = makers_of(folder)
     made_by = {key: "; ".join(dict.fromkeys(maker[key] for maker in makers)) for key in MAKER}
-    figures = figures_of(folder.read_json("summary.json"))
-    return FinishedRun(path, settings, figures, made_by, lines, initial_figures_of(folder))
+    summary = folder.read_json("summary.json")
+    initial, lacking = initial_figures_of(folder), lacks_figures(summary)
+    return FinishedRun(path, settings, figures_of(summary), made_by, lines, initial, lacking)
 
 
 def figures_of(summary: Mapping[str, Any]) -> dict[str, float | None]:
@@ -123,9 +128,10 @@ def figures_of(summary: Mapping[str, Any]) -> dict[str, float | None]:
     Figures over clients are means, with their standard deviation over clients as another figure, whose name ends with
     `OVER_CLIENTS`. Bytes are those of training, of all tiers.
     """
-    spreads = dict(summary["global"])
+    # Earlier editions have those of an earlier model there.
+    spreads = dict.fromkeys(summary["global"]) if lacks_figures(summary) else dict(summary["global"])
     spreads |= {f"personalised_{name}": own for name, own in (summary.get("personalised") or {}).items()}
-    spreads |= {f"top-{m}": own for m, own in (summary.get("top_m") or {}).items()}
+    spreads |= {f"top-{m}": None if lacks_figures(summary) else own for m, own in (summary.get("top_m") or {}).items()}
     figures: dict[str, float | None] = {}
     for name, own in spreads.items():
         figures |= {name: (own or {}).get(MEAN), name + OVER_CLIENTS: (own or {}).get(STD)}

@@ -93,7 +93,8 @@ def as_text(groups: Sequence[Group], columns: Sequence[str]) -> str:
     left = len(groups[0].chosen)
     tables = _folded(header, widths, left + 1)
     folded = "\n\n".join("\n".join(_aligned(row, widths, left, places) for row in (header, *rows)) for places in tables)
-    return f"{folded}\n\n{ABOUT}"
+    lacking = [f"{run.folder.name}: {run.lacking}" for group in groups for run in group.runs if run.lacking]
+    return "\n".join([folded, "", ABOUT, *lacking])
 
 
 def _folded(header: Sequence[str], widths: Sequence[int], first: int) -> list[list[int]]:

@@ -16,7 +16,7 @@ from torch import nn
 from espalier.app.config.saved import saved_config
 from espalier.app.reports.best import ranked_by
 from espalier.app.reports.folder import ResultsFolder, RunTitle
-from espalier.app.reports.metrics import failures_of, figure_names, summarise
+from espalier.app.reports.metrics import failures_of, lacks_figures, last_round, names_of_figures, summarise
 from espalier.app.reports.resources import ClientTotals, client_totals
 from espalier.strategies import Profile
 
@@ -88,15 +88,12 @@ def report_again(path: Path) -> None:
 def client_table(
     lines: Sequence[dict[str, Any]], profiles: Sequence[Profile], topology: Mapping[str, Sequence[int]]
 ) -> list[list[Any]]:
-    """Return a header and a row per client: its data, the last evaluation and how often it was left out.
+    """Return a header and a row per client: its data, the last model's figures and how often it was left out.
 
     Where rounds were planned, also how often it could take part, was selected and was late, and its joules.
     """
     edge_of = {node_id: edge for edge, members in topology.items() for node_id in members}
-    last: dict[str, Any] = next(
-        (line for line in reversed(lines) if line["scope"] == "global" and "clients" in line), {}
-    )
-    names, metrics = figure_names(last.get("test")), last.get("clients", {})
+    names, metrics = names_of_figures(lines), last_round(lines).get("clients", {})
     personalised: dict[str, Any] = next((line["clients"] for line in lines if line["scope"] == "personalised"), {})
     failures = Counter(failure["client"] for line in lines for failure in failures_of(line))
     planned = any("plans" in line for line in lines)
@@ -141,6 +138,8 @@ def result_table(summary: Mapping[str, Any]) -> str:
     console = Console(width=100, color_system=None)
     with console.capture() as capture:
         console.print(table)
+        if lacking := lacks_figures(summary):
+            console.print(lacking)
         for direction, tiers in summary["bytes"].items():
             parts = ", ".join(f"{tier} {count / 1e6:.2f} MB" for tier, count in tiers.items())
             console.print(f"{direction}: {parts or 'nothing'}")

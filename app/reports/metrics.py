@@ -211,11 +211,11 @@ def personalised_line(
 def summarise(lines: Sequence[Line]) -> Line:
     """Return the final figures of a run, the content of ``summary.json``.
 
-    ``bytes`` counts what training sends; what evaluations send besides is in ``bytes_by_kind``.
+    ``bytes`` counts what training sends; what evaluations send besides is in ``bytes_by_kind``. Figures are of the last
+    model: none where it was not evaluated.
     """
     rounds = [line for line in lines if line["scope"] == "global"]
-    evaluated, tested = (next((line for line in reversed(rounds) if key in line), {}) for key in ("clients", "test"))
-    names = figure_names(tested.get("test"))
+    last, names = last_round(lines), names_of_figures(lines)
     totals: dict[str, Any] = {"uplink": {}, "downlink": {}}
     by_kind: dict[str, Any] = {}
     for line in rounds:
@@ -229,9 +229,9 @@ def summarise(lines: Sequence[Line]) -> Line:
                     sums[kind] = sums.get(kind, 0) + count
     summary = {
         "rounds": rounds[-1]["round"] if rounds else 0,
-        "global": {key: evaluated.get(key) for key in names},
-        "global_round": evaluated.get("round"),
-        "test": tested.get("test"),
+        "global": {key: last.get(key) for key in names},
+        "global_round": next((line["round"] for line in reversed(rounds) if "clients" in line), None),
+        "test": last.get("test"),
         "bytes": totals,
         "bytes_by_kind": by_kind,
         "failures": sum(line["failures"] for line in rounds),
@@ -242,7 +242,7 @@ def summarise(lines: Sequence[Line]) -> Line:
         **asynchronous_summary(rounds),
         **availability_summary(lines),
     }
-    if tops := top_m(evaluated.get("clients", {})):
+    if tops := top_m(last.get("clients", {})):
         summary["top_m"] = tops
     if best := best_line(rounds):
         figures = {"global": {key: best.get(key) for key in names}, "test": best.get("test")}
@@ -254,6 +254,28 @@ def summarise(lines: Sequence[Line]) -> Line:
             if "validation" in line:
                 summary["personalised_validation"] = line["validation"]
     return summary
+
+
+def last_round(lines: Sequence[Line]) -> Line:
+    """Return the global line of the last round, an empty one where there is none."""
+    return next((line for line in reversed(lines) if line["scope"] == "global"), {})
+
+
+def names_of_figures(lines: Sequence[Line]) -> list[str]:
+    """Return what models are judged by in a run, see `figure_names`."""
+    tests = (line["test"] for line in reversed(lines) if line["scope"] == "global" and "test" in line)
+    return figure_names(next(tests, None))
+
+
+def lacks_figures(summary: Mapping[str, Any]) -> str:
+    """Return in a line that a run has no figures over clients, and since when; an empty text where it has."""
+    rounds, last = summary["rounds"], summary.get("global_round", summary["rounds"])
+    if last == rounds:
+        return ""
+    if last is None:
+        return "no client was evaluated after any round: figures over clients are none"
+    none = f"no client was evaluated after round {rounds}: figures over clients are none"
+    return f"{none}, the last ones are of round {last}"
 
 
 def top_m(clients: Mapping[str, Line]) -> dict[str, dict[str, float | None]]:

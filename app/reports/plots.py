@@ -43,21 +43,26 @@ def draw_plots(folder: Path, title: str, lines: Sequence[Line]) -> list[Path]:
     evaluated = [line for line in rounds if "clients" in line]
     paths = []
     if evaluated:
-        names = drawn_figures(evaluated)
-        drawn, width = (evaluated, names), 4.5 * len(names)
+        names, of_clients = drawn_figures(evaluated), title_after(title, evaluated[-1])
+        drawn, width = ([line for line in rounds if "clients" in line or "test" in line], names), 4.5 * len(names)
         paths.append(save_plot(folder / "rounds.png", title, _draw_rounds, drawn, width=width, columns=len(names)))
         bars = (evaluated[-1]["clients"], names[0])
-        paths.append(save_plot(folder / "clients.png", title, _draw_clients, bars, width=9.0))
+        paths.append(save_plot(folder / "clients.png", of_clients, _draw_clients, bars, width=9.0))
         if tops := top_m(evaluated[-1]["clients"]):
-            paths.append(save_plot(folder / "top-m.png", title, _draw_top_m, tops, width=4.8))
+            paths.append(save_plot(folder / "top-m.png", of_clients, _draw_top_m, tops, width=4.8))
     personalised = [line for line in lines if line["scope"] == "personalised" and line["clients"]]
     if evaluated and personalised:
         two = list(dict.fromkeys((names[0], names[-1])))
-        drawn_heads = (evaluated[-1]["clients"], personalised[-1]["clients"], two)
+        drawn_heads = (rounds[-1].get("clients", {}), personalised[-1]["clients"], two)
         path, width = folder / "personalised.png", 4.5 * len(two)
         paths.append(save_plot(path, title, _draw_personalised, drawn_heads, width=width, columns=len(two)))
     paths.append(save_plot(folder / "bytes.png", title, _draw_bytes, lines, width=6.5))
     return paths
+
+
+def title_after(title: str, line: Line) -> str:
+    """Return the title of a picture of one round's model."""
+    return f"{title}, after round {line['round']}"
 
 
 def drawn_figures(evaluated: Sequence[Line]) -> list[str]:
@@ -87,11 +92,12 @@ def _draw_rounds(axes: Sequence[Axes], drawn: tuple[Sequence[Line], Sequence[str
     evaluated, names = drawn
     numbers = [line["round"] for line in evaluated]
     for ax, key in zip(axes, names, strict=True):
-        mean, low, high = ([number(line[key][part]) for line in evaluated] for part in ("mean", "min", "max"))
+        spreads = [line.get(key) or {} for line in evaluated]
+        mean, low, high = ([number(own.get(part)) for own in spreads] for part in ("mean", "min", "max"))
         ax.fill_between(numbers, low, high, color=BLUE, alpha=0.15, lw=0, label="clients, min to max")
         ax.plot(numbers, mean, color=BLUE, marker="o", ms=3, label="clients, mean")
         if "test" in evaluated[-1]:
-            pool = [number(line["test"].get(key)) for line in evaluated]
+            pool = [number(line.get("test", {}).get(key)) for line in evaluated]
             ax.plot(numbers, pool, color=ORANGE, label="whole test pool")
         ax.set(xlabel="global round", ylabel=f"test {key}")
         if key in (ACCURACY, LOSS):
@@ -124,11 +130,11 @@ def _draw_top_m(axes: Sequence[Axes], tops: dict[str, Line]) -> None:
 
 def _draw_personalised(axes: Sequence[Axes], drawn: tuple[dict[str, Line], dict[str, Line], Sequence[str]]) -> None:
     ours, heads, names = drawn
-    clients = sorted(set(ours) & set(heads), key=int)
+    clients = sorted(set(ours) & set(heads) or heads, key=int)  # of the last model there may be none
     positions = range(len(clients))
     for ax, key in zip(axes, names, strict=True):
         for shift, metrics, color, name in ((-0.2, ours, BLUE, "global"), (0.2, heads, ORANGE, "fine-tuned head")):
-            values = [number(metrics[i].get(key)) for i in clients]
+            values = [number(metrics.get(i, {}).get(key)) for i in clients]
             label = f"{name}, mean {_mean(values):.3f}"
             ax.bar([x + shift for x in positions], values, color=color, width=0.4, label=label)
         ax.set(xlabel="client", ylabel=f"test {key}")

@@ -117,8 +117,11 @@ def seconds_left(made: int, left: int, last: float, now: float) -> float:
 def _figures(path: Path) -> str:
     """Return the figures over clients of a run, in words."""
     try:
-        figures = read_run(path).figures
+        run = read_run(path)
     except UserError:  # another process has the folder just now
         return "done"
+    if run.lacking:
+        return run.lacking
+    figures = run.figures
     names = [name for name in figures if name in ("accuracy", "loss", "personalised_accuracy")]
     return ", ".join(f"{name} {figures[name]:.4f}" for name in names if figures[name] is not None) or "done"

@@ -111,14 +111,14 @@ def test_failed_evaluations_at_edges_without_a_line_are_named_in_the_global_one(
         assert [row["times_left_out"] for row in csv.DictReader(file)] == ["0", "4"]
 
 
-def test_the_pools_figures_are_the_last_ones_also_where_clients_could_not_be_evaluated_then():
+def test_figures_are_of_the_last_model_and_none_where_clients_could_not_be_evaluated_then():
     first = {"scope": "global", "round": 1, "test": {"accuracy": 0.3}, "clients": {"0": {"accuracy": 0.2}}}
     counted = {"bytes": {}, "failures": 0, "wall_seconds": 1.0}
     first |= counted | {"accuracy": {"mean": 0.2}}
     last = {"scope": "global", "round": 2, "test": {"accuracy": 0.85}, **counted}
     summary = summarise([first, last])
     assert (summary["rounds"], summary["test"]) == (2, {"accuracy": 0.85})
-    assert (summary["global_round"], summary["global"]["accuracy"]) == (1, {"mean": 0.2})
+    assert (summary["global_round"], summary["global"]["accuracy"]) == (1, None)
 
 
 def test_a_client_is_in_the_reports_by_what_it_measured():
