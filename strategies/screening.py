@@ -14,7 +14,15 @@ from espalier.clients.messages import text
 from espalier.clients.messages.arrays import values_of
 from espalier.clients.messages.tensor_array import record_by_reference
 from espalier.clients.messages.text import quoted
-from espalier.clients.messages.train import ACCURACY, TOP, VALIDATION
+from espalier.clients.messages.train import (
+    ACCURACY,
+    LOSS,
+    NUM_EXAMPLES,
+    NUM_VALIDATION,
+    TOP,
+    TRAIN_LOSS,
+    VALIDATION,
+)
 
 from .exchange import REJECTED
 
@@ -23,6 +31,8 @@ MOST_METRICS = 1000  # in a reply, and numbers in one of them
 MOST_RARE_FIGURES = 100  # that half of the evaluations or fewer have
 ROUNDED_ONE = 1.0 + 1e-9  # a mean of accuracies that are all 1 may be more by a rounding
 LARGEST_FIGURE = float(np.finfo(np.float32).max)
+LOSSES = LOSS, VALIDATION + LOSS, TRAIN_LOSS
+ABSURD = 1e15  # times the loss that others usually have, and at least 1: no data differ as much
 # What Flower makes of an exception of a ClientApp: <class 'builtins.ValueError'>:<'no such column'>; it may be cut off.
 RAISED = re.compile(r"<class '(?:[^']*\.)?(?P<kind>\w+)'>:<'(?P<text>.*?)(?:'>)?$")
 NAME = f"{text.LONGEST_NAME} printable characters at most"
@@ -73,7 +83,8 @@ def screen(
     -----
     A reply is left out when it is an error; when its arrays have other names, shapes or kinds of numbers than the
     ones sent, or hold NaN or Inf; when its weight is missing, negative or not finite, or another metric is not finite,
-    or, in an evaluation, is an accuracy and not from 0 to 1; when it holds more records or metrics, or longer names,
+    or, in an evaluation, is an accuracy and not from 0 to 1, or a number of examples below 0; when its loss is absurd
+    beside the others'; when it holds more records or metrics, or longer names,
     than there is use for; when it is a reply to train and lacks a metric that more than half of the others have.
 
     A metric that half or less of the replies to train have is dropped, so that nobody who adds one decides who fits;
@@ -82,6 +93,9 @@ def screen(
     sent, for strategies take arrays by their place and sums in the type of the first.
     """
     reasons = [reply_fault(*pair, weight_key, least or {}) for pair in zip(instructions, replies, strict=True)]
+    fit = [i for i, reason in enumerate(reasons) if not reason]
+    for i, fault in zip(fit, loss_faults([_record_of_metrics(replies[i]) for i in fit]), strict=True):
+        reasons[i] = fault
     forms = [None if reason else _form(*pair) for *pair, reason in zip(instructions, replies, reasons, strict=True)]
     good = [form for form in forms if form is not None]
     counts = Counter(part for form in good for part in form)
@@ -291,11 +305,30 @@ def figure_fault(name: str, value: Any) -> str:
     return f"metric {name!r} is {quoted(value)}, expected a finite number"
 
 
+def loss_faults(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return for each of some records of metrics why a loss in it can't be one, or an empty string.
+
+    A model that gets worse without bound has large losses with everybody, so each is held against the others' median.
+    """
+    faults = [""] * len(records)
+    for name in LOSSES:
+        sizes = [abs(number_of(record.get(name)) or 0.0) for record in records]
+        for i in (i for i, size in enumerate(sizes) if size > ABSURD):
+            others = sizes[:i] + sizes[i + 1 :]
+            usual = max(1.0, float(np.median(others))) if others else 1.0
+            if sizes[i] > ABSURD * usual:
+                told = quoted(records[i][name])
+                faults[i] = f"metric {name!r} is {told}, expected a loss of less than {ABSURD * usual:.2g}"
+    return faults
+
+
 def share_fault(name: str, value: Any) -> str:
-    """Return why a metric of an evaluation can't be the accuracy that it is named, or an empty string.
+    """Return why a metric of an evaluation can't be the accuracy, or the count, that it is named, or an empty string.
 
     Those of training have names as their strategies like, and may be in percent.
     """
+    if name in (NUM_EXAMPLES, NUM_VALIDATION) and not _is_within(value, 0.0, LARGEST_FIGURE):
+        return f"metric {name!r} is {quoted(value)}, expected a number >= 0"
     is_share = name in (ACCURACY, VALIDATION + ACCURACY) or name.startswith(TOP)
     if not is_share or _is_within(value, 0.0, ROUNDED_ONE):
         return ""
@@ -341,8 +374,12 @@ def _form(instruction: Message, reply: Message) -> frozenset[_Part]:
 
 
 def _metrics_of(reply: Message) -> dict[_Part, Any]:
+    return {_metric(name, value): value for name, value in _record_of_metrics(reply).items()}
+
+
+def _record_of_metrics(reply: Message) -> MetricRecord:
     (metrics,) = reply.content.metric_records.values()
-    return {_metric(name, value): value for name, value in metrics.items()}
+    return metrics
 
 
 def _metric(name: str, value: Any) -> _Part:

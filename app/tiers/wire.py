@@ -15,7 +15,7 @@ from espalier.clients.messages.text import quoted
 from espalier.clients.messages.train import TOP
 from espalier.strategies import DeviceProfile, EdgeOutcome, Evaluation, Failure, Profile, Update
 from espalier.strategies.outcomes import EVERYBODY, failures_as_data, update_as_data
-from espalier.strategies.screening import array_fault, figure_fault, in_form_of, share_fault, size_fault
+from espalier.strategies.screening import array_fault, figure_fault, in_form_of, loss_faults, share_fault, size_fault
 from espalier.strategies.split import Personalised
 
 Wire = dict[str, Any]
@@ -305,4 +305,6 @@ def _by_node(metrics: Mapping[Any, Any], clients: Collection[int], figures: Sequ
         for name in own:
             if name.startswith(TOP):
                 int(name.removeprefix(TOP))
+    for fault in filter(None, loss_faults(list(metrics.values()))):
+        raise ValueError(fault)
     return dict(zip(_nodes(metrics, clients), metrics.values(), strict=True))

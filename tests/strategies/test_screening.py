@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import Bulyan, FedAvg, FedAvgM, FedMedian, MultiKru
 
 from espalier.sim.in_process_grid import InProcessGrid, ensure_run_id
 from espalier.strategies import AccumulatedGradients, Hierarchical, StrategyEdge
-from espalier.strategies.screening import in_form_of, reason_of, screen
+from espalier.strategies.screening import in_form_of, loss_faults, reason_of, screen
 from espalier.strategies.split import SplitFedV1, SplitFedV2
 from tests.strategies.split.federation import Federation, same, weights
 from tests.strategies.toys import initial, to_numpy, to_record, toy_app, toy_topology
@@ -254,3 +254,15 @@ def test_what_a_client_calls_the_accuracy_of_its_training_may_be_in_percent():
     (edge,) = found.edges.values()
     assert [update.failures for update in edge.updates] == [[]]
     assert to_numpy(found.arrays)["w"].tolist() == to_numpy(toy_run(KINDS["FedAvg"]).arrays)["w"].tolist()
+
+
+@pytest.mark.parametrize("losses", [[1e20, 3e21, 2e20], [1e38, -1e30, 1e25]])
+def test_losses_of_a_model_that_gets_worse_without_bound_are_large_with_everybody(losses):
+    assert loss_faults([{"loss": loss} for loss in losses]) == [""] * 3
+
+
+def test_a_loss_is_absurd_beside_the_others():
+    reason = "metric 'loss' is 9.223372036854776e+18, expected a loss of less than 2.3e+15"
+    assert loss_faults([{"loss": 2.3}, {"loss": 2.0**63}, {"loss": 2.3}]) == ["", reason, ""]
+    assert [bool(fault) for fault in loss_faults([{"loss": -1e38}, {"other": -1e38}, {}])] == [True, False, False]
+    assert [bool(fault) for fault in loss_faults([{"loss": 1e14}])] == [False]

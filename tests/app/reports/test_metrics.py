@@ -46,6 +46,36 @@ def test_evaluations_of_another_kind_are_in_no_report(tmp_path, lie):
     assert "top_m" not in summary(results)
 
 
+@pytest.mark.parametrize("num_clients", [2, 6])
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"loss": float(2**63)},
+        {"loss": -1e38},
+        {"validation-loss": -1e38},
+        {"num-examples": -5},
+        {"num-validation-examples": -3, "validation-accuracy": 1.0},
+    ],
+)
+def test_an_absurd_loss_and_a_count_below_zero_leave_their_client_out_of_the_evaluation(tmp_path, lie, num_clients):
+    settings = {"data.validation-share": 0.2, "num-clients": num_clients, "report.plots": False}
+    results = run_with_a_liar(tmp_path / "results", "evaluate", lie, **settings)
+    (line,) = lines(results, "global")
+    honest = [str(i) for i in range(num_clients) if i != 1]
+    assert list(line["clients"]) == honest
+    assert line["validation"]["clients"] == num_clients - 1
+    ((failure,),) = [edge["failures"] for edge in lines(results, "edge") if edge["failures"]]
+    assert (failure["client"], failure["evaluation"]) == (1, True)
+    assert f"metric {next(iter(lie))!r} is {next(iter(lie.values()))}, expected a" in failure["reason"]
+    assert 2.0 < summary(results)["global"]["loss"]["mean"] < 3.0
+
+
+def test_an_absurd_loss_of_training_leaves_its_client_out(tmp_path):
+    results = run_with_a_liar(tmp_path / "results", "train", {"train_loss": -1e38}, **{"num-clients": 6})
+    assert [edge["failures"][0]["client"] for edge in lines(results, "edge") if edge["failures"]] == [1]
+    assert 2.0 < lines(results, "global")[0]["train_loss"] < 3.0
+
+
 def test_a_training_metric_that_is_a_list_leaves_its_client_out(tmp_path):
     results = run_with_a_liar(tmp_path / "results", "train", {"train_loss": [1.0, 2.0]})
     (line,) = lines(results, "global")
