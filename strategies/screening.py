@@ -32,7 +32,7 @@ MOST_RARE_FIGURES = 100  # that half of the evaluations or fewer have
 ROUNDED_ONE = 1.0 + 1e-9  # a mean of accuracies that are all 1 may be more by a rounding
 LARGEST_FIGURE = float(np.finfo(np.float32).max)
 LOSSES = LOSS, VALIDATION + LOSS, TRAIN_LOSS
-ABSURD = 1e15  # times the loss that others usually have, and at least 1: no data differ as much
+ABSURD = 1e18  # times the loss that others usually have, and at least 1: no data differ as much
 # What Flower makes of an exception of a ClientApp: <class 'builtins.ValueError'>:<'no such column'>; it may be cut off.
 RAISED = re.compile(r"<class '(?:[^']*\.)?(?P<kind>\w+)'>:<'(?P<text>.*?)(?:'>)?$")
 NAME = f"{text.LONGEST_NAME} printable characters at most"
