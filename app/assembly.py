@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import nn
 
 from espalier.app.algorithms.build import MakeEdge, check_averages
-from espalier.app.algorithms.split_edges import check_cuts
+from espalier.app.algorithms.split_edges import check_cuts, head_weights
 from espalier.app.asynchrony import AsynchronousRun, asynchronous_run
 from espalier.app.availability import moves_of
 from espalier.app.config.run_config import RunConfig
@@ -234,11 +235,17 @@ def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, obse
         config.federation.edge_rounds,
         config.deploy,
         task.objective.figures,
+        head=tuned_head(config, model),
         is_planned=world is not None,
         on_counted=partial(book, meter, world),
     )
     asynchronous = asynchrony_of(config, topology, profiles, world)
     return federation_over(config, make_edge, profiles, topology, meter, world, asynchronous, observers)
+
+
+def tuned_head(config: RunConfig, model: nn.Module) -> ArrayRecord | None:
+    """Return what the heads that edges fine-tune are like; None where there are none, or clients keep theirs."""
+    return head_weights(model) if config.algorithm.splits and config.split.tail_layer.is_none else None
 
 
 def federation_over(

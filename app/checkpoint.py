@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
@@ -15,6 +16,7 @@ from espalier.app.durable import replace_file
 from espalier.clients.messages.arrays import values_of
 
 _HEAD_BYTES = 8  # the length of what precedes the arrays
+_MOST_LEVELS = 50  # of what another program sends: what is nested more deeply may be read and not be written again
 _RECORDS = {"arrays": ArrayRecord, "config": ConfigRecord, "metrics": MetricRecord}
 
 
@@ -93,7 +95,7 @@ def _from_bytes(data: bytes) -> Any:
     if start != len(data):
         raise ValueError("more or fewer bytes than the arrays have")
     # `to_bytes` refers to each array once; every time is a copy.
-    return _unpack(tree, arrays.pop)
+    return _unpack(tree, arrays.pop, _MOST_LEVELS)
 
 
 def _write(file: BinaryIO, state: dict[str, Any]) -> None:
@@ -120,7 +122,7 @@ def _read_stored(stored: Any, num_bytes: int) -> Any:
         _check_size(stored.zip, f"{name}.npy")
         return stored[name]
 
-    return _unpack(json.loads(take("tree").tobytes()), lambda number: take(str(number)))
+    return _unpack(json.loads(take("tree").tobytes()), lambda number: take(str(number)), sys.maxsize)
 
 
 def _check_size(archive: ZipFile, name: str) -> None:
@@ -154,9 +156,13 @@ def _pack(value: Any, arrays: list[np.ndarray]) -> Any:
     raise TypeError(f"a {type(value).__name__} can't be saved")
 
 
-def _unpack(tree: Any, take: Callable[[int], np.ndarray]) -> Any:
+def _unpack(tree: Any, take: Callable[[int], np.ndarray], levels: int) -> Any:
+    """Return what `_pack` made a JSON tree of; ValueError where it is nested in more levels than these."""
+    if not levels:
+        raise ValueError("it is nested too deeply")
+    levels -= 1
     if isinstance(tree, list):
-        return [_unpack(item, take) for item in tree]
+        return [_unpack(item, take, levels) for item in tree]
     if not isinstance(tree, dict):
         return tree
     ((kind, content),) = tree.items()
@@ -167,10 +173,12 @@ def _unpack(tree: Any, take: Callable[[int], np.ndarray]) -> Any:
     if kind == "bytes":
         return bytes.fromhex(content)
     if kind == "tuple":
-        return tuple(_unpack(item, take) for item in content)
+        return tuple(_unpack(item, take, levels) for item in content)
     if kind == "dict":
-        return {_unpack(key, take): _unpack(item, take) for key, item in content}
-    values = _unpack(content, take)
+        return {_unpack(key, take, levels): _unpack(item, take, levels) for key, item in content}
+    values = _unpack(content, take, levels)
     if kind == "arrays":
+        if any(array.dtype.kind not in "biufc" for array in values.values()):
+            raise ValueError("a record's array holds no numbers")  # which `_pack` could not read
         return ArrayRecord({name: Array(array) for name, array in values.items()})
     return _RECORDS[kind](values)

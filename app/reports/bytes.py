@@ -9,13 +9,32 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from torch import Tensor
 
 from espalier.clients.messages import Instruction
+from espalier.clients.messages.edge import PAYLOAD
 from espalier.clients.messages.lanes import Sent
-from espalier.clients.messages.split_names import EVALUATE_FRONT, EVALUATE_OUTPUTS
+from espalier.clients.messages.split_names import (
+    ACTIVATIONS,
+    CLIENT_BLOCK,
+    CUT_GRADIENT,
+    EVALUATE_FRONT,
+    EVALUATE_OUTPUTS,
+    FEATURE_GRADIENT,
+    FEATURES,
+    INDICES,
+    LABELS,
+)
 from espalier.clients.messages.tensor_array import num_bytes
-from espalier.clients.messages.train import ARRAYS, EVALUATE, TRAIN, TRAIN_ACCUMULATED
+from espalier.clients.messages.train import ACCUMULATED_GRADIENT, ARRAYS, EVALUATE, TRAIN, TRAIN_ACCUMULATED
 from espalier.strategies import Observer
 
 EVALUATION = "evaluation"
+OTHER = "other"
+# Whoever sends a record names it: of all else there could be as many kinds, and as long ones, as somebody likes.
+KINDS = frozenset(
+    {
+        *("model", "config", "metrics", EVALUATION, OTHER, ACCUMULATED_GRADIENT, PAYLOAD),
+        *(CLIENT_BLOCK, ACTIVATIONS, CUT_GRADIENT, FEATURES, FEATURE_GRADIENT, INDICES, LABELS),
+    }
+)
 EVALUATIONS = (EVALUATE, EVALUATE_FRONT, EVALUATE_OUTPUTS)
 
 
@@ -33,8 +52,9 @@ class ByteMeter(Observer):
 
     Kinds are ``model``, ``config`` and ``metrics`` for training, ``accumulated-gradient`` with RawHFL, in split
     training the names of the records (``client-block``, ``activations``, ``cut-gradient``, ``indices`` or
-    ``labels``; with two cuts ``features`` and ``feature-gradient``), and ``evaluation`` for whatever an evaluation
-    sends. Tier ``edge`` is between clients and their edge, tier ``cloud`` between edges and the cloud.
+    ``labels``; with two cuts ``features`` and ``feature-gradient``), ``evaluation`` for whatever an evaluation
+    sends, and ``other`` for records of any other name, as a strategy of one's own may send. Tier ``edge`` is between
+    clients and their edge, tier ``cloud`` between edges and the cloud.
 
     Of the frames of a stream the values of the tensor, with the scales of int8, and the labels or indices are counted,
     under the names that they have in messages. NumPy's headers, which records add, and the frames' own are not in them.
@@ -100,7 +120,7 @@ def payload_bytes(message_type: str, content: RecordDict) -> dict[str, int]:
             kind = EVALUATION
         elif isinstance(record, ArrayRecord):
             is_model = message_type == TRAIN or (message_type == TRAIN_ACCUMULATED and name == ARRAYS)
-            kind = "model" if is_model else name
+            kind = "model" if is_model else name if name in KINDS else OTHER
         else:
             kind = "config" if isinstance(record, ConfigRecord) else "metrics"
         counts[kind] = counts.get(kind, 0) + record_bytes(record)

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from espalier.app.algorithms.build import MakeEdge
 from espalier.app.checkpoint import to_bytes
 from espalier.app.config.sections import Deploy
-from espalier.app.errors import UserError, bad_value
+from espalier.app.errors import UserError, bad_value, shown
 from espalier.app.federation import answers_of_nodes, leave_out
 from espalier.app.reports.made_by import maker
 from espalier.app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
@@ -144,8 +144,8 @@ def _edge_host(gateway: int, answer: Wire) -> EdgeHost:
     name, config = answer["name"], answer["config"]
     if not isinstance(name, str) or not is_name(name):
         raise ValueError(f"an edge's name is {quoted(name)}, expected a text")
-    if not all(isinstance(k, str) and isinstance(v, str | int | float) for k, v in config.items()):
-        raise ValueError("its config holds more than texts and numbers")
+    if not all(isinstance(k, str) and is_name(k) and isinstance(v, str | int | float) for k, v in config.items()):
+        raise ValueError("its config holds more than texts and numbers, by short names")
     clients = [profile_from_wire(client, name) for client in answer["clients"]]
     version = answer.get("version", "")
     if not isinstance(version, str) or (version and not is_name(version)):
@@ -182,8 +182,8 @@ def check_same_config(own: Mapping[str, Any], edge: EdgeHost) -> None:
             continue
         if own.get(key) != edge.config.get(key):
             raise UserError(
-                f"{key} = {own.get(key)!r}, but {edge.config.get(key)!r} at edge {edge.name!r}: allowed is the same at "
-                "both: start one of the two runs again with the other's value"
+                f"{key} = {own.get(key)!r}, but {shown(edge.config.get(key))} at edge {edge.name!r}: allowed is the same "
+                "at both: start one of the two runs again with the other's value"
             )
 
 
@@ -199,9 +199,9 @@ def check_clients(num_clients: int, edges: Iterable[EdgeHost]) -> None:
                 )
             edge_of[client] = edge.name
     if missing := sorted(set(range(num_clients)) - edge_of.keys()):
-        raise UserError(f"num-clients = {num_clients}: no edge has clients {missing}")
+        raise UserError(f"num-clients = {num_clients}: no edge has clients {shown(missing)}")
     if unknown := sorted(edge_of.keys() - set(range(num_clients))):
-        raise UserError(f"num-clients = {num_clients}: the edges have clients {unknown} besides")
+        raise UserError(f"num-clients = {num_clients}: the edges have clients {shown(unknown)} besides")
 
 
 def remote_edges(

@@ -63,6 +63,8 @@ class RemoteEdge:
         How long it waits for an answer; 0 waits for ever.
     figures : Sequence[str] (default: accuracy and loss)
         What an evaluation of each client has to hold.
+    head : ArrayRecord, optional (default: None)
+        What fine-tuned heads have to be like; None where they stay with their clients.
     is_planned : bool (default: False)
         Whether its edge rounds are planned.
     is_own : bool (default: False)
@@ -83,6 +85,7 @@ class RemoteEdge:
         wait_seconds: float,
         reply_seconds: float,
         figures: Sequence[str] = (ACCURACY, LOSS),
+        head: ArrayRecord | None = None,
         is_planned: bool = False,
         is_own: bool = False,
         on_counted: Callable[[str, Counted], None] = lambda name, counted: None,
@@ -96,6 +99,7 @@ class RemoteEdge:
         self.wait_seconds = wait_seconds
         self.reply_seconds = reply_seconds
         self.figures = figures
+        self._head = head
         self._is_planned = is_planned
         self._is_own = is_own
         self._on_counted = on_counted
@@ -135,7 +139,7 @@ class RemoteEdge:
         request = {"arrays": arrays, "num_steps": fine_tuning.num_steps, "learning_rate": fine_tuning.learning_rate}
 
         def read(reply: Wire) -> Personalised:
-            return heads_from_wire(reply, self.clients, self.figures)
+            return heads_from_wire(reply, self.clients, self.figures, self._head)
 
         try:
             return (yield from self._ask(TRAIN_EDGE_HEADS, request, read))

@@ -19,6 +19,7 @@ from espalier.app.assembly import (
     clients_and_edges,
     federation_over,
     streams_of,
+    tuned_head,
 )
 from espalier.app.checkpoint import to_bytes
 from espalier.app.config.parse import parse_config
@@ -258,6 +259,7 @@ def assemble_served(
             wait_seconds=0,
             reply_seconds=0,
             figures=task.objective.figures,
+            head=tuned_head(config, model),
             is_planned=world is not None,
             is_own=True,
             on_counted=partial(book, meter, world),

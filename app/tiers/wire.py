@@ -8,11 +8,11 @@ from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
-from espalier.app.reports.bytes import Link
+from espalier.app.reports.bytes import KINDS, Link
 from espalier.clients.messages.arrays import to_record
 from espalier.clients.messages.profile import MOST_CLASSES
 from espalier.clients.messages.text import quoted
-from espalier.clients.messages.train import TOP
+from espalier.clients.messages.train import NUM_EXAMPLES, TOP
 from espalier.strategies import DeviceProfile, EdgeOutcome, Evaluation, Failure, Profile, Update
 from espalier.strategies.outcomes import EVERYBODY, failures_as_data, update_as_data
 from espalier.strategies.screening import array_fault, figure_fault, in_form_of, loss_faults, share_fault, size_fault
@@ -125,6 +125,8 @@ def updates_from_wire(wire: Wire, sent: ArrayRecord, edge_rounds: int, clients: 
             raise ValueError(fault)
         arrays = in_form_of(sent, arrays)
     rounds = wire["rounds"]
+    if any(type(one["trained"]) is not bool for one in rounds):
+        raise ValueError("'trained' of an edge round is no boolean")
     if len(rounds) != edge_rounds or (arrays is None) == any(one["trained"] for one in rounds):
         raise ValueError(f"its reply holds {len(rounds)} edge rounds that do not fit its model")
     return [
@@ -159,12 +161,7 @@ def counted_from_wire(wire: Wire, clients: Collection[int], edge_rounds: range) 
     """
     sent: dict[tuple[str, str], int] = {}
     for direction, kind, count in wire["sent"]:
-        if (
-            direction not in DIRECTIONS
-            or not isinstance(kind, str)
-            or not kind.isprintable()
-            or (direction, kind) in sent
-        ):
+        if direction not in DIRECTIONS or kind not in KINDS or (direction, kind) in sent:
             raise ValueError(f"its bytes are of {direction!r}, {kind!r}")
         if type(count) is not int or not 0 <= count < LIMIT:
             raise ValueError(f"its bytes of {kind!r} are {count!r}")
@@ -241,24 +238,40 @@ def heads_to_wire(result: Personalised, client_of: Mapping[int, int]) -> Wire:
     }
 
 
-def heads_from_wire(wire: Wire, clients: Collection[int], figures: Sequence[str]) -> Personalised:
-    """Return what `heads_to_wire` made, somewhere else; `figures` and errors as of `evaluation_from_wire`."""
+def heads_from_wire(
+    wire: Wire, clients: Collection[int], figures: Sequence[str], head: ArrayRecord | None
+) -> Personalised:
+    """Return what `heads_to_wire` made, somewhere else; `figures` and errors as of `evaluation_from_wire`.
+
+    Every client that was evaluated has to have a head like `head`; where that is None, none leaves its client.
+    """
     heads = dict(zip(_nodes(wire["heads"], clients), wire["heads"].values(), strict=True))
-    for head in heads.values():
-        if fault := array_fault(head, head):
-            raise ValueError(fault)
+    if head is None and heads:
+        raise ValueError(f"it has heads of clients {sorted(wire['heads'])}, which keep theirs")
+    if head is not None and (without := sorted(wire["metrics"].keys() - wire["heads"].keys())):
+        raise ValueError(f"it has no heads of clients {without}, which it evaluated")
+    formed = {n: _as_head(own, head).to_torch_state_dict() for n, own in heads.items()} if head is not None else {}
     return Personalised(
-        heads={n: head.to_torch_state_dict() for n, head in heads.items()},
+        heads=formed,
         metrics=_by_node(wire["metrics"], clients, figures),
         failures=_failures_from_wire(wire["failures"], clients),
     )
 
 
+def _as_head(own: ArrayRecord, head: ArrayRecord) -> ArrayRecord:
+    if fault := array_fault(own, head):
+        raise ValueError(f"a head: {fault}")
+    return in_form_of(head, own)
+
+
 def _failures_from_wire(failures: Sequence[Any], clients: Collection[int]) -> list[Failure]:
-    return [
-        Failure(EVERYBODY if client is None else _nodes([client], clients)[0], str(reason))
-        for client, reason in failures
-    ]
+    """Return the first failure of each client, and of the edge itself: an edge's list may be as long as it likes."""
+    reasons: dict[int, str] = {}
+    for client, reason in failures:
+        if not isinstance(reason, str):
+            raise ValueError(f"a reason is {quoted(reason)}, expected a text")
+        reasons.setdefault(EVERYBODY if client is None else _nodes([client], clients)[0], reason)
+    return [Failure(node_id, reason) for node_id, reason in reasons.items()]
 
 
 def _nodes(numbers: Any, clients: Collection[int]) -> list[int]:
@@ -302,6 +315,8 @@ def _by_node(metrics: Mapping[Any, Any], clients: Collection[int], figures: Sequ
         _evaluated(own)
         for name in figures:
             float(own[name])
+        if not _is_amount(count := own.get(NUM_EXAMPLES, 0), (int, float)):
+            raise ValueError(f"metric {NUM_EXAMPLES!r} is {quoted(count)}, expected a number >= 0")
         for name in own:
             if name.startswith(TOP):
                 int(name.removeprefix(TOP))

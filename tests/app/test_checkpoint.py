@@ -108,6 +108,10 @@ class Evil:
         # An array that says it is larger than what is there.
         packed(b'[{"dict": [["a", {"array": 0}]]}, [["|u1", [1000000000000]]]]', b"\x00"),
         packed(b'[{"dict": [["a", {"array": 0}]]}, [["|V0", [1000000000000]]]]', b""),
+        # Records of text, or of dates, which can't be written again.
+        packed(b'[{"dict": [["a", {"arrays": {"dict": [["w", {"array": 0}]]}}]]}, [["<U1", [1]]]]', b"x\x00\x00\x00"),
+        packed(b'[{"dict": [["a", {"arrays": {"dict": [["w", {"array": 0}]]}}]]}, [["<M8[s]", [1]]]]', bytes(8)),
+        packed(b'[{"dict": [["a", ' + b"[" * 60 + b"]" * 60 + b"]]}, []]"),
     ],
 )
 def test_other_bytes_are_refused_in_one_way(data):

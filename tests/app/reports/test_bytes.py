@@ -1,7 +1,8 @@
 """What is counted of a message."""
 
+import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from espalier.app.client import app as client_app
 from espalier.app.reports.bytes import ByteMeter, config_bytes, payload_bytes
@@ -20,6 +21,15 @@ def test_a_config_counts_its_keys_and_values():
 def test_what_is_empty_in_a_config_counts_its_key(empty):
     record = ConfigRecord({"rate": 0.1, "edge": empty})
     assert payload_bytes("train", RecordDict({"config": record})) == {"config": 4 + 8 + 4}
+
+
+@pytest.mark.parametrize("name", ["mine", "x" * 10**6, "two\nlines"])
+def test_records_of_names_that_are_not_the_runs_are_one_kind(name):
+    record = ArrayRecord({"w": Array(np.zeros(3, np.uint8))})
+    content = RecordDict({"activations": record, name: record.copy(), "another": record.copy()})
+    counts = payload_bytes("train.split_step", content)
+    assert counts.keys() == {"activations", "other"}
+    assert counts["other"] == 2 * counts["activations"]
 
 
 def test_an_empty_text_in_a_clients_reply_harms_no_run(tmp_path):

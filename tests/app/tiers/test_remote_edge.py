@@ -38,6 +38,7 @@ NODES = {71: 2, 72: 5}  # at the edge's host
 COUNTED: list = []  # what the edge's counts are told to
 NOTHING = {"sent": [], "plans": []}
 CONFIG = ConfigRecord({"server-round": 2, "lr": 0.5})
+HEAD = ArrayRecord({"head.bias": Array(np.zeros(2, np.float32))})
 
 
 def model(*values):
@@ -66,6 +67,7 @@ def remote():
         AtCloud({"edge": {"round": 0}}),
         wait_seconds=4.0,
         reply_seconds=8.0,
+        head=HEAD,
         is_planned=True,
         on_counted=lambda name, counted: COUNTED.append((name, counted)),
     )
@@ -131,12 +133,16 @@ def round_of(**changes):
     return {"rounds": [wire["rounds"][0] | changes, *wire["rounds"][1:]]}
 
 
+DEEP: list = []
+for _ in range(100):
+    DEEP = [DEEP]
 BAD = {
     "NaN": ({"arrays": model(math.nan, 0.0)}, "array 'w' holds NaN or Inf"),
     "shape": ({"arrays": model(1.0)}, r"array 'w' has shape \(1,\), expected \(2,\)"),
     "missing": ({"arrays": ArrayRecord({"w": Array(np.zeros(2, np.float32))})}, "array 'n' is missing"),
     "no arrays": ({"arrays": 3}, "TypeError"),
     "no model": ({"arrays": None}, "edge rounds that do not fit its model"),
+    "perhaps a model": (round_of(trained=1), "'trained' of an edge round is no boolean"),
     "fewer rounds": ({"rounds": []}, "0 edge rounds that do not fit"),
     "no rounds": ({"rounds": None}, "TypeError"),
     "weight": (round_of(weight=-1.0), "a weight is -1.0"),
@@ -155,6 +161,9 @@ BAD = {
     "metrics": (round_of(metrics=MetricRecord({"train_loss": math.nan})), "metric 'train_loss' is nan"),
     "no metrics": (round_of(metrics=[1]), "metrics are a list"),
     "failures": (round_of(failures=[3]), "TypeError"),
+    "no reason": (round_of(failures=[(2, ["x"] * 10**6)]), r"a reason is \['x', .*\], expected a text"),
+    "failures of others": (round_of(failures=[(3, "x")]), "client 3 is not one of the edge's"),
+    "deep state": ({"state": DEEP}, "it is not packed data"),
     "state": ({"state": "none"}, "its state is a str"),
     "weight too large": (round_of(weight=10**400), "OverflowError"),
     "two losses": (round_of(metrics=MetricRecord({"train_loss": [0.1, 0.2]})), r"metric 'train_loss' is \[0.1, 0.2\]"),
@@ -189,6 +198,7 @@ BAD |= {
     "no counts": ({"counted": None}, "TypeError"),
     "bytes of nothing": (planned(sent=[("uplink", "model")]), "not enough values"),
     "sideways": (planned(sent=[("sideways", "model", 1)]), "its bytes are of 'sideways', 'model'"),
+    "a kind of its own": (planned(sent=[("uplink", "x" * 10**6, 1)]), "its bytes are of 'uplink', 'xxx"),
     "two lines": (planned(sent=[("uplink", "a\nb", 1)]), r"its bytes are of 'uplink', 'a.nb'"),
     "twice": (planned(sent=[("uplink", "model", 1)] * 2), "its bytes are of 'uplink', 'model'"),
     "negative": (planned(sent=[("uplink", "model", -1)]), "its bytes of 'model' are -1"),
@@ -228,6 +238,17 @@ def test_an_answer_that_does_not_fit_is_one_failure_and_the_state_stays(remote, 
     with pytest.raises(StopIteration) as stop:
         next(remote.train_round(5, model(0.0, 0.0), CONFIG, members()))
     assert stop.value.value == Update()
+
+
+def test_a_client_fails_once_in_an_edge_round(remote):
+    told = [(2, "first"), (None, "own"), *[(2, "a reason")] * 10_000, (None, "again")]
+    _, update = train(remote, wire_of(**round_of(failures=told)))
+    assert update.failures == [Failure(3, "first"), Failure(EVERYBODY, "own")]
+    evaluation = evaluation_to_wire(Evaluation(), NODES) | {"failures": told}
+    _, result = answered(
+        remote.evaluate_round(6, model(1.0, 1.0), CONFIG, members()), evaluation | {"state": {}, "counted": NOTHING}
+    )
+    assert result.failures == [Failure(3, "first"), Failure(EVERYBODY, "own")]
 
 
 def test_what_an_edge_counted_comes_back_with_its_answer(remote):
@@ -326,15 +347,64 @@ def test_what_fails_at_an_edge_of_the_run_itself_ends_it(is_untried):
             conversation.send([Message(content, reply_to=message)])
 
 
+def heads_of(**weights):
+    return ArrayRecord({name.replace("_", "."): Array(np.array(values)) for name, values in weights.items()})
+
+
+FITS = heads_of(head_bias=np.zeros(2, np.float32))
+FIGURES = MetricRecord({"loss": 0.7, "accuracy": 0.5, "num-examples": 9})
+
+
 def test_heads_are_judged_by_the_figures_of_the_task(remote):
     own = MetricRecord({"loss": 0.7, "mae": 0.5, "num-examples": 9})
-    wire = heads_to_wire(Personalised({}, {71: own}), NODES) | {"state": {}, "counted": NOTHING}
+    rest = {"metrics": {2: own}, "failures": [], "state": {}, "counted": NOTHING}
     asked = model(1.0, 1.0), FineTuning(3, 0.5), members()
-    _, result = answered(remote.personalise(*asked), wire)
+    _, result = answered(remote.personalise(*asked), {"heads": {2: FITS}} | rest)
     assert (result.metrics, len(result.failures)) == ({}, 1)  # there is no accuracy
     remote.figures = ("loss",)
-    _, result = answered(remote.personalise(*asked), wire)
+    _, result = answered(remote.personalise(*asked), {"heads": {2: FITS}} | rest)
     assert (result.metrics, result.failures) == ({3: own}, [])
+
+
+@pytest.mark.parametrize(
+    ("heads", "reason"),
+    [
+        ({2: heads_of(head_bias=np.zeros(3, np.float32))}, r"a head: array 'head.bias' has shape (3,), expected (2,)"),
+        ({2: heads_of(head_weight=np.zeros(2, np.float32))}, "a head: array 'head.bias' is missing"),
+        ({2: ArrayRecord({**FITS, **model(1.0, 1.0)})}, "a head: array 'w' is not in the model"),
+        ({2: heads_of(head_bias=np.zeros(2, int))}, "a head: array 'head.bias' has dtype int64, expected float32"),
+        ({2: heads_of(head_bias=[math.nan, 0.0])}, "a head: array 'head.bias' holds NaN or Inf"),
+        ({2: 3}, "TypeError"),
+        ({}, "it has no heads of clients [2], which it evaluated"),
+        ({5: FITS}, "it has no heads of clients [2], which it evaluated"),
+        ({2: FITS, 7: FITS}, "client 7 is not one of the edge's"),
+    ],
+)
+def test_heads_that_are_not_like_the_models_are_a_failure(remote, heads, reason):
+    wire = {"heads": heads, "metrics": {2: FIGURES}, "failures": [], "state": {"a": 2}, "counted": NOTHING}
+    _, result = answered(remote.personalise(model(1.0, 1.0), FineTuning(3, 0.5), members()), wire)
+    assert (result.heads, result.metrics, len(result.failures)) == ({}, {}, 1)
+    assert reason in result.failures[0].reason
+    assert remote.state_dict() == {"edge": {"round": 0}}
+
+
+def test_a_head_has_the_data_types_of_the_models(remote):
+    heads = {2: heads_of(head_bias=[0.5, 1.0]), 5: FITS}  # whose evaluation failed
+    wire = {"heads": heads, "metrics": {2: FIGURES}, "failures": [(5, "gone")], "state": {}, "counted": NOTHING}
+    _, result = answered(remote.personalise(model(1.0, 1.0), FineTuning(3, 0.5), members()), wire)
+    assert result.heads[3]["head.bias"].dtype == torch.float32
+    assert (list(result.heads), list(result.metrics), result.failures) == ([3, 6], [3], [Failure(6, "gone")])
+
+
+def test_heads_that_stay_with_their_clients_are_not_told():
+    edge = RemoteEdge("west", 99, PROFILES, 3, AtCloud({}), wait_seconds=0, reply_seconds=0)
+    asked = model(1.0, 1.0), FineTuning(3, 0.5), members()
+    wire = {"heads": {}, "metrics": {2: FIGURES}, "failures": [], "state": {}, "counted": NOTHING}
+    _, result = answered(edge.personalise(*asked), wire)
+    assert (result.heads, result.metrics) == ({}, {3: FIGURES})
+    _, result = answered(edge.personalise(*asked), wire | {"heads": {2: FITS}})
+    assert (result.heads, result.metrics) == ({}, {})
+    assert "it has heads of clients [2], which keep theirs" in result.failures[0].reason
 
 
 @pytest.mark.parametrize(
@@ -351,6 +421,7 @@ def test_heads_are_judged_by_the_figures_of_the_task(remote):
         ({"num-validation-examples": -1}, "metric 'num-validation-examples' is -1, expected a number >= 0"),
         ({"loss": -1e38}, "metric 'loss' is -1e+38, expected a loss of less than 1e+18"),
         ({"loss": 1e308}, "metric 'loss' is 1e+308"),
+        ({"num-examples": -3}, "metric 'num-examples' is -3, expected a number >= 0"),
     ],
 )
 def test_clients_figures_that_can_not_be_reported_are_a_failure(remote, changes, reason):
@@ -359,7 +430,8 @@ def test_clients_figures_that_can_not_be_reported_are_a_failure(remote, changes,
     wire = evaluation_to_wire(Evaluation(own, 3.0, {72: own}), NODES) | {"state": {}, "counted": NOTHING}
     _, result = answered(remote.evaluate_round(6, model(1.0, 1.0), CONFIG, members()), wire)
     assert (result.replies, [reason in failure.reason for failure in result.failures]) == ({}, [True])
-    wire = heads_to_wire(Personalised({}, {72: own}), NODES) | {"state": {}, "counted": NOTHING}
+    heads = {72: {"head.bias": torch.zeros(2)}}
+    wire = heads_to_wire(Personalised(heads, {72: own}), NODES) | {"state": {}, "counted": NOTHING}
     _, result = answered(remote.personalise(model(1.0, 1.0), FineTuning(3, 0.5), members()), wire)
     assert (result.metrics, [reason in failure.reason for failure in result.failures]) == ({}, [True])
 
@@ -406,11 +478,3 @@ def test_participants_are_clients_and_each_is_there_once(remote, numbers, why):
     wire = {"arrays": model(1.0, 1.0), "rounds": [one]}
     with pytest.raises(ValueError, match=why):
         updates_from_wire(wire, model(1.0, 1.0), 1, [0, 1, 2])
-
-
-def test_heads_that_are_no_numbers_are_a_failure(remote):
-    heads = Personalised({71: {"head.bias": torch.tensor([math.nan])}}, {}, [])
-    conversation = remote.personalise(model(1.0, 1.0), FineTuning(3, 0.5), members())
-    _, result = answered(conversation, heads_to_wire(heads, NODES) | {"state": {}, "counted": NOTHING})
-    assert result.heads == {}
-    assert "holds NaN or Inf" in result.failures[0].reason
