@@ -169,7 +169,7 @@ def _personalise(checked: CheckedRun, arrays: ArrayRecord) -> None:
 
 
 def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, float] | None) -> None:
-    """Write the models, the tables and the plots."""
+    """Write the models, the tables, the summary and, when all figures are there, the plots."""
     config, federation, folder, model = checked.config, checked.federation, checked.folder, checked.model
     models = {"model.pt": arrays}
     if checked.best and checked.best.arrays is not None:
@@ -182,9 +182,9 @@ def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, 
     # From the file, so that a resumed run reports on all of its rounds.
     lines, title = folder.read_metrics(), title_of(config)
     write_clients(folder, lines, federation.profiles, federation.hierarchical.topology)
+    write_summary(title, folder, lines, closed_form)
     if config.report.plots:
         draw_run(title, folder, lines)
-    write_summary(title, folder, lines, closed_form)
 
 
 def title_of(config: RunConfig) -> RunTitle:

@@ -53,7 +53,7 @@ class FinishedRun:
 
 
 def is_over(path: Path) -> bool:
-    """Return whether the run in a folder is over: all rounds were made, somebody trained, and all is written.
+    """Return whether the run in a folder is over: all rounds were made, somebody trained, and all figures are written.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def _has_trained(path: Path, lines: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _is_written(path: Path) -> bool:
-    """Return whether all rounds were made and all is written."""
+    """Return whether all rounds were made and all figures are written."""
     summary = _summary(ResultsFolder(path))
     if not summary or not (path / "model.pt").exists() or _has_owner(path):
         return False

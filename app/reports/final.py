@@ -81,8 +81,8 @@ def report_again(path: Path) -> None:
     config, lines = saved_config(path), folder.read_metrics()
     title = RunTitle(config.algorithm.name, config.data.title, config.seed)
     closed_forms = [line["closed_form_bits"] for line in lines if "closed_form_bits" in line]
-    draw_run(title, folder, lines)
     write_summary(title, folder, lines, closed_forms[-1] if closed_forms else None)
+    draw_run(title, folder, lines)
 
 
 def client_table(

@@ -91,17 +91,21 @@ def figures_of(final):
     return {key: value for key, value in final.items() if key != "wall_seconds"}
 
 
-def test_a_run_whose_plots_could_not_be_written_is_not_over(tmp_path, monkeypatch, capsys):
+def test_a_run_whose_plots_could_not_be_written_has_its_figures(tmp_path, monkeypatch, capsys):
     def on_a_full_disk(*arguments):
         raise OSError(ENOSPC, "No space left on device")
 
     monkeypatch.setattr(plots, "draw_plots", on_a_full_disk)
     assert main(["algorithm=fedavg", "num-clients=4", "global-rounds=1", f"output-dir={tmp_path / 'run'}"]) == 2
     assert "No space left on device" in capsys.readouterr().err
-    assert not is_over(tmp_path / "run")
+    assert is_over(tmp_path / "run")
+    before = (tmp_path / "run/summary.json").read_text()
+    (tmp_path / "run/summary.json").unlink()
+    with pytest.raises(OSError, match="No space left"):
+        report_again(tmp_path / "run")
+    assert (tmp_path / "run/summary.json").read_text() == before
     monkeypatch.undo()
     assert main([f"resume={tmp_path / 'run'}"]) == 0
-    assert is_over(tmp_path / "run")
     assert (tmp_path / "run/rounds.png").exists()
 
 
