@@ -1,5 +1,6 @@
 """The client's end of a stream: a whole split round inside of one message, and the speed of the link."""
 
+import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -39,7 +40,19 @@ LINK = "link"
 LINK_BITS_PER_SECOND = key_of("link_bits_per_second")
 
 SHORTEST_SECONDS = 1e-6
-CONNECT_SECONDS = 10.0
+CONNECT_SECONDS = 30.0
+MOST_SECONDS_BETWEEN_TRIES = 2
+# An edge that has no room at the moment has read nothing, and the ticket is still good.
+TRIES_AGAIN = {
+    "name": [{"service": METHOD.split("/")[1]}],
+    "retryPolicy": {
+        "maxAttempts": 5,
+        "initialBackoff": "0.5s",
+        "maxBackoff": "5s",
+        "backoffMultiplier": 2,
+        "retryableStatusCodes": ["RESOURCE_EXHAUSTED"],
+    },
+}
 PROBE_TIMEOUT_SECONDS = 30.0
 
 
@@ -129,12 +142,15 @@ def open_stream(ticket: StreamTicket, timeout_seconds: float) -> Iterator[Stream
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.max_receive_message_length", ticket.max_bytes),
         ("grpc.max_send_message_length", -1),
+        ("grpc.max_reconnect_backoff_ms", 1000 * MOST_SECONDS_BETWEEN_TRIES),
+        ("grpc.service_config", json.dumps({"methodConfig": [TRIES_AGAIN]})),
+        ("grpc.per_rpc_retry_buffer_size", ticket.max_bytes),  # the first frame, until it is answered
     )
     credentials = grpc.ssl_channel_credentials(ticket.certificate)
     with grpc.secure_channel(ticket.address, credentials, options) as channel:
         ready = grpc.channel_ready_future(channel)
         try:
-            ready.result(timeout=CONNECT_SECONDS)
+            ready.result(timeout=min(CONNECT_SECONDS, timeout_seconds))
         except grpc.FutureTimeoutError:  # the call says why
             ready.cancel()
         stream = Stream(channel, ticket.address, ticket.token, timeout_seconds)

@@ -180,10 +180,10 @@ def check_same_config(own: Mapping[str, Any], edge: EdgeHost) -> None:
             is_own = own["train.schedule"] == "constant"
         if is_own:
             continue
-        if own.get(key) != edge.config.get(key):
+        if own.get(key) != (theirs := edge.config.get(key)):
             raise UserError(
-                f"{key} = {own.get(key)!r}, but {shown(edge.config.get(key))} at edge {edge.name!r}: allowed is the same "
-                "at both: start one of the two runs again with the other's value"
+                f"{key} = {own.get(key)!r}, but {shown(theirs)} at edge {edge.name!r}: allowed is the same at "
+                "both: start one of the two runs again with the other's value"
             )
 
 

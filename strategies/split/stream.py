@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from logging import getLogger
 from queue import Empty, SimpleQueue
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from typing import NoReturn
 
 import grpc
@@ -21,7 +22,9 @@ from espalier.clients.messages.frames import KEEPALIVE_SECONDS, METHOD, PROBE_BY
 logger = getLogger("espalier")
 
 SPARE_STREAMS = 8  # for those that are refused, and for probes
+REFUSALS_AT_ONCE = 4  # those beyond get no reason, and no thread
 CONNECTIONS_PER_STREAM = 4  # strangers may hold some, until they have to show who they are
+LEAST_CONNECTIONS = 256
 PROBE_FRAMES = 64
 SECONDS_BETWEEN_LINES = 10.0
 # How a stream ends that the edge called off; to the client it is no failure.
@@ -36,7 +39,10 @@ OPTIONS = (
     # No more than this comes in from a peer before its token is known; a smaller window costs distant ones round trips.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 2**19),
-    ("grpc.max_connection_idle_ms", 3000 * KEEPALIVE_SECONDS),
+    ("grpc.max_connection_idle_ms", 1000 * KEEPALIVE_SECONDS),
+    ("grpc.max_concurrent_streams", 1),  # in a connection: each client has one of its own
+    # From then on it takes no new stream: nobody holds one by asking again and again. The stream in it goes on.
+    ("grpc.max_connection_age_ms", 3000 * KEEPALIVE_SECONDS),
     ("grpc.server_handshake_timeout_ms", 1000 * KEEPALIVE_SECONDS),
 )
 
@@ -146,10 +152,32 @@ class Ticket:
             cancel()
 
 
+class _Door(grpc.GenericRpcHandler):
+    """Says what becomes of a stream that is asked for; gRPC calls it before it gives the stream a thread.
+
+    Parameters
+    ----------
+    admit : Callable[[str], ServeStream | None]
+        Returns what serves the holder of a token, None for nothing.
+    """
+
+    def __init__(self, admit: Callable[[str], ServeStream | None]) -> None:
+        self._admit = admit
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        """Return what handles a call."""
+        if handler_call_details.method != METHOD:
+            return None
+        token = dict(handler_call_details.invocation_metadata).get(TOKEN_KEY, "")
+        serve = self._admit(token)
+        return None if serve is None else grpc.stream_stream_rpc_method_handler(serve)
+
+
 class StreamServer:
     """Accepts the streams of clients that hold a ticket; the others are refused before a byte of theirs is read.
 
-    One serves all edges of a process. A context manager: streams are accepted inside.
+    A ticket's holder always gets a thread, at once or when one is free: those without one never wait for any. One
+    serves all edges of a process. A context manager: streams are accepted inside.
 
     Parameters
     ----------
@@ -188,20 +216,17 @@ class StreamServer:
         self._tickets: dict[bytes, Ticket] = {}
         self._lock = Lock()
         self._refused, self._quiet_until = 0, 0.0
+        self._refusals = BoundedSemaphore(REFUSALS_AT_ONCE)
         most = max_streams + SPARE_STREAMS
         self._pool = ThreadPoolExecutor(most, thread_name_prefix="stream")
-        handler = grpc.stream_stream_rpc_method_handler(self._handle)
-        service, method = METHOD.strip("/").split("/")
         self._server = grpc.server(
             self._pool,
-            handlers=[grpc.method_handlers_generic_handler(service, {method: handler})],
-            maximum_concurrent_rpcs=most,
+            handlers=[_Door(self._admit)],
             options=[
                 *OPTIONS,
                 ("grpc.max_receive_message_length", self._max_bytes),
                 ("grpc.max_send_message_length", -1),
-                ("grpc.max_concurrent_streams", most),
-                ("grpc.max_allowed_incoming_connections", CONNECTIONS_PER_STREAM * most),
+                ("grpc.max_allowed_incoming_connections", max(CONNECTIONS_PER_STREAM * most, LEAST_CONNECTIONS)),
             ],
         )
         credentials = grpc.ssl_server_credentials([(private_key, certificate)])
@@ -254,19 +279,25 @@ class StreamServer:
         with self._lock:
             return self._tickets.pop(digest, None)
 
-    def _handle(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        token = dict(context.invocation_metadata()).get(TOKEN_KEY, "")
+    def _admit(self, token: str | bytes) -> ServeStream | None:
+        """Return what serves the holder of a token: its ticket's stream, or a refusal; None for one too many of these.
+
+        It is called by the one thread that takes in all streams, and must not wait.
+        """
         # Looked up by its digest, whose time says nothing about tokens that are known; used up by that.
         ticket = self._take(_digest(token))
-        if ticket is None:
-            self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, "unknown token")
-        if (serve := ticket.serve) is None:
-            ticket.came_late = True
-        if serve is None or not ticket.begin(context.cancel):
-            _abort(context, *WITHDRAWN)
-        return serve(requests, context)
+        if ticket is not None:
+            return partial(_begin, ticket)
+        return self._refuse if self._refusals.acquire(blocking=False) else None
 
-    def _refuse(self, context: grpc.ServicerContext, code: grpc.StatusCode, reason: str) -> NoReturn:
+    def _refuse(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> NoReturn:
+        try:
+            self._log_refusal(context.peer(), "unknown token")
+            _abort(context, grpc.StatusCode.UNAUTHENTICATED, "unknown token")
+        finally:
+            self._refusals.release()
+
+    def _log_refusal(self, peer: str, reason: str) -> None:
         with self._lock:
             self._refused += 1
             count, is_quiet = self._refused, time.monotonic() < self._quiet_until
@@ -274,8 +305,16 @@ class StreamServer:
                 self._refused, self._quiet_until = 0, time.monotonic() + SECONDS_BETWEEN_LINES
         if not is_quiet:  # a stranger must not fill the log
             others = f" ({count - 1} others since the last such line)" if count > 1 else ""
-            logger.warning("stream from %s refused: %s%s", context.peer(), reason, others)
-        _abort(context, code, reason)
+            logger.warning("stream from %s refused: %s%s", peer, reason, others)
+
+
+def _begin(ticket: Ticket, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+    """Serve the holder of a ticket, in a thread of the stream's own."""
+    if (serve := ticket.serve) is None:
+        ticket.came_late = True
+    if serve is None or not ticket.begin(context.cancel):
+        _abort(context, *WITHDRAWN)
+    return serve(requests, context)
 
 
 def _abort(context: grpc.ServicerContext, code: grpc.StatusCode, reason: str) -> NoReturn:

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from queue import SimpleQueue
 
@@ -21,6 +21,7 @@ from espalier.clients.messages.frames import (
     METHOD,
     TOKEN_KEY,
     Format,
+    StreamTicket,
     pack,
 )
 from espalier.clients.messages.split import SplitStream
@@ -30,7 +31,7 @@ from espalier.clients.session import Session
 from espalier.clients.stream import LINK, LINK_BITS_PER_SECOND, Withdrawn, measure_link, open_stream
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2, StreamServer
-from espalier.strategies.split.stream import CONNECTIONS_PER_STREAM, SPARE_STREAMS, StreamEnded
+from espalier.strategies.split.stream import LEAST_CONNECTIONS, OPTIONS, SPARE_STREAMS, StreamEnded
 from tests.strategies.split.federation import Federation, same, tiny_model, weights
 from tests.strategies.split.proxy import StreamProxy
 from tests.strategies.split.streams import HOST, ThreadedGrid, honest, lying, serving, streamed, train_on
@@ -39,6 +40,7 @@ from tests.strategies.split.test_failures import dies, faulty
 SOON = 20.0
 SHORTLY = 0.2  # seconds, where too few can run: nothing is worth waiting for
 PAUSE_SECONDS = 0.1
+NO_RETRIES = [("grpc.enable_retries", 0)]
 # What is not read, beyond 64 KiB, stays at the sender.
 SMALL_WINDOW = [("grpc.http2.bdp_probe", 0)]
 
@@ -481,6 +483,80 @@ def test_strangers_do_not_fill_the_log(server, caplog):
     assert len(own_lines(caplog)) == 1
 
 
+@contextmanager
+def strangers(server, number=3, streams=19):
+    """Strangers without a ticket, who open connections one after the other, with many streams in each."""
+    is_over = threading.Event()
+    told = replace(server.expect_probe().told, token="guessed")
+    refused = []
+
+    def connect():
+        while not is_over.is_set():
+            channel, first = call(told, [b"frame"], NO_RETRIES)
+            others = [channel.stream_stream(METHOD)(iter([b"frame"]), timeout=SOON) for _ in range(streams - 1)]
+            with channel:
+                for stream in (first, *others):
+                    with pytest.raises(grpc.RpcError):
+                        next(stream)
+                    refused.append(stream.code())
+
+    with ThreadPoolExecutor(number) as pool:
+        loops = [pool.submit(connect) for _ in range(number)]
+        try:
+            yield refused
+        finally:
+            is_over.set()
+    for loop in loops:
+        loop.result()
+
+
+def test_strangers_take_no_clients_place():
+    with serving(max_streams=1) as server, strangers(server) as refused:
+        until(lambda: len(refused) > 50)
+        for _ in range(20):
+            with open_stream(server.expect_probe().told, SOON) as stream:
+                assert stream.exchange(b"frame") == b"frame"
+        until(lambda: len(refused) > 200)
+    # With a reason, in haste, and for more than one stream in a connection.
+    codes = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE)
+    assert set(refused) <= set(codes)
+
+
+def test_a_connection_has_one_stream(server):
+    told = server.expect_probe().told
+    channel, first = call(told, never_ending(b"frame")[0])
+    with channel:
+        assert next(first) == b"frame"
+        token = ((TOKEN_KEY, server.expect_probe().told.token),)
+        second = channel.stream_stream(METHOD)(iter([b"frame"]), metadata=token, timeout=0.5)
+        with pytest.raises(grpc.RpcError) as error:
+            next(second)
+    assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_a_connection_grows_old_and_its_stream_goes_on(monkeypatch):
+    own = [(name, 300 if name == "grpc.max_connection_age_ms" else value) for name, value in OPTIONS]
+    monkeypatch.setattr("espalier.strategies.split.stream.OPTIONS", own)
+    with serving() as server, open_stream(server.expect_probe().told, SOON) as stream:
+        for _ in range(10):
+            assert stream.exchange(b"frame") == b"frame"
+            time.sleep(PAUSE_SECONDS)
+
+
+def test_a_client_for_whom_there_is_no_thread_waits_for_one():
+    with serving(max_streams=0) as server, ThreadPoolExecutor(1) as pool:
+        calls = [call(server.expect_probe().told, never_ending(b"frame")[0]) for _ in range(SPARE_STREAMS)]
+        assert [next(stream) for _, stream in calls] == [b"frame"] * SPARE_STREAMS
+        with open_stream(server.expect_probe().told, SOON) as stream:
+            answer = pool.submit(stream.exchange, b"frame")
+            time.sleep(5 * PAUSE_SECONDS)
+            assert not answer.done()
+            calls[0][1].cancel()
+            assert answer.result(SOON) == b"frame"
+        for channel, _ in calls:
+            channel.close()
+
+
 def never_ending(*first):
     """Frames to send, and the function that adds one; the stream stays open behind them."""
     frames = SimpleQueue()
@@ -596,7 +672,7 @@ def test_peers_that_stop_reading_hold_no_thread_once_they_are_broken_off():
             connection.receive(time.monotonic() + SOON)
             connection.send(bytes(4 * 2**20))  # never read
         # Every thread is taken.
-        with open_stream(server.expect_probe().told, SOON) as stream, pytest.raises(ConnectionError, match="EXHAUST"):
+        with open_stream(server.expect_probe().told, 0.5) as stream, pytest.raises(TimeoutError):
             stream.exchange(b"frame")
         for connection in opened:
             connection.cancel()
@@ -624,7 +700,7 @@ def test_a_client_notices_that_the_edge_is_gone(monkeypatch):
 
 def test_a_client_that_strangers_keep_out_for_a_moment_tries_again():
     with serving(max_streams=1) as server, ExitStack() as strangers, ThreadPoolExecutor(1) as pool:
-        for _ in range(CONNECTIONS_PER_STREAM * (1 + SPARE_STREAMS)):
+        for _ in range(LEAST_CONNECTIONS):
             strangers.enter_context(socket.create_connection((HOST, server.port)))
         time.sleep(PAUSE_SECONDS)
 
@@ -637,6 +713,30 @@ def test_a_client_that_strangers_keep_out_for_a_moment_tries_again():
         assert not answer.done()
         strangers.close()
         assert answer.result(SOON) == b"frame"
+
+
+def test_a_client_tries_again_where_an_edge_has_no_room():
+    key, certificate = self_signed(HOST, 1)
+    asked = []
+
+    def serve(frames, context):
+        asked.append(dict(context.invocation_metadata())[TOKEN_KEY])
+        if len(asked) == 1:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no room")
+        yield from frames
+
+    with ThreadPoolExecutor(2) as pool:
+        service, method = METHOD.strip("/").split("/")
+        handlers = {method: grpc.stream_stream_rpc_method_handler(serve)}
+        crowded = grpc.server(pool, [grpc.method_handlers_generic_handler(service, handlers)])
+        port = crowded.add_secure_port(f"{HOST}:0", grpc.ssl_server_credentials([(key, certificate)]))
+        crowded.start()
+        ticket = StreamTicket(f"{HOST}:{port}", certificate, "token", 2**21)
+        with open_stream(ticket, SOON) as stream:
+            assert stream.exchange(bytes(2**20)) == bytes(2**20)
+            assert stream.exchange(b"frame") == b"frame"
+        crowded.stop(None).wait()
+    assert asked == ["token", "token"]
 
 
 def test_a_client_does_not_wait_for_ever(server):
