@@ -2,6 +2,6 @@
 
 import os
 
-# gRPC reads it when it is imported, and would write a line for every connection to a port of ours that speaks no TLS.
-# Where Flower starts the app and has imported gRPC before, whoever starts Flower sets it.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# gRPC reads it when it is imported. Else it writes a line, some as errors, for every connection to a port of ours that
+# speaks no TLS, or no right HTTP/2. Where Flower has imported gRPC before the app, whoever starts Flower sets it.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")

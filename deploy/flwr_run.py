@@ -136,7 +136,7 @@ def local_superlink() -> Iterator[dict[str, str]]:
             "FLWR_LOCAL_CONTROL_API_PORT": str(control),
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_TELEMETRY_ENABLED": "0",
-            "GRPC_VERBOSITY": "ERROR",
+            "GRPC_VERBOSITY": "NONE",
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         }
         superlink = shutil.which("flower-superlink", path=environment["PATH"])

@@ -376,7 +376,7 @@ def flower_environment(folder: Path, address: str) -> dict[str, str]:
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "GRPC_VERBOSITY": "ERROR",  # no line for each stranger at the streams' port
+        "GRPC_VERBOSITY": "NONE",  # no line for each stranger at the streams' port
         # Each message starts a process; by default it is looked for once a second.
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": os.environ.get("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.25"),
     }

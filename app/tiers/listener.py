@@ -62,7 +62,7 @@ class EdgeListener:
             raise bad_value(
                 "deploy.edge-folder", str(folder), f"a folder that can be written ({error.strerror or error})"
             ) from None
-        except RuntimeError:  # gRPC's, which says on standard error why it can't make the socket
+        except RuntimeError:  # gRPC's, which can't make the socket; why, it says if GRPC_VERBOSITY=ERROR
             raise bad_value("deploy.edge-folder", str(folder), "a folder that can be written") from None
 
     def serve_one(self, answer: Callable[[str, bytes], bytes], timeout_seconds: float) -> bool:

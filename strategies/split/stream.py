@@ -152,7 +152,7 @@ class Ticket:
             cancel()
 
 
-class _Door(grpc.GenericRpcHandler):
+class _Door(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
     """Says what becomes of a stream that is asked for; gRPC calls it before it gives the stream a thread.
 
     Parameters
