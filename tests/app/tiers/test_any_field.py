@@ -73,10 +73,10 @@ def without(value, path):
     return {k: v for k, v in value.items() if k != key} if isinstance(value, dict) else type(value)()
 
 
-def odd_at(wire, path):
+def odd_at(wire, path, values):
     """Yield a wire with one part changed, left out or added to."""
     yield without(wire, path)
-    for odd in ODD:
+    for odd in values:
         yield with_odd(wire, path, odd)
     inner = wire
     for key in path:
@@ -86,9 +86,12 @@ def odd_at(wire, path):
 
 
 def wires_of(wire):
-    """Yield the messages like this one that can be sent, each with one field that is odd."""
-    for path in places(wire):
-        for changed in odd_at(wire, path) if path else ():
+    """Yield the messages like this one that can be sent, each with one field that is odd.
+
+    Each place gets every second of the odd values, its neighbour the others: so much for the time that it takes.
+    """
+    for number, path in enumerate(places(wire)):
+        for changed in odd_at(wire, path, ODD[number % 2 :: 2]) if path else ():
             with suppress(AttributeError, TypeError, ValueError):  # it can't be packed
                 yield RecordDict({PAYLOAD: to_payload(to_bytes(changed))})
 
@@ -125,7 +128,7 @@ def answers(remote, wire, ask):
         _, result = answered(ask(), content)
         taken.append(is_taken(result))
         yield result
-    assert len(taken) > 1000
+    assert len(taken) > 500
     assert 0.01 < sum(taken) / len(taken) < 0.5
 
 
