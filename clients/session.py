@@ -9,16 +9,19 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import cast
 
+import torch
 from flwr.app import ArrayRecord
 from torch import Tensor, nn
 
 from .messages.arrays import to_record, to_weights
 from .messages.cut import Cut, as_blocks, copied
 from .messages.generators import seeded_torch
+from .messages.layouts import as_laid_out, laid_out
 from .messages.optimizer_state import load_optimizer_tensors, optimizer_tensors
 from .messages.split import Activations, SplitBegin, SplitResult
 from .randomness import client_seed, may_draw
 from .registered_labels import label_numbers
+from .tail_layout import tail_layout
 from .task import ClientTask, LocalTraining
 from .training import batches_there, make_optimizer, planned, round_batches
 
@@ -148,6 +151,7 @@ class Session:
         self.loss_sum = 0.0
         self._draws = task.prepare_draws or may_draw(self.front.blocks)
         self._tail_draws = self.tail is not None and may_draw(self.tail.blocks)
+        self._tail_layout: torch.memory_format | None = None  # known when features have come
         self._output: Tensor | None = None  # of the first blocks, with its graph
 
     @classmethod
@@ -208,9 +212,11 @@ class Session:
         task, batch = self.task, self.batches[self.step]
         if len(features) != len(batch):
             raise ValueError(f"features of shape {tuple(features.shape)} for a mini-batch of {len(batch)}")
-        inputs = features.to(task.device).requires_grad_(True)
+        if self._tail_layout is None:
+            self._tail_layout = tail_layout(task, self.terms.cut.last, features)
+        inputs = features.to(task.device).detach().requires_grad_(True)
         with self._seeded(self._tail_draws, f"dropout/{self.step}/tail"):
-            outputs = self.tail.blocks(inputs)
+            outputs = self.tail.blocks(laid_out(inputs, self._tail_layout))
         loss = task.objective.loss(outputs, task.train.labels[self._there[self.step]].to(task.device))
         if not math.isfinite(value := loss.item()):
             raise ValueError(f"the loss of mini-batch {self.step} is {value}")
@@ -234,7 +240,7 @@ class Session:
         if gradient.shape != output.shape:
             raise ValueError(f"cut gradient of shape {tuple(gradient.shape)} for {tuple(output.shape)}")
         self.front.zero_grad()
-        output.backward(gradient.to(output.device, output.dtype))
+        output.backward(as_laid_out(gradient, output))
         self.front.step()
         self._output = None
         self.step += 1

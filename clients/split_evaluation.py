@@ -1,6 +1,6 @@
 """The client's part of what comes beside training a split model: evaluation through the cut, and heads of its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from flwr.app import Context, Message, RecordDict
@@ -12,10 +12,12 @@ from .messages.arrays import record_of, to_record, to_weights
 from .messages.cut import Cut, as_blocks
 from .messages.head import fine_tuned
 from .messages.head_tuning import Features, SplitFeatures, SplitHead
+from .messages.layouts import laid_out
 from .messages.split_evaluation import EvaluateFront, EvaluateOutputs, TestActivations
 from .nested import take
 from .randomness import client_generator
 from .registered_labels import check_registered, label_numbers
+from .tail_layout import tail_layout
 from .task import ClientTask, Examples
 from .training import mini_batches
 
@@ -51,7 +53,7 @@ def fine_tune_head(message: Message, context: Context, task: ClientTask) -> Mess
     tail.eval()
     labels = [task.train.labels[batch].to(task.device) for batch in _fine_tuning_batches(task, len(asked.features))]
     with torch.no_grad():
-        inputs = [tail[:-1](features.to(task.device)) for features in asked.features]
+        inputs = [tail[:-1](features) for features in _as_whole(task, asked.tail, asked.features)]
     pairs = zip(inputs, labels, strict=True)
     head = fine_tuned(tail[-1], pairs, asked.learning_rate, task.objective.loss)
     context.state[OWN_HEAD] = to_record(head.state_dict())
@@ -120,7 +122,14 @@ def _through_tail(task: ClientTask, context: Context, asked: EvaluateOutputs, fe
     if asked.own_head:
         tail[-1].load_state_dict(to_weights(record_of(context.state, OWN_HEAD)))
     tail.eval()
-    return [tail(batch) for batch in features]
+    return [tail(batch) for batch in _as_whole(task, asked.tail, features)]
+
+
+def _as_whole(task: ClientTask, tail: int, features: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield what comes into the tail as it does where the model is whole."""
+    layout = tail_layout(task, tail, features[0]) if features else torch.contiguous_format
+    for batch in features:
+        yield laid_out(batch.to(task.device), layout)
 
 
 def _fine_tuning_batches(task: ClientTask, num_steps: int) -> list[Tensor]:

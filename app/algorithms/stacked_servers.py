@@ -76,7 +76,7 @@ class StackedServers:
         blocks, _ = self._places[batches[0].node_id]
         rows = [self._places[batch.node_id][1] for batch in batches]
         inputs = torch.stack([batch.activations for batch in batches]).to(self._device).requires_grad_(True)
-        made = blocks.forward(rows, inputs, generators)
+        made = blocks.forward(rows, inputs.clone(), generators)  # a layer may write into its input
         labels = torch.stack([batch.labels for batch in batches if batch.labels is not None])
         labels = labels.to(self._device, torch.int64)
         losses = stacked_losses([self._loss] * len(batches), made.outputs, labels.unbind())

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.frames import TOP_SHARES, Format
-from espalier.strategies.split.server_block import channels_last
 from espalier.strategies.split.shapes import cut_shapes, example_input
 
 BITS_PER_VALUE = 33  # phi = 32 and a sign bit, as the RawHFL and PHSFL papers count
@@ -132,6 +131,6 @@ def forward_flops(model: nn.Module, example: Any) -> int:
     model.eval()
     inputs = example_input(model, example)
     with FlopCounterMode(display=False) as counter:
-        outputs = model(channels_last(inputs) if isinstance(inputs, Tensor) else inputs)
+        outputs = model(inputs)
     model.train(was_training)
     return counter.get_total_flops() or outputs.numel()

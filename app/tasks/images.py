@@ -162,8 +162,9 @@ class ImageTask(Task):
         return {**about, "mean": mean, "std": std}
 
     def example_input(self) -> Tensor:
-        """Return a blank image."""
-        return torch.zeros(1, *self.image_shape)
+        """Return a blank image, which lies in memory as `examples` do."""
+        channels, height, width = self.image_shape
+        return torch.zeros(1, height, width, channels).permute(0, 3, 1, 2)
 
     def normaliser(self) -> Callable[[Tensor], Tensor]:
         """Return the function from uint8 pixels (N, C, H, W) to the float32 input of the model.

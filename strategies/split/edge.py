@@ -37,7 +37,7 @@ from .loop import SplitOutcome, Terms, Weights
 from .losses import Losses
 from .server_block import Loss, MakeOptimizer, MiddleBlock, Served, ServerBlock, ServerSide
 from .serving import MiniBatch, Serve, ServerStep
-from .shapes import cut_shapes, draws_random_numbers
+from .shapes import draws_random_numbers, forms_at_cuts
 from .transports import MessageTransport, Transport
 
 
@@ -128,8 +128,8 @@ class SplitEdge(ABC):
         self.guard = guard
         self.evaluates_whole = evaluates_whole
         self.num_classes = num_outputs(model)
-        self._cut_shapes = cut_shapes(model, input_shape)
-        self._draws = draws_random_numbers(model[first:], self._cut_shapes[first])
+        self._forms = forms_at_cuts(model, input_shape)
+        self._draws = draws_random_numbers(model[first:], self._forms[first].shape)
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -185,9 +185,7 @@ class SplitEdge(ABC):
                 error = Error(REJECTED, f"{self.evaluator.name} {fault}")
                 return [Message(error, reply_to=one) for one in messages]
         clients = [message.metadata.dst_node_id for message in messages]
-        _, replies = yield from evaluate_through_cut(
-            self.model, to_weights(whole), self.cut_of, self._cut_shapes, clients
-        )
+        _, replies = yield from evaluate_through_cut(self.model, to_weights(whole), self.cut_of, self._forms, clients)
         return replies
 
     def personalise(self, arrays: ArrayRecord, fine_tuning: FineTuning, grid: MemberGrid) -> Exchanges[Personalised]:
@@ -196,7 +194,7 @@ class SplitEdge(ABC):
             self.model,
             self.whole(arrays),
             self.cut_of,
-            self._cut_shapes,
+            self._forms,
             self.labels,
             fine_tuning,
             grid,
@@ -263,10 +261,11 @@ class SplitEdge(ABC):
     def server_block(self, cut: Cut | int) -> ServerSide:
         """Return the server's new blocks for a cut."""
         cut = checked_cut(self.model, cut)
+        layout = self._forms[cut.first].layout
         if cut.has_tail(self.model):
-            return MiddleBlock(self.model, cut, self.make_optimizer)
+            return MiddleBlock(self.model, cut, self.make_optimizer, layout=layout)
         is_frozen = self.frozen is not None
-        return ServerBlock(self.model, cut, self.make_optimizer, frozen_head=is_frozen, loss=self.loss)
+        return ServerBlock(self.model, cut, self.make_optimizer, frozen_head=is_frozen, layout=layout, loss=self.loss)
 
     def begin(self, server: ServerSide, weights: Weights, server_round: int) -> None:
         """Let a server half begin a round."""
@@ -308,7 +307,7 @@ class SplitEdge(ABC):
             server_round=server_round,
             blocks={node_id: by_cut[cut] for node_id, cut in cuts.items()},
             cuts=cuts,
-            cut_shapes={node_id: self._cut_shapes[cut.first] for node_id, cut in cuts.items()},
+            cut_shapes={node_id: self._forms[cut.first].shape for node_id, cut in cuts.items()},
             dtype=next(self.model.parameters()).dtype,
             labels=self.labels,
             num_classes=self.num_classes,

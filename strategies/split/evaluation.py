@@ -11,20 +11,20 @@ from torch import Tensor, nn
 
 from espalier.clients.messages.arrays import to_record
 from espalier.clients.messages.cut import Cut
+from espalier.clients.messages.layouts import laid_out
 from espalier.clients.messages.split_evaluation import EvaluateFront, EvaluateOutputs, TestActivations
 
 from ..exchange import REJECTED, Exchanges
 from ..screening import content_of, one_line
 from .loop import Weights
-from .server_block import channels_last
-from .shapes import check_activations
+from .shapes import AtCut, check_activations
 
 
 def evaluate_through_cut(
     model: nn.Sequential,
     weights: Weights,
     cut_of: Callable[[int], Cut],
-    cut_shapes: Mapping[int, tuple[int, ...]],
+    forms: Mapping[int, AtCut],
     clients: Sequence[int],
     *,
     heads: Mapping[int, Weights] | None = None,
@@ -42,8 +42,8 @@ def evaluate_through_cut(
         Of the whole model.
     cut_of : Callable[[int], Cut]
         Where the model is cut for a client, by its node id.
-    cut_shapes : Mapping[int, tuple[int, ...]]
-        By the number of blocks in front of the cut: the shape of one sample's activations behind it.
+    forms : Mapping[int, AtCut]
+        By the number of blocks in front of the cut: what activations are behind it.
     clients : Sequence[int]
         Node ids.
     heads : Mapping[int, Weights], optional (default: None)
@@ -60,7 +60,7 @@ def evaluate_through_cut(
     for message, (node_id, cut) in zip(asked, cuts.items(), strict=True):
         try:
             sent = TestActivations.from_content(content_of(replies[node_id])).values
-            outputs = _outputs(model, {**weights, **(heads or {}).get(node_id, {})}, cut, sent, cut_shapes[cut.first])
+            outputs = _outputs(model, {**weights, **(heads or {}).get(node_id, {})}, cut, sent, forms[cut.first])
         except torch.OutOfMemoryError:  # our own
             raise
         except (ValueError, KeyError, TypeError, RuntimeError) as error:
@@ -83,14 +83,12 @@ def named_like(blocks: nn.Module, weights: Weights) -> Weights:
 
 
 @torch.inference_mode()
-def _outputs(
-    model: nn.Sequential, weights: Weights, cut: Cut, batches: Sequence[Tensor], cut_shape: tuple[int, ...]
-) -> list[Tensor]:
+def _outputs(model: nn.Sequential, weights: Weights, cut: Cut, batches: Sequence[Tensor], form: AtCut) -> list[Tensor]:
     """Return what the server's blocks make of activations; ValueError for what does not fit."""
     blocks = cut.server_side(model)
     blocks.load_state_dict(named_like(blocks, weights))
     blocks.eval()
     example = next(model.parameters())
     for batch in batches:
-        check_activations(batch, cut_shape, example.dtype)
-    return [blocks(channels_last(batch.to(example.device))) for batch in batches]
+        check_activations(batch, form.shape, example.dtype)
+    return [blocks(laid_out(batch.to(example.device), form.layout)) for batch in batches]

@@ -13,6 +13,7 @@ from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.head import fine_tuned
 from espalier.clients.messages.head_tuning import Features, SplitFeatures, SplitHead
 from espalier.clients.messages.labels import LabelTerms
+from espalier.clients.messages.layouts import laid_out
 from espalier.clients.messages.split_names import KEPT
 from espalier.clients.messages.tensor_array import record_by_reference
 from espalier.clients.messages.text import quoted
@@ -25,8 +26,8 @@ from .cuts import block_names, num_outputs
 from .evaluation import evaluate_through_cut, named_like
 from .labels import Labels
 from .loop import Weights
-from .server_block import Loss, channels_last
-from .shapes import check_activations
+from .server_block import Loss
+from .shapes import AtCut, check_activations
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def fine_tune_heads(
     model: nn.Sequential,
     arrays: ArrayRecord,
     cut_of: Callable[[int], Cut],
-    cut_shapes: Mapping[int, tuple[int, ...]],
+    forms: Mapping[int, AtCut],
     labels: Labels,
     fine_tuning: FineTuning,
     grid: MemberGrid,
@@ -105,8 +106,8 @@ def fine_tune_heads(
         The whole trained model.
     cut_of : Callable[[int], Cut]
         Where the model is cut for a client, by its node id.
-    cut_shapes : Mapping[int, tuple[int, ...]]
-        By the number of blocks in front of the cut: the shape of one sample's activations behind it.
+    forms : Mapping[int, AtCut]
+        By the number of blocks in front of the cut: what activations are behind it.
     labels : Labels
         Finds the labels, as in training.
     fine_tuning : FineTuning
@@ -141,9 +142,11 @@ def fine_tune_heads(
         cut = cut_of(node_id)
         try:
             features = Features.from_content(content_of(reply), label_policy=terms[node_id].policy)
-            batches = _checked(features.values, cut_shapes[cut.first], dtype, fine_tuning)
+            form, device = forms[cut.first], next(model.parameters()).device
+            sent = _checked(features.values, form.shape, dtype, fine_tuning)
+            batches = [laid_out(batch.to(device), form.layout) for batch in sent]
             if node_id in with_tail:
-                features_of_head = _through(cut.server_side(model), batches, next(model.parameters()).device)
+                features_of_head = _through(cut.server_side(model), batches)
                 head = SplitHead(tails[cut].copy(), cut.last, features_of_head, fine_tuning.learning_rate)
                 asked[node_id] = head.to_message(node_id)
             else:
@@ -160,7 +163,7 @@ def fine_tune_heads(
     messages, replies = list[Message](), list[Message]()
     if through_cut := [n for n in known if n in have_own or (n in heads and not evaluates_whole)]:
         messages, replies = yield from evaluate_through_cut(
-            model, weights, cut_of, cut_shapes, through_cut, heads=heads, own_heads=True
+            model, weights, cut_of, forms, through_cut, heads=heads, own_heads=True
         )
     if evaluates_whole and heads:
         body = to_record(weights)  # the same arrays for all: copies of whole models would be many
@@ -177,9 +180,9 @@ def fine_tune_heads(
 
 
 @torch.no_grad()
-def _through(body: nn.Module, batches: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+def _through(body: nn.Module, batches: Sequence[Tensor]) -> list[Tensor]:
     """Return what blocks of the model make of activations."""
-    return [body(channels_last(batch.to(device))) for batch in batches]
+    return [body(batch) for batch in batches]
 
 
 def _checked(
@@ -213,7 +216,7 @@ def _fine_tune(
 ) -> dict[str, Tensor]:
     """Make K SGD steps on a copy of the head and return its weights under their names in the model."""
     device = next(model.parameters()).device
-    inputs = _through(cut.server_side(model)[:-1], batches, device)
+    inputs = _through(cut.server_side(model)[:-1], batches)
     pairs = zip(inputs, (target.to(device) for target in targets), strict=True)
     head = fine_tuned(model[-1], pairs, fine_tuning.learning_rate, loss)
     name = block_names(model)[-1]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from espalier.clients.messages.cut import Cut, copied
+from espalier.clients.messages.layouts import as_laid_out, laid_out
 from espalier.clients.messages.optimizer_state import load_optimizer_tensors, optimizer_tensors
 
 from .serving import MiniBatch
@@ -36,12 +37,21 @@ class ServerSide(ABC):
         Makes the optimizer of the parameters that train.
     frozen_head : bool (default: False)
         The head keeps its weights, as in PHSFL.
+    layout : torch.memory_format (default: torch.contiguous_format)
+        How activations lie in memory where the model is whole; they travel in another way.
     """
 
     def __init__(
-        self, model: nn.Sequential, cut: Cut | int, make_optimizer: MakeOptimizer, *, frozen_head: bool = False
+        self,
+        model: nn.Sequential,
+        cut: Cut | int,
+        make_optimizer: MakeOptimizer,
+        *,
+        frozen_head: bool = False,
+        layout: torch.memory_format = torch.contiguous_format,
     ) -> None:
         self.cut = Cut.of(model, cut)
+        self._layout = layout
         self.device = next(model.parameters()).device
         self.blocks = copied(self.cut.server_side(model)).train()
         if frozen_head and not self.cut.has_tail(model):
@@ -93,8 +103,10 @@ class ServerSide(ABC):
             self._optimizer.step()
         return inputs.grad
 
-    def _as_inputs(self, activations: Tensor) -> Tensor:
-        return channels_last(activations.to(self.device)).requires_grad_(True)
+    def _through(self, activations: Tensor) -> tuple[Tensor, Tensor]:
+        """Return activations that get a gradient, and what the blocks make of a copy of them."""
+        inputs = activations.to(self.device).detach().requires_grad_(True)
+        return inputs, self.blocks(laid_out(inputs, self._layout))
 
     def optimizer_arrays(self) -> dict[str, np.ndarray]:
         """Return the optimizer's state as arrays named ``<parameter>/<quantity>``."""
@@ -172,8 +184,8 @@ class ServerBlock(ServerSide):
             As `serve`.
         """
         with self._untouched_on_failure():
-            inputs = self._as_inputs(activations)
-            loss = self._loss(self.blocks(inputs), labels.to(self.device, torch.int64))
+            inputs, outputs = self._through(activations)
+            loss = self._loss(outputs, labels.to(self.device, torch.int64))
             return self._backward(loss, None, inputs, [loss.detach()]), loss.item()
 
 
@@ -183,20 +195,14 @@ class MiddleBlock(ServerSide):
     def serve(self, batch: MiniBatch) -> Generator[Tensor, Tensor, Served]:
         """Make the forward pass, yield the features, and make the backward pass with their gradient."""
         with self._untouched_on_failure():
-            inputs = self._as_inputs(batch.activations)
-            features = self.blocks(inputs)
+            inputs, features = self._through(batch.activations)
             if not _is_finite([features.detach().sum()]) and not torch.isfinite(features).all():
                 raise ValueError("its activations make the features NaN or too large")
             gradient = yield features.detach()
-            return self._backward(features, gradient.to(self.device), inputs, []), None
+            return self._backward(features, as_laid_out(gradient, features), inputs, []), None
 
 
 def _is_finite(numbers: Sequence[Tensor]) -> bool:
     """Return whether the sum of some tensors of one number each is finite; a GPU is waited for once."""
     on_cpu = numbers[0].device.type == "cpu"
     return math.isfinite(sum(number.item() for number in numbers) if on_cpu else float(sum(numbers)))
-
-
-def channels_last(images: Tensor) -> Tensor:
-    """Return images (N, C, H, W) in the memory layout that convolutions on a CPU are fastest with."""
-    return images.contiguous(memory_format=torch.channels_last) if images.dim() == 4 else images

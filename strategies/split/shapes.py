@@ -1,32 +1,45 @@
 """What a model takes and gives at its cuts, found by a sample."""
 
 import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from espalier.clients.messages.generators import kept_torch
+from espalier.clients.messages.layouts import layout_of
 
 from .cuts import legal_cuts
 
 
+class AtCut(NamedTuple):
+    """What activations behind a cut are: the shape of one sample's, and how a mini-batch's lie in memory."""
+
+    shape: tuple[int, ...]
+    layout: torch.memory_format
+
+
 @torch.no_grad()
-def cut_shapes(model: nn.Sequential, example: Any) -> dict[int, tuple[int, ...]]:
-    """Return the shape of one sample's activations behind every legal cut, by the number of blocks in front of it.
+def forms_at_cuts(model: nn.Sequential, example: Any) -> dict[int, AtCut]:
+    """Return what activations are behind every legal cut, by the number of blocks in front of it.
 
     `example` is as for `example_input`.
     """
     was_training = model.training
     model.eval()
-    sample, shapes = example_input(model, example), {}
+    sample, forms = example_input(model, example), {}
     legal = legal_cuts(model)
     for cut, block in enumerate(list(model)[:-1], start=1):
         sample = block(sample)
         if cut in legal:
-            shapes[cut] = tuple(sample.shape[1:])
+            forms[cut] = AtCut(tuple(sample.shape[1:]), layout_of(sample))
     model.train(was_training)
-    return shapes
+    return forms
+
+
+def cut_shapes(model: nn.Sequential, example: Any) -> dict[int, tuple[int, ...]]:
+    """Return the shape of one sample's activations behind every legal cut, as `forms_at_cuts` does."""
+    return {cut: form.shape for cut, form in forms_at_cuts(model, example).items()}
 
 
 def example_input(model: nn.Module, example: Any) -> Any:

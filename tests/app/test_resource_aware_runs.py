@@ -29,6 +29,7 @@ from espalier.clients.training import mini_batches
 from espalier.strategies.allocation import SCA, SOLVERS, eligible_at_full_power, exact, get_solver, violations
 from espalier.strategies.allocation.feasibility import least_seconds
 from tests.app.assembling import config_of, engine_of, federation_of, make_world
+from tests.app.cut_tasks import View
 from tests.app.runs import key_of, lines, run_app, same_weights, summary, weights
 
 CACHING = {
@@ -86,6 +87,8 @@ def test_the_work_of_a_cut_is_counted_by_hand():
     np.testing.assert_array_equal(work.example_bits, 33 * 32)
     np.testing.assert_array_equal(whole_model_work(model).once_bits, 33 * (20 + 132))
     assert forward_flops(model, (1, 4, 4)) == convolution + linear
+    viewed = nn.Sequential(View(), nn.Linear(18, 2))  # takes images as they lie in memory where it is trained
+    assert forward_flops(viewed, (2, 3, 3)) == 2 * 18 * 2
     assert all(module.training for module in model.modules())
 
 

@@ -1,0 +1,86 @@
+"""Tasks whose models are split where much is in the way, for tests."""
+
+from collections import OrderedDict
+
+import torch
+from torch import nn
+
+from espalier.app.tasks import Examples, OwnTask, blocks_of
+
+
+class Pictures(OwnTask):
+    """Pictures (2, 6, 6) of two classes; `layout` is "channels-last" or "" for PyTorch's own."""
+
+    channels = 2
+
+    def __init__(self, layout: str = "") -> None:
+        self.layout = torch.channels_last if layout == "channels-last" else torch.contiguous_format
+
+    def model(self):
+        return nn.Sequential(
+            OrderedDict(
+                conv=nn.Sequential(nn.Conv2d(self.channels, 4, 3, padding=1), nn.Tanh()),
+                body=nn.Sequential(nn.Conv2d(4, 5, 3, padding=1), nn.BatchNorm2d(5), nn.ReLU()),
+                rest=nn.Sequential(nn.AvgPool2d(2), nn.Flatten()),
+                head=nn.Linear(45, 2),
+            )
+        )
+
+    def client_data(self, client, num_clients, seed):
+        draw = torch.Generator().manual_seed(100 * seed + client)
+        images = torch.randn(60, self.channels, 6, 6, generator=draw)
+        labels = (images.mean((1, 2, 3)) > 0).long()
+        return Examples(images[:40], labels[:40]), Examples(images[40:], labels[40:])
+
+    def prepare(self, inputs):
+        return inputs.contiguous(memory_format=self.layout)
+
+
+class View(nn.Module):
+    """Takes images that lie in memory as PyTorch has them by itself, and no others."""
+
+    def forward(self, images):
+        return images.view(len(images), -1)
+
+
+class Viewed(Pictures):
+    """A layer behind the cut that takes one memory layout."""
+
+    def model(self):
+        model = super().model()
+        model.rest = nn.Sequential(View(), nn.Linear(180, 45))
+        return model
+
+
+class InPlace(Pictures):
+    """Blocks that write into their inputs."""
+
+    def model(self):
+        model = super().model()
+        model.conv = nn.Conv2d(self.channels, 4, 3, padding=1)
+        model.body = nn.Sequential(nn.ReLU(inplace=True), *model.body[:2])
+        model.rest = nn.Sequential(nn.ReLU(inplace=True), *model.rest)
+        return model
+
+
+class Traced(Pictures):
+    """An ordinary model, cut at layers that write into their inputs."""
+
+    def __init__(self, at: tuple[str, ...] = ("features.1", "classifier")) -> None:
+        super().__init__()
+        self.at = at
+
+    def model(self):
+        return blocks_of(Ordinary(self.channels), at=self.at)
+
+
+class Ordinary(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, 4, 3), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3), nn.ReLU(inplace=True)
+        )
+        self.classifier = nn.Linear(16, 2)
+
+    def forward(self, images):
+        return self.classifier(torch.flatten(self.features(images), 1))

@@ -1,0 +1,63 @@
+"""Models that are cut where much is in the way train as they do whole."""
+
+import pytest
+import torch
+
+from tests.app.runs import lines, run_app, same_weights, summary, weights
+
+HERE = "tests.app.cut_tasks"
+SMALL = {"num_clients": 3, "num_edges": 1, "edge_rounds": 1, "batches_per_epoch": 2, "batch_size": 8, "local_epochs": 1}
+MESSAGES, STREAM = {"split_execution": "messages"}, {"split_transport": "stream"}
+HEAD, REST = {"tail_layer": "head"}, {"tail_layer": "rest"}
+# Layers that take but one memory layout, and layers that write into their inputs, with the ways to cut.
+LAYOUTS = [
+    ("Viewed", [{"cut_layer": 2}, {"cut_layer": 2} | MESSAGES, {"cut_layer": 2} | STREAM, REST, REST | STREAM]),
+    ("InPlace", [{"cut_layer": "1,2"}, {"cut_layer": 1} | MESSAGES, HEAD | STREAM, REST, REST | MESSAGES]),
+    ("Pictures", [{"cut_layer": "1,2,3"}, HEAD, REST]),
+    ("Pictures(layout='channels-last')", [{"cut_layer": "1,2,3"}, HEAD, REST, REST | MESSAGES]),
+    ("InPlace(layout='channels-last')", [{"cut_layer": 1}, REST | STREAM]),
+    ("Traced", [{"cut_layer": 1}]),
+    ("Traced(at=('features.2','features.3','classifier'))", [{"cut_layer": "1,2"}, HEAD]),
+]
+
+
+def run(folder, name, **settings):
+    """Run a task of this folder's; nobody may be left out of anything."""
+    folder = run_app(folder, task=f"{HERE}:{name}", **SMALL | settings)
+    assert summary(folder)["failures"] == 0
+    assert list(lines(folder, "global")[-1]["clients"]) == ["0", "1", "2"]
+    return folder
+
+
+def assert_close(left, right):
+    for name, values in weights(left).items():
+        torch.testing.assert_close(values, weights(right)[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "ways"), LAYOUTS)
+def test_sfl_v1_is_fedavg_to_the_bit_whatever_layers_do_with_their_inputs(tmp_path, name, ways):
+    whole = run(tmp_path / "fedavg", name, algorithm="fedavg")
+    for number, way in enumerate(ways):
+        split = run(tmp_path / str(number), name, algorithm="sfl-v1", **way)
+        assert same_weights(split, whole), way
+        assert lines(split, "global")[-1]["accuracy"] == lines(whole, "global")[-1]["accuracy"]
+        assert len(lines(split, "personalised")[0]["clients"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm", "way"),
+    [
+        ("Viewed", "sfl-v2", {"cut_layer": 2}),
+        ("InPlace", "sfl-v2", STREAM),
+        ("InPlace", "phsfl", REST),
+        ("InPlace", "sl", MESSAGES),
+    ],
+)
+def test_other_split_algorithms_train_them_too(tmp_path, name, algorithm, way):
+    run(tmp_path / "run", name, algorithm=algorithm, **way)
+
+
+def test_blocks_side_by_side_may_write_into_their_inputs(tmp_path):
+    whole = run(tmp_path / "fedavg", "InPlace", algorithm="fedavg")
+    split = run(tmp_path / "stack", "InPlace", algorithm="sfl-v1", stack=2)  # the third is alone in its batch
+    assert_close(split, whole)
