@@ -34,6 +34,7 @@ from espalier.app.tiers.edge_host import EdgeRun
 from espalier.app.tiers.states import OwnState
 from espalier.app.tiers.wire import Counted
 from espalier.clients.messages.cut import as_blocks
+from espalier.clients.messages.frames import Format
 from espalier.clients.messages.lanes import Lanes
 from espalier.strategies import Hierarchical, Profile, ask_to_measure, asking
 from espalier.strategies.topology import Topology, TopologyOf, clients_by_node
@@ -89,13 +90,20 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
     model = task.new_model()
     check_averages(strategies_here(config), model)
     if config.algorithm.splits:
-        check_cuts(config.split, model)
+        cuts = check_cuts(config.split, model)
+        # Of cuts that plans choose one is tried.
+        task.try_cuts(set(cuts if config.split.cut_layer.numbers else cuts[:1]), stream_form(config, model))
     device = compute_device(config.device)
     if stack_in_use(config):
         check_stack(config.stack, task, model, device)
     if records_gradients(config):
         check_cuda_graph(task, device, trains_here=config.trains_here)
     return task, model
+
+
+def stream_form(config: RunConfig, model: nn.Module) -> Format | None:
+    """Return how activations travel in streams; None where they travel in messages."""
+    return Format(config.stream.payload, next(model.parameters()).dtype) if config.trains_by_stream else None
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from torch import nn
 
 from espalier.app.config.sections import Train
 from espalier.app.resources.work import num_values
+from espalier.clients.messages.cut import part_of
 from espalier.clients.task import batches_of_a_pass
 from espalier.strategies import Profile
 from espalier.strategies.split.shapes import cut_shapes
@@ -39,7 +40,7 @@ def closed_form_bits(
                 n_batches=n_batches,
                 N=train.batch_size,
                 Z_c=prod(shapes[cut]),
-                Z_0=num_values(model[:cut]),
+                Z_0=num_values(part_of(model, 0, cut)),
                 D_u=samples,
             )
         )

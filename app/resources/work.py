@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from espalier.clients.messages.cut import Cut
+from espalier.clients.messages.cut import Cut, part_of
 from espalier.clients.messages.frames import TOP_SHARES, Format
 from espalier.strategies.split.shapes import cut_shapes, example_input
 
@@ -76,7 +76,7 @@ def split_work(
     """
     parts, shapes, whole = [Cut.of(model, cut) for cut in cuts], cut_shapes(model, example), len(model)
     ends = {whole, *(k for cut in parts for k in (cut.first, cut.last))}
-    flops = {k: forward_flops(model[:k], example) for k in ends}
+    flops = {k: forward_flops(part_of(model, 0, k), example) for k in ends}
     own = [flops[cut.first] + flops[whole] - flops[cut.last] for cut in parts]
     sides = [[cut.front(model), cut.tail(model)] for cut in parts]
     down = [sum(num_values(side) for side in both) for both in sides]

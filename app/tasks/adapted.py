@@ -1,7 +1,7 @@
 """A user's own task, as the rest of the app asks for it."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -18,8 +18,11 @@ from espalier.app.reports.metrics import FIELDS
 from espalier.app.tasks.held_back import kept_and_held
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.own import OwnTask
+from espalier.app.tasks.split_trial import check_blocks, try_cut
 from espalier.app.tasks.task import Task
-from espalier.app.tasks.trial import MisfitError, named, try_out
+from espalier.app.tasks.trial import CPU, MisfitError, named, spread_over, try_out
+from espalier.clients.messages.cut import Cut
+from espalier.clients.messages.frames import Format
 from espalier.clients.messages.generators import seeded_torch
 from espalier.clients.messages.profile import MOST_CLASSES
 from espalier.clients.messages.train import ACCURACY
@@ -124,6 +127,35 @@ class AdaptedTask(Task):
                     try_out(self.own, self.new_model, self.pool, self.training, self.objective.loss, FIELDS)
                 except MisfitError as error:
                     raise self.refused(str(error)) from None
+
+    def try_cuts(self, cuts: Collection[Cut], form: Format | None) -> None:
+        """Raise UserError unless a step through each cut can be made, with the gradients of the whole model."""
+        for cut in cuts:
+            try:
+                try:
+                    self._try_cut(cut, form, 2)
+                except MisfitError:  # a loss, or BatchNorm, may need a whole mini-batch
+                    self._try_cut(cut, form, self.training.batch_size)
+            except MisfitError as error:
+                raise self.refused(f"{error}, for algorithm = {self.splits_for!r}") from None
+
+    def _try_cut(self, cut: Cut, form: Format | None, num_examples: int) -> None:
+        rows = spread_over(self.pool, num_examples)
+        few = Examples(take(self.pool.inputs, rows, CPU), self.pool.labels[rows])
+        client = ClientTask(
+            model=self.new_model(),
+            train=few,
+            test=few,
+            prepare=self.own.prepare,
+            training=self.training,
+            seed=self.seed,
+            partition_id=0,
+            class_counts=(),
+            device=CPU,
+            objective=self.objective,
+        )
+        with seeded_torch(self.seed, CPU):
+            try_cut(self.own, client, cut, form)
 
     def check_weights(self) -> None:
         """Raise UserError for weights that can't travel: NumPy has no type for them, or they are not finite."""
@@ -248,6 +280,11 @@ class AdaptedTask(Task):
         except Exception as error:  # the model is foreign code
             allowed = f"one whose blocks each take what the one before gives, a tensor ({error_line(error)}),"
             raise self.refused(f"{allowed} for algorithm = {self.splits_for!r}") from None
+        self.check_model()
+        try:
+            check_blocks(model, example)
+        except MisfitError as error:
+            raise self.refused(f"{error}, for algorithm = {self.splits_for!r}") from None
         if not are_classes(self.pool.labels):
             allowed = (
                 f"one whose labels are classes, integers of shape (N,) from 0, for algorithm = {self.splits_for!r}"

@@ -1,11 +1,13 @@
 """What a task is: the model and the data of a run, and the clients' part of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar, Protocol
 
 from torch import nn
 
 from espalier.app.tasks.node import Node
+from espalier.clients.messages.cut import Cut
+from espalier.clients.messages.frames import Format
 from espalier.clients.task import ClientTask, Examples, LocalTraining, Objective
 
 
@@ -39,6 +41,17 @@ class Task(Protocol):
 
     def check_data(self) -> None:
         """Raise UserError if the data can't be had."""
+
+    def try_cuts(self, cuts: Collection[Cut], form: Format | None) -> None:
+        """Raise UserError if no step of split training can be made; models that come with the app need no trial.
+
+        Parameters
+        ----------
+        cuts : Collection[Cut]
+            Where the model is cut.
+        form : Format, optional
+            How activations and gradients travel in streams; None: in messages.
+        """
 
     def data_fingerprint(self) -> str:
         """Return a hash of the data."""

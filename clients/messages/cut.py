@@ -53,15 +53,20 @@ class Cut:
 
     def front(self, model: nn.Sequential) -> nn.Sequential:
         """Return the client's first blocks of a model, which share its weights."""
-        return as_blocks(model[: self.first])
+        return part_of(model, 0, self.first)
 
     def tail(self, model: nn.Sequential) -> nn.Sequential:
         """Return the client's last blocks of a model, which share its weights; none where it is cut once."""
-        return as_blocks(model[self.last :])
+        return part_of(model, self.last, len(model))
 
     def server_side(self, model: nn.Sequential) -> nn.Sequential:
         """Return the server's blocks of a model, which share its weights."""
-        return as_blocks(model[self.first : self.last])
+        return part_of(model, self.first, self.last)
+
+
+def part_of(model: nn.Sequential, first: int, last: int) -> nn.Sequential:
+    """Return consecutive blocks. A slice would be of the model's own class, whose `__init__` may take other things."""
+    return nn.Sequential(OrderedDict(list(model._modules.items())[first:last]))  # type: ignore[arg-type]
 
 
 def as_blocks(model: nn.Module) -> nn.Sequential:

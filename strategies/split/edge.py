@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from espalier.clients.messages.arrays import to_record, to_weights
-from espalier.clients.messages.cut import Cut
+from espalier.clients.messages.cut import Cut, part_of
 from espalier.clients.messages.generators import seeded_torch
 from espalier.clients.messages.tensor_array import record_by_reference
 from espalier.clients.messages.train import TRAIN_LOSS
@@ -129,7 +129,7 @@ class SplitEdge(ABC):
         self.evaluates_whole = evaluates_whole
         self.num_classes = num_outputs(model)
         self._forms = forms_at_cuts(model, input_shape)
-        self._draws = draws_random_numbers(model[first:], self._forms[first].shape)
+        self._draws = draws_random_numbers(part_of(model, first, len(model)), self._forms[first].shape)
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid

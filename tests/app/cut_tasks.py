@@ -84,3 +84,50 @@ class Ordinary(nn.Module):
 
     def forward(self, images):
         return self.classifier(torch.flatten(self.features(images), 1))
+
+
+class Named(nn.Sequential):
+    """A list of blocks that is made in a way of its own."""
+
+    def __init__(self, channels: int) -> None:
+        conv = nn.Sequential(nn.Conv2d(channels, 4, 3, padding=1), nn.Tanh(), nn.AvgPool2d(3))
+        super().__init__(OrderedDict(conv=conv, rest=nn.Sequential(nn.Flatten(), nn.Tanh()), head=nn.Linear(16, 2)))
+
+
+class Centred(Named):
+    def forward(self, images):
+        return super().forward(images / 10)
+
+
+class Tenth(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values):
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient / 10
+
+
+class OwnList(Pictures):
+    """A model of a class of its own, which computes `more` than its blocks do."""
+
+    def __init__(self, more: str = "") -> None:
+        super().__init__()
+        self.more = more
+
+    def model(self):
+        model = (Centred if self.more == "forward" else Named)(self.channels)
+        if self.more == "pre-hook":
+            model.register_forward_pre_hook(lambda module, inputs: (inputs[0] / 10,))
+        if self.more == "hook":
+            model.register_forward_hook(lambda module, inputs, outputs: outputs / 10)
+        if self.more == "training":
+            model.register_forward_pre_hook(lambda module, inputs: (inputs[0] / (10 if module.training else 1),))
+        if self.more == "gradient":
+            model.register_forward_hook(lambda module, inputs, outputs: Tenth.apply(outputs))
+        if self.more == "weights":
+            model.conv[0].weight.register_hook(lambda gradient: gradient / 10)
+        if self.more == "block":
+            model.conv.register_forward_hook(lambda module, inputs, outputs: outputs / 10)
+        return model

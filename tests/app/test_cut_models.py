@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from espalier.app.command_line import main
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 HERE = "tests.app.cut_tasks"
@@ -61,3 +62,22 @@ def test_blocks_side_by_side_may_write_into_their_inputs(tmp_path):
     whole = run(tmp_path / "fedavg", "InPlace", algorithm="fedavg")
     split = run(tmp_path / "stack", "InPlace", algorithm="sfl-v1", stack=2)  # the third is alone in its batch
     assert_close(split, whole)
+
+
+@pytest.mark.parametrize("more", ["", "block"])
+def test_a_list_of_a_class_of_its_own_and_hooks_of_blocks_are_cut_as_they_compute(tmp_path, more):
+    whole = run(tmp_path / "fedavg", f"OwnList(more={more!r})", algorithm="fedavg")
+    for number, way in enumerate(({"cut_layer": "1,2"}, HEAD)):
+        assert same_weights(run(tmp_path / str(number), f"OwnList(more={more!r})", algorithm="sfl-v1", **way), whole)
+
+
+@pytest.mark.parametrize("more", ["forward", "pre-hook", "hook", "training", "gradient", "weights"])
+def test_a_model_that_computes_more_than_its_blocks_is_refused_where_it_is_split(tmp_path, capsys, more):
+    task = f"{HERE}:OwnList(more={more!r})"
+    assert main([f"task={task}", "algorithm=sfl-v1", "num-clients=3", f"output-dir={tmp_path / 'run'}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(
+        f"error: task = {task!r}: allowed is one whose model computes what its blocks do, one after "
+    )
+    assert error.count("\n") == 1
+    run(tmp_path / "fedavg", f"OwnList(more={more!r})", algorithm="fedavg", global_rounds=1)

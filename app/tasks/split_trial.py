@@ -1,0 +1,123 @@
+"""A step of split training with a task of a user's own, before the run, beside the step that the whole model makes."""
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from espalier.app.tasks.own import OwnTask
+from espalier.app.tasks.trial import CPU, MisfitError, named
+from espalier.clients.gradients import compute_gradients
+from espalier.clients.messages.arrays import as_computed, as_travels
+from espalier.clients.messages.cut import Cut, as_blocks, copied
+from espalier.clients.messages.frames import Format, as_received
+from espalier.clients.messages.generators import seeded_torch
+from espalier.clients.messages.split_names import INDICES
+from espalier.clients.session import Session, SessionTerms
+from espalier.clients.task import ClientTask, LocalTraining
+from espalier.clients.training import make_optimizer, round_batches
+from espalier.strategies.split.server_block import MiddleBlock, ServerBlock
+from espalier.strategies.split.serving import MiniBatch
+from espalier.strategies.split.shapes import check_activations, forms_at_cuts
+
+# Largest difference of gradients, relative to the largest of all. They are the same to the bit but for rare layers.
+TOLERANCE = 1e-3
+ONE_AFTER_THE_OTHER = (
+    "one whose model computes what its blocks do, one after the other (a forward() or hooks of the model's own, and "
+    "hooks of weights, are in no block; blocks_of(model, at) makes blocks of such a model)"
+)
+
+
+def check_blocks(model: nn.Sequential, example: object) -> None:
+    """Raise MisfitError unless a model's blocks, one after the other, give what it gives; it is in eval mode then."""
+    with torch.no_grad(), seeded_torch(0, CPU):
+        whole = model.eval()(example)
+        outputs = Cut(0, len(model)).server_side(model).eval()(example)
+    if not (
+        isinstance(whole, Tensor)
+        and whole.shape == outputs.shape
+        and _are_close(whole, outputs, float(whole.abs().max()))
+    ):
+        raise MisfitError(ONE_AFTER_THE_OTHER)
+
+
+def try_cut(own: OwnTask, client: ClientTask, cut: Cut, form: Format | None) -> None:
+    """Make the step of a client and its edge, and the same step with the whole model.
+
+    Parameters
+    ----------
+    own : OwnTask
+        The user's task.
+    client : ClientTask
+        Has a new model, on the CPU, and the examples of one mini-batch. The model is spoilt then.
+    cut : Cut
+        Where the model is cut.
+    form : Format, optional
+        How activations and gradients travel in streams; None: in messages.
+
+    Raises
+    ------
+    MisfitError
+        If the step can't be made, or gives other gradients than the whole model has.
+    """
+    training = LocalTraining(batch_size=len(client.train), learning_rate=0.0)
+    client, behind = replace(client, training=training), list(as_blocks(client.model)._modules)[cut.first - 1]
+    with named("one whose model's layers can be copied", own):
+        start = copied(as_blocks(client.model))
+    with named(f"one whose model trains where it is cut behind {behind!r}", own):
+        split = _split_gradients(replace(client, model=start), cut, None)
+        if form is not None:
+            _split_gradients(replace(client, model=start), cut, form)
+    whole, draws = _whole_gradients(client)
+    if draws:  # halves draw by themselves
+        return
+    most = max((float(gradient.abs().max()) for gradient in whole.values()), default=0.0)
+    for name, gradient in whole.items():
+        if name not in split or not _are_close(gradient, split[name], most):
+            raise MisfitError(ONE_AFTER_THE_OTHER)
+
+
+def _split_gradients(client: ClientTask, cut: Cut, form: Format | None) -> dict[str, Tensor]:
+    """Return the gradients of a split step, by the names that the weights have in the whole model."""
+    model, size, (batch,) = as_blocks(client.model), len(client.train), round_batches(client, 1, client.training)
+    at_cut = forms_at_cuts(model, client.training_inputs(torch.zeros(1, dtype=torch.long), 1, 0))[cut.first]
+    make = partial(make_optimizer, training=client.training)
+    server = (
+        MiddleBlock(model, cut, make, layout=at_cut.layout)
+        if cut.has_tail(model)
+        else ServerBlock(model, cut, make, layout=at_cut.layout, loss=client.objective.loss)
+    )
+    session = Session(client, SessionTerms(cut, server_round=1, label_policy=INDICES, local_epochs=1))
+    sent = session.forward().values
+    if sent.dim() < 2 or len(sent) != size:
+        raise ValueError(f"activations of shape {tuple(sent.shape)} have no row for each of {size} examples")
+    check_activations(sent, at_cut.shape, next(model.parameters()).dtype)
+    steps = server.serve(MiniBatch(0, _received(form, sent), client.train.labels[batch]))
+    try:
+        features = next(steps)
+        steps.send(_received(form, session.at_tail(_received(form, features))))
+    except StopIteration as over:
+        gradient, _ = over.value
+    session.backward(_received(form, gradient))
+    halves = [session.front.blocks, server.blocks, *([session.tail.blocks] if session.tail else [])]
+    return {name: p.grad for half in halves for name, p in half.named_parameters() if p.grad is not None}
+
+
+def _whole_gradients(client: ClientTask) -> tuple[dict[str, Tensor], bool]:
+    """Return those of the whole model for the same mini-batch, and whether something is drawn to compute them."""
+    (batch,) = round_batches(client, 1, client.training)
+    inputs, labels = client.training_inputs(batch, 1, 0), client.train.labels[batch]
+    before = torch.default_generator.get_state()
+    compute_gradients(client.model.train(), client.objective.loss, inputs, labels)
+    draws = not torch.equal(before, torch.default_generator.get_state())
+    return {name: p.grad for name, p in client.model.named_parameters() if p.grad is not None}, draws
+
+
+def _received(form: Format | None, values: Tensor) -> Tensor:
+    """Return values as the other side gets them."""
+    return as_computed(as_travels(values)) if form is None else as_received(form, values)
+
+
+def _are_close(values: Tensor, others: Tensor, scale: float) -> bool:
+    return torch.allclose(values, others, TOLERANCE, TOLERANCE * scale)
