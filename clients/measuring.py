@@ -5,7 +5,6 @@ What can't be measured, and what the device's owner knows better, is in the node
 
 import math
 import time
-from copy import deepcopy
 from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from flwr.app import Context
 
 from .device import ROOT, cpu_count, highest_frequency_hz, memory_bytes
+from .messages.cut import copied
 from .messages.frames import StreamTicket
 from .messages.profile import DeviceProfile, ProfileQuery, key_of
 from .stream import LINK, LINK_BITS_PER_SECOND, measure_link
@@ -91,7 +91,7 @@ def measure_cycles_per_example(task: ClientTask, frequency_hz: float) -> float:
     num_examples = task.num_train(server_round)
     if num_examples == 0:
         return 0.0
-    task = replace(task, model=deepcopy(task.model))
+    task = replace(task, model=copied(task.model))
 
     def seconds(batches: int) -> float:
         begun = time.perf_counter()

@@ -6,13 +6,13 @@ sum) stays as it is. Only layers with weights, and dropout, are replaced, so a m
 stacked too.
 """
 
-import copy
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .messages.cut import copied
 from .messages.generators import seeded_torch
 from .stacked_convolution import as_products, in_groups
 
@@ -40,7 +40,7 @@ class StackedModel:
         if len(model.state_dict(keep_vars=True)) != len(tensors):
             raise ValueError("some of its layers share their weights, or have some that are not saved")
         # In a Sequential, so that a model that is a single layer can be replaced too.
-        self._model = nn.Sequential(copy.deepcopy(model))
+        self._model = nn.Sequential(copied(model))
         self._places: dict[str, tuple[_Layer, str]] = {}  # of the weights, by their names in the model
         self._dropouts: list[_Dropout] = []
         self._stack_layers(self._model, "")
@@ -76,6 +76,9 @@ class StackedModel:
                 self._dropouts.append(_Dropout(module))
                 setattr(parent, name, self._dropouts[-1])
             elif type(module) in STACKED:
+                if (names := set(module.state_dict())) - _OWN_WEIGHTS:
+                    allowed = ", ".join(sorted(names))
+                    raise ValueError(f"its layer {own!r} computes its weights from others ({allowed})")
                 layer = STACKED[type(module)](module)
                 setattr(parent, name, layer)
                 for attribute in module.state_dict():
@@ -163,6 +166,7 @@ class _Dropout(nn.Module):
         return inputs * torch.cat(kept, 1) / (1 - self._share)
 
 
+_OWN_WEIGHTS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
 # Kinds of layers with weights that can be stacked.
 STACKED: dict[type[nn.Module], type[_Layer]] = {
     nn.Conv2d: _Conv2d,
@@ -191,16 +195,20 @@ def check_stackable(model: nn.Module, example: Tensor) -> None:
         if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) and module.momentum is None:
             raise ValueError(f"its layer {name!r} averages over all mini-batches (momentum=None)")
     draw = torch.Generator().manual_seed(0)
-    models = [copy.deepcopy(model).cpu().train() for _ in range(2)]
-    stacked, inputs = StackedModel(models[0]), torch.randn((2, 3, *example.shape[1:]), generator=draw)
+    try:
+        models = [copied(model).cpu().train() for _ in range(2)]
+    except Exception as error:  # its layers may be anybody's
+        raise ValueError(f"its layers can't be copied ({_line_of(error)})") from None
+    stacked = StackedModel(models[0])
+    inputs = torch.randn((2, 3, *example.shape[1:]), generator=draw, dtype=example.dtype)
     with torch.no_grad():
         for weights in models[1].parameters():
             weights.add_(torch.randn(weights.shape, generator=draw) * weights.std(correction=0))
         states = stacked_states([one.state_dict() for one in models], inputs.device)
         try:
             side_by_side = stacked(states, inputs, [torch.Generator().manual_seed(i) for i in range(2)])
-        except (RuntimeError, ValueError) as error:
-            raise ValueError(f"models side by side fail ({' '.join(str(error).split())[:200]})") from None
+        except Exception as error:
+            raise ValueError(f"models side by side fail ({_line_of(error)})") from None
         for number, (one, got) in enumerate(zip(models, side_by_side, strict=True)):
             with seeded_torch(number, torch.device("cpu")):
                 alone = one(inputs[number])
@@ -208,6 +216,10 @@ def check_stackable(model: nn.Module, example: Tensor) -> None:
                 raise ValueError("models side by side do not give the outputs that each gives alone")
     if unused := _weights_without_gradient(models[0], inputs[0]):
         raise ValueError(f"its weights {', '.join(unused)} train, but what it computes does not depend on them")
+
+
+def _line_of(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
 def _weights_without_gradient(model: nn.Module, inputs: Tensor) -> list[str]:

@@ -1,6 +1,5 @@
 """Whether a task's gradients can be recorded on a GPU, and what computes them."""
 
-from copy import deepcopy
 from dataclasses import replace
 
 import torch
@@ -12,6 +11,7 @@ from espalier.app.object_spec import error_line
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.task import Task
 from espalier.clients.gradients import Gradients, Record, RecordedGradients, compute_gradients, cuda_graph
+from espalier.clients.messages.cut import copied
 from espalier.clients.training import local_sgd
 
 TRIED_STEPS = 4
@@ -50,7 +50,7 @@ def try_recording(task: Task, model: nn.Module, device: torch.device, record: Re
     ways = []
     try:
         for gradients in (RecordedGradients(training.batch_size, record), compute_gradients):
-            client = task.new_client_task(deepcopy(model).to(device), Node(0))
+            client = task.new_client_task(copied(model).to(device), Node(0))
             one = replace(client, train=task.test_examples(), training=training, gradients=gradients)
             ways.append((local_sgd(one, server_round=1), *one.model.state_dict().values()))
     except Exception as error:  # the model may be foreign code

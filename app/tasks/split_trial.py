@@ -120,4 +120,4 @@ def _received(form: Format | None, values: Tensor) -> Tensor:
 
 
 def _are_close(values: Tensor, others: Tensor, scale: float) -> bool:
-    return torch.allclose(values, others, TOLERANCE, TOLERANCE * scale)
+    return torch.equal(values, others) or torch.allclose(values, others, TOLERANCE, TOLERANCE * scale)

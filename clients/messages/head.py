@@ -1,10 +1,11 @@
 """Fine-tuning of a head, where all in front of it stays as it is: the same at the edge and on a device."""
 
-import copy
 from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
+
+from .cut import copied
 
 
 def fine_tuned(
@@ -31,7 +32,7 @@ def fine_tuned(
     ValueError
         If weights are not finite any more.
     """
-    head = copy.deepcopy(head)
+    head = copied(head)
     travels = head.state_dict().keys()
     for name, weight in head.named_parameters():
         weight.requires_grad_(name in travels)

@@ -1,11 +1,11 @@
 """What a model takes and gives at its cuts, found by a sample."""
 
-import copy
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from espalier.clients.messages.cut import copied
 from espalier.clients.messages.generators import kept_torch
 from espalier.clients.messages.layouts import layout_of
 
@@ -61,8 +61,8 @@ def check_activations(values: Tensor, cut_shape: tuple[int, ...], dtype: torch.d
 @torch.no_grad()
 def draws_random_numbers(blocks: nn.Module, input_shape: tuple[int, ...]) -> bool:
     """Return whether training blocks draws from PyTorch's generator, as dropout does."""
-    copied = copy.deepcopy(blocks).cpu().train()
+    trial = copied(blocks).cpu().train()
     with kept_torch(torch.device("cpu")):
         before = torch.default_generator.get_state()
-        copied(next(copied.parameters()).new_zeros(2, *input_shape))
+        trial(next(trial.parameters()).new_zeros(2, *input_shape))
         return not torch.equal(before, torch.default_generator.get_state())

@@ -1,9 +1,12 @@
 """Tasks whose models are split where much is in the way, for tests."""
 
+import threading
+import warnings
 from collections import OrderedDict
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, prune, weight_norm
 
 from espalier.app.tasks import Examples, OwnTask, blocks_of
 
@@ -130,4 +133,48 @@ class OwnList(Pictures):
             model.conv[0].weight.register_hook(lambda gradient: gradient / 10)
         if self.more == "block":
             model.conv.register_forward_hook(lambda module, inputs, outputs: outputs / 10)
+        return model
+
+
+class Computed(Pictures):
+    """Layers with weights that are computed from others in every forward pass."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__()
+        self.by = by
+
+    def model(self):
+        model = super().model()
+        for block in (model.conv, model.body):
+            if self.by == "pruning":
+                prune.l1_unstructured(block[0], "weight", 0.5)
+            if self.by == "weight_norm":
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", FutureWarning)
+                    weight_norm(block[0])
+            if self.by == "parametrization":
+                parametrizations.weight_norm(block[0])
+        if self.by == "recurrent":
+            model.rest = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(2), Recurrent())
+        return model
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.GRU(9, 9, batch_first=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            weight_norm(self.layer, "weight_hh_l0")
+
+    def forward(self, rows):
+        return self.layer(rows)[0].flatten(1)
+
+
+class Locked(Pictures):
+    """A layer that can't be copied."""
+
+    def model(self):
+        model = super().model()
+        model.body[0].lock = threading.Lock()
         return model

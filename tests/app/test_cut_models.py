@@ -81,3 +81,46 @@ def test_a_model_that_computes_more_than_its_blocks_is_refused_where_it_is_split
     )
     assert error.count("\n") == 1
     run(tmp_path / "fedavg", f"OwnList(more={more!r})", algorithm="fedavg", global_rounds=1)
+
+
+@pytest.mark.parametrize("by", ["pruning", "weight_norm", "parametrization", "recurrent"])
+def test_layers_whose_weights_are_computed_train_as_in_the_whole_model(tmp_path, by):
+    task = f"Computed(by={by!r})"
+    whole = run(tmp_path / "fedavg", task, algorithm="fedavg")
+    for number, way in enumerate(({"cut_layer": 1}, REST, MESSAGES)):
+        assert same_weights(run(tmp_path / str(number), task, algorithm="sfl-v1", **way), whole)
+    run(tmp_path / "sl", task, algorithm="sl")
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "sfl-v1"])
+@pytest.mark.parametrize(
+    ("task", "why"),
+    [
+        (
+            "Computed(by='pruning')",
+            "its layer 'conv.0' computes its weights from others (bias, weight_mask, weight_orig)",
+        ),
+        (
+            "Computed(by='weight_norm')",
+            "its layer 'conv.0' computes its weights from others (bias, weight_g, weight_v)",
+        ),
+        ("Computed(by='parametrization')", "its layer 'conv.0' is of ParametrizedConv2d: allowed are Conv2d, "),
+        ("Locked()", "its layers can't be copied (TypeError: cannot pickle '_thread.lock' object)"),
+    ],
+)
+def test_what_can_not_compute_side_by_side_is_one_line(tmp_path, capsys, algorithm, task, why):
+    settings = [f"task={HERE}:{task}", f"algorithm={algorithm}", "stack=2", f"output-dir={tmp_path / 'run'}"]
+    assert main(settings) == 2
+    error = capsys.readouterr().err
+    if (task, algorithm) == ("Locked()", "sfl-v1"):
+        allowed = (
+            "allowed is one whose model's layers can be copied (TypeError: cannot pickle '_thread.lock' object), for"
+        )
+        assert error.startswith(f"error: task = '{HERE}:Locked()': {allowed} algorithm = 'sfl-v1'")
+    else:
+        assert error.startswith(f"error: stack = 2: allowed is 0 for this model: {why}")
+    assert error.count("\n") == 1
+
+
+def test_layers_that_can_not_be_copied_train_where_nothing_is_copied(tmp_path):
+    run(tmp_path / "fedavg", "Locked()", algorithm="fedavg")
