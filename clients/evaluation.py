@@ -114,7 +114,7 @@ def _cross_entropy_and_accuracy(batches: Iterable[Tensor], labels: Tensor) -> di
     for outputs in batches:
         of_batch = labels[start : start + len(outputs)]
         start += len(outputs)
-        loss += cross_entropy(outputs, of_batch, reduction="sum")
+        loss = loss + cross_entropy(outputs, of_batch, reduction="sum")  # of the more precise data type
         correct += (outputs.argmax(1) == of_batch).sum()
     count = int((labels != IGNORED).sum())
     return {LOSS: float(loss) / count, ACCURACY: float(correct) / count} if count else {LOSS: math.nan, ACCURACY: 0.0}

@@ -200,6 +200,7 @@ def check_stackable(model: nn.Module, example: Tensor) -> None:
     except Exception as error:  # its layers may be anybody's
         raise ValueError(f"its layers can't be copied ({_line_of(error)})") from None
     stacked = StackedModel(models[0])
+    tolerance = max(TOLERANCE, 16 * torch.finfo(example.dtype).eps)
     inputs = torch.randn((2, 3, *example.shape[1:]), generator=draw, dtype=example.dtype)
     with torch.no_grad():
         for weights in models[1].parameters():
@@ -212,7 +213,7 @@ def check_stackable(model: nn.Module, example: Tensor) -> None:
         for number, (one, got) in enumerate(zip(models, side_by_side, strict=True)):
             with seeded_torch(number, torch.device("cpu")):
                 alone = one(inputs[number])
-            if got.shape != alone.shape or not torch.allclose(got, alone, 0.0, TOLERANCE * float(alone.abs().max())):
+            if got.shape != alone.shape or not torch.allclose(got, alone, 0.0, tolerance * float(alone.abs().max())):
                 raise ValueError("models side by side do not give the outputs that each gives alone")
     if unused := _weights_without_gradient(models[0], inputs[0]):
         raise ValueError(f"its weights {', '.join(unused)} train, but what it computes does not depend on them")

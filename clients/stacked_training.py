@@ -59,7 +59,8 @@ def stacked_sgd(
     device = tasks[0].device
     blocks = StackedBlocks(model, starts, trained, trainings[0], device)
     origin = stacked_states(starts, device) if proximal_mu else {}
-    totals, seen = torch.zeros(len(tasks), device=device), torch.zeros(len(tasks))
+    precision = torch.promote_types(torch.float32, next(tasks[0].model.parameters()).dtype)
+    totals, seen = torch.zeros(len(tasks), device=device, dtype=precision), torch.zeros(len(tasks))
     for number in range(max(map(len, batches))):
         for rows, size in of_equal_size(batches, number):
             examples = [(tasks[row], there[row][number]) for row in rows]
@@ -76,7 +77,7 @@ def stacked_sgd(
                         for name, weights, gradient in zip(trained, made.leaves, gradients, strict=True)
                     ]
             blocks.step(made, gradients, number + 1)
-            totals[rows] += losses.detach() * size
+            totals[rows] += losses.detach().to(precision) * size
             seen[rows] += size
     states = [blocks.state(row) for row in range(len(tasks))]
     return states, (totals.cpu() / seen.clamp(min=1)).tolist()

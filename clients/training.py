@@ -140,7 +140,7 @@ def local_sgd(
                 if parameter.grad is not None:  # else it is where it was
                     parameter.grad.add_(parameter.detach() - origin, alpha=proximal_mu)
             optimizer.step()
-            total_loss += loss * len(batch)
+            total_loss = total_loss + loss * len(batch)  # of the more precise data type
             seen += len(batch)
     return float(total_loss) / max(seen, 1)
 

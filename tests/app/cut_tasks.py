@@ -178,3 +178,13 @@ class Locked(Pictures):
         model = super().model()
         model.body[0].lock = threading.Lock()
         return model
+
+
+class Double(Pictures):
+    """A model of double precision."""
+
+    def model(self):
+        return super().model().double()
+
+    def prepare(self, inputs):
+        return inputs.double()

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 from espalier.app.command_line import main
+from tests.app.cut_tasks import Double
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 HERE = "tests.app.cut_tasks"
@@ -124,3 +126,31 @@ def test_what_can_not_compute_side_by_side_is_one_line(tmp_path, capsys, algorit
 
 def test_layers_that_can_not_be_copied_train_where_nothing_is_copied(tmp_path):
     run(tmp_path / "fedavg", "Locked()", algorithm="fedavg")
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "sfl-v1", "hsfl"])
+def test_double_precision_computes_side_by_side(tmp_path, algorithm):
+    alone, stacked = (run(tmp_path / str(n), "Double", algorithm=algorithm, stack=n) for n in (0, 2))
+    for name, values in weights(alone).items():
+        torch.testing.assert_close(weights(stacked)[name], values, rtol=1e-12, atol=1e-13)
+    for one, other in zip(lines(stacked, "global"), lines(alone, "global"), strict=True):
+        assert one["train_loss"] == pytest.approx(other["train_loss"], rel=1e-13)
+        assert one["loss"]["mean"] == pytest.approx(other["loss"]["mean"], rel=1e-13)
+
+
+@pytest.mark.parametrize("settings", [{}, {"stack": 2}, {"algorithm": "sfl-v1"}, {"algorithm": "sfl-v1", "stack": 2}])
+def test_losses_of_double_precision_are_not_rounded_to_single(tmp_path, settings):
+    whole = {"batch_size": 40, "batches_per_epoch": 1, "global_rounds": 1, "learning_rate": 1e-9}
+    folder = run(tmp_path / "run", "Double", **{"algorithm": "fedavg", **whole, **settings})
+    task = Double()
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        model = task.model()
+    parts = [task.client_data(client, 3, 0) for client in range(3)]
+    trained = [cross_entropy(model.train()(train.inputs.double()), train.labels).item() for train, _ in parts]
+    (line,) = lines(folder, "global")
+    assert line["train_loss"] == pytest.approx(sum(trained) / 3, rel=1e-13)
+    model.load_state_dict(weights(folder))
+    for client, (_, test) in enumerate(parts):
+        expected = cross_entropy(model.eval()(test.inputs.double()), test.labels).item()
+        assert line["clients"][str(client)]["loss"] == pytest.approx(expected, rel=1e-13)
