@@ -7,6 +7,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 
+from espalier.clients.messages.layouts import as_laid_out
+
 PADDING = 4
 MOST_DEGREES = 20.0
 
@@ -64,7 +66,8 @@ def rotated(images: Tensor, generator: Generator) -> Tensor:
     # Coordinates go from -1 to 1 along both sides, whatever their lengths.
     there = torch.stack([cos, -sin * height / width, zero, sin * width / height, cos, zero], 1).reshape(count, 2, 3)
     grid = affine_grid(there.float(), list(images.shape), align_corners=False).to(images.device)
-    return grid_sample(images.float(), grid, mode="nearest", align_corners=False).to(images.dtype)
+    turned = grid_sample(images.float(), grid, mode="nearest", align_corners=False)
+    return as_laid_out(turned, images)
 
 
 def _coins(images: Tensor, generator: Generator) -> Tensor:

@@ -109,10 +109,10 @@ def test_halves_are_trained_on_the_same_changed_images_as_the_whole_model(tmp_pa
     settings = {"num_clients": 3, "global_rounds": 2, "batches_per_epoch": 3, "augmentation": "crop,flip,rotation"}
     local = run_app(tmp_path / "fedavg", algorithm="fedavg", **settings)
     split = run_app(tmp_path / "sfl-v1", algorithm="sfl-v1", **settings)
-    assert_close(split, local)
+    assert same_weights(split, local)
     messages = run_app(tmp_path / "messages", algorithm="sfl-v1", split_execution="messages", **settings)
     assert same_weights(messages, split)
-    assert_close(run_app(tmp_path / "u", algorithm="sfl-v1", tail_layer="head", **settings), local)
+    assert same_weights(run_app(tmp_path / "u", algorithm="sfl-v1", tail_layer="head", **settings), local)
     assert_close(run_app(tmp_path / "stack", algorithm="sfl-v1", stack=3, **settings), local)
     assert_close(run_app(tmp_path / "stack-of-whole", algorithm="fedavg", stack=3, **settings), local)
     assert not same_weights(

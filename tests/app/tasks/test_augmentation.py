@@ -65,3 +65,12 @@ def test_rotations_are_those_of_torchvision(images):
 def test_changes_are_made_one_after_the_other(images):
     own = draws(1)
     assert torch.equal(augmentation(["crop", "flip"])(images, draws(1)), CHANGES["flip"](cropped(images, own), own))
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_changed_images_lie_in_memory_as_they_did_so_that_halves_compute_what_the_whole_model_does(name, channels):
+    images = torch.randint(256, (5, 9, 7, channels), dtype=torch.uint8).permute(0, 3, 1, 2)
+    changed = CHANGES[name](images, torch.Generator().manual_seed(0))
+    assert changed.dtype == images.dtype
+    assert changed.stride() == images.stride()
