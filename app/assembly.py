@@ -33,7 +33,7 @@ from espalier.app.tiers.cloud import check_edges, gather_edges, remote_edges
 from espalier.app.tiers.edge_host import EdgeRun
 from espalier.app.tiers.states import OwnState
 from espalier.app.tiers.wire import Counted
-from espalier.clients.messages.cut import as_blocks
+from espalier.clients.messages.cut import Cut, as_blocks
 from espalier.clients.messages.frames import Format
 from espalier.clients.messages.lanes import Lanes
 from espalier.strategies import Hierarchical, Profile, ask_to_measure, asking
@@ -89,13 +89,14 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
     task.check_data()
     model = task.new_model()
     check_averages(strategies_here(config), model)
+    tried: dict[Cut, None] = {}
     if config.algorithm.splits:
         cuts = check_cuts(config.split, model)
-        # Of cuts that plans choose one is tried.
-        task.try_cuts(set(cuts if config.split.cut_layer.numbers else cuts[:1]), stream_form(config, model))
+        tried = dict.fromkeys(cuts if config.split.cut_layer.numbers else cuts[:1])  # of those that plans choose, one
+        task.try_cuts(tried, stream_form(config, model))
     device = compute_device(config.device)
     if stack_in_use(config):
-        check_stack(config.stack, task, model, device)
+        check_stack(config.stack, task, model, device, tried)
     if records_gradients(config):
         check_cuda_graph(task, device, trains_here=config.trains_here)
     return task, model

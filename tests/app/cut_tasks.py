@@ -188,3 +188,56 @@ class Double(Pictures):
 
     def prepare(self, inputs):
         return inputs.double()
+
+
+class Misfit(Pictures):
+    """One thing is in the way of split training that is not of whole models, or is blamed on something else."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def model(self):
+        model = super().model()
+        if self.what == "dtype":
+            model.body = nn.Sequential(model.body, Cast(torch.float64))
+            model.rest = nn.Sequential(Cast(torch.float32), model.rest)
+        if self.what == "time first":
+            model.body = nn.Sequential(nn.Conv2d(4, 5, 3, padding=1), Swapped())
+            model.rest = nn.Sequential(Swapped(), model.rest)
+        if self.what == "head":
+            model.head = nn.Linear(46, 2)
+        if self.what == "mixed":
+            model.conv = nn.Sequential(nn.Conv2d(self.channels, 4, 3, padding=1), Turned((0, 2, 3, 1)))
+            model.body = nn.Sequential(Turned((0, 3, 1, 2)), nn.Conv2d(4, 5, 3, padding=1))
+        if self.what == "half":
+            model.body = nn.Sequential(model.body, Detached())
+        return model
+
+
+class Cast(nn.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, values):
+        return values.to(self.dtype)
+
+
+class Swapped(nn.Module):
+    def forward(self, values):
+        return values.transpose(0, 1)
+
+
+class Turned(nn.Module):
+    def __init__(self, order):
+        super().__init__()
+        self.order = order
+
+    def forward(self, values):
+        return values.permute(self.order)
+
+
+class Detached(nn.Module):
+    def forward(self, values):
+        return values.detach()

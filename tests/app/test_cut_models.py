@@ -1,12 +1,14 @@
 """Models that are cut where much is in the way train as they do whole."""
 
+import json
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from espalier.app.command_line import main
 from tests.app.cut_tasks import Double
-from tests.app.runs import lines, run_app, same_weights, summary, weights
+from tests.app.runs import key_of, lines, run_app, same_weights, summary, weights
 
 HERE = "tests.app.cut_tasks"
 SMALL = {"num_clients": 3, "num_edges": 1, "edge_rounds": 1, "batches_per_epoch": 2, "batch_size": 8, "local_epochs": 1}
@@ -154,3 +156,46 @@ def test_losses_of_double_precision_are_not_rounded_to_single(tmp_path, settings
     for client, (_, test) in enumerate(parts):
         expected = cross_entropy(model.eval()(test.inputs.double()), test.labels).item()
         assert line["clients"][str(client)]["loss"] == pytest.approx(expected, rel=1e-13)
+
+
+BEHIND_BODY = "one whose model trains where it is cut behind 'body' (ValueError: activations "
+
+
+@pytest.mark.parametrize("way", [{}, STREAM | {"payload": "int8"}, {"algorithm": "sfl-v2"}])
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("dtype", BEHIND_BODY + "have dtype torch.float64, expected torch.float32), for algorithm = 'sfl-v"),
+        ("time first", BEHIND_BODY + "of shape (5, 32, 6, 6) have no row for each of 32 examples)"),
+        ("head", "one whose model takes its data (RuntimeError: mat1 and mat2 shapes cannot be multiplied "),
+        ("half", "one whose model trains where it is cut behind 'body' (RuntimeError: "),
+    ],
+)
+def test_what_is_in_the_way_of_a_split_step_is_one_line_before_the_run(tmp_path, capsys, what, message, way):
+    settings = {"algorithm": "sfl-v1", "cut_layer": 2, **way}
+    task = f"{HERE}:Misfit(what={what!r})"
+    values = [f"{key_of(key)}={json.dumps(value)}" for key, value in settings.items()]
+    assert main([f"task={task}", f"output-dir={tmp_path / 'run'}", *values]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: task = {task!r}: allowed is {message}")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("what", ["dtype", "time first"])
+def test_a_cut_where_nothing_is_in_the_way_is_taken(tmp_path, what):
+    task = f"Misfit(what={what!r})"
+    whole = run(tmp_path / "fedavg", task, algorithm="fedavg")
+    assert same_weights(run(tmp_path / "sfl-v1", task, algorithm="sfl-v1", cut_layer="1,3"), whole)
+
+
+def test_halves_that_can_not_compute_side_by_side_are_one_line_though_whole_models_can(tmp_path, capsys):
+    task = f"{HERE}:Misfit(what='mixed')"
+    run(tmp_path / "fedavg", "Misfit(what='mixed')", algorithm="fedavg", stack=2)
+    run(tmp_path / "alone", "Misfit(what='mixed')", algorithm="sfl-v1")
+    capsys.readouterr()
+    assert main([f"task={task}", "algorithm=sfl-v1", "stack=2", f"output-dir={tmp_path / 'run'}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(
+        "error: stack = 2: allowed is 0 for this model where it is cut behind 'conv': models side by "
+    )
+    assert error.count("\n") == 1
