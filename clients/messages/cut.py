@@ -66,7 +66,7 @@ class Cut:
 
 def part_of(model: nn.Sequential, first: int, last: int) -> nn.Sequential:
     """Return consecutive blocks. A slice would be of the model's own class, whose `__init__` may take other things."""
-    return nn.Sequential(OrderedDict(list(model._modules.items())[first:last]))  # type: ignore[arg-type]
+    return nn.Sequential(OrderedDict(list(model._modules.items())[first:last]))
 
 
 def as_blocks(model: nn.Module) -> nn.Sequential:
