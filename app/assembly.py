@@ -23,7 +23,7 @@ from espalier.app.planning import planned_world
 from espalier.app.reports.bytes import ByteMeter
 from espalier.app.resources.simulated import WirelessWorld
 from espalier.app.resources.world import MovesCells, World
-from espalier.app.streams import Streams, largest_frame_bytes, open_streams
+from espalier.app.streams import Streams, largest_frame_bytes, open_streams, stream_form
 from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.recording import check_cuda_graph
@@ -34,7 +34,6 @@ from espalier.app.tiers.edge_host import EdgeRun
 from espalier.app.tiers.states import OwnState
 from espalier.app.tiers.wire import Counted
 from espalier.clients.messages.cut import Cut, as_blocks
-from espalier.clients.messages.frames import Format
 from espalier.clients.messages.lanes import Lanes
 from espalier.strategies import Hierarchical, Profile, ask_to_measure, asking
 from espalier.strategies.topology import Topology, TopologyOf, clients_by_node
@@ -93,18 +92,13 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
     if config.algorithm.splits:
         cuts = check_cuts(config.split, model)
         tried = dict.fromkeys(cuts if config.split.cut_layer.numbers else cuts[:1])  # of those that plans choose, one
-        task.try_cuts(tried, stream_form(config, model))
+        task.try_cuts(tried, stream_form(config.stream.payload, model) if config.trains_by_stream else None)
     device = compute_device(config.device)
     if stack_in_use(config):
         check_stack(config.stack, task, model, device, tried)
     if records_gradients(config):
         check_cuda_graph(task, device, trains_here=config.trains_here)
     return task, model
-
-
-def stream_form(config: RunConfig, model: nn.Module) -> Format | None:
-    """Return how activations travel in streams; None where they travel in messages."""
-    return Format(config.stream.payload, next(model.parameters()).dtype) if config.trains_by_stream else None
 
 
 @contextmanager

@@ -117,6 +117,16 @@ def open_streams(
         yield Streams(settings, server, patience_seconds)
 
 
+def stream_form(payload: str, model: nn.Module) -> Format:
+    """Return how activations of a model travel; UserError if a model of its data type can't be streamed."""
+    dtype = next(model.parameters()).dtype
+    try:
+        return Format(payload, dtype)
+    except ValueError:
+        allowed = f"'messages' for a model of {dtype}; those of float32 and float64 can be streamed"
+        raise bad_value("split.transport", "stream", allowed) from None
+
+
 def largest_frame_bytes(
     model: nn.Sequential, example: Any, cuts: Iterable[Cut | int], payload: str, batch_size: int
 ) -> int:
@@ -125,14 +135,9 @@ def largest_frame_bytes(
     Raises
     ------
     UserError
-        If a model of this data type can't be streamed.
+        As `stream_form`.
     """
-    shapes, dtype = cut_shapes(model, example), next(model.parameters()).dtype
-    try:
-        form = Format(payload, dtype)
-    except ValueError:
-        allowed = f"'messages' for a model of {dtype}; those of float32 and float64 can be streamed"
-        raise bad_value("split.transport", "stream", allowed) from None
+    shapes, form = cut_shapes(model, example), stream_form(payload, model)
     crossed = {place for cut in cuts for place in Cut.of(model, cut).places(model)}
     return min(max(form.frame_bytes(batch_size, shapes[place]) for place in crossed), MOST_FRAME_BYTES)
 
