@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ from rich.console import Console
 from espalier.app.config.help import help_text
 from espalier.app.config.parse import parse_config, read_arguments, without_runtime
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.saved import saved_config
+from espalier.app.config.saved import own_code, saved_config
 from espalier.app.config.values import path_of
-from espalier.app.errors import Interrupted, UserError
+from espalier.app.errors import Interrupted, UserError, shown
 from espalier.app.logs import quiet_flower, show_own_lines
 from espalier.app.reports.final import result_table
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run, simulation
+
+logger = getLogger("espalier")
 
 # What else the first argument can ask for, and the module whose `main` does it.
 COMMANDS = {
@@ -87,7 +90,11 @@ def _config(given: dict[str, Any]) -> RunConfig:
     A run of Flower's runtime goes on without it.
     """
     if given.get("resume"):
-        saved = saved_config(path_of("resume", str(given["resume"]))).as_dict()
+        folder = path_of("resume", str(given["resume"]))
+        config = saved_config(folder)
+        if named := ", ".join(f"{k} = {shown(v)}" for k, v in own_code(config).items() if k not in given):
+            logger.info("code is imported that %s names: %s", folder / "config.json", named)
+        saved = config.as_dict()
         if saved["engine"] == "flower":
             del saved["engine"]
         given = {**saved, "output-dir": "", **given}

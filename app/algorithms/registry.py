@@ -2,8 +2,9 @@
 
 import difflib
 from dataclasses import replace
+from typing import NoReturn
 
-from espalier.app.algorithms.algorithm import Algorithm
+from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.centralised import CENTRALISED
 from espalier.app.algorithms.fedavg import FEDAVG
 from espalier.app.algorithms.fedavg_ub import FEDAVG_UB
@@ -52,12 +53,32 @@ def algorithm_named(text: str) -> Algorithm:
     """
     if text in ALGORITHMS:
         return ALGORITHMS[text]
+    found = _own_spec(text).load()
+    if not isinstance(found, Algorithm):
+        raise bad_value("algorithm", text, f"an espalier.app.algorithms.Algorithm, not a {type(found).__name__}")
+    return replace(found, written=text)
+
+
+def algorithm_unimported(text: str) -> Algorithm:
+    """Return the algorithm of a name, for one of a user's own a stand-in of that name, which trains nothing.
+
+    Raises
+    ------
+    UserError
+        If it is no such name.
+    """
+    return ALGORITHMS.get(text) or Algorithm(_own_spec(text).text, "", _make_no_edge, written=text)
+
+
+def _own_spec(text: str) -> ObjectSpec:
+    """Return where an algorithm of a user's own is; UserError if the text names none."""
     module, _, name = text.partition(":")
     if not (module and name.isidentifier()):
         names = f"{', '.join(map(repr, ALGORITHMS))}, or package.module:NAME of your own"
         close = difflib.get_close_matches(text, ALGORITHMS, n=1)
         raise bad_value("algorithm", text, f"{names}: did you mean {close[0]!r}?" if close else names)
-    found = ObjectSpec("algorithm", text, module, name, ()).load()
-    if not isinstance(found, Algorithm):
-        raise bad_value("algorithm", text, f"an espalier.app.algorithms.Algorithm, not a {type(found).__name__}")
-    return replace(found, written=text)
+    return ObjectSpec("algorithm", text, module, name, ())
+
+
+def _make_no_edge(site: Site) -> NoReturn:
+    raise NotImplementedError(f"{site.name}: the algorithm was not imported")

@@ -9,7 +9,7 @@ from typing import Any
 
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.config.defaults import without_defaults
-from espalier.app.config.parse import parse_config
+from espalier.app.config.parse import parse_saved
 from espalier.app.errors import UserError
 from espalier.app.reports.folder import HOW_IT_RUNS
 
@@ -119,5 +119,5 @@ def _cases(runs: Sequence[FinishedRun]) -> list[str]:
 
 
 def _setting(run: FinishedRun) -> dict[str, Any]:
-    values = without_defaults(run.settings, parse_config)
+    values = without_defaults(run.settings, parse_saved)
     return {key: value for key, value in values.items() if key not in OF_NO_SETTING}

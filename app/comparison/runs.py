@@ -64,7 +64,9 @@ def is_over(path: Path) -> bool:
 
 
 def _has_trained(path: Path, lines: Sequence[Mapping[str, Any]]) -> bool:
-    return any(line.get("trained") for line in lines) or saved_config(path).may_train_nobody
+    if any(line.get("trained") for line in lines):
+        return True
+    return saved_config(path).may_train_nobody or (path / "world.json").exists()  # which a run with plans writes
 
 
 def _is_written(path: Path) -> bool:

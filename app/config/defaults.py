@@ -54,7 +54,7 @@ def without_defaults(values: Mapping[str, Any], parse: Callable[[Mapping[str, An
     values : Mapping[str, Any]
         All settings of a run, by key.
     parse : Callable
-        `espalier.app.config.parse.parse_config`.
+        `espalier.app.config.parse.parse_saved`.
     """
     plain, left_open = RunConfig().as_dict(), dict(values)
     for key in LEFT_OPEN:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from espalier.app.algorithms.registry import algorithm_unimported
 from espalier.app.config.defaults import with_defaults
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.section import Section
@@ -43,6 +44,26 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
     UserError
         For an unknown key, a value of the wrong type or out of range, or values that don't go together.
     """
+    config = _resolved(values)
+    check_together(config)
+    return config
+
+
+def parse_saved(values: Mapping[str, Any]) -> RunConfig:
+    """Return the config that a run was made with, to read what the run left: nothing that it names is imported.
+
+    An algorithm of a user's own is a stand-in; what goes together was checked before the run.
+
+    Raises
+    ------
+    UserError
+        For an unknown key, or a value of the wrong type or out of range.
+    """
+    named = values.get("algorithm")
+    return _resolved({**values, "algorithm": algorithm_unimported(named)} if isinstance(named, str) else values)
+
+
+def _resolved(values: Mapping[str, Any]) -> RunConfig:
     fields: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
     for key, value in values.items():
         if key not in FIELD_OF:
@@ -50,10 +71,7 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
         section, field = FIELD_OF[key]
         fields[section][field] = value
     sections = {name: _validated(kind, fields[name]) for name, kind in RunConfig.sections().items()}
-    config = _validated(RunConfig, fields[""] | sections)
-    config = with_defaults(config)
-    check_together(config)
-    return config
+    return with_defaults(_validated(RunConfig, fields[""] | sections))
 
 
 def without_runtime(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def report_again(path: Path) -> None:
     Raises
     ------
     UserError
-        If it holds no run, a file is damaged, or an algorithm of the user's own can't be imported.
+        If it holds no run, or a file is damaged.
     """
     folder = ResultsFolder(path)
     config, lines = saved_config(path), folder.read_metrics()

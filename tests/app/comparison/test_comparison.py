@@ -18,7 +18,9 @@ from espalier.app.comparison.figures import draw_curves, first_steps, look_of, p
 from espalier.app.comparison.groups import Group, grouped, without_repeats
 from espalier.app.comparison.runs import OVER_CLIENTS, FinishedRun, is_over, read_run
 from espalier.app.comparison.tables import _latex, as_latex, as_text, cells, columns_of, count, heading, number
+from espalier.app.reports.final import report_again
 from espalier.app.reports.owner import disown, own
+from espalier.app.sweeps.grid import placed, planned_runs, read_sweep
 from tests.app.runs import lines, run_app, summary
 
 SHORT = {"num_clients": 4, "batches_per_epoch": 1, "local_epochs": 1, "fine_tune_steps": 1}
@@ -324,12 +326,41 @@ def test_a_damaged_run_is_named_and_the_others_are_compared(folder, tmp_path, ca
     assert said == f"left out: {damaged}: is damaged; allowed is the file that the run wrote\n"
 
 
+def test_who_only_reads_folders_imports_nothing_that_they_name(folder, tmp_path, monkeypatch, capsys):
+    runs = shutil.copytree(folder, tmp_path / "sweep")
+    (tmp_path / "imports_itself.py").write_text(
+        f"from pathlib import Path\nPath({str(tmp_path / 'imported')!r}).touch()\n"
+        "from espalier.app.algorithms.h_fedavg import H_FEDAVG as X\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for run in runs.iterdir():
+        values = json.loads((run / "config.json").read_text())
+        values |= {"edge-strategy": "imports_itself:Strategy", "report.tracker": "imports_itself:Tracker"}
+        (run / "config.json").write_text(json.dumps(values | {"algorithm": "imports_itself:X"}))
+    assert main(["compare", str(runs), "--output", str(tmp_path / "out")]) == 0
+    assert [group.chosen for group in grouped(finished_runs([runs]))] == [{"alpha": 0.1}, {"alpha": 0.5}]
+    report_again(runs / "0.1-0")
+    placed(planned_runs(read_sweep(["num-clients=4"])), runs)
+    assert not (tmp_path / "imported").exists()
+
+    capsys.readouterr()
+    assert main([f"resume={runs / '0.1-0'}", "edge-strategy=FedAvg"]) == 2
+    said, error = capsys.readouterr()
+    assert said.splitlines()[0] == (
+        f"code is imported that {runs / '0.1-0' / 'config.json'} names: "
+        "algorithm = 'imports_itself:X', report.tracker = 'imports_itself:Tracker'"
+    )
+    assert error.startswith("error: edge-strategy = 'FedAvg': allowed is 'imports_itself:Strategy'")
+    assert (tmp_path / "imported").exists()
+
+
 def test_a_run_in_which_nobody_trained_is_left_out_as_such(folder, tmp_path, capsys):
     run = shutil.copytree(folder / "0.1-0", tmp_path / "runs" / "run")
     metrics = run / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"trained": true', '"trained": false'))
     config = json.loads((run / "config.json").read_text())
     (run / "config.json").write_text(json.dumps(config | {"selection": "everybody", "algorithm": "h-fedavg"}))
+    (run / "world.json").unlink()
     assert main(["compare", str(tmp_path / "runs")]) == 2
     said = capsys.readouterr().err.splitlines()[0]
     assert said.startswith(f"left out: {run}: no client trained in any round of its run; allowed are")
