@@ -15,7 +15,7 @@ from espalier.app.personalisation import personalise
 from espalier.app.reports.availability import Attendances
 from espalier.app.reports.closed_form import closed_form_bits
 from espalier.app.reports.final import draw_run, write_clients, write_model, write_summary
-from espalier.app.reports.folder import ResultsFolder, RunTitle
+from espalier.app.reports.folder import ResultsFolder, RunTitle, fixed_settings
 from espalier.app.reports.initial import ROUND_0, initial_figures
 from espalier.app.reports.observers import (
     BestRound,
@@ -144,7 +144,10 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None) 
     if checked.best:
         observers.append(checked.best)
     hierarchical, world, data = federation.hierarchical, federation.world, checked.task.data_fingerprint()
-    observers.append(StateSaver(folder, hierarchical, checked.engine, world, data, federation.edges, checked.best))
+    settings = fixed_settings(config.as_dict())
+    observers.append(
+        StateSaver(folder, hierarchical, checked.engine, world, data, federation.edges, settings, checked.best)
+    )
     return observers
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord
@@ -10,7 +11,7 @@ from espalier.app.engines.engine import Engine
 from espalier.app.errors import UserError, bad_value
 from espalier.app.object_spec import error_line
 from espalier.app.reports.best import best_line
-from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.folder import ResultsFolder, changed_setting
 from espalier.app.reports.observers import BestRound
 from espalier.app.resources.world import World
 from espalier.app.run_state import RunState
@@ -44,7 +45,12 @@ def unfit_state(what: str = "") -> Iterator[None]:
 
 
 def resumable_state(
-    folder: ResultsFolder, *, data_dir: str, data_fingerprint: str, global_rounds: int, weights: ArrayRecord
+    folder: ResultsFolder,
+    *,
+    data_fingerprint: str,
+    settings: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    weights: ArrayRecord,
 ) -> RunState | None:
     """Return the state to go on from, None if there is none yet.
 
@@ -52,12 +58,12 @@ def resumable_state(
     ----------
     folder : ResultsFolder
         The run's.
-    data_dir : str
-        Where its data are now.
     data_fingerprint : str
-        Of these data.
-    global_rounds : int
-        The last global round.
+        Of its data as they are now.
+    settings : Mapping[str, Any]
+        Those to go on with, by key.
+    defaults : Mapping[str, Any]
+        By these the run went where its state does not name a setting, which is newer then.
     weights : ArrayRecord
         Of a new model, those that travel.
 
@@ -69,10 +75,14 @@ def resumable_state(
     state = folder.load_state()
     if state is None:
         return None
+    if state.settings and (key := changed_setting(settings, made_with := {**defaults, **state.settings})):
+        allowed = f"{made_with[key]!r}, as in {folder.path}/state.npz: set it so again, or begin a new run"
+        raise bad_value(key, settings[key], allowed)
     if state.data != data_fingerprint:
-        raise bad_value("data-dir", data_dir, f"the data of the run to resume, {folder.path}")
-    if state.round > global_rounds:
-        raise bad_value("global-rounds", global_rounds, f"at least {state.round}, the rounds that are over")
+        raise bad_value("data-dir", settings["data-dir"], f"the data of the run to resume, {folder.path}")
+    if state.round > settings["global-rounds"]:
+        allowed = f"at least {state.round}, the rounds that are over"
+        raise bad_value("global-rounds", settings["global-rounds"], allowed)
     if fault := array_fault(state.arrays, weights):
         raise folder.other_state(f"arrays: {fault}")
     return state

@@ -147,9 +147,9 @@ def _state_of(folder: ResultsFolder, config: RunConfig, task: Task, model: nn.Mo
     """Return where a run that is resumed was; None if no round was over."""
     return resumable_state(
         folder,
-        data_dir=config.data.data_dir,
         data_fingerprint=task.data_fingerprint(),
-        global_rounds=config.federation.global_rounds,
+        settings=config.as_dict(),
+        defaults=RunConfig().as_dict(),
         weights=travelling_weights(config, model),
     )
 

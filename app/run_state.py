@@ -28,6 +28,10 @@ class RunState(BaseModel):
         What `Hierarchical`, the engine's clients and `World` keep from round to round.
     best : dict[str, Any]
         The best round so far and its model, see `BestRound`; empty where there is none.
+    settings : dict[str, Any]
+        Those that the run was made with and must go on with, by key; empty where an earlier edition saved none.
+    lines : int
+        Of ``metrics.jsonl`` up to this round; 0 where an earlier edition did not count them.
     """
 
     model_config = ConfigDict(
@@ -44,6 +48,8 @@ class RunState(BaseModel):
     clients: dict[str, Any]
     world: dict[str, Any]
     best: dict[str, Any] = Field(default_factory=dict)
+    settings: dict[str, Any] = Field(default_factory=dict)
+    lines: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="before")
     @classmethod

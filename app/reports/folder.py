@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -122,6 +122,11 @@ class ResultsFolder:
         An absolute path; `create` and `reopen` make sure of the rest.
     lock : FileLock, optional
         Held by whoever writes; who only reads needs none.
+
+    Attributes
+    ----------
+    num_lines : int
+        That ``metrics.jsonl`` has, of whoever writes.
     """
 
     def __init__(self, path: Path, lock: FileLock | None = None) -> None:
@@ -129,6 +134,7 @@ class ResultsFolder:
         self._lock = lock
         self._metrics = path / "metrics.jsonl"
         self._state = path / "state.npz"
+        self.num_lines = 0
 
     def __enter__(self) -> "ResultsFolder":
         return self
@@ -205,11 +211,8 @@ class ResultsFolder:
             folder = cls(path, own(path, "resume"))
         try:
             saved = {**defaults, **saved_values(path)}
-            falls = config.get("train.schedule", "constant") != "constant"  # of learning rates, over the global rounds
-            fixed = {"global-rounds"} if falls else set()
-            for key, value in config.items():
-                if key not in FREE_TO_CHANGE - fixed and value != saved.get(key):
-                    raise bad_value(key, value, f"{saved.get(key)!r}, as in the run to resume, {path}")
+            if key := changed_setting(config, saved):
+                raise bad_value(key, config[key], f"{saved.get(key)!r}, as in the run to resume, {path}")
         except BaseException:
             folder.__exit__()
             raise
@@ -235,8 +238,13 @@ class ResultsFolder:
             raise unreadable(self._state, error) from None
         except ValueError as error:
             raise self.other_state(f"is damaged: {error}") from None
-        if len(rounds) < state.round or rounds[: state.round] != list(range(1, state.round + 1)):
-            what = f"line {len(lines) + 1} is damaged" if damaged else "lacks rounds"
+        done = [number for number in rounds if number <= state.round]
+        if len(done) != state.round or done != list(range(1, state.round + 1)):
+            what = f"line {len(lines) + 1} is damaged" if damaged else "lacks rounds, or has some twice"
+            raise UserError(f"{self._metrics}: {what}; {INTACT}")
+        there = len(_lines_until(state.round, lines))
+        if state.lines and there != state.lines:
+            what = f"has {there} lines up to round {state.round}, not {state.lines}"
             raise UserError(f"{self._metrics}: {what}; {INTACT}")
         return state
 
@@ -246,9 +254,8 @@ class ResultsFolder:
 
     def go_on_after(self, last_round: int, config: Mapping[str, Any]) -> None:
         """Drop the lines of rounds after `last_round`, whose state was not saved; write the config to go on with."""
-        lines = [
-            line for line in self._read_lines()[0] if line["round"] <= last_round and line["scope"] != "personalised"
-        ]
+        lines = _lines_until(last_round, self._read_lines()[0])
+        self.num_lines = len(lines)
         replace_text(self._metrics, "".join(json.dumps(line) + "\n" for line in lines))
         self.write_json(CONFIG, {**config, "resume": "", "output-dir": str(self.path)})
         sync_folder(self.path)  # the lines to come go into the new file, and a state must not be there without them
@@ -257,9 +264,10 @@ class ResultsFolder:
         """Save what a resumed run needs."""
         save_state(self._state, dict(state))
 
-    def append_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
+    def append_metrics(self, lines: Collection[Mapping[str, Any]]) -> None:
         """Append lines to ``metrics.jsonl``."""
         append_text(self._metrics, "".join(json.dumps(line) + "\n" for line in lines))
+        self.num_lines += len(lines)
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the lines of ``metrics.jsonl``; a last line that was cut off is left out.
@@ -327,6 +335,23 @@ class ResultsFolder:
                 break
             lines.append(line)
         return lines, texts[len(lines) :]
+
+
+def fixed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a resumed run must not change, by key."""
+    falls = config.get("train.schedule", "constant") != "constant"  # of learning rates, over the global rounds
+    free = FREE_TO_CHANGE - ({"global-rounds"} if falls else set())
+    return {key: value for key, value in config.items() if key not in free}
+
+
+def changed_setting(config: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+    """Return the first key whose value a resumed run must not change and has changed; an empty text for none."""
+    return next((key for key, value in fixed_settings(config).items() if value != before.get(key)), "")
+
+
+def _lines_until(last_round: int, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the lines of edge and global rounds, up to a global round."""
+    return [line for line in lines if line["round"] <= last_round and line["scope"] != "personalised"]
 
 
 def unreadable(path: Path, error: OSError) -> UserError:

@@ -234,6 +234,8 @@ class StateSaver:
         Of the data.
     edges : Mapping[str, list[int]]
         Client numbers by edge.
+    settings : Mapping[str, Any]
+        Those that a resumed run must not change, by key.
     best : BestRound, optional (default: None)
         Told of the round before; None where nothing is held back.
     """
@@ -244,6 +246,7 @@ class StateSaver:
     world: World | None
     fingerprint: str
     edges: Mapping[str, list[int]]
+    settings: Mapping[str, Any]
     best: BestRound | None = None
 
     def round_over(self, report: RoundReport) -> None:
@@ -262,5 +265,7 @@ class StateSaver:
                 clients=self.engine.clients_state(),
                 world=self.world.state_dict() if self.world else {},
                 best=self.best.state_dict() if self.best else {},
+                settings=dict(self.settings),
+                lines=self.folder.num_lines,
             )
         )

@@ -139,7 +139,7 @@ def test_a_part_that_is_missing_is_named(key, folder, capsys):
     state = load_state(folder / "state.npz")
     state.pop(key, None)
     save_state(folder / "state.npz", state)
-    is_newer = key in ("version", "best")
+    is_newer = key in ("version", "best", "settings", "lines")
     assert main([f"resume={folder}", "global-rounds=3"]) == (0 if is_newer else 2)
     line = capsys.readouterr().err
     assert line == "" if is_newer else f"state.npz: is damaged: {key}: Field required" in line
@@ -165,6 +165,74 @@ def test_an_edges_state_that_is_none_is_refused_when_its_turn_comes(tmp_path, ca
     assert "state.npz: the first round with it failed" in line
     assert ": ValueError: operands could not be broadcast" in line
     assert len(lines(folder, "global")) == 10 + turns[10:].index(late) > 10
+
+
+SMALL = {"num_clients": 4, "edge_rounds": 1, "local_epochs": 1, "batches_per_epoch": 1}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Return a results folder that this edition has made."""
+    return run_app(tmp_path_factory.mktemp("made") / "run", algorithm="h-fedavg", seed=3, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("seed", 4),
+        ("alpha", 0.1),
+        ("learning-rate", 0.5),
+        ("edge-rounds", 2),
+        ("batch-size", 8),
+        ("cloud-strategy", "FedAvgM"),
+        ("guard.mode", "clip"),
+        ("algorithm", "hsfl"),
+    ],
+)
+def test_a_setting_that_was_changed_in_the_config_is_named_with_what_it_was(key, value, made, tmp_path, capsys):
+    folder = shutil.copytree(made, tmp_path / "run")
+    config = json.loads((folder / "config.json").read_text())
+    before = config[key]
+    (folder / "config.json").write_text(json.dumps(config | {key: value}))
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert main([f"resume={folder}", "global-rounds=3"]) == 2
+    done = f"as in {folder}/state.npz: set it so again, or begin a new run"
+    assert capsys.readouterr().err == f"error: {key} = {value!r}: allowed is {before!r}, {done}\n"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
+
+
+def test_the_state_of_another_seed_is_refused(made, tmp_path, capsys):
+    other = run_app(tmp_path / "other", algorithm="h-fedavg", seed=5, **SMALL)
+    folder = shutil.copytree(made, tmp_path / "run")
+    shutil.copyfile(other / "state.npz", folder / "state.npz")
+    capsys.readouterr()
+    assert main([f"resume={folder}", "global-rounds=3"]) == 2
+    assert f"error: seed = 3: allowed is 5, as in {folder}/state.npz" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda texts: [], "lacks rounds, or has some twice"),
+        (lambda texts: texts[1:], "has 5 lines up to round 2, not 6"),
+        (lambda texts: texts[:1] + texts, "has 7 lines up to round 2, not 6"),
+        (lambda texts: texts + texts, "lacks rounds, or has some twice"),
+    ],
+)
+def test_metrics_that_have_lost_or_doubled_lines_are_refused(change, says, made, tmp_path, capsys):
+    folder = shutil.copytree(made, tmp_path / "run")
+    metrics = folder / "metrics.jsonl"
+    metrics.write_text("".join(change(metrics.read_text().splitlines(keepends=True))))
+    assert main([f"resume={folder}", "global-rounds=3"]) == 2
+    error = f"error: {metrics}: {says}; allowed is the file that the run wrote\n"
+    assert capsys.readouterr().err == error
+
+
+def test_lines_are_counted_over_a_resume_and_what_may_change_may(made, tmp_path):
+    folder = shutil.copytree(made, tmp_path / "run")
+    for rounds in (3, 4):
+        assert main([f"resume={folder}", f"global-rounds={rounds}", "stack=2"]) == 0
+        assert load_state(folder / "state.npz")["lines"] == len((folder / "metrics.jsonl").read_text().splitlines())
 
 
 @pytest.mark.parametrize("key", ["seed", "alpha", "num-clients"])
