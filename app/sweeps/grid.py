@@ -20,7 +20,7 @@ from espalier.app.config.together import check_strategies
 from espalier.app.config.unused import unused_keys
 from espalier.app.config.values import path_of
 from espalier.app.errors import UserError, bad_value, shown
-from espalier.app.reports.folder import HOW_IT_RUNS
+from espalier.app.reports.folder import CONFIG, HOW_IT_RUNS
 
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
@@ -52,6 +52,10 @@ class PlannedRun:
     def told_apart_by(self, settings: Mapping[str, Any]) -> str:
         """Return what tells a run with some settings from this sweep's others, as a text; what is swept always does."""
         return json.dumps({k: v for k, v in sorted(settings.items()) if k not in HOW_IT_RUNS or k in self.chosen})
+
+    def is_made_with(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether a run with some settings is this one."""
+        return self.told_apart_by(settings) == self.told_apart_by(self.settings)
 
 
 @dataclass
@@ -274,20 +278,31 @@ def placed(runs: Sequence[PlannedRun], folder: Path) -> dict[Path, PlannedRun]:
     there = {path.parent: _saved(path.parent) for path in sorted(folder.glob("*/config.json"))}
     places: dict[Path, PlannedRun] = {}
     for run in runs:
-        wanted = run.told_apart_by(run.settings)
-        same = [path for path, saved in there.items() if saved and run.told_apart_by(saved) == wanted]
+        same = [path for path, saved in there.items() if saved and run.is_made_with(saved)]
         path = same[0] if same else folder / run.name
         if not same and path in there:
-            saved = there[path] or {}
-            others = [k for k, v in run.settings.items() if k not in HOW_IT_RUNS and saved.get(k) != v]
-            key = others[0] if others else "config.json"
-            holds = f"{key} = {shown(saved.get(key))}" if saved else "a damaged config.json"
-            wants = f", not {shown(run.settings.get(key))}" if saved else ""
-            if others == ["global-rounds"] and saved[key] < run.settings[key]:
-                wants += f"; to make it longer: espalier resume={shlex.quote(str(path))} {key}={run.settings[key]}"
-            raise bad_value("output-dir", str(folder), f"a folder for other runs: {run.name} in it has {holds}{wants}")
+            raise _taken(path, run, there[path] or {})
         places[path] = run
     return places
+
+
+def check_place(path: Path, run: PlannedRun) -> None:
+    """Raise UserError if a folder holds another run, which another sweep has begun there meanwhile."""
+    if (path / CONFIG).exists():
+        saved = _saved(path) or {}
+        if not (saved and run.is_made_with(saved)):
+            raise _taken(path, run, saved)
+
+
+def _taken(path: Path, run: PlannedRun, saved: Mapping[str, Any]) -> UserError:
+    """Return the error for a folder of a run that holds another with some settings, none where they are damaged."""
+    others = [k for k, v in run.settings.items() if k not in HOW_IT_RUNS and saved.get(k) != v]
+    key = others[0] if others else CONFIG
+    holds = f"{key} = {shown(saved.get(key))}" if saved else f"a damaged {CONFIG}"
+    wants = f", not {shown(run.settings.get(key))}" if saved else ""
+    if others == ["global-rounds"] and saved[key] < run.settings[key]:
+        wants += f"; to make it longer: espalier resume={shlex.quote(str(path))} {key}={run.settings[key]}"
+    return bad_value("output-dir", str(path.parent), f"a folder for other runs: {path.name} in it has {holds}{wants}")
 
 
 def _saved(path: Path) -> dict[str, Any] | None:

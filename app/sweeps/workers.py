@@ -12,7 +12,7 @@ from typing import Protocol
 
 from espalier.app.comparison.runs import is_surely_over
 from espalier.app.reports.owner import is_owned
-from espalier.app.sweeps.grid import PlannedRun
+from espalier.app.sweeps.grid import PlannedRun, check_place
 
 LOOK_SECONDS = 0.2
 PATIENCE_SECONDS = 60.0  # for a run that was interrupted to end by itself
@@ -126,6 +126,11 @@ def make(places: Mapping[Path, PlannedRun], workers: int, watcher: Watcher) -> d
     A run that another process makes is left to it and looked at again at the end. Whatever ends this function, a
     Ctrl-C too, ends the processes that it has started, and they can go on from their last whole round.
 
+    Raises
+    ------
+    UserError
+        If another sweep has begun a run of other settings in one of the folders.
+
     Parameters
     ----------
     places : Mapping[Path, PlannedRun]
@@ -153,6 +158,7 @@ def make(places: Mapping[Path, PlannedRun], workers: int, watcher: Watcher) -> d
         while waiting or running:
             for _ in range(len(waiting) if len(running) < workers else 0):
                 path = waiting.popleft()
+                check_place(path, places[path])
                 if is_owned(path):
                     left_to_another(path)
                 elif is_surely_over(path):  # another process has made it
@@ -171,6 +177,7 @@ def make(places: Mapping[Path, PlannedRun], workers: int, watcher: Watcher) -> d
                 else:
                     running.remove(child)
                     child.interrupt()  # closes the pipe
+                    check_place(child.path, child.run)
                     if (why := child.fault()) and (is_owned(child.path) or is_surely_over(child.path)):
                         left_to_another(child.path)  # which began it while the child started
                     else:

@@ -179,6 +179,39 @@ def test_a_run_that_another_sweep_has_made_is_not_made_again(planned, monkeypatc
     assert other.told == ["over"]
 
 
+@pytest.mark.parametrize("is_over", [True, False], ids=["is over", "is made just now"])
+def test_a_run_of_other_settings_that_another_sweep_has_begun_meanwhile_is_not_taken(tmp_path, is_over):
+    settings = ["algorithm=fedavg", "num-clients=4", "global-rounds=1", "seed=0,1"]
+    mine, others = (planned_runs(read_sweep([*settings, f"learning-rate={rate}"])) for rate in (0.02, 0.1))
+    places = {tmp_path / run.name: run for run in mine}
+    path = tmp_path / others[0].name
+    finish(path, others[0])
+    lock = None if is_over else own(path, "output-dir")
+    with pytest.raises(UserError) as error:
+        make(places, 1, Other(lambda run: None))
+    assert str(error.value) == (
+        f"output-dir = '{tmp_path}': allowed is a folder for other runs: {path.name} in it has "
+        "learning-rate = 0.1, not 0.02"
+    )
+    if lock:
+        disown(lock)
+
+
+def test_a_child_that_found_another_run_in_its_folder_has_not_made_its_own(planned, monkeypatch):
+    path, run = planned
+    (other,) = planned_runs(read_sweep(["algorithm=fedavg", "num-clients=4", "global-rounds=1", "alpha=0.1"]))
+
+    def start(run, path):
+        finish(path, other)
+        log = path.parent / "log"
+        log.write_text("")
+        return Child(run, path, subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.PIPE), log)
+
+    monkeypatch.setattr(workers.Child, "start", start)
+    with pytest.raises(UserError, match=r"in it has alpha = 0.1, not 0.5"):
+        make({path: run}, 1, Other(lambda run: None))
+
+
 def test_a_run_that_another_process_has_just_now_gets_no_line_and_stops_nothing(planned, capsys):
     path, run = planned
     held = path.parent / "held"
