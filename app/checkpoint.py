@@ -13,6 +13,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
 from espalier.app.durable import replace_file
+from espalier.app.regular_files import open_to_read
 from espalier.clients.messages.arrays import values_of
 
 _HEAD_BYTES = 8  # the length of what precedes the arrays
@@ -39,11 +40,11 @@ def load_state(path: Path) -> dict[str, Any]:
     Raises
     ------
     OSError
-        If the file can't be opened.
+        If the file can't be opened, or is no regular one.
     ValueError
         If it is not such a file.
     """
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         num_bytes = os.fstat(file.fileno()).st_size
         return _named_values(lambda: _read(file, num_bytes))
 

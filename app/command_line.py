@@ -1,6 +1,5 @@
 """The command line: ``python -m espalier KEY=VALUE ... [FILE.toml ...]`` runs the app in this process."""
 
-import json
 import os
 import shlex
 import sys
@@ -20,6 +19,7 @@ from espalier.app.config.values import path_of
 from espalier.app.errors import Interrupted, UserError, shown
 from espalier.app.logs import quiet_flower, show_own_lines
 from espalier.app.reports.final import result_table
+from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run, simulation
 
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("interrupted before the first round", file=sys.stderr)
         return 130
-    print(result_table(json.loads((path / "summary.json").read_text(encoding="utf-8"))))
+    print(result_table(ResultsFolder(path).read_json("summary.json")))
     print(f"results: {path}")
     return 0
 

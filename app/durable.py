@@ -7,6 +7,8 @@ from errno import EACCES, EINVAL, ENOTSUP
 from pathlib import Path
 from typing import BinaryIO
 
+from espalier.app.regular_files import open_to_append
+
 PART = ".part"  # ends the name of a file that is being written
 
 
@@ -32,8 +34,9 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """
     part = path.with_name(path.name + PART)
     is_new = not path.exists()
+    part.unlink(missing_ok=True)  # what an interruption left; or a link, which must not be followed
     try:
-        with part.open("wb") as file:
+        with part.open("xb") as file:
             write(file)
             _sync(file)
         part.replace(path)
@@ -51,9 +54,9 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def append_text(path: Path, text: str) -> None:
-    """Append to a file, made where it is missing; an interruption can leave a part of `text`, an error none."""
+    """Append to a regular file, made where it is missing; an interruption can leave a part of `text`, an error none."""
     is_new = not path.exists()
-    with path.open("ab", buffering=0) as file:
+    with open_to_append(path) as file:
         size, rest = file.seek(0, os.SEEK_END), memoryview(text.encode())
         try:
             while rest:

@@ -1,6 +1,5 @@
 """The ServerApp, as Flower finds it."""
 
-import json
 import logging
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,6 +13,7 @@ from espalier.app.engines.flower import Flower
 from espalier.app.errors import bad_value
 from espalier.app.logs import WithoutTraceback, quiet_flower, show_own_lines
 from espalier.app.reports.final import result_table
+from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run, run_edge, simulation
 
@@ -37,5 +37,5 @@ def main(grid: Grid, context: Context) -> None:
         return
     with nullcontext(Flower(grid)) if config.engine == "flower" else simulation(config) as engine:
         path = run(config, engine, LogProgress(), results)
-    print(result_table(json.loads((path / "summary.json").read_text(encoding="utf-8"))))
+    print(result_table(ResultsFolder(path).read_json("summary.json")))
     print(f"results: {path}", flush=True)

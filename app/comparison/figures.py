@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from math import ceil, floor, log10
 from pathlib import Path
 from textwrap import wrap
@@ -16,6 +17,7 @@ from matplotlib.ticker import EngFormatter, FixedLocator, MaxNLocator
 from espalier.app.comparison.curves import Axis, Curve
 from espalier.app.comparison.groups import Group
 from espalier.app.config.sections import VIDEO_CACHING
+from espalier.app.durable import replace_file
 
 WIDTH_INCHES, HEIGHT_INCHES = 3.5, 2.3
 LEGEND_ROW_INCHES = 0.14
@@ -75,7 +77,7 @@ def draw_curves(folder: Path, curves: Sequence[Curve], axis: Axis, figure: str, 
         name = re.sub(r"[^\w.+-]", "-", figure)  # a metric of a task's own may be called anything
         paths = [folder / f"{name}-over-{axis.name}.{ending}" for ending in ("pdf", "png")]
         for path in paths:
-            drawn.savefig(path, dpi=300)
+            replace_file(path, partial(drawn.savefig, dpi=300, format=path.suffix[1:]))
     return paths
 
 

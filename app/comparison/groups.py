@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -11,6 +12,7 @@ from espalier.app.comparison.runs import FinishedRun
 from espalier.app.config.defaults import without_defaults
 from espalier.app.config.parse import parse_saved
 from espalier.app.errors import UserError
+from espalier.app.regular_files import read_text
 from espalier.app.reports.folder import HOW_IT_RUNS
 
 CASE = "case"  # the column of a sweep's table with the name of a run's case
@@ -79,13 +81,12 @@ def chosen_before(folder: Path, keys: Collection[str]) -> dict[Path, dict[str, s
         If the folder's table of runs can't be read.
     """
     try:
-        with (folder / RUNS).open(encoding="utf-8", newline="") as file:
-            return {
-                folder / Path(line["folder"]).name: {
-                    key: value for key, value in line.items() if value and (key == CASE or key in keys)
-                }
-                for line in csv.DictReader(file)
+        return {
+            folder / Path(line["folder"]).name: {
+                key: value for key, value in line.items() if value and (key == CASE or key in keys)
             }
+            for line in csv.DictReader(StringIO(read_text(folder / RUNS), newline=""))
+        }
     except FileNotFoundError:
         return {}
     except (OSError, KeyError, TypeError, ValueError, csv.Error):

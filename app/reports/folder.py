@@ -9,17 +9,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from filelock import FileLock
-
 from espalier.app.checkpoint import load_state, save_state
 from espalier.app.durable import PART, append_text, make_folder, replace_file, replace_text, sync_folder
 from espalier.app.errors import UserError, bad_value
-from espalier.app.reports.owner import LOCK, disown, own
+from espalier.app.regular_files import open_to_read, read_text
+from espalier.app.reports.owner import LOCK, Ownership, disown, own, why_lost
 from espalier.app.run_state import RunState, run_state_of
 
 CONFIG = "config.json"
 # What a run that was stopped before it had saved its config can leave behind.
 BEGUN = frozenset({LOCK, CONFIG + PART})
+MOST_OF_A_LINE = 2**28  # bytes, for the figures of a million clients
 INTACT = "allowed is the file that the run wrote"
 
 # A resumed run may differ in these. The data are compared by what they hold, wherever they lie.
@@ -120,8 +120,8 @@ class ResultsFolder:
     ----------
     path : Path
         An absolute path; `create` and `reopen` make sure of the rest.
-    lock : FileLock, optional
-        Held by whoever writes; who only reads needs none.
+    ownership : Ownership, optional
+        Of whoever writes; who only reads needs none.
 
     Attributes
     ----------
@@ -129,9 +129,9 @@ class ResultsFolder:
         That ``metrics.jsonl`` has, of whoever writes.
     """
 
-    def __init__(self, path: Path, lock: FileLock | None = None) -> None:
+    def __init__(self, path: Path, ownership: Ownership | None = None) -> None:
         self.path = path
-        self._lock = lock
+        self._ownership = ownership
         self._metrics = path / "metrics.jsonl"
         self._state = path / "state.npz"
         self.num_lines = 0
@@ -140,11 +140,11 @@ class ResultsFolder:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._lock:
+        if self._ownership:
             try:
                 sync_folder(self.path)
             finally:
-                disown(self._lock)
+                disown(self._ownership)
 
     @staticmethod
     def path_for(output_dir: str, default_parent: Path, title: RunTitle) -> Path:
@@ -254,6 +254,7 @@ class ResultsFolder:
 
     def go_on_after(self, last_round: int, config: Mapping[str, Any]) -> None:
         """Drop the lines of rounds after `last_round`, whose state was not saved; write the config to go on with."""
+        self._check_owner()
         lines = _lines_until(last_round, self._read_lines()[0])
         self.num_lines = len(lines)
         replace_text(self._metrics, "".join(json.dumps(line) + "\n" for line in lines))
@@ -262,10 +263,12 @@ class ResultsFolder:
 
     def save_state(self, state: RunState) -> None:
         """Save what a resumed run needs."""
+        self._check_owner()
         save_state(self._state, dict(state))
 
     def append_metrics(self, lines: Collection[Mapping[str, Any]]) -> None:
         """Append lines to ``metrics.jsonl``."""
+        self._check_owner()
         append_text(self._metrics, "".join(json.dumps(line) + "\n" for line in lines))
         self.num_lines += len(lines)
 
@@ -278,7 +281,7 @@ class ResultsFolder:
             If it can't be read, or another line is not one that a run writes.
         """
         lines, damaged = self._read_lines()
-        if len(damaged) > 1:
+        if damaged > 1:
             raise UserError(f"{self._metrics}: line {len(lines) + 1} is damaged; {INTACT}")
         return lines
 
@@ -296,7 +299,7 @@ class ResultsFolder:
         """Return the content of a JSON file, None where there is none; UserError if it can't be read."""
         path = self.path / name
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            return json.loads(read_text(path))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -306,35 +309,37 @@ class ResultsFolder:
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file."""
+        self._check_owner()
         replace_text(self.path / name, json.dumps(content, indent=2) + "\n")
 
     def write_file(self, name: str, write: Callable[[BinaryIO], object]) -> None:
         """Write another file, as a whole; `write` gets it open."""
+        self._check_owner()
         replace_file(self.path / name, write)
 
-    def _read_lines(self) -> tuple[list[dict[str, Any]], list[str]]:
-        """Return the lines of ``metrics.jsonl`` up to the first that is damaged, and the texts from there on.
+    def _check_owner(self) -> None:
+        """Raise UserError if the folder was this process's and is no longer: another may write there."""
+        if self._ownership and (why := why_lost(self._ownership)):
+            raise UserError(f"{self.path}: is no longer this run's: {why}; it stops, and its saved rounds stay")
+
+    def _read_lines(self) -> tuple[list[dict[str, Any]], int]:
+        """Return the lines of ``metrics.jsonl`` up to the first that is damaged, and how many follow: 0, 1 or more.
 
         A power cut can damage several: the file has its new size, and not yet all that was written.
         """
+        lines: list[dict[str, Any]] = []
         try:
-            texts = self._metrics.read_text(encoding="utf-8", errors="replace").splitlines()
+            with open_to_read(self._metrics) as file:
+                while data := file.readline(MOST_OF_A_LINE):
+                    try:
+                        lines.append(_line_of(data))
+                    except (ValueError, TypeError, KeyError, RecursionError):
+                        return lines, 2 if file.read(1) else 1
         except FileNotFoundError:
-            return [], []
+            pass
         except OSError as error:
             raise unreadable(self._metrics, error) from None
-        lines: list[dict[str, Any]] = []
-        for text in texts:
-            try:
-                line = json.loads(text)
-                if not (isinstance(line["round"], int) and isinstance(line["scope"], str)):
-                    raise ValueError
-                if line["scope"] == "global":
-                    line["bytes"], line["failures"], line["wall_seconds"]  # a KeyError without them
-            except (ValueError, TypeError, KeyError, RecursionError):
-                break
-            lines.append(line)
-        return lines, texts[len(lines) :]
+        return lines, 0
 
 
 def fixed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -347,6 +352,16 @@ def fixed_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 def changed_setting(config: Mapping[str, Any], before: Mapping[str, Any]) -> str:
     """Return the first key whose value a resumed run must not change and has changed; an empty text for none."""
     return next((key for key, value in fixed_settings(config).items() if value != before.get(key)), "")
+
+
+def _line_of(data: bytes) -> dict[str, Any]:
+    """Return a line of ``metrics.jsonl``; an error of whatever kind if a run does not write it so."""
+    line: dict[str, Any] = json.loads(data)
+    if not (isinstance(line["round"], int) and isinstance(line["scope"], str)):
+        raise ValueError
+    if line["scope"] == "global":
+        line["bytes"], line["failures"], line["wall_seconds"]  # a KeyError without them
+    return line
 
 
 def _lines_until(last_round: int, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -382,7 +397,7 @@ def saved_values(path: Path) -> dict[str, Any]:
         If the folder holds no run, or its config is damaged.
     """
     try:
-        values = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+        values = json.loads(read_text(path / CONFIG))
     except OSError as error:
         allowed = f"the results folder of a run, with its config.json ({error.strerror or error})"
         raise bad_value("resume", str(path), allowed) from None

@@ -3,18 +3,41 @@
 import os
 import socket
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout, lock_descriptor
 
 from espalier.app.errors import bad_value
+from espalier.app.regular_files import open_to_append, open_to_read
 
 LOCK = "lock"
 PATIENCE_SECONDS = 0.5  # with those who look whether a folder has an owner, and hold its lock for an instant
 
 
-def own(folder: Path, key: str) -> FileLock:
+@dataclass(frozen=True)
+class Ownership:
+    """That a folder is this process's.
+
+    Parameters
+    ----------
+    lock : FileLock
+        Held.
+    identity : tuple[int, int]
+        Of the file that it locks: device and inode.
+    """
+
+    lock: FileLock
+    identity: tuple[int, int]
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return Path(self.lock.lock_file)
+
+
+def own(folder: Path, key: str) -> Ownership:
     """Become the one process that writes to a folder, until `disown` or the process's end, however it ends.
 
     Parameters
@@ -40,15 +63,32 @@ def own(folder: Path, key: str) -> FileLock:
         allowed = f"a folder that nobody else writes to: {_holder(path)} has it"
         raise bad_value(key, str(folder), allowed) from None
     since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-    path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}\n", encoding="utf-8")
-    return lock
+    try:
+        with open_to_append(path) as file:
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()} since {since}\n".encode())
+            return Ownership(lock, _identity(os.fstat(file.fileno())))
+    except BaseException:
+        lock.release()
+        raise
 
 
-def disown(lock: FileLock) -> None:
+def why_lost(ownership: Ownership) -> str:
+    """Return why a folder is no longer this process's: somebody has removed its file; an empty text while it is."""
+    try:
+        if _identity(os.lstat(ownership.path)) == ownership.identity:
+            return ""
+    except FileNotFoundError:
+        return f"its file {LOCK} was removed"
+    return f"its file {LOCK} was removed, and {_holder(ownership.path)} has it now"
+
+
+def disown(ownership: Ownership) -> None:
     """Let others have the folder, and remove the file while it is known to be this process's."""
     with suppress(OSError):
-        os.unlink(lock.lock_file)
-    lock.release()
+        if not why_lost(ownership):
+            os.unlink(ownership.path)
+    ownership.lock.release()
 
 
 def is_owned(folder: Path) -> bool:
@@ -63,9 +103,14 @@ def is_owned(folder: Path) -> bool:
         os.close(file)
 
 
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
 def _holder(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")[:200].strip()
+        with open_to_read(path) as file:
+            text = file.read(200).decode(errors="replace").strip()
     except OSError:
         text = ""
     return text or "another process"  # which has not written its name yet

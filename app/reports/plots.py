@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from espalier.app.durable import replace_file
 from espalier.app.reports.closed_form import closed_form_bytes
 from espalier.app.reports.metrics import figure_names, is_number, top_m
 from espalier.clients.messages.train import ACCURACY, LOSS
@@ -84,7 +85,7 @@ def save_plot(
         ax.grid(axis="y", alpha=0.3)
         ax.set_axisbelow(True)
     figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=150)
+    replace_file(path, lambda file: figure.savefig(file, dpi=150, format="png"))
     return path
 
 

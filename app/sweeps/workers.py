@@ -1,22 +1,26 @@
 """Runs side by side, each in a process of its own."""
 
 import json
+import os
 import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from espalier.app.comparison.runs import is_surely_over
+from espalier.app.regular_files import open_to_append, open_to_read
 from espalier.app.reports.owner import is_owned
 from espalier.app.sweeps.grid import PlannedRun, check_place
 
 LOOK_SECONDS = 0.2
 PATIENCE_SECONDS = 60.0  # for a run that was interrupted to end by itself
 LOGS = "logs"
+MOST_OF_LOG = 2**20  # bytes that are looked through, at its end, for why a run failed
 
 
 class Watcher(Protocol):
@@ -70,7 +74,7 @@ class Child:
         arguments = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
         log = path.parent / LOGS / f"{path.name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as out:
+        with open_to_append(log) as out:
             log_start = out.tell()
             process = subprocess.Popen(
                 [sys.executable, "-m", "espalier.app.sweeps.child", *arguments],
@@ -84,7 +88,7 @@ class Child:
     def rounds(self) -> int:
         """Return how many global rounds are over."""
         try:
-            with (self.path / "metrics.jsonl").open("rb") as file:
+            with open_to_read(self.path / "metrics.jsonl") as file:
                 if file.seek(0, 2) < self._read:  # a resumed run has dropped lines
                     self._read = self._rounds = 0
                 file.seek(self._read)
@@ -100,7 +104,10 @@ class Child:
         """Return why the process, which has ended, failed; an empty text if it has not."""
         if self.process.returncode == 0:
             return ""
-        own = self.log.read_bytes()[self.log_start :]
+        own = b""
+        with suppress(OSError), open_to_read(self.log) as file:
+            file.seek(max(self.log_start, os.fstat(file.fileno()).st_size - MOST_OF_LOG))
+            own = file.read(MOST_OF_LOG)
         lines = own.decode(errors="replace").strip().splitlines()
         said = next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1] if lines else "")
         reason = f", {said.removeprefix('error: ')[:300]}" if said else ""

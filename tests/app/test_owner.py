@@ -9,12 +9,14 @@ import sys
 
 import pytest
 
+from espalier.app.checkpoint import load_state
+from espalier.app.command_line import main
 from espalier.app.errors import UserError
 from espalier.app.reports.folder import ResultsFolder
-from espalier.app.reports.owner import disown, is_owned, own
+from espalier.app.reports.owner import disown, is_owned, own, why_lost
 from espalier.app.run import run_edge
 from tests.app.assembling import config_of, engine_of
-from tests.app.runs import run_app, same_weights
+from tests.app.runs import lines, run_app, same_weights
 
 SMALL = {"num_clients": 2, "batches_per_epoch": 1}
 
@@ -58,6 +60,60 @@ def test_who_looks_at_a_folder_leaves_nothing_in_it(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "open", open_late)
     assert not is_owned(tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+TRACKER = """
+import os
+
+
+class Tracker:
+    def run_begins(self, settings, folder):
+        self.lock = folder / "lock"
+
+    def round_over(self, number, line):
+        if number == 2:
+            os.remove(self.lock)
+            if {is_taken}:
+                self.lock.write_text("process 1 on another machine")
+"""
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_run_whose_lock_was_removed_stops_and_the_folder_goes_on(is_taken, tmp_path, monkeypatch, capsys):
+    (tmp_path / f"tracks_{is_taken}.py").write_text(TRACKER.format(is_taken=is_taken))
+    monkeypatch.syspath_prepend(tmp_path)
+    tracker, folder = f"tracks_{is_taken}:Tracker", tmp_path / "run"
+    keys = [
+        "num-clients=2",
+        "batches-per-epoch=1",
+        "global-rounds=3",
+        "report.plots=false",
+        f"report.tracker={tracker}",
+    ]
+    assert main([*keys, f"output-dir={folder}"]) == 2
+    has_it = ", and process 1 on another machine has it now" if is_taken else ""
+    assert capsys.readouterr().err == (
+        f"error: {folder}: is no longer this run's: its file lock was removed{has_it}; "
+        "it stops, and its saved rounds stay\n"
+    )
+    assert (folder / "lock").exists() == is_taken
+    assert load_state(folder / "state.npz")["round"] == 1
+
+    (tmp_path / f"tracks_{is_taken}.py").write_text("class Tracker:\n    def round_over(self, *line): ...\n")
+    del sys.modules[f"tracks_{is_taken}"]
+    assert main([f"resume={folder}"]) == 0
+    assert [line["round"] for line in lines(folder, "global")] == [1, 2, 3]
+
+
+def test_who_has_lost_a_folder_leaves_the_lock_of_the_next(tmp_path):
+    first = own(tmp_path, "output-dir")
+    (tmp_path / "lock").unlink()
+    second = own(tmp_path, "output-dir")
+    disown(first)
+    assert is_owned(tmp_path)
+    assert why_lost(second) == ""
+    disown(second)
     assert os.listdir(tmp_path) == []
 
 
