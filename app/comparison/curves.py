@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from espalier.app.comparison.groups import Group
-from espalier.app.comparison.runs import OVER_CLIENTS, FinishedRun
+from espalier.app.comparison.runs import MEAN, OVER_CLIENTS, FinishedRun
 from espalier.app.reports.bytes import EVALUATION
 from espalier.app.reports.folder import damaged
+from espalier.app.reports.metrics import is_figure
 
 Line = Mapping[str, Any]
 
@@ -103,14 +104,21 @@ def curves(groups: Sequence[Group], axis: Axis, figure: str) -> list[Curve]:
 
 
 def check_curves(run: FinishedRun) -> None:
-    """Raise UserError where a run's lines hold something else than its curves are made of."""
+    """Raise UserError where a run's lines hold something else than its curves are made of: figures, and what grows."""
     names = {name.removesuffix(OVER_CLIENTS) for name in run.figures if name.endswith(OVER_CLIENTS)}
     try:
+        spreads = [own for line in run.lines for own in line.values() if isinstance(own, dict) and MEAN in own]
+        are_figures = all(own[MEAN] is None or is_figure(own[MEAN]) for own in spreads)
+        are_figures &= all(is_figure(count) for line in run.lines for count in _training_bytes(line))
         for axis in AXES:
+            progress = axis.progress(run.lines) or []
+            are_figures &= all(map(is_figure, progress)) and sorted([0, *progress]) == [0, *progress]
             for figure in names:
                 points_of(run, axis, figure)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise damaged(run.folder / "metrics.jsonl") from None
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+        are_figures = False
+    if not are_figures:
+        raise damaged(run.folder / "metrics.jsonl")
 
 
 def points_of(run: FinishedRun, axis: Axis, figure: str) -> np.ndarray:

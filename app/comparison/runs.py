@@ -13,7 +13,7 @@ from espalier.app.errors import UserError
 from espalier.app.reports.folder import ResultsFolder, damaged
 from espalier.app.reports.initial import initial_figures_of
 from espalier.app.reports.made_by import MAKER, makers_of
-from espalier.app.reports.metrics import lacks_figures
+from espalier.app.reports.metrics import is_figure, lacks_figures
 from espalier.app.reports.owner import is_owned
 
 MEAN, STD = "mean", "std"
@@ -60,7 +60,16 @@ def is_over(path: Path) -> bool:
     UserError
         If the folder's files are damaged.
     """
-    return _is_written(path) and _has_trained(path, ResultsFolder(path).read_metrics())
+    return _is_written(path) and _has_trained(path, _lines_of_all_rounds(ResultsFolder(path)))
+
+
+def _lines_of_all_rounds(folder: ResultsFolder) -> list[dict[str, Any]]:
+    """Return the lines of ``metrics.jsonl``; UserError unless it has a global line of each round in the summary."""
+    lines, num_rounds = folder.read_metrics(), _summary(folder)["rounds"]
+    rounds = [line["round"] for line in lines if line["scope"] == "global"]
+    if len(rounds) != num_rounds or rounds != list(range(1, num_rounds + 1)):
+        raise damaged(folder.path / "metrics.jsonl")
+    return lines
 
 
 def _has_trained(path: Path, lines: Sequence[Mapping[str, Any]]) -> bool:
@@ -100,10 +109,11 @@ def _summary(folder: ResultsFolder) -> Any:
     summary = folder.read_json("summary.json")
     if summary is not None:
         try:
-            are_numbers = all(v is None or isinstance(v, int | float) for v in figures_of(summary).values())
-        except (KeyError, TypeError, AttributeError, ValueError):
-            are_numbers = False
-        if not are_numbers:
+            are_figures = all(v is None or is_figure(v) for v in figures_of(summary).values())
+            are_figures &= type(summary["rounds"]) is int
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
+            are_figures = False
+        if not are_figures:
             raise damaged(folder.path / "summary.json")
     return summary
 
@@ -113,13 +123,13 @@ def read_run(path: Path) -> FinishedRun:
     folder, settings = ResultsFolder(path), saved_config(path).as_dict()
     if not _is_written(path):
         raise UserError(f"{path}: its run is not over; allowed are folders of runs that are")
-    every = folder.read_metrics()
+    every = _lines_of_all_rounds(folder)
     if not _has_trained(path, every):
         raise UserError(f"{path}: no client trained in any round of its run; allowed are runs that gave a model")
     lines = [{key: line[key] for key in line if key != "clients"} for line in every if line["scope"] == "global"]
     makers = makers_of(folder)
     made_by = {key: "; ".join(dict.fromkeys(maker[key] for maker in makers)) for key in MAKER}
-    summary = folder.read_json("summary.json")
+    summary = _summary(folder)
     initial, lacking = initial_figures_of(folder), lacks_figures(summary)
     return FinishedRun(path, settings, figures_of(summary), made_by, lines, initial, lacking)
 

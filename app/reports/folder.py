@@ -357,7 +357,7 @@ def changed_setting(config: Mapping[str, Any], before: Mapping[str, Any]) -> str
 def _line_of(data: bytes) -> dict[str, Any]:
     """Return a line of ``metrics.jsonl``; an error of whatever kind if a run does not write it so."""
     line: dict[str, Any] = json.loads(data)
-    if not (isinstance(line["round"], int) and isinstance(line["scope"], str)):
+    if not (type(line["round"]) is int and isinstance(line["scope"], str)):
         raise ValueError
     if line["scope"] == "global":
         line["bytes"], line["failures"], line["wall_seconds"]  # a KeyError without them

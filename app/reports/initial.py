@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from espalier.app.reports.folder import ResultsFolder, damaged
-from espalier.app.reports.metrics import figure_names, finite, spreads_of
+from espalier.app.reports.metrics import figure_names, finite, is_figure, spreads_of
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.task import Task
 from espalier.clients.evaluation import figures_on
@@ -53,7 +53,7 @@ def initial_figures_of(folder: ResultsFolder) -> dict[str, dict[str, float | Non
     if not (
         isinstance(figures, dict)
         and all(isinstance(spread, dict) for spread in figures.values())
-        and all(v is None or isinstance(v, int | float) for spread in figures.values() for v in spread.values())
+        and all(v is None or is_figure(v) for spread in figures.values() for v in spread.values())
     ):
         raise damaged(folder.path / ROUND_0)
     return figures

@@ -17,6 +17,7 @@ from espalier.strategies import Evaluation, Failure, Round
 from espalier.strategies.split import Personalised
 
 Line = dict[str, Any]
+MOST = 1e150  # of a figure that is compared: the square of a larger one is no number
 # The fields of lines that are the run's own words; a client's metric of such a name is not reported.
 FIELDS = frozenset(
     {
@@ -315,6 +316,11 @@ def is_evaluation(metrics: Mapping[str, Any]) -> bool:
 def is_number(value: object) -> TypeGuard[float]:
     """Return whether a metric is one number, not a list."""
     return isinstance(value, int | float)
+
+
+def is_figure(value: object) -> bool:
+    """Return whether what a file of a run holds is a number that can be compared with others."""
+    return is_number(value) and not isinstance(value, bool) and abs(value) <= MOST
 
 
 def spreads_of(clients: Iterable[Mapping[str, Any]], names: Sequence[str]) -> dict[str, dict[str, float | None]]:

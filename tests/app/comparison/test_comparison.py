@@ -16,7 +16,7 @@ from espalier.app.comparison.command import finished_runs, in_order_of_sweep, wr
 from espalier.app.comparison.curves import AXES, Curve, curves, points_of, together
 from espalier.app.comparison.figures import draw_curves, first_steps, look_of, powers_of_ten, setting
 from espalier.app.comparison.groups import Group, grouped, without_repeats
-from espalier.app.comparison.runs import OVER_CLIENTS, FinishedRun, is_over, read_run
+from espalier.app.comparison.runs import OVER_CLIENTS, FinishedRun, is_over, is_surely_over, read_run
 from espalier.app.comparison.tables import _latex, as_latex, as_text, cells, columns_of, count, heading, number
 from espalier.app.reports.final import report_again
 from espalier.app.reports.owner import disown, own
@@ -315,6 +315,9 @@ LINE |= {"simulated_seconds": 1.0, "energy_joules": {"so_far": 1.0}, "accuracy":
         ("metrics.jsonl", LINE | {"energy_joules": 3}),
         ("metrics.jsonl", LINE | {"bytes": 3}),
         ("round-0.json", '{"accuracy": {"mean": "x"}}'),
+        ("round-0.json", '{"accuracy": {"mean": NaN}}'),
+        ("round-0.json", '{"accuracy": {"mean": true}}'),
+        ("metrics.jsonl", ""),
     ],
 )
 def test_a_damaged_run_is_named_and_the_others_are_compared(folder, tmp_path, capsys, name, content):
@@ -324,6 +327,59 @@ def test_a_damaged_run_is_named_and_the_others_are_compared(folder, tmp_path, ca
     assert [run.folder.name for run in finished_runs([runs])] == ["0.1-0", "0.1-1", "0.5-0"]
     said = capsys.readouterr().err
     assert said == f"left out: {damaged}: is damaged; allowed is the file that the run wrote\n"
+
+
+NO_FIGURES = ["NaN", "Infinity", "-Infinity", "1e999", "1e308", "true", '"0.5"', "9" * 400, "9" * 5000, "[]", "-1e151"]
+
+
+@pytest.mark.parametrize("written", NO_FIGURES)
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("summary.json", r'(?<="mean": )[-.e\d]+'),
+        ("summary.json", r'(?<="rounds": )\d+'),
+        ("summary.json", r'(?<="failures": )\d+'),
+        ("summary.json", r'(?<="total": )[-.e\d]+'),
+        ("metrics.jsonl", r'(?<="mean": )[-.e\d]+'),
+        ("metrics.jsonl", r'(?<="round": )1(?=, "scope": "global")'),
+        ("metrics.jsonl", r'(?<="so_far": )[-.e\d]+'),
+        ("metrics.jsonl", r'(?<="simulated_seconds": )[-.e\d]+'),
+        ("metrics.jsonl", r'(?<="scope": "global")(.*"model": )\d+'),
+    ],
+)
+def test_a_run_with_what_is_no_figure_is_left_out(folder, tmp_path, capsys, name, place, written):
+    runs = tmp_path / "runs"
+    for run in ("0.1-0", "0.1-1"):
+        shutil.copytree(folder / run, runs / run)
+    file = runs / "0.1-1" / name
+    text, count = re.subn(
+        place, lambda found: (found[1] if found.re.groups else "") + written, file.read_text(), count=1
+    )
+    assert count
+    file.write_text(text)
+    assert [run.folder.name for run in finished_runs([runs])] == ["0.1-0"]
+    said = capsys.readouterr().err
+    assert re.fullmatch(rf"left out: {file}: (line \d+ )?is damaged; allowed is the file that the run wrote\n", said)
+
+
+@pytest.mark.parametrize("change", [lambda texts: texts * 2, lambda texts: texts[:-1], lambda texts: texts[::-1]])
+def test_a_run_without_a_line_of_each_round_is_left_out(folder, tmp_path, capsys, change):
+    runs = tmp_path / "runs"
+    for run in ("0.1-0", "0.1-1"):
+        shutil.copytree(folder / run, runs / run)
+    metrics = runs / "0.1-1" / "metrics.jsonl"
+    metrics.write_text("".join(change(metrics.read_text().splitlines(keepends=True))))
+    assert [run.folder.name for run in finished_runs([runs])] == ["0.1-0"]
+    assert capsys.readouterr().err == f"left out: {metrics}: is damaged; allowed is the file that the run wrote\n"
+    assert not is_surely_over(metrics.parent)
+
+
+def test_time_that_runs_backwards_is_damaged(folder, tmp_path, capsys):
+    run = shutil.copytree(folder / "0.1-0", tmp_path / "run")
+    metrics = run / "metrics.jsonl"
+    metrics.write_text(re.sub(r'(?<="simulated_seconds": )', "-", metrics.read_text()))
+    assert main(["compare", str(run)]) == 2
+    assert capsys.readouterr().err == f"error: {metrics}: is damaged; allowed is the file that the run wrote\n"
 
 
 def test_who_only_reads_folders_imports_nothing_that_they_name(folder, tmp_path, monkeypatch, capsys):
