@@ -2,7 +2,7 @@
 
 import sys
 
-from espalier.app.command_line import main
+from espalier.__main__ import entry
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(entry())

@@ -3,7 +3,8 @@
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from logging import getLogger
 from pathlib import Path
@@ -49,9 +50,18 @@ keys and defaults, by section:
 
 def main(arguments: Sequence[str]) -> int:
     """Run what a command line asks for and return the exit code."""
+    return command_of(arguments)()
+
+
+def command_of(arguments: Sequence[str]) -> Callable[[], int]:
+    """Return what runs what a command line asks for, and gives the exit code."""
     if arguments and arguments[0] in COMMANDS:
         # Imported here: a single run has no use for the others.
-        return int(import_module(COMMANDS[arguments[0]]).main(arguments[1:]))
+        return partial(import_module(COMMANDS[arguments[0]]).main, arguments[1:])
+    return partial(_run, arguments)
+
+
+def _run(arguments: Sequence[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         print_help()
         return 0
@@ -99,8 +109,3 @@ def _config(given: dict[str, Any]) -> RunConfig:
             del saved["engine"]
         given = {**saved, "output-dir": "", **given}
     return parse_config(without_runtime(given))
-
-
-def entry() -> int:
-    """Run the console command ``espalier``."""
-    return main(sys.argv[1:])

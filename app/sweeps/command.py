@@ -1,6 +1,5 @@
 """``espalier sweep``: many runs."""
 
-import shlex
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
@@ -59,10 +58,6 @@ def main(arguments: Sequence[str]) -> int:
     except OSError as error:
         print(f"error: {error.filename or 'output-dir'}: can't be written ({error.strerror})", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        again = shlex.join(["espalier", "sweep", *arguments])
-        print(f"interrupted; to go on: {again}", file=sys.stderr)
-        return 130
     for name, why in failed.items():
         print(f"failed: {name}: {why}", file=sys.stderr)
     print(f"{len(places) - len(failed)} of {len(places)} runs are over, {made} of them made now")

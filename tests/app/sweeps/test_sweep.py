@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -126,3 +127,16 @@ def test_a_run_that_is_known_to_be_over_is_not_read_again(tmp_path):
     assert (tmp_path / "runs.csv").read_text() == written
     write_table(places, tmp_path)
     assert len(table(tmp_path / "runs.csv")) == 1
+
+
+@pytest.mark.parametrize("command", ["sweep", "compare"])
+def test_an_interrupt_while_libraries_are_imported_says_how_to_go_on(command, tmp_path):
+    late = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+    (tmp_path / "pydantic.py").write_text(late)  # which the command line imports
+    given = [command, "seed=0,1", f"output-dir={tmp_path / 'it is here'}"]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    process = subprocess.run(
+        [sys.executable, "-m", "espalier", *given], env=environment, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 130
+    assert process.stderr == f"interrupted; to go on: {shlex.join(['espalier', *given])}\n"
