@@ -113,12 +113,14 @@ def setting(groups: Sequence[Group]) -> str:
     """Return in words what all runs have in common, and how many seeds."""
     runs = [run for group in groups for run in group.runs]
     common = {k: v for k, v in runs[0].settings.items() if all(run.settings[k] == v for run in runs)}
-    parts = [common.get("algorithm"), common.get("task") or common.get("dataset")]
+    own_tasks = {run.settings["task"] for run in runs}
+    parts = [common.get("algorithm"), common.get("task") or (common.get("dataset") if own_tasks == {""} else None)]
     if common.get("model") != "auto":
         parts.append(common.get("model"))
     if "num-clients" in common:
         parts.append(f"{common['num-clients']} clients")
-    if common.get("dataset") != VIDEO_CACHING and not common.get("task"):
+    # Who brings data shares them out too.
+    if own_tasks == {""} and all(run.settings["dataset"] != VIDEO_CACHING for run in runs):
         scheme = str(common.get("partition", ""))
         drawn = (
             f"Dir({common['alpha']:g}){scheme.removeprefix('dirichlet').replace('-', ' ')}" if "alpha" in common else ""

@@ -49,6 +49,26 @@ def test_settings_are_told_apart_by_what_differs_and_seeds_are_not(folder):
     assert setting(groups[:1]) == "h-fedavg, digits, 4 clients, Dir(0.1), 2 seeds (band: 1 std)"
 
 
+DIGITS = {"algorithm": "fedavg", "task": "", "dataset": "digits", "model": "auto", "num-clients": 8}
+DIGITS |= {"partition": "dirichlet", "alpha": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "title"),
+    [
+        ({}, {"algorithm": "hsfl"}, "digits, 8 clients, Dir(0.5), 1 seed"),
+        ({"task": "m:T(alpha=0.1)"}, {"task": "m:T(alpha=1.0)"}, "fedavg, 8 clients, 1 seed"),
+        ({"task": "m:T"}, {}, "fedavg, 8 clients, 1 seed"),
+        ({"task": "m:T"}, {"task": "m:T", "alpha": 0.1}, "fedavg, m:T, 8 clients, 1 seed"),
+        ({"dataset": "video-caching"}, {}, "fedavg, 8 clients, 1 seed"),
+        ({"dataset": "cifar10"}, {}, "fedavg, 8 clients, Dir(0.5), 1 seed"),
+    ],
+)
+def test_a_title_says_of_data_what_all_runs_have(first, second, title):
+    runs = [FinishedRun(Path("run"), DIGITS | own, {}, {}) for own in (first, second)]
+    assert setting([Group({}, [run]) for run in runs]) == title
+
+
 def test_what_follows_from_another_setting_is_no_difference(tmp_path):
     few, many = (run_app(tmp_path / str(n), **PLANNED | {"num_clients": n}, global_rounds=1) for n in (4, 8))
     assert json.loads((many / "config.json").read_text())["plan.selected-per-edge"] == 2
