@@ -23,6 +23,7 @@ from espalier.app.reports.final import result_table
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run import run, simulation
+from espalier.app.terminal import lasting_terminal
 
 logger = getLogger("espalier")
 
@@ -57,14 +58,19 @@ def command_of(arguments: Sequence[str]) -> Callable[[], int]:
     """Return what runs what a command line asks for, and gives the exit code."""
     if arguments and arguments[0] in COMMANDS:
         # Imported here: a single run has no use for the others.
-        return partial(import_module(COMMANDS[arguments[0]]).main, arguments[1:])
-    return partial(_run, arguments)
+        return partial(_with_a_terminal, import_module(COMMANDS[arguments[0]]).main, arguments[1:])
+    if {"-h", "--help"} & set(arguments):
+        return print_help
+    return partial(_with_a_terminal, _run, arguments)
+
+
+def _with_a_terminal(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    with lasting_terminal():
+        return command(arguments)
 
 
 def _run(arguments: Sequence[str]) -> int:
-    if {"-h", "--help"} & set(arguments):
-        print_help()
-        return 0
+    """Make one run and return the exit code."""
     show_own_lines()
     quiet_flower()
     try:
@@ -86,12 +92,13 @@ def _run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def print_help() -> None:
+def print_help() -> int:
     """Print what can be typed; somebody may read the first lines only."""
     try:
         print(USAGE + help_text(), flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains as it ends
+    return 0
 
 
 def _config(given: dict[str, Any]) -> RunConfig:

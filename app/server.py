@@ -16,11 +16,13 @@ from espalier.app.reports.final import result_table
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run import run, run_edge, simulation
+from espalier.app.terminal import lasting_terminal
 
 app = ServerApp()
 
 
 @app.main()
+@lasting_terminal()
 def main(grid: Grid, context: Context) -> None:
     """Run what the run config asks for."""
     show_own_lines()
