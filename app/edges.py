@@ -16,7 +16,7 @@ from espalier.app.availability import coming_and_going
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.sections import Federation
 from espalier.app.config.unused import stack_in_use
-from espalier.app.errors import UserError, bad_value
+from espalier.app.errors import FAULTS, UserError, bad_value
 from espalier.app.object_spec import error_and_place
 from espalier.app.reports.bytes import ByteMeter
 from espalier.app.resources.world import World
@@ -105,7 +105,7 @@ def own_edge(algorithm: Algorithm, site: Site) -> Strategy | EdgeRounds:
         made = algorithm.make_edge(site)
     except UserError:
         raise
-    except Exception as error:  # it is foreign code
+    except FAULTS as error:  # it is foreign code
         reason = error_and_place(error, algorithm.files)
         raise bad_value("algorithm", algorithm.text, f"one whose make_edge(site) does not fail ({reason})") from None
     if not (isinstance(made, Strategy) or callable(getattr(made, "train_round", None))):

@@ -40,9 +40,9 @@ def own_code_as_user_error(specs: Sequence[StrategySpec], algorithm: Algorithm, 
     """Make a UserError of what a strategy or algorithm of the user's own raises, with the line of their file."""
     try:
         yield
-    except (UserError, GridLost):
+    except (UserError, GridLost, KeyboardInterrupt):
         raise
-    except Exception as error:  # all of it is foreign code
+    except BaseException as error:  # all of it is foreign code
         cause = error.__cause__ if isinstance(error, UnfitStateError) and error.__cause__ else error
         said = error_line(error) if cause is error else str(error)
         if blamed := _strategies_to_blame(cause, {spec: spec.files for spec in specs if spec.module}):
@@ -50,11 +50,31 @@ def own_code_as_user_error(specs: Sequence[StrategySpec], algorithm: Algorithm, 
             allowed, places = "a strategy that does not fail", {*blamed.values()}
         elif place := last_line_in(algorithm.files, traceback.extract_tb(cause.__traceback__)):
             what, allowed, places = f"algorithm = {shown(algorithm.text)}", "one that does not fail", {place}
-        else:
+        elif isinstance(error, Exception):
             raise
+        else:
+            raise ended_program(error) from error
         reason = ", ".join([said, *filter(None, places)])
         go_on = f"to go on after the last whole round once it is mended, set resume = {str(folder)!r}"
         raise UserError(f"{what}: allowed is {allowed} ({reason}); {go_on}") from error
+
+
+@contextmanager
+def ended_program_as_user_error() -> Iterator[None]:
+    """Make a UserError of what ends the program from within a run, and is no error and no interrupt."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise ended_program(error) from error
+
+
+def ended_program(error: BaseException) -> UserError:
+    """Return the error for code that ends the program, with its place."""
+    *_, frame = traceback.extract_tb(error.__traceback__)
+    allowed = "code that returns, or raises an Exception"
+    return UserError(f"{frame.filename}:{frame.lineno}: {error_line(error)}: allowed is {allowed}")
 
 
 def _strategies_to_blame(error: BaseException, files: Mapping[StrategySpec, set[str]]) -> dict[StrategySpec, str]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 MOST_SHOWN = 400  # characters of a value
+FAULTS = (Exception, SystemExit)  # what foreign code may raise: a library under it may end the program
 
 
 class UserError(Exception):

@@ -9,7 +9,7 @@ from pathlib import Path
 from traceback import FrameSummary, extract_tb
 from typing import Any
 
-from espalier.app.errors import UserError, bad_value
+from espalier.app.errors import FAULTS, UserError, bad_value
 
 MODULE_AND_CALL = re.compile(r"(?:([A-Za-z_][\w.]*):)?(.*)", re.DOTALL)
 
@@ -42,14 +42,14 @@ class ObjectSpec:
         """Return what stands under the name; UserError if it can't be imported."""
         try:
             return getattr(import_module(self.module), self.name)
-        except (Exception, SystemExit) as error:  # importing runs foreign code, which can fail in any way
+        except FAULTS as error:  # importing runs foreign code, which can fail in any way
             raise bad_value(self.key, self.text, f"what can be imported ({error_line(error)})") from None
 
     def call(self, found: Any, **defaults: Any) -> Any:
         """Return what `found` returns for the arguments, and defaults for others; UserError if it fails."""
         try:
             return found(**{**defaults, **dict(self.parameters)})
-        except (Exception, SystemExit) as error:  # it may be foreign code
+        except FAULTS as error:  # it may be foreign code
             raise bad_value(self.key, self.text, f"what {self.name} takes ({error_line(error)})") from None
 
 

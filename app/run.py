@@ -20,6 +20,7 @@ from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies, strategies_here
 from espalier.app.config.unused import records_gradients, stack_in_use, unused_keys
 from espalier.app.endings import (
+    ended_program_as_user_error,
     interrupted_in,
     lost_grid_as_user_error,
     own_code_as_user_error,
@@ -76,6 +77,7 @@ def simulation(config: RunConfig) -> Iterator[Engine]:
         engine.close()
 
 
+@ended_program_as_user_error()
 def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_parent: Path) -> Path:
     """Run the config's algorithm and return the results folder.
 
@@ -164,6 +166,7 @@ def _take_all_back(checked: CheckedRun, state: RunState) -> None:
     take_back(state, federation.hierarchical, checked.engine, federation.world)
 
 
+@ended_program_as_user_error()
 def run_edge(
     config: RunConfig,
     engine: Engine,

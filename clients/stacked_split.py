@@ -90,7 +90,7 @@ class Halves:
 
     Attributes
     ----------
-    left : dict[int, Exception]
+    left : dict[int, BaseException]
         Why who has left, by node id.
     """
 
@@ -99,7 +99,7 @@ class Halves:
         side = Cut.of(as_blocks(first), clients[0].instruction.cut).front(as_blocks(first))
         trained = [name for name, weights in side.named_parameters() if weights.requires_grad]
         states = [to_weights(client.instruction.block) for client in clients]
-        self.left: dict[int, Exception] = {}
+        self.left: dict[int, BaseException] = {}
         self._clients = list(clients)
         self._blocks = StackedBlocks(model, states, trained, how, clients[0].task.device)
 
@@ -136,7 +136,7 @@ class Halves:
             if client.node_id not in self.left and step < len(client.batches):
                 try:
                     inputs[row] = client.inputs(step, draws[row])
-                except Exception as error:  # as in a ClientApp that runs by itself: it has failed, and nobody else
+                except (Exception, SystemExit) as error:  # as in a ClientApp by itself: it alone has failed
                     self.left[client.node_id] = error
         there = [client.batches if row in inputs else [] for row, client in enumerate(self._clients)]
         passes = []
@@ -145,7 +145,7 @@ class Halves:
                 passes.append(
                     self._blocks.forward(rows, torch.stack([inputs[row] for row in rows]), [draws[row] for row in rows])
                 )
-            except Exception as error:  # a mini-batch of this size can't be computed, as BatchNorm's of one example
+            except (Exception, SystemExit) as error:  # of this size none is computed, as BatchNorm's of one
                 self.left |= {self._clients[row].node_id: error for row in rows}
         return passes
 
@@ -158,7 +158,7 @@ class Halves:
                 outputs = made.outputs if len(kept) == len(nodes) else made.outputs[kept]
                 own = torch.autograd.grad(outputs, made.leaves, back)
                 self._blocks.step(made, own, step + 1, kept)
-            except Exception as error:  # the edges have gone on: nobody could answer one after the other now
+            except (Exception, SystemExit) as error:  # the edges have gone on: too late to answer one by one
                 self.left |= {nodes[place]: error for place in kept}
 
 

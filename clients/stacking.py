@@ -47,7 +47,7 @@ class TrainingStack:
             return False
         return kind in REPLIES or SplitFused.from_content(message.content).tail is None
 
-    def __call__(self, messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message | Exception]:
+    def __call__(self, messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message | BaseException]:
         """Return the replies, one per message; a client that fails against its edge has failed alone.
 
         Raises
@@ -59,7 +59,7 @@ class TrainingStack:
         is_split = [message.metadata.message_type == SPLIT_FUSED for message in messages]
         whole = [i for i, splits in enumerate(is_split) if not splits]
         halves = {i: Half.of(messages[i], contexts[i], tasks[i]) for i, splits in enumerate(is_split) if splits}
-        replies: dict[int, Message | Exception] = {}
+        replies: dict[int, Message | BaseException] = {}
         replies |= self._train_whole({i: messages[i] for i in whole}, tasks)
         # Edges may be a round apart, and clients may have cuts of their own.
         alike: dict[Hashable, list[int]] = {}
@@ -95,7 +95,9 @@ class TrainingStack:
                 replies[i] = REPLIES[messages[i].metadata.message_type](messages[i], result)
         return replies
 
-    def _train_halves(self, halves: Mapping[int, Half], messages: Sequence[Message]) -> dict[int, Message | Exception]:
+    def _train_halves(
+        self, halves: Mapping[int, Half], messages: Sequence[Message]
+    ) -> dict[int, Message | BaseException]:
         """Return the replies to instructions to train halves of one cut."""
         clients = list(halves.values())
         blocks = as_blocks(clients[0].task.model)

@@ -28,6 +28,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 logger = getLogger("espalier")
 
+FAULTS = (Exception, SystemExit)  # of a ClientApp: a library under it may end the program
+
 AnyClientApp = ClientApp | Callable[[Message, Context], Message]
 
 
@@ -262,7 +264,7 @@ class Stack(Protocol):
     def accepts(self, message: Message) -> bool:
         """Return whether a message may be answered together with others."""
 
-    def __call__(self, messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message | Exception]:
+    def __call__(self, messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message | BaseException]:
         """Return one reply per message, or what its node failed on; each message is another node's, with its context.
 
         What is raised instead means that none has been answered.
@@ -290,7 +292,7 @@ class InProcessGrid(SimulatedGrid):
       clock.
     - Messages and contexts are copied on the way there and back; only what an `Array` holds is shared, which nobody
       can change: its `bytes`, or with a subclass what its ``__copy__`` shares.
-    - `KeyboardInterrupt` and `SystemExit` raised in a ClientApp reach whoever pulls.
+    - `KeyboardInterrupt` raised in a ClientApp reaches whoever pulls; by `SystemExit` its node fails, as by an error.
     - A ClientApp sees the server's identity; it does not matter for ``Message(..., reply_to=message)``.
 
     Examples
@@ -370,12 +372,12 @@ class InProcessGrid(SimulatedGrid):
             contexts = [self._context(message) for message in together]
             try:
                 made = self._stack([_handed_over(message) for message in together], contexts)
-            except Exception as error:
+            except FAULTS as error:
                 reason = " ".join(kind_and_text(error).split())
                 logger.warning("%d nodes answer one after the other, not together: %s", len(together), reason)
                 continue
             for message, reply, context in zip(together, made, contexts, strict=True):
-                if isinstance(reply, Exception):
+                if isinstance(reply, FAULTS):
                     replies[message.metadata.message_id] = _raised(message, reply)
                     continue
                 replies[message.metadata.message_id] = _copy_message(reply)
@@ -431,18 +433,18 @@ def answer(client_app: AnyClientApp, message: Message, context: Context) -> tupl
         if context.run_config != run_config:
             raise ValueError("a ClientApp can't change context.run_config")
         return _copy_message(reply), _copy_records(context.state)
-    except Exception as error:
+    except FAULTS as error:
         partition_id = context.node_config.get(PARTITION_ID_KEY)
         logger.debug("partition %s failed on %r", partition_id, metadata.message_type, exc_info=True)
         return _raised(message, error), None
 
 
-def _raised(message: Message, error: Exception) -> Message:
+def _raised(message: Message, error: BaseException) -> Message:
     """Return the error reply of a node whose ClientApp raised."""
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, kind_and_text(error)), reply_to=message)
 
 
-def kind_and_text(error: Exception) -> str:
+def kind_and_text(error: BaseException) -> str:
     """Return what an error says of itself; its kind alone where it is of a class that fails to."""
     try:
         return f"{type(error).__name__}: {error}"

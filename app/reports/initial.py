@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from espalier.app.errors import FAULTS
 from espalier.app.reports.folder import ResultsFolder, damaged
 from espalier.app.reports.metrics import figure_names, finite, is_figure, spreads_of
 from espalier.app.tasks.node import Node
@@ -40,7 +41,7 @@ def initial_figures(task: Task, model: nn.Module, device: torch.device, num_clie
         try:
             client = task.new_client_task(model, Node(i))
             figures = figures_on(model, client.test, client.prepare, device, task.objective)
-        except Exception:  # of whatever kind: the client fails in round 1 too, which names it
+        except FAULTS:  # of whatever kind: the client fails in round 1 too, which names it
             continue
         if len(client.test):
             found.append(finite(figures))

@@ -6,7 +6,7 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, Protocol
 
-from espalier.app.errors import bad_value
+from espalier.app.errors import FAULTS, bad_value
 from espalier.app.object_spec import ObjectSpec, error_line, parse_object
 
 logger = getLogger("espalier")
@@ -55,7 +55,7 @@ class Tracking:
         try:
             if own := getattr(self.tracker, method, None):
                 own(*about)
-        except Exception as error:
+        except FAULTS as error:
             if not self._has_failed:
                 what = "report.tracker = %r failed %s, the run goes on: %s"
                 logger.warning(what, self._text, when, error_line(error))
@@ -80,6 +80,10 @@ def load_tracker(text: str) -> Tracking | None:
         raise bad_value("report.tracker", text, FORM)
     spec = ObjectSpec("report.tracker", text, module, name, parameters)
     tracker = spec.call(spec.load())
-    if not callable(getattr(tracker, "round_over", None)):
+    try:
+        is_tracker = callable(getattr(tracker, "round_over", None))
+    except FAULTS as error:
+        raise bad_value("report.tracker", text, f"one that does not fail ({error_line(error)})") from None
+    if not is_tracker:
         raise bad_value("report.tracker", text, "what makes an object with a method round_over(number, line)")
     return Tracking(tracker, text)

@@ -6,7 +6,7 @@ from typing import Any
 
 from espalier.app.algorithms.algorithm import PlanRule
 from espalier.app.checkpoint import from_bytes, to_bytes
-from espalier.app.errors import UserError, bad_value
+from espalier.app.errors import FAULTS, UserError, bad_value
 from espalier.app.object_spec import ObjectSpec, error_line
 from espalier.app.resources.edge_resources import EdgeResources
 from espalier.strategies.allocation import Plan, Problem, Solver, get_solver, violations
@@ -73,7 +73,7 @@ class OwnSolver:
             plan = self._solve(problem)
         except UserError:
             raise
-        except Exception as error:  # foreign code
+        except FAULTS as error:  # foreign code
             raise self._refused(f"a function that does not fail ({error_line(error)})") from None
         if not isinstance(plan, Plan):
             raise self._refused(f"a function that returns a Plan, not a {type(plan).__name__}")
@@ -85,7 +85,7 @@ class OwnSolver:
         """Return what must survive an interruption."""
         try:
             return strategy_state(self._solve) if self._keeps else {}
-        except Exception as error:  # foreign code
+        except FAULTS as error:  # foreign code
             raise self._refused(f"one that can be saved ({error_line(error)})") from None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -100,7 +100,7 @@ class OwnSolver:
             self.load_state_dict(from_bytes(to_bytes(self.state_dict())))
         except UserError:
             raise
-        except Exception as error:  # foreign code
+        except FAULTS as error:  # foreign code
             raise self._refused(f"one that can be saved ({error_line(error)})") from None
 
     def _refused(self, allowed: str) -> UserError:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from espalier.app.config.sections import Plans
-from espalier.app.errors import bad_value
+from espalier.app.errors import FAULTS, bad_value
 from espalier.app.object_spec import error_line
 from espalier.strategies.allocation import Problem
 
@@ -173,7 +173,7 @@ def valued(problem: Problem, plan: Plans, value: Value | None, standing: Standin
 def _checked(plan: Plans, value: Value, standing: Standing) -> np.ndarray:
     try:
         worth = np.asarray(value(standing), dtype=float)
-    except Exception as error:  # it may be foreign code
+    except FAULTS as error:  # it may be foreign code
         allowed = f"a function that does not fail ({error_line(error)})"
         raise bad_value(plan.value.key, plan.value.text, allowed) from None
     if worth.shape != standing.clients.shape or not np.isfinite(worth).all():

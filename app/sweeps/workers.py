@@ -102,7 +102,7 @@ class Child:
 
     def fault(self) -> str:
         """Return why the process, which has ended, failed; an empty text if it has not."""
-        if self.process.returncode == 0:
+        if self.process.returncode == 0 and (self.path / "summary.json").exists():
             return ""
         own = b""
         with suppress(OSError), open_to_read(self.log) as file:
@@ -111,6 +111,7 @@ class Child:
         lines = own.decode(errors="replace").strip().splitlines()
         said = next((line for line in reversed(lines) if line.startswith("error: ")), lines[-1] if lines else "")
         reason = f", {said.removeprefix('error: ')[:300]}" if said else ""
+        reason = reason if self.process.returncode else ", and no summary.json"
         return f"exit code {self.process.returncode}{reason} (see {self.log})"
 
     def interrupt(self) -> None:

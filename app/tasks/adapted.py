@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from espalier.app.errors import UserError, bad_value
+from espalier.app.errors import FAULTS, UserError, bad_value
 from espalier.app.object_spec import ObjectSpec, error_line
 from espalier.app.reports.metrics import FIELDS
 from espalier.app.tasks.held_back import kept_and_held
@@ -174,7 +174,7 @@ class AdaptedTask(Task):
         model, example = self.new_model().eval(), self.example_input()
         try:
             model(example)
-        except Exception as error:  # the model is foreign code
+        except FAULTS as error:  # the model is foreign code
             raise self.refused(f"one whose model takes its data ({error_line(error)})") from None
 
     def data_fingerprint(self) -> str:
@@ -277,7 +277,7 @@ class AdaptedTask(Task):
         example = self.example_input()
         try:
             cut_shapes(model, example)
-        except Exception as error:  # the model is foreign code
+        except FAULTS as error:  # the model is foreign code
             allowed = f"one whose blocks each take what the one before gives, a tensor ({error_line(error)}),"
             raise self.refused(f"{allowed} for algorithm = {self.splits_for!r}") from None
         self.check_model()

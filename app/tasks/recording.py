@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from espalier.app.config.sections import Train
-from espalier.app.errors import UserError, bad_value
+from espalier.app.errors import FAULTS, UserError, bad_value
 from espalier.app.object_spec import error_line
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.task import Task
@@ -53,7 +53,7 @@ def try_recording(task: Task, model: nn.Module, device: torch.device, record: Re
             client = task.new_client_task(copied(model).to(device), Node(0))
             one = replace(client, train=task.test_examples(), training=training, gradients=gradients)
             ways.append((local_sgd(one, server_round=1), *one.model.state_dict().values()))
-    except Exception as error:  # the model may be foreign code
+    except FAULTS as error:  # the model may be foreign code
         raise _refused(f"for this model, which can't be recorded ({error_line(error)[:200]})") from None
     if device.type == "cuda":
         torch.cuda.empty_cache()  # examples are put where there is room

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from espalier.app.errors import FAULTS
 from espalier.app.object_spec import error_and_place
 from espalier.app.tasks.own import OwnTask
 from espalier.clients.evaluation import BATCH_SIZE, outputs_on
@@ -101,7 +102,7 @@ def check_metrics(own: OwnTask, model: nn.Module, examples: Examples, taken_name
         figures = figures_of(own, model, examples, spread_over(examples, min(FEW, len(examples))))
     except MisfitError:
         raise
-    except Exception:  # there are figures that can't be had of a few, where these are of one class
+    except FAULTS:  # there are figures that can't be had of a few, where these are of one class
         with named("one whose metrics(outputs, labels) returns numbers by name", own):
             figures = figures_of(own, model, examples, torch.arange(len(examples)))
     for name in figures:
@@ -146,5 +147,5 @@ def named(wanted: str, own: OwnTask) -> Iterator[None]:
     """Make a MisfitError of whatever goes wrong inside the block, with the line of the user's file where it did."""
     try:
         yield
-    except Exception as error:  # all of it is foreign code
+    except FAULTS as error:  # all of it is foreign code
         raise MisfitError(f"{wanted} ({error_and_place(error, [getsourcefile(type(own)) or ''])})") from None

@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from espalier.app.checkpoint import from_bytes, to_bytes
+from espalier.app.errors import FAULTS
 from espalier.app.object_spec import error_line
 from espalier.app.reports.bytes import ByteMeter, Link, nested
 from espalier.app.reports.folder import ResultsFolder
@@ -135,7 +136,7 @@ class EdgeRun:
             if message_type not in self._handlers:
                 raise ValueError(f"no such request: {message_type!r}")
             return to_bytes(self._handlers[message_type](from_bytes(request)))
-        except Exception as error:
+        except FAULTS as error:
             reason = error_line(error)
             logger.warning("%s failed: %s", message_type, reason)
             return to_bytes({"error": reason})

@@ -1,4 +1,5 @@
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -342,15 +343,25 @@ def test_an_error_reply_of_the_client_itself_is_passed_on():
     assert ask(grid, *grid.get_node_ids()).error == error
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
-def test_a_request_to_stop_is_not_an_error_reply(stop):
+def test_a_request_to_stop_is_not_an_error_reply():
     def client_app(message, context):
         context.state["x"] = MetricRecord()
-        raise stop
+        raise KeyboardInterrupt
 
     grid = InProcessGrid(client_app, 1)
-    with pytest.raises(stop):
+    with pytest.raises(KeyboardInterrupt):
         ask(grid, *grid.get_node_ids())
+    assert grid.state_dict() == {}
+
+
+def test_a_client_app_that_ends_the_program_has_failed():
+    def client_app(message, context):
+        context.state["x"] = MetricRecord()
+        sys.exit(0)
+
+    grid = InProcessGrid(client_app, 1)
+    error = ask(grid, *grid.get_node_ids()).error
+    assert (error.code, error.reason) == (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "SystemExit: 0")
     assert grid.state_dict() == {}
 
 

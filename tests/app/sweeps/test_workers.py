@@ -112,6 +112,19 @@ def test_a_run_that_fails_by_itself_has_failed(planned, monkeypatch):
     assert other.told == ["started", f"exit code 2, another process has it (see {log})"]
 
 
+def test_a_process_that_ends_without_a_summary_has_failed(planned, monkeypatch):
+    path, run = planned
+    log = path.parent / "log"
+    log.write_text("")
+
+    def start(run, path):
+        process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(0)"], stdin=subprocess.PIPE)
+        return Child(run, path, process, log)
+
+    monkeypatch.setattr(workers.Child, "start", start)
+    assert make({path: run}, 1, Other(lambda run: None)) == {run.name: f"exit code 0, and no summary.json (see {log})"}
+
+
 def test_a_process_that_says_nothing_is_not_blamed_for_what_one_before_it_said(planned, monkeypatch):
     path, run = planned
     log = path.parent / "logs" / f"{path.name}.log"
