@@ -2,10 +2,13 @@
 
 import os
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from errno import EDQUOT, EFBIG, EIO, ENOSPC
 from pathlib import Path
+from typing import Any
+
+import flwr
 
 from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.errors import Interrupted, UserError, shown
@@ -14,6 +17,9 @@ from espalier.app.resume import UnfitStateError
 from espalier.app.strategy_spec import StrategySpec
 from espalier.sim.in_process_grid import GridLost
 from espalier.strategies import edges
+from espalier.strategies.hierarchical import AskedTwiceError
+
+FLOWER = str(Path(flwr.__file__).parent)
 
 
 @contextmanager
@@ -45,7 +51,7 @@ def own_code_as_user_error(specs: Sequence[StrategySpec], algorithm: Algorithm, 
     except BaseException as error:  # all of it is foreign code
         cause = error.__cause__ if isinstance(error, UnfitStateError) and error.__cause__ else error
         said = error_line(error) if cause is error else str(error)
-        if blamed := _strategies_to_blame(cause, {spec: spec.files for spec in specs if spec.module}):
+        if blamed := _strategies_to_blame(cause, [spec for spec in specs if spec.module]):
             what = " or ".join(f"{spec.key} = {shown(spec.text)}" for spec in blamed)
             allowed, places = "a strategy that does not fail", {*blamed.values()}
         elif place := last_line_in(algorithm.files, traceback.extract_tb(cause.__traceback__)):
@@ -77,16 +83,29 @@ def ended_program(error: BaseException) -> UserError:
     return UserError(f"{frame.filename}:{frame.lineno}: {error_line(error)}: allowed is {allowed}")
 
 
-def _strategies_to_blame(error: BaseException, files: Mapping[StrategySpec, set[str]]) -> dict[StrategySpec, str]:
+def _strategies_to_blame(error: BaseException, specs: Sequence[StrategySpec]) -> dict[StrategySpec, str]:
     """Return the strategies that an error came from, with the last line of their files where it has one there."""
     frames = traceback.extract_tb(error.__traceback__)
     callers = [place for place, frame in enumerate(frames) if frame.filename == edges.__file__]
     called = frames[callers[-1] + 1 :] if callers else []
-    for spec, own in files.items():
-        if place := last_line_in(own, called):
+    for spec in specs:
+        if place := last_line_in(spec.files, called):
             return {spec: place}
-    # A method that can't even be called, or whose return is no such thing, leaves no line of its own.
-    return dict.fromkeys(files, "") if callers and not called else {}
+    if isinstance(error, AskedTwiceError):
+        asked = error.strategy
+    elif callers and not (called and not called[0].filename.startswith(FLOWER)):
+        # A method that can't even be called, whose return is no such thing, or that is Flower's has no line there.
+        asked = _last_asked(error)
+    else:
+        return {}
+    return {spec: "" for spec in specs if type(spec.build({})) is type(asked)}
+
+
+def _last_asked(error: BaseException) -> Any:
+    """Return the strategy that the last edge on the way to an error asked."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    asking = [frame.f_locals.get("self") for frame in frames if frame.f_code.co_filename == edges.__file__]
+    return next((edge.strategy for edge in reversed(asking) if isinstance(edge, edges.StrategyEdge)), None)
 
 
 @contextmanager

@@ -31,6 +31,22 @@ logger = getLogger("espalier")
 NO_NODES = "all of its nodes are under other edges"
 
 
+class AskedTwiceError(ValueError):
+    """A strategy sends an edge two messages in a round.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        The cloud's.
+    edge : str
+        The edge's name.
+    """
+
+    def __init__(self, strategy: Strategy, edge: str) -> None:
+        super().__init__(f"{type(strategy).__name__} sends edge {edge!r} two messages in a round: one is allowed")
+        self.strategy = strategy
+
+
 class Hierarchical:
     """Tiers: nodes train under edges, edges under the cloud; any Flower strategy at every tier.
 
@@ -460,9 +476,7 @@ class Hierarchical:
         for message in messages:
             name = self._edge_of_id[message.metadata.dst_node_id]
             if name in conversations:
-                raise ValueError(
-                    f"{type(self.cloud).__name__} sends edge {name!r} two messages in a round: one is allowed"
-                )
+                raise AskedTwiceError(self.cloud, name)
             self._place.notice(self._place.tier, self._place.path_to(name), "downlink", message)
             conversations[name] = run_edge(name, number, *arrays_and_config(message), grid)
         return Together(conversations)

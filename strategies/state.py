@@ -11,6 +11,8 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 
 _DATA = (type(None), bool, int, float, str, bytes, np.generic, np.ndarray, ArrayRecord, ConfigRecord, MetricRecord)
 
+MOST_NESTED = 100  # lists, tuples and dicts in each other
+
 
 class UnsavableError(TypeError):
     """An attribute of a strategy can't be saved; the text says which, and what to do."""
@@ -34,7 +36,15 @@ def strategy_state(strategy: Any) -> dict[str, Any]:
         If an attribute is of a type that can't be saved.
     """
     if hasattr(strategy, "state_dict"):
-        return dict(strategy.state_dict())
+        own = dict(strategy.state_dict())
+        try:
+            _check_savable(own)
+        except TypeError as error:
+            raise UnsavableError(
+                f"{type(strategy).__name__}.state_dict() holds a {error}, which can't be saved: let it return numbers, "
+                "strings, arrays, Flower records, and lists, tuples and dicts of these"
+            ) from None
+        return own
     state = {}
     for name, value in vars(strategy).items():
         if _is_code(value):
@@ -142,12 +152,28 @@ def _attribute_as_data(value: Any) -> Any:
     return _as_data(value)
 
 
-def _as_data(value: Any) -> Any:
+def _check_savable(value: Any, depth: int = 0) -> None:
+    """Raise TypeError unless a value can be saved, if as a plainer one, such as a dict for a Counter."""
+    if isinstance(value, list | tuple | dict):
+        _check_depth(value, depth)
+        for item in value if not isinstance(value, dict) else (*value, *value.values()):
+            _check_savable(item, depth + 1)
+    elif not isinstance(value, _DATA):
+        raise TypeError(type(value).__name__)
+
+
+def _check_depth(value: Any, depth: int) -> None:
+    if depth == MOST_NESTED:
+        raise TypeError(f"{type(value).__name__} nested more than {MOST_NESTED} deep")
+
+
+def _as_data(value: Any, depth: int = 0) -> Any:
     if isinstance(value, _DATA):
         return value
+    _check_depth(value, depth)
     # What is made from them, such as a Counter, would come back as something else.
     if type(value) in (list, tuple):
-        return type(value)(_as_data(item) for item in value)
+        return type(value)(_as_data(item, depth + 1) for item in value)
     if type(value) is dict:
-        return {key: _as_data(item) for key, item in value.items()}
+        return {key: _as_data(item, depth + 1) for key, item in value.items()}
     raise TypeError(type(value).__name__)

@@ -159,7 +159,13 @@ class AdaptedTask(Task):
 
     def check_weights(self) -> None:
         """Raise UserError for weights that can't travel: NumPy has no type for them, or they are not finite."""
-        for name, weights in self.new_model().state_dict().items():
+        model = self.new_model()
+        with self._does("model()'s state_dict()"):
+            state = model.state_dict()
+        for name, weights in state.items():
+            if not isinstance(weights, Tensor):
+                allowed = f"one whose model's state_dict() holds tensors, not a {type(weights).__name__} as {name}"
+                raise self.refused(f"{allowed}, which would not travel")
             try:
                 torch.empty(0, dtype=weights.dtype).numpy()
             except TypeError:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from espalier.app.errors import FAULTS
 from espalier.app.object_spec import error_and_place
@@ -58,8 +59,11 @@ def try_out(
     MisfitError
         For the first thing that does not fit.
     """
-    check_metrics(own, new_model(), examples, taken_names)
-    check_training(own, new_model(), examples, training, loss)
+    evaluated, trained = new_model(), new_model()
+    check_metrics(own, evaluated, examples, taken_names)
+    check_training(own, trained, examples, training, loss)
+    for used in (evaluated, trained):
+        check_state(used, new_model())
 
 
 def check_training(
@@ -94,6 +98,17 @@ def check_training(
         raise MisfitError(f"{wanted}, not a {type(optimizer).__name__}")
     with named("one whose optimizer makes a step by the gradients alone", own):
         optimizer.step()
+
+
+def check_state(used: nn.Module, new: nn.Module) -> None:
+    """Raise MisfitError unless a model that was used has the weights and buffers of a new one: such models travel."""
+    if changed := sorted(used.state_dict().keys() ^ new.state_dict().keys()):
+        wanted = "one whose model keeps its weights and buffers when it computes: another model can't take"
+        raise MisfitError(f"{wanted} {changed[0]}; a buffer of its own does not travel with persistent=False")
+    for name, weights in new.state_dict().items():
+        if not is_lazy(weights) and weights.shape != (now := used.state_dict()[name]).shape:
+            forms = f"{tuple(now.shape)}, not {tuple(weights.shape)}"
+            raise MisfitError(f"one whose model keeps the shapes of its weights and buffers: {name} becomes {forms}")
 
 
 def check_metrics(own: OwnTask, model: nn.Module, examples: Examples, taken_names: frozenset[str]) -> None:

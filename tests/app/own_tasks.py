@@ -131,6 +131,45 @@ class Stateful(nn.Sequential):
         return outputs, outputs.mean(0, keepdim=True)
 
 
+class Kept(Points):
+    """A model that keeps something else than weights and buffers, or other ones when it has computed."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.what = what
+
+    def model(self):
+        return Keeping(self.what)
+
+
+class Keeping(nn.Sequential):
+    def __init__(self, what):
+        super().__init__(Join(), nn.Linear(2, 3).double())
+        self.what = what
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, inputs):
+        if self.what == "another":
+            self.register_buffer(f"seen{len(self._buffers)}", torch.zeros(1))
+        if self.what == "longer":
+            self.seen = torch.zeros(len(self.seen) + 1)
+        return super().forward(inputs)
+
+    def get_extra_state(self):
+        return torch.tensor([2.5]) if self.what == "tensor" else {"a": 1}
+
+    def set_extra_state(self, state):
+        self.extra = state
+
+    def state_dict(self, *arguments, **options):
+        if self.what == "fails":
+            raise KeyError("seen")
+        state = super().state_dict(*arguments, **options)
+        if self.what not in ("dict", "tensor"):
+            del state["_extra_state"]
+        return state
+
+
 class Named(Points):
     """Inputs by name, in another order at every other client; client 3 may have other names."""
 

@@ -82,6 +82,39 @@ class FailsLate(Points):
         return {"own": 1.0}
 
 
+class Twice(FedAvg):
+    """Sends its first node two messages."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        return messages + messages[:1]
+
+
+class Bare(FedAvg):
+    """Does not let its base make what that needs."""
+
+    def __init__(self, when=1):
+        self.when = when
+
+
+class Deep(FedAvg):
+    """Keeps data in data, and so on."""
+
+    def aggregate_train(self, server_round, replies):
+        self.kept = {}
+        for _ in range(3000):
+            self.kept = {"kept": self.kept}
+        return super().aggregate_train(server_round, replies)
+
+
+class SavesASet(FedAvg):
+    def state_dict(self):
+        return {"seen": {1, 2}}
+
+    def load_state_dict(self, state):
+        pass
+
+
 class WithClientsInside(Strategy):
     """A strategy around another."""
 
@@ -195,6 +228,34 @@ def test_an_evaluation_of_another_form_is_a_failure_by_name(tmp_path):
     folder = run_app(tmp_path / "run", **SMALL, cloud_strategy=own("ReturnsATuple"))
     fault = "aggregate_evaluate of the cloud returned tuple, expected MetricRecord"
     assert [line["cloud_failures"] for line in lines(folder, "global")] == [[fault]] * 2
+
+
+@pytest.mark.parametrize("tier", ["cloud-strategy", "edge-strategy"])
+def test_one_that_its_base_can_t_use_is_named_beside_another_of_ones_own(tmp_path, capsys, tier):
+    strategies = {"cloud-strategy": own("partly"), "edge-strategy": own("partly"), tier: own("Bare")}
+    said = said_by(capsys, tmp_path / "run", **strategies)
+    reason = "(AttributeError: 'Bare' object has no attribute 'fraction_train'); "
+    assert said.startswith(f"error: {tier} = '{own('Bare')}': allowed is a strategy that does not fail {reason}")
+
+
+def test_a_cloud_that_sends_an_edge_two_messages_is_named(tmp_path, capsys):
+    said = said_by(capsys, tmp_path / "run", cloud_strategy=own("Twice"), edge_strategy=own("partly"))
+    reason = "(AskedTwiceError: Twice sends edge 'edge-0' two messages in a round: one is allowed); "
+    assert said.startswith(
+        f"error: cloud-strategy = '{own('Twice')}': allowed is a strategy that does not fail {reason}"
+    )
+
+
+@pytest.mark.parametrize("tier", ["cloud-strategy", "edge-strategy"])
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("Deep", "Deep.kept is a dict nested more than 100 deep, which can't be saved"),
+        ("SavesASet", "SavesASet.state_dict() holds a set, which can't be saved"),
+    ],
+)
+def test_what_can_t_be_saved_is_told(tmp_path, capsys, tier, name, what):
+    assert what in said_by(capsys, tmp_path / "run", **{tier: own(name)})
 
 
 def test_a_full_disk_is_no_fault_of_the_strategy(tmp_path, capsys, monkeypatch):

@@ -172,7 +172,7 @@ def test_what_it_keeps_from_call_to_call_survives_an_interruption(tmp_path):
             "Unsavable",
             "one that can be saved (UnsavableError: Unsavable.lock is a lock, which can't be saved: give the ",
         ),
-        ("OddState", "one that can be saved (TypeError: a lock can't be saved"),
+        ("OddState", "one that can be saved (UnsavableError: OddState.state_dict() holds a lock, which can't be saved"),
         ("returns_nothing", "a function that returns a Plan, not a NoneType"),
         ("PLANNED", "a function from a Problem to a Plan, not a dict"),
         ("Greedy(depth='x')", "what Greedy takes (TypeError: "),

@@ -128,6 +128,30 @@ def test_what_does_not_fit_shows_in_a_trial_before_training(tmp_path, capsys, al
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("dict", "one whose model's state_dict() holds tensors, not a dict as _extra_state, which would not travel"),
+        ("fails", "one whose model()'s state_dict() does not fail (KeyError: 'seen', own_tasks.py:"),
+        ("another", "one whose model keeps its weights and buffers when it computes: another model can't take seen1; "),
+        ("longer", "one whose model keeps the shapes of its weights and buffers: seen becomes (2,), not (1,)"),
+    ],
+)
+def test_a_model_whose_state_would_not_travel_is_one_line_before_training(tmp_path, capsys, what, message):
+    text = own(f"Kept(what={what!r})")
+    assert main([f"task={text}", f"output-dir={tmp_path / 'run'}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: task = {text!r}: allowed is {message}")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_extra_state_that_is_a_tensor_travels(tmp_path):
+    folder = run_app(tmp_path / "run", task=own("Kept(what='tensor')"), num_clients=2, num_edges=1)
+    assert weights(folder)["_extra_state"].tolist() == [2.5]
+    assert summary(folder)["failures"] == 0
+
+
 @pytest.mark.parametrize("algorithm", ["h-fedavg", "phsfl"])
 @pytest.mark.parametrize(
     ("method", "call"),
