@@ -6,7 +6,7 @@ in-process Grid and the simulated radio world, and `espalier.app` is the Flower 
 
 from pathlib import Path
 
-__version__ = "0.2.0"
+from espalier.version import __version__ as __version__
 
 # In the project's tree the packages are folders beside this one; a wheel has them inside of it.
 if not (Path(__file__).parent / "strategies").is_dir():

@@ -1,5 +1,6 @@
 """What pyproject.toml says about the package is what is in the tree."""
 
+import os
 import re
 import subprocess
 import sys
@@ -33,6 +34,16 @@ def test_the_version_is_the_projects():
     assert espalier.__version__ == PYPROJECT["project"]["version"]
 
 
+def test_a_folder_of_the_packages_name_in_the_current_one_hides_nothing(tmp_path):
+    (tmp_path / "espalier").mkdir()
+    settings = ["algorithm=fedavg", "num-clients=2", "global-rounds=1", "batches-per-epoch=1", "report.plots=false"]
+    command = [sys.executable, "-m", "espalier", *settings, "output-dir=run"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f'"version": "{espalier.__version__}"' in (tmp_path / "run/made-by.json").read_text(encoding="utf-8")
+
+
 def test_every_package_of_the_tree_is_listed():
     files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
     packages = {".".join(("espalier", *file.relative_to(ROOT).parent.parts)) for file in files}
@@ -44,7 +55,7 @@ def test_every_package_of_the_tree_is_listed():
 
 def test_the_checkers_links_lead_to_the_packages():
     links = {link.name: link for link in (ROOT / "typings/espalier").iterdir() if not link.name.startswith("__pyc")}
-    assert sorted(links) == sorted(("__init__.py", "__main__.py", *FOLDERS))
+    assert sorted(links) == sorted(("__init__.py", "__main__.py", "version.py", *FOLDERS))
     for name, link in links.items():
         assert link.is_symlink()
         assert link.resolve() == (ROOT / name if name in FOLDERS else ROOT / "espalier" / name)

@@ -38,7 +38,7 @@ def note_made_by(folder: ResultsFolder) -> None:
 def maker() -> dict[str, str]:
     """Return the version, the commit where the code is in a git tree of its own, and the machine."""
     return {
-        "version": import_module("espalier").__version__,
+        "version": import_module("espalier.version").__version__,
         "commit": _commit(TREE),
         "machine": ", ".join([platform.node(), _processor(), f"{os.cpu_count()} cores", *_gpus()]),
         "python": platform.python_version(),
