@@ -50,14 +50,19 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 def replace_text(path: Path, text: str) -> None:
     """Write a text file as `replace_file` does."""
-    replace_file(path, lambda file: file.write(text.encode()))
+    replace_file(path, lambda file: file.write(as_bytes(text)))
+
+
+def as_bytes(text: str) -> bytes:
+    """Return a text in UTF-8; in a path, which may hold any bytes, these are as the file system has them."""
+    return text.encode(errors="surrogateescape")
 
 
 def append_text(path: Path, text: str) -> None:
     """Append to a regular file, made where it is missing; an interruption can leave a part of `text`, an error none."""
     is_new = not path.exists()
     with open_to_append(path) as file:
-        size, rest = file.seek(0, os.SEEK_END), memoryview(text.encode())
+        size, rest = file.seek(0, os.SEEK_END), memoryview(as_bytes(text))
         try:
             while rest:
                 rest = rest[file.write(rest) :]

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 
 import pytest
 
@@ -78,3 +78,27 @@ def test_whoever_can_be_told_nothing_still_gets_the_results(tmp_path, monkeypatc
         monkeypatch.undo()
     assert summary(tmp_path / "run")["rounds"] == 3
     assert list((tmp_path / "tables").iterdir())
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_what_is_printed_has_other_letters_written_as_in_a_python_string(tmp_path, monkeypatch, encoding):
+    folder, printed = tmp_path / "Ж", BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(printed, encoding, line_buffering=True))
+    assert main([*TINY, f"output-dir={folder}"]) == 0
+    text = printed.getvalue().decode(encoding)
+    monkeypatch.undo()
+    assert text.splitlines()[-1] == f"results: {tmp_path}/\\u0416"
+    assert summary(folder)["rounds"] == 3
+
+
+def test_a_folder_whose_name_is_no_text_can_be_swept_into_and_compared(tmp_path, capsys):
+    folder = tmp_path / os.fsdecode(b"\xff")
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("this file system has names that are texts only")
+    for _ in range(2):  # the second time it reads its own table
+        assert main(["sweep", *TINY, "global-rounds=1", "seed=0,1", f"output-dir={folder}"]) == 0
+    assert b"/\xff/seed-0" in (folder / "runs.csv").read_bytes()
+    assert main(["compare", str(folder)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"comparison: {tmp_path}/\\udcff/comparison"
