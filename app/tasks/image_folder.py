@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from PIL import Image
 
 from espalier.app.errors import UserError
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 LAYOUT = "allowed is a folder with train/<class>/* and test/<class>/*"
 FILES = f"allowed are files named *{', *'.join(SUFFIXES)}"
 
@@ -49,8 +50,8 @@ class Listing:
 def list_images(root: Path) -> Listing:
     """List a folder's images and classes.
 
-    Files whose names do not end in one of `SUFFIXES` (in any case), and everything hidden, are passed
-    over.
+    Everything hidden is passed over. What else is no image by its name, which ends in one of `SUFFIXES` (in any
+    case), is left out, and the log says so.
 
     Parameters
     ----------
@@ -100,6 +101,8 @@ def list_pool(pool: Path, classes: Sequence[str]) -> tuple[list[Path], np.ndarra
     for name in names:
         if name not in classes:
             raise UserError(f"{pool / name}: class {name!r} is not one of the run's: allowed are {', '.join(classes)}")
+    if names:
+        _log_left_out(pool, names)
     found = [(label, file) for label, name in enumerate(classes) if name in names for file in images_in(pool / name)]
     return [file for _, file in found], np.array([label for label, _ in found], dtype=np.int64)
 
@@ -127,17 +130,36 @@ def _list_pool(pool: Path, names: list[str], classes: list[str]) -> tuple[list[P
             raise UserError(f"{pool / name}: holds no images: {FILES}")
         files += images
         counts.append(len(images))
+    _log_left_out(pool, names)
     labels = np.array([classes.index(name) for name in names], dtype=np.int64)
     return files, np.repeat(labels, counts)
 
 
 def images_in(folder: Path) -> list[Path]:
     """Return the image files in a class folder, sorted by name."""
-    entries = [entry for entry in _visible(folder) if entry.name.lower().endswith(SUFFIXES)]
+    entries = [entry for entry in _visible(folder) if _is_image(entry)]
     for entry in entries:
         if not entry.is_file():
             raise UserError(f"{entry.path!r}: is no file; allowed are images")
     return [folder / name for name in sorted(entry.name for entry in entries)]
+
+
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    return entry.name.lower().endswith(SUFFIXES)
+
+
+def _log_left_out(pool: Path, names: Sequence[str]) -> None:
+    """Say what is in a pool and its class folders, and is no image of a class."""
+    left_out = [entry.name for entry in _visible(pool) if not entry.is_dir()]
+    left_out += [f"{name}/{entry.name}" for name in names for entry in _visible(pool / name) if not _is_image(entry)]
+    if left_out:
+        what = f"{len(left_out)} entries are" if len(left_out) > 1 else "1 entry is"
+        _warn_once(f"{pool}: {what} left out, such as {min(left_out)}: {FILES}, in the folder of a class")
+
+
+@lru_cache
+def _warn_once(line: str) -> None:
+    _log.warning(line)
 
 
 def _visible(folder: Path) -> list[os.DirEntry[str]]:
@@ -182,16 +204,19 @@ def decode_image(file: Path, image_size: int) -> np.ndarray:
     Raises
     ------
     UserError
-        The file is damaged, cut short or unreadable, or has more than 8 bits per channel.
+        The file is damaged, cut short or unreadable, or has more than 8 bits per channel or more than one page.
     """
     try:
         with Image.open(file) as image:
             mode = image.mode
+            pages = getattr(image, "n_frames", 1) if image.format == "TIFF" else 1
             rgb = image.convert("RGB")
     except Exception as error:  # Pillow's decoders tell of damage by exceptions of a dozen kinds
         raise _unreadable(file, error) from error
     if mode[0] in "IF":  # Pillow would clip them: nearly all white
         raise UserError(f"{file}: has pixels of mode {mode}: allowed are images of 8 bits per channel")
+    if pages > 1:
+        raise UserError(f"{file}: has {pages} pages: allowed are images of one")
     if image_size:
         rgb = rgb.resize((image_size, image_size), Image.Resampling.BILINEAR)
     return np.asarray(rgb)

@@ -6,7 +6,7 @@ from PIL import Image
 
 from espalier.app.errors import UserError
 from espalier.app.tasks import image_folder
-from espalier.app.tasks.image_folder import decode_image, decode_images, list_images
+from espalier.app.tasks.image_folder import decode_image, decode_images, list_images, list_pool
 
 NOISE = np.random.default_rng(0).integers(0, 256, (12, 8, 3), dtype=np.uint8)
 
@@ -58,7 +58,9 @@ def test_folders_that_are_missing_or_empty_are_named(root):
     (root / "test/d").mkdir()
     assert error() == f"{root}/test/d: class 'd' has no folder in {root}/train"
     (root / "train/d").mkdir()
-    assert error() == (f"{root}/train/d: holds no images: allowed are files named *.png, *.jpg, *.jpeg, *.bmp, *.webp")
+    assert error() == (
+        f"{root}/train/d: holds no images: allowed are files named *.png, *.jpg, *.jpeg, *.bmp, *.webp, *.tif, *.tiff"
+    )
     put(root / "train/d/x.png")
     assert error().startswith(f"{root}/test/d: holds no images")
     remove(root / "test")
@@ -144,3 +146,32 @@ def test_the_log_shows_progress(tmp_path, caplog, monkeypatch):
         "decoded 256 of 300 images",
         "decoded 300 of 300 images",
     ]
+
+
+def test_tiff_files_are_read(root, tmp_path):
+    put(root / "train/b/0.tif")
+    put(root / "train/b/3.TIFF")
+    listing = list_images(root)
+    assert [file.name for file in listing.train] == ["x.PNG", "0.tif", "1.bmp", "2.png", "3.TIFF", "y.webp"]
+    assert np.array_equal(decode_image(root / "train/b/0.tif", 0), NOISE)
+
+
+def test_tiff_files_of_several_pages_are_named(tmp_path):
+    file = put(tmp_path / "a.tif", save_all=True, append_images=[Image.fromarray(NOISE)])
+    with pytest.raises(UserError) as caught:
+        decode_image(file, 0)
+    assert str(caught.value) == f"{file}: has 2 pages: allowed are images of one"
+
+
+def test_what_is_left_out_of_a_pool_is_named_once(root, caplog):
+    put(root / "train/b/4.png").rename(root / "train/b/4.jp2")
+    put(root / "train/a/more/5.png")
+    (root / "train/list.csv").write_text("no class")
+    put(root / "train/a/.6.png")
+    for _ in range(2):
+        assert len(list_images(root).train) == 4
+    lines = [record.getMessage() for record in caplog.records]
+    allowed = f"{image_folder.FILES}, in the folder of a class"
+    assert lines == [f"{root}/train: 3 entries are left out, such as a/more: {allowed}"]
+    assert list_pool(root / "train", "abc")[1].tolist() == [0, 1, 1, 2]
+    assert len(caplog.records) == 1
