@@ -1,8 +1,10 @@
 """``espalier convert``: a published data set, as it is unpacked, made into an image folder."""
 
+import signal
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePath
 
@@ -65,12 +67,25 @@ def convert(files: Files, destination: Path, place: Place) -> None:
     place : Callable[[Mapping[PurePath, Path], Path], Iterator[Path]]
         Puts images into a folder, one after the other.
     """
-    with made_as_a_whole(destination) as folder:
+    with ended_as_by_hand(), made_as_a_whole(destination) as folder:
         for _ in track(place(files, folder), "converting", total=len(files), console=Console()):
             pass
     counts = [sum(where.parts[0] == pool for where in files) for pool in ("train", "test")]
     classes = {where.parts[1] for where in files}
     print(f"{counts[0]} images to train on, {counts[1]} to test on, {len(classes)} classes: {destination}")
+
+
+@contextmanager
+def ended_as_by_hand() -> Iterator[None]:
+    """Let those signals that would end this process at once interrupt it, as Ctrl-C does."""
+    ending = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+    try:
+        for one in ending:
+            signal.signal(one, signal.default_int_handler)
+        yield
+    finally:
+        for one in ending:
+            signal.signal(one, signal.SIG_DFL)
 
 
 def _parser() -> ArgumentParser:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from espalier.app.durable import PART
 from espalier.app.errors import UserError
-from espalier.app.tasks.image_folder import decode_images
+from espalier.app.tasks.image_folder import decode_images, size_of
 
 
 def check_free(destination: Path, source: Path) -> None:
@@ -57,6 +57,10 @@ def place(files: Mapping[PurePath, Path], folder: Path, *, copy: bool) -> Iterat
     """
     for where, source in files.items():
         target = _target(folder, where)
+        if source.is_symlink():
+            size_of(
+                source
+            )  # which refuses what is no image: a link can lead to any file, and its content would be copied
         try:
             if copy or source.is_symlink():  # the link would be one to the symbolic link
                 shutil.copyfile(source, target)

@@ -2,7 +2,8 @@
 
 from pathlib import Path, PurePath
 
-from espalier.app.errors import UserError
+from espalier.app.conversion.lists import text_of_list
+from espalier.app.errors import UserError, shown
 from espalier.app.tasks.image_folder import folders_in, images_in
 
 ANNOTATIONS = PurePath("val", "val_annotations.txt")
@@ -47,16 +48,12 @@ def tiny_imagenet_files(source: Path) -> dict[PurePath, Path]:
 
 def _validation_classes(annotations: Path, classes: list[str]) -> dict[str, str]:
     """Return the class of every validation image by the image's name."""
-    try:
-        lines = annotations.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{annotations}: can't be read ({error}): {EXPECTED}") from None
     class_of = {}
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text_of_list(annotations, EXPECTED).splitlines(), 1):
         fields = line.split("\t")
         if len(fields) < 2 or fields[1] not in classes:
             raise UserError(
-                f"{annotations}, line {number}: {line!r}: expected is an image's name, a tab, and a class of train"
+                f"{annotations}, line {number}: {shown(line)}: expected is an image's name, a tab, and a class of train"
             )
         class_of[fields[0]] = fields[1]
     if not class_of:

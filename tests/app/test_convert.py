@@ -1,6 +1,9 @@
 import csv
 import os
 import shutil
+import signal
+import sys
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +11,7 @@ import pytest
 from PIL import Image
 
 from espalier.app.command_line import main
+from espalier.app.conversion import command
 from espalier.app.conversion.command import convert
 from espalier.app.conversion.folder import place
 from espalier.app.conversion.ham10000 import Photograph, images_to_test_on
@@ -266,3 +270,105 @@ def test_a_run_reads_what_was_converted(dataset, tiny, ham, tmp_path):
         tmp_path / "run", algorithm="sfl-v1", dataset="image-folder", cache_dir=str(tmp_path / "cache"), **settings
     )
     assert 0 <= summary(run)["test"]["accuracy"] <= 1
+
+
+def test_ham10000s_photographs_are_converted_not_masks_or_small_copies_of_the_same_name(ham, tmp_path):
+    plain, folder = tmp_path / "plain", tmp_path / "converted"
+    assert main(["convert", "ham10000", str(ham), str(plain)]) == 0
+    for file in sorted(ham.glob("HAM10000_images_part_*/*.jpg")):
+        picture(ham / "A_masks" / f"{file.stem}.png", 12, 9)
+        picture(ham / "A_small" / f"{file.stem}.jpg", 4, 3)
+        (ham / "zip_again").mkdir(exist_ok=True)
+        shutil.copyfile(file, ham / "zip_again" / file.name)
+    assert main(["convert", "ham10000", str(ham), str(folder)]) == 0
+    made = {file.relative_to(folder): file.read_bytes() for file in folder.rglob("*.png")}
+    assert made == {file.relative_to(plain): file.read_bytes() for file in plain.rglob("*.png")}
+
+
+def test_two_photographs_of_one_name_are_named(ham, tmp_path, capsys):
+    first = sorted(ham.glob("HAM10000_images_part_1/*.jpg"))[0]
+    other = ham / "more" / first.name
+    picture(other, 12, 9)
+    assert error_of(capsys, "ham10000", ham, tmp_path / "converted") == (
+        f"{other}: is another image than {first}, of the same size: expected is one photograph of a name"
+    )
+
+
+@pytest.mark.parametrize(("name", "delimiter"), [("HAM10000_metadata.tab", "\t"), ("HAM10000_metadata", ",")])
+def test_ham10000s_metadata_may_be_as_the_source_offers_them(ham, tmp_path, name, delimiter):
+    plain, folder, metadata = tmp_path / "plain", tmp_path / "converted", ham / "HAM10000_metadata.csv"
+    assert main(["convert", "ham10000", str(ham), str(plain)]) == 0
+    with metadata.open(newline="") as file:
+        rows = list(csv.reader(file))
+    metadata.unlink()
+    with (ham / name).open("w", newline="") as file:
+        csv.writer(file, delimiter=delimiter, quoting=csv.QUOTE_ALL).writerows(rows)
+    assert main(["convert", "ham10000", str(ham), str(folder)]) == 0
+    assert sorted(f.relative_to(folder) for f in folder.rglob("*.png")) == sorted(
+        f.relative_to(plain) for f in plain.rglob("*.png")
+    )
+
+
+def test_a_pipe_in_the_place_of_a_list_is_no_file(ham, tiny, tmp_path, capsys):
+    for dataset, root, name in (
+        ("ham10000", ham, "HAM10000_metadata.csv"),
+        ("tiny-imagenet", tiny, "val/val_annotations.txt"),
+    ):
+        (root / name).unlink()
+        os.mkfifo(root / name)
+        begin = f"{root / name}: is no file: expected"
+        assert error_of(capsys, dataset, root, tmp_path / "converted").startswith(begin)
+        (root / name).unlink()
+        (root / name).symlink_to("/dev/zero")
+        assert error_of(capsys, dataset, root, tmp_path / "converted").startswith(begin)
+
+
+def test_a_list_that_is_much_too_long_is_not_read_and_a_long_line_is_shortened(ham, tiny, tmp_path, capsys):
+    for dataset, file in (
+        ("ham10000", ham / "HAM10000_metadata.csv"),
+        ("tiny-imagenet", tiny / "val/val_annotations.txt"),
+    ):
+        with file.open("r+b") as opened:
+            opened.truncate(200_000_000)
+        line = error_of(capsys, dataset, file.parents[0 if dataset == "ham10000" else 1], tmp_path / "converted")
+        assert line.startswith(f"{file}: has 200,000,000 bytes: expected are at most 16,000,000")
+    (tiny / "val/val_annotations.txt").write_text("x" * 1_000_000)
+    assert len(error_of(capsys, "tiny-imagenet", tiny, tmp_path / "converted")) < 1000
+    write_metadata(ham, [("x" * 100_000, "y" * 100_000, "cold")])
+    assert len(error_of(capsys, "ham10000", ham, tmp_path / "converted")) < 2000
+
+
+@pytest.mark.parametrize("options", [[], ["--copy"]])
+def test_a_link_to_what_is_no_image_is_not_followed_into_the_new_folder(tiny, tmp_path, capsys, options):
+    (tmp_path / "secret").write_text("of another user")
+    image = tiny / "val/images/val_0.JPEG"
+    image.unlink()
+    image.symlink_to(tmp_path / "secret")
+    line = error_of(capsys, "tiny-imagenet", tiny, tmp_path / "converted", *options)
+    assert line.startswith(f"{image}: cannot be read as an image")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["secret", tiny.name]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_conversion_that_is_told_to_end_leaves_nothing(tiny, tmp_path, monkeypatch, capsys, number):
+    def place_and_be_told(files, folder, **options):
+        for count, file in enumerate(place(files, folder, **options)):
+            if count == 2:
+                os.kill(os.getpid(), number)
+            yield file
+
+    monkeypatch.setattr(command, "place", place_and_be_told)
+    before = signal.getsignal(number)
+    assert main(["convert", "tiny-imagenet", str(tiny), str(tmp_path / "converted")]) == 130
+    assert capsys.readouterr().err == f"interrupted: {tmp_path / 'converted'} was not made\n"
+    assert [path.name for path in tmp_path.iterdir()] == [tiny.name]
+    assert signal.getsignal(number) == before
+
+
+def test_a_destination_of_other_letters_is_no_matter_of_the_terminal(tiny, tmp_path, monkeypatch):
+    printed = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(printed, "ascii", line_buffering=True))
+    assert main(["convert", "tiny-imagenet", str(tiny), str(tmp_path / "Ж")]) == 0
+    assert printed.getvalue().endswith(b"2 classes: " + os.fsencode(tmp_path) + b"/\\u0416\n")
+    monkeypatch.undo()
+    assert len(list_images(tmp_path / "Ж").train) == 24
