@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from errno import EDQUOT, EFBIG, EIO, ENOSPC
 from pathlib import Path
-from typing import Any
 
-import flwr
+from flwr.serverapp.strategy import Strategy
 
 from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.errors import Interrupted, UserError, shown
@@ -18,8 +17,6 @@ from espalier.app.strategy_spec import StrategySpec
 from espalier.sim.in_process_grid import GridLost
 from espalier.strategies import edges
 from espalier.strategies.hierarchical import AskedTwiceError
-
-FLOWER = str(Path(flwr.__file__).parent)
 
 
 @contextmanager
@@ -80,32 +77,26 @@ def ended_program(error: BaseException) -> UserError:
     """Return the error for code that ends the program, with its place."""
     *_, frame = traceback.extract_tb(error.__traceback__)
     allowed = "code that returns, or raises an Exception"
-    return UserError(f"{frame.filename}:{frame.lineno}: {error_line(error)}: allowed is {allowed}")
+    return UserError(f"{frame.filename}:{frame.lineno}: ended the program ({error_line(error)}); allowed is {allowed}")
 
 
 def _strategies_to_blame(error: BaseException, specs: Sequence[StrategySpec]) -> dict[StrategySpec, str]:
     """Return the strategies that an error came from, with the last line of their files where it has one there."""
-    frames = traceback.extract_tb(error.__traceback__)
-    callers = [place for place, frame in enumerate(frames) if frame.filename == edges.__file__]
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    callers = [place for place, frame in enumerate(frames) if frame.f_code.co_filename == edges.__file__]
     called = frames[callers[-1] + 1 :] if callers else []
+    lines = traceback.extract_tb(error.__traceback__)[len(frames) - len(called) :]
     for spec in specs:
-        if place := last_line_in(spec.files, called):
+        if place := last_line_in(spec.files, lines):
             return {spec: place}
+    asked: Strategy | None = None
     if isinstance(error, AskedTwiceError):
         asked = error.strategy
-    elif callers and not (called and not called[0].filename.startswith(FLOWER)):
+    elif callers and (not called or called[0].f_globals["__name__"].startswith("flwr.")):
         # A method that can't even be called, whose return is no such thing, or that is Flower's has no line there.
-        asked = _last_asked(error)
-    else:
-        return {}
+        asking = [frames[place].f_locals.get("self") for place in reversed(callers)]
+        asked = next((edge.strategy for edge in asking if isinstance(edge, edges.StrategyEdge)), None)
     return {spec: "" for spec in specs if type(spec.build({})) is type(asked)}
-
-
-def _last_asked(error: BaseException) -> Any:
-    """Return the strategy that the last edge on the way to an error asked."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    asking = [frame.f_locals.get("self") for frame in frames if frame.f_code.co_filename == edges.__file__]
-    return next((edge.strategy for edge in reversed(asking) if isinstance(edge, edges.StrategyEdge)), None)
 
 
 @contextmanager

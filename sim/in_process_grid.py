@@ -28,7 +28,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 logger = getLogger("espalier")
 
-FAULTS = (Exception, SystemExit)  # of a ClientApp: a library under it may end the program
+FAULTS = (Exception, SystemExit, GeneratorExit)  # of a ClientApp: a library under it may end the program
 
 AnyClientApp = ClientApp | Callable[[Message, Context], Message]
 
@@ -292,7 +292,7 @@ class InProcessGrid(SimulatedGrid):
       clock.
     - Messages and contexts are copied on the way there and back; only what an `Array` holds is shared, which nobody
       can change: its `bytes`, or with a subclass what its ``__copy__`` shares.
-    - `KeyboardInterrupt` raised in a ClientApp reaches whoever pulls; by `SystemExit` its node fails, as by an error.
+    - `KeyboardInterrupt` raised in a ClientApp reaches whoever pulls; by all else its node fails, as by an error.
     - A ClientApp sees the server's identity; it does not matter for ``Message(..., reply_to=message)``.
 
     Examples
@@ -377,7 +377,7 @@ class InProcessGrid(SimulatedGrid):
                 logger.warning("%d nodes answer one after the other, not together: %s", len(together), reason)
                 continue
             for message, reply, context in zip(together, made, contexts, strict=True):
-                if isinstance(reply, FAULTS):
+                if isinstance(reply, BaseException):
                     replies[message.metadata.message_id] = _raised(message, reply)
                     continue
                 replies[message.metadata.message_id] = _copy_message(reply)

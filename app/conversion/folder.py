@@ -58,9 +58,7 @@ def place(files: Mapping[PurePath, Path], folder: Path, *, copy: bool) -> Iterat
     for where, source in files.items():
         target = _target(folder, where)
         if source.is_symlink():
-            size_of(
-                source
-            )  # which refuses what is no image: a link can lead to any file, and its content would be copied
+            size_of(source)  # refuses what is no image: a link can lead to any file, whose content would be copied
         try:
             if copy or source.is_symlink():  # the link would be one to the symbolic link
                 shutil.copyfile(source, target)

@@ -121,9 +121,8 @@ def read_metadata(file: Path) -> list[Photograph]:
             given = ", ".join(f"{name} = {shown(row[name])}" for name in COLUMNS)
             raise UserError(f"{file}, image {number}: {given}: expected are two names, and as dx {', '.join(CLASSES)}")
         if photograph.image_id in photographs:
-            raise UserError(
-                f"{file}, image {number}: {shown(photograph.image_id)[1:-1]} is listed twice: expected is once"
-            )
+            twice = shown(photograph.image_id)[1:-1]
+            raise UserError(f"{file}, image {number}: {twice} is listed twice: expected is once")
         photographs[photograph.image_id] = photograph
     if not photographs:
         raise UserError(f"{file}: lists no images: {EXPECTED}")

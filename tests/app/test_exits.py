@@ -16,6 +16,9 @@ from tests.app.runs import lines, run_app, summary
 TINY = {"num_clients": 4, "num_edges": 2, "edge_rounds": 1, "global_rounds": 3, "batches_per_epoch": 1}
 
 
+OTHERS = {"close": GeneratorExit, "interrupt": KeyboardInterrupt}
+
+
 class Exits(FedAvg):
     """Ends the program in round 2."""
 
@@ -37,8 +40,8 @@ class Exits(FedAvg):
 
     def _at(self, method, server_round):
         if method == self.at and server_round == 2:
-            if self.code == "close":
-                raise GeneratorExit
+            if self.code in OTHERS:
+                raise OTHERS[self.code]
             sys.exit(self.code)
 
 
@@ -143,6 +146,14 @@ def test_a_strategy_that_ends_the_program_is_told_with_its_line(tmp_path, capsys
 def test_so_is_one_that_ends_it_otherwise(tmp_path, capsys, code, name):
     said = said_by(capsys, tmp_path / "run", edge_strategy=own(f"Exits(code={code!r})"))
     assert f"allowed is a strategy that does not fail ({name}" in said
+
+
+def test_one_that_interrupts_the_run_is_an_interrupt(tmp_path, capsys):
+    values = {**TINY, "report.plots": "false", "output-dir": str(tmp_path / "run")}
+    values["edge-strategy"] = own("Exits(code='interrupt')")
+    assert main([f"{key.replace('_', '-')}={value}" for key, value in values.items()]) == 130
+    said = capsys.readouterr().err
+    assert said.endswith(f"to go on after the last whole round: python -m espalier resume={tmp_path / 'run'}\n")
 
 
 @pytest.mark.parametrize("method", ["model", "client_data", "prepare", "loss", "metrics", "fingerprint"])

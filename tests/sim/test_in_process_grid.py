@@ -1,5 +1,4 @@
 import random
-import sys
 
 import numpy as np
 import pytest
@@ -354,14 +353,15 @@ def test_a_request_to_stop_is_not_an_error_reply():
     assert grid.state_dict() == {}
 
 
-def test_a_client_app_that_ends_the_program_has_failed():
+@pytest.mark.parametrize(("ending", "reason"), [(SystemExit(0), "SystemExit: 0"), (GeneratorExit(), "GeneratorExit: ")])
+def test_a_client_app_that_ends_the_program_has_failed(ending, reason):
     def client_app(message, context):
         context.state["x"] = MetricRecord()
-        sys.exit(0)
+        raise ending
 
     grid = InProcessGrid(client_app, 1)
     error = ask(grid, *grid.get_node_ids()).error
-    assert (error.code, error.reason) == (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "SystemExit: 0")
+    assert (error.code, error.reason) == (ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
     assert grid.state_dict() == {}
 
 
