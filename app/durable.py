@@ -54,8 +54,8 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def as_bytes(text: str) -> bytes:
-    """Return a text in UTF-8; in a path, which may hold any bytes, these are as the file system has them."""
-    return text.encode(errors="surrogateescape")
+    """Return a text in UTF-8; what is none, as a byte in a path can be, is written as in a Python string."""
+    return text.encode(errors="backslashreplace")
 
 
 def append_text(path: Path, text: str) -> None:
