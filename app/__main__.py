@@ -2,7 +2,7 @@
 
 import sys
 
-from espalier.__main__ import entry
+from espalier.app.entry_point import entry
 
 if __name__ == "__main__":
     sys.exit(entry())

@@ -1,32 +1,8 @@
 """``python -m espalier`` is ``python -m app`` in the project's tree, and the command ``espalier``."""
 
-import os
-import shlex
-import signal
 import sys
 
-
-def entry() -> int:
-    """Run the console command ``espalier``; an interrupt that nobody else has a line for gets one."""
-    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else somebody wants none
-    if is_default:
-        signal.signal(signal.SIGINT, lambda *_: os._exit(interrupted()))  # a library that is half imported fails anyhow
-    from espalier.app.command_line import command_of
-
-    command = command_of(sys.argv[1:])
-    if is_default:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return command()
-    except KeyboardInterrupt:
-        return interrupted()
-
-
-def interrupted() -> int:
-    """Say how to go on and return the exit code."""
-    print(f"interrupted; to go on: {shlex.join(['espalier', *sys.argv[1:]])}", file=sys.stderr, flush=True)
-    return 130
-
+from espalier.app.entry_point import entry
 
 if __name__ == "__main__":
     sys.exit(entry())

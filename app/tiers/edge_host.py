@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from espalier.app.checkpoint import from_bytes, to_bytes
-from espalier.app.errors import FAULTS
+from espalier.app.errors import FAULTS, UserError
 from espalier.app.object_spec import error_line
 from espalier.app.reports.bytes import ByteMeter, Link, nested
 from espalier.app.reports.folder import ResultsFolder
@@ -242,7 +242,7 @@ class EdgeRun:
             return
         try:
             self._folder.append_metrics([line])
-        except OSError as error:  # the cloud gets its answer without this host's own report of it
+        except (OSError, UserError) as error:  # the cloud gets its answer without this host's own report of it
             if not self._is_unwritable:
                 logger.warning("%s: can't be written, the edge goes on: %s", self._folder.path, error_line(error))
             self._is_unwritable = True

@@ -1,12 +1,14 @@
 """The PHSFL paper's eq. 17 beside the bytes that were measured."""
 
 import json
+from pathlib import Path
 
 import pytest
 from flwr.app import ArrayRecord
 
 from espalier.app.command_line import main
 from espalier.app.config.sections import Train
+from espalier.app.durable import PART
 from espalier.app.reports import plots
 from espalier.app.reports.closed_form import closed_form_bits, closed_form_bytes
 from espalier.strategies import Profile
@@ -25,9 +27,9 @@ def figures(monkeypatch):
     drawn = {}
     save = plots.Figure.savefig
 
-    def savefig(figure, path, **options):
-        drawn[path.name] = figure
-        save(figure, path, **options)
+    def savefig(figure, file, **options):
+        drawn[Path(file.name).name.removesuffix(PART)] = figure
+        save(figure, file, **options)
 
     monkeypatch.setattr(plots.Figure, "savefig", savefig)
     return drawn

@@ -2,12 +2,14 @@
 
 import csv
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from espalier.app.command_line import main
+from espalier.app.durable import PART
 from espalier.app.errors import UserError
 from espalier.app.reports.final import client_table, report_again, result_table
 from espalier.app.reports.folder import ResultsFolder, RunTitle
@@ -110,9 +112,9 @@ def figures(monkeypatch):
     drawn = {}
     save = Figure.savefig
 
-    def savefig(figure, path, **options):
-        drawn[path.name] = figure
-        save(figure, path, **options)
+    def savefig(figure, file, **options):
+        drawn[Path(file.name).name.removesuffix(PART)] = figure
+        save(figure, file, **options)
 
     monkeypatch.setattr(Figure, "savefig", savefig)
     return drawn

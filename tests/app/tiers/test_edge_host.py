@@ -10,6 +10,7 @@ from espalier.app.errors import UserError
 from espalier.app.planning import planned_world
 from espalier.app.reports.bytes import ByteMeter
 from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.owner import own
 from espalier.app.tasks.build import build_task
 from espalier.app.tiers.edge_host import EdgeRun
 from espalier.app.tiers.states import OwnState
@@ -130,10 +131,13 @@ def test_devices_that_leave_and_come_back_are_logged(short_path, caplog):
     assert texts.count("client 1 of edge-0 left") == texts.count("client 1 of edge-0 is back") == 1
 
 
-def test_a_host_that_can_write_no_report_answers_all_the_same(short_path, caplog):
-    edge, folder = edge_run(short_path), ResultsFolder(short_path)
+@pytest.mark.parametrize(
+    "spoil", [lambda path: (path / "metrics.jsonl").mkdir(), lambda path: (path / "lock").unlink()]
+)
+def test_a_host_that_can_write_no_report_answers_all_the_same(spoil, short_path, caplog):
+    edge, folder = edge_run(short_path), ResultsFolder(short_path, own(short_path, "output-dir"))
     edge.report_to(folder)
-    (short_path / "metrics.jsonl").mkdir()
+    spoil(short_path)
     state = from_bytes(edge.answer(QUERY_EDGE, to_bytes({})))["state"]
     model = {name: tensor.numpy() for name, tensor in build_task(config_of()).new_model().state_dict().items()}
     for number in (1, 2):
