@@ -10,7 +10,6 @@ from espalier.app.errors import UserError
 from espalier.app.planning import planned_world
 from espalier.app.reports.bytes import ByteMeter
 from espalier.app.reports.folder import ResultsFolder
-from espalier.app.reports.owner import own
 from espalier.app.tasks.build import build_task
 from espalier.app.tiers.edge_host import EdgeRun
 from espalier.app.tiers.states import OwnState
@@ -131,13 +130,10 @@ def test_devices_that_leave_and_come_back_are_logged(short_path, caplog):
     assert texts.count("client 1 of edge-0 left") == texts.count("client 1 of edge-0 is back") == 1
 
 
-@pytest.mark.parametrize(
-    "spoil", [lambda path: (path / "metrics.jsonl").mkdir(), lambda path: (path / "lock").unlink()]
-)
-def test_a_host_that_can_write_no_report_answers_all_the_same(spoil, short_path, caplog):
-    edge, folder = edge_run(short_path), ResultsFolder(short_path, own(short_path, "output-dir"))
+def test_a_host_that_can_write_no_report_answers_all_the_same(short_path, caplog):
+    edge, folder = edge_run(short_path), ResultsFolder(short_path)
     edge.report_to(folder)
-    spoil(short_path)
+    (short_path / "metrics.jsonl").mkdir()
     state = from_bytes(edge.answer(QUERY_EDGE, to_bytes({})))["state"]
     model = {name: tensor.numpy() for name, tensor in build_task(config_of()).new_model().state_dict().items()}
     for number in (1, 2):
@@ -156,6 +152,20 @@ def test_a_host_that_can_write_no_report_answers_all_the_same(spoil, short_path,
     again = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"][1:]
     assert again == [f"{folder.path}: can be written again, and lacks what came meanwhile"]
     assert [line["round"] for line in folder.read_metrics()] == [3, 4]
+
+
+def test_a_host_whose_lock_was_removed_writes_no_report_and_answers(short_path, caplog):
+    edge = edge_run(short_path)
+    with ResultsFolder.create(short_path / "run", {}) as folder:
+        edge.report_to(folder)
+        (folder.path / "lock").unlink()
+        state = from_bytes(edge.answer(QUERY_EDGE, to_bytes({})))["state"]
+        model = {name: tensor.numpy() for name, tensor in build_task(config_of()).new_model().state_dict().items()}
+        request = {"round": 1, "arrays": to_record(model), "config": ConfigRecord(), "state": state}
+        assert "rounds" in from_bytes(edge.answer(TRAIN_EDGE, to_bytes(request)))
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "is no longer this run's: its file lock was removed" in said
+    assert not (folder.path / "metrics.jsonl").exists()
 
 
 def edge_with_late_results():
