@@ -1,6 +1,6 @@
 """The ClientApp, as Flower finds it."""
 
-from espalier.app.tasks.clients import client_task
+from espalier.app.wiring.clients import client_task
 from espalier.clients.client_app import make_client_app
 
 app = make_client_app(client_task)

@@ -15,15 +15,15 @@ from rich.console import Console
 from espalier.app.config.help import help_text
 from espalier.app.config.parse import parse_config, read_arguments, without_runtime
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.saved import own_code, saved_config
-from espalier.app.config.values import path_of
-from espalier.app.errors import Interrupted, UserError, shown
-from espalier.app.logs import quiet_flower, show_own_lines
+from espalier.app.ground.errors import Interrupted, UserError, shown
+from espalier.app.ground.logs import quiet_flower, show_own_lines
+from espalier.app.ground.terminal import lasting_terminal
 from espalier.app.reports.final import result_table
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.progress import BarProgress
-from espalier.app.run import run, simulation
-from espalier.app.terminal import lasting_terminal
+from espalier.app.reports.saved import own_code, saved_config
+from espalier.app.run.run import run, simulation
+from espalier.app.settings.values import path_of
 
 logger = getLogger("espalier")
 

@@ -8,15 +8,15 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from espalier.app.config.parse import parse_config
-from espalier.app.config.values import PATH_KEYS
 from espalier.app.engines.flower import Flower
-from espalier.app.errors import bad_value
-from espalier.app.logs import WithoutTraceback, quiet_flower, show_own_lines
+from espalier.app.ground.errors import bad_value
+from espalier.app.ground.logs import WithoutTraceback, quiet_flower, show_own_lines
+from espalier.app.ground.terminal import lasting_terminal
 from espalier.app.reports.final import result_table
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.progress import LogProgress
-from espalier.app.run import run, run_edge, simulation
-from espalier.app.terminal import lasting_terminal
+from espalier.app.run.run import run, run_edge, simulation
+from espalier.app.settings.values import PATH_KEYS
 
 app = ServerApp()
 

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "deploy"))  # its scripts import each other by the
 
 from local import Federation, device_configs, federation, run_config, start_run, two_tiers, wait_for_end  # noqa: E402
 
-from espalier.app.certificates import self_signed  # noqa: E402
+from espalier.app.ground.certificates import self_signed  # noqa: E402
 from espalier.clients.messages.frames import (  # noqa: E402
     Format,
     StreamTicket,

@@ -21,10 +21,10 @@ import torch
 from benchmarks.hierarchical import hierarchical_rounds, random_pixels
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
-from espalier.app.logs import quiet_flower
-from espalier.app.memory import keep_memory
-from espalier.app.tasks.build import build_task
+from espalier.app.ground.logs import quiet_flower
+from espalier.app.ground.memory import keep_memory
 from espalier.app.tasks.common import set_up_torch
+from espalier.app.wiring.task_of_run import build_task
 
 CLIENTS = 2
 ROUNDS = 3

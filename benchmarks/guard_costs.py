@@ -18,9 +18,9 @@ import torch
 
 from benchmarks import hierarchical, split
 from espalier.app.config.parse import parse_config
-from espalier.app.logs import quiet_flower
-from espalier.app.memory import keep_memory
-from espalier.app.tasks.build import build_task
+from espalier.app.ground.logs import quiet_flower
+from espalier.app.ground.memory import keep_memory
+from espalier.app.wiring.task_of_run import build_task
 from espalier.strategies import Hierarchical
 from espalier.strategies.edges import innermost
 

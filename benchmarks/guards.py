@@ -22,11 +22,11 @@ from rich.progress import track
 
 from espalier.app.config.parse import parse_config
 from espalier.app.engines.in_process import InProcess
-from espalier.app.logs import quiet_flower
+from espalier.app.ground.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
 from espalier.app.reports.progress import BarProgress
-from espalier.app.run import run
+from espalier.app.run.run import run
 from experiments.records import append_rows, read_rows, run_script
 
 SETTING = {

@@ -25,14 +25,14 @@ from rich.progress import track
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from espalier.app.assembly import assemble, checked_task
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.in_process import InProcess
-from espalier.app.logs import quiet_flower
-from espalier.app.memory import keep_memory
-from espalier.app.tasks.build import build_task
+from espalier.app.ground.logs import quiet_flower
+from espalier.app.ground.memory import keep_memory
 from espalier.app.tasks.images import examples
+from espalier.app.wiring.one_server import assemble, checked_task
+from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.randomness import client_generator
 from espalier.clients.task import LocalTraining
 from espalier.clients.training import mini_batches

@@ -25,16 +25,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.hierarchical import Weights, average
-from espalier.app.assembly import assemble, checked_task
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.in_process import InProcess
-from espalier.app.logs import quiet_flower
-from espalier.app.memory import keep_memory
+from espalier.app.ground.logs import quiet_flower
+from espalier.app.ground.memory import keep_memory
 from espalier.app.tasks import Examples, OwnTask
-from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import compute_device, set_up_torch
 from espalier.app.tasks.node import Node
+from espalier.app.wiring.one_server import assemble, checked_task
+from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.messages.generators import seeded_torch
 from espalier.clients.randomness import client_generator, client_seed
 from espalier.clients.task import LocalTraining

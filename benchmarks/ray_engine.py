@@ -28,15 +28,15 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from benchmarks.hierarchical import hierarchical_rounds, random_pixels
-from espalier.app.assembly import checked_task
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.ray import Ray
 from espalier.app.engines.ray_cluster import started_ray
-from espalier.app.logs import quiet_flower
-from espalier.app.memory import keep_memory
-from espalier.app.run import simulation
+from espalier.app.ground.logs import quiet_flower
+from espalier.app.ground.memory import keep_memory
+from espalier.app.run.run import simulation
 from espalier.app.tiers.served import assemble_served
+from espalier.app.wiring.one_server import checked_task
 from espalier.clients.device import cpu_count
 from espalier.sim.ray_grid import Place, RayGrid, Workers
 

@@ -27,11 +27,11 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from benchmarks.hierarchical import measure, random_pixels
-from espalier.app.assembly import assemble, checked_task
 from espalier.app.client import app as client_app
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
-from espalier.app.logs import quiet_flower
+from espalier.app.ground.logs import quiet_flower
+from espalier.app.wiring.one_server import assemble, checked_task
 from espalier.clients.messages.profile import QUERY_PROFILE
 from espalier.clients.messages.split_names import SPLIT_BEGIN
 from espalier.strategies import EdgeRounds, Update

@@ -16,10 +16,10 @@ from rich.progress import track
 
 from benchmarks.hierarchical import Weights, bare_rounds, hierarchical_rounds
 from espalier.app.config.parse import parse_config
-from espalier.app.logs import quiet_flower
-from espalier.app.memory import keep_memory
-from espalier.app.tasks.build import build_task
+from espalier.app.ground.logs import quiet_flower
+from espalier.app.ground.memory import keep_memory
 from espalier.app.tasks.common import set_up_torch
+from espalier.app.wiring.task_of_run import build_task
 
 ROUNDS = 5
 CLIENTS, EDGE_ROUNDS, BATCHES = 32, 2, 25

@@ -22,13 +22,13 @@ import torch
 from flwr.app import ArrayRecord
 
 from benchmarks.hierarchical import random_pixels
-from espalier.app.assembly import assemble, checked_task, streams_of
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.in_process import InProcess
-from espalier.app.logs import quiet_flower
-from espalier.app.memory import keep_memory
-from espalier.app.tasks.build import build_task
+from espalier.app.ground.logs import quiet_flower
+from espalier.app.ground.memory import keep_memory
+from espalier.app.wiring.one_server import assemble, checked_task, streams_of
+from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.messages.split_names import INDICES, LABELS
 from espalier.strategies import Hierarchical
 from espalier.strategies.edges import innermost

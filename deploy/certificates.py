@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from espalier.app.certificates import certificate_builder, common_name, general_name
+from espalier.app.ground.certificates import certificate_builder, common_name, general_name
 
 AUTHORITY_DAYS = 3650
 SERVER_DAYS = 825

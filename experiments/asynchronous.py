@@ -23,13 +23,13 @@ from matplotlib.axes import Axes
 from rich.console import Console
 
 from espalier.app.config.parse import parse_config
-from espalier.app.errors import Interrupted, UserError
-from espalier.app.logs import quiet_flower
+from espalier.app.ground.errors import Interrupted, UserError
+from espalier.app.ground.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
 from espalier.app.reports.plots import PALETTE, save_plot
 from espalier.app.reports.progress import BarProgress
-from espalier.app.run import run, simulation
+from espalier.app.run.run import run, simulation
 from experiments.records import read_rows, run_script, write_rows
 
 SETTINGS: dict[str, dict[str, Any]] = {

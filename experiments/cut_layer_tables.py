@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from espalier.app.comparison.runs import FinishedRun
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.sweeps.grid import planned_runs, read_sweep
 from espalier.clients.messages.train import ACCURACY, LOSS

@@ -17,16 +17,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
-from espalier.app.assembly import assemble, checked_task
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.saved import saved_config
 from espalier.app.engines.in_process import InProcess
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import is_evaluation
 from espalier.app.reports.plots import BLUE, GREY, ORANGE
+from espalier.app.reports.saved import saved_config
+from espalier.app.wiring.one_server import assemble, checked_task
 from espalier.clients.messages.train import ACCURACY, LOSS
 from espalier.strategies.edges import innermost
 from espalier.strategies.exchange import converse

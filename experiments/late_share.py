@@ -18,11 +18,11 @@ from typing import Any
 from rich.console import Console
 
 from espalier.app.config.parse import parse_config, read_toml
-from espalier.app.logs import quiet_flower
+from espalier.app.ground.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
 from espalier.app.reports.progress import BarProgress
-from espalier.app.run import run, simulation
+from espalier.app.run.run import run, simulation
 from experiments.records import append_rows, read_rows, run_script
 
 TABLE_3 = Path(__file__).parent / "rawhfl-table3.toml"

@@ -19,12 +19,12 @@ from rich.console import Console
 from rich.progress import track
 
 from espalier.app.config.parse import parse_config
-from espalier.app.config.sections import Stream
-from espalier.app.logs import quiet_flower
+from espalier.app.ground.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
 from espalier.app.reports.progress import BarProgress
-from espalier.app.run import run, simulation
+from espalier.app.run.run import run, simulation
+from espalier.app.settings.sections import Stream
 from experiments.records import append_rows, read_rows, run_script
 
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 
 from espalier.app.comparison.runs import FinishedRun
-from espalier.app.config.saved import saved_config
-from espalier.app.errors import UserError, bad_value
+from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.plots import BLUE, GREY, ORANGE, save_plot
+from espalier.app.reports.saved import saved_config
 from espalier.clients.messages.train import ACCURACY, LOSS
 from experiments.fine_tuning import SETTINGS, measure
 from experiments.recorded_runs import differences, lines_with, spread

@@ -29,11 +29,11 @@ from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
 from espalier.app.config.parse import parse_config
 from espalier.app.engines.in_process import InProcess
-from espalier.app.logs import quiet_flower
+from espalier.app.ground.logs import quiet_flower
 from espalier.app.reports.made_by import maker
 from espalier.app.reports.progress import BarProgress
-from espalier.app.run import run
-from espalier.app.tasks.clients import client_task
+from espalier.app.run.run import run
+from espalier.app.wiring.clients import client_task
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.arrays import config_of, to_tensor, to_weights
 from espalier.clients.messages.cut import as_blocks, copied

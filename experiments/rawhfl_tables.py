@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
-from espalier.app.errors import UserError, bad_value
+from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.reports.plots import PALETTE, save_plot
 from experiments.records import run_script
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeVar
 from espalier.app.comparison.command import finished_runs
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.config.parse import read_toml
-from espalier.app.errors import UserError
-from espalier.app.logs import quiet_flower
+from espalier.app.ground.errors import UserError
+from espalier.app.ground.logs import quiet_flower
 from experiments.records import read_rows, write_rows
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 
 
 def read_rows(path: Path, columns: Mapping[str, type]) -> list[dict[str, Any]]:

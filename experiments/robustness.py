@@ -30,12 +30,12 @@ from rich.progress import track
 
 from espalier.app.config.parse import parse_config
 from espalier.app.engines.in_process import InProcess
-from espalier.app.logs import quiet_flower
+from espalier.app.ground.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
 from espalier.app.reports.progress import BarProgress
-from espalier.app.run import run
-from espalier.app.tasks.clients import client_task
+from espalier.app.run.run import run
+from espalier.app.wiring.clients import client_task
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.split_names import ACTIVATIONS, CLIENT_BLOCK
 from espalier.clients.messages.train import ARRAYS

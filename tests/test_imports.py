@@ -27,17 +27,24 @@ LIBRARIES = {
 PRIVATE = "sim/in_process_grid.py"
 WHOLE_CONFIG = "espalier.app.config.run_config"
 OF_AN_ALGORITHM = {f"app/algorithms/{name.replace('-', '_')}.py": name for name in ALGORITHMS}
+# The folders of `app/` from the ground up: each imports from those before it, and from no other.
+LAYERS = (
+    *("ground", "settings", "meters", "tasks", "conversion", "planning", "algorithms", "config", "wiring", "engines"),
+    *("reports", "comparison", "tiers", "run", "client", "server", "command_line", "sweeps", "entry_point", "__main__"),
+)
 # All others take sections of the run config, or what they hold.
 TAKES_WHOLE_CONFIG = {
-    "app/assembly.py",
-    "app/checked_run.py",
-    "app/edges.py",
-    "app/planning.py",
-    "app/run.py",
+    "app/wiring/one_server.py",
+    "app/run/checked_run.py",
+    "app/wiring/edges.py",
+    "app/wiring/planning.py",
+    "app/run/run.py",
     "app/command_line.py",
     "app/server.py",
-    "app/tasks/build.py",
-    "app/tasks/clients.py",
+    "app/wiring/task_of_run.py",
+    "app/wiring/clients.py",
+    "app/reports/saved.py",
+    "app/tiers/own_hosts.py",
     "app/tiers/served.py",
 }
 STANDARD = sys.stdlib_module_names
@@ -94,6 +101,19 @@ def test_the_walls_would_notice():
     }
 
 
+def room(module: str) -> str:
+    """Return the folder of `app/` that a module is in, or the door that it is."""
+    return module.split("/")[1].removesuffix(".py")
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if m.startswith("app/") and m != "app/__init__.py"])
+def test_the_folders_of_the_app_are_layers(module):
+    own = LAYERS.index(room(module))
+    names = (name.split(".") for name in imported(ROOT / module, with_names=True))
+    rooms = {parts[2] for parts in names if parts[:2] == ["espalier", "app"] and len(parts) > 2}
+    assert {one for one in rooms if LAYERS.index(one) > own} == set()
+
+
 @pytest.mark.parametrize("module", [m for m in modules() if m.startswith("app/")])
 def test_the_whole_run_config_is_for_those_who_assemble_a_run(module):
     names = imported(ROOT / module, with_names=True)
@@ -102,7 +122,7 @@ def test_the_whole_run_config_is_for_those_who_assemble_a_run(module):
 
 
 def test_the_wall_around_the_run_config_would_notice():
-    assert imported(ROOT / "app/run.py", with_names=True) >= {WHOLE_CONFIG, f"{WHOLE_CONFIG}.RunConfig"}
+    assert imported(ROOT / "app/run/run.py", with_names=True) >= {WHOLE_CONFIG, f"{WHOLE_CONFIG}.RunConfig"}
 
 
 @pytest.mark.parametrize("module", [m for m in modules() if m.startswith("app/")])

@@ -10,7 +10,8 @@ import torch
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from espalier.app.config.sections import Federation, Split, Train
+from espalier.app.planning.rule import PlanRule
+from espalier.app.settings.sections import Federation, Split, Train
 from espalier.app.tasks.task import Task
 from espalier.clients.messages.cut import Cut, as_blocks
 from espalier.strategies import EdgeRounds
@@ -69,31 +70,6 @@ class Site:
     def new_model(self) -> nn.Sequential:
         """Return a model of the edge's own to split, on the device that it computes on."""
         return as_blocks(self.task.new_model().to(self.device))
-
-
-@dataclass(frozen=True)
-class PlanRule:
-    """How the plans of an algorithm's edge rounds are made.
-
-    Parameters
-    ----------
-    solver : str (default: "")
-        One of `espalier.strategies.allocation.SOLVERS`, which selects as many clients as it likes; empty: the one that
-        ``plan.solver`` names, for ``plan.selected-per-edge`` clients.
-    over_all_cells : bool (default: False)
-        The plan is made for the clients of all cells at once.
-    has_limits : bool (default: True)
-        False: no deadline is kept.
-    """
-
-    solver: str = ""
-    over_all_cells: bool = False
-    has_limits: bool = True
-
-    @property
-    def selects_a_number(self) -> bool:
-        """Whether ``plan.selected-per-edge`` clients are selected."""
-        return not self.solver
 
 
 @dataclass(frozen=True)

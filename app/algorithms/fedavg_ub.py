@@ -1,7 +1,8 @@
 """RawHFL's upper bound without edges (RawHFL, Sec. V-C)."""
 
-from espalier.app.algorithms.algorithm import Algorithm, PlanRule
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.rawhfl import accumulated_gradients
+from espalier.app.planning.rule import PlanRule
 
 FEDAVG_UB = Algorithm(
     name="fedavg-ub",

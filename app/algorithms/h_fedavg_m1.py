@@ -1,7 +1,8 @@
 """RawHFL's first baseline: nobody is left out (RawHFL, Sec. V-C)."""
 
-from espalier.app.algorithms.algorithm import Algorithm, PlanRule
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.rawhfl import accumulated_gradients
+from espalier.app.planning.rule import PlanRule
 
 H_FEDAVG_M1 = Algorithm(
     name="h-fedavg-m1",

@@ -1,7 +1,8 @@
 """RawHFL's second baseline: who can't make a local round is left out (RawHFL, Sec. V-C)."""
 
-from espalier.app.algorithms.algorithm import Algorithm, PlanRule
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.rawhfl import accumulated_gradients
+from espalier.app.planning.rule import PlanRule
 
 H_FEDAVG_M2 = Algorithm(
     name="h-fedavg-m2",

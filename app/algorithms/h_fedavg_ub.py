@@ -1,7 +1,8 @@
 """RawHFL's upper bound: no limits (RawHFL, Sec. V-C)."""
 
-from espalier.app.algorithms.algorithm import Algorithm, PlanRule
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.rawhfl import accumulated_gradients
+from espalier.app.planning.rule import PlanRule
 
 H_FEDAVG_UB = Algorithm(
     name="h-fedavg-ub",

@@ -1,7 +1,8 @@
 """RawHFL: two tiers under deadline, energy and radio limits (arXiv:2501.15103 and its spec)."""
 
-from espalier.app.algorithms.algorithm import Algorithm, PlanRule, Site
+from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.strategies import fedavg_of_all
+from espalier.app.planning.rule import PlanRule
 from espalier.strategies import AccumulatedGradients
 
 

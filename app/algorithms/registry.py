@@ -19,8 +19,8 @@ from espalier.app.algorithms.sfl_v1 import SFL_V1
 from espalier.app.algorithms.sfl_v2 import SFL_V2
 from espalier.app.algorithms.sl import SL
 from espalier.app.algorithms.top_popular import TOP_POPULAR
-from espalier.app.errors import bad_value
-from espalier.app.object_spec import ObjectSpec
+from espalier.app.ground.errors import bad_value
+from espalier.app.ground.object_spec import ObjectSpec
 
 ALGORITHMS = {
     algorithm.name: algorithm

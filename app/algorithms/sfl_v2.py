@@ -2,7 +2,7 @@
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.split_edges import split_options, the_cut
-from espalier.app.config.sections import Split
+from espalier.app.settings.sections import Split
 from espalier.strategies.split import SplitFedV2
 
 

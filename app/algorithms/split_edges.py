@@ -10,8 +10,8 @@ from torch import nn
 from espalier.app.algorithms.algorithm import ONE_NODE, Site
 from espalier.app.algorithms.stacked_servers import stacked_servers
 from espalier.app.algorithms.strategies import fedavg_of_all
-from espalier.app.config.sections import AS_CLIENTS, Split
-from espalier.app.errors import bad_value
+from espalier.app.ground.errors import bad_value
+from espalier.app.settings.sections import AS_CLIENTS, Split
 from espalier.clients.messages.cut import Cut, as_blocks
 from espalier.clients.nested import take
 from espalier.clients.task import LocalTraining

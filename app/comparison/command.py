@@ -14,10 +14,10 @@ from espalier.app.comparison.groups import Group, chosen_if_readable, grouped, w
 from espalier.app.comparison.runs import FinishedRun, read_run, write_runs
 from espalier.app.comparison.tables import as_csv, as_latex, as_text, columns_of, figure_names
 from espalier.app.comparison.targets import OPTION, target_of, with_target
-from espalier.app.config.values import path_of
-from espalier.app.durable import replace_text
-from espalier.app.errors import UserError, bad_value
-from espalier.app.logs import quiet_flower
+from espalier.app.ground.durable import replace_text
+from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.logs import quiet_flower
+from espalier.app.settings.values import path_of
 from espalier.clients.messages.train import ACCURACY, LOSS
 
 HELP = """Compare runs that are over: what differs between them, and what came of it.

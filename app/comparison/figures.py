@@ -16,8 +16,8 @@ from matplotlib.ticker import EngFormatter, FixedLocator, MaxNLocator
 
 from espalier.app.comparison.curves import Axis, Curve
 from espalier.app.comparison.groups import Group
-from espalier.app.config.sections import VIDEO_CACHING
-from espalier.app.durable import replace_file
+from espalier.app.ground.durable import replace_file
+from espalier.app.settings.sections import VIDEO_CACHING
 
 WIDTH_INCHES, HEIGHT_INCHES = 3.5, 2.3
 LEGEND_ROW_INCHES = 0.14

@@ -11,8 +11,8 @@ from typing import Any
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.config.defaults import without_defaults
 from espalier.app.config.parse import parse_saved
-from espalier.app.errors import UserError
-from espalier.app.regular_files import read_text
+from espalier.app.ground.errors import UserError
+from espalier.app.ground.regular_files import read_text
 from espalier.app.reports.folder import HOW_IT_RUNS
 
 CASE = "case"  # the column of a sweep's table with the name of a run's case

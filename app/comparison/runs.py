@@ -7,14 +7,14 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from espalier.app.config.saved import saved_config
-from espalier.app.durable import replace_text
-from espalier.app.errors import UserError
+from espalier.app.ground.durable import replace_text
+from espalier.app.ground.errors import UserError
 from espalier.app.reports.folder import ResultsFolder, damaged
 from espalier.app.reports.initial import initial_figures_of
 from espalier.app.reports.made_by import MAKER, makers_of
 from espalier.app.reports.metrics import is_figure, lacks_figures
 from espalier.app.reports.owner import is_owned
+from espalier.app.reports.saved import saved_config
 
 MEAN, STD = "mean", "std"
 OF_PLANS = ("late", "spare", "edge_rounds_without_anybody", "edge_rounds_short", "edge_rounds_unconverged")

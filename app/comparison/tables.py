@@ -7,7 +7,7 @@ from io import StringIO
 
 from espalier.app.comparison.groups import Group
 from espalier.app.comparison.runs import OVER_CLIENTS
-from espalier.app.errors import bad_value
+from espalier.app.ground.errors import bad_value
 
 # Figures that no column of the other tables has unless it is asked for: those on the whole test pool, and counts.
 HIDDEN = re.compile(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from espalier.app.comparison.curves import AXES, points_of
 from espalier.app.comparison.runs import FinishedRun
-from espalier.app.errors import bad_value
+from espalier.app.ground.errors import bad_value
 from espalier.clients.messages.train import ACCURACY, LOSS
 
 OPTION = "--target"

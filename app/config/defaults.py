@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from espalier.app.config.run_config import RunConfig
-from espalier.app.errors import UserError
-from espalier.app.tasks.build import task_kind
+from espalier.app.ground.errors import UserError
+from espalier.app.tasks.kinds import task_kind
 
 # The RawHFL paper's setting.
 CACHING_BATCHES_PER_EPOCH = 10

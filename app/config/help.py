@@ -2,7 +2,7 @@
 
 from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.section import Section
+from espalier.app.settings.section import Section
 
 
 def help_text() -> str:

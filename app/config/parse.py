@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from espalier.app.algorithms.registry import algorithm_unimported
 from espalier.app.config.defaults import with_defaults
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.section import Section
 from espalier.app.config.together import check_together
-from espalier.app.config.values import Channels, Words
-from espalier.app.errors import UserError, bad_value, shown
-from espalier.app.object_spec import ObjectSpec
+from espalier.app.ground.errors import UserError, bad_value, shown
+from espalier.app.ground.object_spec import ObjectSpec
+from espalier.app.settings.section import Section
+from espalier.app.settings.values import Channels, Words
 
 Kind = TypeVar("Kind", bound=Section)
 

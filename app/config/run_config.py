@@ -4,11 +4,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from espalier.app.algorithms.algorithm import Algorithm, PlanRule
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.h_fedavg import H_FEDAVG
 from espalier.app.algorithms.registry import algorithm_named
-from espalier.app.config.section import Section
-from espalier.app.config.sections import (
+from espalier.app.planning.rule import PlanRule
+from espalier.app.settings.section import Section
+from espalier.app.settings.sections import (
     Asynchrony,
     Availability,
     Caching,

@@ -8,15 +8,15 @@ from flwr.serverapp.strategy import (
     FedProx,
 )
 
-from espalier.app.algorithms.algorithm import PlanRule
 from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.sections import DEVICE_RANGES, OWN, SOLVERS, Data, RadioWorld
-from espalier.app.config.values import BEST_CUT, CLASSES_ALLOWED, PATH_KEYS, channels_allowed, path_of
-from espalier.app.errors import bad_value
-from espalier.app.resources.limits import check_cell_size
-from espalier.app.strategy_spec import StrategySpec
-from espalier.app.tasks.build import task_kind
+from espalier.app.ground.errors import bad_value
+from espalier.app.ground.strategy_spec import StrategySpec
+from espalier.app.planning.limits import check_cell_size
+from espalier.app.planning.rule import PlanRule
+from espalier.app.settings.sections import DEVICE_RANGES, OWN, SOLVERS, Data, RadioWorld
+from espalier.app.settings.values import BEST_CUT, CLASSES_ALLOWED, PATH_KEYS, channels_allowed, path_of
+from espalier.app.tasks.kinds import task_kind
 from espalier.strategies.edges import replies_needed
 
 CLIPPED_BY_CLIENTS = (DifferentialPrivacyClientSideAdaptiveClipping, DifferentialPrivacyClientSideFixedClipping)

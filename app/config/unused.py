@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from espalier.app.algorithms.algorithm import PlanRule
 from espalier.app.config.defaults import with_defaults
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.sections import Plans, Split
-from espalier.app.tasks.build import task_kind
+from espalier.app.planning.rule import PlanRule
+from espalier.app.settings.sections import Plans, Split
+from espalier.app.tasks.kinds import task_kind
 
 # The solvers to which no client is worth more than another.
 WORTHLESS = ("random", "cheapest-at-full-power")

@@ -14,7 +14,7 @@ from rich.progress import track
 from espalier.app.conversion.folder import check_free, made_as_a_whole, place, place_resized
 from espalier.app.conversion.ham10000 import ham10000_files
 from espalier.app.conversion.tiny_imagenet import tiny_imagenet_files
-from espalier.app.errors import UserError, bad_value
+from espalier.app.ground.errors import UserError, bad_value
 
 HELP = """Make an image folder, train/<class>/* and test/<class>/*, of a data set as it is unpacked.
 

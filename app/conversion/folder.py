@@ -8,8 +8,8 @@ from pathlib import Path, PurePath
 
 from PIL import Image
 
-from espalier.app.durable import PART
-from espalier.app.errors import UserError
+from espalier.app.ground.durable import PART
+from espalier.app.ground.errors import UserError
 from espalier.app.tasks.image_folder import decode_images, size_of
 
 

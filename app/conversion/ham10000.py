@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Literal
 
 from espalier.app.conversion.lists import text_of_list
-from espalier.app.errors import UserError, shown
+from espalier.app.ground.errors import UserError, shown
 from espalier.app.tasks.image_folder import folders_in, images_in, size_of
 
 METADATA = "HAM10000_metadata.csv"

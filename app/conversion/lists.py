@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 
 MOST_BYTES = 16_000_000  # those of the published ones have less than one million
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from espalier.app.tasks.clients import looked_up_once
+from espalier.app.wiring.clients import looked_up_once
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.lanes import Lanes
 from espalier.clients.stacking import TrainingStack

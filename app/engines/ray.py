@@ -8,7 +8,6 @@ from logging import getLogger
 from typing import Any
 
 from espalier.app.config.parse import parse_config
-from espalier.app.config.sections import RayWorkers
 from espalier.app.engines.engine import App, MakeApp
 from espalier.app.engines.in_process import PATIENCE_SECONDS
 from espalier.app.engines.ray_cluster import (
@@ -20,11 +19,12 @@ from espalier.app.engines.ray_cluster import (
     store,
     stored,
 )
-from espalier.app.errors import UserError
-from espalier.app.memory import keep_memory
-from espalier.app.tasks.build import build_task
-from espalier.app.tasks.clients import client_task
+from espalier.app.ground.errors import UserError
+from espalier.app.ground.memory import keep_memory
+from espalier.app.settings.sections import RayWorkers
 from espalier.app.tasks.shared import from_arrays, to_arrays
+from espalier.app.wiring.clients import client_task
+from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.profile import EDGE_NAME
 from espalier.sim.in_process_grid import GridLost

@@ -22,7 +22,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
 import ray
 import torch
 
-from espalier.app.errors import UserError, bad_value
+from espalier.app.ground.errors import UserError, bad_value
 from espalier.clients.device import cpu_count, memory_bytes
 from espalier.sim.in_process_grid import is_in_simulation
 from espalier.sim.ray_grid import Place, one_line

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from espalier.app.availability import ComingAndGoing
+from espalier.app.wiring.availability import ComingAndGoing
 from espalier.strategies import Round
 
 Line = dict[str, Any]

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from espalier.app.config.sections import Train
-from espalier.app.resources.work import num_values
+from espalier.app.planning.work import num_values
+from espalier.app.settings.sections import Train
 from espalier.clients.messages.cut import part_of
 from espalier.clients.task import batches_of_a_pass
 from espalier.strategies import Profile

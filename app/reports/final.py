@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from espalier.app.config.saved import saved_config
 from espalier.app.reports.best import ranked_by
 from espalier.app.reports.folder import ResultsFolder, RunTitle
 from espalier.app.reports.metrics import failures_of, lacks_figures, last_round, names_of_figures, summarise
 from espalier.app.reports.resources import ClientTotals, client_totals
+from espalier.app.reports.saved import saved_config
 from espalier.strategies import Profile
 
 

@@ -9,12 +9,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from espalier.app.checkpoint import load_state, save_state
-from espalier.app.durable import PART, append_text, make_folder, replace_file, replace_text, sync_folder
-from espalier.app.errors import UserError, bad_value
-from espalier.app.regular_files import open_to_read, read_text
+from espalier.app.ground.checkpoint import load_state, save_state
+from espalier.app.ground.durable import PART, append_text, make_folder, replace_file, replace_text, sync_folder
+from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.regular_files import open_to_read, read_text
 from espalier.app.reports.owner import LOCK, Ownership, disown, own, why_lost
-from espalier.app.run_state import RunState, run_state_of
+from espalier.app.reports.run_state import RunState, run_state_of
 
 CONFIG = "config.json"
 # What a run that was stopped before it had saved its config can leave behind.

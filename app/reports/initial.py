@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from espalier.app.errors import FAULTS
+from espalier.app.ground.errors import FAULTS
 from espalier.app.reports.folder import ResultsFolder, damaged
 from espalier.app.reports.metrics import figure_names, finite, is_figure, spreads_of
 from espalier.app.tasks.node import Node

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any, TypeGuard
 
+from espalier.app.ground.fields import FIELDS
+from espalier.app.meters.bytes import EVALUATION, Link, by_edge, nested
 from espalier.app.reports.asynchronous import asynchronous_summary
 from espalier.app.reports.availability import availability_summary
 from espalier.app.reports.best import best_line
-from espalier.app.reports.bytes import EVALUATION, Link, by_edge, nested
 from espalier.app.reports.resources import resource_summary
 from espalier.clients.messages.train import ACCURACY, LOSS, NUM_EXAMPLES, NUM_VALIDATION, TOP, VALIDATION
 from espalier.strategies import Evaluation, Failure, Round
@@ -18,17 +19,6 @@ from espalier.strategies.split import Personalised
 
 Line = dict[str, Any]
 MOST = 1e150  # of a figure that is compared: the square of a larger one is no number
-# The fields of lines that are the run's own words; a client's metric of such a name is not reported.
-FIELDS = frozenset(
-    {
-        *("round", "scope", "edge", "trained", "participants"),
-        *("failures", "edges_left_out", "evaluation_failures", "cloud_failures"),
-        *("plans", "plans_at_work"),
-        *("num_clients", "away", "dropped_out"),
-        *("clients", "test", "validation", "bytes", "closed_form_bits", "energy_joules", "late_share"),
-        *("seconds", "wall_seconds", "simulated_seconds", "async"),
-    }
-)
 
 
 def edge_lines(outcome: Round, counts: Counter[Link], client_of: Mapping[int, int]) -> list[Line]:

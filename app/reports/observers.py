@@ -10,18 +10,18 @@ import torch
 from flwr.app import ArrayRecord
 from torch import nn
 
-from espalier.app.algorithms.build import unsavable_as_user_error
-from espalier.app.asynchrony import AsynchronousRun
 from espalier.app.engines.engine import Engine
+from espalier.app.meters.bytes import ByteMeter
+from espalier.app.planning.world import World
 from espalier.app.reports.availability import Attendances
 from espalier.app.reports.best import Score, validation_score
-from espalier.app.reports.bytes import ByteMeter
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import edge_lines, global_line, validation_of
+from espalier.app.reports.run_state import RunState
 from espalier.app.reports.tracker import Tracking
-from espalier.app.resources.world import World
-from espalier.app.run_state import RunState
 from espalier.app.tasks.task import Task
+from espalier.app.wiring.asynchrony import AsynchronousRun
+from espalier.app.wiring.cloud import unsavable_as_user_error
 from espalier.clients.evaluation import figures_on
 from espalier.clients.task import Examples
 from espalier.strategies import Hierarchical, Round

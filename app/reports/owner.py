@@ -9,8 +9,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout, lock_descriptor
 
-from espalier.app.errors import bad_value
-from espalier.app.regular_files import open_to_append, open_to_read
+from espalier.app.ground.errors import bad_value
+from espalier.app.ground.regular_files import open_to_append, open_to_read
 
 LOCK = "lock"
 PATIENCE_SECONDS = 0.5  # with those who look whether a folder has an owner, and hold its lock for an instant

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from espalier.app.durable import replace_file
+from espalier.app.ground.durable import replace_file
 from espalier.app.reports.closed_form import closed_form_bytes
 from espalier.app.reports.metrics import figure_names, is_number, top_m
 from espalier.clients.messages.train import ACCURACY, LOSS

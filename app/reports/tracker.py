@@ -6,8 +6,8 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any, Protocol
 
-from espalier.app.errors import FAULTS, bad_value
-from espalier.app.object_spec import ObjectSpec, error_line, parse_object
+from espalier.app.ground.errors import FAULTS, bad_value
+from espalier.app.ground.object_spec import ObjectSpec, error_line, parse_object
 
 logger = getLogger("espalier")
 FORM = "package.module:NAME or package.module:NAME(argument=value, ...) of your own"

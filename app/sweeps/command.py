@@ -12,8 +12,8 @@ from rich.console import Console
 
 from espalier.app.comparison.groups import RUNS, chosen_before
 from espalier.app.comparison.runs import FinishedRun, is_surely_over, read_run, write_runs
-from espalier.app.errors import UserError, bad_value, shown
-from espalier.app.logs import quiet_flower
+from espalier.app.ground.errors import UserError, bad_value, shown
+from espalier.app.ground.logs import quiet_flower
 from espalier.app.sweeps.grid import PlannedRun, check_data, placed, planned_runs, read_sweep
 from espalier.app.sweeps.progress import SweepProgress
 from espalier.app.sweeps.workers import make

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import TaskID
 
 from espalier.app.comparison.runs import read_run
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.app.reports.progress import bars
 from espalier.app.sweeps.grid import PlannedRun
 

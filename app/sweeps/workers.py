@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from espalier.app.comparison.runs import is_surely_over
-from espalier.app.regular_files import open_to_append, open_to_read
+from espalier.app.ground.regular_files import open_to_append, open_to_read
 from espalier.app.reports.owner import is_owned
 from espalier.app.sweeps.grid import PlannedRun, check_place
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from espalier.app.errors import FAULTS, UserError, bad_value
-from espalier.app.object_spec import ObjectSpec, error_line
-from espalier.app.reports.metrics import FIELDS
+from espalier.app.ground.errors import FAULTS, UserError, bad_value
+from espalier.app.ground.fields import FIELDS
+from espalier.app.ground.object_spec import ObjectSpec, error_line
 from espalier.app.tasks.held_back import kept_and_held
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.own import OwnTask

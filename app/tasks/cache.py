@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from espalier.app.config.sections import Caching, Federation
+from espalier.app.settings.sections import Caching, Federation
 from espalier.app.tasks.caching_data import CachingData, caching_clients, caching_mlp, num_slots
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.task import Task

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 import torch.utils.deterministic
 
-from espalier.app.config.sections import Train
-from espalier.app.errors import bad_value
+from espalier.app.ground.errors import bad_value
+from espalier.app.settings.sections import Train
 from espalier.clients.task import ClientTask, LocalTraining
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from espalier.app.errors import UserError, bad_value
+from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.tasks import image_data, image_folder
 from espalier.app.tasks.cache import fingerprint, load_or_build
 from espalier.app.tasks.image_data import FORMAT_VERSION, ImageData, LabelledImages

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.clients.device import memory_bytes
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 LAYOUT = "allowed is a folder with train/<class>/* and test/<class>/*"

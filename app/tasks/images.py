@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from espalier.app.config.sections import Data
-from espalier.app.errors import UserError, bad_value
+from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.settings.sections import Data
 from espalier.app.tasks.augmentation import augmentation
 from espalier.app.tasks.data import ImageData, LabelledImages, load_dataset
 from espalier.app.tasks.footprint import layer_bytes, refuse_too_large, weight_bytes

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from espalier.app.errors import bad_value
+from espalier.app.ground.errors import bad_value
 from espalier.clients.messages.generators import seeded_torch
 
 Blocks = OrderedDict[str, nn.Module]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.clients.messages.profile import EDGE_NAME
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from espalier.app.config.sections import Data
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
+from espalier.app.settings.sections import Data
 from espalier.app.tasks.data import LabelledImages, load_pool
 from espalier.app.tasks.image_data import channel_statistics
 from espalier.app.tasks.image_folder import FILES, LAYOUT

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from espalier.app.errors import UserError, bad_value
+from espalier.app.ground.errors import UserError, bad_value
 
 PARTITIONS = ("iid", "dirichlet", "dirichlet-per-class", "shards")
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from espalier.app.config.sections import Train
-from espalier.app.errors import FAULTS, UserError, bad_value
-from espalier.app.object_spec import error_line
+from espalier.app.ground.errors import FAULTS, UserError, bad_value
+from espalier.app.ground.object_spec import error_line
+from espalier.app.settings.sections import Train
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.task import Task
 from espalier.clients.gradients import Gradients, Record, RecordedGradients, compute_gradients, cuda_graph

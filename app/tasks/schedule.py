@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import cos, pi
 
-from espalier.app.config.sections import Federation, Train
+from espalier.app.settings.sections import Federation, Train
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import torch
 from torch import nn
 
-from espalier.app.errors import bad_value
+from espalier.app.ground.errors import bad_value
 from espalier.app.tasks.task import Task
 from espalier.clients.messages.cut import Cut, as_blocks, copied
 from espalier.clients.stacked_model import check_stackable

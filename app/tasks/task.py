@@ -12,7 +12,7 @@ from espalier.clients.task import ClientTask, Examples, LocalTraining, Objective
 
 
 class Task(Protocol):
-    """What the rest of the app asks of a task; `espalier.app.tasks.build.build_task` makes that of a run config.
+    """What the rest of the app asks of a task; `espalier.app.wiring.task_of_run.build_task` makes that of a run config.
 
     What a task has loaded it keeps, so one is made per process.
 

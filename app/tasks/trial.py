@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from espalier.app.errors import FAULTS
-from espalier.app.object_spec import error_and_place
+from espalier.app.ground.errors import FAULTS
+from espalier.app.ground.object_spec import error_and_place
 from espalier.app.tasks.own import OwnTask
 from espalier.clients.evaluation import BATCH_SIZE, outputs_on
 from espalier.clients.gradients import Loss

@@ -8,14 +8,14 @@ from typing import Any
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from espalier.app.checkpoint import from_bytes, to_bytes
-from espalier.app.errors import FAULTS, UserError
-from espalier.app.object_spec import error_line
-from espalier.app.reports.bytes import ByteMeter, Link, nested
+from espalier.app.ground.checkpoint import from_bytes, to_bytes
+from espalier.app.ground.errors import FAULTS, UserError
+from espalier.app.ground.object_spec import error_line
+from espalier.app.meters.bytes import ByteMeter, Link, nested
+from espalier.app.planning.world import World
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
 from espalier.app.reports.metrics import edge_lines, personalised_line, reported
-from espalier.app.resources.world import World
 from espalier.app.tiers.listener import EdgeListener
 from espalier.app.tiers.states import EdgeState
 from espalier.app.tiers.wire import (

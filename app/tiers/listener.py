@@ -9,7 +9,7 @@ from secrets import token_hex
 
 import grpc
 
-from espalier.app.errors import bad_value
+from espalier.app.ground.errors import bad_value
 from espalier.app.reports.owner import disown, own
 from espalier.clients.edge_socket import ANSWER, OPTIONS, SERVICE, SOCKET, TYPE, address_of, folder_fault
 

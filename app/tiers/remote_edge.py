@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
-from espalier.app.checkpoint import from_bytes, to_bytes
-from espalier.app.errors import UserError
+from espalier.app.ground.checkpoint import from_bytes, to_bytes
+from espalier.app.ground.errors import UserError
 from espalier.app.tiers.states import CloudState
 from espalier.app.tiers.wire import (
     Counted,

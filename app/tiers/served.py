@@ -12,35 +12,34 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import nn
 
-from espalier.app.assembly import (
-    Federation,
-    asynchrony_of,
-    book,
-    clients_and_edges,
-    federation_over,
-    streams_of,
-    tuned_head,
-)
-from espalier.app.checkpoint import to_bytes
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.unused import stack_in_use
-from espalier.app.edges import one_edge, transports
 from espalier.app.engines.engine import App, Engine, ServesEdges
 from espalier.app.engines.in_process import PATIENCE_SECONDS
-from espalier.app.errors import UserError, shown
-from espalier.app.planning import planned_world
-from espalier.app.reports.bytes import ByteMeter
-from espalier.app.resources.world import World
-from espalier.app.streams import Streams
-from espalier.app.tasks.build import build_task
-from espalier.app.tasks.clients import looked_up_once
+from espalier.app.ground.checkpoint import to_bytes
+from espalier.app.ground.errors import UserError, shown
+from espalier.app.meters.bytes import ByteMeter
+from espalier.app.planning.world import World
 from espalier.app.tasks.common import set_up_torch
 from espalier.app.tasks.task import Task
 from espalier.app.tiers.edge_host import EdgeRun
+from espalier.app.tiers.own_hosts import book, tuned_head
 from espalier.app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
 from espalier.app.tiers.states import AtDriver, WholeState
 from espalier.app.tiers.wire import node_of
+from espalier.app.wiring.clients import looked_up_once
+from espalier.app.wiring.edges import one_edge, transports
+from espalier.app.wiring.one_server import (
+    Federation,
+    asynchrony_of,
+    clients_and_edges,
+    federation_over,
+    streams_of,
+)
+from espalier.app.wiring.planning import planned_world
+from espalier.app.wiring.streams import Streams
+from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.edge import PAYLOAD, QUERY_EDGE, EdgeRequest, to_payload
 from espalier.clients.messages.lanes import Lanes
@@ -227,7 +226,7 @@ def assemble_served(
     streams: Streams | None,
     observers: Sequence[Any],
 ) -> tuple[Federation, Engine]:
-    """Build the algorithm over edges that an engine's workers serve; parameters as of `espalier.app.assembly.assemble`.
+    """Build the algorithm over edges that an engine's workers serve; parameters as of `assemble` in wiring.
 
     Returns
     -------

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
-from espalier.app.resources.world import World
+from espalier.app.planning.world import World
 from espalier.app.tiers.wire import Wire
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import EdgeRounds

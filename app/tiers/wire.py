@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
-from espalier.app.reports.bytes import KINDS, Link
+from espalier.app.meters.bytes import KINDS, Link
 from espalier.clients.messages.arrays import to_record
 from espalier.clients.messages.profile import MOST_CLASSES
 from espalier.clients.messages.text import quoted

@@ -1,19 +1,19 @@
-"""The parts of a run, made from settings in the way in which `espalier.app.run` makes them."""
+"""The parts of a run, made from settings in the way in which `espalier.app.run.run` makes them."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 from espalier.app.algorithms.algorithm import Site
 from espalier.app.algorithms.split_edges import check_cuts
-from espalier.app.assembly import Federation, assemble, checked_task
 from espalier.app.client import app
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.in_process import InProcess
-from espalier.app.planning import work_of
-from espalier.app.resources.build import cells_of_clients, world_of
-from espalier.app.resources.world import World
-from espalier.app.tasks.build import build_task
+from espalier.app.planning.build import cells_of_clients, world_of
+from espalier.app.planning.world import World
 from espalier.app.tasks.common import compute_device
+from espalier.app.wiring.one_server import Federation, assemble, checked_task
+from espalier.app.wiring.planning import work_of
+from espalier.app.wiring.task_of_run import build_task
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import DeviceProfile, Profile
 from tests.app.runs import key_of

@@ -7,8 +7,8 @@ import numpy as np
 from PIL import Image
 
 from espalier.app.config.run_config import RunConfig
-from espalier.app.tasks.build import build_task
 from espalier.app.tasks.image_folder import list_images
+from espalier.app.wiring.task_of_run import build_task
 
 CLASSES = ("ant", "bee", "cow")
 SMALL = {"dataset": "image-folder", "image_size": 8, "model": "small-cnn", "num_clients": 4}

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from espalier.app.command_line import main
-from espalier.app.errors import Interrupted
+from espalier.app.ground.errors import Interrupted
 from espalier.app.reports.progress import LogProgress
-from espalier.app.run import run, simulation
+from espalier.app.run.run import run, simulation
 from espalier.sim.clock import draw_client_seconds
 from tests.app.assembling import config_of
 from tests.app.runs import key_of, lines, run_app, same_weights, summary

@@ -10,9 +10,9 @@ from torch import nn
 
 from espalier.app.command_line import main
 from espalier.app.config.parse import parse_config
-from espalier.app.errors import UserError
-from espalier.app.tasks.build import build_task
+from espalier.app.ground.errors import UserError
 from espalier.app.tasks.recording import try_recording
+from espalier.app.wiring.task_of_run import build_task
 from tests.app.pictures import image_folder
 from tests.app.runs import flwr_run, lines, run_app, same_weights, summary, weights
 

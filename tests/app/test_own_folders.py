@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from espalier.app.command_line import main
-from espalier.app.errors import UserError
-from espalier.app.federation import gather_clients
+from espalier.app.ground.errors import UserError
 from espalier.app.reports.progress import LogProgress
-from espalier.app.run import run
-from espalier.app.tasks.build import build_task
+from espalier.app.run.run import run
+from espalier.app.wiring.federation import gather_clients
+from espalier.app.wiring.task_of_run import build_task
 from tests.app.assembling import config_of, engine_of
 from tests.app.own_folders import OWN, SMALL, cut, noise_folder, own_folders
 from tests.app.runs import key_of, lines, run_app, same_weights, summary

@@ -11,16 +11,16 @@ from torch import nn
 
 from espalier.app.algorithms.split_edges import head_weights
 from espalier.app.command_line import main
-from espalier.app.config.sections import Train
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
+from espalier.app.planning.build import examples_of_local_rounds
+from espalier.app.planning.limits import check_cell_size, check_deadline
+from espalier.app.planning.plan_reports import falls_short
+from espalier.app.planning.solving import solver_for
+from espalier.app.planning.work import Work, forward_flops, split_work, traffic_of, whole_model_work
 from espalier.app.reports.final import result_table
-from espalier.app.resources.build import examples_of_local_rounds
-from espalier.app.resources.limits import check_cell_size, check_deadline
-from espalier.app.resources.plan_reports import falls_short
-from espalier.app.resources.solving import solver_for
-from espalier.app.resources.work import Work, forward_flops, split_work, traffic_of, whole_model_work
-from espalier.app.tasks.build import build_task
+from espalier.app.settings.sections import Train
 from espalier.app.tasks.caching_data import top_popular
+from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.evaluation import top_m_accuracies
 from espalier.clients.messages.cut import Cut
 from espalier.clients.randomness import client_generator

@@ -10,8 +10,8 @@ import torch
 
 from espalier.app.command_line import main
 from espalier.app.config.parse import parse_config
-from espalier.app.tasks.build import build_task
 from espalier.app.tasks.node import Node
+from espalier.app.wiring.task_of_run import build_task
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 MODELS_PAGE = Path(__file__).parents[2] / "docs" / "use-the-model.md"

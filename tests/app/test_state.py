@@ -17,10 +17,10 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
-from espalier.app import checked_run
-from espalier.app.checkpoint import load_state, save_state
 from espalier.app.command_line import main
-from espalier.app.run_state import RunState
+from espalier.app.ground.checkpoint import load_state, save_state
+from espalier.app.reports.run_state import RunState
+from espalier.app.run import checked_run
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 STATES = Path(__file__).parent / "states"

@@ -5,11 +5,11 @@ import logging
 import pytest
 from certificates import make_certificates
 
-from espalier.app.assembly import checked_task, streams_of
 from espalier.app.command_line import main
-from espalier.app.config.sections import Stream
-from espalier.app.streams import checked_address, largest_frame_bytes, listen_on
-from espalier.app.tasks.build import build_task
+from espalier.app.settings.sections import Stream
+from espalier.app.wiring.one_server import checked_task, streams_of
+from espalier.app.wiring.streams import checked_address, largest_frame_bytes, listen_on
+from espalier.app.wiring.task_of_run import build_task
 from tests.app.assembling import config_of, engine_of
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 

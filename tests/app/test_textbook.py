@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from espalier.app.tasks.build import build_task
 from espalier.app.tasks.images import examples
+from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.randomness import client_generator
 from espalier.clients.task import LocalTraining
 from espalier.clients.training import mini_batches

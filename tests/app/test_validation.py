@@ -7,15 +7,15 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
-from espalier.app.checkpoint import load_state, save_state
 from espalier.app.command_line import main
 from espalier.app.config.parse import parse_config
-from espalier.app.errors import UserError
+from espalier.app.ground.checkpoint import load_state, save_state
+from espalier.app.ground.errors import UserError
 from espalier.app.reports.best import best_line
 from espalier.app.reports.final import report_again
 from espalier.app.reports.observers import BestRound
-from espalier.app.tasks.build import build_task
 from espalier.app.tasks.node import Node
+from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.evaluation import figures_on
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 

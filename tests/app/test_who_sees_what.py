@@ -11,12 +11,12 @@ from flwr.app import ArrayRecord
 from flwr.clientapp.mod import LocalDpMod
 from rich.console import Console
 
-from espalier.app import checked_run
 from espalier.app.config.parse import parse_config
 from espalier.app.engines.in_process import InProcess
 from espalier.app.reports.progress import BarProgress
-from espalier.app.run import run
-from espalier.app.tasks.clients import client_task
+from espalier.app.run import checked_run
+from espalier.app.run.run import run
+from espalier.app.wiring.clients import client_task
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.split_names import INDICES, LABELS
 from espalier.clients.messages.train import TRAIN

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.peers import SETTINGS, measure, ways_on
 from espalier.app.config.parse import parse_config
 from espalier.app.config.unused import unused_keys
-from espalier.app.tasks.build import build_task
+from espalier.app.wiring.task_of_run import build_task
 
 # The images of each client, and the settings, for something that takes a moment.
 FEWER = {

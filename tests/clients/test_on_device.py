@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from espalier.app.algorithms.stacked_servers import StackedServers
 from espalier.app.config.parse import parse_config
-from espalier.app.errors import UserError
-from espalier.app.tasks.build import build_task
+from espalier.app.ground.errors import UserError
 from espalier.app.tasks.common import placed
 from espalier.app.tasks.stacking import check_stack
+from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.gradients import RecordedGradients
 from espalier.clients.messages.arrays import to_array, to_record
 from espalier.clients.messages.cut import Cut

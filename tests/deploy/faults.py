@@ -13,8 +13,8 @@ from flwr_run import descendants
 from espalier.app.config.parse import parse_config
 from espalier.app.engines.in_process import InProcess
 from espalier.app.reports.progress import LogProgress
-from espalier.app.run import run
-from espalier.app.tasks.clients import client_task
+from espalier.app.run.run import run
+from espalier.app.wiring.clients import client_task
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.split_names import SPLIT_BEGIN
 from espalier.clients.messages.train import CONFIG, SERVER_ROUND, TRAIN

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import espalier.app.tasks.torchvision_compat  # noqa: F401, beside some builds of PyTorch peft can't do without
-from espalier.app.reports.bytes import record_bytes
+from espalier.app.meters.bytes import record_bytes
 from espalier.clients.messages.arrays import to_record
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from espalier.app.algorithms.algorithm import PlanRule
-from espalier.app.config.sections import Plans, RadioWorld
-from espalier.app.resources.simulated import WirelessWorld
+from espalier.app.planning.rule import PlanRule
+from espalier.app.planning.simulated import WirelessWorld
+from espalier.app.settings.sections import Plans, RadioWorld
 from espalier.strategies.allocation import exact
 from experiments.best_cut import (
     BEST,

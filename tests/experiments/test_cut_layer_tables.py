@@ -8,7 +8,7 @@ import pytest
 
 from espalier.app.command_line import main as app
 from espalier.app.config.parse import parse_config, read_toml
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.app.sweeps.grid import planned_runs, read_sweep
 from espalier.clients.task import batches_of_a_pass
 from experiments import cut_layer_tables

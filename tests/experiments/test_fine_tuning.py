@@ -8,8 +8,8 @@ from statistics import fmean, pstdev
 import pytest
 
 from espalier.app.config.parse import parse_config
-from espalier.app.config.saved import saved_config
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
+from espalier.app.reports.saved import saved_config
 from espalier.strategies.split import FineTuning
 from experiments import fine_tuning
 from experiments.recorded_runs import read_lines

@@ -9,7 +9,7 @@ from statistics import fmean
 import pytest
 
 from espalier.app.comparison.runs import FinishedRun
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.app.sweeps.grid import planned_runs, read_sweep
 from espalier.strategies.split import FineTuning
 from experiments import fine_tuning, phsfl_tables

@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.app.sweeps.grid import planned_runs, read_sweep
 from experiments import rawhfl_tables
 from experiments.rawhfl_tables import PAPER, Result, Run, main, read_record, spread, write_record

@@ -2,7 +2,7 @@
 
 import pytest
 
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from experiments.records import append_rows, read_rows, run_script, write_rows
 
 COLUMNS = {"row": str, "seed": int, "accuracy": float}

@@ -6,8 +6,8 @@ import torch
 from espalier.app.algorithms.registry import ALGORITHMS, algorithm_named
 from espalier.app.algorithms.split_edges import split_options
 from espalier.app.config.parse import parse_config
-from espalier.app.tasks.build import build_task
 from espalier.app.tasks.common import local_training
+from espalier.app.wiring.task_of_run import build_task
 from espalier.strategies.edges import innermost
 from tests.app.assembling import config_of, engine_of, federation_of, site_of
 

@@ -9,7 +9,7 @@ from espalier.app.config.parse import KEYS, parse_config, read_arguments, read_t
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import PATH_KEYS, check_strategies
 from espalier.app.config.unused import unused_keys
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 
 NASTY = [
     *("", "\0", "a\0b", "\n", "a\nb", "\x1b[31mred", "\ud800", "💥", "~", "~nouser/x", "..", "x" * 300, "x" * 5000),

@@ -8,14 +8,14 @@ import pytest
 from flwr.serverapp.strategy import FedAdam, Krum
 from torch import nn
 
-from espalier.app.algorithms.build import check_averages
-from espalier.app.checkpoint import load_state
 from espalier.app.command_line import main
 from espalier.app.config.parse import flat, parse_config, read_arguments
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies
-from espalier.app.errors import UserError
-from espalier.app.strategy_spec import STRATEGIES, parse_strategy
+from espalier.app.ground.checkpoint import load_state
+from espalier.app.ground.errors import UserError
+from espalier.app.ground.strategy_spec import STRATEGIES, parse_strategy
+from espalier.app.wiring.cloud import check_averages
 from tests.app.runs import lines, run_app
 
 ROOT = Path(__file__).parents[3]

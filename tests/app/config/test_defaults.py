@@ -4,7 +4,7 @@ import pytest
 
 from espalier.app.config.parse import parse_config
 from espalier.app.config.unused import unused_keys
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from tests.app.assembling import config_of
 
 

@@ -15,9 +15,9 @@ from ray.cluster_utils import Cluster
 
 from espalier.app.command_line import main
 from espalier.app.engines.ray_cluster import Machine, check_address, places_of
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.app.reports.progress import LogProgress
-from espalier.app.run import run, simulation
+from espalier.app.run.run import run, simulation
 from tests.app.assembling import config_of
 from tests.app.own_folders import OWN, own_folders
 from tests.app.runs import lines, run_app, summary

@@ -5,9 +5,9 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from espalier.app.client import app as client_app
-from espalier.app.reports.bytes import ByteMeter, config_bytes, payload_bytes
+from espalier.app.meters.bytes import ByteMeter, config_bytes, payload_bytes
 from espalier.app.reports.progress import LogProgress
-from espalier.app.run import run
+from espalier.app.run.run import run
 from tests.app.assembling import config_of, engine_of
 from tests.app.runs import summary
 

@@ -7,10 +7,10 @@ import pytest
 from flwr.app import ArrayRecord
 
 from espalier.app.command_line import main
-from espalier.app.config.sections import Train
-from espalier.app.durable import PART
+from espalier.app.ground.durable import PART
 from espalier.app.reports import plots
 from espalier.app.reports.closed_form import closed_form_bits, closed_form_bytes
+from espalier.app.settings.sections import Train
 from espalier.strategies import Profile
 from tests.app.runs import lines, run_app, summary
 from tests.strategies.split.federation import SHAPE, tiny_model

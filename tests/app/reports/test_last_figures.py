@@ -15,10 +15,10 @@ from espalier.app.reports import plots
 from espalier.app.reports.final import result_table
 from espalier.app.reports.metrics import summarise
 from espalier.app.reports.progress import LogProgress
-from espalier.app.run import run
+from espalier.app.run.run import run
 from espalier.app.sweeps.grid import planned_runs, read_sweep
 from espalier.app.sweeps.progress import SweepProgress
-from espalier.app.tasks.clients import client_task
+from espalier.app.wiring.clients import client_task
 from espalier.clients.client_app import make_client_app
 from tests.app.assembling import config_of, engine_of
 from tests.app.runs import lines, summary

@@ -7,8 +7,8 @@ from flwr.app import MetricRecord
 
 from espalier.app.reports.metrics import FIELDS, is_evaluation, summarise, top_m
 from espalier.app.reports.progress import LogProgress
-from espalier.app.run import run
-from espalier.app.tasks.clients import client_task
+from espalier.app.run.run import run
+from espalier.app.wiring.clients import client_task
 from espalier.clients.client_app import make_client_app
 from tests.app.assembling import config_of, engine_of
 from tests.app.runs import lines, run_app, summary

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from espalier.app.command_line import main
-from espalier.app.durable import PART
-from espalier.app.errors import UserError
+from espalier.app.ground.durable import PART
+from espalier.app.ground.errors import UserError
 from espalier.app.reports.final import client_table, report_again, result_table
 from espalier.app.reports.folder import ResultsFolder, RunTitle
 from espalier.app.reports.metrics import summarise

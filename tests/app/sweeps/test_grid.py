@@ -6,7 +6,7 @@ import re
 import pytest
 
 from espalier.app.command_line import main
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.app.sweeps.command import default_workers, warn_of_equal_runs
 from espalier.app.sweeps.grid import check_data, placed, planned_runs, read_sweep, read_values
 

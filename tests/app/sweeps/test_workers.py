@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from espalier.app.comparison.runs import is_over
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.app.reports.owner import disown, own
 from espalier.app.sweeps import workers
 from espalier.app.sweeps.command import default_workers, main, write_table

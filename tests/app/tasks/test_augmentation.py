@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from espalier.app.config.values import AUGMENTATIONS
+from espalier.app.settings.values import AUGMENTATIONS
 from espalier.app.tasks.augmentation import CHANGES, MOST_DEGREES, augmentation, cropped, rotated
 from espalier.app.tasks.torchvision_compat import torchvision
 

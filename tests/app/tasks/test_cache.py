@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.app.tasks.cache import fingerprint, load_or_build
 
 

@@ -5,8 +5,8 @@ import torch
 
 from espalier.app.config.parse import parse_config
 from espalier.app.tasks import caching
-from espalier.app.tasks.build import build_task
 from espalier.app.tasks.node import Node
+from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.unique_rows import unique_row_sgd
 
 KEYS = {"dataset": "video-caching", "num-clients": 6, "num-edges": 2, "edge-rounds": 2, "batches-per-epoch": 1}

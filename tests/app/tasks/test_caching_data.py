@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from espalier.app.config.parse import parse_config
-from espalier.app.tasks.build import build_task
 from espalier.app.tasks.caching_data import (
     caching_clients,
     caching_data,
@@ -16,6 +15,7 @@ from espalier.app.tasks.caching_data import (
     request_features,
     top_popular,
 )
+from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.evaluation import top_m_accuracies
 from espalier.clients.messages.generators import kept_torch
 from espalier.clients.task import LocalTraining

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.app.tasks import data, image_folder
 from espalier.app.tasks.data import DATASETS, load_dataset
 from espalier.app.tasks.torchvision_compat import torchvision

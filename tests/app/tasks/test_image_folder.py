@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.app.tasks import image_folder
 from espalier.app.tasks.image_folder import decode_image, decode_images, list_images, list_pool
 

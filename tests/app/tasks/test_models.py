@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.app.tasks.models import MODELS, build_model, parameter_counts
 
 SHAPES = {"small-cnn": (1, 8, 8), "cnn": (3, 32, 32), "resnet18": (3, 32, 32), "resnet50": (3, 32, 32)}

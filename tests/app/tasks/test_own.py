@@ -5,13 +5,13 @@ import torch
 
 from espalier.app.command_line import main
 from espalier.app.config.parse import parse_config
-from espalier.app.config.saved import saved_config
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.app.reports.final import report_again
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.plots import draw_plots
-from espalier.app.tasks.build import build_task
+from espalier.app.reports.saved import saved_config
 from espalier.app.tasks.node import Node
+from espalier.app.wiring.task_of_run import build_task
 from tests.app.own_tasks import TAKEN, Steered
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.app.tasks import image_folder
 from espalier.app.tasks.data import load_pool
 from espalier.app.tasks.image_data import load_pool as load_saved

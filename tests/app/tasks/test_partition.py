@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.app.tasks.partition import PARTITIONS, partition
 
 TRAIN = np.repeat(np.arange(10), 500)

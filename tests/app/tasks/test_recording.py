@@ -7,10 +7,10 @@ from torch import nn
 from espalier.app.algorithms import centralised
 from espalier.app.command_line import main
 from espalier.app.config.parse import parse_config
-from espalier.app.errors import UserError
-from espalier.app.tasks import clients
-from espalier.app.tasks.build import build_task
+from espalier.app.ground.errors import UserError
 from espalier.app.tasks.recording import check_cuda_graph, gradients_of, try_recording
+from espalier.app.wiring import clients
+from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.gradients import RecordedGradients, compute_gradients
 from tests.app.runs import run_app, same_weights
 from tests.clients import tape

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from espalier.app.algorithms.split_edges import split_options
-from espalier.app.tasks.build import build_task
 from espalier.app.tasks.schedule import CosineSchedule
+from espalier.app.wiring.task_of_run import build_task
 from tests.app.assembling import config_of, site_of
 from tests.app.runs import run_app, same_weights, weights
 

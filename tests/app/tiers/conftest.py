@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from espalier.app import checked_run
+from espalier.app.run import checked_run
 
 
 @pytest.fixture

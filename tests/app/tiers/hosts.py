@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 
 from espalier.app.reports.progress import LogProgress
-from espalier.app.run import run, run_edge
+from espalier.app.run.run import run, run_edge
 from tests.app.assembling import config_of, engine_of
 
 SMALL = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from espalier.app.engines.in_process import InProcess
 from espalier.app.reports.progress import LogProgress
-from espalier.app.run import run
+from espalier.app.run.run import run
 from espalier.clients.messages.profile import EDGE_NAME
 from espalier.sim.in_process_grid import InProcessGrid
 from tests.app.assembling import config_of

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from espalier.app.checkpoint import to_bytes
-from espalier.app.config.sections import Deploy
-from espalier.app.errors import UserError
-from espalier.app.reports.bytes import ByteMeter
+from espalier.app.ground.checkpoint import to_bytes
+from espalier.app.ground.errors import UserError
+from espalier.app.meters.bytes import ByteMeter
 from espalier.app.reports.metrics import edge_lines, global_line, personalised_line, summarise
+from espalier.app.settings.sections import Deploy
 from espalier.app.tiers.cloud import ask_edges, check_edges
 from espalier.app.tiers.wire import evaluation_to_wire, heads_to_wire, outcome_to_wire
 from espalier.clients.messages.edge import PAYLOAD, to_payload

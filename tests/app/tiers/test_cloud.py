@@ -7,9 +7,9 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from espalier import __version__
-from espalier.app.checkpoint import to_bytes
-from espalier.app.config.sections import Deploy
-from espalier.app.errors import UserError
+from espalier.app.ground.checkpoint import to_bytes
+from espalier.app.ground.errors import UserError
+from espalier.app.settings.sections import Deploy
 from espalier.app.tiers.cloud import EdgeHost, ask_edges, check_edges, check_same_config, gather_edges, remote_edges
 from espalier.clients.messages.edge import PAYLOAD, to_payload
 from espalier.sim.in_process_grid import InProcessGrid

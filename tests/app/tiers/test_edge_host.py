@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
-from espalier.app import assembly
-from espalier.app.checkpoint import from_bytes, to_bytes
-from espalier.app.errors import UserError
-from espalier.app.planning import planned_world
-from espalier.app.reports.bytes import ByteMeter
+from espalier.app.ground.checkpoint import from_bytes, to_bytes
+from espalier.app.ground.errors import UserError
+from espalier.app.meters.bytes import ByteMeter
 from espalier.app.reports.folder import ResultsFolder
-from espalier.app.tasks.build import build_task
+from espalier.app.tiers import own_hosts
 from espalier.app.tiers.edge_host import EdgeRun
 from espalier.app.tiers.states import OwnState
+from espalier.app.wiring.one_server import checked_task
+from espalier.app.wiring.planning import planned_world
+from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.messages.edge import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE
 from espalier.strategies import Profile, ask_profiles
 from tests.app.assembling import config_of
@@ -34,7 +35,7 @@ def edge_run(short_path, clients=(0, 1), **settings):
     host = EdgeHost(short_path, "edge-0", list(clients), **SMALL | settings)
     host.start()
     host.stop()
-    return assembly.edge_run(host.config, host.engine.grid, *assembly.checked_task(host.config))
+    return own_hosts.edge_run(host.config, host.engine.grid, *checked_task(host.config))
 
 
 def test_a_request_that_fails_is_answered_and_the_next_one_is_served(short_path, caplog):

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from espalier.app.errors import UserError
+from espalier.app.ground.errors import UserError
 from espalier.app.tiers.listener import EdgeListener
 from espalier.clients.edge_socket import NoEdgeError, ask_edge
 

@@ -5,7 +5,7 @@ import pytest
 from flwr.app import ArrayRecord
 
 from espalier.app import checkpoint
-from espalier.app.checkpoint import from_bytes, load_state, to_bytes
+from espalier.app.ground.checkpoint import from_bytes, load_state, to_bytes
 from espalier.app.tiers.edge_host import EdgeRun
 from tests.app.runs import lines, summary
 from tests.app.tiers.hosts import SMALL, edge_hosts, run_cloud

@@ -8,9 +8,9 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-from espalier.app.checkpoint import from_bytes, to_bytes
-from espalier.app.errors import UserError
-from espalier.app.reports.bytes import Link
+from espalier.app.ground.checkpoint import from_bytes, to_bytes
+from espalier.app.ground.errors import UserError
+from espalier.app.meters.bytes import Link
 from espalier.app.tiers.remote_edge import EdgeFailed, RemoteEdge
 from espalier.app.tiers.states import AtCloud
 from espalier.app.tiers.wire import (

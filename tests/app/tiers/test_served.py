@@ -8,10 +8,10 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import FedAvg
 
-from espalier.app.checkpoint import load_state, save_state
 from espalier.app.engines.in_process import InProcess
-from espalier.app.errors import UserError
-from espalier.app.run import run
+from espalier.app.ground.checkpoint import load_state, save_state
+from espalier.app.ground.errors import UserError
+from espalier.app.run.run import run
 from tests.app.assembling import config_of, engine_of
 from tests.app.runs import lines, run_app, same_weights, summary
 from tests.app.tiers.hosts import SMALL, Watching

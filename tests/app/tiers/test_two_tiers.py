@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from espalier.app.checkpoint import load_state
-from espalier.app.run import run
+from espalier.app.ground.checkpoint import load_state
+from espalier.app.run.run import run
 from tests.app.assembling import config_of, engine_of
 from tests.app.runs import lines, run_app, same_weights, summary
 from tests.app.tiers.hosts import SMALL, Watching, edge_hosts, run_cloud

@@ -3,7 +3,7 @@
 import pytest
 
 from espalier.app.config.unused import unused_keys
-from espalier.app.run import run
+from espalier.app.run.run import run
 from tests.app.assembling import config_of, engine_of
 from tests.app.runs import lines, run_app, same_weights, summary
 from tests.app.tiers.hosts import SMALL, Watching, cloud_engine, edge_hosts, run_cloud

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MetricRecord
 
-from espalier.app.checkpoint import from_bytes
+from espalier.app.ground.checkpoint import from_bytes
 from espalier.app.tiers.edge_host import EdgeRun
 from espalier.strategies.guards.updates import GUARD_STATE
 from tests.app.tiers.hosts import SMALL, edge_hosts, run_cloud

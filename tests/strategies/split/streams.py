@@ -7,7 +7,7 @@ from threading import Lock
 import torch
 from flwr.app import Message
 
-from espalier.app.certificates import self_signed
+from espalier.app.ground.certificates import self_signed
 from espalier.clients.messages.frames import Format, pack, unpack_gradient
 from espalier.clients.messages.split import SplitStream
 from espalier.clients.messages.split_names import SPLIT_STREAM

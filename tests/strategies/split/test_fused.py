@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from espalier.app.algorithms.stacked_servers import stacked_servers
-from espalier.app.reports.bytes import ByteMeter
+from espalier.app.meters.bytes import ByteMeter
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.lanes import Lanes
 from espalier.clients.messages.split_names import SPLIT_FUSED

@@ -15,7 +15,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 
-from espalier.app.certificates import self_signed
+from espalier.app.ground.certificates import self_signed
 from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.frames import (
     METHOD,

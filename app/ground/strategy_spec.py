@@ -1,0 +1,153 @@
+"""Strategies by name, with parameters, as written in the run config.
+
+Flower's are ``"FedAdam(eta=0.01)"``, those of other packages ``"package.module:Name(parameter=1.0)"``.
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+from flwr.serverapp import strategy as flower_strategies
+from flwr.serverapp.strategy import Strategy
+
+from espalier.app.ground.errors import bad_value
+from espalier.app.ground.object_spec import ObjectSpec, parse_object
+from espalier.strategies.edges import layers
+
+# All of Flower's strategies that train weight arrays and need no other strategy inside.
+STRATEGIES = (
+    "Bulyan",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedMedian",
+    "FedProx",
+    "FedTrimmedAvg",
+    "FedYogi",
+    "Krum",
+    "MultiKrum",
+    "QFedAvg",
+)
+
+# These must stay as the clients know them.
+FIXED = ("weighted_by_key", "arrayrecord_key", "configrecord_key", "train_loss_key")
+SHARES = ("fraction_train", "fraction_evaluate")
+POSITIVE = ("client_learning_rate",)
+COUNTS = ("num_malicious_nodes",)
+STRATEGY_ALLOWED = "a subclass of flwr.serverapp.strategy.Strategy, or a function that returns a strategy"
+KINDS = {float: "a number", int: "an integer", str: "a string"}
+
+
+@dataclass(frozen=True)
+class StrategySpec(ObjectSpec):
+    """A strategy and the parameters it was given; without a module it is Flower's own, one of `STRATEGIES`."""
+
+    @property
+    def maker(self) -> Callable[..., Strategy]:
+        """The strategy's class, or a function that makes it; UserError if it can't be imported or is neither."""
+        if not self.module:
+            return getattr(flower_strategies, self.name)
+        found = self.load()
+        if not (issubclass(found, Strategy) if isinstance(found, type) else callable(found)):
+            raise bad_value(self.key, self.text, STRATEGY_ALLOWED)
+        return found
+
+    def has_any(self, kinds: type[Strategy] | tuple[type[Strategy], ...]) -> bool:
+        """Return whether the strategy, or one inside of it, is of one of these classes."""
+        return any(isinstance(layer, kinds) for layer in layers(self.build({})))
+
+    @property
+    def files(self) -> set[str]:
+        """The files with code of the user's: those of the strategies' classes and of the function; none of Flower's."""
+        classes = {kind for layer in layers(self.build({})) for kind in type(layer).__mro__}
+        return {file for one in (*classes, self.maker) if (file := _file_of(one))} if self.module else set()
+
+    def takes(self, name: str) -> bool:
+        """Return whether the strategy has a parameter of this name."""
+        known, takes_any = _parameters(self.maker)
+        return takes_any or name in known
+
+    def build(self, defaults: Mapping[str, Any]) -> Strategy:
+        """Return a new strategy; its own parameters win over those of `defaults` that it has."""
+        given = {name: value for name, value in defaults.items() if self.takes(name)}
+        strategy = self.call(self.maker, **given)
+        if not isinstance(strategy, Strategy):
+            raise bad_value(self.key, self.text, f"{STRATEGY_ALLOWED}, not {type(strategy).__name__}")
+        return strategy
+
+    def check(self) -> None:
+        """Raise UserError for parameters that the strategy lacks, needs or refuses."""
+        known, takes_any = _parameters(self.maker)
+        for name, value in self.parameters:
+            if name not in known:
+                if takes_any:
+                    continue
+                raise bad_value(self.key, self.text, f"a parameter of {self.name}: {', '.join(known)}")
+            usual = float if name in (*SHARES, *POSITIVE) else int if name in COUNTS else None
+            wanted = next((kind for kind in KINDS if known[name].annotation is kind), usual)
+            if wanted and (
+                isinstance(value, bool) or not isinstance(value, (int, float) if wanted is float else wanted)
+            ):
+                raise bad_value(self.key, self.text, f"{KINDS[wanted]} for {name}")
+            if name in SHARES and not 0 < value <= 1:
+                raise bad_value(self.key, self.text, f"a number > 0 and <= 1 for {name}")
+            if name in POSITIVE and not value > 0:
+                raise bad_value(self.key, self.text, f"a number > 0 for {name}")
+            if name in COUNTS and not value >= 0:
+                raise bad_value(self.key, self.text, f"an integer >= 0 for {name}")
+        given = dict(self.parameters)
+        if missing := [name for name, p in known.items() if p.default is p.empty and name not in given]:
+            example = f"{self.name}({', '.join(f'{name}=...' for name in (*given, *missing))})"
+            raise bad_value(self.key, self.text, f"{example}: {self.name} needs {', '.join(missing)}")
+        self.build({})
+
+
+@lru_cache
+def parse_strategy(key: str, text: str) -> StrategySpec:
+    """Parse ``Name`` or ``Name(parameter=value, ...)``, for a strategy that is not Flower's with ``package.module:``.
+
+    Raises
+    ------
+    UserError
+        If it is not of this form or the name is not one of `STRATEGIES`.
+    """
+    names = ", ".join(STRATEGIES)
+    form = f"NAME or NAME(parameter=value, ...) with NAME one of {names}, or package.module:NAME of your own"
+    try:
+        module, name, parameters = parse_object(text)
+    except ValueError:
+        raise bad_value(key, text, form) from None
+    if not module and name not in STRATEGIES:
+        close = difflib.get_close_matches(name, STRATEGIES, n=1)
+        raise bad_value(key, text, f"{form}: did you mean {close[0]}?" if close else form)
+    return StrategySpec(key, text, module, name, parameters)
+
+
+def _file_of(one: Any) -> str | None:
+    """Return the file of a class or a function, unless it is Flower's or Python's own."""
+    one = one.func if isinstance(one, partial) else one
+    one = one if inspect.isclass(one) or inspect.isroutine(one) else type(one)  # of an object that is called
+    if str(one.__module__).partition(".")[0] in ("flwr", "builtins", "abc"):
+        return None
+    try:
+        return inspect.getsourcefile(one)
+    except (TypeError, OSError):  # there is none
+        return None
+
+
+@lru_cache
+def _parameters(maker: Callable[..., Strategy]) -> tuple[dict[str, inspect.Parameter], bool]:
+    """Return what a config can set: numbers and strings, not functions; and whether others may be given, for a base."""
+    every = inspect.signature(maker).parameters
+    known = {
+        name: parameter
+        for name, parameter in every.items()
+        if name not in FIXED
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and "Callable" not in str(parameter.annotation)
+    }
+    return known, any(parameter.kind == parameter.VAR_KEYWORD for parameter in every.values())

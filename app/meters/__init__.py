@@ -1,0 +1,1 @@
+"""What counts a run's bytes."""

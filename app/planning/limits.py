@@ -1,0 +1,62 @@
+"""The part of a problem that the config decides, and what it may not ask for."""
+
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from espalier.app.ground.errors import bad_value
+from espalier.app.planning.rule import PlanRule
+from espalier.app.planning.world import World
+from espalier.app.settings.sections import Plans
+from espalier.strategies.allocation.feasibility import least_seconds
+
+TRIED_ROUNDS = 20  # in one of which somebody must be able to take part for a run to start
+
+
+def limits_of(plan: Plans, cell: np.ndarray) -> dict[str, Any]:
+    """Return the part of a `Problem` that the config decides, for clients of these cells."""
+    smallest = int(np.unique(cell, return_counts=True)[1].min())
+    to_select = min(plan.asked_per_cell, smallest)
+    overlap = plan.max_overlap if plan.max_overlap >= 0 else plan.asked_per_cell // 2
+    return {
+        "clients_per_cell": to_select,
+        # With clients missing, others may have to come twice.
+        "max_overlap": max(overlap, 2 * to_select - smallest),
+        "deadline_seconds": plan.planned_seconds,
+        "max_local_rounds": plan.max_local_rounds,
+        "theta": plan.theta,
+    }
+
+
+def check_deadline(plan: Plans, rule: PlanRule, world: World) -> None:
+    """Raise UserError where no client could make one local round before the deadline in any of the first edge rounds.
+
+    One in which nobody can is skipped, as channels are drawn anew: another seed's first would have gone.
+    """
+    if not rule.has_limits:
+        return
+    fastest = inf
+    for edge_round in range(1, TRIED_ROUNDS + 1):
+        fastest = min(fastest, float(least_seconds(world.problem(edge_round, world.everybody, None, 0)).min()))
+        if fastest <= plan.planned_seconds:
+            return
+    kept = f" in {plan.planned_seconds:.3g} s (plan.margin)" if plan.margin else ""
+    allowed = f"more: the fastest client needs {fastest:.3g} s for one local round{kept}"
+    raise bad_value("plan.deadline-seconds", plan.deadline_seconds, allowed)
+
+
+def check_cell_size(plan: Plans, rule: PlanRule, smallest: int) -> None:
+    """Raise UserError for a number of clients to select, or an overlap, that a cell of this size can't have."""
+    if not rule.selects_a_number:
+        return
+    z, asked = plan.selected_per_edge, plan.asked_per_cell
+    if z > smallest:
+        raise bad_value("plan.selected-per-edge", z, f"1 to {smallest}, the clients of the smallest cell")
+    if asked > smallest:
+        why = f"as the smallest cell has {smallest} clients and plan.selected-per-edge is {z}"
+        raise bad_value("plan.spare", plan.spare, f"0 to {smallest - z}, {why}")
+    least = max(0, 2 * asked - smallest)
+    if 0 <= plan.max_overlap < least:
+        why = f"with {asked} of {smallest} clients selected in every round"
+        raise bad_value("plan.max-overlap", plan.max_overlap, f"at least {least} {why}, or -1 for half of them")

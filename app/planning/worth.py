@@ -1,0 +1,182 @@
+"""What it is worth to select a client, apart from its rounds and joules: its loss, its turn, its battery, or other.
+
+A plan's objective is ``-theta * local rounds + (1 - theta) * joules`` of each selected client. What the client is worth
+is taken off it, so the selection stays a matroid's base and the optimum stays one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from espalier.app.ground.errors import FAULTS, bad_value
+from espalier.app.ground.object_spec import error_line
+from espalier.app.settings.sections import Plans
+from espalier.strategies.allocation import Problem
+
+# An empty battery has no less: `Problem` has no budget of 0. No round takes as little.
+NOTHING_JOULES = float(np.finfo(float).tiny)
+
+
+@dataclass(frozen=True, eq=False)
+class Standing:
+    """What an edge knows of its U clients before an edge round. All arrays have the shape ``(U,)``.
+
+    Attributes
+    ----------
+    edge_round : int
+        Number of the edge round, counted from 1 through all global rounds.
+    clients : np.ndarray
+        Numbers of the clients.
+    examples : np.ndarray
+        Examples of a local round.
+    loss : np.ndarray
+        Mean training loss of the last round that the client took part in; NaN before.
+    age : np.ndarray
+        Edge rounds since the client was selected last: 1 after a round in which it was. For one that never was,
+        `edge_round`.
+    joules : np.ndarray
+        What it has spent so far.
+    battery_joules : np.ndarray
+        What is left of its battery; infinite without one.
+    battery_share : np.ndarray
+        The same as a share of a full one, from 0 to 1; 1 without one.
+    """
+
+    edge_round: int
+    clients: np.ndarray
+    examples: np.ndarray
+    loss: np.ndarray
+    age: np.ndarray
+    joules: np.ndarray
+    battery_joules: np.ndarray
+    battery_share: np.ndarray
+
+
+Value = Callable[[Standing], np.ndarray]
+
+
+def loss_value(standing: Standing) -> np.ndarray:
+    """Return the statistical utility of Oort (Lai et al., OSDI 2021), as a share of the largest of these clients.
+
+    ``|B| sqrt(mean loss^2)`` over the examples B of a local round. Clients tell one loss for all of them, their mean,
+    so the root of the mean square is that loss's amount. Who has told none yet counts like the largest.
+    """
+    utility = standing.examples * np.abs(standing.loss)
+    largest = np.nanmax(utility, initial=0.0)
+    return np.where(np.isnan(utility), 1.0, utility / largest if largest > 0 else 0.0)
+
+
+def age_value(standing: Standing) -> np.ndarray:
+    """Return the edge rounds since each client was selected last."""
+    return standing.age.astype(float)
+
+
+def battery_value(standing: Standing) -> np.ndarray:
+    """Return what is left in the batteries, as a share of a full one."""
+    return standing.battery_share
+
+
+VALUES: Mapping[str, Value | None] = {
+    "uniform": None,
+    "loss": loss_value,
+    "age": age_value,
+    "battery": battery_value,
+}
+
+
+def value_of(plan: Plans) -> Value | None:
+    """Return the function that ``plan.value`` names, None for clients that are all worth the same.
+
+    Raises
+    ------
+    UserError
+        If it names one that can't be imported, or that is no function.
+    """
+    spec = plan.value
+    if not spec.module:
+        return VALUES[spec.name]
+    found = spec.load()
+    if not callable(found):
+        raise bad_value(spec.key, spec.text, f"a function of a Standing, not a {type(found).__name__}")
+    return partial(found, **dict(spec.parameters)) if spec.parameters else found
+
+
+@dataclass
+class Book:
+    """What an edge keeps of its clients from round to round, by client number.
+
+    Parameters
+    ----------
+    losses : dict[int, float]
+        The last mean training loss of those who told one.
+    selected : dict[int, int]
+        Number of the last edge round of those who were selected.
+    joules : dict[int, float]
+        What those spent who were selected.
+    """
+
+    losses: dict[int, float] = field(default_factory=dict)
+    selected: dict[int, int] = field(default_factory=dict)
+    joules: dict[int, float] = field(default_factory=dict)
+
+    def add(self, edge_round: int, clients: Sequence[int], joules: Sequence[float]) -> None:
+        """Note who was selected in an edge round, and what each spent."""
+        for client, spent in zip(clients, joules, strict=True):
+            self.selected[client] = edge_round
+            self.joules[client] = self.joules.get(client, 0.0) + spent
+
+    def standing(self, edge_round: int, clients: np.ndarray, examples: np.ndarray, battery_joules: float) -> Standing:
+        """Return what is known of these clients before an edge round; a battery of 0 joules is none."""
+        numbers = clients.tolist()
+        joules = np.array([self.joules.get(client, 0.0) for client in numbers])
+        left = np.maximum(battery_joules - joules, 0.0) if battery_joules else np.full(len(numbers), np.inf)
+        return Standing(
+            edge_round=edge_round,
+            clients=clients,
+            examples=examples,
+            loss=np.array([self.losses.get(client, np.nan) for client in numbers]),
+            age=np.array([edge_round - self.selected.get(client, 0) for client in numbers]),
+            joules=joules,
+            battery_joules=left,
+            battery_share=left / battery_joules if battery_joules else np.ones(len(numbers)),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+        return {"losses": dict(self.losses), "selected": dict(self.selected), "joules": dict(self.joules)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.losses, self.selected, self.joules = (dict(state[name]) for name in ("losses", "selected", "joules"))
+
+
+def valued(problem: Problem, plan: Plans, value: Value | None, standing: Standing) -> Problem:
+    """Return the problem with what its clients are worth, and nobody allowed more than is left in its battery.
+
+    Raises
+    ------
+    UserError
+        If a function of the user's own fails, or returns anything but a finite number for each client.
+    """
+    changes: dict[str, Any] = {}
+    if plan.battery_joules:
+        left = np.maximum(standing.battery_joules, NOTHING_JOULES)
+        changes["energy_budget_joules"] = np.minimum(problem.energy_budget_joules, left)
+    if value is not None:
+        changes["worth"] = plan.value_weight * _checked(plan, value, standing)
+    return replace(problem, **changes) if changes else problem
+
+
+def _checked(plan: Plans, value: Value, standing: Standing) -> np.ndarray:
+    try:
+        worth = np.asarray(value(standing), dtype=float)
+    except FAULTS as error:  # it may be foreign code
+        allowed = f"a function that does not fail ({error_line(error)})"
+        raise bad_value(plan.value.key, plan.value.text, allowed) from None
+    if worth.shape != standing.clients.shape or not np.isfinite(worth).all():
+        allowed = f"a function that returns {len(standing.clients)} finite numbers, one for each client"
+        raise bad_value(plan.value.key, plan.value.text, allowed)
+    return worth

@@ -1,0 +1,1 @@
+"""A run from its checked config to its results folder."""

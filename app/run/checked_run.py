@@ -1,0 +1,216 @@
+"""What a run does once everything about it was checked: train, personalise, report."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from flwr.app import ArrayRecord
+from torch import nn
+
+from espalier.app.algorithms.split_edges import head_weights
+from espalier.app.config.run_config import RunConfig
+from espalier.app.engines.engine import Engine
+from espalier.app.reports.availability import Attendances
+from espalier.app.reports.closed_form import closed_form_bits
+from espalier.app.reports.final import draw_run, write_clients, write_model, write_summary
+from espalier.app.reports.folder import ResultsFolder, RunTitle, fixed_settings
+from espalier.app.reports.initial import ROUND_0, initial_figures
+from espalier.app.reports.observers import (
+    BestRound,
+    RoundObserver,
+    ServerEvaluation,
+    StateSaver,
+    WriteMetrics,
+)
+from espalier.app.reports.progress import BarProgress, LogProgress
+from espalier.app.reports.run_state import RunState
+from espalier.app.reports.tracker import Tracking
+from espalier.app.run.personalisation import personalise
+from espalier.app.run.rounds import train
+from espalier.app.tasks.common import compute_device
+from espalier.app.tasks.task import Task
+from espalier.app.wiring.availability import coming_and_going
+from espalier.app.wiring.one_server import Federation
+from espalier.clients.messages.cut import as_blocks
+from espalier.strategies import Profile
+from espalier.strategies.split import FineTuning
+
+ProgressDisplay = BarProgress | LogProgress
+
+
+@dataclass(frozen=True)
+class CheckedRun:
+    """A run that was checked and has a folder.
+
+    Parameters
+    ----------
+    config : RunConfig
+        What to run.
+    engine : Engine
+        Where the clients are.
+    task : Task
+        What they train for.
+    model : nn.Module
+        The whole model; evaluated and saved, with the weights that rounds give.
+    frozen : ArrayRecord
+        Those of its weights that are never trained and do not travel.
+    federation : Federation
+        The algorithm, and what counts its bytes and plans its rounds.
+    folder : ResultsFolder
+        Where it writes.
+    best : BestRound, optional
+        Keeps the best round's model; None where clients hold back no examples.
+    tracker : Tracking, optional
+        Gets settings and figures.
+    """
+
+    config: RunConfig
+    engine: Engine
+    task: Task
+    model: nn.Module
+    frozen: ArrayRecord
+    federation: Federation
+    folder: ResultsFolder
+    best: BestRound | None
+    tracker: Tracking | None
+
+    @property
+    def timeout_seconds(self) -> float | None:
+        """How long replies may take, where that can be told.
+
+        Whoever waits for a worker of ours is not late: how long that takes depends on what else it has to do.
+        """
+        return (self.config.deploy.reply_timeout or None) if self.config.engine == "flower" else None
+
+
+def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDisplay) -> None:
+    """Train, personalise where the config asks for it, and report."""
+    config, federation, folder, model = checked.config, checked.federation, checked.folder, checked.model
+    if federation.world:
+        folder.write_json("world.json", federation.world.describe())
+    if checked.tracker:
+        checked.tracker.run_begins(config.as_dict(), folder.path)
+    closed_form = closed_form_of(config, checked.task, model, federation.profiles)
+    model.to(compute_device(config.device))
+    if state is None:
+        _write_round_0(checked)
+    arrays = train(
+        checked.engine,
+        federation.hierarchical,
+        travelling_weights(config, model),
+        config.federation.global_rounds,
+        _observers_of(checked, closed_form),
+        progress,
+        timeout_seconds=checked.timeout_seconds,
+        state=state,
+    )
+    if config.algorithm.splits and config.fine_tune.steps:
+        _personalise(checked, arrays)
+    _report(checked, arrays, closed_form)
+    if checked.tracker:
+        checked.tracker.run_over(folder.read_json("summary.json"))
+
+
+def _write_round_0(checked: CheckedRun) -> None:
+    """Evaluate the model before any training, if it is evaluated at all."""
+    config = checked.config
+    if config.algorithm.has_model and config.report.evaluate_every:
+        here = config.federation.num_clients if config.engine != "flower" else 0
+        figures = initial_figures(checked.task, checked.model, compute_device(config.device), here)
+        checked.folder.write_json(ROUND_0, figures)
+
+
+def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None) -> list[RoundObserver]:
+    """Return those who watch the rounds; each makes use of what those before it found out of a round."""
+    config, federation, folder = checked.config, checked.federation, checked.folder
+    observers: list[RoundObserver] = []
+    if config.algorithm.has_model:
+        device, every = compute_device(config.device), config.report.evaluate_every
+        observers.append(ServerEvaluation(checked.model, checked.frozen, checked.task, device, every))
+    comings = coming_and_going(config.availability_in_use, config.seed, config.federation.num_clients)
+    edge_rounds = 1 if config.is_flat else config.federation.edge_rounds
+    observers.append(
+        WriteMetrics(
+            folder,
+            federation.meter,
+            federation.client_of,
+            federation.world,
+            closed_form,
+            checked.tracker,
+            federation.asynchronous,
+            validates=checked.best is not None,
+            attendances=Attendances(comings, federation.edges_in, edge_rounds) if comings else None,
+        )
+    )
+    if checked.best:
+        observers.append(checked.best)
+    hierarchical, world, data = federation.hierarchical, federation.world, checked.task.data_fingerprint()
+    settings = fixed_settings(config.as_dict())
+    observers.append(
+        StateSaver(folder, hierarchical, checked.engine, world, data, federation.edges, settings, checked.best)
+    )
+    return observers
+
+
+def _personalise(checked: CheckedRun, arrays: ArrayRecord) -> None:
+    """Fine-tune every client's head of the last global model, and add what it gave to the metrics."""
+    config, federation = checked.config, checked.federation
+    tests = (line["test"] for line in reversed(checked.folder.read_metrics()) if "test" in line)
+    personalise(
+        FineTuning(config.fine_tune.steps, config.fine_tune.rate),
+        checked.engine.grid,
+        federation.hierarchical,
+        arrays,
+        federation.client_of,
+        checked.folder,
+        federation.meter,
+        number=config.federation.global_rounds,
+        timeout_seconds=checked.timeout_seconds,
+        figures=checked.task.objective.figures,
+        test=next(tests, None),
+        validates=checked.best is not None,
+    )
+
+
+def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, float] | None) -> None:
+    """Write the models, the tables, the summary and, when all figures are there, the plots."""
+    config, federation, folder, model = checked.config, checked.federation, checked.folder, checked.model
+    models = {"model.pt": arrays}
+    if checked.best and checked.best.arrays is not None:
+        models["best-model.pt"] = checked.best.arrays
+    for name, weights in models.items():
+        model.load_state_dict(ArrayRecord({**weights, **checked.frozen}).to_torch_state_dict())
+        write_model(folder, name, model)
+    if about := checked.task.describe():
+        folder.write_json("data.json", about)
+    # From the file, so that a resumed run reports on all of its rounds.
+    lines, title = folder.read_metrics(), title_of(config)
+    write_clients(folder, lines, federation.profiles, federation.hierarchical.topology)
+    write_summary(title, folder, lines, closed_form)
+    if config.report.plots:
+        draw_run(title, folder, lines)
+
+
+def title_of(config: RunConfig) -> RunTitle:
+    """Return what reports call the run of a config."""
+    return RunTitle(config.algorithm.name, config.data.title, config.seed)
+
+
+def closed_form_of(
+    config: RunConfig, task: Task, model: nn.Module, profiles: Sequence[Profile]
+) -> dict[str, float] | None:
+    """Return the payload that the PHSFL paper's eq. 17 gives; None where it is not for such a run."""
+    if not config.algorithm.splits or config.rule or task.grows or not config.split.tail_layer.is_none:
+        return None
+    cuts = config.split.cut_layer.numbers
+    return closed_form_bits(as_blocks(model), task.example_input(), cuts, config.train, profiles)
+
+
+def frozen_weights(config: RunConfig, model: nn.Module) -> ArrayRecord:
+    """Return the weights of a new model that are never trained and do not travel."""
+    return head_weights(model) if config.algorithm.freezes_head else ArrayRecord()
+
+
+def travelling_weights(config: RunConfig, model: nn.Module) -> ArrayRecord:
+    """Return the weights of a model that the cloud and the clients send each other."""
+    frozen = frozen_weights(config, model)
+    return ArrayRecord({name: array for name, array in ArrayRecord(model.state_dict()).items() if name not in frozen})

@@ -1,0 +1,221 @@
+"""One run: from a validated config and an engine to a results folder."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from logging import getLogger
+from pathlib import Path
+
+from torch import nn
+
+from espalier.app.config.run_config import RunConfig
+from espalier.app.config.together import check_strategies, strategies_here
+from espalier.app.config.unused import records_gradients, stack_in_use, unused_keys
+from espalier.app.engines.engine import Engine, serves_edges
+from espalier.app.engines.in_process import InProcess
+from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.memory import keep_memory
+from espalier.app.reports.folder import ResultsFolder, refuse_used
+from espalier.app.reports.made_by import note_made_by
+from espalier.app.reports.observers import BestRound
+from espalier.app.reports.run_state import RunState
+from espalier.app.reports.tracker import load_tracker
+from espalier.app.run.checked_run import (
+    CheckedRun,
+    ProgressDisplay,
+    carry_out,
+    frozen_weights,
+    title_of,
+    travelling_weights,
+)
+from espalier.app.run.endings import (
+    ended_program_as_user_error,
+    interrupted_in,
+    lost_grid_as_user_error,
+    own_code_as_user_error,
+    unwritable_as_user_error,
+)
+from espalier.app.run.resume import (
+    UnfitStateError,
+    check_edges_for_moves,
+    check_same_edges,
+    resumable_state,
+    take_back,
+    take_best_back,
+)
+from espalier.app.tasks.common import compute_device, set_up_torch
+from espalier.app.tasks.recording import try_recording
+from espalier.app.tasks.task import Task
+from espalier.app.tiers.edge_host import LOOK_SECONDS, serve
+from espalier.app.tiers.listener import EdgeListener
+from espalier.app.tiers.own_hosts import edge_run, over_hosts
+from espalier.app.tiers.remote_edge import EdgeFailed
+from espalier.app.tiers.served import assemble_served
+from espalier.app.wiring.one_server import assemble, checked_task, streams_of
+
+logger = getLogger("espalier")
+
+
+@contextmanager
+def simulation(config: RunConfig) -> Iterator[Engine]:
+    """Open the engine that a run config names, other than Flower's."""
+    num_clients, values, seed = config.federation.num_clients, config.as_dict(), config.seed
+    if config.engine != "ray":
+        yield InProcess.open(num_clients, values, seed, stack_in_use(config))
+        return
+    try:
+        from espalier.app.engines.ray import Ray  # which other runs have no time for, and need not have
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise bad_value("engine", "ray", "another one: Ray is not installed (pip install ray)") from None
+
+    on_gpu = compute_device(config.device).type == "cuda"
+    edges = 0 if config.is_flat else config.edges
+    engine = Ray(num_clients, edges, values, seed, config.ray, threads=config.train.torch_threads, on_gpu=on_gpu)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+@ended_program_as_user_error()
+def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_parent: Path) -> Path:
+    """Run the config's algorithm and return the results folder.
+
+    Parameters
+    ----------
+    config : RunConfig
+        What to run.
+    engine : Engine
+        Where the clients are.
+    progress : BarProgress | LogProgress
+        Shows how far it is.
+    results_parent : Path
+        Where the results folder goes if `output-dir` names none.
+
+    Raises
+    ------
+    UserError
+        Before any training and before anything is written, for whatever the user has to change.
+    """
+    check_strategies(config)
+    warn_of_unused(config)
+    set_up_torch(config.device, config.train.torch_threads)
+    path = ResultsFolder.path_for(config.output_dir, results_parent, title_of(config))
+    with ExitStack() as opened:
+        folder = None
+        if config.resume:
+            reopened = ResultsFolder.reopen(Path(config.resume), config.as_dict(), RunConfig().as_dict())
+            folder = opened.enter_context(reopened)
+        else:
+            refuse_used(path)
+        tracker = load_tracker(config.report.tracker)
+        task, model = checked_task(config)
+        if config.trains_here and records_gradients(config):
+            try_recording(task, model, compute_device(config.device))
+        state = _state_of(folder, config, task, model) if folder else None
+        opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
+        streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
+        if serves_edges(engine) and not config.has_clients_in_workers:
+            federation, engine = assemble_served(config, engine, task, model, streams, observers=(progress,))
+        elif config.deploy.role == "cloud":
+            federation = over_hosts(config, engine.grid, task, model, observers=(progress,))
+        else:
+            federation = assemble(config, engine.grid, task, model, streams, observers=(progress,), lanes=engine.lanes)
+        if folder is None:
+            create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
+            folder = opened.enter_context(create(path, config.as_dict()))
+        logger.info("results go to %s", folder.path)
+        best = BestRound(travelling_weights(config, model)) if config.data.validation_share else None
+        frozen = frozen_weights(config, model)
+        checked = CheckedRun(config, engine, task, model, frozen, federation, folder, best, tracker)
+        with lost_grid_as_user_error(folder.path), unwritable_as_user_error(folder.path), interrupted_in(folder.path):
+            try:
+                with own_code_as_user_error(strategies_here(config), config.algorithm, folder.path):
+                    if state:
+                        _take_all_back(checked, state)
+                    note_made_by(folder)
+                    if config.resume:
+                        folder.go_on_after(state.round if state else 0, config.as_dict())
+                    carry_out(checked, state, progress)
+            except (UnfitStateError, EdgeFailed) as error:  # an edge may have to wait for its first request
+                raise folder.other_state(str(error)) from error
+        if not any(line.get("trained") for line in folder.read_metrics()):
+            message = f"{folder.path}: no client trained in any round; metrics.jsonl has the reasons"
+            if not config.may_train_nobody:
+                raise UserError(message)
+            logger.warning(message)
+        return folder.path
+
+
+def _state_of(folder: ResultsFolder, config: RunConfig, task: Task, model: nn.Module) -> RunState | None:
+    """Return where a run that is resumed was; None if no round was over."""
+    return resumable_state(
+        folder,
+        data_fingerprint=task.data_fingerprint(),
+        settings=config.as_dict(),
+        defaults=RunConfig().as_dict(),
+        weights=travelling_weights(config, model),
+    )
+
+
+def _take_all_back(checked: CheckedRun, state: RunState) -> None:
+    """Go to where a run that is resumed was."""
+    federation = checked.federation
+    if checked.best:
+        take_best_back(checked.best, state, checked.folder)
+    moves = "deploy.nodes-move" in checked.config.movers
+    (check_edges_for_moves if moves else check_same_edges)(state.edges, federation.edges)
+    take_back(state, federation.hierarchical, checked.engine, federation.world)
+
+
+@ended_program_as_user_error()
+def run_edge(
+    config: RunConfig,
+    engine: Engine,
+    results_parent: Path,
+    is_over: Callable[[], bool] = lambda: False,
+    look_seconds: float = LOOK_SECONDS,
+) -> None:
+    """Wait for the devices of an edge that has a host of its own, then serve the cloud's requests.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The run, with ``deploy.role = "edge"``.
+    engine : Engine
+        Reaches the devices.
+    results_parent : Path
+        Where the results folder goes if `output-dir` names none.
+    is_over : Callable[[], bool] (default: never)
+        Asked between requests whether to stop.
+    look_seconds : float (default: 2)
+        How often to look for it, and at who is connected, while no request comes.
+
+    Raises
+    ------
+    UserError
+        For whatever the user has to change.
+    """
+    check_strategies(config)
+    warn_of_unused(config)
+    set_up_torch(config.device, config.train.torch_threads)
+    path = ResultsFolder.path_for(config.output_dir, results_parent, title_of(config))
+    refuse_used(path)
+    task, model = checked_task(config)
+    with (
+        EdgeListener(Path(config.deploy.edge_folder).expanduser()) as listener,
+        streams_of(config, model, task, engine.stream_patience_seconds) as streams,
+    ):
+        edge = edge_run(config, engine.grid, task, model, streams)
+        create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
+        with create(path, config.as_dict()) as folder:
+            edge.report_to(folder)
+            keep_memory()
+            serve(edge, listener, is_over, look_seconds)
+
+
+def warn_of_unused(config: RunConfig) -> None:
+    """Warn of every setting that was given and that the run has no use for."""
+    for key, reason in unused_keys(config).items():
+        logger.warning("%s = %r has no effect: %s", key, config.as_dict()[key], reason)

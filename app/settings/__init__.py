@@ -1,0 +1,1 @@
+"""The sections of the run config, and the forms of their values."""

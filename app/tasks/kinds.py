@@ -1,0 +1,17 @@
+"""The kinds of tasks."""
+
+from espalier.app.settings.sections import OWN, VIDEO_CACHING, Data
+from espalier.app.tasks.adapted import AdaptedTask
+from espalier.app.tasks.caching import CachingTask
+from espalier.app.tasks.images import ImageTask
+from espalier.app.tasks.own_images import OwnImagesTask
+from espalier.app.tasks.task import Task
+
+
+def task_kind(data: Data) -> type[Task]:
+    """Return what kind of task it is, whose traits tell what goes with it; nothing is loaded."""
+    if data.task.text:
+        return AdaptedTask
+    if data.dataset == VIDEO_CACHING:
+        return CachingTask
+    return OwnImagesTask if data.partition == OWN else ImageTask

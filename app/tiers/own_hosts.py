@@ -1,0 +1,82 @@
+"""Edges that have hosts of their own: an edge's run there, and the cloud's algorithm over them."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+from torch import nn
+
+from espalier.app.algorithms.split_edges import head_weights
+from espalier.app.config.run_config import RunConfig
+from espalier.app.meters.bytes import ByteMeter
+from espalier.app.planning.world import World
+from espalier.app.tasks.task import Task
+from espalier.app.tiers.cloud import check_edges, gather_edges, remote_edges
+from espalier.app.tiers.edge_host import EdgeRun
+from espalier.app.tiers.states import OwnState
+from espalier.app.tiers.wire import Counted
+from espalier.app.wiring.edges import one_edge, transports
+from espalier.app.wiring.federation import assign_edges
+from espalier.app.wiring.one_server import Federation, asynchrony_of, clients_and_edges, federation_over
+from espalier.app.wiring.planning import planned_world
+from espalier.app.wiring.streams import Streams
+
+
+def edge_run(config: RunConfig, grid: Grid, task: Task, model: nn.Module, streams: Streams | None = None) -> EdgeRun:
+    """Wait for the devices of an edge that has a host of its own, and return its run; UserError as of `assemble`."""
+    name, deploy = config.deploy.edge_name, config.deploy
+    profiles, topology = clients_and_edges(config, grid, streams)
+    meter = ByteMeter({"edge": "edge"})
+    world = planned_world(config, topology, profiles, task, model)
+    transport_of = transports(config, meter, streams, None)
+    hierarchical = one_edge(config, task, model, topology, profiles, world, meter, transport_of)
+    return EdgeRun(
+        name,
+        config.as_dict(),
+        grid,
+        profiles,
+        hierarchical,
+        meter,
+        world,
+        OwnState(hierarchical.edges[name], world),
+        timeout_seconds=deploy.reply_timeout or None,
+        deadline=world.edges[name].deadline if world else None,
+        figures=task.objective.figures,
+    )
+
+
+def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, observers: Sequence[Any]) -> Federation:
+    """Wait for the edges that have hosts of their own, and build the algorithm over them: for a cloud."""
+    hosts = gather_edges(grid, config.edges, config.deploy, config.federation.edge_names.items)
+    check_edges(config.as_dict(), hosts, config.federation.num_clients)
+    profiles = sorted((client for edge in hosts for client in edge.clients), key=lambda p: p.partition_id)
+    topology = assign_edges(profiles, config.edges)
+    # Radio cells are blocks of client numbers, whatever their edges are called.
+    by_cell = dict(sorted(topology.items(), key=lambda edge: min(edge[1])))
+    meter, world = ByteMeter({"cloud": "cloud"}), planned_world(config, by_cell, profiles, task, model)
+    make_edge = remote_edges(
+        hosts,
+        config.federation.edge_rounds,
+        config.deploy,
+        task.objective.figures,
+        head=tuned_head(config, model),
+        is_planned=world is not None,
+        on_counted=partial(book, meter, world),
+    )
+    asynchronous = asynchrony_of(config, topology, profiles, world)
+    return federation_over(config, make_edge, profiles, topology, meter, world, asynchronous, observers)
+
+
+def tuned_head(config: RunConfig, model: nn.Module) -> ArrayRecord | None:
+    """Return what the heads that edges fine-tune are like; None where there are none, or clients keep theirs."""
+    return head_weights(model) if config.algorithm.splits and config.split.tail_layer.is_none else None
+
+
+def book(meter: ByteMeter, world: World | None, edge: str, counted: Counted) -> None:
+    """Count what an edge counted that runs elsewhere, as if it ran here."""
+    meter.add(edge, counted.sent)
+    if world:
+        for server_round, report in counted.plans:
+            world.edges[edge].carried_out(server_round, report)

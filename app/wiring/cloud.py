@@ -1,0 +1,197 @@
+"""From an algorithm to what runs: its edges, with plans and weights in front, under the cloud strategy."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from flwr.serverapp.strategy import FedAvg, QFedAvg, Strategy
+from torch import nn
+
+from espalier.app.algorithms.algorithm import ONE_NODE
+from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.strategy_spec import StrategySpec
+from espalier.app.planning.rule import PlanRule
+from espalier.app.planning.solving import solver_for
+from espalier.app.planning.world import World
+from espalier.app.settings.sections import Federation, Plans
+from espalier.clients.messages.cut import Cut
+from espalier.clients.messages.train import NUM_VALIDATION, TOP, TRAIN_LOSS, VALIDATION
+from espalier.clients.task import Objective
+from espalier.strategies import (
+    AccumulatedGradients,
+    Arrivals,
+    EdgeRounds,
+    EqualWeights,
+    Hierarchical,
+    KnownClients,
+    Profile,
+    ResourceAware,
+)
+from espalier.strategies.edges import innermost, nodes_needed, unwrapped
+from espalier.strategies.state import UnsavableError, strategy_state
+from espalier.strategies.topology import profiles_by_node
+
+# Makes the edge of a name and a number of nodes.
+MakeEdge = Callable[[str, int], Strategy | EdgeRounds]
+
+
+def under_cloud(
+    federation: Federation,
+    make_edge: MakeEdge,
+    topology: Mapping[str, Sequence[int]],
+    *,
+    is_flat: bool,
+    over_edges: Callable[..., Hierarchical] = Hierarchical,
+    **options: Any,
+) -> Hierarchical:
+    """Return edges, wherever they run, under the cloud strategy.
+
+    Parameters
+    ----------
+    federation : Federation
+        Section of the run config.
+    make_edge : Callable[[str, int], Strategy | EdgeRounds]
+        Makes the edge of a name and a number of nodes.
+    topology : Mapping[str, Sequence[int]]
+        Node ids by edge; the one group of clients of an algorithm without edges.
+    is_flat : bool
+        The algorithm has no edges: over its one group there is nothing to aggregate.
+    over_edges : Callable[..., Hierarchical] (default: Hierarchical)
+        Makes it of all of these.
+    **options
+        Go to `Hierarchical` as they are.
+
+    Raises
+    ------
+    UserError
+        If the state of a strategy can't be saved, so that a run could not be resumed.
+    """
+    hierarchical = over_edges(
+        FedAvg(**ONE_NODE) if is_flat else federation.cloud_strategy.build(ONE_NODE),
+        make_edge,
+        topology,
+        edge_rounds=1 if is_flat else federation.edge_rounds,
+        **options,
+    )
+    check_states(hierarchical)
+    return hierarchical
+
+
+def check_states(hierarchical: Hierarchical) -> None:
+    """Refuse a strategy with attributes that can't be saved; what saves itself may need a round first."""
+    for strategy in (hierarchical.cloud, *map(strategy_of, hierarchical.edges.values())):
+        if isinstance(strategy, Strategy) and not hasattr(strategy, "state_dict"):
+            with unsavable_as_user_error():
+                strategy_state(strategy)
+
+
+def strategy_of(edge: Strategy | EdgeRounds) -> Any:
+    """Return what aggregates the models of an edge's clients: a strategy, or None where an edge does so by itself."""
+    inner = innermost(edge)
+    if isinstance(inner, Strategy):
+        return inner
+    return getattr(getattr(inner, "aggregation", None) or inner, "strategy", None)
+
+
+@contextmanager
+def unsavable_as_user_error() -> Iterator[None]:
+    """Make a UserError of a strategy's state that can't be saved."""
+    try:
+        yield
+    except UnsavableError as error:
+        raise UserError(str(error)) from None
+
+
+def check_averages(strategies: Sequence[StrategySpec], model: nn.Module) -> None:
+    """Refuse a strategy that can't average the model: QFedAvg multiplies all of it by numbers, integers too."""
+    integers = [name for name, tensor in model.state_dict().items() if not tensor.is_floating_point()]
+    for spec in strategies:
+        if integers and spec.has_any(QFedAvg):
+            allowed = f"another strategy: {spec.name} can't average integers, such as the model's {integers[0]}"
+            raise bad_value(spec.key, spec.text, allowed)
+
+
+def planned(
+    make_edge: MakeEdge, rule: PlanRule, plan: Plans, world: World, *, cells_per_edge: int, spec: StrategySpec
+) -> MakeEdge:
+    """Put the selection in front of every edge.
+
+    Parameters
+    ----------
+    make_edge : Callable[[str, int], Strategy | EdgeRounds]
+        Makes the edges.
+    rule : PlanRule
+        How plans are made.
+    plan : Plans
+        Section of the run config.
+    world : World
+        What they are made for.
+    cells_per_edge : int
+        Radio cells of an edge: more than 1 where an algorithm has no edges.
+    spec : StrategySpec
+        Names the strategy of the edges, for errors.
+    """
+
+    def make(name: str, size: int) -> EdgeRounds:
+        edge, solve = make_edge(name, size), solver_for(rule, plan.solver, world.edges[name])
+        if isinstance(edge, AccumulatedGradients):
+            edge.arrivals = Arrivals() if plan.divide_by_arrived else None
+        elif isinstance(strategy := strategy_of(edge), Strategy):
+            selected = plan.selected_per_edge * cells_per_edge
+            if getattr(unwrapped(strategy), "fraction_train", 1.0) < 1:
+                raise bad_value(spec.key, spec.text, "fraction_train = 1.0: plans select the clients")
+            if (needed := nodes_needed(strategy, "train", selected)) > selected:
+                least = -(-needed * plan.selected_per_edge // selected)
+                allowed = f"at least {least}: its {type(strategy).__name__} needs {needed} clients"
+                raise bad_value("plan.selected-per-edge", plan.selected_per_edge, allowed)
+        return ResourceAware(edge, world.edges[name], solve)
+
+    return make
+
+
+def equally_weighted(make_edge: MakeEdge) -> MakeEdge:
+    """Let all clients of an edge weigh the same, and all edges."""
+    return lambda name, size: EqualWeights(make_edge(name, size))
+
+
+def knowing(
+    make_edge: MakeEdge, profiles: Sequence[Profile], objective: Objective, top_m: Sequence[int], *, validates: bool
+) -> MakeEdge:
+    """Hold what the clients of every edge say of themselves against their profiles.
+
+    They tell the figures of the objective and top-M accuracies, with `validates` also figures of the examples that they
+    hold back.
+    """
+    figures = (*objective.figures, *(f"{TOP}{m}" for m in top_m))
+    if validates:
+        figures = (*figures, *(VALIDATION + name for name in objective.figures), NUM_VALIDATION)
+    by_node = profiles_by_node(profiles)
+    return lambda name, size: KnownClients(
+        make_edge(name, size),
+        by_node,
+        train_metrics=(TRAIN_LOSS,),
+        evaluate_metrics=figures,
+        evaluates_more=objective.metrics is not None,
+    )
+
+
+def cut_rule(
+    cuts: Sequence[Cut], client_of: Mapping[int, int], world: World | None, *, is_best: bool
+) -> Callable[[int], Cut]:
+    """Return where the model is cut for a client, by its node id: by ``cut-layer``, or as its plan says.
+
+    Parameters
+    ----------
+    cuts : Sequence[Cut]
+        Those of the clients in turn, or those that a plan chooses from.
+    client_of : Mapping[int, int]
+        Client number by node id.
+    world : World, optional
+        Knows the plans.
+    is_best : bool
+        Plans choose.
+    """
+    if not is_best:
+        return lambda node_id: cuts[client_of[node_id] % len(cuts)]
+    assert world is not None
+    return lambda node_id: cuts[world.option_of(client_of[node_id])]

@@ -1,0 +1,181 @@
+"""The edges of a run that are in this process, and the algorithm over edges, wherever they are."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from flwr.serverapp.strategy import Strategy
+from torch import nn
+
+from espalier.app.algorithms.algorithm import Algorithm, Site
+from espalier.app.algorithms.split_edges import check_cuts
+from espalier.app.config.run_config import RunConfig
+from espalier.app.config.unused import stack_in_use
+from espalier.app.ground.errors import FAULTS, UserError, bad_value
+from espalier.app.ground.object_spec import error_and_place
+from espalier.app.ground.strategy_spec import parse_strategy
+from espalier.app.meters.bytes import ByteMeter
+from espalier.app.planning.world import World
+from espalier.app.settings.sections import Federation
+from espalier.app.tasks.common import compute_device
+from espalier.app.tasks.task import Task
+from espalier.app.wiring.asynchrony import AsynchronousRun
+from espalier.app.wiring.availability import coming_and_going
+from espalier.app.wiring.cloud import MakeEdge, cut_rule, equally_weighted, knowing, planned, under_cloud
+from espalier.app.wiring.streams import Streams
+from espalier.clients.messages.lanes import Lanes
+from espalier.strategies import EdgeRounds, Guard, Hierarchical, Profile
+from espalier.strategies.randomness import derived_seed
+from espalier.strategies.split.fused import FusedTransport
+from espalier.strategies.split.transports import Transport
+from espalier.strategies.topology import Topology, clients_by_node
+
+# Where to look when strategies and the federation do not go together.
+HINTS = {
+    "server": "cloud-strategy, edge-strategy, num-clients and num-edges",
+    "cloud": "cloud-strategy and num-edges",
+    "edge": "edge-strategy and deploy.edge-clients",
+}
+
+
+def transports(
+    config: RunConfig, meter: ByteMeter, streams: Streams | None, lanes: Lanes | None
+) -> Callable[[str], Transport] | None:
+    """Return what makes the transport of an edge of a name; None where mini-batches travel by messages."""
+    if streams and config.trains_by_stream:
+        return partial(streams.transport, meter)
+    if lanes and config.split.execution == "fused":
+        return lambda edge: FusedTransport(lanes, on_passed=partial(meter.on_passed, edge))
+    return None
+
+
+def edges_here(
+    config: RunConfig,
+    task: Task,
+    model: nn.Module,
+    profiles: Sequence[Profile],
+    world: World | None,
+    transport_of: Callable[[str], Transport] | None,
+    asynchronous: AsynchronousRun | None = None,
+) -> MakeEdge:
+    """Return the function that makes the edges that run in this process."""
+    algorithm, federation = config.algorithm, config.federation
+    client_of = clients_by_node(profiles)
+    cuts = check_cuts(config.split, model) if algorithm.splits else ()
+    cut_of = cut_rule(cuts, client_of, world, is_best=config.split.cut_layer.is_best)
+    epochs = config.plan.max_local_rounds if config.rule else task.training.local_epochs
+    most = replace(task.training, local_epochs=epochs)
+    max_steps = {profile.node_id: most.num_steps(profile.num_train_examples) for profile in profiles}
+
+    def make(name: str, size: int) -> Any:
+        site = Site(
+            name=name,
+            size=size,
+            seed=derived_seed(config.seed, "split", name),
+            cut_of=cut_of,
+            client_of=client_of,
+            transport=transport_of(name) if transport_of else None,
+            task=task,
+            federation=federation,
+            train=config.train,
+            split=config.split,
+            device=compute_device(config.device),
+            max_steps=max_steps.__getitem__,
+            stacks=stack_in_use(config) > 0,
+        )
+        return own_edge(algorithm, site) if algorithm.written else algorithm.make_edge(site)
+
+    make_edge: MakeEdge = asynchronous.edges(make) if asynchronous else make
+    if world and config.rule:
+        from_cloud = algorithm.strategy_key == federation.cloud_strategy.key
+        spec = federation.cloud_strategy if from_cloud else federation.edge_strategy
+        cells = config.cells if config.is_flat else 1
+        make_edge = planned(make_edge, config.rule, config.plan, world, cells_per_edge=cells, spec=spec)
+    if comings := coming_and_going(config.availability_in_use, config.seed, federation.num_clients):
+        make_edge = comings.in_front_of(make_edge, client_of)
+    if config.train.weighting == "equal":
+        make_edge = equally_weighted(make_edge)
+    return knowing(make_edge, profiles, task.objective, task.top_m, validates=config.data.validation_share > 0)
+
+
+def own_edge(algorithm: Algorithm, site: Site) -> Strategy | EdgeRounds:
+    """Return an edge of an algorithm of the user's own; UserError where it can't be made."""
+    try:
+        made = algorithm.make_edge(site)
+    except UserError:
+        raise
+    except FAULTS as error:  # it is foreign code
+        reason = error_and_place(error, algorithm.files)
+        raise bad_value("algorithm", algorithm.text, f"one whose make_edge(site) does not fail ({reason})") from None
+    if not (isinstance(made, Strategy) or callable(getattr(made, "train_round", None))):
+        allowed = f"one whose make_edge(site) returns a Flower strategy or EdgeRounds, not a {type(made).__name__}"
+        raise bad_value("algorithm", algorithm.text, allowed)
+    return made
+
+
+def algorithm_over(
+    config: RunConfig,
+    federation: Federation,
+    make_edge: MakeEdge,
+    topology: Mapping[str, Sequence[int]],
+    client_of: Mapping[int, int],
+    observers: Sequence[Any],
+    asynchronous: AsynchronousRun | None = None,
+    **options: Any,
+) -> Hierarchical:
+    """Return the config's algorithm over edges, wherever they run; UserError where strategies don't suit them."""
+    every = config.report.evaluate_every
+    try:
+        return under_cloud(
+            federation,
+            make_edge,
+            topology,
+            is_flat=config.is_flat,
+            over_edges=asynchronous.over_edges if asynchronous else Hierarchical,
+            seed=config.seed,
+            evaluate_every=0 if asynchronous and config.by_wall_clock else every,  # clients may be at work
+            observers=observers,
+            guard=Guard(config.guard.mode, config.guard.update_norm, config.guard.activation_norm),
+            node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",
+            **options,
+        )
+    except ValueError as error:
+        raise UserError(f"{error} (see {HINTS[config.deploy.role]})") from None
+
+
+def one_edge(
+    config: RunConfig,
+    task: Task,
+    model: nn.Module,
+    topology: Topology,
+    profiles: Sequence[Profile],
+    world: World | None,
+    meter: ByteMeter,
+    transport_of: Callable[[str], Transport] | None,
+) -> Hierarchical:
+    """Return the algorithm of one edge that runs by itself: on a host of its own, or in a worker.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The run.
+    task : Task
+        What clients train for.
+    model : nn.Module
+        The whole model.
+    topology : Mapping[str, Sequence[int]]
+        Node ids by edge, of this one alone.
+    profiles : Sequence[Profile]
+        Its clients, with or without those of other edges.
+    world : World, optional
+        What its plans are made for.
+    meter : ByteMeter
+        Counts its bytes.
+    transport_of : Callable[[str], Transport], optional
+        See `transports`.
+    """
+    # The cloud's own strategy may need more edges than this one.
+    alone = config.federation.model_copy(update={"cloud_strategy": parse_strategy("cloud-strategy", "FedAvg")})
+    make_edge = edges_here(config, task, model, profiles, world, transport_of)
+    return algorithm_over(config, alone, make_edge, topology, clients_by_node(profiles), (meter,))

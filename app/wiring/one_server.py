@@ -1,0 +1,215 @@
+"""The parts of a run, from its config: task, streams, clients, edges and the algorithm over them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from flwr.serverapp import Grid
+from torch import nn
+
+from espalier.app.algorithms.split_edges import check_cuts
+from espalier.app.config.run_config import RunConfig
+from espalier.app.config.together import strategies_here
+from espalier.app.config.unused import records_gradients, stack_in_use
+from espalier.app.meters.bytes import ByteMeter
+from espalier.app.planning.simulated import WirelessWorld
+from espalier.app.planning.world import MovesCells, World
+from espalier.app.tasks.common import compute_device
+from espalier.app.tasks.recording import check_cuda_graph
+from espalier.app.tasks.stacking import check_stack
+from espalier.app.tasks.task import Task
+from espalier.app.wiring.asynchrony import AsynchronousRun, asynchronous_run
+from espalier.app.wiring.availability import moves_of
+from espalier.app.wiring.cloud import MakeEdge, check_averages
+from espalier.app.wiring.edges import algorithm_over, edges_here, transports
+from espalier.app.wiring.federation import assign_edges, gather_clients, gather_devices
+from espalier.app.wiring.planning import planned_world
+from espalier.app.wiring.streams import Streams, largest_frame_bytes, open_streams, stream_form
+from espalier.app.wiring.task_of_run import build_task
+from espalier.clients.messages.cut import Cut, as_blocks
+from espalier.clients.messages.lanes import Lanes
+from espalier.strategies import Hierarchical, Profile, ask_to_measure, asking
+from espalier.strategies.topology import Topology, TopologyOf, clients_by_node
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Who takes part in a run, how they train, and what measures it.
+
+    Parameters
+    ----------
+    profiles : Sequence[Profile]
+        The clients, in client order.
+    client_of : Mapping[int, int]
+        Client number by node id.
+    hierarchical : Hierarchical
+        The algorithm; it knows the topology.
+    meter : ByteMeter
+        Counts bytes.
+    world : World, optional
+        Counts joules, and simulated seconds, where rounds are planned.
+    asynchronous : AsynchronousRun, optional (default: None)
+        The tier that waits for nobody.
+    topology_of : Callable[[int], Mapping[str, Sequence[int]]], optional (default: None)
+        Says who is under each edge in a global round; None: nobody moves.
+    """
+
+    profiles: Sequence[Profile]
+    client_of: Mapping[int, int]
+    hierarchical: Hierarchical
+    meter: ByteMeter
+    world: World | None
+    asynchronous: AsynchronousRun | None = None
+    topology_of: TopologyOf | None = None
+
+    @property
+    def edges(self) -> dict[str, list[int]]:
+        """The numbers of the clients of each edge, now."""
+        return self._numbers(self.hierarchical.topology)
+
+    def edges_in(self, number: int) -> dict[str, list[int]]:
+        """Return the numbers of the clients of each edge in a global round."""
+        return self._numbers(self.topology_of(number) if self.topology_of else self.hierarchical.topology)
+
+    def _numbers(self, topology: Topology) -> dict[str, list[int]]:
+        return {name: [self.client_of[node_id] for node_id in members] for name, members in topology.items()}
+
+
+def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
+    """Return the task and its new model; UserError where data, cuts or strategies don't suit them."""
+    task = build_task(config)
+    task.check_data()
+    model = task.new_model()
+    check_averages(strategies_here(config), model)
+    tried: dict[Cut, None] = {}
+    if config.algorithm.splits:
+        cuts = check_cuts(config.split, model)
+        tried = dict.fromkeys(cuts if config.split.cut_layer.numbers else cuts[:1])  # of those that plans choose, one
+        task.try_cuts(tried, stream_form(config.stream.payload, model) if config.trains_by_stream else None)
+    device = compute_device(config.device)
+    if stack_in_use(config):
+        check_stack(config.stack, task, model, device, tried)
+    if records_gradients(config):
+        check_cuda_graph(task, device, trains_here=config.trains_here)
+    return task, model
+
+
+@contextmanager
+def streams_of(
+    config: RunConfig, model: nn.Module, task: Task, patience_seconds: Callable[[float], float]
+) -> Iterator[Streams | None]:
+    """Accept streams while a run lasts; None for a run without any.
+
+    `patience_seconds` is the engine's `stream_patience_seconds`.
+    """
+    deploy = config.deploy
+    if not (config.trains_by_stream or config.measures):
+        yield None
+        return
+    largest = 0
+    if config.trains_by_stream:
+        cuts, payload = check_cuts(config.split, model), config.stream.payload
+        largest = largest_frame_bytes(as_blocks(model), task.example_input(), cuts, payload, config.train.batch_size)
+    with open_streams(
+        config.stream,
+        max_frame_bytes=largest,
+        max_streams=deploy.edge_clients if deploy.role == "edge" else config.federation.num_clients,
+        patience_seconds=patience_seconds(config.stream.timeout),
+    ) as streams:
+        yield streams
+
+
+def assemble(
+    config: RunConfig,
+    grid: Grid,
+    task: Task,
+    model: nn.Module,
+    streams: Streams | None = None,
+    observers: Sequence[Any] = (),
+    lanes: Lanes | None = None,
+) -> Federation:
+    """Wait for the clients, group them and build the algorithm over them.
+
+    Clients that are in this process look for their edge in `lanes`.
+
+    Raises
+    ------
+    UserError
+        For whatever the user has to change.
+    """
+    profiles, topology = clients_and_edges(config, grid, streams)
+    meter = ByteMeter({"edge": "cloud"} if config.is_flat else {"edge": "edge", "cloud": "cloud"})
+    world = planned_world(config, topology, profiles, task, model)
+    asynchronous = asynchrony_of(config, topology, profiles, world)
+    transport_of = transports(config, meter, streams, lanes)
+    make_edge = edges_here(config, task, model, profiles, world, transport_of, asynchronous)
+    topology_of = who_is_where(config, grid, profiles, topology, world)
+    return federation_over(
+        config, make_edge, profiles, topology, meter, world, asynchronous, observers, topology_of=topology_of
+    )
+
+
+def who_is_where(
+    config: RunConfig, grid: Grid, profiles: Sequence[Profile], topology: Topology, world: World | None
+) -> TopologyOf | None:
+    """Return who is under each edge in a global round; None where nobody moves."""
+    if "deploy.nodes-move" in config.movers:
+        return asking(grid, topology, profiles, timeout_seconds=config.deploy.reply_timeout or None)
+    if isinstance(world, WirelessWorld) and config.clients_walk:
+        return world.topology_in
+    return moves_of(config.availability, profiles, topology) if config.movers else None
+
+
+def asynchrony_of(
+    config: RunConfig, topology: Topology, profiles: Sequence[Profile], world: World | None
+) -> AsynchronousRun | None:
+    """Return the tier of a run that waits for nobody, if it has one."""
+    return asynchronous_run(
+        config.asynchrony,
+        config.seed,
+        topology,
+        clients_by_node(profiles),
+        world,
+        is_flat=config.is_flat,
+        edge_rounds=config.federation.edge_rounds,
+        is_timed=config.by_wall_clock,
+    )
+
+
+def clients_and_edges(
+    config: RunConfig, grid: Grid, streams: Streams | None
+) -> tuple[list[Profile], dict[str, list[int]]]:
+    """Wait for the clients; return their profiles in client order, and their node ids by edge."""
+    deploy, num_clients = config.deploy, config.federation.num_clients
+    if config.engine != "flower":  # on engines of our own nobody is late
+        deploy = deploy.model_copy(update={"reply_timeout": 0})
+    edge_names = config.federation.edge_names.items
+    gather = gather_devices if deploy.role == "edge" else partial(gather_clients, edge_names=edge_names)
+    with streams.probes() if streams and config.measures else nullcontext(ask_to_measure) as measure:
+        profiles = gather(grid, num_clients, deploy, measure if config.measures else None)
+    if deploy.role == "edge":
+        return profiles, {deploy.edge_name: [profile.node_id for profile in profiles]}
+    return profiles, assign_edges(profiles, None if config.is_flat else config.edges)
+
+
+def federation_over(
+    config: RunConfig,
+    make_edge: MakeEdge,
+    profiles: Sequence[Profile],
+    topology: Topology,
+    meter: ByteMeter,
+    world: World | None,
+    asynchronous: AsynchronousRun | None,
+    observers: Sequence[Any],
+    *,
+    topology_of: TopologyOf | None = None,
+) -> Federation:
+    """Return the algorithm over edges, wherever they run, with what counts and plans; parameters as of `Federation`."""
+    client_of = clients_by_node(profiles)
+    observers = (meter, *observers, *([MovesCells(world)] if topology_of and world else []))
+    hierarchical = algorithm_over(
+        config, config.federation, make_edge, topology, client_of, observers, asynchronous, topology_of=topology_of
+    )
+    return Federation(profiles, client_of, hierarchical, meter, world, asynchronous, topology_of)

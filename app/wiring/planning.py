@@ -1,0 +1,71 @@
+"""What the plans of a run are made for, from its config."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from torch import nn
+
+from espalier.app.algorithms.split_edges import check_cuts, head_weights
+from espalier.app.config.run_config import RunConfig
+from espalier.app.planning.build import cells_of_clients, whole_radio_world, world_of
+from espalier.app.planning.limits import check_cell_size, check_deadline
+from espalier.app.planning.solving import own_solver
+from espalier.app.planning.work import Work, split_work, whole_model_work
+from espalier.app.planning.world import World
+from espalier.app.tasks.task import Task
+from espalier.app.wiring.availability import coming_and_going
+from espalier.clients.messages.cut import as_blocks
+from espalier.strategies import Profile
+from espalier.strategies.topology import clients_by_node
+
+
+def planned_world(
+    config: RunConfig,
+    topology: Mapping[str, Sequence[int]],
+    profiles: Sequence[Profile],
+    task: Task,
+    model: nn.Module,
+) -> World | None:
+    """Return what the plans of a run are made for, None for a run without any; UserError if no plan could be."""
+    plan, rule, num_clients = config.plan, config.rule, config.federation.num_clients
+    if rule is None:
+        return None
+    if not config.is_flat:  # nodes may have chosen their edges
+        check_cell_size(plan, rule, min(map(len, topology.values())))
+    is_part = config.deploy.role == "edge"
+    if is_part and plan.resources == "simulated":
+        # The radio world is drawn for all cells, so that plans are those of a run that has all edges.
+        topology, profiles = whole_radio_world(config.deploy.edge_name, profiles, num_clients, config.edges)
+    availability = coming_and_going(config.availability_in_use, config.seed, num_clients)
+    world = world_of(
+        plan,
+        config.radio,
+        rule,
+        config.seed,
+        topology=topology,
+        cell_of=cells_of_clients(topology, clients_by_node(profiles), config.cells if config.is_flat else 1),
+        profiles=profiles,
+        work=work_of(config, task, model),
+        task=task,
+        train=config.train,
+        clock=time.monotonic if config.engine == "flower" and config.deploy.role != "cloud" else None,
+        is_there=availability.is_there if availability else None,
+        drops_out=availability.drops_out if availability else None,
+        edge_rounds=config.federation.edge_rounds,
+    )
+    if not (is_part and plan.resources == "measured"):  # then other edges' clients are not known here
+        check_deadline(plan, rule, world)
+    if plan.solver.module and rule.selects_a_number:  # the user's own: tried before anything is written
+        own_solver(plan.solver).try_on(world.problem(1, world.everybody, None, 0))
+    return world
+
+
+def work_of(config: RunConfig, task: Task, model: nn.Module) -> Work:
+    """Return what a client's part of the training takes, for each cut that a plan may choose from."""
+    if not config.algorithm.splits:
+        return whole_model_work(model)
+    payload = config.stream.payload if config.split.transport == "stream" else "float32"
+    frozen = head_weights(model) if config.algorithm.freezes_head else ()
+    return split_work(
+        as_blocks(model), task.example_input(), sorted(set(check_cuts(config.split, model))), payload, frozen
+    )

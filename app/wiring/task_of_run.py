@@ -1,0 +1,88 @@
+"""The task of a run config."""
+
+from functools import lru_cache
+from typing import Any
+
+from espalier.app.config.run_config import RunConfig
+from espalier.app.ground.errors import bad_value
+from espalier.app.settings.sections import Split, Train
+from espalier.app.tasks.adapted import AdaptedTask
+from espalier.app.tasks.caching import CachingTask
+from espalier.app.tasks.common import compute_device, local_training
+from espalier.app.tasks.kinds import task_kind
+from espalier.app.tasks.own_images import OwnImagesTask
+from espalier.app.tasks.schedule import schedule_of
+from espalier.app.tasks.task import Task
+from espalier.clients.task import LocalTraining
+
+# Of no use beside an optimizer of the task's own.
+OPTIMIZER_KEYS = (
+    "optimizer",
+    "train.momentum",
+    "train.weight-decay",
+    "split.server-optimizer",
+    "split.server-momentum",
+    "split.server-weight-decay",
+)
+
+
+def build_task(config: RunConfig) -> Task:
+    """Return the task of a run config; the same one, with what it has loaded, as long as nothing that it needs changes.
+
+    Raises
+    ------
+    UserError
+        If `device` names a GPU and there is none, or a task of one's own can't be made or does not suit the algorithm.
+    """
+    kind, data, num_clients = task_kind(config.data), config.data, config.federation.num_clients
+    seed, device = config.seed, compute_device(config.device)
+    training = local_training(config.train, schedule_of(config.train, config.federation, is_flat=config.is_flat))
+    if kind is CachingTask:
+        return _built(
+            kind, config.caching, training, config.federation, is_flat=config.is_flat, seed=seed, device=device
+        )
+    has_pool = config.deploy.role != "edge"  # an edge host evaluates on its devices only
+    if kind is AdaptedTask:
+        splits_for = config.algorithm.name if config.algorithm.splits else ""
+        task: AdaptedTask = _built(
+            kind,
+            data.task,
+            training,
+            num_clients,
+            seed,
+            device,
+            has_pool=has_pool,
+            splits_for=splits_for,
+            validation_share=data.validation_share,
+        )
+        check_optimizer(config, task, training)
+        return task
+    if kind is OwnImagesTask:
+        here = num_clients if config.engine != "flower" else 0
+        return _built(kind, data, training, seed, device, has_pool=has_pool, num_clients_here=here)
+    is_here = config.engine == "in-process"
+    return _built(kind, data, training, num_clients, seed, device, are_clients_here=is_here)
+
+
+def check_optimizer(config: RunConfig, task: AdaptedTask, training: LocalTraining) -> None:
+    """Refuse what has no use for an optimizer, or learning rates, of the task's own, or beside them.
+
+    `training` is how clients train by the config alone.
+    """
+    usual = {**Train().as_dict(), **Split().beside(Train()).as_dict()}
+    given = {**config.train.as_dict(), **config.split.as_dict()}
+    for key in OPTIMIZER_KEYS if callable(task.training.optimizer) else ():
+        if given[key] != usual[key]:
+            allowed = f"{usual[key]!r} for {config.data.source}, which has an optimizer of its own"
+            raise bad_value(key, given[key], allowed)
+    if training.schedule and task.training.schedule != training.schedule:
+        allowed = f"'constant' for {config.data.source}, which has learning rates of its own"
+        raise bad_value("train.schedule", config.train.schedule, allowed)
+    if config.algorithm.adds_gradients and task.training != training:
+        what = "one without an optimizer or a learning rate of its own"
+        raise task.refused(f"{what} for algorithm = {config.algorithm.text!r}, whose edges add up gradients")
+
+
+@lru_cache(maxsize=1)
+def _built(kind: Any, *arguments: Any, **options: Any) -> Any:
+    return kind(*arguments, **options)
