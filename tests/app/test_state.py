@@ -185,7 +185,7 @@ def made(tmp_path_factory):
         ("edge-rounds", 2),
         ("batch-size", 8),
         ("cloud-strategy", "FedAvgM"),
-        ("guard.mode", "clip"),
+        ("guard.mode", "warn"),
         ("algorithm", "hsfl"),
     ],
 )

@@ -24,7 +24,7 @@ def test_a_setting_runs_one_after_the_other_and_side_by_side(name):
     assert all(one.steps_per_second > 0 and one.seconds > 0 and one.ratio > 0 for one in found.values())
     assert found["bare loop"].ratio == 1
     assert found["one after the other"].difference < 1e-7
-    assert found["2 side by side"].difference < 1e-6
+    assert found["2 side by side"].difference < 1e-5
 
 
 def test_on_a_gpu_gradients_are_recorded_and_no_stack_has_dropout():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord
 
-from espalier.app import checkpoint
+from espalier.app.ground import checkpoint
 from espalier.app.ground.checkpoint import from_bytes, load_state, to_bytes
 from espalier.app.tiers.edge_host import EdgeRun
 from tests.app.runs import lines, summary
