@@ -6,9 +6,9 @@ import signal
 
 import pytest
 
-from espalier.app.ground import regular_files
 from espalier.app.command_line import main
 from espalier.app.comparison.command import finished_runs
+from espalier.app.ground import regular_files
 from espalier.app.ground.durable import append_text
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.owner import own
