@@ -14,7 +14,7 @@ from .edges import StrategyEdge
 from .exchange import Exchanges
 from .guards.updates import UpdateGuard, guard_state, load_guard_state
 from .outcomes import Evaluation, Update
-from .running_statistics import is_statistic
+from .running_statistics import is_statistic, with_possible_variances
 from .screening import screen
 from .views import MemberGrid
 
@@ -166,4 +166,4 @@ def step(
         total = sum(torch.from_numpy(gradient[name].numpy()).to(exact.dtype) for gradient in gradients)
         moved = exact - rate / num_clients * total
         result[name] = Array((moved if weights.is_floating_point() else moved.round().to(weights.dtype)).numpy())
-    return result
+    return with_possible_variances(result)

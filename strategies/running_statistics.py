@@ -52,7 +52,7 @@ def with_averages(made: ArrayRecord, models: Models, weights: Sequence[float], *
 
 
 def with_possible_variances(made: ArrayRecord) -> ArrayRecord:
-    """Return a model whose variances are not below zero, where noise may have taken them."""
+    """Return a model whose variances are not below zero, where noise or a rounding may have taken them."""
     variances = {name: np.maximum(values_of(made[name]), 0) for name in made if _last(name) == VARIANCE}
     return _with(made, variances)
 

@@ -3,12 +3,15 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from ..running_statistics import is_statistic
+from ..running_statistics import VARIANCE, is_statistic
 
 Arrays = Mapping[str, np.ndarray]
+
+ROUNDINGS: Final = 8  # of a statistic that was made a gradient and is made a statistic again
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ def change(sent: Arrays, model: Arrays, size: float, rate: float | None) -> Chan
     with np.errstate(over="ignore", invalid="ignore"):
         for name, origin in _floats(sent):
             if is_statistic(name):
-                now = model[name] if rate is None else origin - rate * model[name]
+                now = _statistic_after(origin, model[name], rate)
                 own = (in_unit_of_data(name, now) - in_unit_of_data(name, origin)).reshape(-1)
                 statistics += float(np.einsum("i,i->", own, own))
                 continue
@@ -71,19 +74,33 @@ def size_of_statistics(arrays: Arrays) -> float:
 
 def in_unit_of_data(name: str, values: np.ndarray) -> np.ndarray:
     """Return a running statistic in the unit of the data; a variance below zero, which no data have, is NaN."""
-    return np.sqrt(values) if name.endswith("running_var") else values
+    return np.sqrt(values) if name.endswith(VARIANCE) else values
 
 
 def shortened(
     sent: Arrays, model: Arrays, weights: float, statistics: float, rate: float | None
 ) -> dict[str, np.ndarray]:
     """Return the model whose weights and statistics changed in the same direction, and so many times less far."""
-    shorter = {}
-    for name, values in model.items():
-        by = statistics if is_statistic(name) else weights
-        origin = sent[name] if rate is None else np.zeros_like(values)
-        shorter[name] = (origin + (values - origin) / by).astype(values.dtype) if values.dtype.kind == "f" else values
+    shorter = dict(model)
+    for name, origin in _floats(sent):
+        values = model[name]
+        if is_statistic(name) and statistics > 1:
+            own = in_unit_of_data(name, origin)
+            nearer = own + (in_unit_of_data(name, _statistic_after(origin, values, rate)) - own) / statistics
+            nearer = nearer**2 if name.endswith(VARIANCE) else nearer
+            shorter[name] = (nearer if rate is None else (origin - nearer) / rate).astype(values.dtype)
+        elif not is_statistic(name) and weights > 1:
+            start = origin if rate is None else np.zeros_like(origin)
+            shorter[name] = (start + (values - start) / weights).astype(values.dtype)
     return shorter
+
+
+def _statistic_after(origin: np.ndarray, values: np.ndarray, rate: float | None) -> np.ndarray:
+    """Return a statistic that came back; of a gradient, what is less than zero by roundings alone is zero."""
+    if rate is None:
+        return values
+    after = origin - rate * values
+    return np.where((after < 0) & (after >= -ROUNDINGS * np.finfo(values.dtype).eps * np.abs(origin)), 0, after)
 
 
 def _length(parts: Iterator[np.ndarray]) -> float:

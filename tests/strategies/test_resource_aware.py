@@ -241,6 +241,13 @@ def test_a_variance_is_not_carried_beyond_those_of_the_clients():
     assert float(after["norm.running_var"].numpy()[0]) == pytest.approx(0.35, rel=1e-14)
 
 
+def test_a_variance_of_zero_is_not_below_it_by_a_rounding():
+    start = np.linspace(0.1, 1.0, 1000, dtype=np.float32)
+    sent, gradient = (ArrayRecord({"norm.running_var": Array(values)}) for values in (start, start / 0.07))
+    after = step(sent, [gradient] * 4, 0.07, 4)["norm.running_var"].numpy()
+    assert 0 <= after.min() <= after.max() < 1e-6
+
+
 def test_counters_move_by_the_rounded_mean_of_what_clients_counted():
     start, *counted = (ArrayRecord([np.array([number])]) for number in (10, -1, -2, -2))
     (after,) = step(start, counted, 0.05, 3).to_numpy_ndarrays()

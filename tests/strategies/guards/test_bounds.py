@@ -26,6 +26,12 @@ def refused(guard, models, sent=None, **options):
     return {n: verdict.reason for n, verdict in verdicts.items()}
 
 
+def as_sent_back(own, rate, sent=None):
+    """A model, or the accumulated gradient that leads to it at a learning rate."""
+    sent = sent or model()
+    return own if rate is None else {n: (sent[n] - w) / rate if w.dtype.kind == "f" else w for n, w in own.items()}
+
+
 @pytest.mark.parametrize("length", [1e2, 1e5, 1e8])
 @pytest.mark.parametrize("others", [0, 1, 7])
 def test_by_default_a_finite_update_is_averaged_however_far_it_goes(length, others):
@@ -105,6 +111,18 @@ def test_what_is_clipped_is_so_each_by_its_own_bound():
     assert verdict.instead["norm.num_batches_tracked"] == 3
 
 
+@pytest.mark.parametrize("rate", [None, 0.1])
+def test_a_clipped_variance_is_within_the_bound(rate):
+    sent = model(variance=1.0)
+    models = [as_sent_back(own, rate) for own in [*[model(1.1, variance=1.21)] * 4, model(1.1, variance=1e6)]]
+    (verdict,) = UpdateGuard(tight("clip")).judge({n: (sent, own) for n, own in enumerate(models)}, rate).values()
+    clipped = verdict.instead["norm.running_var"]
+    variance = clipped if rate is None else sent["norm.running_var"] - rate * clipped
+    # Statistics 2 long, so that each of the four deviations may change by 10.
+    np.testing.assert_allclose(np.sqrt(variance) - 1, 10.0, rtol=1e-3)
+    np.testing.assert_array_equal(verdict.instead["layer.weight"], models[4]["layer.weight"])
+
+
 def test_who_trains_on_200_times_the_examples_may_go_as_far_as_that():
     models = [*[model(1.1)] * 5, model(1 + 20.0)]
     counts = dict.fromkeys(range(5), 20.0) | {5: 4000.0}
@@ -117,11 +135,14 @@ def test_who_trains_on_200_times_the_examples_may_go_as_far_as_that():
 
 def test_gradients_are_held_to_the_same_bounds():
     rate = 0.1
-
-    def gradients(own):
-        sent = model()
-        return {n: (sent[n] - w) / rate if w.dtype.kind == "f" else w for n, w in own.items()}
-
-    others = [gradients(model(1.1, mean=0.1 * n, variance=1.1)) for n in range(4)]
-    lies = [gradients(model(50.0)), gradients(model(1.1, mean=50.0)), gradients(model(1.1, variance=-0.5))]
+    others = [as_sent_back(model(1.1, mean=0.1 * n, variance=1.1), rate) for n in range(4)]
+    lies = [as_sent_back(lie, rate) for lie in (model(50.0), model(1.1, mean=50.0), model(1.1, variance=-0.5))]
     assert set(refused(UpdateGuard(tight()), [*others, *lies], rate=rate)) == {4, 5, 6}
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.07, 0.1, 0.3])
+def test_by_default_a_variance_of_zero_that_came_as_a_gradient_is_no_lie(rate):
+    """A channel that is always zero has such a one, and the way there and back rounds."""
+    sent = model() | {"norm.running_var": np.linspace(0.1, 1.0, 1000, dtype=np.float32)}
+    dead = sent | {"norm.running_var": np.full(1000, 1e-20, np.float32)}
+    assert refused(UpdateGuard(Guard()), [as_sent_back(dead, rate, sent)] * 4, sent, rate=rate) == {}
