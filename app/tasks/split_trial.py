@@ -31,15 +31,19 @@ ONE_AFTER_THE_OTHER = (
 
 def check_blocks(model: nn.Sequential, example: object) -> None:
     """Raise MisfitError unless a model's blocks, one after the other, give what it gives; it is in eval mode then."""
-    with torch.no_grad(), seeded_torch(0, CPU):
-        whole = model.eval()(example)
-        outputs = Cut(0, len(model)).server_side(model).eval()(example)
+    with torch.no_grad():
+        whole, outputs = (_seeded(part.eval(), example) for part in (model, Cut(0, len(model)).server_side(model)))
     if not (
         isinstance(whole, Tensor)
         and whole.shape == outputs.shape
         and _are_close(whole, outputs, float(whole.abs().max()))
     ):
         raise MisfitError(ONE_AFTER_THE_OTHER)
+
+
+def _seeded(model: nn.Module, example: object) -> Tensor:
+    with seeded_torch(0, CPU):  # there are models that draw in evaluations too
+        return model(example)
 
 
 def try_cut(own: OwnTask, client: ClientTask, cut: Cut, form: Format | None) -> None:
@@ -107,8 +111,8 @@ def _split_gradients(client: ClientTask, cut: Cut, form: Format | None) -> dict[
 def _whole_gradients(client: ClientTask) -> tuple[dict[str, Tensor], bool]:
     """Return those of the whole model for the same mini-batch, and whether something is drawn to compute them."""
     (batch,) = round_batches(client, 1, client.training)
-    inputs, labels = client.training_inputs(batch, 1, 0), client.train.labels[batch]
     before = torch.default_generator.get_state()
+    inputs, labels = client.training_inputs(batch, 1, 0), client.train.labels[batch]
     compute_gradients(client.model.train(), client.objective.loss, inputs, labels)
     draws = not torch.equal(before, torch.default_generator.get_state())
     return {name: p.grad for name, p in client.model.named_parameters() if p.grad is not None}, draws

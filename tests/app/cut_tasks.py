@@ -241,3 +241,27 @@ class Turned(nn.Module):
 class Detached(nn.Module):
     def forward(self, values):
         return values.detach()
+
+
+class Noise(nn.Module):
+    """Adds noise, in evaluations too."""
+
+    def forward(self, values):
+        return values + 0.1 * torch.randn_like(values)
+
+
+class Noisy(Pictures):
+    """Draws where images are prepared, or in a layer."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+
+    def model(self):
+        model = super().model()
+        if self.where == "layer":
+            model.body.append(Noise())
+        return model
+
+    def prepare(self, inputs):
+        return inputs + 0.1 * torch.randn_like(inputs) if self.where == "prepare" else inputs

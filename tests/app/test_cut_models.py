@@ -188,6 +188,11 @@ def test_a_cut_where_nothing_is_in_the_way_is_taken(tmp_path, what):
     assert same_weights(run(tmp_path / "sfl-v1", task, algorithm="sfl-v1", cut_layer="1,3"), whole)
 
 
+@pytest.mark.parametrize("where", ["prepare", "layer"])
+def test_a_task_that_draws_by_itself_is_taken(tmp_path, where):
+    run(tmp_path / "run", f"Noisy(where={where!r})", algorithm="sfl-v1")
+
+
 def test_halves_that_can_not_compute_side_by_side_are_one_line_though_whole_models_can(tmp_path, capsys):
     task = f"{HERE}:Misfit(what='mixed')"
     run(tmp_path / "fedavg", "Misfit(what='mixed')", algorithm="fedavg", stack=2)
