@@ -29,7 +29,7 @@ from .exchange import Exchanges
 from .guards.updates import GUARD_STATE, UpdateGuard, guard_state, load_guard_state
 from .outcomes import EVERYBODY, Evaluation, Update
 from .randomness import derived_seed, seeded_globals
-from .running_statistics import Models, is_statistic, with_averages, with_possible_variances
+from .running_statistics import Models, is_beside_weights, with_averages, with_possible_variances
 from .screening import Failure, complete, in_form_of, model_fault, number_of, one_line, screen, weight_of
 from .state import built_attributes, restore_strategy_state, spoilt_attribute, strategy_state
 from .views import MemberGrid
@@ -458,12 +458,12 @@ def _losses(messages: Sequence[Message], replies: Sequence[Message]) -> dict[int
 def _models(
     replies: Sequence[Message], arrays: ArrayRecord, weight_key: str
 ) -> tuple[list[Mapping[str, Array]], list[float]]:
-    """Return the models of screened replies and their weights; none where a model has no statistics.
+    """Return the models of screened replies and their weights; none where a model has weights alone.
 
     Nor are there any where replies hold more records of arrays than a model, or others.
     """
     good = [reply for reply in replies if not reply.has_error()]
-    if not any(map(is_statistic, arrays)):
+    if not any(is_beside_weights(name, np.dtype(array.dtype)) for name, array in arrays.items()):
         return [], []
     records: list[Mapping[str, Array]] = [
         {**record} for reply in good for record in reply.content.array_records.values()

@@ -25,6 +25,11 @@ def is_statistic(name: str) -> bool:
     return _last(name) in STATISTICS
 
 
+def is_beside_weights(name: str, dtype: np.dtype) -> bool:
+    """Return whether an array of a model is nothing that an optimizer moves: a running statistic, or a counter."""
+    return is_statistic(name) or dtype.kind in "biu"
+
+
 def with_averages(made: ArrayRecord, models: Models, weights: Sequence[float], *, always: bool) -> ArrayRecord:
     """Return the model that a strategy made, its statistics and integers, such as counters, those that FedAvg makes.
 
@@ -42,7 +47,7 @@ def with_averages(made: ArrayRecord, models: Models, weights: Sequence[float], *
     always : bool
         Whether the strategy is known to move the model, whatever its numbers are.
     """
-    beside = [n for n, array in models[0].items() if is_statistic(n) or values_of(array).dtype.kind in "biu"]
+    beside = [name for name, array in models[0].items() if is_beside_weights(name, values_of(array).dtype)]
     averages = {name: _average(name, models, weights) for name in beside}
     if all(np.array_equal(values_of(made[name]), average) for name, average in averages.items()):
         return made

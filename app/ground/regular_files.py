@@ -49,10 +49,9 @@ def read_text(path: Path) -> str:
         If it is not UTF-8.
     """
     with open_to_read(path) as file:
-        data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise OSError(EFBIG, f"is larger than {MOST_BYTES} bytes", str(path))
-    return data.decode()
+        if os.fstat(file.fileno()).st_size > MOST_BYTES:
+            raise OSError(EFBIG, f"is larger than {MOST_BYTES} bytes", str(path))
+        return file.read().decode()  # with a limit it would take memory for that much
 
 
 def _opener(more: int) -> Callable[[str, int], int]:

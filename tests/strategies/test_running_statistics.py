@@ -98,14 +98,15 @@ def trained(sent, client, server_round):
     }
 
 
-def run(strategy, *, rounds=8, liar=None, at="edge", num_edges=1):
-    """Return, per round, the model sent out, the clients' models and the model that a strategy made."""
+def run(strategy, *, rounds=8, liar=None, at="edge", num_edges=1, arrays=("w", *BESIDE_WEIGHTS)):
+    """Return, per round, the clients' models, which have these arrays, and the model that a strategy made."""
     app, seen = ClientApp(), {}
 
     @app.train()
     def train(message, context):
         client, server_round = int(context.node_config["partition-id"]), int(message.content["config"]["server-round"])
-        model = trained(to_numpy(message.content["arrays"]), client, server_round)
+        model = trained(initial() | to_numpy(message.content["arrays"]), client, server_round)
+        model = {name: model[name] for name in arrays}
         if client == liar:
             model |= {name: np.full_like(model[name], 1000) for name in model}
         seen.setdefault(server_round, {})[client] = model
@@ -117,7 +118,7 @@ def run(strategy, *, rounds=8, liar=None, at="edge", num_edges=1):
     topology = {f"edge-{i}": nodes[i::num_edges] for i in range(num_edges)}
     own, plain = strategy(), lambda *_: FedAvg(**ANY)
     whole = Hierarchical(own if at == "cloud" else FedAvg(**ANY), (lambda *_: own) if at == "edge" else plain, topology)
-    outcomes = list(whole.rounds(grid, to_record(initial()), rounds))
+    outcomes = list(whole.rounds(grid, to_record({name: initial()[name] for name in arrays}), rounds))
     models = [to_numpy(outcome.arrays) for outcome in outcomes]
     clients = [[seen[number][i] for i in range(NUM_CLIENTS)] for number in range(1, rounds + 1)]
     return clients, models
@@ -140,6 +141,12 @@ def test_a_server_optimizer_moves_weights_alone(name, at):
     for clients, model in zip(*run(OPTIMIZERS[name], at=at, num_edges=1 if at == "edge" else 3), strict=True):
         assert_averages(model, expected := mean(clients))
     assert np.abs(model["w"] - expected["w"]).max() > 0.01  # the weights are the strategy's
+
+
+def test_counters_are_averaged_in_a_model_without_statistics_too():
+    for clients, model in zip(*run(OPTIMIZERS["FedAdam"], arrays=("w", BESIDE_WEIGHTS[2])), strict=True):
+        assert abs(model[BESIDE_WEIGHTS[2]] - mean(clients)[BESIDE_WEIGHTS[2]]) <= 1
+    assert model[BESIDE_WEIGHTS[2]] > 8
 
 
 def test_one_of_a_users_own_does_too():

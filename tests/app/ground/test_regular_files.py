@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import tracemalloc
 
 import pytest
 
@@ -124,3 +125,13 @@ def test_a_text_without_end_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(regular_files, "MOST_BYTES", 10)
     with pytest.raises(OSError, match="is larger than 10 bytes"):
         regular_files.read_text(tmp_path / "long")
+
+
+def test_a_short_text_takes_no_memory_for_the_longest(tmp_path):
+    (tmp_path / "short").write_text("mine")
+    tracemalloc.start()
+    try:
+        assert regular_files.read_text(tmp_path / "short") == "mine"
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
