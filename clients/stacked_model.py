@@ -76,9 +76,8 @@ class StackedModel:
                 self._dropouts.append(_Dropout(module))
                 setattr(parent, name, self._dropouts[-1])
             elif type(module) in STACKED:
-                if (names := set(module.state_dict())) - _OWN_WEIGHTS:
-                    allowed = ", ".join(sorted(names))
-                    raise ValueError(f"its layer {own!r} computes its weights from others ({allowed})")
+                if others := sorted(module.state_dict().keys() - _OWN_WEIGHTS):
+                    raise ValueError(f"its layer {own!r} computes its weights from others ({', '.join(others)})")
                 layer = STACKED[type(module)](module)
                 setattr(parent, name, layer)
                 for attribute in module.state_dict():

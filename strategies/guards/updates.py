@@ -228,6 +228,8 @@ def _fault(own: Change, most: Change) -> str:
     # A model is erased in one local round or in fifty: who trains more may not do more of that.
     if _excess(own.inward, most.inward):
         return f"its update is {own.inward:.3g} long towards zero, where {most.inward:.3g}"
+    if math.isnan(own.statistics):
+        return "a running variance is below zero, where 0 or more"
     if _excess(own.statistics, most.statistics):
         return f"its running statistics are {own.statistics:.3g} from those sent, where {most.statistics:.3g}"
     return ""

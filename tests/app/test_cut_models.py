@@ -102,11 +102,11 @@ def test_layers_whose_weights_are_computed_train_as_in_the_whole_model(tmp_path,
     [
         (
             "Computed(by='pruning')",
-            "its layer 'conv.0' computes its weights from others (bias, weight_mask, weight_orig)",
+            "its layer 'conv.0' computes its weights from others (weight_mask, weight_orig)",
         ),
         (
             "Computed(by='weight_norm')",
-            "its layer 'conv.0' computes its weights from others (bias, weight_g, weight_v)",
+            "its layer 'conv.0' computes its weights from others (weight_g, weight_v)",
         ),
         ("Computed(by='parametrization')", "its layer 'conv.0' is of ParametrizedConv2d: allowed are Conv2d, "),
         ("Locked()", "its layers can't be copied (TypeError: cannot pickle '_thread.lock' object)"),

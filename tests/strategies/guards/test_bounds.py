@@ -41,6 +41,11 @@ def test_by_default_a_finite_update_is_averaged_however_far_it_goes(length, othe
     assert refused(UpdateGuard(Guard()), [*small, model(0.0)]) == {}
 
 
+def test_a_negative_variance_is_named_so():
+    (reason,) = refused(UpdateGuard(Guard()), [*[model(1.1)] * 4, model(variance=-0.1)]).values()
+    assert reason == "a running variance is below zero, where 0 or more is allowed (guard.mode)"
+
+
 def test_by_default_the_absurd_is_left_out():
     for absurd in (model(1e12), model(-1e12), model(mean=1e12), model(variance=1e25), model(variance=-0.1)):
         assert set(refused(UpdateGuard(Guard()), [*[model(1.1)] * 4, absurd])) == {4}
