@@ -7,6 +7,10 @@ So it does where the program is gone that starts its apps (see `superexec`).
 Where a run ends between a message and the objects that belong to it, Flower's command keeps the message, waits for its
 objects for up to 83 minutes, and then answers each later message with the reply to the one before. So this one starts
 again, in the same process, as soon as Flower logs that it ignores such a message.
+
+It knows that by three lines of Flower's log alone: "Receiving: ", "Sending: " and "Run ID ... is not in `RUNNING`
+status. Ignoring message ...". Flower 1.41, 1.42 and 1.43 write all three. 1.43 writes the last one also where it drops
+a reply, behind "Sending: ", which is no reason to start again: 1.41 and 1.42 have "Ignoring reply message" there.
 """
 
 import logging
@@ -19,6 +23,7 @@ from importlib.metadata import entry_points
 from superexec import end_children, end_without_it
 
 NAME = "flower-supernode"
+RECEIVING, SENDING = "Receiving: ", "Sending: "
 IGNORED = "is not in `RUNNING` status. Ignoring message"
 
 
@@ -27,11 +32,18 @@ class MessageIgnored(BaseException):
 
 
 class UntilIgnored(logging.Handler):
-    """Ends a command that logs that it ignores a message."""
+    """Ends a command that logs that it ignores a message which it receives; one that it sends is gone in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sends = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Raise `MessageIgnored` for such a line."""
-        if IGNORED in record.getMessage():
+        line = record.getMessage()
+        if line.startswith((RECEIVING, SENDING)):
+            self._sends = line.startswith(SENDING)
+        elif IGNORED in line and not self._sends:
             raise MessageIgnored
 
 
