@@ -22,7 +22,7 @@ from .guards.updates import UpdateGuard
 from .outcomes import EVERYBODY, EdgeOutcome, Evaluation, Round, Update, is_evaluated
 from .place import Observer, Place
 from .screening import Failure
-from .start_log import EvaluateFn, flower_logger, labelled, log_start, run_and_log
+from .start_log import EvaluateFn, StopFn, flower_logger, labelled, log_start, run_and_log
 from .topology import MOST_LINES, Topology, TopologyOf
 from .topology_checks import check_regrouped, checked_topology
 from .views import Connected, EdgeGrid, MemberGrid
@@ -207,35 +207,60 @@ class Hierarchical:
             Sent along with every instruction to train, or to evaluate.
         """
         train_config, evaluate_config = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
-        conversations = Conversations(  # of all rounds: what a tier does not wait for goes on in the next
-            grid,
-            timeout_seconds=timeout,
-            poll_seconds=self.poll_seconds,
-            on_message=partial(self._place.notice, "edge"),
-        )
-
-        def run(conversation: Exchanges[Any], when: str) -> Any:
-            result = conversations.run({"": labelled("cloud", conversation)})[""]
-            for failure in _own(result.failures):
-                logger.log(WARNING, "%s: %s", when, failure.reason)
-            return result
-
+        # Of all rounds: what a tier does not wait for goes on in the next.
+        conversations = self._conversations(grid, timeout)
         arrays = initial_arrays
         self.regroup(min(first_round, num_rounds))  # a run resumed after its last round knows where everybody is
         for number in range(first_round, num_rounds + 1):
             started = time.monotonic()
-            update: Update = run(self.train_round(number, arrays, train_config, grid), f"round {number}")
+            training = self.train_round(number, arrays, train_config, grid)
+            update: Update = _run(conversations, training, f"round {number}")
             if update.arrays is None:
                 logger.log(WARNING, "round %d: the cloud made no model, the global model stays as it is", number)
             else:
                 arrays = update.arrays
-            evaluation = Evaluation()
+            seconds, failures = time.monotonic() - started, _own(update.failures)
+            outcome = Round(number, arrays, update.metrics, None, update.edges, seconds=seconds, failures=failures)
             if is_evaluated(number, num_rounds, self.evaluate_every):
-                when = f"round {number}, evaluation"
-                evaluation = run(self.evaluate_round(number, arrays, evaluate_config, grid), when)
-            seconds, failures = time.monotonic() - started, _own([*update.failures, *evaluation.failures])
-            metrics = update.metrics, evaluation.metrics
-            yield Round(number, arrays, *metrics, update.edges, evaluation.edges, seconds, failures)
+                outcome = self._evaluated(outcome, conversations, evaluate_config, grid)
+            yield outcome
+
+    def evaluated(
+        self,
+        outcome: Round,
+        grid: Grid,
+        *,
+        timeout: float | None = None,
+        evaluate_config: ConfigRecord | None = None,
+    ) -> Round:
+        """Return a round with its model evaluated on the nodes, as that of a run's last round is.
+
+        For whoever stops `rounds` after one that was not evaluated.
+
+        Parameters
+        ----------
+        outcome : Round
+            The last that `rounds` gave.
+        grid, timeout, evaluate_config
+            As for `rounds`.
+        """
+        return self._evaluated(outcome, self._conversations(grid, timeout), evaluate_config or ConfigRecord(), grid)
+
+    def _conversations(self, grid: Grid, timeout: float | None) -> Conversations:
+        on_message = partial(self._place.notice, "edge")
+        return Conversations(grid, timeout_seconds=timeout, poll_seconds=self.poll_seconds, on_message=on_message)
+
+    def _evaluated(self, outcome: Round, conversations: Conversations, config: ConfigRecord, grid: Grid) -> Round:
+        started = time.monotonic()
+        evaluating = self.evaluate_round(outcome.number, outcome.arrays, config, grid)
+        evaluation: Evaluation = _run(conversations, evaluating, f"round {outcome.number}, evaluation")
+        return replace(
+            outcome,
+            evaluate_metrics=evaluation.metrics,
+            evaluations=evaluation.edges,
+            seconds=outcome.seconds + time.monotonic() - started,
+            failures=[*outcome.failures, *_own(evaluation.failures)],
+        )
 
     def regroup(self, number: int) -> None:
         """Put every node under the edge where `topology_of` says it is in a round of this tier.
@@ -276,8 +301,15 @@ class Hierarchical:
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
+        should_stop: StopFn | None = None,
     ) -> Result:
-        """Run all rounds, as `flwr.serverapp.strategy.Strategy.start` does, and return its kind of result."""
+        """Run all rounds, as `flwr.serverapp.strategy.Strategy.start` does, and return its kind of result.
+
+        Whatever the version of Flower, `should_stop` is that of 1.43: it is called at the end of every round with the
+        round's number and the result so far, which it must not change, and where it returns True that round was the
+        last. The result is then that of a run of so many rounds: a model that `evaluate_every` has passed over is
+        evaluated on the nodes.
+        """
         log_start(type(self).__name__, num_rounds, initial_arrays)
         self.summary()
         rounds = self.rounds(
@@ -288,7 +320,13 @@ class Hierarchical:
             train_config=train_config,
             evaluate_config=evaluate_config,
         )
-        return run_and_log(rounds, initial_arrays, num_rounds, evaluate_fn)
+
+        def as_last(outcome: Round) -> Round:
+            if is_evaluated(outcome.number, num_rounds, self.evaluate_every):
+                return outcome
+            return self.evaluated(outcome, grid, timeout=timeout, evaluate_config=evaluate_config)
+
+        return run_and_log(rounds, initial_arrays, num_rounds, evaluate_fn, should_stop, as_last)
 
     # The tier as an edge whose nodes are edges (`EdgeRounds`).
 
@@ -519,6 +557,14 @@ class Hierarchical:
 
     def _edge_grid(self, grid: Grid) -> EdgeGrid:
         return EdgeGrid(grid, tuple(self._edge_of_id))
+
+
+def _run(conversations: Conversations, conversation: Exchanges[Any], when: str) -> Any:
+    """Run a conversation of the cloud's, and log what failed of its own."""
+    result = conversations.run({"": labelled("cloud", conversation)})[""]
+    for failure in _own(result.failures):
+        logger.log(WARNING, "%s: %s", when, failure.reason)
+    return result
 
 
 def _at_once(result: Evaluation) -> Exchanges[Evaluation]:

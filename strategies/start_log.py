@@ -18,6 +18,7 @@ logger = getLogger("espalier")
 flower_logger = getLogger("flwr")  # where Flower's strategies log
 T = TypeVar("T")
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+StopFn = Callable[[int, Result], bool]
 
 
 def log_start(name: str, num_rounds: int, arrays: ArrayRecord) -> None:
@@ -29,7 +30,12 @@ def log_start(name: str, num_rounds: int, arrays: ArrayRecord) -> None:
 
 
 def run_and_log(
-    rounds: Iterator[Round], initial_arrays: ArrayRecord, num_rounds: int, evaluate_fn: EvaluateFn | None
+    rounds: Iterator[Round],
+    initial_arrays: ArrayRecord,
+    num_rounds: int,
+    evaluate_fn: EvaluateFn | None,
+    should_stop: StopFn | None,
+    as_last: Callable[[Round], Round],
 ) -> Result:
     """Run global rounds and log them; return Flower's kind of result.
 
@@ -45,6 +51,10 @@ def run_and_log(
         How many they are.
     evaluate_fn : callable, optional
         The server's own evaluation: gets the round (0 before the first) and the global model.
+    should_stop : callable, optional
+        Gets the round's number and the result so far; where it returns True the round was the last.
+    as_last : Callable[[Round], Round]
+        Returns such a round with what the last one has.
     """
     result, known, started = Result(arrays=initial_arrays), set[tuple[str, str]](), time.monotonic()
 
@@ -55,24 +65,31 @@ def run_and_log(
             if metrics is not None:
                 result.evaluate_metrics_serverapp[number] = metrics
 
+    def note(outcome: Round) -> None:
+        for phase, metrics, so_far in (
+            ("train", outcome.train_metrics, result.train_metrics_clientapp),
+            ("evaluate", outcome.evaluate_metrics, result.evaluate_metrics_clientapp),
+        ):
+            if metrics is not None and outcome.number not in so_far:
+                flower_logger.log(INFO, "\t└──> Aggregated MetricRecord (%s): %s", phase, metrics)
+                so_far[outcome.number] = metrics
+        for who, name, value in _not_finite(outcome):
+            if (who, name) not in known:
+                known.add((who, name))
+                logger.warning("round %d: metric %r of %s is %s", outcome.number, name, who, value)
+
     evaluate(0, "Initial global evaluation results: %s")
     for number in range(1, num_rounds + 1):
         flower_logger.log(INFO, "")
         flower_logger.log(INFO, "[ROUND %d/%d]", number, num_rounds)
         outcome = next(rounds)
         result.arrays = outcome.arrays
-        for phase, metrics, so_far in (
-            ("train", outcome.train_metrics, result.train_metrics_clientapp),
-            ("evaluate", outcome.evaluate_metrics, result.evaluate_metrics_clientapp),
-        ):
-            if metrics is not None:
-                flower_logger.log(INFO, "\t└──> Aggregated MetricRecord (%s): %s", phase, metrics)
-                so_far[number] = metrics
+        note(outcome)
         evaluate(number, "\t└──> MetricRecord (global evaluation): %s")
-        for who, name, value in _not_finite(outcome):
-            if (who, name) not in known:
-                known.add((who, name))
-                logger.warning("round %d: metric %r of %s is %s", number, name, who, value)
+        if should_stop is not None and should_stop(number, result):
+            flower_logger.log(INFO, "Stopping early after round %d", number)
+            note(as_last(outcome))
+            break
     flower_logger.log(INFO, "")
     flower_logger.log(INFO, "Strategy execution finished in %.2fs", time.monotonic() - started)
     flower_logger.log(INFO, "Final results:")

@@ -3,6 +3,7 @@
 import random
 import re
 from dataclasses import replace
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -298,6 +299,70 @@ def test_start_returns_flowers_result_with_the_servers_own_evaluation():
     assert result.evaluate_metrics_serverapp[0]["sum"] == pytest.approx(float(initial()["w"].sum()))
     assert result.evaluate_metrics_serverapp[2]["sum"] == pytest.approx(float(result.arrays["w"].numpy().sum()))
     assert sorted(result.train_metrics_clientapp) == [1, 2]
+
+
+def assert_same_results(left, right):
+    assert_same_bits(to_numpy(left.arrays), to_numpy(right.arrays))
+    for name in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
+        assert {n: dict(m) for n, m in getattr(left, name).items()} == {
+            n: dict(m) for n, m in getattr(right, name).items()
+        }
+
+
+@pytest.mark.parametrize("evaluate_every", [0, 1, 2])
+@pytest.mark.parametrize("last", [1, 3, 4])
+def test_stopped_after_a_round_it_is_a_run_of_so_many_rounds_to_the_bit(last, evaluate_every):
+    def start(num_rounds, **options):
+        grid = toy_grid(8)
+        strategy = Hierarchical(
+            FedAdam(**ANY),
+            lambda n, s: FedAvgM(server_learning_rate=0.9, server_momentum=0.4, fraction_evaluate=0.5, **ANY),
+            toy_topology(grid, 2),
+            edge_rounds=2,
+            seed=3,
+            evaluate_every=evaluate_every,
+        )
+        result = strategy.start(
+            grid,
+            to_record(initial()),
+            num_rounds,
+            evaluate_fn=lambda number, arrays: MetricRecord({"sum": float(arrays["w"].numpy().sum())}),
+            **options,
+        )
+        return result, strategy.state_dict()
+
+    whole, state = start(last)
+    stopped, left = start(4, should_stop=lambda number, result: number == last)
+    assert max(stopped.evaluate_metrics_clientapp) == last
+    assert_same_results(stopped, whole)
+    np.testing.assert_equal(left, state)
+
+
+def test_a_run_is_asked_to_stop_when_flower_asks():
+    """At the end of each round, the last one too, with its number and all that is known by then."""
+    asked = []
+
+    def should_stop(number, result):
+        so_far = result.train_metrics_clientapp, result.evaluate_metrics_clientapp, result.evaluate_metrics_serverapp
+        asked.append((number, *map(sorted, so_far)))
+        return False
+
+    def start(strategy, grid):
+        asked.clear()
+        strategy.start(
+            grid,
+            to_record(initial()),
+            num_rounds=2,
+            evaluate_fn=lambda number, arrays: MetricRecord({"number": number}),
+            should_stop=should_stop,
+        )
+        return list(asked)
+
+    grid = toy_grid(4)
+    ours = start(Hierarchical(FedAvg(**ANY), lambda n, s: FedAvg(**ANY), toy_topology(grid, 2)), grid)
+    assert ours == [(1, [1], [1], [0, 1]), (2, [1, 2], [1, 2], [0, 1, 2])]
+    if "should_stop" in signature(Strategy.start).parameters:  # from 1.43 on
+        assert start(FedAvg(**ANY), grid) == ours
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,8 @@ def lines(caplog):
         caplog.set_level(logging.INFO, name)
         grid = toy_grid(5)
         make_edge = options.pop("make_edge", lambda name, size: FedAvg(**ANY))
-        strategy = Hierarchical(options.pop("cloud", FedAvg(**ANY)), make_edge, toy_topology(grid, 2), edge_rounds=2)
+        cloud, every = options.pop("cloud", FedAvg(**ANY)), options.pop("evaluate_every", 1)
+        strategy = Hierarchical(cloud, make_edge, toy_topology(grid, 2), edge_rounds=2, evaluate_every=every)
         strategy.start(grid, to_record(initial()), **{"num_rounds": 2, **options})
         return [record.getMessage() for record in caplog.records if record.name == name]
 
@@ -74,6 +75,17 @@ def test_a_round_begins_with_its_header_and_every_line_of_a_strategy_has_a_name(
         "\t└──> MetricRecord (global evaluation)",
     ]
     assert logged.index("Final results:") > second
+
+
+def test_a_run_that_stops_says_so_as_flower_does_and_evaluates_what_it_has_not(lines):
+    logged = lines("flwr", num_rounds=3, evaluate_every=0, should_stop=lambda number, result: number == 2)
+    assert "[ROUND 3/3]" not in logged
+    stop = logged.index("Stopping early after round 2")
+    assert logged[stop - 1].startswith("\t└──> Aggregated MetricRecord (train)")
+    assert logged[stop + 1] == "cloud: configure_evaluate: Sampled 2 nodes (out of 2)"
+    end = logged.index("Final results:") - 2
+    assert logged[end - 1].startswith("\t└──> Aggregated MetricRecord (evaluate)")
+    assert sum("Aggregated MetricRecord (train)" in line for line in logged) == 2
 
 
 def test_the_name_is_gone_after_the_run(lines, caplog):

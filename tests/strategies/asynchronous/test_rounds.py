@@ -441,6 +441,22 @@ def test_a_run_goes_on_from_its_state_to_the_same_bits(mode):
     assert_same_bits(half + rest, whole)
 
 
+@pytest.mark.parametrize("evaluate_every", [0, 1])
+@pytest.mark.parametrize("mode", [FedBuff(2, polynomial(0.5)), SemiSynchronous(2.0, constant)])
+def test_stopped_after_an_aggregation_it_is_a_run_of_so_many_to_the_bit(mode, evaluate_every):
+    def start(num_rounds, **options):
+        strategy = over_edges(
+            grid := toy_grid(4), mode, [1.0, 2.3, 3.1], cloud=FedAdam(**ANY), evaluate_every=evaluate_every
+        )
+        return strategy.start(grid, to_record(initial()), num_rounds, **options)
+
+    whole, stopped = start(4), start(7, should_stop=lambda number, result: number == 4)
+    assert_same_bits([to_numpy(stopped.arrays)], [to_numpy(whole.arrays)])
+    of_stopped, of_whole = stopped.evaluate_metrics_clientapp, whole.evaluate_metrics_clientapp
+    assert {n: dict(m) for n, m in of_stopped.items()} == {n: dict(m) for n, m in of_whole.items()}
+    assert max(of_stopped) == 4
+
+
 def test_flat_runs_go_on_from_their_state_too():
     grid = toy_grid(4)
 
