@@ -10,6 +10,7 @@ import pytest
 from espalier.app.config.run_config import RunConfig
 from espalier.clients import gateway, registered_labels, sessions, stream
 from espalier.clients.messages import edge, frames, profile, split_names, train
+from tests.test_imports import FOLDERS, LAYERS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
@@ -31,6 +32,18 @@ def test_the_list_of_pages_has_every_page_with_its_title():
     del pages["README.md"]
     listed = dict(re.findall(r"^- \[(.+)\]\((.+)\)$", (ROOT / "docs/README.md").read_text(), re.MULTILINE))
     assert {name: title for title, name in listed.items()} == pages
+
+
+def test_the_page_on_the_code_has_the_layers_of_the_app_as_the_walls_do():
+    text = (ROOT / "docs/architecture.md").read_text()
+    (picture,) = re.findall(r"^┌─ app/ ─+┐\n(.*?)^└", text, re.M | re.S)
+    bands = [re.split(" {2,}", line.strip("│ "))[1:] for line in picture.splitlines()]  # the first word is the band's
+    assert tuple(layer for band in reversed(bands) for layer in band) == LAYERS
+    tops, layers = re.split(r"^\| of `app/` \|.*$", text, flags=re.M)
+    assert tuple(re.findall(r"^\| `(\w+)/?` \|", layers, re.M)) == LAYERS
+    named = re.findall(r"^\| `(\w+)/` \|", tops, re.M)
+    assert set(named) > set(FOLDERS)
+    assert [name for name in named if not (ROOT / name).is_dir()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
