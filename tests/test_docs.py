@@ -13,7 +13,12 @@ from espalier.clients.messages import edge, frames, profile, split_names, train
 from tests.test_imports import FOLDERS, LAYERS
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+]
 
 
 def test_every_message_type_and_key_is_in_the_table_of_messages():
