@@ -15,6 +15,8 @@ from espalier.app.reports.made_by import MAKER, makers_of
 from espalier.app.reports.metrics import is_figure, lacks_figures
 from espalier.app.reports.owner import is_owned
 from espalier.app.reports.saved import saved_config
+from espalier.app.reports.stopping import SoFar
+from espalier.app.settings.sections import Stop
 
 MEAN, STD = "mean", "std"
 OF_PLANS = ("late", "spare", "edge_rounds_without_anybody", "edge_rounds_short", "edge_rounds_unconverged")
@@ -84,9 +86,18 @@ def _is_written(path: Path) -> bool:
     if not summary or not (path / "model.pt").exists() or _has_owner(path):
         return False
     config = saved_config(path)
-    if summary["rounds"] < config.federation.global_rounds:
+    if summary["rounds"] < config.federation.global_rounds and not _has_stopped(path, config.stop):
         return False
     return not (config.algorithm.splits and config.fine_tune.steps) or "personalised" in summary
+
+
+def _has_stopped(path: Path, stop: Stop) -> bool:
+    """Return whether its settings, which may be others than when the summary was written, end a run where it is."""
+    folder = ResultsFolder(path)
+    try:
+        return bool(SoFar.of(folder.read_metrics()).reason(stop))
+    except (KeyError, TypeError, AttributeError):  # a line of something else
+        raise damaged(path / "metrics.jsonl") from None
 
 
 def _has_owner(path: Path) -> bool:

@@ -23,6 +23,7 @@ from espalier.app.settings.sections import (
     RayWorkers,
     Report,
     Split,
+    Stop,
     Stream,
     Train,
 )
@@ -70,6 +71,7 @@ class RunConfig(Section):
     availability: Availability = Availability()
     ray: RayWorkers = RayWorkers()
     guard: Guards = Guards()
+    stop: Stop = Stop()
     deploy: Deploy = Deploy()
     report: Report = Report()
 

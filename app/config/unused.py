@@ -61,6 +61,7 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
         yield keys["stream"], "no mini-batch goes through a stream: see split.transport"
     yield from _asynchrony_without_use(config, keys["async"])
     yield from _availability_without_use(config, keys["availability"])
+    yield from _stop_without_use(config, keys["stop"])
     if config.engine != "flower":
         yield ("deploy.reply-timeout",), f"with engine = {config.engine!r} nobody is late"
         yield ("deploy.nodes-move",), f"with engine = {config.engine!r} no node has a config that changes"
@@ -216,6 +217,18 @@ def _availability_without_use(config: RunConfig, keys: Iterable[str]) -> Iterabl
         yield ("availability.leave", "availability.back"), why
     if own.mode != "trace":
         yield ("availability.trace",), why
+
+
+def _stop_without_use(config: RunConfig, keys: Iterable[str]) -> Iterable[tuple[Iterable[str], str]]:
+    of_tests = ("stop.accuracy", "stop.patience")
+    if config.deploy.role == "edge":
+        yield keys, "the cloud's run says when it ends"
+    if not config.algorithm.has_model:
+        yield of_tests, f"algorithm = {config.algorithm.text!r} has no model to test"
+    elif not config.report.evaluate_every:
+        yield of_tests, "with report.evaluate-every = 0 only the last model is tested"
+    if not config.rule:
+        yield ("stop.joules",), "no round is planned: see selection"
 
 
 def _partitions_without_use(partition: str) -> Iterable[tuple[Iterable[str], str]]:

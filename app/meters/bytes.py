@@ -100,6 +100,11 @@ class ByteMeter(Observer):
         for (direction, kind), count in counts.items():
             self._add("edge", edge, direction, {kind: count})
 
+    def so_far(self) -> Counter[Link]:
+        """Return what was counted since the last call of `take`."""
+        with self._lock:
+            return self.counts.copy()
+
     def take(self) -> Counter[Link]:
         """Return what was counted since the last call and start again."""
         with self._lock:

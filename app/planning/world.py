@@ -93,6 +93,11 @@ class World(ABC):
     def carry_out(self, edge: str, server_round: int, clients: np.ndarray, plan: Plan) -> dict[str, Any]:
         """Let the selected clients carry out their plans and return what is to be reported of it."""
 
+    @property
+    def joules(self) -> float:
+        """What all clients have spent since the run began."""
+        return float(self.energy.total_joules.sum())
+
     @abstractmethod
     def end_round(self) -> dict[str, Any]:
         """Close a global round and return its figures."""

@@ -18,6 +18,8 @@ from espalier.app.reports.folder import ResultsFolder, RunTitle
 from espalier.app.reports.metrics import failures_of, lacks_figures, last_round, names_of_figures, summarise
 from espalier.app.reports.resources import ClientTotals, client_totals
 from espalier.app.reports.saved import saved_config
+from espalier.app.reports.stopping import SoFar
+from espalier.app.settings.sections import Stop
 from espalier.strategies import Profile
 
 
@@ -53,10 +55,16 @@ def draw_run(title: RunTitle, folder: ResultsFolder, lines: Sequence[dict[str, A
 
 
 def write_summary(
-    title: RunTitle, folder: ResultsFolder, lines: Sequence[dict[str, Any]], closed_form: Mapping[str, float] | None
+    title: RunTitle,
+    folder: ResultsFolder,
+    lines: Sequence[dict[str, Any]],
+    closed_form: Mapping[str, float] | None,
+    stop: Stop,
 ) -> None:
     """Write ``summary.json`` from the lines of ``metrics.jsonl``; a run that has it is over."""
     summary = {**vars(title), **summarise(lines)}
+    if reason := SoFar.of(lines).reason(stop):
+        summary["stopped"] = reason
     if closed_form:
         summary["closed_form"] = closed_form
     folder.write_json("summary.json", summary)
@@ -81,7 +89,7 @@ def report_again(path: Path) -> None:
     config, lines = saved_config(path), folder.read_metrics()
     title = RunTitle(config.algorithm.name, config.data.title, config.seed)
     closed_forms = [line["closed_form_bits"] for line in lines if "closed_form_bits" in line]
-    write_summary(title, folder, lines, closed_forms[-1] if closed_forms else None)
+    write_summary(title, folder, lines, closed_forms[-1] if closed_forms else None, config.stop)
     draw_run(title, folder, lines)
 
 
@@ -138,6 +146,8 @@ def result_table(summary: Mapping[str, Any]) -> str:
     console = Console(width=100, color_system=None)
     with console.capture() as capture:
         console.print(table)
+        if "stopped" in summary:
+            console.print(f"stopped after round {summary['rounds']} by {summary['stopped']}", soft_wrap=True)
         if lacking := lacks_figures(summary):
             console.print(lacking)
         for direction, tiers in summary["bytes"].items():

@@ -15,6 +15,7 @@ from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.ground.regular_files import open_to_read, read_text
 from espalier.app.reports.owner import LOCK, Ownership, disown, own, why_lost
 from espalier.app.reports.run_state import RunState, run_state_of
+from espalier.app.settings.sections import Stop
 
 CONFIG = "config.json"
 # What a run that was stopped before it had saved its config can leave behind.
@@ -22,14 +23,14 @@ BEGUN = frozenset({LOCK, CONFIG + PART})
 MOST_OF_A_LINE = 2**28  # bytes, for the figures of a million clients
 INTACT = "allowed is the file that the run wrote"
 
+WHERE_IT_ENDS = frozenset({"global-rounds", *Stop.keys().values()})
 # A resumed run may differ in these. The data are compared by what they hold, wherever they lie.
-FREE_TO_CHANGE = frozenset(
+FREE_TO_CHANGE = WHERE_IT_ENDS | frozenset(
     {
         "resume",
         "output-dir",
         "data.cache-dir",
         "data-dir",
-        "global-rounds",
         "report.plots",
         "train.cuda-graph",
         "device",
@@ -48,7 +49,7 @@ FREE_TO_CHANGE = frozenset(
     }
 )
 # Those of them that say where and how fast, and not what a run gives.
-HOW_IT_RUNS = FREE_TO_CHANGE - {"global-rounds", "data-dir", "stream.timeout", "device", "stack"}
+HOW_IT_RUNS = FREE_TO_CHANGE - WHERE_IT_ENDS - {"data-dir", "stream.timeout", "device", "stack"}
 # What runs did before a setting existed, where that is not its default.
 BEFORE = {"guard.mode": "off"}
 # Settings that every edition saved: a run whose config has lost one does not go on by its default.

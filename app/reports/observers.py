@@ -47,6 +47,8 @@ class RoundReport:
         The round's global line in ``metrics.jsonl``.
     seconds : float
         `wall_seconds` when the line was written.
+    stopped : str
+        Why the run ends with the round; nothing if it goes on.
     """
 
     outcome: Round
@@ -55,6 +57,7 @@ class RoundReport:
     test: Mapping[str, float] | None = None
     line: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    stopped: str = ""
 
 
 class RoundObserver(Protocol):

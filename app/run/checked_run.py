@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from logging import getLogger
 
 from flwr.app import ArrayRecord
 from torch import nn
@@ -14,6 +15,7 @@ from espalier.app.reports.closed_form import closed_form_bits
 from espalier.app.reports.final import draw_run, write_clients, write_model, write_summary
 from espalier.app.reports.folder import ResultsFolder, RunTitle, fixed_settings
 from espalier.app.reports.initial import ROUND_0, initial_figures
+from espalier.app.reports.metrics import last_round, names_of_figures
 from espalier.app.reports.observers import (
     BestRound,
     RoundObserver,
@@ -23,6 +25,7 @@ from espalier.app.reports.observers import (
 )
 from espalier.app.reports.progress import BarProgress, LogProgress
 from espalier.app.reports.run_state import RunState
+from espalier.app.reports.stopping import SoFar, StopRule, check_stop
 from espalier.app.reports.tracker import Tracking
 from espalier.app.run.personalisation import personalise
 from espalier.app.run.rounds import train
@@ -34,6 +37,7 @@ from espalier.clients.messages.cut import as_blocks
 from espalier.strategies import Profile
 from espalier.strategies.split import FineTuning
 
+logger = getLogger("espalier")
 ProgressDisplay = BarProgress | LogProgress
 
 
@@ -91,14 +95,18 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
         checked.tracker.run_begins(config.as_dict(), folder.path)
     closed_form = closed_form_of(config, checked.task, model, federation.profiles)
     model.to(compute_device(config.device))
+    lines = folder.read_metrics()
     if state is None:
         _write_round_0(checked)
+    else:
+        check_stop(config.stop, names_of_figures(lines))
+    so_far = SoFar.of(lines)
     arrays = train(
         checked.engine,
         federation.hierarchical,
         travelling_weights(config, model),
-        config.federation.global_rounds,
-        _observers_of(checked, closed_form),
+        _last_round(config, state, so_far),
+        _observers_of(checked, closed_form, so_far),
         progress,
         timeout_seconds=checked.timeout_seconds,
         state=state,
@@ -110,22 +118,42 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
         checked.tracker.run_over(folder.read_json("summary.json"))
 
 
+def _last_round(config: RunConfig, state: RunState | None, so_far: SoFar) -> int:
+    """Return the last global round, as far as that is known: a resumed run may have been over."""
+    if state and (reason := so_far.reason(config.stop)):
+        logger.info("the run is over since round %d by %s; to go on, change that", state.round, reason)
+        return state.round
+    return config.federation.global_rounds
+
+
 def _write_round_0(checked: CheckedRun) -> None:
     """Evaluate the model before any training, if it is evaluated at all."""
     config = checked.config
     if config.algorithm.has_model and config.report.evaluate_every:
         here = config.federation.num_clients if config.engine != "flower" else 0
         figures = initial_figures(checked.task, checked.model, compute_device(config.device), here)
+        check_stop(config.stop, figures["test"])
         checked.folder.write_json(ROUND_0, figures)
 
 
-def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None) -> list[RoundObserver]:
+def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, so_far: SoFar) -> list[RoundObserver]:
     """Return those who watch the rounds; each makes use of what those before it found out of a round."""
     config, federation, folder = checked.config, checked.federation, checked.folder
-    observers: list[RoundObserver] = []
+    evaluations: list[ServerEvaluation] = []
     if config.algorithm.has_model:
         device, every = compute_device(config.device), config.report.evaluate_every
-        observers.append(ServerEvaluation(checked.model, checked.frozen, checked.task, device, every))
+        evaluations.append(ServerEvaluation(checked.model, checked.frozen, checked.task, device, every))
+    stop_rule = StopRule(
+        config.stop,
+        federation.hierarchical,
+        checked.engine.grid,
+        checked.timeout_seconds,
+        federation.meter,
+        federation.world,
+        evaluations,
+        so_far,
+    )
+    observers: list[RoundObserver] = [*evaluations, stop_rule]
     comings = coming_and_going(config.availability_in_use, config.seed, config.federation.num_clients)
     edge_rounds = 1 if config.is_flat else config.federation.edge_rounds
     observers.append(
@@ -154,7 +182,8 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None) 
 def _personalise(checked: CheckedRun, arrays: ArrayRecord) -> None:
     """Fine-tune every client's head of the last global model, and add what it gave to the metrics."""
     config, federation = checked.config, checked.federation
-    tests = (line["test"] for line in reversed(checked.folder.read_metrics()) if "test" in line)
+    lines = checked.folder.read_metrics()
+    tests = (line["test"] for line in reversed(lines) if "test" in line)
     personalise(
         FineTuning(config.fine_tune.steps, config.fine_tune.rate),
         checked.engine.grid,
@@ -163,7 +192,7 @@ def _personalise(checked: CheckedRun, arrays: ArrayRecord) -> None:
         federation.client_of,
         checked.folder,
         federation.meter,
-        number=config.federation.global_rounds,
+        number=last_round(lines)["round"],
         timeout_seconds=checked.timeout_seconds,
         figures=checked.task.objective.figures,
         test=next(tests, None),
@@ -185,7 +214,7 @@ def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, 
     # From the file, so that a resumed run reports on all of its rounds.
     lines, title = folder.read_metrics(), title_of(config)
     write_clients(folder, lines, federation.profiles, federation.hierarchical.topology)
-    write_summary(title, folder, lines, closed_form)
+    write_summary(title, folder, lines, closed_form, config.stop)
     if config.report.plots:
         draw_run(title, folder, lines)
 

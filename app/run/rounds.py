@@ -65,6 +65,9 @@ def train(
             for observer in observers:
                 observer.round_over(report)
             progress.round_over(outcome.number, num_rounds, report.line)
+            if report.stopped:
+                logger.info("the run ends after round %d by %s", outcome.number, report.stopped)
+                break
     finally:
         progress.end()
     return arrays

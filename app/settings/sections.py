@@ -473,6 +473,23 @@ class Guards(Section):
     """How many times the median length a sample's activations at the cut may have; 0: likewise."""
 
 
+class Stop(Section):
+    """What ends a run before its last global round; the round that reaches it is the last."""
+
+    name = "stop"
+
+    accuracy: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Accuracy on the whole test pool; 0: none."""
+    patience: NotNegative = 0
+    """So many evaluated rounds without a higher accuracy on the whole test pool; 0: none."""
+    seconds: Annotated[float, Field(ge=0, le=MOST)] = 0.0
+    """Wall time since the run began; 0: none."""
+    bytes: Annotated[int, Field(ge=0, le=10**18)] = 0
+    """Bytes of all rounds and tiers, evaluations too; 0: none."""
+    joules: Annotated[float, Field(ge=0, le=1e12)] = 0.0
+    """With plans: joules of all clients; 0: none."""
+
+
 class Deploy(Section):
     """Where the tiers run, and how long they wait."""
 

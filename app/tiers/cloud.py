@@ -48,7 +48,7 @@ OWN_KEYS = frozenset(
         "train.cuda-graph",
     }
 )
-OWN_PREFIXES = ("async.", "stream.", "deploy.", "ray.")
+OWN_PREFIXES = ("async.", "stream.", "deploy.", "ray.", "stop.")
 NOT_OWN = ("stream.payload",)
 
 
