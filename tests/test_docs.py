@@ -10,12 +10,14 @@ import pytest
 from espalier.app.config.run_config import RunConfig
 from espalier.clients import gateway, registered_labels, sessions, stream
 from espalier.clients.messages import edge, frames, profile, split_names, train
+from espalier.version import __version__
 from tests.test_imports import FOLDERS, LAYERS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
@@ -120,3 +122,13 @@ def test_the_tables_of_settings_have_every_key_with_its_default():
     rows = re.findall(r"^\| (`[^|]+`) \| `([^|]*)` \|", text, re.MULTILINE)
     defaults = {key: json.loads(default) for keys, default in rows for key in re.findall("`([^`]+)`", keys)}
     assert defaults == RunConfig().as_dict()
+
+
+def test_the_list_of_changes_ends_at_this_edition_and_names_settings_that_there_are():
+    unreleased, newest, *_ = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)[1:]
+    assert (unreleased.split()[0], newest.split()[0]) == ("Unreleased", __version__)
+    settings = RunConfig().as_dict()
+    named = set(re.findall(r"`([a-z]+\.[a-z-]+)`", unreleased)) - {"espalier.strategies"}
+    assert named <= settings.keys()
+    assert {settings["guard.update-norm"], settings["guard.activation-norm"]} == {0}
+    assert {settings[f"split.server-{name}"] for name in ("optimizer", "momentum", "weight-decay")} == {"as-clients"}
