@@ -1,4 +1,4 @@
-"""RawHFL: two tiers under deadline, energy and radio limits (arXiv:2501.15103 and its spec)."""
+"""RawHFL: two tiers under deadline, energy and radio limits (arXiv:2402.04216 and its spec)."""
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.strategies import fedavg_of_all
