@@ -1,6 +1,7 @@
 """What a public forge reads: how to cite the project, and which tests it runs."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import yaml
@@ -22,3 +23,15 @@ def test_the_citation_is_of_this_edition_and_of_the_papers_that_the_algorithms_n
     for name in ("phsfl", "rawhfl"):
         (number,) = re.findall(r"arXiv:([\d.]+\d)", (ROOT / f"app/algorithms/{name}.py").read_text(encoding="utf-8"))
         assert urls[name] == f"https://arxiv.org/abs/{number}"
+
+
+def test_the_workflow_runs_what_ci_runs_on_the_oldest_python():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8"))
+    (job,) = workflow["jobs"].values()
+    commands = [step["run"] for step in job["steps"] if "run" in step]
+    script = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
+    assert commands == [line for line in script if line and not line.startswith(("#", "set ", "cd "))]
+    uses = {step["uses"].partition("@")[0]: step.get("with", {}) for step in job["steps"] if "uses" in step}
+    assert set(uses) == {"actions/checkout", "actions/setup-python"}
+    oldest = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
+    assert oldest == f">={uses['actions/setup-python']['python-version']}"
