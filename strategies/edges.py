@@ -283,7 +283,7 @@ def _return_fault(made: Any) -> str:
 
 
 class InFront:
-    """What stands in front of an edge, and passes all that it is asked on to that, but for what a subclass changes.
+    """An edge around another edge: it passes every call on, and subclasses change some of them.
 
     Parameters
     ----------
@@ -329,16 +329,17 @@ def edge_of(made: Strategy | EdgeRounds) -> EdgeRounds:
 
 
 def innermost(edge: Any) -> Any:
-    """Return the edge inside of what may stand in front of it, see `InFront`."""
+    """Return the edge inside of all those that are around it, see `InFront`; itself where there are none."""
     while hasattr(inside := getattr(edge, "edge", None), "train_round"):
         edge = inside
     return edge
 
 
 def idle(edge: EdgeRounds, arrays: ArrayRecord, reason: str) -> Update:
-    """Return what an edge round gave for which there was nobody.
+    """Return the outcome of an edge round in which no client could be asked.
 
-    Where all edges weigh the same, as `AccumulatedGradients` do by their WEIGHT, it is the model that the edge had.
+    It has no model, unless the edge has a fixed weight at the cloud (`WEIGHT`, as in `AccumulatedGradients`): then the
+    model that it had counts with that weight.
     """
     weight = getattr(innermost(edge), "WEIGHT", 0.0)
     return Update(arrays if weight else None, weight=weight, failures=[Failure(EVERYBODY, reason)])

@@ -188,7 +188,7 @@ class Conversations:
 
     Notes
     -----
-    What was let go `Beside` others goes on in the next `run`, too.
+    Conversations that were yielded in a `Beside` go on in the next `run`, too.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class Conversations:
             pause = self._poll_seconds if went_on else pause
 
     def take_in(self) -> None:
-        """Go on with what was let go `Beside` others where its replies are in; wait for nothing."""
+        """Go on with the conversations that were yielded in a `Beside`, as far as replies are in; don't wait."""
         self._pull()
         self._go_on()
         self._settle()

@@ -19,8 +19,8 @@ Models = Sequence[Mapping[str, Array]]
 def is_statistic(name: str) -> bool:
     """Return whether an array of a model is a running statistic, by the name that PyTorch's normalisations give it.
 
-    Such a one is no point that gradients move. It may be averaged, and mixed, but to go further than an update says
-    leaves what is possible: a variance becomes negative, and the model's outputs NaN.
+    Gradients do not move these arrays. They can be averaged and mixed safely, but not extrapolated: a variance may
+    become negative, and the model's outputs NaN.
     """
     return _last(name) in STATISTICS
 

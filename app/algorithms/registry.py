@@ -44,7 +44,7 @@ ALGORITHMS = {
 
 
 def algorithm_named(text: str) -> Algorithm:
-    """Return the algorithm of a name, or the one of a user's own that ``package.module:NAME`` tells of.
+    """Return the built-in algorithm of this name, or a user's own that is given as ``package.module:NAME``.
 
     Raises
     ------

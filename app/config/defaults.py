@@ -1,4 +1,4 @@
-"""Defaults that depend on other settings. A config that was parsed holds what they came to."""
+"""Defaults that depend on other settings. A parsed config holds the values that they work out to."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -15,7 +15,7 @@ VALUE_KEYS = ("plan.value-weight", "plan.battery-joules")
 
 def unused_keys(config: RunConfig) -> dict[str, str]:
     """Return the keys whose values are not the defaults and that the run has no use for, each with the reason."""
-    # What was left open has come to something that depends on the other settings.
+    # Some defaults depend on other settings, so they are worked out for this config with those keys left open.
     plan, split = Plans(selection=config.plan.selection), Split()
     left_open = with_defaults(config.model_copy(update={"plan": plan, "split": split}))
     defaults = RunConfig().as_dict() | left_open.plan.as_dict() | left_open.split.as_dict()

@@ -9,7 +9,7 @@ from espalier.clients.messages.lanes import Lanes
 from espalier.clients.stacking import TrainingStack
 from espalier.sim.in_process_grid import InProcessGrid
 
-# Those that are not there yet will not come.
+# Clients take turns here: one without a stream by then waits for its turn, which comes only when the others give up.
 PATIENCE_SECONDS = 1.0
 
 

@@ -16,7 +16,7 @@ from espalier.app.ground.object_spec import error_line
 from espalier.app.settings.sections import Plans
 from espalier.strategies.allocation import Problem
 
-# An empty battery has no less: `Problem` has no budget of 0. No round takes as little.
+# What an empty battery counts as: `Problem` allows no budget of 0, and every round takes more than this.
 NOTHING_JOULES = float(np.finfo(float).tiny)
 
 

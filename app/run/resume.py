@@ -29,7 +29,7 @@ FIRST_ROUND = "the first round with it failed, for what it holds or in code of y
 
 @contextmanager
 def unfit_state(what: str = "") -> Iterator[None]:
-    """Lay what fails on the state: it is foreign data, which the strategies of a user's own read too.
+    """Turn an error inside the block into an `UnfitStateError`: a file brought the state, and a user's code reads it.
 
     Parameters
     ----------

@@ -157,10 +157,10 @@ def equally_weighted(make_edge: MakeEdge) -> MakeEdge:
 def knowing(
     make_edge: MakeEdge, profiles: Sequence[Profile], objective: Objective, top_m: Sequence[int], *, validates: bool
 ) -> MakeEdge:
-    """Hold what the clients of every edge say of themselves against their profiles.
+    """Check what the clients of every edge report against their profiles.
 
-    They tell the figures of the objective and top-M accuracies, with `validates` also figures of the examples that they
-    hold back.
+    An evaluation may report the figures of the objective and top-M accuracies, and with `validates` the same figures of
+    the examples that clients hold back.
     """
     figures = (*objective.figures, *(f"{TOP}{m}" for m in top_m))
     if validates:

@@ -23,7 +23,9 @@ class JointBlocks(Protocol):
 
 
 class OneOfMany:
-    """A client's blocks among those `JointBlocks`; the step has been made when somebody asks for it.
+    """The server's blocks of one client, which `JointBlocks` compute together with those of others.
+
+    `make_joint_steps` makes the step; `serve` returns what it gave.
 
     Parameters
     ----------

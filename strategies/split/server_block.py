@@ -93,8 +93,8 @@ class ServerSide(ABC):
         assert inputs.grad is not None
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         statistics = [buffer for buffer in self._buffers if buffer.is_floating_point()]
-        # A sum of all is quick to make, and not finite if one of them is not. Of the gradients it takes the squares:
-        # where these are too large, Adam's state would be infinite for good.
+        # One sum for each tensor is quick to compute, and is not finite if any of its numbers is not. Gradients are
+        # squared first: Adam adds up their squares, and if these overflowed, its state would stay infinite.
         sums = [values.sum() for values in (inputs.grad, *statistics)]
         squares = [torch.dot(values, values) for values in map(torch.flatten, gradients)]
         if not _is_finite([*numbers, *sums, *squares]):

@@ -94,8 +94,8 @@ class SplitFedV1(SplitEdge):
 
         outcome = yield from self.converse([[n] for n in clients], weights, server_round, config, serve)
         losses.report(outcome.train_losses)
-        # A client has spoilt its own server block only: that all have trained is soon enough to compare them. It is too
-        # late to make its activations smaller, but not the update that it made of them.
+        # Long activations have spoilt only their client's own server block, so it is early enough to compare them when
+        # all have trained. They can no longer be clipped then, but the update that came of them can.
         too_long = self.judge_activations()
         if not self.clips:
             for node_id in [node_id for node_id in outcome.blocks if node_id in too_long]:

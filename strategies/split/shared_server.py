@@ -91,7 +91,8 @@ class SharedServerEdge(SplitEdge):
         if not beyond and len(honest) == len(clients):
             return outcome, new
         if len(honest) == len(clients):
-            # Such a round does not show how long updates are. Of one without a suspect, they bound the suspect's.
+            # Long activations have spoilt this round's updates too: forget how long those were, but not how long the
+            # activations were. A round that was made without a suspect is not spoilt: its updates bound the suspect's.
             learned = guard.state_dict()
             load_guard_state(self.guard, known)
             guard.load_state_dict(learned)

@@ -78,10 +78,10 @@ class StreamTransport:
     def _stream(
         self, groups: Sequence[Sequence[int]], terms: Terms, serve: Serve, outcome: SplitOutcome
     ) -> Exchanges[tuple[list[list[int]], list[list[int]]]]:
-        """Train groups through streams; return two lists of those that could not be, of which nothing was served.
+        """Train groups through streams; return two lists of groups that were not trained: nothing was served to them.
 
-        The first list has groups with too few workers for all of their clients. The second has groups in which a client
-        has failed by now, without that client.
+        The first list has groups whose clients could not all run at once, for want of workers. The second has groups in
+        which a client failed, without that client: they can be tried again.
         """
         form = Format(self.payload, terms.dtype)
         lanes = [
