@@ -19,6 +19,8 @@ from .stacked_training import of_equal_size, prepared
 from .task import ClientTask, LocalTraining
 from .training import batches_there, planned, round_batches
 
+FAULTS = (Exception, SystemExit, GeneratorExit)  # of a ClientApp: a library under it may end the program
+
 
 @dataclass(frozen=True)
 class Half:
@@ -136,7 +138,7 @@ class Halves:
             if client.node_id not in self.left and step < len(client.batches):
                 try:
                     inputs[row] = client.inputs(step, draws[row])
-                except (Exception, SystemExit) as error:  # as in a ClientApp by itself: it alone has failed
+                except FAULTS as error:  # as in a ClientApp by itself: it alone has failed
                     self.left[client.node_id] = error
         there = [client.batches if row in inputs else [] for row, client in enumerate(self._clients)]
         passes = []
@@ -145,7 +147,7 @@ class Halves:
                 passes.append(
                     self._blocks.forward(rows, torch.stack([inputs[row] for row in rows]), [draws[row] for row in rows])
                 )
-            except (Exception, SystemExit) as error:  # of this size none is computed, as BatchNorm's of one
+            except FAULTS as error:  # of this size none is computed, as BatchNorm's of one
                 self.left |= {self._clients[row].node_id: error for row in rows}
         return passes
 
@@ -158,7 +160,7 @@ class Halves:
                 outputs = made.outputs if len(kept) == len(nodes) else made.outputs[kept]
                 own = torch.autograd.grad(outputs, made.leaves, back)
                 self._blocks.step(made, own, step + 1, kept)
-            except (Exception, SystemExit) as error:  # the edges have gone on: too late to answer one by one
+            except FAULTS as error:  # the edges have gone on: too late to answer one by one
                 self.left |= {nodes[place]: error for place in kept}
 
 

@@ -4,7 +4,7 @@
 each defence, by ``h-fedavg`` and ``hsfl``, and prints the final test accuracy, mean over the seeds. Who is ``dead``
 fails in every round: no defence that leaves a liar out keeps more than is left without him. ``--csv PATH`` writes a row
 for each run as soon as it is over, with its settings, the commit and the machine; runs that have a row are not made
-again. ``--honest`` trains without liars, on very heterogeneous data, and prints how many times the median the longest
+again. ``--honest`` trains without liars, on very heterogeneous data, and prints how far beyond a bound of 1 the longest
 updates and activations were.
 """
 
@@ -252,7 +252,7 @@ class Farthest(logging.Handler):
 
 
 def honest_ratios(settings: Mapping[str, Any]) -> dict[str, float]:
-    """Train without liars; return how many times the median the longest update and activations were."""
+    """Train without liars; return how many times as far as a bound of 1 allows the longest go, by what they are."""
     guard = logging.getLogger("espalier.guard")
     farthest = Farthest()
     guard.addHandler(farthest)

@@ -32,7 +32,7 @@ MOST_RARE_FIGURES = 100  # that half of the evaluations or fewer have
 ROUNDED_ONE = 1.0 + 1e-9  # a mean of accuracies that are all 1 may be more by a rounding
 LARGEST_FIGURE = float(np.finfo(np.float32).max)
 LOSSES = LOSS, VALIDATION + LOSS, TRAIN_LOSS
-ABSURD = 1e18  # times the loss that others usually have, and at least 1: no data differ as much
+ABSURD_LOSS = 1e18  # times the loss that others usually have, and at least 1: no data differ as much
 # What Flower makes of an exception of a ClientApp: <class 'builtins.ValueError'>:<'no such column'>; it may be cut off.
 RAISED = re.compile(r"<class '(?:[^']*\.)?(?P<kind>\w+)'>:<'(?P<text>.*?)(?:'>)?$")
 NAME = f"{text.LONGEST_NAME} printable characters at most"
@@ -313,12 +313,12 @@ def loss_faults(records: Sequence[Mapping[str, Any]]) -> list[str]:
     faults = [""] * len(records)
     for name in LOSSES:
         sizes = [abs(number_of(record.get(name)) or 0.0) for record in records]
-        for i in (i for i, size in enumerate(sizes) if size > ABSURD):
+        for i in (i for i, size in enumerate(sizes) if size > ABSURD_LOSS):
             others = sizes[:i] + sizes[i + 1 :]
             usual = max(1.0, float(np.median(others))) if others else 1.0
-            if sizes[i] > ABSURD * usual:
+            if sizes[i] > ABSURD_LOSS * usual:
                 told = quoted(records[i][name])
-                faults[i] = f"metric {name!r} is {told}, expected a loss of less than {ABSURD * usual:.2g}"
+                faults[i] = f"metric {name!r} is {told}, expected a loss of less than {ABSURD_LOSS * usual:.2g}"
     return faults
 
 

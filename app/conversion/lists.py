@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from espalier.app.ground.errors import UserError
+from espalier.app.ground.regular_files import read_text
 
 MOST_BYTES = 16_000_000  # those of the published ones have less than one million
 
@@ -22,11 +23,7 @@ def text_of_list(file: Path, expected: str) -> str:
     UserError
         If it is no file, as a pipe that nobody writes to, has too many bytes, or can't be read.
     """
-    if file.exists() and not file.is_file():
-        raise UserError(f"{file}: is no file: {expected}")
     try:
-        if (size := file.stat().st_size) > MOST_BYTES:
-            raise UserError(f"{file}: has {size:,} bytes: expected are at most {MOST_BYTES:,}")
-        return file.read_text(encoding="utf-8-sig")
+        return read_text(file, MOST_BYTES).removeprefix("\ufeff")  # which some editors begin a file with
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: can't be read ({error}): {expected}") from None
+        raise UserError(f"{file}: {getattr(error, 'strerror', error)}: {expected}") from None

@@ -38,19 +38,19 @@ def open_to_append(path: Path) -> BinaryIO:
     return _regular(file)
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, most_bytes: int = MOST_BYTES) -> str:
     """Return the text in a regular file.
 
     Raises
     ------
     OSError
-        If it can't be read, is none, or is larger than `MOST_BYTES`.
+        If it can't be read, is none, or is larger than `most_bytes`.
     ValueError
         If it is not UTF-8.
     """
     with open_to_read(path) as file:
-        if os.fstat(file.fileno()).st_size > MOST_BYTES:
-            raise OSError(EFBIG, f"is larger than {MOST_BYTES} bytes", str(path))
+        if (size := os.fstat(file.fileno()).st_size) > most_bytes:
+            raise OSError(EFBIG, f"has {size:,} bytes, of {most_bytes:,} at most", str(path))
         return file.read().decode()  # with a limit it would take memory for that much
 
 

@@ -29,6 +29,7 @@ from espalier.app.reports.stopping import SoFar, StopRule, check_stop
 from espalier.app.reports.tracker import Tracking
 from espalier.app.run.personalisation import personalise
 from espalier.app.run.rounds import train
+from espalier.app.settings.sections import Stop
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
 from espalier.app.wiring.availability import coming_and_going
@@ -105,7 +106,7 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
         checked.engine,
         federation.hierarchical,
         travelling_weights(config, model),
-        _last_round(config, state, so_far),
+        _last_round(config.stop, config.federation.global_rounds, state, so_far),
         _observers_of(checked, closed_form, so_far),
         progress,
         timeout_seconds=checked.timeout_seconds,
@@ -118,12 +119,12 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
         checked.tracker.run_over(folder.read_json("summary.json"))
 
 
-def _last_round(config: RunConfig, state: RunState | None, so_far: SoFar) -> int:
+def _last_round(stop: Stop, num_rounds: int, state: RunState | None, so_far: SoFar) -> int:
     """Return the last global round, as far as that is known: a resumed run may have been over."""
-    if state and (reason := so_far.reason(config.stop)):
+    if state and (reason := so_far.reason(stop)):
         logger.info("the run is over since round %d by %s; to go on, change that", state.round, reason)
         return state.round
-    return config.federation.global_rounds
+    return num_rounds
 
 
 def _write_round_0(checked: CheckedRun) -> None:

@@ -8,10 +8,12 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import nn
 
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.split_edges import head_weights
 from espalier.app.config.run_config import RunConfig
 from espalier.app.meters.bytes import ByteMeter
 from espalier.app.planning.world import World
+from espalier.app.settings.sections import Split
 from espalier.app.tasks.task import Task
 from espalier.app.tiers.cloud import check_edges, gather_edges, remote_edges
 from espalier.app.tiers.edge_host import EdgeRun
@@ -61,7 +63,7 @@ def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, obse
         config.federation.edge_rounds,
         config.deploy,
         task.objective.figures,
-        head=tuned_head(config, model),
+        head=tuned_head(config.algorithm, config.split, model),
         is_planned=world is not None,
         on_counted=partial(book, meter, world),
     )
@@ -69,9 +71,9 @@ def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, obse
     return federation_over(config, make_edge, profiles, topology, meter, world, asynchronous, observers)
 
 
-def tuned_head(config: RunConfig, model: nn.Module) -> ArrayRecord | None:
+def tuned_head(algorithm: Algorithm, split: Split, model: nn.Module) -> ArrayRecord | None:
     """Return what the heads that edges fine-tune are like; None where there are none, or clients keep theirs."""
-    return head_weights(model) if config.algorithm.splits and config.split.tail_layer.is_none else None
+    return head_weights(model) if algorithm.splits and split.tail_layer.is_none else None
 
 
 def book(meter: ByteMeter, world: World | None, edge: str, counted: Counted) -> None:

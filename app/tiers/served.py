@@ -258,7 +258,7 @@ def assemble_served(
             wait_seconds=0,
             reply_seconds=0,
             figures=task.objective.figures,
-            head=tuned_head(config, model),
+            head=tuned_head(config.algorithm, config.split, model),
             is_planned=world is not None,
             is_own=True,
             on_counted=partial(book, meter, world),

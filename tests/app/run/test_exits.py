@@ -86,13 +86,17 @@ class Task(Points):
 class OfOneClient(Points):
     """Client 1 ends the program as it trains."""
 
+    def __init__(self, code=0):
+        super().__init__()
+        self.code = code
+
     def client_data(self, client, num_clients, seed):
         train, test = super().client_data(client, num_clients, seed)
         return (type(train)(tuple(part + 1000 for part in train.inputs), train.labels) if client == 1 else train), test
 
     def prepare(self, inputs):
         if inputs[0].min() > 500:
-            sys.exit(0)
+            raise OTHERS.get(self.code, SystemExit)(self.code)
         return torch.stack(inputs, dim=1).float()
 
     def model(self):
@@ -178,11 +182,12 @@ def test_a_task_that_does_so_in_mid_run_is_no_end_of_the_run(tmp_path, capsys, a
 
 
 @pytest.mark.parametrize("more", [{}, {"algorithm": "hsfl"}, {"stack": 4}, {"algorithm": "hsfl", "stack": 4}])
-def test_a_client_that_ends_the_program_has_failed_and_no_other_one(tmp_path, more):
-    folder = run_app(tmp_path / "run", **TINY, task=own("OfOneClient"), **more)
+@pytest.mark.parametrize(("code", "reason"), [(0, "SystemExit: 0"), ("close", "GeneratorExit: close")])
+def test_a_client_that_ends_the_program_has_failed_and_no_other_one(tmp_path, more, code, reason):
+    folder = run_app(tmp_path / "run", **TINY, task=own(f"OfOneClient(code={code!r})"), **more)
     assert summary(folder)["rounds"] == 3
     failures = [failure for line in lines(folder, "edge") for failure in line["failures"]]
-    assert [(failure["client"], failure["reason"]) for failure in failures] == [(1, "SystemExit: 0")] * 3
+    assert [(failure["client"], failure["reason"]) for failure in failures] == [(1, reason)] * 3
 
 
 def test_a_tracker_that_ends_the_program_costs_nothing(tmp_path, caplog):
