@@ -51,6 +51,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "h-fedavg": {"algorithm": "h-fedavg"},
     "hsfl": {"algorithm": "hsfl"},
     "phsfl": {"algorithm": "phsfl"},
+    "rawhfl": {"algorithm": "rawhfl"},
     "fedbuff": {"algorithm": "h-fedavg", "async.mode": "fedbuff"},
 }
 GUARDS: Mapping[str, Mapping[str, Any]] = {
