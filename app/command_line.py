@@ -20,7 +20,7 @@ from espalier.app.ground.logs import quiet_flower, show_own_lines
 from espalier.app.ground.terminal import lasting_terminal
 from espalier.app.reports.final import result_table
 from espalier.app.reports.folder import ResultsFolder
-from espalier.app.reports.progress import BarProgress
+from espalier.app.reports.progress import progress_on
 from espalier.app.reports.saved import own_code, saved_config
 from espalier.app.run.run import run, simulation
 from espalier.app.settings.values import path_of
@@ -76,7 +76,7 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         config = _config(read_arguments(arguments))
         with simulation(config) as engine:
-            path = run(config, engine, BarProgress(Console()), Path.cwd() / "results")
+            path = run(config, engine, progress_on(Console()), Path.cwd() / "results")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -17,7 +17,7 @@ from espalier.app.planning.rule import PlanRule
 from espalier.app.settings.sections import DEVICE_RANGES, OWN, SOLVERS, Data, RadioWorld
 from espalier.app.settings.values import BEST_CUT, CLASSES_ALLOWED, PATH_KEYS, channels_allowed, path_of
 from espalier.app.tasks.kinds import task_kind
-from espalier.strategies.edges import replies_needed
+from espalier.strategies.edges import replies_needed, replies_to_be_robust
 
 CLIPPED_BY_CLIENTS = (DifferentialPrivacyClientSideAdaptiveClipping, DifferentialPrivacyClientSideFixedClipping)
 
@@ -138,18 +138,36 @@ def _check_updates_at_a_time(config: RunConfig) -> None:
 
 def _check_replies_of_all(config: RunConfig) -> None:
     """Refuse a strategy that makes no model of all replies there can be, where no node says which edge it is under."""
-    own, edges = config.federation, config.edges
-    if config.is_flat:
-        levels = [(own.cloud_strategy, own.num_clients, "clients")]
-    else:
-        levels = [
-            (own.cloud_strategy, edges, "edges"),
-            (own.edge_strategy, own.num_clients // edges, "clients of an edge"),
-        ]
-    for spec, replies, senders in levels:
+    for spec, replies, senders in _replies_of_tiers(config):
         if (needed := replies_needed(spec.build({}))) > replies:
             why = f"{spec.name} needs the replies of {needed}, there are {replies}"
             raise bad_value(spec.key, spec.text, f"another strategy, or more {senders}: {why}")
+
+
+def _replies_of_tiers(config: RunConfig) -> list[tuple[StrategySpec, int, str]]:
+    """Return the strategy of each tier, how many replies it can get at least, and whose they are."""
+    own, edges = config.federation, config.edges
+    if config.is_flat:
+        return [(own.cloud_strategy, own.num_clients, "clients")]
+    of_an_edge = own.num_clients // edges
+    return [(own.cloud_strategy, edges, "edges"), (own.edge_strategy, of_an_edge, "clients of an edge")]
+
+
+def too_few_to_be_robust(config: RunConfig) -> dict[str, str]:
+    """Return the keys of strategies that withstand fewer malicious nodes than they are told of, with the reasons."""
+    reasons: dict[str, str] = {}
+    share, sampled = config.federation.participation, config.algorithm.strategy_key
+    here = strategies_here(config)
+    for spec, replies, senders in _replies_of_tiers(config):
+        if spec in here and (needed := replies_to_be_robust(spec.build({}))):
+            asked = max(1, int(replies * share)) if spec.key == sampled else replies
+            if asked < needed:
+                most = max(0, (asked - 3) // 2)
+                reasons[spec.key] = (
+                    f"to withstand so many malicious nodes {spec.name} needs {needed} replies, and gets those of "
+                    f"{asked} {senders}; with them num_malicious_nodes is at most {most}"
+                )
+    return reasons
 
 
 def _refuse_unused_strategies(config: RunConfig) -> None:

@@ -12,9 +12,10 @@ from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import Engine
 from espalier.app.reports.availability import Attendances
 from espalier.app.reports.closed_form import closed_form_bits
+from espalier.app.reports.divergence import DivergenceWarning
 from espalier.app.reports.final import draw_run, write_clients, write_model, write_summary
 from espalier.app.reports.folder import ResultsFolder, RunTitle, fixed_settings
-from espalier.app.reports.initial import ROUND_0, initial_figures
+from espalier.app.reports.initial import ROUND_0, initial_figures, initial_figures_of
 from espalier.app.reports.metrics import last_round, names_of_figures
 from espalier.app.reports.observers import (
     BestRound,
@@ -35,6 +36,7 @@ from espalier.app.tasks.task import Task
 from espalier.app.wiring.availability import coming_and_going
 from espalier.app.wiring.one_server import Federation
 from espalier.clients.messages.cut import as_blocks
+from espalier.clients.messages.train import LOSS
 from espalier.strategies import Profile
 from espalier.strategies.split import FineTuning
 
@@ -154,7 +156,9 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
         evaluations,
         so_far,
     )
-    observers: list[RoundObserver] = [*evaluations, stop_rule]
+    untrained = initial_figures_of(folder).get("test", {}).get(LOSS)
+    divergence = DivergenceWarning(untrained, _smaller_steps(config))
+    observers: list[RoundObserver] = [*evaluations, divergence, stop_rule]
     comings = coming_and_going(config.availability_in_use, config.seed, config.federation.num_clients)
     edge_rounds = 1 if config.is_flat else config.federation.edge_rounds
     observers.append(
@@ -178,6 +182,16 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
         StateSaver(folder, hierarchical, checked.engine, world, data, federation.edges, settings, checked.best)
     )
     return observers
+
+
+def _smaller_steps(config: RunConfig) -> str:
+    """Return what to try where the model diverges, with the keys that set its steps."""
+    steps = [f"learning-rate (now {config.train.learning_rate:g})"]
+    if config.algorithm.splits and config.split.server_learning_rate:
+        steps.append(f"split.server-learning-rate (now {config.split.server_learning_rate:g})")
+    specs = (config.federation.cloud_strategy, config.federation.edge_strategy)
+    others = " and ".join(f"{spec.key} = {spec.text!r}" for spec in specs if spec.text != "FedAvg")
+    return f"try a smaller {' or '.join(steps)}" + (f", or other steps of {others}" if others else "")
 
 
 def _personalise(checked: CheckedRun, arrays: ArrayRecord) -> None:

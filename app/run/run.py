@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.together import check_strategies, strategies_here
+from espalier.app.config.together import check_strategies, strategies_here, too_few_to_be_robust
 from espalier.app.config.unused import records_gradients, stack_in_use, unused_keys
 from espalier.app.engines.engine import Engine, serves_edges
 from espalier.app.engines.in_process import InProcess
@@ -100,6 +100,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
     """
     check_strategies(config)
     warn_of_unused(config)
+    warn_of_too_few(config)
     set_up_torch(config.device, config.train.torch_threads)
     path = ResultsFolder.path_for(config.output_dir, results_parent, title_of(config))
     with ExitStack() as opened:
@@ -199,6 +200,7 @@ def run_edge(
     """
     check_strategies(config)
     warn_of_unused(config)
+    warn_of_too_few(config)
     set_up_torch(config.device, config.train.torch_threads)
     path = ResultsFolder.path_for(config.output_dir, results_parent, title_of(config))
     refuse_used(path)
@@ -219,3 +221,9 @@ def warn_of_unused(config: RunConfig) -> None:
     """Warn of every setting that was given and that the run has no use for."""
     for key, reason in unused_keys(config).items():
         logger.warning("%s = %r has no effect: %s", key, config.as_dict()[key], reason)
+
+
+def warn_of_too_few(config: RunConfig) -> None:
+    """Warn of every strategy that has too few nodes for the malicious ones that it is told of."""
+    for key, reason in too_few_to_be_robust(config).items():
+        logger.warning("%s = %r: %s", key, config.as_dict()[key], reason)

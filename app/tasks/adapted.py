@@ -227,7 +227,8 @@ class AdaptedTask(Task):
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise self.refused(f"one whose {what} returns two Examples, to train on and to test on")
         train, test = given
-        return self._checked(train, what, "Examples to train on"), self._checked(test, what, "Examples to test on")
+        kind = f"client {client} Examples to"
+        return self._checked(train, what, f"{kind} train on"), self._checked(test, what, f"{kind} test on")
 
     def new_client_task(self, model: nn.Module, node: Node) -> ClientTask:
         """Return the task of one client, which works on `model`."""

@@ -73,7 +73,7 @@ def test_the_table_says_so(failed):
     table = result_table(summary(failed))
     (row,) = [line for line in table.splitlines() if "test accuracy" in line]
     cells = [cell.strip() for cell in row.strip("│").split("│")]
-    assert cells == ["test accuracy, over clients", "-", "-", "-", "-", f"{summary(failed)['test']['accuracy']:.4f}"]
+    assert cells == ["accuracy of clients", "-", "-", "-", "-", f"{summary(failed)['test']['accuracy']:.4f}"]
     assert NOBODY in table.splitlines()
 
 

@@ -38,7 +38,7 @@ def own(name):
         (own("Points(size=3)"), "allowed is what Points takes (TypeError: "),
         (
             own("Uneven"),
-            "allowed is one whose client_data(0, 8, 0) gives Examples to train on, at least one, with a label ",
+            "allowed is one whose client_data(0, 8, 0) gives client 0 Examples to train on, at least one, with a ",
         ),
         (own("Narrow"), "allowed is one whose model takes its data (TypeError: "),
         (own("Typed(dtype='bfloat16')"), "allowed is one whose weights NumPy has a type for, not torch.bfloat16 as "),
@@ -56,8 +56,8 @@ def own(name):
         ),
         (
             own("Odd(what='list')"),
-            "allowed is one whose client_data(0, 8, 0) gives Examples to train on, at least one, with a label for each "
-            "(TypeError: labels are a list, not a tensor)",
+            "allowed is one whose client_data(0, 8, 0) gives client 0 Examples to train on, at least one, with a label "
+            "for each (TypeError: labels are a list, not a tensor)",
         ),
         (
             own("Odd(what='shape')"),
