@@ -39,7 +39,7 @@ def check_together(config: RunConfig) -> None:
     task = task_kind(config.data)
     if config.algorithm.splits:
         cuts = config.split.cut_layer
-        if config.algorithm.shares_server and len(set(cuts.numbers)) > 1:
+        if config.algorithm.shares_server and len(set(cuts.items)) > 1:
             allowed = f"one cut for all clients: in {config.algorithm.name} they share the server's block"
             raise bad_value("cut-layer", cuts.text, allowed)
         if task.grows and config.split.label_policy == "indices":
@@ -377,7 +377,7 @@ def _check_plans(config: RunConfig, rule: PlanRule) -> None:
     if config.algorithm.splits and config.plan.solver.text == "sca":
         allowed = ", ".join(repr(name) for name in SOLVERS if name != "sca")
         raise bad_value("plan.solver", "sca", f"{allowed} for split training, where uploads grow with rounds")
-    if config.algorithm.splits and len(set(config.split.cut_layer.numbers)) > 1:
+    if config.algorithm.splits and len(set(config.split.cut_layer.items)) > 1:
         raise bad_value(
             "cut-layer", config.split.cut_layer.text, "one cut, or 'best', with selection = 'resource-aware'"
         )

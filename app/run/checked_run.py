@@ -7,7 +7,7 @@ from logging import getLogger
 from flwr.app import ArrayRecord
 from torch import nn
 
-from espalier.app.algorithms.split_edges import head_weights
+from espalier.app.algorithms.split_edges import check_cuts, head_weights
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import Engine
 from espalier.app.reports.availability import Attendances
@@ -245,7 +245,7 @@ def closed_form_of(
     """Return the payload that the PHSFL paper's eq. 17 gives; None where it is not for such a run."""
     if not config.algorithm.splits or config.rule or task.grows or not config.split.tail_layer.is_none:
         return None
-    cuts = config.split.cut_layer.numbers
+    cuts = [cut.first for cut in check_cuts(config.split, model)]
     return closed_form_bits(as_blocks(model), task.example_input(), cuts, config.train, profiles)
 
 

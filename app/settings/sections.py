@@ -223,7 +223,7 @@ class Split(Section):
     flat = ("cut_layer", "tail_layer")
 
     cut_layer: CutsSetting = Cuts((1,), 1)
-    """Number of blocks on a client; "1,2,4" gives the clients cuts in turn; "best" lets every plan choose."""
+    """Blocks on a client: number, or the last one's name; "1,2,4": for clients in turn; "best": every plan chooses."""
     tail_layer: TailSetting = Tail(NO_TAIL)
     """Block from which on all are the client's again, by name or number of blocks in front; labels stay there."""
     label_policy: Literal["auto", "indices", "labels"] = "auto"
