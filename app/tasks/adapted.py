@@ -21,7 +21,7 @@ from espalier.app.tasks.own import OwnTask
 from espalier.app.tasks.split_trial import check_blocks, try_cut
 from espalier.app.tasks.task import Task
 from espalier.app.tasks.trial import CPU, MisfitError, named, spread_over, try_out
-from espalier.clients.messages.cut import Cut
+from espalier.clients.messages.cut import Cut, as_blocks
 from espalier.clients.messages.frames import Format
 from espalier.clients.messages.generators import seeded_torch
 from espalier.clients.messages.profile import MOST_CLASSES
@@ -130,6 +130,10 @@ class AdaptedTask(Task):
 
     def try_cuts(self, cuts: Collection[Cut], form: Format | None) -> None:
         """Raise UserError unless a step through each cut can be made, with the gradients of the whole model."""
+        blocks = as_blocks(self.new_model())
+        if not (are_classes(self.pool.labels) or all(cut.has_tail(blocks) for cut in cuts)):
+            allowed = "one whose labels are classes, integers of shape (N,) from 0, or with a tail-layer any that its"
+            raise self.refused(f"{allowed} loss takes, for algorithm = {self.splits_for!r}")
         for cut in cuts:
             try:
                 try:
@@ -246,6 +250,7 @@ class AdaptedTask(Task):
             device=self.device,
             edge_name=node.edge_name,
             objective=self.objective,
+            augment=self.own.augment if self._has_own("augment") else None,
             validation=validation,
         )
 
@@ -275,7 +280,7 @@ class AdaptedTask(Task):
         self._loaded = loaded
 
     def check_split(self) -> None:
-        """Raise UserError unless the model can be split, and labels can travel as class numbers."""
+        """Raise UserError unless the model can be split, and has outputs for all classes, where labels are such."""
         model = self.new_model()
         names = [name for name, _ in model.named_children()]
         if not isinstance(model, nn.Sequential) or names[-1:] != ["head"]:
@@ -293,13 +298,11 @@ class AdaptedTask(Task):
         except MisfitError as error:
             raise self.refused(f"{error}, for algorithm = {self.splits_for!r}") from None
         if not are_classes(self.pool.labels):
-            allowed = (
-                f"one whose labels are classes, integers of shape (N,) from 0, for algorithm = {self.splits_for!r}"
-            )
-            raise self.refused(allowed)
-        outputs, largest = getattr(model[-1], "out_features", math.inf), int(self.pool.labels.max())
+            return
+        # One output tells two classes apart.
+        outputs, largest = max(getattr(model[-1], "out_features", math.inf), 2), int(self.pool.labels.max())
         if largest >= outputs:
-            allowed = f"one whose labels are less than {outputs}, the outputs of its head, not {largest},"
+            allowed = f"one whose labels are less than {outputs}, by the outputs of its head, not {largest},"
             raise self.refused(f"{allowed} for algorithm = {self.splits_for!r}")
 
     def _made(self) -> OwnTask:

@@ -74,8 +74,10 @@ def check_training(
     parameters = [weights for weights in model.parameters() if weights.requires_grad]
     if not parameters:
         raise MisfitError("one whose model has weights that train")
+    with named("one whose augment(inputs, generator) gives what prepare() takes", own):
+        inputs = own.prepare(own.augment(take(examples.inputs, rows, CPU), torch.Generator()))
     with named("one whose model trains on its data", own):
-        outputs = model.train()(own.prepare(take(examples.inputs, rows, CPU)))
+        outputs = model.train()(inputs)
     with named("one whose loss(outputs, labels) takes what its model gives, and its labels", own):
         loss = mean_loss(outputs, examples.labels[rows])
     if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
