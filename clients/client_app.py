@@ -5,19 +5,19 @@ from collections.abc import Callable
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from .evaluation import evaluate
-from .fused import split_fused
-from .gateway import register_gateway_handlers
-from .measuring import measured_profile
-from .messages.lanes import Lanes
+from .device.gateway import register_gateway_handlers
+from .device.measuring import measured_profile
+from .device.profile import profile_reply
 from .messages.profile import ProfileQuery
-from .profile import profile_reply
-from .sessions import Sessions
-from .split import register_split_handlers
-from .split_evaluation import register_split_evaluation_handlers
-from .stream import split_stream
+from .shared.lanes import Lanes
+from .split.answers import register_split_handlers
+from .split.evaluation import register_split_evaluation_handlers
+from .split.fused import split_fused
+from .split.sessions import Sessions
+from .split.stream import split_stream
 from .task import ClientTask
-from .training import train, train_accumulated
+from .whole.evaluation import evaluate
+from .whole.training import train, train_accumulated
 
 
 def make_client_app(
@@ -25,7 +25,7 @@ def make_client_app(
 ) -> ClientApp:
     """Return a ClientApp that trains, whole or split, and evaluates the tasks that `load_task` gives.
 
-    On a node whose config has an ``edge-folder`` it is the gateway of an edge, see `espalier.clients.gateway`.
+    On a node whose config has an ``edge-folder`` it is the gateway of an edge, see `espalier.clients.device.gateway`.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def make_client_app(
     durable : bool (default: True)
         Messages of one node may reach different processes, see `Sessions`.
     lanes : Lanes, optional (default: None)
-        Where clients find the edges that are in this process, see `espalier.clients.fused`.
+        Where clients find the edges that are in this process, see `espalier.clients.split.fused`.
     """
     app = ClientApp()
     sessions = Sessions(durable)

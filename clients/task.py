@@ -10,8 +10,8 @@ from torch.nn.functional import cross_entropy
 
 from .gradients import Gradients, compute_gradients
 from .messages.train import ACCURACY, LOSS
-from .nested import map_tensors, take, tensors_of
 from .randomness import client_generator
+from .shared.nested import map_tensors, take, tensors_of
 
 MakeOptimizer = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]
 

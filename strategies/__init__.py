@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
     from .accumulated import AccumulatedGradients, Arrivals
     from .available import Available
-    from .edges import EdgeRounds, StrategyEdge
+    from .edges import EdgeRounds
     from .equal_weights import EqualWeights
     from .guards.bounds import Guard
     from .guards.updates import UpdateGuard
     from .hierarchical import Hierarchical
     from .known import KnownClients
-    from .outcomes import EdgeOutcome, Evaluation, Round, Update
+    from .outcomes import EdgeOutcome, Evaluation, Failure, Round, Update
     from .place import Observer
     from .resource_aware import Outcome, ResourceAware, Resources
-    from .screening import Failure
+    from .strategy_edge import StrategyEdge
     from .topology import ask_profiles, ask_to_measure, asking, group_by_edge, moving, wait_for_nodes
 
 __all__ = [
@@ -58,16 +58,16 @@ _MODULES = {
     ".clients.messages.profile": ("DeviceProfile", "Profile"),
     "accumulated": ("AccumulatedGradients", "Arrivals"),
     "available": ("Available",),
-    "edges": ("EdgeRounds", "StrategyEdge"),
+    "edges": ("EdgeRounds",),
     "equal_weights": ("EqualWeights",),
     "guards.bounds": ("Guard",),
     "guards.updates": ("UpdateGuard",),
     "hierarchical": ("Hierarchical",),
     "known": ("KnownClients",),
-    "outcomes": ("EdgeOutcome", "Evaluation", "Round", "Update"),
+    "outcomes": ("EdgeOutcome", "Evaluation", "Failure", "Round", "Update"),
     "place": ("Observer",),
     "resource_aware": ("Outcome", "ResourceAware", "Resources"),
-    "screening": ("Failure",),
+    "strategy_edge": ("StrategyEdge",),
     "topology": ("ask_profiles", "ask_to_measure", "asking", "group_by_edge", "moving", "wait_for_nodes"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from espalier.app.config.run_config import RunConfig
-from espalier.clients import gateway, registered_labels, sessions, stream
+from espalier.clients.device import gateway
 from espalier.clients.messages import edge, frames, profile, split_names, train
+from espalier.clients.split import registered_labels, sessions, stream
 from espalier.version import __version__
 from tests.test_imports import FOLDERS, LAYERS
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = ("app", "strategies", "clients", "sim")
 ALLOWED = {
     "app": {"espalier.app", "espalier.strategies", "espalier.clients", "espalier.sim"},
-    "strategies": {"espalier.strategies", "espalier.clients.messages"},
+    "strategies": {"espalier.strategies", "espalier.clients.messages", "espalier.clients.shared"},
     "clients": {"espalier.clients"},
     "sim": {"espalier.sim"},
 }
@@ -24,7 +24,7 @@ LIBRARIES = {
     "sim/ray_grid.py": {"flwr", "numpy", "ray"},
     "strategies": {"flwr", "grpc", "numpy", "cvxpy", "scipy", "torch"},
 }
-PRIVATE = "sim/in_process_grid.py"
+PRIVATE = "sim/flower_private.py"
 WHOLE_CONFIG = "espalier.app.config.run_config"
 OF_AN_ALGORITHM = {f"app/algorithms/{name.replace('-', '_')}.py": name for name in ALGORITHMS}
 # The folders of `app/` from the ground up: each imports from those before it, and from no other.

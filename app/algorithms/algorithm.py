@@ -13,7 +13,7 @@ from torch import nn
 from espalier.app.planning.rule import PlanRule
 from espalier.app.settings.sections import Federation, Split, Train
 from espalier.app.tasks.task import Task
-from espalier.clients.messages.cut import Cut, as_blocks
+from espalier.clients.shared.cut import Cut, as_blocks
 from espalier.strategies import EdgeRounds
 from espalier.strategies.split.transports import Transport
 

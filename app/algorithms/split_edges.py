@@ -12,12 +12,12 @@ from espalier.app.algorithms.stacked_servers import stacked_servers
 from espalier.app.algorithms.strategies import fedavg_of_all
 from espalier.app.ground.errors import bad_value
 from espalier.app.settings.sections import AS_CLIENTS, Split
-from espalier.clients.messages.cut import Cut, as_blocks
-from espalier.clients.nested import take
+from espalier.clients.shared.cut import Cut, as_blocks
+from espalier.clients.shared.nested import take
 from espalier.clients.task import LocalTraining
-from espalier.clients.training import make_optimizer
+from espalier.clients.whole.training import make_optimizer
 from espalier.strategies import StrategyEdge
-from espalier.strategies.edges import check_minimum
+from espalier.strategies.flower_strategies import check_minimum
 from espalier.strategies.split import SplitFedV1
 from espalier.strategies.split.cuts import legal_cuts, weight_on_both_sides
 

@@ -17,7 +17,7 @@ from espalier.app.planning.rule import PlanRule
 from espalier.app.settings.sections import DEVICE_RANGES, OWN, SOLVERS, Data, RadioWorld
 from espalier.app.settings.values import BEST_CUT, CLASSES_ALLOWED, PATH_KEYS, channels_allowed, path_of
 from espalier.app.tasks.kinds import task_kind
-from espalier.strategies.edges import replies_needed
+from espalier.strategies.flower_strategies import replies_needed
 
 CLIPPED_BY_CLIENTS = (DifferentialPrivacyClientSideAdaptiveClipping, DifferentialPrivacyClientSideFixedClipping)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from espalier.app.wiring.clients import looked_up_once
 from espalier.clients.client_app import make_client_app
-from espalier.clients.messages.lanes import Lanes
-from espalier.clients.stacking import TrainingStack
+from espalier.clients.shared.lanes import Lanes
+from espalier.clients.stacked.stacking import TrainingStack
 from espalier.sim.in_process_grid import InProcessGrid
 
 # Clients take turns here: one without a stream by then waits for its turn, which comes only when the others give up.

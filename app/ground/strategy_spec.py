@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Strategy
 
 from espalier.app.ground.errors import bad_value
 from espalier.app.ground.object_spec import ObjectSpec, parse_object
-from espalier.strategies.edges import layers
+from espalier.strategies.flower_strategies import layers
 
 # All of Flower's strategies that train weight arrays and need no other strategy inside.
 STRATEGIES = (

@@ -22,11 +22,11 @@ from espalier.app.reports.tracker import Tracking
 from espalier.app.tasks.task import Task
 from espalier.app.wiring.asynchrony import AsynchronousRun
 from espalier.app.wiring.cloud import unsavable_as_user_error
-from espalier.clients.evaluation import figures_on
 from espalier.clients.task import Examples
+from espalier.clients.whole.evaluation import figures_on
 from espalier.strategies import Hierarchical, Round
 from espalier.strategies.outcomes import is_evaluated
-from espalier.strategies.screening import array_fault
+from espalier.strategies.reply_faults import array_fault
 
 
 @dataclass

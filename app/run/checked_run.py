@@ -34,7 +34,7 @@ from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
 from espalier.app.wiring.availability import coming_and_going
 from espalier.app.wiring.one_server import Federation
-from espalier.clients.messages.cut import as_blocks
+from espalier.clients.shared.cut import as_blocks
 from espalier.strategies import Profile
 from espalier.strategies.split import FineTuning
 

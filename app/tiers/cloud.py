@@ -18,11 +18,11 @@ from espalier.app.tiers.wire import Wire, profile_from_wire
 from espalier.app.wiring.cloud import MakeEdge
 from espalier.app.wiring.federation import answers_of_nodes, leave_out
 from espalier.clients.messages.edge import QUERY_EDGE, EdgeRequest
-from espalier.clients.messages.text import is_name, quoted
 from espalier.clients.messages.train import ACCURACY, LOSS
+from espalier.clients.shared.text import is_name, quoted
 from espalier.strategies import Profile
 from espalier.strategies.exchange import Losable, ask
-from espalier.strategies.screening import one_line
+from espalier.strategies.replies import one_line
 from espalier.strategies.topology import naming
 
 logger = getLogger("espalier")

@@ -42,9 +42,9 @@ from espalier.app.wiring.streams import Streams
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.edge import PAYLOAD, QUERY_EDGE, EdgeRequest, to_payload
-from espalier.clients.messages.lanes import Lanes
 from espalier.clients.messages.profile import EDGE_NAME
-from espalier.clients.stacking import TrainingStack
+from espalier.clients.shared.lanes import Lanes
+from espalier.clients.stacked.stacking import TrainingStack
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import Profile, group_by_edge
 from espalier.strategies.exchange import ask

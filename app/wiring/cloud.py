@@ -14,8 +14,8 @@ from espalier.app.planning.rule import PlanRule
 from espalier.app.planning.solving import solver_for
 from espalier.app.planning.world import World
 from espalier.app.settings.sections import Federation, Plans
-from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.train import NUM_VALIDATION, TOP, TRAIN_LOSS, VALIDATION
+from espalier.clients.shared.cut import Cut
 from espalier.clients.task import Objective
 from espalier.strategies import (
     AccumulatedGradients,
@@ -27,7 +27,8 @@ from espalier.strategies import (
     Profile,
     ResourceAware,
 )
-from espalier.strategies.edges import innermost, nodes_needed, unwrapped
+from espalier.strategies.edges import innermost
+from espalier.strategies.flower_strategies import nodes_needed, unwrapped
 from espalier.strategies.state import UnsavableError, strategy_state
 from espalier.strategies.topology import profiles_by_node
 

@@ -24,7 +24,7 @@ from espalier.app.wiring.asynchrony import AsynchronousRun
 from espalier.app.wiring.availability import coming_and_going
 from espalier.app.wiring.cloud import MakeEdge, cut_rule, equally_weighted, knowing, planned, under_cloud
 from espalier.app.wiring.streams import Streams
-from espalier.clients.messages.lanes import Lanes
+from espalier.clients.shared.lanes import Lanes
 from espalier.strategies import EdgeRounds, Guard, Hierarchical, Profile
 from espalier.strategies.randomness import derived_seed
 from espalier.strategies.split.fused import FusedTransport

@@ -28,8 +28,8 @@ from espalier.app.wiring.federation import assign_edges, gather_clients, gather_
 from espalier.app.wiring.planning import planned_world
 from espalier.app.wiring.streams import Streams, largest_frame_bytes, open_streams, stream_form
 from espalier.app.wiring.task_of_run import build_task
-from espalier.clients.messages.cut import Cut, as_blocks
-from espalier.clients.messages.lanes import Lanes
+from espalier.clients.shared.cut import Cut, as_blocks
+from espalier.clients.shared.lanes import Lanes
 from espalier.strategies import Hierarchical, Profile, ask_to_measure, asking
 from espalier.strategies.topology import Topology, TopologyOf, clients_by_node
 

@@ -14,7 +14,7 @@ from espalier.app.planning.work import Work, split_work, whole_model_work
 from espalier.app.planning.world import World
 from espalier.app.tasks.task import Task
 from espalier.app.wiring.availability import coming_and_going
-from espalier.clients.messages.cut import as_blocks
+from espalier.clients.shared.cut import as_blocks
 from espalier.strategies import Profile
 from espalier.strategies.topology import clients_by_node
 

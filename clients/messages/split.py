@@ -12,7 +12,8 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, MetricRecord, RecordDict
 from torch import Tensor
 
-from .arrays import array_of, config_of, count_of, record_of, to_array, to_tensor
+from ..shared.arrays import array_of, config_of, count_of, record_of, to_array, to_tensor
+from ..shared.tensor_array import record_by_reference
 from .frames import StreamTicket
 from .instruction import Instruction
 from .labels import LabelTerms, numbers_of, numbers_record
@@ -39,7 +40,6 @@ from .split_names import (
     TAIL,
 )
 from .split_records import metrics_of
-from .tensor_array import record_by_reference
 from .train import CONFIG, METRICS, NUM_EXAMPLES, SERVER_ROUND, TRAIN_LOSS
 
 
@@ -130,7 +130,7 @@ class SplitStream(Instruction, message_type=SPLIT_STREAM, begins_round=True, end
 
 @dataclass(frozen=True)
 class SplitFused(SplitBegin, message_type=SPLIT_FUSED, begins_round=True, ends_round=True):
-    """Train for a round whose mini-batches go through a lane (`espalier.clients.messages.lanes`), in one process.
+    """Train for a round whose mini-batches go through a lane (`espalier.clients.shared.lanes`), in one process.
 
     The reply is a `SplitResult`. The records are those of `SplitBegin`.
     """

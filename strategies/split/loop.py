@@ -10,16 +10,19 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecordValues, MetricRecord
 from torch import Tensor
 
-from espalier.clients.messages.arrays import to_weights
-from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.labels import LabelTerms
 from espalier.clients.messages.split import SplitBegin, SplitResult
 from espalier.clients.messages.split_names import INDICES, KEPT
-from espalier.clients.messages.tensor_array import record_by_reference
-from espalier.clients.messages.text import quoted
 from espalier.clients.messages.train import TRAIN_LOSS
+from espalier.clients.shared.arrays import to_weights
+from espalier.clients.shared.cut import Cut
+from espalier.clients.shared.tensor_array import record_by_reference
+from espalier.clients.shared.text import quoted
 
-from ..screening import Failure, array_fault, figure_fault, in_form_of, number_of, one_line
+from ..outcomes import Failure
+from ..replies import number_of, one_line
+from ..reply_faults import array_fault, figure_fault
+from ..reply_forms import in_form_of
 from .labels import Labels
 from .serving import MiniBatch, Serve, Steps
 from .shapes import check_activations

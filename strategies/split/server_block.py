@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from espalier.clients.messages.cut import Cut, copied
-from espalier.clients.messages.layouts import as_laid_out, laid_out
-from espalier.clients.messages.optimizer_state import load_optimizer_tensors, optimizer_tensors
+from espalier.clients.shared.cut import Cut, copied
+from espalier.clients.shared.layouts import as_laid_out, laid_out
+from espalier.clients.shared.optimizer_state import load_optimizer_tensors, optimizer_tensors
 
 from .serving import MiniBatch
 

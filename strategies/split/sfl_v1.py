@@ -7,15 +7,14 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message
 from torch import nn
 
-from espalier.clients.messages.arrays import to_record
-from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.train import Trained
+from espalier.clients.shared.arrays import to_record
+from espalier.clients.shared.cut import Cut
 
-from ..edges import StrategyEdge
 from ..exchange import REJECTED, Exchanges
-from ..outcomes import EVERYBODY, Update
+from ..outcomes import EVERYBODY, Failure, Update
 from ..randomness import derived_seed
-from ..screening import Failure
+from ..strategy_edge import StrategyEdge
 from ..views import EdgeGrid, MemberGrid
 from .averages import average, on_cpu
 from .choices import beyond_a_choice

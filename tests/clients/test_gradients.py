@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from espalier.clients.gradients import RecordedGradients, compute_gradients
 from espalier.clients.task import ClientTask, Examples, LocalTraining
-from espalier.clients.training import local_sgd
+from espalier.clients.whole.training import local_sgd
 from tests.clients import tape
 
 

@@ -20,18 +20,18 @@ from espalier.app.tasks.common import placed
 from espalier.app.tasks.stacking import check_stack
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.gradients import RecordedGradients
-from espalier.clients.messages.arrays import to_array, to_record
-from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.labels import LabelTerms
-from espalier.clients.messages.lanes import Lanes
 from espalier.clients.messages.split import Activations, SplitFused, SplitStep
-from espalier.clients.messages.tensor_array import num_bytes
-from espalier.clients.session import Session, SessionTerms
-from espalier.clients.stacked_model import StackedModel
-from espalier.clients.stacked_split import Half, Halves
-from espalier.clients.stacked_training import stacked_sgd
+from espalier.clients.shared.arrays import to_array, to_record
+from espalier.clients.shared.cut import Cut
+from espalier.clients.shared.lanes import Lanes
+from espalier.clients.shared.tensor_array import num_bytes
+from espalier.clients.split.session import Session, SessionTerms
+from espalier.clients.stacked.model import StackedModel
+from espalier.clients.stacked.split import Half, Halves
+from espalier.clients.stacked.training import stacked_sgd
 from espalier.clients.task import ClientTask, Examples, LocalTraining
-from espalier.clients.training import batches_there, local_sgd, round_batches
+from espalier.clients.whole.training import batches_there, local_sgd, round_batches
 from espalier.strategies.split.serving import MiniBatch
 from tests.strategies.split.federation import tiny_model
 
