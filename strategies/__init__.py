@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from espalier.clients.messages.profile import DeviceProfile, Profile
 
     from .accumulated import AccumulatedGradients, Arrivals
+    from .algorithm_edge import AlgorithmEdge
     from .available import Available
+    from .edge_half import EdgeHalf
     from .edges import EdgeRounds
     from .equal_weights import EqualWeights
     from .guards.bounds import Guard
@@ -26,9 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccumulatedGradients",
+    "AlgorithmEdge",
     "Arrivals",
     "Available",
     "DeviceProfile",
+    "EdgeHalf",
     "EdgeOutcome",
     "EdgeRounds",
     "EqualWeights",
@@ -57,7 +61,9 @@ __all__ = [
 _MODULES = {
     ".clients.messages.profile": ("DeviceProfile", "Profile"),
     "accumulated": ("AccumulatedGradients", "Arrivals"),
+    "algorithm_edge": ("AlgorithmEdge",),
     "available": ("Available",),
+    "edge_half": ("EdgeHalf",),
     "edges": ("EdgeRounds",),
     "equal_weights": ("EqualWeights",),
     "guards.bounds": ("Guard",),

@@ -1,5 +1,6 @@
 """What the edges of all split algorithms have in common."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -58,14 +59,16 @@ def example_on(site: Site) -> Any:
     return take(site.task.example_input(), slice(None), site.device)
 
 
-def server_block_per_client(site: Site, *, freezes_head: bool = False) -> SplitFedV1:
-    """Return an edge with a server block for each client; the head may keep its initial weights."""
+def server_block_per_client(
+    site: Site, *, freezes_head: bool = False, of: Callable[..., SplitFedV1] = SplitFedV1
+) -> SplitFedV1:
+    """Return an edge with a server block for each client, made by `of`; the head may keep its initial weights."""
     model = site.new_model()
     together = None
     if site.stacks:
         training = replace(server_training(site), schedule=site.task.training.schedule)
         together = stacked_servers(training, site.task.objective.loss)
-    return SplitFedV1(
+    return of(
         model,
         site.cut_of,
         frozen=head_weights(model) if freezes_head else None,

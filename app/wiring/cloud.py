@@ -14,7 +14,7 @@ from espalier.app.planning.rule import PlanRule
 from espalier.app.planning.solving import solver_for
 from espalier.app.planning.world import World
 from espalier.app.settings.sections import Federation, Plans
-from espalier.clients.messages.train import NUM_VALIDATION, TOP, TRAIN_LOSS, VALIDATION
+from espalier.clients.messages.train import NUM_VALIDATION, PERSONAL, TOP, TRAIN_LOSS, VALIDATION
 from espalier.clients.shared.cut import Cut
 from espalier.clients.task import Objective
 from espalier.strategies import (
@@ -156,16 +156,24 @@ def equally_weighted(make_edge: MakeEdge) -> MakeEdge:
 
 
 def knowing(
-    make_edge: MakeEdge, profiles: Sequence[Profile], objective: Objective, top_m: Sequence[int], *, validates: bool
+    make_edge: MakeEdge,
+    profiles: Sequence[Profile],
+    objective: Objective,
+    top_m: Sequence[int],
+    *,
+    validates: bool,
+    is_personal: bool,
 ) -> MakeEdge:
     """Check what the clients of every edge report against their profiles.
 
     An evaluation may report the figures of the objective and top-M accuracies, and with `validates` the same figures of
-    the examples that clients hold back.
+    the examples that clients hold back, and where clients have models of their own the figures of these.
     """
     figures = (*objective.figures, *(f"{TOP}{m}" for m in top_m))
     if validates:
         figures = (*figures, *(VALIDATION + name for name in objective.figures), NUM_VALIDATION)
+    if is_personal:
+        figures = (*figures, *(PERSONAL + name for name in objective.figures))
     by_node = profiles_by_node(profiles)
     return lambda name, size: KnownClients(
         make_edge(name, size),

@@ -96,7 +96,14 @@ def edges_here(
         make_edge = comings.in_front_of(make_edge, client_of)
     if config.train.weighting == "equal":
         make_edge = equally_weighted(make_edge)
-    return knowing(make_edge, profiles, task.objective, task.top_m, validates=config.data.validation_share > 0)
+    return knowing(
+        make_edge,
+        profiles,
+        task.objective,
+        task.top_m,
+        validates=config.data.validation_share > 0,
+        is_personal=algorithm.client.personal is not None,
+    )
 
 
 def own_edge(algorithm: Algorithm, site: Site) -> Strategy | EdgeRounds:

@@ -6,20 +6,21 @@ It hands the cloud's requests to the edge's run on the same machine, byte by byt
 from pathlib import Path
 
 from flwr.app import Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 
-from ..messages.edge import PAYLOAD, EdgeRequest, to_payload
+from ..messages.edge import (
+    EVALUATE_EDGE,
+    PAYLOAD,
+    QUERY_EDGE,
+    TRAIN_EDGE,
+    TRAIN_EDGE_HEADS,
+    EdgeRequest,
+    to_payload,
+)
 from .edge_socket import ask_edge
 
+# Message types of what the cloud asks of gateways.
+GATEWAY = frozenset((QUERY_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS, EVALUATE_EDGE))
 EDGE_FOLDER = "edge-folder"  # the key of a node's config that makes it a gateway
-
-
-def register_gateway_handlers(app: ClientApp) -> None:
-    """Let a ClientApp answer what the cloud asks of gateways."""
-    app.query("edge")(forward)
-    app.train("edge")(forward)
-    app.train("edge_heads")(forward)
-    app.evaluate("edge")(forward)
 
 
 def forward(message: Message, context: Context) -> Message:

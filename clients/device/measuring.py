@@ -10,7 +10,7 @@ from logging import getLogger
 from pathlib import Path
 
 import torch
-from flwr.app import Context
+from flwr.app import Context, Message
 
 from ..messages.frames import StreamTicket
 from ..messages.profile import DeviceProfile, ProfileQuery, key_of
@@ -19,6 +19,7 @@ from ..split.stream import LINK, LINK_BITS_PER_SECOND, measure_link
 from ..task import ClientTask
 from ..whole.training import local_sgd, mini_batches
 from .machine import ROOT, cpu_count, highest_frequency_hz, memory_bytes
+from .profile import profile_reply
 
 logger = getLogger("espalier")
 
@@ -30,6 +31,20 @@ DEFAULT_CAPACITANCE = 2e-28  # the RawHFL paper's
 MOST_BATCHES = 16
 TRIES = 3
 ENOUGH_SECONDS = 5.0
+
+
+def tell_profile(message: Message, context: Context, task: ClientTask) -> Message:
+    """Answer ``query.profile``: who the client is, what it has, and what it measured where it is asked to."""
+    query = ProfileQuery.from_content(message.content)
+    return profile_reply(
+        message,
+        partition_id=task.partition_id,
+        num_train_examples=len(task.train),
+        num_test_examples=len(task.test),
+        class_counts=task.class_counts,
+        edge_name=task.edge_name,
+        device=measured_profile(query, context, task) if query.measure else None,
+    )
 
 
 def measured_profile(query: ProfileQuery, context: Context, task: ClientTask, root: Path = ROOT) -> DeviceProfile:

@@ -1,17 +1,17 @@
 """Answers to the messages of split training."""
 
-from collections.abc import Callable
+from functools import partial
 
 from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
 
+from ..half import Handler
+from ..memory import kept
 from ..messages.split import FeatureGradient, SplitBegin, SplitStep, SplitTail
+from ..messages.split_names import QUERY_LABELS, SPLIT_BEGIN, SPLIT_END, SPLIT_STEP, SPLIT_TAIL
 from ..task import ClientTask
 from .registered_labels import check_registered, register_labels
-from .session import Session
+from .session import Session, result_reply
 from .sessions import Sessions
-
-Handler = Callable[[Message, Context, ClientTask, Sessions], Message]
 
 
 def split_begin(message: Message, context: Context, task: ClientTask, sessions: Sessions) -> Message:
@@ -19,7 +19,8 @@ def split_begin(message: Message, context: Context, task: ClientTask, sessions: 
     instruction = SplitBegin.from_content(message.content)
     sessions.drop(context)
     check_registered(context, task, instruction.labels)
-    session = Session.begin(task, instruction)
+    session = Session.begin(task, instruction, kept(context))
+    sessions.note(context, instruction, task)
     return Message(sessions.put(context, session).to_content(), reply_to=message)
 
 
@@ -42,36 +43,18 @@ def split_end(message: Message, context: Context, task: ClientTask, sessions: Se
     """Answer ``train.split_end``: apply the last cut gradient and send the client block back."""
     session = _apply_gradient(message, context, task, sessions)
     sessions.drop(context)
-    return Message(session.result().to_content(), reply_to=message)
+    return result_reply(message, context, session)
 
 
-def register_split_handlers(app: ClientApp, load_task: Callable[[Context], ClientTask], sessions: Sessions) -> None:
-    """Register the handlers of split training with a ClientApp.
-
-    Parameters
-    ----------
-    app : ClientApp
-        The app.
-    load_task : Callable[[Context], ClientTask]
-        Called for every message.
-    sessions : Sessions
-        Keeps sessions between messages.
-    """
-    handlers: dict[str, Handler] = {
-        "split_begin": split_begin,
-        "split_tail": split_tail,
-        "split_step": split_step,
-        "split_end": split_end,
+def split_handlers(sessions: Sessions) -> dict[str, Handler]:
+    """Return the handlers of split training by messages, by message type; `sessions` keeps sessions between them."""
+    return {
+        SPLIT_BEGIN: partial(split_begin, sessions=sessions),
+        SPLIT_TAIL: partial(split_tail, sessions=sessions),
+        SPLIT_STEP: partial(split_step, sessions=sessions),
+        SPLIT_END: partial(split_end, sessions=sessions),
+        QUERY_LABELS: register_labels,
     }
-    for action, handler in handlers.items():
-
-        @app.train(action)
-        def handle(message: Message, context: Context, handler: Handler = handler) -> Message:
-            return handler(message, context, load_task(context), sessions)
-
-    @app.query("labels")
-    def handle_labels(message: Message, context: Context) -> Message:
-        return register_labels(message, context, load_task(context))
 
 
 def _apply_gradient(message: Message, context: Context, task: ClientTask, sessions: Sessions) -> Session:

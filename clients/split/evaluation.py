@@ -1,14 +1,15 @@
 """The client's part of what comes beside training a split model: evaluation through the cut, and heads of its own."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from flwr.app import Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
+from ..half import Handler
 from ..messages.head_tuning import Features, SplitFeatures, SplitHead
 from ..messages.split_evaluation import EvaluateFront, EvaluateOutputs, TestActivations
+from ..messages.split_names import EVALUATE_FRONT, EVALUATE_OUTPUTS, SPLIT_FEATURES, SPLIT_HEAD
 from ..randomness import client_generator
 from ..shared.arrays import record_of, to_record, to_weights
 from ..shared.cut import Cut, as_blocks
@@ -23,8 +24,6 @@ from .tail_layout import tail_layout
 
 # Record of a node's state: the head that the client fine-tuned, which never leaves it.
 OWN_HEAD = "own-head"
-
-Handler = Callable[[Message, Context, ClientTask], Message]
 
 
 @torch.no_grad()
@@ -86,16 +85,12 @@ def evaluate_outputs(message: Message, context: Context, task: ClientTask) -> Me
     return Message(evaluated(task, figures, held_back, shares).to_content(), reply_to=message)
 
 
-def register_split_evaluation_handlers(app: ClientApp, load_task: Callable[[Context], ClientTask]) -> None:
-    """Register these handlers with a ClientApp; `load_task` is called for every message."""
-    trains: dict[str, Handler] = {"split_features": fine_tuning_features, "split_head": fine_tune_head}
-    evaluates: dict[str, Handler] = {"split_front": evaluation_activations, "split_outputs": evaluate_outputs}
-    for register, handlers in ((app.train, trains), (app.evaluate, evaluates)):
-        for action, handler in handlers.items():
-
-            @register(action)
-            def handle(message: Message, context: Context, handler: Handler = handler) -> Message:
-                return handler(message, context, load_task(context))
+EVALUATION: Mapping[str, Handler] = {
+    SPLIT_FEATURES: fine_tuning_features,
+    SPLIT_HEAD: fine_tune_head,
+    EVALUATE_FRONT: evaluation_activations,
+    EVALUATE_OUTPUTS: evaluate_outputs,
+}
 
 
 def _figures(outputs: list[Tensor], examples: Examples, task: ClientTask, what: str) -> dict[str, float]:

@@ -3,11 +3,12 @@
 from flwr.app import Context, Message
 from torch import Tensor
 
+from ..memory import kept
 from ..messages.split import FeatureGradient, SplitFused
 from ..shared.lanes import Lanes, Sent
 from ..task import ClientTask
 from .registered_labels import check_registered
-from .session import Session
+from .session import Session, result_reply
 
 
 def split_fused(message: Message, context: Context, task: ClientTask, lanes: Lanes) -> Message:
@@ -22,7 +23,7 @@ def split_fused(message: Message, context: Context, task: ClientTask, lanes: Lan
     """
     instruction = SplitFused.from_content(message.content)
     check_registered(context, task, instruction.labels)
-    session, node_id = Session.begin(task, instruction), context.node_id
+    session, node_id = Session.begin(task, instruction, kept(context)), context.node_id
     ((_, lane),) = lanes.enter([node_id])
 
     def answer_to(sent: Sent) -> Tensor:
@@ -36,4 +37,4 @@ def split_fused(message: Message, context: Context, task: ClientTask, lanes: Lan
         if session.awaits_features:
             answer = answer_to(FeatureGradient(session.at_tail(answer), session.step))
         session.backward(answer)
-    return Message(session.result().to_content(), reply_to=message)
+    return result_reply(message, context, session)

@@ -10,18 +10,22 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Context, Message
 from torch import Tensor, nn
 
+from ..memory import keep
 from ..messages.split import Activations, SplitBegin, SplitResult
 from ..randomness import client_seed, may_draw
 from ..shared.arrays import to_record, to_weights
+from ..shared.correction import CorrectedSteps, Correction, Weights
 from ..shared.cut import Cut, as_blocks, copied
 from ..shared.generators import seeded_torch
 from ..shared.layouts import as_laid_out, laid_out
+from ..shared.local_round import Begun, Learned, LocalRound, ended
 from ..shared.optimizer_state import load_optimizer_tensors, optimizer_tensors
 from ..task import ClientTask, LocalTraining
-from ..whole.training import batches_there, make_optimizer, planned, round_batches
+from ..whole.ruled_round import planned
+from ..whole.training import batches_there, make_optimizer, round_batches
 from .registered_labels import label_numbers
 from .tail_layout import tail_layout
 
@@ -43,8 +47,13 @@ class Part:
         self.blocks = copied(blocks).train()
         if frozen_head:
             self.blocks[-1].requires_grad_(False)
-        parameters = [p for p in self.blocks.parameters() if p.requires_grad]
-        self.optimizer = make_optimizer(parameters, training) if parameters else None
+        self.trained = {name: p for name, p in self.blocks.named_parameters() if p.requires_grad}
+        self.optimizer = make_optimizer(list(self.trained.values()), training) if self.trained else None
+        self._steps = CorrectedSteps(self.optimizer, self.trained.items())
+
+    def correct(self, correction: Correction) -> None:
+        """Correct every step from now on."""
+        self._steps = CorrectedSteps(self.optimizer, self.trained.items(), correction)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Take the blocks' weights out of those of more blocks."""
@@ -52,13 +61,11 @@ class Part:
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
-        if self.optimizer is not None:
-            self.optimizer.zero_grad()
+        self._steps.zero_grad()
 
     def step(self) -> None:
         """Let the optimizer make a step."""
-        if self.optimizer is not None:
-            self.optimizer.step()
+        self._steps.step()
 
     def snapshot(self) -> ArrayRecord:
         """Return the blocks and the optimizer's state as arrays."""
@@ -134,6 +141,8 @@ class Session:
         Whether its features are due before, for the tail.
     loss_sum : float
         The sum of the tail's losses so far, over the examples seen.
+    kept : Mapping[str, Tensor], optional
+        What the client keeps of the round when there is a result, see `espalier.clients.shared.local_round.Done`.
     """
 
     def __init__(self, task: ClientTask, terms: SessionTerms) -> None:
@@ -153,10 +162,13 @@ class Session:
         self._tail_draws = self.tail is not None and may_draw(self.tail.blocks)
         self._tail_layout: torch.memory_format | None = None  # known when features have come
         self._output: Tensor | None = None  # of the first blocks, with its graph
+        self._rate = training.learning_rate
+        self.kept: Weights | None = None
+        self._conversation: LocalRound | None = None
 
     @classmethod
-    def begin(cls, task: ClientTask, instruction: SplitBegin) -> "Session":
-        """Return the session that an instruction begins, with the weights that it brings."""
+    def begin(cls, task: ClientTask, instruction: SplitBegin, kept: Weights | None = None) -> "Session":
+        """Return the session that an instruction begins, with the weights that it brings and what the client kept."""
         model = as_blocks(task.model)
         last = len(model) if instruction.tail is None else instruction.tail
         session = cls(
@@ -170,9 +182,29 @@ class Session:
             ),
         )
         weights = to_weights(instruction.block)
-        for part in (session.front, session.tail) if session.tail else (session.front,):
+        for part in session.parts:
             part.load(weights)
+        session.follow(weights, {} if instruction.sent is None else to_weights(instruction.sent), kept or {})
         return session
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The client's blocks: those in front of the edge's, and the tail where there is one."""
+        return (self.front,) if self.tail is None else (self.front, self.tail)
+
+    def follow(self, start: Weights, sent: Weights, kept: Weights) -> None:
+        """Let the algorithm's rule, for the client's blocks, correct the steps from now on.
+
+        Parameters
+        ----------
+        start, sent, kept : Mapping[str, Tensor]
+            As for `espalier.clients.shared.local_round.Begun`.
+        """
+        trained = {name: start[name] for part in self.parts for name in part.trained}
+        self._conversation = self.task.half.rule(Begun(start, trained, sent, kept))
+        due = next(self._conversation)
+        for part in self.parts:
+            part.correct(due.correction)
 
     @property
     def is_over(self) -> bool:
@@ -246,14 +278,18 @@ class Session:
         self.step += 1
 
     def result(self) -> SplitResult:
-        """Return what the client has learned."""
+        """Return what the client has learned; `kept` is then what it keeps."""
+        assert self._conversation is not None
         count, step = self.task.num_train(self.server_round), self.step - 1
         weights, loss = self.front.blocks.state_dict(), None
         if self.tail is not None:
             trained = self.tail.blocks[:-1] if self.terms.frozen_head else self.tail.blocks
             weights |= trained.state_dict()
             loss = self.loss_sum / sum(map(len, self.batches))
-        return SplitResult(to_record(weights), count, step, loss)
+        done = ended(self._conversation, Learned(weights, self._rate * len(self.batches)))
+        told = to_record(done.told) if done.told else None
+        self.kept = done.kept
+        return SplitResult(to_record(done.weights), count, step, loss, told)
 
     def restore(self, front: ArrayRecord, tail: ArrayRecord | None, step: int, *, awaits_features: bool) -> None:
         """Go to where snapshots of the parts were taken, and make the forward pass of that step again."""
@@ -270,3 +306,10 @@ class Session:
             return nullcontext()
         task = self.task
         return seeded_torch(client_seed(task.seed, task.partition_id, self.server_round, purpose), task.device)
+
+
+def result_reply(message: Message, context: Context, session: Session) -> Message:
+    """Return the reply that ends a client's round, when it keeps what its algorithm's rule says."""
+    content = session.result().to_content()
+    keep(context, session.kept)
+    return Message(content, reply_to=message)

@@ -2,12 +2,14 @@
 
 from typing import cast
 
-from flwr.app import Context, MetricRecord
+from flwr.app import ArrayRecord, Context, MetricRecord
 
-from ..messages.split import Activations, SplitStep, SplitTail
+from ..memory import kept
+from ..messages.split import Activations, SplitBegin, SplitStep, SplitTail
 from ..messages.split_names import CUT, FROZEN_HEAD, STEP, TAIL
 from ..messages.train import LOCAL_ROUNDS, SERVER_ROUND
-from ..shared.arrays import count_of, record_of
+from ..shared.arrays import count_of, record_of, to_weights
+from ..shared.correction import Weights
 from ..shared.cut import Cut, as_blocks
 from ..task import ClientTask
 from .session import Session, SessionTerms
@@ -15,6 +17,8 @@ from .session import Session, SessionTerms
 # Records of a node's state.
 STATE = "split"
 TAIL_STATE = "split-tail"
+BEGUN = "split-begun"
+BEGUN_SENT = "split-begun-sent"
 # Keys of the one that says where a session is.
 AWAITS_FEATURES = "awaits-features"
 LOSS_SUM = "loss-sum"
@@ -33,6 +37,12 @@ class Sessions:
     def __init__(self, durable: bool = True) -> None:
         self._durable = durable
         self._alive: dict[int, Session] = {}
+
+    def note(self, context: Context, instruction: SplitBegin, task: ClientTask) -> None:
+        """Keep what a round begins with, where the algorithm's rule goes by it in another process too."""
+        if self._durable and not task.half.is_plain:
+            context.state[BEGUN] = instruction.block
+            context.state[BEGUN_SENT] = instruction.sent or ArrayRecord()
 
     def put(self, context: Context, session: Session) -> Activations:
         """Keep a session, make the forward pass of its next mini-batch, and return what goes to the edge."""
@@ -84,7 +94,7 @@ class Sessions:
     def drop(self, context: Context) -> None:
         """Forget the node's session, its state too."""
         self._alive.pop(context.node_id, None)
-        for name in (STATE, TAIL_STATE, STATE + "-at"):
+        for name in (STATE, TAIL_STATE, STATE + "-at", BEGUN, BEGUN_SENT):
             context.state.pop(name, None)
 
 
@@ -99,7 +109,15 @@ def _restored(context: Context, task: ClientTask, at: MetricRecord, label_policy
         frozen_head=bool(at.get(FROZEN_HEAD, 0)),
     )
     session, awaits_features = Session(task, terms), bool(at.get(AWAITS_FEATURES, 0))
+    session.follow(*_begun(context, session), kept(context))
     tail = record_of(context.state, TAIL_STATE) if session.tail else None
     session.restore(record_of(context.state, STATE), tail, count_of(at, STEP), awaits_features=awaits_features)
     session.loss_sum = cast(float, at.get(LOSS_SUM, 0.0))
     return session
+
+
+def _begun(context: Context, session: Session) -> tuple[Weights, Weights]:
+    """Return what the session's round began with, see `Sessions.note`; no plain rule asks for it."""
+    if session.task.half.is_plain:
+        return {name: weight.detach() for part in session.parts for name, weight in part.trained.items()}, {}
+    return to_weights(record_of(context.state, BEGUN)), to_weights(record_of(context.state, BEGUN_SENT))

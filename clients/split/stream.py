@@ -14,6 +14,7 @@ import torch
 from flwr.app import Context, Error, Message, MetricRecord
 from torch import Tensor
 
+from ..memory import kept
 from ..messages.frames import (
     KEEPALIVE_SECONDS,
     METHOD,
@@ -32,7 +33,7 @@ from ..messages.split import SplitStream
 from ..messages.split_names import INDICES, STREAM_WITHDRAWN
 from ..task import ClientTask
 from .registered_labels import check_registered
-from .session import Session
+from .session import Session, result_reply
 from .sessions import Sessions
 
 # Record of a node's state, and its key: what the node knows of its link.
@@ -175,7 +176,7 @@ def split_stream(message: Message, context: Context, task: ClientTask, sessions:
     instruction = SplitStream.from_content(message.content)
     sessions.drop(context)  # of a round by messages that was broken off
     check_registered(context, task, instruction.begin.labels)
-    session, feedback, rates = Session.begin(task, instruction.begin), Feedback(), []
+    session, feedback, rates = Session.begin(task, instruction.begin, kept(context)), Feedback(), []
     try:
         with open_stream(instruction.ticket, instruction.timeout_seconds) as stream:
             while not session.is_over:
@@ -183,7 +184,7 @@ def split_stream(message: Message, context: Context, task: ClientTask, sessions:
     except Withdrawn as withdrawn:
         return Message(Error(STREAM_WITHDRAWN, str(withdrawn)), reply_to=message)
     context.state[LINK] = MetricRecord({LINK_BITS_PER_SECOND: statistics.median(rates)})
-    return Message(session.result().to_content(), reply_to=message)
+    return result_reply(message, context, session)
 
 
 def measure_link(ticket: StreamTicket, num_frames: int = 4) -> float:

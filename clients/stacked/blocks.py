@@ -118,6 +118,14 @@ class StackedBlocks:
             for key, tensor in these.items():
                 self._all[key][rows] = tensor
 
+    @torch.no_grad()
+    def move(self, rows: Sequence[int], by: Mapping[str, Tensor], times: float) -> None:
+        """Add `times` as much as given to the weights of some copies, by name (len(rows), ...)."""
+        if by:
+            self._read = None
+        for name, change in by.items():
+            self._all["state", name][list(rows)] += times * change
+
     def state(self, row: int) -> dict[str, Tensor]:
         """Return the state of a copy, on the CPU; where the copies are there too, it changes with the next step."""
         if self._read is None:  # those of all copies at once: a GPU is waited for once for each of the weights

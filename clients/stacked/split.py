@@ -14,7 +14,8 @@ from ..shared.cut import Cut, as_blocks
 from ..shared.lanes import Lane, Lanes
 from ..split.registered_labels import check_registered, label_numbers
 from ..task import ClientTask, LocalTraining
-from ..whole.training import batches_there, planned, round_batches
+from ..whole.ruled_round import planned
+from ..whole.training import batches_there, round_batches
 from .blocks import Pass, StackedBlocks
 from .model import StackedModel
 from .training import of_equal_size, prepared

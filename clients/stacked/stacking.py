@@ -6,14 +6,16 @@ from dataclasses import replace
 from flwr.app import Context, Message
 from torch import nn
 
+from ..half import PLAIN, ClientHalf
 from ..messages.split import SplitFused
 from ..messages.split_names import SPLIT_FUSED
-from ..messages.train import TRAIN, TRAIN_ACCUMULATED, Train
-from ..shared.arrays import to_weights
+from ..messages.train import TRAIN, TRAIN_ACCUMULATED
 from ..shared.cut import Cut, as_blocks
 from ..shared.lanes import Lanes
 from ..task import ClientTask
-from ..whole.training import LocalResult, accumulated_reply, model_reply, planned
+from ..whole.ruled_round import RuledRound
+from ..whole.training import accumulated_reply, model_reply
+from .correction import alike
 from .model import StackedModel
 from .split import Half, Halves
 from .training import stacked_sgd
@@ -32,20 +34,26 @@ class TrainingStack:
         The most clients at a time.
     lanes : Lanes
         Where halves find their edges.
+    half : ClientHalf (default: FedAvg's client)
+        The algorithm's, which all tasks have: what answers messages of a type itself does so one by one, and halves of
+        a model train by another rule one by one.
     """
 
-    def __init__(self, load_task: Callable[[Context], ClientTask], size: int, lanes: Lanes) -> None:
+    def __init__(
+        self, load_task: Callable[[Context], ClientTask], size: int, lanes: Lanes, half: ClientHalf = PLAIN
+    ) -> None:
         self.size = size
         self._load_task = load_task
         self._lanes = lanes
+        self._half = half
         self._models: dict[int | None, StackedModel] = {}  # by the cut; None: whole
 
     def accepts(self, message: Message) -> bool:
         """Return whether a message is an instruction to train a whole model, or the blocks in front of one cut."""
         kind = message.metadata.message_type
-        if not message.has_content() or kind not in (*REPLIES, SPLIT_FUSED):
+        if not message.has_content() or kind not in (*REPLIES, SPLIT_FUSED) or self._half.answers_itself(kind):
             return False
-        return kind in REPLIES or SplitFused.from_content(message.content).tail is None
+        return kind in REPLIES or (self._half.is_plain and SplitFused.from_content(message.content).tail is None)
 
     def __call__(self, messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message | BaseException]:
         """Return the replies, one per message; a client that fails against its edge has failed alone.
@@ -60,40 +68,41 @@ class TrainingStack:
         whole = [i for i, splits in enumerate(is_split) if not splits]
         halves = {i: Half.of(messages[i], contexts[i], tasks[i]) for i, splits in enumerate(is_split) if splits}
         replies: dict[int, Message | BaseException] = {}
-        replies |= self._train_whole({i: messages[i] for i in whole}, tasks)
+        replies |= self._train_whole({i: messages[i] for i in whole}, contexts, tasks)
         # Edges may be a round apart, and clients may have cuts of their own.
-        alike: dict[Hashable, list[int]] = {}
+        together: dict[Hashable, list[int]] = {}
         for i, half in halves.items():
             terms = half.instruction.server_round, half.instruction.cut, replace(half.training, local_epochs=1)
-            alike.setdefault(terms, []).append(i)
-        for those in alike.values():
+            together.setdefault(terms, []).append(i)
+        for those in together.values():
             replies |= self._train_halves({i: halves[i] for i in those}, messages)
         return [replies[i] for i in range(len(messages))]
 
-    def _train_whole(self, messages: Mapping[int, Message], tasks: Sequence[ClientTask]) -> dict[int, Message]:
+    def _train_whole(
+        self, messages: Mapping[int, Message], contexts: Sequence[Context], tasks: Sequence[ClientTask]
+    ) -> dict[int, Message]:
         """Return the replies to instructions to train whole models."""
-        instructions = {i: Train.from_content(message.content) for i, message in messages.items()}
-        trainings = {
-            i: planned(tasks[i].training, instruction.config).at(instruction.server_round)
-            for i, instruction in instructions.items()
-        }
-        # A strategy may send clients different settings.
-        alike: dict[Hashable, list[int]] = {}
-        for i, instruction in instructions.items():
-            terms = instruction.server_round, instruction.proximal_mu, replace(trainings[i], local_epochs=1)
-            alike.setdefault(terms, []).append(i)
-        replies: dict[int, Message] = {}
-        for those in alike.values():
-            own, first = [tasks[i] for i in those], instructions[those[0]]
-            model = self._model(None, own[0].model)
-            starts = [to_weights(instructions[i].arrays) for i in those]
-            how = [trainings[i] for i in those]
-            states, losses = stacked_sgd(model, own, starts, first.server_round, how, first.proximal_mu)
-            for i, state, loss in zip(those, states, losses, strict=True):
-                num_examples = tasks[i].num_train(first.server_round)
-                result = LocalResult(instructions[i], trainings[i], state, loss, num_examples)
-                replies[i] = REPLIES[messages[i].metadata.message_type](messages[i], result)
-        return replies
+        rounds = {i: RuledRound(message, contexts[i], tasks[i]) for i, message in messages.items()}
+        while due := {i: own for i, own in rounds.items() if not own.is_over}:
+            corrections = {i: own.correction for i, own in due.items()}
+            # A strategy may send clients different settings.
+            together: dict[Hashable, list[int]] = {}
+            for i, own in due.items():
+                terms = own.instruction.server_round, alike(corrections[i]), replace(own.training, local_epochs=1)
+                together.setdefault(terms, []).append(i)
+            for those in together.values():
+                server_round = due[those[0]].instruction.server_round
+                states, losses = stacked_sgd(
+                    self._model(None, tasks[those[0]].model),
+                    [tasks[i] for i in those],
+                    [due[i].start for i in those],
+                    server_round,
+                    [due[i].training for i in those],
+                    [corrections[i] for i in those],
+                )
+                for i, state, loss in zip(those, states, losses, strict=True):
+                    due[i].learned(state, loss)
+        return {i: REPLIES[messages[i].metadata.message_type](messages[i], own.result()) for i, own in rounds.items()}
 
     def _train_halves(
         self, halves: Mapping[int, Half], messages: Sequence[Message]

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from ..randomness import client_generator
+from ..shared.correction import NO_CORRECTION, Correction
 from ..shared.generators import kept_torch
 from ..task import ClientTask, LocalTraining
 from ..whole.training import batches_there, round_batches
 from .blocks import StackedBlocks
+from .correction import StackedCorrection
 from .losses import stacked_losses
-from .model import StackedModel, stacked_states
+from .model import StackedModel
 
 
 def stacked_sgd(
@@ -23,7 +25,7 @@ def stacked_sgd(
     starts: Sequence[Mapping[str, Tensor]],
     server_round: int,
     trainings: Sequence[LocalTraining],
-    proximal_mu: float = 0.0,
+    corrections: Sequence[Correction] = (),
 ) -> tuple[list[dict[str, Tensor]], list[float]]:
     """Train several clients; return the states of their models, and their mean losses over the examples seen.
 
@@ -39,8 +41,8 @@ def stacked_sgd(
         Selects the mini-batches, and what dropout drops.
     trainings : Sequence[LocalTraining]
         How each trains; they differ in `local_epochs` alone.
-    proximal_mu : float (default: 0.0)
-        The weight of FedProx's term, see `espalier.clients.whole.training.local_sgd`.
+    corrections : Sequence[Correction] (default: none)
+        Of each one's steps; they differ in their tensors alone.
 
     Raises
     ------
@@ -58,7 +60,7 @@ def stacked_sgd(
     trained = [name for name, weights in tasks[0].model.named_parameters() if weights.requires_grad]
     device = tasks[0].device
     blocks = StackedBlocks(model, starts, trained, trainings[0], device)
-    origin = stacked_states(starts, device) if proximal_mu else {}
+    corrected = StackedCorrection(corrections or [NO_CORRECTION] * len(tasks), trained, device)
     precision = torch.promote_types(torch.float32, next(tasks[0].model.parameters()).dtype)
     totals, seen = torch.zeros(len(tasks), device=device, dtype=precision), torch.zeros(len(tasks))
     for number in range(max(map(len, batches))):
@@ -70,13 +72,8 @@ def stacked_sgd(
             losses = mini_batch_losses(examples, made.outputs)
             # Of the sum, since no client's loss depends on the weights of another.
             gradients = list(torch.autograd.grad(losses.sum(), made.leaves))
-            if proximal_mu:
-                with torch.no_grad():
-                    gradients = [
-                        gradient.add_(weights - origin[name][rows], alpha=proximal_mu)
-                        for name, weights, gradient in zip(trained, made.leaves, gradients, strict=True)
-                    ]
-            blocks.step(made, gradients, number + 1)
+            blocks.step(made, corrected.pulled(rows, made.leaves, gradients), number + 1)
+            corrected.drift(rows, blocks, trainings[0].learning_rate)
             totals[rows] += losses.detach().to(precision) * size
             seen[rows] += size
     states = [blocks.state(row) for row in range(len(tasks))]

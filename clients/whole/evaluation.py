@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from flwr.app import Message
+from flwr.app import Context, Message
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ..messages.train import ACCURACY, LOSS, Evaluate, Evaluated
+from ..memory import OWN_WEIGHTS, kept
+from ..messages.train import ACCURACY, LOSS, PERSONAL, Evaluate, Evaluated
 from ..shared.arrays import to_weights
 from ..shared.nested import concatenate, take
 from ..task import ClientTask, Examples, Objective
@@ -18,14 +19,25 @@ BATCH_SIZE = 512
 IGNORED = -100  # the label that PyTorch's cross-entropy leaves out
 
 
-def evaluate(message: Message, task: ClientTask) -> Message:
-    """Answer an instruction to evaluate the weights in the message on the client's test set."""
-    task.model.load_state_dict(to_weights(Evaluate.from_content(message.content).arrays))
+def evaluate(message: Message, context: Context, task: ClientTask) -> Message:
+    """Answer an instruction to evaluate the weights in the message on the client's test set.
+
+    Weights that never leave the client are its own. Where it has a model of its own beside, that is evaluated too.
+    """
+    sent = to_weights(Evaluate.from_content(message.content).arrays)
+    state = {**sent, **(kept(context, OWN_WEIGHTS) or task.own)}
+    personal = {}
+    if task.half.personal is not None:
+        task.model.load_state_dict(task.half.personal(state, kept(context)))
+        own = figures_on(task.model, task.test, task.prepare, task.device, task.objective)
+        personal = {PERSONAL + name: value for name, value in own.items()}
+    task.model.load_state_dict(state)
     figures, held_back = (
         figures_on(task.model, examples, task.prepare, task.device, task.objective) if examples is not None else {}
         for examples in (task.test, task.validation)
     )
-    return Message(evaluated(task, figures, held_back, top_accuracies(task)).to_content(), reply_to=message)
+    told = evaluated(task, {**figures, **personal}, held_back, top_accuracies(task))
+    return Message(told.to_content(), reply_to=message)
 
 
 def evaluated(

@@ -1,64 +1,41 @@
 """Local training of the whole model: FedAvg's client."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
 
 import torch
-from flwr.app import ConfigRecordValues, Message
+from flwr.app import Context, Message
 from torch import Tensor, nn
 
-from ..messages.train import LOCAL_ROUNDS, AccumulatedGradient, Train, Trained
+from ..messages.train import AccumulatedGradient, Trained
 from ..optimizers import SGD, Adam
 from ..randomness import client_generator, client_seed
 from ..shared.arrays import to_record, to_weights
+from ..shared.correction import NO_CORRECTION, CorrectedSteps, Correction
 from ..shared.generators import seeded_torch
 from ..shared.nested import tensors_of
 from ..task import ClientTask, Examples, LocalTraining, batches_of_a_pass
+from .ruled_round import LocalResult, RuledRound
 
 
-@dataclass(frozen=True)
-class LocalResult:
-    """What a client has learned in a round.
-
-    Parameters
-    ----------
-    instruction : Train
-        What it was told.
-    training : LocalTraining
-        How it trained.
-    weights : Mapping[str, Tensor]
-        The state of its model.
-    loss : float
-        The mean over the examples that it saw.
-    num_examples : int
-        The training examples that it has.
-    """
-
-    instruction: Train
-    training: LocalTraining
-    weights: Mapping[str, Tensor]
-    loss: float
-    num_examples: int
-
-
-def train(message: Message, task: ClientTask) -> Message:
-    """Answer an instruction to train: local SGD from the weights in the message.
+def train(message: Message, context: Context, task: ClientTask) -> Message:
+    """Answer an instruction to train, by the rule of the algorithm: local SGD from the weights in the message.
 
     The config record may hold ``server-round``, which selects the mini-batches, ``proximal-mu``, the weight of
     FedProx's proximal term, and ``local-rounds``, see `planned`.
     """
-    return model_reply(message, _train(message, task))
+    return model_reply(message, _train(message, context, task))
 
 
-def train_accumulated(message: Message, task: ClientTask) -> Message:
+def train_accumulated(message: Message, context: Context, task: ClientTask) -> Message:
     """Answer ``train.accumulated``: train, and send the sum of all steps' gradients (RawHFL, step 4)."""
-    return accumulated_reply(message, _train(message, task))
+    return accumulated_reply(message, _train(message, context, task))
 
 
 def model_reply(message: Message, result: LocalResult) -> Message:
     """Return the reply that holds the model."""
-    arrays = to_record(result.weights)
-    return Message(Trained(arrays, result.loss, result.num_examples).to_content(), reply_to=message)
+    told = to_record(result.told) if result.told else None
+    content = Trained(to_record(result.weights), result.loss, result.num_examples, told).to_content()
+    return Message(content, reply_to=message)
 
 
 def accumulated_reply(message: Message, result: LocalResult) -> Message:
@@ -75,25 +52,23 @@ def accumulated_reply(message: Message, result: LocalResult) -> Message:
     return Message(content, reply_to=message)
 
 
-def _train(message: Message, task: ClientTask) -> LocalResult:
-    """Train `task.model` as an instruction says."""
-    instruction = Train.from_content(message.content)
-    server_round = instruction.server_round
-    task.model.load_state_dict(to_weights(instruction.arrays))
-    training = planned(task.training, instruction.config).at(server_round)
-    loss = local_sgd(task, server_round, training, instruction.proximal_mu)
-    return LocalResult(instruction, training, task.model.state_dict(), loss, task.num_train(server_round))
-
-
-def planned(training: LocalTraining, config: Mapping[str, ConfigRecordValues]) -> LocalTraining:
-    """Return how to train by the plan in an instruction: with ``local-rounds`` local epochs where it is given."""
-    if LOCAL_ROUNDS not in config:
-        return training
-    return replace(training, local_epochs=int(config[LOCAL_ROUNDS]))  # type: ignore[arg-type]
+def _train(message: Message, context: Context, task: ClientTask) -> LocalResult:
+    """Train `task.model` as an instruction and the algorithm's rule say."""
+    ruled = RuledRound(message, context, task)
+    while not ruled.is_over:
+        task.model.load_state_dict(ruled.start)
+        loss = local_sgd(task, ruled.instruction.server_round, ruled.training, ruled.correction)
+        state = task.model.state_dict()
+        # A rule may train the same model again.
+        ruled.learned(state if task.half.is_plain else {name: tensor.clone() for name, tensor in state.items()}, loss)
+    return ruled.result()
 
 
 def local_sgd(
-    task: ClientTask, server_round: int, training: LocalTraining | None = None, proximal_mu: float = 0.0
+    task: ClientTask,
+    server_round: int,
+    training: LocalTraining | None = None,
+    correction: Correction = NO_CORRECTION,
 ) -> float:
     """Train `task.model` in place on the client's mini-batches of this round.
 
@@ -105,13 +80,13 @@ def local_sgd(
         Selects the mini-batches, and what dropout drops.
     training : LocalTraining, optional (default: None)
         How to train; None: as the task says.
-    proximal_mu : float (default: 0.0)
-        Adds ``mu/2 * ||w - w_start||^2`` to the loss (FedProx, arXiv:1812.06127, eq. 2).
+    correction : Correction (default: none)
+        Corrects every step.
 
     Returns
     -------
     float
-        Mean loss over the examples seen, without the proximal term.
+        Mean loss over the examples seen, without the term of a pull.
 
     Raises
     ------
@@ -121,12 +96,11 @@ def local_sgd(
     model, device = task.model, task.device
     training = (training or task.training).at(server_round)
     batches = round_batches(task, server_round, training)
-    is_plain_sgd = training.optimizer == "sgd" and not (training.momentum or training.weight_decay or proximal_mu)
-    if task.sgd is not None and is_plain_sgd:
+    is_plain_sgd = training.optimizer == "sgd" and not (training.momentum or training.weight_decay)
+    if task.sgd is not None and is_plain_sgd and correction.is_none:
         return task.sgd(model, task.train, batches, training.learning_rate)
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    start = [p.detach().clone() for p in parameters] if proximal_mu else []
-    optimizer = make_optimizer(parameters, training)
+    parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    steps = CorrectedSteps(make_optimizer([p for _, p in parameters], training), parameters, correction)
     dropout = client_seed(task.seed, task.partition_id, server_round, "dropout")
     total_loss, seen = torch.zeros((), device=device), 0
     model.train()
@@ -134,12 +108,9 @@ def local_sgd(
         for step, batch in enumerate(batches_there(task.train, batches)):
             inputs = task.training_inputs(batch, server_round, step)
             labels = task.train.labels[batch].to(device)
-            optimizer.zero_grad()
+            steps.zero_grad()
             loss = task.gradients(model, task.objective.loss, inputs, labels)
-            for parameter, origin in zip(parameters, start, strict=False):
-                if parameter.grad is not None:  # else it is where it was
-                    parameter.grad.add_(parameter.detach() - origin, alpha=proximal_mu)
-            optimizer.step()
+            steps.step()
             total_loss = total_loss + loss * len(batch)  # of the more precise data type
             seen += len(batch)
     return float(total_loss) / max(seen, 1)

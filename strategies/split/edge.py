@@ -317,8 +317,13 @@ class SplitEdge(ABC):
             measures=self.activation_guard is not None,
             with_tail={node_id for node_id, cut in cuts.items() if cut.has_tail(self.model)},
             frozen=self.frozen or (),
+            beside=self.beside(),
         )
         return self.transport.train(groups, terms, serve)
+
+    def beside(self) -> Mapping[str, Tensor]:
+        """Return what goes to clients beside their blocks, by the names of the model's weights."""
+        return {}
 
     def step(
         self,

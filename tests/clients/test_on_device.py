@@ -23,6 +23,7 @@ from espalier.clients.gradients import RecordedGradients
 from espalier.clients.messages.labels import LabelTerms
 from espalier.clients.messages.split import Activations, SplitFused, SplitStep
 from espalier.clients.shared.arrays import to_array, to_record
+from espalier.clients.shared.correction import Correction
 from espalier.clients.shared.cut import Cut
 from espalier.clients.shared.lanes import Lanes
 from espalier.clients.shared.tensor_array import num_bytes
@@ -175,12 +176,14 @@ def copies_of(weights):
 def test_clients_side_by_side_read_nothing_from_the_device(settings, mu):
     placed = [task(**settings).on_device() for _ in range(CLIENTS)]
     stacked, trainings = StackedModel(placed[0].model), [one.training for one in placed]
+    trained = {name: WEIGHTS[name] for name, _ in placed[0].model.named_parameters()}
+    pulled = Correction(pull=mu, anchor=trained)
     with Operations() as made, pytest.raises(NotImplementedError, match="out of meta"):  # the losses, at the end
-        stacked_sgd(stacked, placed, [WEIGHTS] * CLIENTS, 1, trainings, mu)
+        stacked_sgd(stacked, placed, [WEIGHTS] * CLIENTS, 1, trainings, [pulled] * CLIENTS)
     # Four layers with two gradients, but for that of the inputs.
     assert made.names["bmm"] + made.names["baddbmm"] == (4 * 3 - 1) * STEPS
     assert made.names["_log_softmax"] == STEPS  # the losses of all clients at once
-    assert made.copies == INDICES * CLIENTS + copies_of(WEIGHTS) * (2 if mu else 1)
+    assert made.copies == INDICES * CLIENTS + copies_of(WEIGHTS) + (copies_of(trained) if mu else [])
 
 
 class Answering:

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from espalier.app.tasks.models import build_model
+from espalier.clients.shared.correction import NO_CORRECTION, Correction
 from espalier.clients.stacked.blocks import StackedBlocks
 from espalier.clients.stacked.model import StackedModel, check_stackable
 from espalier.clients.stacked.training import stacked_sgd
@@ -80,9 +81,19 @@ def starts_of(model):
     return states
 
 
-def alone(task, start, training, mu):
+def corrections_of(clients, starts, mu, drifts):
+    """Return each client's correction: a pull to where it starts, a drift that is its own, or neither."""
+    draw, found = torch.Generator().manual_seed(3), []
+    for task, start in zip(clients, starts, strict=True):
+        trained = {name: start[name] for name, _ in task.model.named_parameters()}
+        noise = {n: 0.1 * torch.randn(w.shape, generator=draw, dtype=w.dtype) for n, w in trained.items() if drifts}
+        found.append(Correction(drift=noise, pull=mu, anchor=trained if mu else {}))
+    return found
+
+
+def alone(task, start, training, correction):
     task.model.load_state_dict(start)
-    loss = local_sgd(task, 3, training, mu)
+    loss = local_sgd(task, 3, training, correction)
     return {name: tensor.clone() for name, tensor in task.model.state_dict().items()}, loss
 
 
@@ -95,19 +106,23 @@ def alone(task, start, training, mu):
         {"optimizer": "adam", "learning_rate": 0.01, "weight_decay": 0.01},
         {"batches_per_epoch": 3},
         {"mu": 0.5},
+        {"drifts": True},
+        {"mu": 0.5, "drifts": True, "momentum": 0.9},
     ],
     ids=str,
 )
 def test_each_client_learns_what_it_learns_alone(model, training):
-    mu = training.pop("mu", 0.0) if "mu" in (training := dict(training)) else 0.0
+    training = dict(training)
+    mu, drifts = training.pop("mu", 0.0), training.pop("drifts", False)
     model = MODELS[model]()
     clients, starts = tasks_of(model, **training), starts_of(model)
     # A plan may give each its own number of epochs.
     plans = [replace(task.training, local_epochs=1 + i % 3) for i, task in enumerate(clients)]
     before = [{name: tensor.clone() for name, tensor in start.items()} for start in starts]
-    states, losses = stacked_sgd(StackedModel(model), clients, starts, 3, plans, mu)
+    corrections = corrections_of(clients, starts, mu, drifts)
+    states, losses = stacked_sgd(StackedModel(model), clients, starts, 3, plans, corrections)
     for i, task in enumerate(clients):
-        state, loss = alone(task, starts[i], plans[i], mu)
+        state, loss = alone(task, starts[i], plans[i], corrections[i])
         assert losses[i] == pytest.approx(loss, abs=1e-6)
         assert states[i].keys() == state.keys()
         for name, tensor in state.items():
@@ -122,7 +137,7 @@ def test_a_frozen_head_stays_as_it_was_to_the_bit():
     clients, starts = tasks_of(model), starts_of(model)
     states, _ = stacked_sgd(StackedModel(model), clients, starts, 3, [t.training for t in clients])
     for i, task in enumerate(clients):
-        state, _ = alone(task, starts[i], task.training, 0.0)
+        state, _ = alone(task, starts[i], task.training, NO_CORRECTION)
         for name, tensor in state.items():
             torch.testing.assert_close(states[i][name], tensor, rtol=1e-8, atol=1e-8)
         assert torch.equal(states[i]["head.weight"], starts[i]["head.weight"])

@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from espalier.clients.client_app import make_client_app
 from espalier.clients.randomness import client_generator
+from espalier.clients.shared.correction import Correction
 from espalier.clients.task import ClientTask, Examples, LocalTraining
 from espalier.clients.whole.training import local_sgd, mini_batches
 from espalier.sim.in_process_grid import InProcessGrid
@@ -91,10 +92,14 @@ def test_local_sgd_is_the_plain_loop(settings):
     assert loss == pytest.approx(losses / seen, rel=1e-5)
 
 
+def pulled_to(model, pull):
+    return Correction(pull=pull, anchor={name: w.detach().clone() for name, w in model.named_parameters()})
+
+
 def test_the_proximal_term_is_fedproxs():
     ours, reference = small_model(), small_model()
     t = task(ours, batches_per_epoch=4)
-    local_sgd(t, server_round=1, proximal_mu=0.7)
+    local_sgd(t, server_round=1, correction=pulled_to(ours, 0.7))
     start = [p.detach().clone() for p in reference.parameters()]
     optimizer = torch.optim.SGD(reference.parameters(), lr=0.1)
     for batch in mini_batches(50, t.training, client_generator(0, 0, 1, "batches")):
@@ -109,9 +114,9 @@ def test_the_proximal_term_is_fedproxs():
 def test_the_proximal_term_of_a_weight_that_nothing_depends_on_is_zero():
     model = small_model()
     model.register_parameter("spare", nn.Parameter(torch.ones(2)))
-    local_sgd(task(model, batches_per_epoch=4), server_round=1, proximal_mu=0.7)
+    local_sgd(task(model, batches_per_epoch=4), server_round=1, correction=pulled_to(model, 0.7))
     same_as = small_model()
-    local_sgd(task(same_as, batches_per_epoch=4), server_round=1, proximal_mu=0.7)
+    local_sgd(task(same_as, batches_per_epoch=4), server_round=1, correction=pulled_to(same_as, 0.7))
     for name, weight in same_as.named_parameters():
         assert torch.equal(weight, model.get_parameter(name))
     assert torch.equal(model.spare, torch.ones(2))
