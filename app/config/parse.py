@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from espalier.app.algorithms.registry import algorithm_unimported
 from espalier.app.config.defaults import with_defaults
+from espalier.app.config.keys import FIELD_OF, SECTIONS
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_together
 from espalier.app.ground.errors import UserError, bad_value, shown
@@ -20,9 +21,6 @@ from espalier.app.settings.values import Channels, Words
 
 Kind = TypeVar("Kind", bound=Section)
 
-SECTIONS: dict[str, type[Section]] = {"": RunConfig, **RunConfig.sections()}
-# The section and the field of every key.
-FIELD_OF = {key: (section, field) for section, kind in SECTIONS.items() for field, key in kind.keys().items()}
 KEYS = tuple(FIELD_OF)
 
 

@@ -8,7 +8,7 @@ from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.h_fedavg import H_FEDAVG
 from espalier.app.algorithms.registry import algorithm_named
 from espalier.app.planning.rule import PlanRule
-from espalier.app.settings.section import Section
+from espalier.app.settings.section import Section, Tag, is_section
 from espalier.app.settings.sections import (
     Asynchrony,
     Availability,
@@ -41,21 +41,20 @@ class RunConfig(Section):
     """All settings of a run; ``docs/configuration.md`` explains each key."""
 
     name = ""
-    flat = ("algorithm", "seed", "engine", "device", "stack", "output_dir", "resume")
 
-    algorithm: Annotated[Algorithm, BeforeValidator(_algorithm)] = H_FEDAVG
+    algorithm: Annotated[Algorithm, BeforeValidator(_algorithm), Tag.FIRST, Tag.SPEAKS] = H_FEDAVG
     """What is computed: one of the algorithms listed at the end, or package.module:NAME of your own."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63), Tag.FIRST, Tag.BESIDE] = 0
     """Decides partition, initial weights, mini-batches and samples of clients."""
-    engine: Literal["flower", "in-process", "ray"] = "flower"
+    engine: Annotated[Literal["flower", "in-process", "ray"], Tag.OWN_AT_EDGES, Tag.HOW] = "flower"
     """Flower's own runtime, all clients in the ServerApp's process, or in workers of its own that Ray runs."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Tag.OWN_AT_EDGES, Tag.MAY_CHANGE] = "auto"
     """Where models compute; auto is a GPU where there is one."""
-    stack: Annotated[int, Field(ge=0, le=4096)] = 0
+    stack: Annotated[int, Field(ge=0, le=4096), Tag.OWN_AT_EDGES, Tag.MAY_CHANGE] = 0
     """Clients of one process that train side by side, as one batched computation; 0: one after the other."""
-    output_dir: str = ""
+    output_dir: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW] = ""
     """The results folder; by default a new one in ./results, under flwr run in ~/espalier-results."""
-    resume: str = ""
+    resume: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW] = ""
     """Results folder of a run to go on with."""
 
     federation: Federation = Federation()
@@ -78,13 +77,8 @@ class RunConfig(Section):
     @classmethod
     def sections(cls) -> dict[str, type[Section]]:
         """Return the sections by the names of their fields."""
-        kinds = {name: field.annotation for name, field in cls.model_fields.items()}
-        return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)}
-
-    @classmethod
-    def keys(cls) -> dict[str, str]:
-        """Return the key of every field that is no section."""
-        return {field: field.replace("_", "-") for field in cls.flat}
+        kinds: dict[str, Any] = {name: field.annotation for name, field in cls.model_fields.items()}
+        return {name: kind for name, kind in kinds.items() if is_section(kind)}
 
     def as_dict(self) -> dict[str, Any]:
         """Return all settings by key, as a user types them."""

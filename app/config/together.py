@@ -9,13 +9,15 @@ from flwr.serverapp.strategy import (
 )
 
 from espalier.app.algorithms.registry import ALGORITHMS
+from espalier.app.config.keys import keys_tagged
 from espalier.app.config.run_config import RunConfig
 from espalier.app.ground.errors import bad_value
 from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.planning.limits import check_cell_size
 from espalier.app.planning.rule import PlanRule
-from espalier.app.settings.sections import DEVICE_RANGES, OWN, SOLVERS, Data, RadioWorld
-from espalier.app.settings.values import BEST_CUT, CLASSES_ALLOWED, PATH_KEYS, channels_allowed, path_of
+from espalier.app.settings.section import Tag
+from espalier.app.settings.sections import OWN, SOLVERS, Data, RadioWorld
+from espalier.app.settings.values import BEST_CUT, CLASSES_ALLOWED, channels_allowed, path_of
 from espalier.app.tasks.kinds import task_kind
 from espalier.strategies.edges import replies_needed
 
@@ -25,7 +27,7 @@ CLIPPED_BY_CLIENTS = (DifferentialPrivacyClientSideAdaptiveClipping, Differentia
 def check_together(config: RunConfig) -> None:
     """Refuse values that are fine alone and impossible together."""
     values = config.as_dict()
-    paths = {key: path_of(key, values[key]) for key in PATH_KEYS}
+    paths = {key: path_of(key, values[key]) for key in sorted(keys_tagged(Tag.PATH))}
     for spec in (config.federation.cloud_strategy, config.federation.edge_strategy):
         if not spec.module:
             spec.check()
@@ -75,7 +77,7 @@ def check_together(config: RunConfig) -> None:
     _check_moves(config)
     if bool(config.stream.certificate) != bool(config.stream.key):
         given = "stream.key" if config.stream.key else "stream.certificate"
-        raise bad_value(given, config.as_dict()[given], "both stream.certificate and stream.key, or neither")
+        raise bad_value(given, values[given], "both stream.certificate and stream.key, or neither")
     _check_own_folders(config)
     if config.data.dataset == "image-folder" and not config.data.data_dir:
         raise bad_value("data-dir", "", "a folder with train/<class>/* and test/<class>/* for dataset = 'image-folder'")
@@ -196,20 +198,21 @@ def _check_own_task(config: RunConfig) -> None:
     """Refuse other settings of data and model beside a task of one's own."""
     if not config.data.task.text:
         return
-    for key, value in Data().as_dict().items():
-        if key not in ("task", "data.validation-share") and (given := config.as_dict()[key]) != value:
-            allowed = f"{value!r}, the default, for {config.data.source}, which has data and a model of its own"
-            raise bad_value(key, given, allowed)
+    given, defaults, both = config.data.as_dict(), Data().as_dict(), Data.keys_tagged(Tag.WITH_OWN_TASK)
+    for key in defaults:
+        if key not in both and given[key] != defaults[key]:
+            own = f"for {config.data.source}, which has data and a model of its own"
+            raise bad_value(key, given[key], f"{defaults[key]!r}, the default, {own}")
 
 
 def _check_own_folders(config: RunConfig) -> None:
     """Refuse what does not go together with folders of the clients' own, or is for them only."""
     if config.data.partition != OWN:
-        for key in ("data.classes", "data.pixel-mean", "data.pixel-std"):
-            if value := config.as_dict()[key]:
-                raise bad_value(
-                    key, value, f"'' for partition = {config.data.partition!r}, where the data set decides it"
-                )
+        values = config.data.as_dict()
+        for key in config.data.keys_tagged(Tag.OF_OWN_FOLDERS):
+            if value := values[key]:
+                allowed = f"'' for partition = {config.data.partition!r}, where the data set decides it"
+                raise bad_value(key, value, allowed)
         return
     if config.data.dataset != "image-folder":
         allowed = f"another one for dataset = {config.data.dataset!r}: clients' own folders are for 'image-folder'"
@@ -230,9 +233,10 @@ def _check_own_folders(config: RunConfig) -> None:
 
 def _check_role(config: RunConfig) -> None:
     """Refuse a role that its other settings do not suit."""
+    given = config.deploy.as_dict()
     if config.deploy.role != "edge":
-        for key in ("deploy.edge-name", "deploy.edge-folder", "deploy.edge-clients"):
-            if value := config.as_dict()[key]:
+        for key in config.deploy.keys_tagged(Tag.OF_EDGE_HOST):
+            if value := given[key]:
                 raise bad_value(
                     key, value, f"no value for deploy.role = {config.deploy.role!r}: only deploy.role = 'edge' uses it"
                 )
@@ -254,8 +258,8 @@ def _check_role(config: RunConfig) -> None:
             ("deploy.edge-folder", "a private folder that this run shares with the gateway"),
             ("deploy.edge-clients", "the number of this edge's clients"),
         ):
-            if not config.as_dict()[key]:
-                raise bad_value(key, config.as_dict()[key], f"{allowed} for deploy.role = 'edge'")
+            if not given[key]:
+                raise bad_value(key, given[key], f"{allowed} for deploy.role = 'edge'")
         if config.resume:
             raise bad_value("resume", config.resume, "'' for deploy.role = 'edge': the cloud's run is resumed")
 
@@ -374,7 +378,7 @@ def _check_plans(config: RunConfig, rule: PlanRule) -> None:
 def _check_devices(config: RunConfig) -> None:
     """Refuse simulated devices that can't be, and such where devices tell what they are."""
     if config.plan.resources == "measured":
-        for name in DEVICE_RANGES:
+        for name in config.radio.tagged(Tag.DEVICE):
             default = getattr(RadioWorld(), name)
             if (given := getattr(config.radio, name)) != default:
                 allowed = f"{default.text!r} for plan.resources = 'measured': each node's config sets it"

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterable
 
+from espalier.app.config.decisions import no_edge_in_a_worker, why_not_recorded, why_not_stacked
 from espalier.app.config.defaults import with_defaults
+from espalier.app.config.keys import keys_tagged
 from espalier.app.config.run_config import RunConfig
 from espalier.app.planning.rule import PlanRule
+from espalier.app.settings.section import Tag
 from espalier.app.settings.sections import Plans, Split
 from espalier.app.tasks.kinds import task_kind
 
 # The solvers to which no client is worth more than another.
 WORTHLESS = ("random", "cheapest-at-full-power")
-VALUE_KEYS = ("plan.value-weight", "plan.battery-joules")
 
 
 def unused_keys(config: RunConfig) -> dict[str, str]:
@@ -28,21 +30,11 @@ def unused_keys(config: RunConfig) -> dict[str, str]:
     return reasons
 
 
-def stack_in_use(config: RunConfig) -> int:
-    """Return how many clients train side by side: ``stack``, and 0 where that has no effect."""
-    return 0 if "stack" in unused_keys(config) else config.stack
-
-
-def records_gradients(config: RunConfig) -> bool:
-    """Return whether GPUs record gradients: ``train.cuda-graph``, and False where that has no effect."""
-    return config.train.cuda_graph and "train.cuda-graph" not in unused_keys(config)
-
-
 def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     """Yield keys, and why the run has no use for them."""
     algorithm, data = config.algorithm, config.data
     name = f"algorithm = {algorithm.text!r}"
-    keys = {kind.name: [k for k in kind.keys().values() if "." in k] for kind in config.sections().values()}
+    keys = {kind.name: kind.own_keys() for kind in config.sections().values()}
     task = task_kind(data)
     if config.is_flat:
         if algorithm.strategy_key != "edge-strategy":
@@ -54,13 +46,14 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     if algorithm.splits:
         yield from _splitting_without_use(config)
     else:
-        cutting = ("cut-layer", "tail-layer", *keys["split"], *keys["fine-tune"], "guard.activation-norm")
-        yield cutting, f"{name} cuts no model"
+        yield keys_tagged(Tag.CUTS), f"{name} cuts no model"
+    if not algorithm.trains_clients:
+        yield keys_tagged(Tag.TRAINS_CLIENTS), f"{name} trains no clients"
     yield from _execution_without_use(config)
     if not (config.plan.resources == "measured" or (algorithm.splits and config.split.transport == "stream")):
         yield keys["stream"], "no mini-batch goes through a stream: see split.transport"
     yield from _asynchrony_without_use(config, keys["async"])
-    yield from _availability_without_use(config, keys["availability"])
+    yield from _availability_without_use(config)
     yield from _stop_without_use(config, keys["stop"])
     if config.engine != "flower":
         yield ("deploy.reply-timeout",), f"with engine = {config.engine!r} nobody is late"
@@ -76,9 +69,7 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
         yield keys["caching"], f"dataset = {data.dataset!r}"
         yield from _partitions_without_use(data.partition)
     else:
-        yield ("data-dir", "partition", "alpha", *keys["data"]), "dataset = 'video-caching' is simulated"
-    if not algorithm.trains_clients:
-        yield ("participation", *keys["guard"]), f"{name} trains no clients"
+        yield keys_tagged(Tag.READS_DATA), "dataset = 'video-caching' is simulated"
     if config.guard.mode == "off":
         yield ("guard.update-norm", "guard.activation-norm"), "guard.mode = 'off'"
     if config.train.optimizer != "sgd":
@@ -86,13 +77,7 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     if config.federation.global_rounds == 1:
         yield ("train.schedule",), "global-rounds = 1"
     if not algorithm.has_model:
-        yield (
-            (
-                *("model", "local-epochs", "batches-per-epoch", "batch-size", "optimizer", "learning-rate"),
-                *keys["train"],
-            ),
-            f"{name} trains nothing",
-        )
+        yield keys_tagged(Tag.TRAINING), f"{name} trains nothing"
 
 
 def _splitting_without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
@@ -112,42 +97,16 @@ def _execution_without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], s
     """Yield what says how clients of one process train, where they can't train so."""
     algorithm, split = config.algorithm, config.split
     name = f"algorithm = {algorithm.text!r}"
-    if not_stacked := _why_not_side_by_side(config):
-        yield ("stack",), not_stacked
+    if why := why_not_stacked(config):
+        yield ("stack",), why
+    if why := why_not_recorded(config):
+        yield ("train.cuda-graph",), why
     if config.engine == "flower" or split.transport == "stream":
         yield ("split.execution",), "clients and edges have processes of their own, or streams between them"
     elif config.has_clients_in_workers:
-        yield ("split.execution",), _no_edge_in_a_worker(config)
+        yield ("split.execution",), no_edge_in_a_worker(config)
     elif algorithm.shares_server and not algorithm.in_turn(split):
         yield ("split.execution",), f"in {name} clients advance together, by messages"
-    if config.device == "cpu":
-        yield ("train.cuda-graph",), "device = 'cpu'"
-    elif config.deploy.role == "cloud":
-        yield ("train.cuda-graph",), "deploy.role = 'cloud' trains nobody"
-    elif algorithm.splits:
-        yield ("train.cuda-graph",), f"{name} trains no whole model"
-    elif config.stack and not not_stacked:
-        yield ("train.cuda-graph",), f"stack = {config.stack}: clients train side by side"
-
-
-def _why_not_side_by_side(config: RunConfig) -> str:
-    """Return why clients can't train side by side in the run; nothing if they can."""
-    algorithm, split = config.algorithm, config.split
-    by_messages = split.execution == "messages" or split.transport == "stream"
-    if config.engine == "flower":
-        return "engine = 'flower' runs every client by itself"
-    if config.has_clients_in_workers:
-        return _no_edge_in_a_worker(config)
-    if algorithm.splits and (algorithm.shares_server or by_messages or not split.tail_layer.is_none):
-        return "side by side train whole models, and in SFL-V1, HSFL and PHSFL halves by fused steps"
-    return "" if algorithm.trains_clients else f"algorithm = {algorithm.text!r} trains no clients"
-
-
-def _no_edge_in_a_worker(config: RunConfig) -> str:
-    """Return why single clients, not edges, are run by Ray's workers, where that is so."""
-    if config.is_flat:
-        return f"algorithm = {config.algorithm.text!r} has no edges that engine = 'ray' could run as a whole"
-    return "where clients move, or edges do not wait for them, engine = 'ray' runs no edge as a whole"
 
 
 def _plan_without_use(
@@ -155,13 +114,7 @@ def _plan_without_use(
 ) -> Iterable[tuple[Iterable[str], str]]:
     name = f"algorithm = {config.algorithm.text!r}"
     if not rule.selects_a_number:
-        yield (
-            (
-                *("plan.solver", "plan.selected-per-edge", "plan.spare", "plan.max-overlap", "plan.value", *VALUE_KEYS),
-                *("plan.theta", "plan.min-frequency-hz"),
-            ),
-            f"{name} has a rule of its own",
-        )
+        yield keys_tagged(Tag.SELECTS), f"{name} has a rule of its own"
     elif config.plan.solver.text == "cheapest-at-full-power":
         yield ("plan.theta", "plan.min-frequency-hz"), f"plan.solver = {config.plan.solver.text!r}"
     if not config.plan.value.module and config.plan.value.name == "uniform":
@@ -207,11 +160,8 @@ def _asynchrony_without_use(config: RunConfig, keys: Iterable[str]) -> Iterable[
         yield ("async.median-seconds", "async.sigma"), "async.trace says how long clients take"
 
 
-def _availability_without_use(config: RunConfig, keys: Iterable[str]) -> Iterable[tuple[Iterable[str], str]]:
+def _availability_without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     own = config.availability
-    if not config.algorithm.trains_clients:
-        yield keys, f"{config.algorithm.name} trains no clients"
-        return
     why = f"availability.mode = {own.mode!r}"
     if own.mode != "markov":
         yield ("availability.leave", "availability.back"), why

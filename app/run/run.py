@@ -7,9 +7,10 @@ from pathlib import Path
 
 from torch import nn
 
+from espalier.app.config.decisions import records_gradients, stack_in_use
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies, strategies_here
-from espalier.app.config.unused import records_gradients, stack_in_use, unused_keys
+from espalier.app.config.unused import unused_keys
 from espalier.app.engines.engine import Engine, serves_edges
 from espalier.app.engines.in_process import InProcess
 from espalier.app.ground.errors import UserError, bad_value
@@ -217,5 +218,6 @@ def run_edge(
 
 def warn_of_unused(config: RunConfig) -> None:
     """Warn of every setting that was given and that the run has no use for."""
+    settings = config.as_dict()
     for key, reason in unused_keys(config).items():
-        logger.warning("%s = %r has no effect: %s", key, config.as_dict()[key], reason)
+        logger.warning("%s = %r has no effect: %s", key, settings[key], reason)

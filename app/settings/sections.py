@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from espalier.app.ground.object_spec import ObjectSpec, parse_object
 from espalier.app.ground.strategy_spec import StrategySpec, parse_strategy
-from espalier.app.settings.section import Section
+from espalier.app.settings.section import Before, Section, Tag
 from espalier.app.settings.values import (
     NO_TAIL,
     AugmentationSetting,
@@ -107,32 +107,24 @@ class Federation(Section):
     """Who trains, in which tiers and rounds."""
 
     name = "federation"
-    flat = (
-        "num_clients",
-        "num_edges",
-        "edge_names",
-        "global_rounds",
-        "edge_rounds",
-        "participation",
-        "cloud_strategy",
-        "edge_strategy",
-    )
 
-    num_clients: Annotated[int, Field(gt=0, le=1_000_000)] = 8
+    num_clients: Annotated[int, Field(gt=0, le=1_000_000), Tag.COMMON, Tag.FIRST] = 8
     """Clients; as many SuperNodes are needed."""
-    num_edges: NotNegative = 0
+    num_edges: Annotated[NotNegative, Tag.COMMON, Tag.FIRST] = 0
     """Edges; 0 is what the algorithm has by itself: 2 with two tiers."""
-    edge_names: EdgeNamesSetting = Words((), "")
+    edge_names: Annotated[EdgeNamesSetting, Tag.COMMON, Tag.OWN_AT_EDGES] = Words((), "")
     """The edges that a node, or an edge host, may name: "west,east"; "": any."""
-    global_rounds: Positive = 10
+    global_rounds: Annotated[Positive, Tag.COMMON, Tag.FIRST, Tag.ENDS] = 10
     """Global rounds."""
-    edge_rounds: Positive = 2
+    edge_rounds: Annotated[Positive, Tag.COMMON, Tag.FIRST] = 2
     """Edge rounds per global round (the papers' kappa_1)."""
-    participation: Annotated[float, Field(gt=0, le=1)] = 1.0
+    participation: Annotated[float, Field(gt=0, le=1), Tag.COMMON, Tag.FIRST, Tag.TRAINS_CLIENTS] = 1.0
     """Share of an edge's clients that train in an edge round."""
-    cloud_strategy: CloudStrategy = parse_strategy("cloud-strategy", "FedAvg")
+    cloud_strategy: Annotated[CloudStrategy, Tag.COMMON, Tag.FIRST, Tag.OWN_AT_EDGES] = parse_strategy(
+        "cloud-strategy", "FedAvg"
+    )
     """Strategy of the cloud: NAME, NAME(parameter=value, ...) or package.module:NAME."""
-    edge_strategy: EdgeStrategy = parse_strategy("edge-strategy", "FedAvg")
+    edge_strategy: Annotated[EdgeStrategy, Tag.COMMON, Tag.FIRST] = parse_strategy("edge-strategy", "FedAvg")
     """Strategy of every edge, likewise."""
 
 
@@ -140,37 +132,45 @@ class Data(Section):
     """Data and model."""
 
     name = "data"
-    flat = ("task", "dataset", "data_dir", "partition", "alpha", "model")
 
-    task: TaskSetting = _task("")
+    task: Annotated[TaskSetting, Tag.COMMON, Tag.WITH_OWN_TASK, Tag.SPEAKS] = _task("")
     """A task of your own, package.module:NAME(argument=value, ...); "" is that of dataset."""
-    dataset: Literal["digits", "cifar10", "cifar100", "fashion-mnist", "image-folder", "video-caching"] = "digits"
+    dataset: Annotated[
+        Literal["digits", "cifar10", "cifar100", "fashion-mnist", "image-folder", "video-caching"],
+        Tag.COMMON,
+        Tag.FIRST,
+        Tag.SPEAKS,
+    ] = "digits"
     """The data set."""
-    data_dir: str = ""
+    data_dir: Annotated[str, Tag.COMMON, Tag.PATH, Tag.OWN_AT_EDGES, Tag.MAY_CHANGE, Tag.READS_DATA] = ""
     """Folder of the data."""
-    partition: Literal["iid", "dirichlet", "dirichlet-per-class", "shards", "own"] = "dirichlet"
+    partition: Annotated[
+        Literal["iid", "dirichlet", "dirichlet-per-class", "shards", "own"], Tag.COMMON, Tag.FIRST, Tag.READS_DATA
+    ] = "dirichlet"
     """How the data are shared out to the clients."""
-    alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.5
+    alpha: Annotated[float, Field(gt=0, le=1e6), Tag.COMMON, Tag.FIRST, Tag.READS_DATA] = 0.5
     """Concentration of the Dirichlet partition; small is heterogeneous."""
-    model: Literal["auto", "small-cnn", "cnn", "resnet18", "resnet50"] = "auto"
+    model: Annotated[
+        Literal["auto", "small-cnn", "cnn", "resnet18", "resnet50"], Tag.COMMON, Tag.FIRST, Tag.SPEAKS, Tag.TRAINING
+    ] = "auto"
     """The model; auto is small-cnn for digits, else cnn."""
-    cache_dir: str = ""
+    cache_dir: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW, Tag.READS_DATA] = ""
     """Where decoded data are kept; by default ~/.cache/espalier."""
-    image_size: Annotated[int, Field(ge=0, le=4096)] = 0
+    image_size: Annotated[int, Field(ge=0, le=4096), Tag.READS_DATA] = 0
     """Resize the images of a folder to squares of so many pixels; 0 keeps their size."""
-    augmentation: AugmentationSetting = Words((), "")
+    augmentation: Annotated[AugmentationSetting, Tag.READS_DATA] = Words((), "")
     """Random changes to images in training, one after the other: "crop,flip", vertical-flip, rotation."""
-    classes: ClassesSetting = Words((), "")
+    classes: Annotated[ClassesSetting, Tag.OF_OWN_FOLDERS, Tag.READS_DATA] = Words((), "")
     """With partition = "own": the names of the classes, "cat,dog"."""
-    pixel_mean: Annotated[Channels, channels_from(0.0)] = Channels((), "")
+    pixel_mean: Annotated[Channels, channels_from(0.0), Tag.OF_OWN_FOLDERS, Tag.READS_DATA] = Channels((), "")
     """With partition = "own": mean of each channel, of pixels from 0 to 1: "0.5,0.5,0.5"."""
-    pixel_std: Annotated[Channels, channels_from(1e-6)] = Channels((), "")
+    pixel_std: Annotated[Channels, channels_from(1e-6), Tag.OF_OWN_FOLDERS, Tag.READS_DATA] = Channels((), "")
     """With partition = "own": standard deviation of each channel."""
-    shards_per_client: Positive = 2
+    shards_per_client: Annotated[Positive, Tag.READS_DATA] = 2
     """With partition = "shards": shards of each client."""
-    min_samples: Positive = 10
+    min_samples: Annotated[Positive, Tag.READS_DATA] = 10
     """Training samples that every client has at least."""
-    validation_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    validation_share: Annotated[float, Field(ge=0, lt=1), Tag.WITH_OWN_TASK, Tag.READS_DATA] = 0.0
     """Share of each client's training samples to hold back, to find the best round by; 0: none."""
 
     @property
@@ -188,21 +188,21 @@ class Train(Section):
     """Local training."""
 
     name = "train"
-    flat = ("local_epochs", "batches_per_epoch", "batch_size", "optimizer", "learning_rate")
+    tags = (Tag.TRAINING,)
 
-    local_epochs: Positive = 2
+    local_epochs: Annotated[Positive, Tag.COMMON, Tag.FIRST] = 2
     """Local epochs per edge round (kappa_0)."""
-    batches_per_epoch: NotNegative = 0
+    batches_per_epoch: Annotated[NotNegative, Tag.COMMON, Tag.FIRST, Tag.LEFT_OPEN] = 0
     """Mini-batches per local epoch; 0 is the whole local set (10 for plans on data that grow)."""
-    batch_size: Positive = 32
+    batch_size: Annotated[Positive, Tag.COMMON, Tag.FIRST] = 32
     """Examples of a mini-batch."""
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    optimizer: Annotated[Literal["sgd", "adam"], Tag.COMMON, Tag.FIRST, Tag.OPTIMIZER] = "sgd"
     """Fresh in every round."""
-    learning_rate: Rate = 0.1
+    learning_rate: Annotated[Rate, Tag.COMMON, Tag.FIRST] = 0.1
     """Learning rate."""
-    momentum: Momentum = 0.0
+    momentum: Annotated[Momentum, Tag.OPTIMIZER] = 0.0
     """Of SGD."""
-    weight_decay: Decay = 0.0
+    weight_decay: Annotated[Decay, Tag.OPTIMIZER] = 0.0
     """Weight decay."""
     schedule: Literal["constant", "cosine"] = "constant"
     """Of the learning rates, the server's too: cosine lets them fall from round to round, over all global rounds."""
@@ -212,7 +212,7 @@ class Train(Section):
     """Weights of averages: training examples, or all clients of an edge alike and all edges."""
     torch_threads: Annotated[int, Field(gt=0, le=1024)] = 1
     """PyTorch threads per process; another number can change the last bits of a result."""
-    cuda_graph: bool = False
+    cuda_graph: Annotated[bool, Tag.OWN_AT_EDGES, Tag.HOW] = False
     """On a GPU the gradients of whole models are recorded once, as a CUDA graph, and replayed: the same bits."""
 
 
@@ -220,21 +220,21 @@ class Split(Section):
     """Split training."""
 
     name = "split"
-    flat = ("cut_layer", "tail_layer")
+    tags = (Tag.CUTS,)
 
-    cut_layer: CutsSetting = Cuts((1,), 1)
+    cut_layer: Annotated[CutsSetting, Tag.COMMON, Tag.FIRST] = Cuts((1,), 1)
     """Number of blocks on a client; "1,2,4" gives the clients cuts in turn; "best" lets every plan choose."""
-    tail_layer: TailSetting = Tail(NO_TAIL)
+    tail_layer: Annotated[TailSetting, Tag.COMMON] = Tail(NO_TAIL)
     """Block from which on all are the client's again, by name or number of blocks in front; labels stay there."""
-    label_policy: Literal["auto", "indices", "labels"] = "auto"
+    label_policy: Annotated[Literal["auto", "indices", "labels"], Tag.LEFT_OPEN] = "auto"
     """indices: labels are registered at the edge once; labels: they travel; auto is labels where the data grow."""
-    server_optimizer: Literal["sgd", "adam"] | AsClients = AS_CLIENTS
+    server_optimizer: Annotated[Literal["sgd", "adam"] | AsClients, Tag.LEFT_OPEN, Tag.OPTIMIZER] = AS_CLIENTS
     """Of the server's blocks; as-clients takes optimizer."""
     server_learning_rate: Annotated[float, Field(ge=0, le=LARGEST)] = 0.0
     """Of the server's blocks; 0 takes learning-rate."""
-    server_momentum: Momentum | AsClients = AS_CLIENTS
+    server_momentum: Annotated[Momentum | AsClients, Tag.LEFT_OPEN, Tag.OPTIMIZER] = AS_CLIENTS
     """Of the server's SGD; as-clients takes train.momentum."""
-    server_weight_decay: Decay | AsClients = AS_CLIENTS
+    server_weight_decay: Annotated[Decay | AsClients, Tag.LEFT_OPEN, Tag.OPTIMIZER] = AS_CLIENTS
     """Of the server's blocks; as-clients takes train.weight-decay."""
     server_order: Literal["interleaved", "one-by-one", "in-client-order"] = "interleaved"
     """SFL-V2: a mini-batch of each client in turn, or all of a client's before the next client's."""
@@ -262,15 +262,15 @@ class Stream(Section):
 
     payload: Literal["float32", "float16", "bfloat16", "int8", "top-25%", "top-10%"] = "float32"
     """How activations and gradients travel in a stream."""
-    address: str = "127.0.0.1"
+    address: Annotated[str, Tag.OWN_AT_EDGES, Tag.HOW] = "127.0.0.1"
     """Name or address under which clients reach the edge."""
-    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    port: Annotated[int, Field(ge=0, le=65535), Tag.OWN_AT_EDGES, Tag.HOW] = 0
     """Port of the stream; 0 takes a free one."""
-    certificate: str = ""
+    certificate: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW] = ""
     """PEM file of a certificate for stream.address; by default one is made for the run."""
-    key: str = ""
+    key: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW] = ""
     """PEM file of the certificate's private key."""
-    timeout: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    timeout: Annotated[float, Field(gt=0, le=86_400), Tag.OWN_AT_EDGES, Tag.MAY_CHANGE] = 60.0
     """Seconds that an edge waits for a client's next mini-batch."""
 
 
@@ -278,6 +278,7 @@ class FineTune(Section):
     """Heads of the clients' own, after training."""
 
     name = "fine-tune"
+    tags = (Tag.CUTS,)
 
     steps: NotNegative = 10
     """SGD steps on each client's own head (the PHSFL paper's K); 0 leaves that out."""
@@ -289,21 +290,20 @@ class Plans(Section):
     """Resource awareness: whom a plan selects, and the limits that it keeps."""
 
     name = "plan"
-    flat = ("selection",)
 
-    selection: Literal["everybody", "resource-aware"] = "everybody"
+    selection: Annotated[Literal["everybody", "resource-aware"], Tag.COMMON] = "everybody"
     """Plans in front of the edges of an algorithm that has none by itself."""
     resources: Literal["simulated", "measured"] = "simulated"
     """Plans are made for the simulated radio world, or for what devices measure of themselves."""
-    solver: SolverSetting = _solver("exact")
+    solver: Annotated[SolverSetting, Tag.SELECTS] = _solver("exact")
     """exact, sca (the paper's), random, cheapest-at-full-power, or package.module:function."""
-    selected_per_edge: NotNegative = 0
+    selected_per_edge: Annotated[NotNegative, Tag.LEFT_OPEN, Tag.SELECTS] = 0
     """Clients selected in each cell, Z; 0 is half of a cell's."""
-    spare: NotNegative = 0
+    spare: Annotated[NotNegative, Tag.SELECTS] = 0
     """Clients selected in each cell beyond Z; an edge goes on with the first Z results."""
-    max_overlap: Annotated[int, Field(ge=-1, le=MOST)] = -1
+    max_overlap: Annotated[int, Field(ge=-1, le=MOST), Tag.SELECTS] = -1
     """How many of them may be of the round before, Psi; -1 is half of them, or as many as it takes."""
-    max_local_rounds: Annotated[int, Field(ge=0, le=100_000)] = 0
+    max_local_rounds: Annotated[int, Field(ge=0, le=100_000), Tag.LEFT_OPEN] = 0
     """Most local rounds, L (50 in the RawHFL paper); 0 is local-epochs."""
     deadline_seconds: Annotated[float, Field(gt=0, le=1e9)] = 150.0
     """Time to compute and upload in an edge round."""
@@ -313,17 +313,17 @@ class Plans(Section):
     """Share of the results that may be late by radio.planning-error-db; 0 takes the gains as they are seen."""
     divide_by_arrived: bool = False
     """Gradients that arrive are divided by the share that arrived so far, 1/p_sc in RawHFL's eq. 15."""
-    theta: Annotated[float, Field(ge=0, le=1)] = 0.4
+    theta: Annotated[float, Field(ge=0, le=1), Tag.SELECTS] = 0.4
     """Weight of local rounds against energy, from 0 to 1."""
-    min_frequency_hz: Annotated[float, Field(ge=0, le=1e12)] = 0.0
+    min_frequency_hz: Annotated[float, Field(ge=0, le=1e12), Tag.SELECTS] = 0.0
     """Lowest CPU frequency that a plan may choose."""
     downlink_bits_per_second: Annotated[float, Field(ge=0, le=1e15)] = 0.0
     """Rate at which models and cut gradients come down; 0 ignores that time."""
-    value: ValueSetting = _value("uniform")
+    value: Annotated[ValueSetting, Tag.SELECTS] = _value("uniform")
     """What a client is worth besides its rounds and joules: uniform, loss, age, battery, or package.module:function."""
-    value_weight: Annotated[float, Field(ge=0, le=1e9)] = 1.0
+    value_weight: Annotated[float, Field(ge=0, le=1e9), Tag.SELECTS] = 1.0
     """Weight of that value in the objective."""
-    battery_joules: Annotated[float, Field(ge=0, le=1e12)] = 0.0
+    battery_joules: Annotated[float, Field(ge=0, le=1e12), Tag.SELECTS] = 0.0
     """What each client may spend in the whole run; 0 is no limit."""
 
     @property
@@ -354,22 +354,25 @@ class RadioWorld(Section):
     """Standard deviation of the channel gains that plans are made with from the true ones."""
     speed_metres_per_second: Annotated[float, Field(ge=0, le=1000)] = 0.0
     """Speed at which clients walk, each straight on; the nearest base station's edge is theirs."""
-    cycles_per_bit: Annotated[Range, numbers_within(1e-6, 1e9, "25-40")] = Range(25, 40, "25-40")
+    cycles_per_bit: Annotated[Range, numbers_within(1e-6, 1e9, "25-40"), Tag.DEVICE] = Range(25, 40, "25-40")
     """CPU cycles per bit of training data: a number, or a range that devices draw theirs from."""
-    max_frequency_hz: Annotated[Range, numbers_within(1.0, 1e12, "1.2e9-2e9")] = Range(1.2e9, 2e9, "1.2e9-2e9")
+    max_frequency_hz: Annotated[Range, numbers_within(1.0, 1e12, "1.2e9-2e9"), Tag.DEVICE] = Range(
+        1.2e9, 2e9, "1.2e9-2e9"
+    )
     """Highest CPU frequency of a device."""
-    max_power_dbm: Annotated[Range, numbers_within(-100.0, 100.0, "20-30")] = Range(20, 30, "20-30")
+    max_power_dbm: Annotated[Range, numbers_within(-100.0, 100.0, "20-30"), Tag.DEVICE] = Range(20, 30, "20-30")
     """Highest transmit power of a device."""
-    energy_budget_joules: Annotated[Range, numbers_within(1e-9, 1e9, "0.8-1.5")] = Range(0.8, 1.5, "0.8-1.5")
+    energy_budget_joules: Annotated[Range, numbers_within(1e-9, 1e9, "0.8-1.5"), Tag.DEVICE] = Range(
+        0.8, 1.5, "0.8-1.5"
+    )
     """What a device may spend in an edge round."""
 
     @property
     def device_ranges(self) -> dict[str, tuple[float, float]]:
         """The ranges that the simulated devices are drawn from, by the names of `espalier.sim.devices.draw_devices`."""
-        return {name: getattr(self, name).ends for name in DEVICE_RANGES}
+        return {name: getattr(self, name).ends for name in self.tagged(Tag.DEVICE)}
 
 
-DEVICE_RANGES = ("cycles_per_bit", "max_frequency_hz", "max_power_dbm", "energy_budget_joules")
 PROBABILITIES = range_within(0, 1, "a probability, or a range of them like '0.1-0.8'")
 
 
@@ -392,6 +395,7 @@ class Asynchrony(Section):
     """Tiers that do not wait for their slowest."""
 
     name = "async"
+    tags = (Tag.OWN_AT_EDGES,)
 
     mode: Literal["off", "fedbuff", "fedasync", "semi-synchronous"] = "off"
     """When the cloud aggregates what edges, or in a flat algorithm clients, send; off waits for all in every round."""
@@ -415,7 +419,7 @@ class Asynchrony(Section):
     """Median over clients of an edge round's simulated time, where no radio world says it."""
     sigma: Annotated[float, Field(ge=0, le=10)] = 1.0
     """Standard deviation of that time's logarithm over clients; 0: all are equally fast."""
-    trace: str = ""
+    trace: Annotated[str, Tag.PATH] = ""
     """CSV file of such times instead, with columns client and seconds."""
 
     def buffer_size_of(self, num_nodes: int) -> int:
@@ -427,6 +431,7 @@ class Availability(Section):
     """Clients that come and go, or move to another edge, in a simulation of them."""
 
     name = "availability"
+    tags = (Tag.TRAINS_CLIENTS,)
 
     mode: Literal["always", "markov", "trace"] = "always"
     """Who is there when an edge round begins."""
@@ -434,11 +439,11 @@ class Availability(Section):
     """markov: probability per edge round that a client that is there leaves."""
     back: Annotated[float, Field(gt=0, le=1)] = 0.4
     """markov: probability per edge round that a client that is away comes back."""
-    trace: str = ""
+    trace: Annotated[str, Tag.PATH] = ""
     """trace: CSV file with columns client, from and to, in edge rounds; to is the first in which it is away."""
     drop_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability that a client that began an edge round is gone before it answers."""
-    moves: str = ""
+    moves: Annotated[str, Tag.PATH] = ""
     """CSV file with columns client, from and edge: in the global round from, the client moves to that edge."""
 
     @property
@@ -451,6 +456,7 @@ class RayWorkers(Section):
     """Workers of engine = "ray"."""
 
     name = "ray"
+    tags = (Tag.OWN_AT_EDGES, Tag.HOW)
 
     workers: NotNegative = 0
     """Worker processes; 0: one for each core, of this machine or of the cluster, but no more than edges or clients."""
@@ -464,12 +470,13 @@ class Guards(Section):
     """What one client's reply, or one edge's, may do to a model."""
 
     name = "guard"
+    tags = (Tag.TRAINS_CLIENTS,)
 
-    mode: Literal["leave-out", "clip", "warn", "off"] = "leave-out"
+    mode: Annotated[Literal["leave-out", "clip", "warn", "off"], Before("off")] = "leave-out"
     """What becomes of a reply beyond a bound: left out, made as small as the bound says, only logged, or nothing."""
     update_norm: Bound = 0.0
     """How many times the median length of the others' updates an update may have; 0: any length that is not absurd."""
-    activation_norm: Bound = 0.0
+    activation_norm: Annotated[Bound, Tag.CUTS] = 0.0
     """How many times the median length a sample's activations at the cut may have; 0: likewise."""
 
 
@@ -477,6 +484,7 @@ class Stop(Section):
     """What ends a run before its last global round; the round that reaches it is the last."""
 
     name = "stop"
+    tags = (Tag.OWN_AT_EDGES, Tag.ENDS)
 
     accuracy: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Accuracy on the whole test pool; 0: none."""
@@ -494,18 +502,19 @@ class Deploy(Section):
     """Where the tiers run, and how long they wait."""
 
     name = "deploy"
+    tags = (Tag.OWN_AT_EDGES,)
 
     role: Literal["server", "cloud", "edge"] = "server"
     """server runs both tiers; cloud and edge are for edges that have hosts of their own."""
-    edge_name: str = ""
+    edge_name: Annotated[str, Tag.OF_EDGE_HOST] = ""
     """With deploy.role = "edge": the name of this edge."""
-    edge_folder: str = ""
+    edge_folder: Annotated[str, Tag.PATH, Tag.OF_EDGE_HOST] = ""
     """With deploy.role = "edge": the private folder where the edge's run and its gateway meet."""
-    edge_clients: NotNegative = 0
+    edge_clients: Annotated[NotNegative, Tag.OF_EDGE_HOST] = 0
     """With deploy.role = "edge": how many of the num-clients clients are this edge's."""
-    reply_timeout: NotNegative = 3600
+    reply_timeout: Annotated[NotNegative, Tag.HOW] = 3600
     """Seconds that an edge waits for its clients' answers; 0 waits for ever."""
-    wait_for_nodes: NotNegative = 20
+    wait_for_nodes: Annotated[NotNegative, Tag.HOW] = 20
     """Seconds to wait for num-clients SuperNodes before giving up."""
     nodes_move: bool = False
     """Ask the SuperNodes before every global round which edge they name; who names another one moves there."""
@@ -516,9 +525,9 @@ class Report(Section):
 
     name = "report"
 
-    evaluate_every: NotNegative = 1
+    evaluate_every: Annotated[NotNegative, Tag.OWN_AT_EDGES] = 1
     """Evaluate the global model every so many global rounds and after the last; 0: only then."""
-    plots: bool = True
+    plots: Annotated[bool, Tag.OWN_AT_EDGES, Tag.HOW] = True
     """Draw the plots at the end."""
-    tracker: str = ""
+    tracker: Annotated[str, Tag.BESIDE] = ""
     """An object of your own that gets the figures of every round: package.module:Class(argument=value)."""

@@ -12,18 +12,6 @@ from pydantic import BeforeValidator
 
 from espalier.app.ground.errors import bad_value
 
-PATH_KEYS = (
-    "data-dir",
-    "data.cache-dir",
-    "output-dir",
-    "resume",
-    "deploy.edge-folder",
-    "stream.certificate",
-    "stream.key",
-    "async.trace",
-    "availability.trace",
-    "availability.moves",
-)
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 BEST_CUT = "best"
 NO_TAIL = "none"
@@ -249,7 +237,7 @@ StalenessSetting = Annotated[StalenessWeight, BeforeValidator(_parse_staleness)]
 
 
 def path_of(key: str, text: str) -> Path:
-    """Return the absolute path that one of `PATH_KEYS` holds, whether it is there or not.
+    """Return the absolute path that a setting of `Tag.PATH` holds, whether it is there or not.
 
     Raises
     ------

@@ -11,17 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from espalier.app.comparison.groups import CASE
+from espalier.app.config.keys import keys_tagged
 from espalier.app.config.parse import flat, parse_config, read_value, toml_tables, toml_value, without_runtime
 from espalier.app.config.together import check_strategies
 from espalier.app.config.unused import unused_keys
 from espalier.app.ground.errors import UserError, bad_value, shown
-from espalier.app.reports.folder import CONFIG, HOW_IT_RUNS
+from espalier.app.reports.folder import CONFIG
 from espalier.app.reports.saved import saved_config
+from espalier.app.settings.section import Tag
 from espalier.app.settings.values import path_of
 from espalier.app.wiring.asynchrony import client_seconds
 from espalier.app.wiring.availability import coming_and_going
 from espalier.app.wiring.one_server import checked_task
 
+# Those of the settings that say how a run goes, and not what it gives.
+HOW_IT_RUNS = keys_tagged(Tag.HOW)
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 

@@ -12,9 +12,9 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import nn
 
+from espalier.app.config.decisions import stack_in_use
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.unused import stack_in_use
 from espalier.app.engines.engine import App, Engine, ServesEdges
 from espalier.app.engines.in_process import PATIENCE_SECONDS
 from espalier.app.ground.checkpoint import to_bytes

@@ -6,9 +6,9 @@ from functools import lru_cache
 
 from flwr.app import Context
 
+from espalier.app.config.decisions import records_gradients
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.unused import records_gradients
 from espalier.app.ground.errors import UserError
 from espalier.app.tasks.common import compute_device, placed, room_for_examples, set_up_torch
 from espalier.app.tasks.node import Node, parse_node

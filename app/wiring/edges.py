@@ -10,8 +10,8 @@ from torch import nn
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.split_edges import check_cuts
+from espalier.app.config.decisions import stack_in_use
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.unused import stack_in_use
 from espalier.app.ground.errors import FAULTS, UserError, bad_value
 from espalier.app.ground.object_spec import error_and_place
 from espalier.app.ground.strategy_spec import parse_strategy

@@ -10,9 +10,9 @@ from flwr.serverapp import Grid
 from torch import nn
 
 from espalier.app.algorithms.split_edges import check_cuts
+from espalier.app.config.decisions import records_gradients, stack_in_use
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import strategies_here
-from espalier.app.config.unused import records_gradients, stack_in_use
 from espalier.app.meters.bytes import ByteMeter
 from espalier.app.planning.simulated import WirelessWorld
 from espalier.app.planning.world import MovesCells, World
