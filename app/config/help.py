@@ -1,5 +1,7 @@
 """The keys of the run config, and the algorithms, for ``--help``."""
 
+import re
+
 from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.config.run_config import RunConfig
 from espalier.app.settings.section import Section
@@ -19,6 +21,7 @@ def _lines(section: Section) -> list[str]:
     title = "The run" if not section.name else (type(section).__doc__ or "").splitlines()[0].rstrip(".")
     lines = [f"{title}:"]
     for field, key in section.keys().items():
-        meaning = " ".join((fields[field].description or "").split())
-        lines += [f"  {key} = {values[key]!r}", f"      {meaning}"]
+        text = re.sub(r"\s\(\[[^]]*\]\([^)]*\)\)", "", fields[field].description or "")  # links by themselves
+        meaning = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "")
+        lines += [f"  {key} = {values[key]!r}", f"      {' '.join(meaning.split())}"]
     return lines

@@ -43,19 +43,28 @@ class RunConfig(Section):
     name = ""
 
     algorithm: Annotated[Algorithm, BeforeValidator(_algorithm), Tag.FIRST, Tag.SPEAKS] = H_FEDAVG
-    """What is computed: one of the algorithms listed at the end, or package.module:NAME of your own."""
+    """What is computed: one of the [algorithms](../README.md#run-it), or one of your own: `"package.module:NAME"`
+    ([example](../examples/own-algorithm)).
+    """
     seed: Annotated[int, Field(ge=0, lt=2**63), Tag.FIRST, Tag.BESIDE] = 0
     """Decides partition, initial weights, mini-batches and samples of clients."""
     engine: Annotated[Literal["flower", "in-process", "ray"], Tag.OWN_AT_EDGES, Tag.HOW] = "flower"
-    """Flower's own runtime, all clients in the ServerApp's process, or in workers of its own that Ray runs."""
+    """`"flower"`: Flower's own runtime; `"in-process"`: all clients in the ServerApp's process; `"ray"`: in workers of
+    its own, on all cores or on a cluster ([which engine when](scale.md)). Under `python -m app` the default is
+    `"in-process"`, and `"flower"` is not allowed.
+    """
     device: Annotated[Literal["auto", "cpu", "cuda"], Tag.OWN_AT_EDGES, Tag.MAY_CHANGE] = "auto"
-    """Where models compute; auto is a GPU where there is one."""
+    """`"cpu"`, `"cuda"`, or `"auto"`: a GPU where there is one."""
     stack: Annotated[int, Field(ge=0, le=4096), Tag.OWN_AT_EDGES, Tag.MAY_CHANGE] = 0
-    """Clients of one process that train side by side, as one batched computation; 0: one after the other."""
+    """With `engine = "in-process"`, and in the edges of `engine = "ray"`: so many clients train side by side, as one
+    batched computation; 0: one after the other. The results agree to rounding with those of `0`, and their bits
+    depend on `stack`.
+    """
     output_dir: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW] = ""
-    """The results folder; by default a new one in ./results, under flwr run in ~/espalier-results."""
+    """The results folder. By default a new one in `./results` (`python -m app`) or `~/espalier-results` (`flwr run`).
+    """
     resume: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW] = ""
-    """Results folder of a run to go on with."""
+    """Results folder of a run to go on with, see [resume](resume.md)."""
 
     federation: Federation = Federation()
     data: Data = Data()

@@ -60,7 +60,7 @@ class Before:
 
 
 class Section(BaseModel):
-    """Settings that belong together, with a docstring for each, which ``--help`` prints.
+    """Settings that belong together, with a docstring for each: ``--help`` and ``docs/configuration.md`` have it.
 
     A setting's key is ``name.the-setting``, or without the name of the section where it is `Tag.COMMON`. Settings that
     are text in a special form hold what was parsed, with the `text` as typed.
