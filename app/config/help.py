@@ -10,7 +10,7 @@ from espalier.app.settings.section import Section
 def help_text() -> str:
     """Return every key with its default and what it means, and what every algorithm is."""
     whole = RunConfig()
-    sections = [whole, *(getattr(whole, name) for name in whole.sections())]
+    sections = [whole, *whole.held]
     width = max(map(len, ALGORITHMS))
     algorithms = [f"  {name:<{width}}  {algorithm.summary}" for name, algorithm in ALGORITHMS.items()]
     return "\n\n".join("\n".join(lines) for lines in (*map(_lines, sections), ["Algorithms:", *algorithms]))

@@ -69,7 +69,9 @@ def _resolved(values: Mapping[str, Any]) -> RunConfig:
         section, field = FIELD_OF[key]
         fields[section][field] = value
     sections = {name: _validated(kind, fields[name]) for name, kind in RunConfig.sections().items()}
-    return with_defaults(_validated(RunConfig, fields[""] | sections))
+    own = {name: section for name, section in sections.items() if name in RunConfig.model_fields}
+    features = {name: section for name, section in sections.items() if name not in own}
+    return with_defaults(_validated(RunConfig, {**fields[""], **own, "features": features}))
 
 
 def without_runtime(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """What does not go together: values that are fine alone."""
 
-from math import ceil
-
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
@@ -11,6 +9,7 @@ from flwr.serverapp.strategy import (
 from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.config.keys import keys_tagged
 from espalier.app.config.run_config import RunConfig
+from espalier.app.features.table import FEATURES
 from espalier.app.ground.errors import bad_value
 from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.planning.limits import check_cell_size
@@ -72,7 +71,8 @@ def check_together(config: RunConfig) -> None:
     if config.edges > config.federation.num_clients:
         raise bad_value("num-edges", config.edges, f"at most num-clients = {config.federation.num_clients}")
     _check_role(config)
-    _check_asynchrony(config)
+    for feature in FEATURES:
+        feature.check(config)
     _check_availability(config)
     _check_moves(config)
     if bool(config.stream.certificate) != bool(config.stream.key):
@@ -116,26 +116,10 @@ def check_strategies(config: RunConfig) -> None:
         if not samples.takes("fraction_train"):
             allowed = f"1.0: {samples.name} has no fraction_train"
             raise bad_value("participation", config.federation.participation, allowed)
-    if config.deploy.role != "edge":
-        _check_updates_at_a_time(config)
-    if config.engine != "flower" and config.asynchrony.mode == "off":
+    for feature in FEATURES:
+        feature.check_strategies(config)
+    if config.engine != "flower" and not config.out_of_step:
         _check_replies_of_all(config)
-
-
-def _check_updates_at_a_time(config: RunConfig) -> None:
-    """Refuse a cloud strategy that makes no model of as few updates as come in at a time."""
-    own, spec = config.asynchrony, config.federation.cloud_strategy
-    nodes = config.federation.num_clients if config.is_flat else config.edges
-    if own.tier == "edges":
-        spec, nodes = config.federation.edge_strategy, config.federation.num_clients // config.edges
-    needed = replies_needed(spec.build({})) if own.mode != "off" else 0
-    why = f"{spec.name} makes no model of fewer updates"
-    if own.mode == "fedasync" and needed > 1:
-        raise bad_value("async.mode", own.mode, f"another one: {spec.text} needs {needed} updates at a time, not 1")
-    if own.mode == "fedbuff" and needed > own.buffer_size_of(nodes):
-        raise bad_value("async.buffer-size", own.buffer_size, f"{needed} or more: {why}")
-    if own.mode == "semi-synchronous" and own.concurrency and needed > own.concurrency:
-        raise bad_value("async.concurrency", own.concurrency, f"{needed} or more, or 0: {why}")
 
 
 def _check_replies_of_all(config: RunConfig) -> None:
@@ -188,8 +172,6 @@ def _check_schedule(config: RunConfig) -> None:
         return
     if config.algorithm.adds_gradients:
         why = f"{config.algorithm.name}, whose edges add up gradients"
-    elif config.asynchrony.mode != "off":
-        why = f"async.mode = {config.asynchrony.mode!r}, where every edge, or client, is in a round of its own"
     if why:
         raise bad_value("train.schedule", given, f"'constant' for {why}")
 
@@ -264,54 +246,14 @@ def _check_role(config: RunConfig) -> None:
             raise bad_value("resume", config.resume, "'' for deploy.role = 'edge': the cloud's run is resumed")
 
 
-def _check_asynchrony(config: RunConfig) -> None:
-    """Refuse asynchronous tiers where somebody has to be waited for, or nobody knows how long clients take."""
-    own, algorithm = config.asynchrony, config.algorithm
-    if own.mode == "off" or config.deploy.role == "edge":  # an edge waits for its own clients
-        return
-    _check_clock(config)
-    if config.plan.resources == "measured":
-        raise bad_value("async.mode", own.mode, "'off' for plan.resources = 'measured': the clock is simulated")
-    nodes, unit = config.edges, "num-edges"
-    if config.is_flat:
-        nodes, unit = config.federation.num_clients, "num-clients"
-        if algorithm.splits or algorithm.strategy_key != "cloud-strategy":
-            allowed = f"'off' for {algorithm.name} without edges: 'fedavg' is flat, and edges of any algorithm will do"
-            raise bad_value("async.mode", own.mode, allowed)
-    if own.tier == "edges":
-        nodes, unit = ceil(config.federation.num_clients / config.edges), "an edge's clients"
-        _check_edges_can_be_asynchronous(config)
-    if config.is_flat or own.tier == "edges":
-        if config.rule:
-            raise bad_value("selection", config.plan.selection, "'everybody' where single clients are not waited for")
-        if config.federation.participation != 1.0:
-            allowed = "1.0: async.concurrency says how many clients train at a time"
-            raise bad_value("participation", config.federation.participation, allowed)
-    if own.concurrency > nodes:
-        raise bad_value("async.concurrency", own.concurrency, f"at most {unit} = {nodes}, or 0 for all")
-
-
-def _check_edges_can_be_asynchronous(config: RunConfig) -> None:
-    """Refuse edges that do not wait where there are none, where they are others', or do more than average models."""
-    algorithm, why = config.algorithm, ""
-    if config.is_flat:
-        why = f"{algorithm.name} without edges"
-    elif config.deploy.role != "server":
-        why = f"deploy.role = {config.deploy.role!r}: edges have hosts of their own, where they wait for their clients"
-    elif algorithm.splits or algorithm.rule or algorithm.strategy_key != "edge-strategy":
-        why = f"{algorithm.name}: only edges of 'h-fedavg' can go on without clients"
-    if why:
-        raise bad_value("async.tier", config.asynchrony.tier, f"'cloud' for {why}")
-
-
 def _check_availability(config: RunConfig) -> None:
     """Refuse clients that come and go by edge rounds where every edge, or client, is in a round of its own."""
-    own, mode = config.availability, config.asynchrony.mode
+    own = config.availability
     if own.mode == "trace" and not own.trace:
         allowed = "the path of a CSV file client,from,to, with availability.mode = 'trace'"
         raise bad_value("availability.trace", own.trace, allowed)
-    if mode != "off" and config.deploy.role != "edge":
-        why = f"async.mode = {mode!r}, where rounds are not everybody's"
+    if config.out_of_step:
+        why = f"{config.out_of_step}, where rounds are not everybody's"
         if own.mode != "always":
             raise bad_value("availability.mode", own.mode, f"'always' for {why}")
         if own.drop_out:
@@ -330,26 +272,14 @@ def _check_moves(config: RunConfig) -> None:
         why = f"{others[0]} = {config.as_dict()[others[0]]}, by which clients move"
     elif config.deploy.role != "server":
         why = f"deploy.role = {config.deploy.role!r}: each host has its own clients"
-    elif config.asynchrony.mode != "off":
-        why = f"async.mode = {config.asynchrony.mode!r}, where edges are in different rounds"
+    elif config.out_of_step:
+        why = f"{config.out_of_step}, where edges are in different rounds"
     elif config.rule and config.rule.selects_a_number and plan.battery_joules:
         why = f"plan.battery-joules = {plan.battery_joules}: an edge knows what a client spent there alone"
     elif config.rule and config.rule.selects_a_number and plan.value.text != "uniform":
         why = f"plan.value = {plan.value.text!r}: an edge knows what it has seen of a client alone"
     if why:
         raise bad_value(key, config.as_dict()[key], f"{still} for {why}")
-
-
-def _check_clock(config: RunConfig) -> None:
-    """Refuse a clock that does not show how long those take who train."""
-    clock = config.asynchrony.clock
-    if clock == "simulated" and config.deploy.role == "cloud":
-        raise bad_value("async.clock", clock, "'auto' or 'wall' for deploy.role = 'cloud'")
-    if clock == "wall" and config.engine != "flower":
-        allowed = f"'auto' or 'simulated' for engine = {config.engine!r}, whose clients take turns"
-        raise bad_value("async.clock", clock, allowed)
-    if config.by_wall_clock and config.rule:
-        raise bad_value("async.mode", config.asynchrony.mode, "'off' for plans of rounds by the clock on the wall")
 
 
 def _check_plans(config: RunConfig, rule: PlanRule) -> None:

@@ -6,6 +6,7 @@ from espalier.app.config.decisions import no_edge_in_a_worker, why_not_recorded,
 from espalier.app.config.defaults import with_defaults
 from espalier.app.config.keys import keys_tagged
 from espalier.app.config.run_config import RunConfig
+from espalier.app.features.table import FEATURES
 from espalier.app.planning.rule import PlanRule
 from espalier.app.settings.section import Tag
 from espalier.app.settings.sections import Plans, Split
@@ -52,7 +53,8 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     yield from _execution_without_use(config)
     if not (config.plan.resources == "measured" or (algorithm.splits and config.split.transport == "stream")):
         yield keys["stream"], "no mini-batch goes through a stream: see split.transport"
-    yield from _asynchrony_without_use(config, keys["async"])
+    for feature in FEATURES:
+        yield from feature.without_use(config)
     yield from _availability_without_use(config)
     yield from _stop_without_use(config, keys["stop"])
     if config.engine != "flower":
@@ -133,31 +135,6 @@ def _plan_without_use(
         yield ("plan.late-share",), "plan.resources = 'measured': the error of measured links is not known"
     elif not config.radio.planning_error_db:
         yield ("plan.late-share",), "with radio.planning-error-db = 0.0 nobody is late"
-
-
-def _asynchrony_without_use(config: RunConfig, keys: Iterable[str]) -> Iterable[tuple[Iterable[str], str]]:
-    own = config.asynchrony
-    why = f"async.mode = {own.mode!r}"
-    if own.mode == "off":
-        yield keys, why
-        return
-    if config.deploy.role == "edge":
-        yield keys, "an edge waits for its own clients"
-        return
-    if own.mode != "fedbuff":
-        yield ("async.buffer-size",), why
-    if own.mode != "fedasync":
-        yield ("async.mixing",), why
-    if own.mode != "semi-synchronous":
-        yield ("async.deadline-seconds",), why
-    elif not own.deadline_seconds:
-        yield ("async.staleness", "async.max-staleness"), "with async.deadline-seconds = 0 no update is late"
-    if config.by_wall_clock:
-        yield ("async.median-seconds", "async.sigma", "async.trace"), "the clock on the wall shows how long it takes"
-    elif config.rule:
-        yield ("async.median-seconds", "async.sigma", "async.trace"), "plans say how long clients take"
-    elif own.trace:
-        yield ("async.median-seconds", "async.sigma"), "async.trace says how long clients take"
 
 
 def _availability_without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from espalier.app.features.table import FEATURES
 from espalier.app.reports.best import ranked_by
 from espalier.app.reports.folder import ResultsFolder, RunTitle
 from espalier.app.reports.metrics import failures_of, lacks_figures, last_round, names_of_figures, summarise
@@ -44,14 +45,14 @@ def write_clients(
 def draw_run(title: RunTitle, folder: ResultsFolder, lines: Sequence[dict[str, Any]]) -> None:
     """Draw all plots of a run from the lines of ``metrics.jsonl``."""
     # Imported here: it takes a second, and somebody who asks for help, mistyped a key or wants no plots need not wait.
-    from espalier.app.reports.asynchronous_plots import draw_asynchronous_plot
     from espalier.app.reports.plots import draw_plots
     from espalier.app.reports.resource_plots import draw_resource_plots
 
     text = f"{title.algorithm} on {title.dataset}, seed {title.seed}"
     draw_plots(folder.path, text, lines)
     draw_resource_plots(folder.path, text, lines, folder.read_world())
-    draw_asynchronous_plot(folder.path, text, lines)
+    for feature in FEATURES:
+        feature.draw(folder.path, text, lines)
 
 
 def write_summary(

@@ -1,7 +1,7 @@
 """Those who watch the rounds of a run: evaluation, metrics, saving and tracking."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from espalier.app.engines.engine import Engine
+from espalier.app.features.feature import Part
 from espalier.app.meters.bytes import ByteMeter
 from espalier.app.planning.world import World
 from espalier.app.reports.availability import Attendances
@@ -20,7 +21,6 @@ from espalier.app.reports.metrics import edge_lines, global_line, validation_of
 from espalier.app.reports.run_state import RunState
 from espalier.app.reports.tracker import Tracking
 from espalier.app.tasks.task import Task
-from espalier.app.wiring.asynchrony import AsynchronousRun
 from espalier.app.wiring.cloud import unsavable_as_user_error
 from espalier.clients.evaluation import figures_on
 from espalier.clients.task import Examples
@@ -122,8 +122,8 @@ class WriteMetrics:
         The payload by a formula.
     tracker : Tracking, optional (default: None)
         Gets the global line too.
-    asynchronous : AsynchronousRun, optional (default: None)
-        Reports its clock's time, staleness and idle nodes.
+    parts : Sequence[Part] (default: none)
+        What features put into the run reports of it.
     validates : bool (default: False)
         Clients tell figures of examples that they hold back.
     attendances : Attendances, optional (default: None)
@@ -136,7 +136,7 @@ class WriteMetrics:
     world: World | None
     closed_form: Mapping[str, float] | None
     tracker: Tracking | None = None
-    asynchronous: AsynchronousRun | None = None
+    parts: Sequence[Part] = ()
     validates: bool = False
     attendances: Attendances | None = None
 
@@ -148,7 +148,7 @@ class WriteMetrics:
         if self.validates:
             line |= validation_of(report.outcome.evaluations.values(), report.test)
         if self.world:
-            at_work = self.asynchronous.edge_rounds_at_work() if self.asynchronous else {}
+            at_work = {name: rounds for part in self.parts for name, rounds in part.edge_rounds_at_work().items()}
             for edge in lines:
                 edge["plans"] = self.world.edges[edge["edge"]].take_reports(at_work.get(edge["edge"], ()))
             line |= self.world.end_round()
@@ -156,8 +156,8 @@ class WriteMetrics:
                 line |= plans_at_work(self.world)
         if self.attendances:
             lines = [edge | self.attendances.of_edge(edge["edge"], report.outcome, self.client_of) for edge in lines]
-        if self.asynchronous:  # whose clock knows that nobody waits for the slowest
-            line |= self.asynchronous.end_round()
+        for part in self.parts:  # after the plans: a clock of theirs may know that nobody waits for the slowest
+            line |= part.end_round()
         self.folder.append_metrics([*lines, line])
         report.line = line
         if self.tracker is not None:

@@ -13,7 +13,8 @@ from matplotlib.collections import PatchCollection
 from matplotlib.patches import Circle
 from matplotlib.ticker import MaxNLocator
 
-from espalier.app.reports.plots import BLUE, GREY, ORANGE, PALETTE, Line, drawn_figures, number, save_plot
+from espalier.app.ground.pictures import BLUE, GREY, ORANGE, PALETTE, number, save_plot
+from espalier.app.reports.plots import Line, drawn_figures
 from espalier.app.reports.resources import (
     ClientTotals,
     cdf,

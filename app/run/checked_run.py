@@ -165,7 +165,7 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
             federation.world,
             closed_form,
             checked.tracker,
-            federation.asynchronous,
+            federation.parts,
             validates=checked.best is not None,
             attendances=Attendances(comings, federation.edges_in, edge_rounds) if comings else None,
         )

@@ -9,6 +9,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from espalier.app.config.keys import keys_tagged
+from espalier.app.features.feature import MakeEdge
 from espalier.app.ground.checkpoint import to_bytes
 from espalier.app.ground.errors import UserError, bad_value, shown
 from espalier.app.reports.made_by import maker
@@ -17,7 +18,6 @@ from espalier.app.settings.sections import Deploy
 from espalier.app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
 from espalier.app.tiers.states import AtCloud
 from espalier.app.tiers.wire import Wire, profile_from_wire
-from espalier.app.wiring.cloud import MakeEdge
 from espalier.app.wiring.federation import answers_of_nodes, leave_out
 from espalier.clients.messages.edge import QUERY_EDGE, EdgeRequest
 from espalier.clients.messages.text import is_name, quoted

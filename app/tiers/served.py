@@ -17,6 +17,8 @@ from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import App, Engine, ServesEdges
 from espalier.app.engines.in_process import PATIENCE_SECONDS
+from espalier.app.features.feature import Setting
+from espalier.app.features.table import parts_of
 from espalier.app.ground.checkpoint import to_bytes
 from espalier.app.ground.errors import UserError, shown
 from espalier.app.meters.bytes import ByteMeter
@@ -32,7 +34,6 @@ from espalier.app.wiring.clients import looked_up_once
 from espalier.app.wiring.edges import one_edge, transports
 from espalier.app.wiring.one_server import (
     Federation,
-    asynchrony_of,
     clients_and_edges,
     federation_over,
     streams_of,
@@ -264,8 +265,8 @@ def assemble_served(
             on_counted=partial(book, meter, world),
         )
 
-    asynchronous = asynchrony_of(config, topology, profiles, world)
-    federation = federation_over(config, make_edge, profiles, topology, meter, world, asynchronous, observers)
+    parts = parts_of(Setting(config, profiles, topology, world))
+    federation = federation_over(config, make_edge, profiles, topology, meter, world, parts, observers)
     return federation, ServedEdges(grid, kept, states, node_of_edge)
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from espalier.app.features.feature import MakeEdge
 from espalier.app.ground.errors import bad_value
 from espalier.app.settings.sections import Availability as Section
 from espalier.app.settings.values import path_of
-from espalier.app.wiring.cloud import MakeEdge
 from espalier.sim.availability import Availability, Markov, Trace, drops_out, read_moves, read_trace
 from espalier.strategies import Available, Profile, moving
 from espalier.strategies.edges import EdgeRounds

@@ -8,6 +8,7 @@ from flwr.serverapp.strategy import FedAvg, QFedAvg, Strategy
 from torch import nn
 
 from espalier.app.algorithms.algorithm import ONE_NODE
+from espalier.app.features.feature import MakeEdge, MakeHierarchical
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.planning.rule import PlanRule
@@ -31,9 +32,6 @@ from espalier.strategies.edges import innermost, nodes_needed, unwrapped
 from espalier.strategies.state import UnsavableError, strategy_state
 from espalier.strategies.topology import profiles_by_node
 
-# Makes the edge of a name and a number of nodes.
-MakeEdge = Callable[[str, int], Strategy | EdgeRounds]
-
 
 def under_cloud(
     federation: Federation,
@@ -41,7 +39,7 @@ def under_cloud(
     topology: Mapping[str, Sequence[int]],
     *,
     is_flat: bool,
-    over_edges: Callable[..., Hierarchical] = Hierarchical,
+    over_edges: MakeHierarchical = Hierarchical,
     **options: Any,
 ) -> Hierarchical:
     """Return edges, wherever they run, under the cloud strategy.

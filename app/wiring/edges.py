@@ -12,6 +12,7 @@ from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.config.decisions import stack_in_use
 from espalier.app.config.run_config import RunConfig
+from espalier.app.features.feature import MakeEdge, MakeHierarchical, Part
 from espalier.app.ground.errors import FAULTS, UserError, bad_value
 from espalier.app.ground.object_spec import error_and_place
 from espalier.app.ground.strategy_spec import parse_strategy
@@ -20,9 +21,8 @@ from espalier.app.planning.world import World
 from espalier.app.settings.sections import Federation
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
-from espalier.app.wiring.asynchrony import AsynchronousRun
 from espalier.app.wiring.availability import coming_and_going
-from espalier.app.wiring.cloud import MakeEdge, cut_rule, equally_weighted, knowing, planned, under_cloud
+from espalier.app.wiring.cloud import cut_rule, equally_weighted, knowing, planned, under_cloud
 from espalier.app.wiring.streams import Streams
 from espalier.clients.messages.lanes import Lanes
 from espalier.strategies import EdgeRounds, Guard, Hierarchical, Profile
@@ -57,9 +57,9 @@ def edges_here(
     profiles: Sequence[Profile],
     world: World | None,
     transport_of: Callable[[str], Transport] | None,
-    asynchronous: AsynchronousRun | None = None,
+    parts: Sequence[Part] = (),
 ) -> MakeEdge:
-    """Return the function that makes the edges that run in this process."""
+    """Return the function that makes the edges that run in this process, with what features put in front of them."""
     algorithm, federation = config.algorithm, config.federation
     client_of = clients_by_node(profiles)
     cuts = check_cuts(config.split, model) if algorithm.splits else ()
@@ -86,7 +86,9 @@ def edges_here(
         )
         return own_edge(algorithm, site) if algorithm.written else algorithm.make_edge(site)
 
-    make_edge: MakeEdge = asynchronous.edges(make) if asynchronous else make
+    make_edge: MakeEdge = make
+    for part in parts:
+        make_edge = part.edges(make_edge)
     if world and config.rule:
         from_cloud = algorithm.strategy_key == federation.cloud_strategy.key
         spec = federation.cloud_strategy if from_cloud else federation.edge_strategy
@@ -121,20 +123,22 @@ def algorithm_over(
     topology: Mapping[str, Sequence[int]],
     client_of: Mapping[int, int],
     observers: Sequence[Any],
-    asynchronous: AsynchronousRun | None = None,
+    parts: Sequence[Part] = (),
     **options: Any,
 ) -> Hierarchical:
     """Return the config's algorithm over edges, wherever they run; UserError where strategies don't suit them."""
-    every = config.report.evaluate_every
+    over_edges: MakeHierarchical = Hierarchical
+    for part in parts:
+        over_edges = part.over_edges(over_edges)
     try:
         return under_cloud(
             federation,
             make_edge,
             topology,
             is_flat=config.is_flat,
-            over_edges=asynchronous.over_edges if asynchronous else Hierarchical,
+            over_edges=over_edges,
             seed=config.seed,
-            evaluate_every=0 if asynchronous and config.by_wall_clock else every,  # clients may be at work
+            evaluate_every=config.report.evaluate_every,
             observers=observers,
             guard=Guard(config.guard.mode, config.guard.update_norm, config.guard.activation_norm),
             node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",

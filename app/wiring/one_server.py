@@ -13,6 +13,8 @@ from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.config.decisions import records_gradients, stack_in_use
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import strategies_here
+from espalier.app.features.feature import MakeEdge, Part, Setting
+from espalier.app.features.table import parts_of
 from espalier.app.meters.bytes import ByteMeter
 from espalier.app.planning.simulated import WirelessWorld
 from espalier.app.planning.world import MovesCells, World
@@ -20,9 +22,8 @@ from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.recording import check_cuda_graph
 from espalier.app.tasks.stacking import check_stack
 from espalier.app.tasks.task import Task
-from espalier.app.wiring.asynchrony import AsynchronousRun, asynchronous_run
 from espalier.app.wiring.availability import moves_of
-from espalier.app.wiring.cloud import MakeEdge, check_averages
+from espalier.app.wiring.cloud import check_averages
 from espalier.app.wiring.edges import algorithm_over, edges_here, transports
 from espalier.app.wiring.federation import assign_edges, gather_clients, gather_devices
 from espalier.app.wiring.planning import planned_world
@@ -50,8 +51,8 @@ class Federation:
         Counts bytes.
     world : World, optional
         Counts joules, and simulated seconds, where rounds are planned.
-    asynchronous : AsynchronousRun, optional (default: None)
-        The tier that waits for nobody.
+    parts : Sequence[Part] (default: none)
+        What features put into the run.
     topology_of : Callable[[int], Mapping[str, Sequence[int]]], optional (default: None)
         Says who is under each edge in a global round; None: nobody moves.
     """
@@ -61,7 +62,7 @@ class Federation:
     hierarchical: Hierarchical
     meter: ByteMeter
     world: World | None
-    asynchronous: AsynchronousRun | None = None
+    parts: Sequence[Part] = ()
     topology_of: TopologyOf | None = None
 
     @property
@@ -142,12 +143,12 @@ def assemble(
     profiles, topology = clients_and_edges(config, grid, streams)
     meter = ByteMeter({"edge": "cloud"} if config.is_flat else {"edge": "edge", "cloud": "cloud"})
     world = planned_world(config, topology, profiles, task, model)
-    asynchronous = asynchrony_of(config, topology, profiles, world)
+    parts = parts_of(Setting(config, profiles, topology, world))
     transport_of = transports(config, meter, streams, lanes)
-    make_edge = edges_here(config, task, model, profiles, world, transport_of, asynchronous)
+    make_edge = edges_here(config, task, model, profiles, world, transport_of, parts)
     topology_of = who_is_where(config, grid, profiles, topology, world)
     return federation_over(
-        config, make_edge, profiles, topology, meter, world, asynchronous, observers, topology_of=topology_of
+        config, make_edge, profiles, topology, meter, world, parts, observers, topology_of=topology_of
     )
 
 
@@ -160,22 +161,6 @@ def who_is_where(
     if isinstance(world, WirelessWorld) and config.clients_walk:
         return world.topology_in
     return moves_of(config.availability, profiles, topology) if config.movers else None
-
-
-def asynchrony_of(
-    config: RunConfig, topology: Topology, profiles: Sequence[Profile], world: World | None
-) -> AsynchronousRun | None:
-    """Return the tier of a run that waits for nobody, if it has one."""
-    return asynchronous_run(
-        config.asynchrony,
-        config.seed,
-        topology,
-        clients_by_node(profiles),
-        world,
-        is_flat=config.is_flat,
-        edge_rounds=config.federation.edge_rounds,
-        is_timed=config.by_wall_clock,
-    )
 
 
 def clients_and_edges(
@@ -201,7 +186,7 @@ def federation_over(
     topology: Topology,
     meter: ByteMeter,
     world: World | None,
-    asynchronous: AsynchronousRun | None,
+    parts: Sequence[Part],
     observers: Sequence[Any],
     *,
     topology_of: TopologyOf | None = None,
@@ -210,6 +195,6 @@ def federation_over(
     client_of = clients_by_node(profiles)
     observers = (meter, *observers, *([MovesCells(world)] if topology_of and world else []))
     hierarchical = algorithm_over(
-        config, config.federation, make_edge, topology, client_of, observers, asynchronous, topology_of=topology_of
+        config, config.federation, make_edge, topology, client_of, observers, parts, topology_of=topology_of
     )
-    return Federation(profiles, client_of, hierarchical, meter, world, asynchronous, topology_of)
+    return Federation(profiles, client_of, hierarchical, meter, world, parts, topology_of)

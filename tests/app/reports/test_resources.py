@@ -11,10 +11,11 @@ from PIL import Image
 from espalier.app.command_line import main
 from espalier.app.ground.durable import PART
 from espalier.app.ground.errors import UserError
+from espalier.app.ground.pictures import Figure
 from espalier.app.reports.final import client_table, report_again, result_table
 from espalier.app.reports.folder import ResultsFolder, RunTitle
 from espalier.app.reports.metrics import summarise
-from espalier.app.reports.plots import Figure, draw_plots
+from espalier.app.reports.plots import draw_plots
 from espalier.app.reports.resource_plots import draw_resource_plots
 from espalier.app.reports.resources import (
     cdf,

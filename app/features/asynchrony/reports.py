@@ -2,13 +2,12 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any
 
-Line = dict[str, Any]
+from espalier.app.features.feature import Line
 
 
-def asynchronous_summary(rounds: Sequence[Line]) -> Line:
-    """Return what ``summary.json`` says of it; nothing for a run that waits for all.
+def asynchronous_summary(lines: Sequence[Line]) -> Line:
+    """Return what ``summary.json`` says of it, by the lines of ``metrics.jsonl``; nothing for a run that waits for all.
 
     Returns
     -------
@@ -16,7 +15,7 @@ def asynchronous_summary(rounds: Sequence[Line]) -> Line:
         ``simulated_seconds``, where time is simulated, and ``async``: updates by ``staleness``, those that were
         ``too_old``, and the ``idle_share`` of edges and clients, a mean over the time of the rounds that have one.
     """
-    own = [line for line in rounds if "async" in line]
+    own = [line for line in lines if "async" in line]
     if not own:
         return {}
     # Seconds by unit: idle, and of rounds of which that is known.

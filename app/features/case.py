@@ -1,0 +1,192 @@
+"""What is asked of a run: its sections, and what belongs to none of them."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BeforeValidator, Field
+
+from espalier.app.algorithms.algorithm import Algorithm
+from espalier.app.algorithms.h_fedavg import H_FEDAVG
+from espalier.app.algorithms.registry import algorithm_named
+from espalier.app.planning.rule import PlanRule
+from espalier.app.settings.section import Section, Tag, is_section
+from espalier.app.settings.sections import (
+    Availability,
+    Caching,
+    Data,
+    Deploy,
+    Federation,
+    FineTune,
+    Guards,
+    Plans,
+    RadioWorld,
+    RayWorkers,
+    Report,
+    Split,
+    Stop,
+    Stream,
+    Train,
+)
+
+Kind = TypeVar("Kind", bound=Section)
+
+
+def _algorithm(given: Any) -> Algorithm:
+    if isinstance(given, Algorithm):
+        return given
+    if not isinstance(given, str):
+        raise ValueError("a string")
+    return algorithm_named(given)
+
+
+class Case(Section):
+    """All settings of a run, and what follows from them; those of a feature are ``case[TheSection]``."""
+
+    name = ""
+
+    algorithm: Annotated[Algorithm, BeforeValidator(_algorithm), Tag.FIRST, Tag.SPEAKS] = H_FEDAVG
+    """What is computed: one of the [algorithms](../README.md#run-it), or one of your own: `"package.module:NAME"`
+    ([example](../examples/own-algorithm)).
+    """
+    seed: Annotated[int, Field(ge=0, lt=2**63), Tag.FIRST, Tag.BESIDE] = 0
+    """Decides partition, initial weights, mini-batches and samples of clients."""
+    engine: Annotated[Literal["flower", "in-process", "ray"], Tag.OWN_AT_EDGES, Tag.HOW] = "flower"
+    """`"flower"`: Flower's own runtime; `"in-process"`: all clients in the ServerApp's process; `"ray"`: in workers of
+    its own, on all cores or on a cluster ([which engine when](scale.md)). Under `python -m app` the default is
+    `"in-process"`, and `"flower"` is not allowed.
+    """
+    device: Annotated[Literal["auto", "cpu", "cuda"], Tag.OWN_AT_EDGES, Tag.MAY_CHANGE] = "auto"
+    """`"cpu"`, `"cuda"`, or `"auto"`: a GPU where there is one."""
+    stack: Annotated[int, Field(ge=0, le=4096), Tag.OWN_AT_EDGES, Tag.MAY_CHANGE] = 0
+    """With `engine = "in-process"`, and in the edges of `engine = "ray"`: so many clients train side by side, as one
+    batched computation; 0: one after the other. The results agree to rounding with those of `0`, and their bits
+    depend on `stack`.
+    """
+    output_dir: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW] = ""
+    """The results folder. By default a new one in `./results` (`python -m app`) or `~/espalier-results` (`flwr run`).
+    """
+    resume: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW] = ""
+    """Results folder of a run to go on with, see [resume](resume.md)."""
+
+    federation: Federation = Federation()
+    data: Data = Data()
+    train: Train = Train()
+    split: Split = Split()
+    stream: Stream = Stream()
+    fine_tune: FineTune = FineTune()
+    plan: Plans = Plans()
+    radio: RadioWorld = RadioWorld()
+    caching: Caching = Caching()
+    availability: Availability = Availability()
+    ray: RayWorkers = RayWorkers()
+    guard: Guards = Guards()
+    stop: Stop = Stop()
+    deploy: Deploy = Deploy()
+    report: Report = Report()
+    features: Mapping[str, Section] = {}
+
+    def __getitem__(self, kind: type[Kind]) -> Kind:
+        """Return a feature's section."""
+        section = self.features[kind.name]
+        assert isinstance(section, kind)
+        return section
+
+    @classmethod
+    def keys(cls) -> dict[str, str]:
+        """Return the key of every setting that is in no section."""
+        return {field: key for field, key in super().keys().items() if field != "features"}
+
+    @classmethod
+    def sections(cls) -> dict[str, type[Section]]:
+        """Return the sections by the names of their fields, or their own."""
+        kinds: dict[str, Any] = {name: field.annotation for name, field in cls.model_fields.items()}
+        return {name: kind for name, kind in kinds.items() if is_section(kind)}
+
+    @property
+    def held(self) -> list[Section]:
+        """What it has of each section."""
+        return [own for _, own in self if isinstance(own, Section)] + list(self.features.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all settings by key, as a user types them."""
+        values = super().as_dict()
+        for section in self.held:
+            values |= section.as_dict()
+        return values
+
+    @property
+    def out_of_step(self) -> str:
+        """Why edges, or clients, are in rounds of their own; nothing where a round is everybody's."""
+        return ""
+
+    @property
+    def has_whole_edges(self) -> bool:
+        """True where an edge's clients are its own affair in a round, so that a worker can run it with them."""
+        return not (self.is_flat or self.movers)
+
+    @property
+    def rule(self) -> PlanRule | None:
+        """How the plans of edge rounds are made; None for a run without plans."""
+        return self.algorithm.rule or (PlanRule() if self.plan.selection == "resource-aware" else None)
+
+    @property
+    def may_train_nobody(self) -> bool:
+        """True where a run in which nobody trained is over: that nobody can take part is what it has to say."""
+        return self.rule is not None or self.availability.comes_and_goes
+
+    @property
+    def trains_by_stream(self) -> bool:
+        """True where mini-batches travel in streams to this host."""
+        return self.split.transport == "stream" and self.algorithm.splits and self.deploy.role != "cloud"
+
+    @property
+    def trains_here(self) -> bool:
+        """True where processes of this run train, not Flower's clients."""
+        return self.engine != "flower" or not self.algorithm.trains_clients
+
+    @property
+    def measures(self) -> bool:
+        """True where clients measure themselves, and their links to this host."""
+        return self.plan.resources == "measured" and self.deploy.role != "cloud"
+
+    @property
+    def is_flat(self) -> bool:
+        """True where the clients are under the cloud."""
+        return self.algorithm.is_flat(self.federation.num_edges)
+
+    @property
+    def clients_walk(self) -> bool:
+        """True where clients of the radio world move to other edges, as they walk."""
+        return bool(self.rule and self.plan.resources == "simulated" and self.radio.speed_metres_per_second)
+
+    @property
+    def movers(self) -> dict[str, str]:
+        """The keys by which clients move from one edge to another, each with the value without moves."""
+        if not self.algorithm.trains_clients:
+            return {}
+        given = {
+            ("availability.moves", "''"): self.availability.moves,
+            ("radio.speed-metres-per-second", "0.0"): self.clients_walk,
+            ("deploy.nodes-move", "false"): self.deploy.nodes_move and self.engine == "flower",
+        }
+        return {key: still for (key, still), moves in given.items() if moves}
+
+    @property
+    def has_clients_in_workers(self) -> bool:
+        """True where workers of Ray run clients, one by one; else they run edges with all of their clients."""
+        return self.engine == "ray" and not self.has_whole_edges
+
+    @property
+    def edges(self) -> int:
+        """Number of edges; without edges there is one group of clients, the cloud's own."""
+        return self.algorithm.num_edges(self.federation.num_edges)
+
+    @property
+    def availability_in_use(self) -> Availability:
+        """How clients come and go; where none of them trains they are always there."""
+        return self.availability if self.algorithm.trains_clients else Availability()
+
+    @property
+    def cells(self) -> int:
+        """Number of radio cells."""
+        return self.algorithm.num_cells(self.federation.num_edges)

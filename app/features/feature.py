@@ -1,0 +1,111 @@
+"""What a feature is: a frozen value that says what it adds to the settings, to a run and to its reports."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.serverapp.strategy import Strategy
+
+from espalier.app.features.case import Case
+from espalier.app.planning.world import World
+from espalier.app.settings.section import Section
+from espalier.strategies import EdgeRounds, Hierarchical, Profile
+from espalier.strategies.topology import Topology, clients_by_node
+
+Line = dict[str, Any]
+# Makes the edge of a name and a number of nodes.
+MakeEdge = Callable[[str, int], Strategy | EdgeRounds]
+MakeHierarchical = Callable[..., Hierarchical]
+# Keys, and why a run has no use for them.
+Unused = Iterable[tuple[Iterable[str], str]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the parts of a run are made for.
+
+    Parameters
+    ----------
+    case : Case
+        What is asked for.
+    profiles : Sequence[Profile]
+        The clients, in client order.
+    topology : Mapping[str, Sequence[int]]
+        Node ids by edge, at the start.
+    world : World, optional
+        What rounds are planned for.
+    """
+
+    case: Case
+    profiles: Sequence[Profile]
+    topology: Topology
+    world: World | None
+
+    @property
+    def client_of(self) -> dict[int, int]:
+        """Client number by node id, in client order."""
+        return clients_by_node(self.profiles)
+
+
+class Part:
+    """What a feature puts into a run; each method that a feature does without does nothing."""
+
+    def edges(self, make_edge: MakeEdge) -> MakeEdge:
+        """Return what makes the run's edges, of what makes those of the features before."""
+        return make_edge
+
+    def over_edges(self, make: MakeHierarchical) -> MakeHierarchical:
+        """Return what makes the cloud over them; parameters as of `Hierarchical`."""
+        return make
+
+    def edge_rounds_at_work(self) -> Mapping[str, Collection[int]]:
+        """Return the numbers of the edge rounds that are under way between global rounds, by edge."""
+        return {}
+
+    def end_round(self) -> Line:
+        """Return what the global line says of a round that is over."""
+        return {}
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature of runs.
+
+    Parameters
+    ----------
+    name : str
+        Of its folder.
+    section : type[Section], optional (default: None)
+        Its settings.
+    check : Callable[[Case], None], optional
+        Refuses values that are fine alone and impossible together, see `espalier.app.config.together`.
+    check_strategies : Callable[[Case], None], optional
+        Refuses strategies; servers call it, as it imports those of other packages.
+    check_files : Callable[[Case], None], optional
+        Refuses files that its settings name.
+    without_use : Callable[[Case], Iterable[tuple[Iterable[str], str]]], optional
+        Says which of its settings a run has no use for, and why.
+    out_of_step : Callable[[Case], str], optional
+        Says why edges, or clients, are in rounds of their own; nothing where a round is everybody's.
+    splits_edges : Callable[[Case], bool], optional
+        Whether an edge's clients are not its own affair in a round.
+    part : Callable[[Setting], Part | None], optional
+        What it puts into a run.
+    summary : Callable[[Sequence[Line]], Line], optional
+        What ``summary.json`` says of it, by the lines of ``metrics.jsonl``.
+    draw : Callable[[Path, str, Sequence[Line]], object], optional
+        Draws its plots into a folder, with a title, by the same lines.
+    """
+
+    name: str
+    section: type[Section] | None = None
+    check: Callable[[Case], None] = lambda case: None
+    check_strategies: Callable[[Case], None] = lambda case: None
+    check_files: Callable[[Case], None] = lambda case: None
+    without_use: Callable[[Case], Unused] = lambda case: ()
+    out_of_step: Callable[[Case], str] = lambda case: ""
+    splits_edges: Callable[[Case], bool] = lambda case: False
+    part: Callable[[Setting], Part | None] = lambda setting: None
+    summary: Callable[[Sequence[Line]], Line] = lambda lines: {}
+    draw: Callable[[Path, str, Sequence[Line]], object] = lambda folder, title, lines: None
