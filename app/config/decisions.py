@@ -1,19 +1,19 @@
 """What a run decides of its settings, once: who trains side by side, and whose gradients are recorded."""
 
-from espalier.app.config.run_config import RunConfig
+from espalier.app.features.case import Case
 
 
-def stack_in_use(config: RunConfig) -> int:
+def stack_in_use(config: Case) -> int:
     """Return how many clients train side by side: ``stack``, and 0 where that has no effect."""
     return 0 if why_not_stacked(config) else config.stack
 
 
-def records_gradients(config: RunConfig) -> bool:
+def records_gradients(config: Case) -> bool:
     """Return whether GPUs record gradients: ``train.cuda-graph``, and False where that has no effect."""
     return config.train.cuda_graph and not why_not_recorded(config)
 
 
-def why_not_stacked(config: RunConfig) -> str:
+def why_not_stacked(config: Case) -> str:
     """Return why clients can't train side by side in the run; nothing if they can."""
     algorithm, split = config.algorithm, config.split
     by_messages = split.execution == "messages" or split.transport == "stream"
@@ -26,7 +26,7 @@ def why_not_stacked(config: RunConfig) -> str:
     return "" if algorithm.trains_clients else f"algorithm = {algorithm.text!r} trains no clients"
 
 
-def why_not_recorded(config: RunConfig) -> str:
+def why_not_recorded(config: Case) -> str:
     """Return why no gradients are recorded in the run, whatever is asked for; nothing if they can be."""
     if config.device == "cpu":
         return "device = 'cpu'"
@@ -37,7 +37,7 @@ def why_not_recorded(config: RunConfig) -> str:
     return f"stack = {config.stack}: clients train side by side" if stack_in_use(config) else ""
 
 
-def no_edge_in_a_worker(config: RunConfig) -> str:
+def no_edge_in_a_worker(config: Case) -> str:
     """Return why single clients, not edges, are run by Ray's workers, where that is so."""
     if config.is_flat:
         return f"algorithm = {config.algorithm.text!r} has no edges that engine = 'ray' could run as a whole"

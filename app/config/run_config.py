@@ -29,6 +29,17 @@ class RunConfig(Case):
         return next(filter(None, (feature.out_of_step(self) for feature in FEATURES)), "")
 
     @property
+    def movers(self) -> dict[str, str]:
+        """The keys by which clients move from one edge to another, each with the value without moves."""
+        own = dict(filter(None, (feature.mover(self) for feature in FEATURES)))
+        return own | super().movers if self.algorithm.trains_clients else {}
+
+    @property
+    def may_train_nobody(self) -> bool:
+        """True where a run in which nobody trained is over: that nobody can take part is what it has to say."""
+        return self.rule is not None or any(feature.may_leave_nobody(self) for feature in FEATURES)
+
+    @property
     def has_whole_edges(self) -> bool:
         """True where an edge's clients are its own affair in a round, so that a worker can run it with them."""
         return super().has_whole_edges and not any(feature.splits_edges(self) for feature in FEATURES)

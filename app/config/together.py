@@ -73,7 +73,6 @@ def check_together(config: RunConfig) -> None:
     _check_role(config)
     for feature in FEATURES:
         feature.check(config)
-    _check_availability(config)
     _check_moves(config)
     if bool(config.stream.certificate) != bool(config.stream.key):
         given = "stream.key" if config.stream.key else "stream.certificate"
@@ -244,20 +243,6 @@ def _check_role(config: RunConfig) -> None:
                 raise bad_value(key, given[key], f"{allowed} for deploy.role = 'edge'")
         if config.resume:
             raise bad_value("resume", config.resume, "'' for deploy.role = 'edge': the cloud's run is resumed")
-
-
-def _check_availability(config: RunConfig) -> None:
-    """Refuse clients that come and go by edge rounds where every edge, or client, is in a round of its own."""
-    own = config.availability
-    if own.mode == "trace" and not own.trace:
-        allowed = "the path of a CSV file client,from,to, with availability.mode = 'trace'"
-        raise bad_value("availability.trace", own.trace, allowed)
-    if config.out_of_step:
-        why = f"{config.out_of_step}, where rounds are not everybody's"
-        if own.mode != "always":
-            raise bad_value("availability.mode", own.mode, f"'always' for {why}")
-        if own.drop_out:
-            raise bad_value("availability.drop-out", own.drop_out, f"0.0 for {why}")
 
 
 def _check_moves(config: RunConfig) -> None:

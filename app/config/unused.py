@@ -55,7 +55,6 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
         yield keys["stream"], "no mini-batch goes through a stream: see split.transport"
     for feature in FEATURES:
         yield from feature.without_use(config)
-    yield from _availability_without_use(config)
     yield from _stop_without_use(config, keys["stop"])
     if config.engine != "flower":
         yield ("deploy.reply-timeout",), f"with engine = {config.engine!r} nobody is late"
@@ -135,15 +134,6 @@ def _plan_without_use(
         yield ("plan.late-share",), "plan.resources = 'measured': the error of measured links is not known"
     elif not config.radio.planning_error_db:
         yield ("plan.late-share",), "with radio.planning-error-db = 0.0 nobody is late"
-
-
-def _availability_without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
-    own = config.availability
-    why = f"availability.mode = {own.mode!r}"
-    if own.mode != "markov":
-        yield ("availability.leave", "availability.back"), why
-    if own.mode != "trace":
-        yield ("availability.trace",), why
 
 
 def _stop_without_use(config: RunConfig, keys: Iterable[str]) -> Iterable[tuple[Iterable[str], str]]:

@@ -11,7 +11,6 @@ from espalier.app.algorithms.registry import algorithm_named
 from espalier.app.planning.rule import PlanRule
 from espalier.app.settings.section import Section, Tag, is_section
 from espalier.app.settings.sections import (
-    Availability,
     Caching,
     Data,
     Deploy,
@@ -77,7 +76,6 @@ class Case(Section):
     plan: Plans = Plans()
     radio: RadioWorld = RadioWorld()
     caching: Caching = Caching()
-    availability: Availability = Availability()
     ray: RayWorkers = RayWorkers()
     guard: Guards = Guards()
     stop: Stop = Stop()
@@ -130,11 +128,6 @@ class Case(Section):
         return self.algorithm.rule or (PlanRule() if self.plan.selection == "resource-aware" else None)
 
     @property
-    def may_train_nobody(self) -> bool:
-        """True where a run in which nobody trained is over: that nobody can take part is what it has to say."""
-        return self.rule is not None or self.availability.comes_and_goes
-
-    @property
     def trains_by_stream(self) -> bool:
         """True where mini-batches travel in streams to this host."""
         return self.split.transport == "stream" and self.algorithm.splits and self.deploy.role != "cloud"
@@ -165,7 +158,6 @@ class Case(Section):
         if not self.algorithm.trains_clients:
             return {}
         given = {
-            ("availability.moves", "''"): self.availability.moves,
             ("radio.speed-metres-per-second", "0.0"): self.clients_walk,
             ("deploy.nodes-move", "false"): self.deploy.nodes_move and self.engine == "flower",
         }
@@ -180,11 +172,6 @@ class Case(Section):
     def edges(self) -> int:
         """Number of edges; without edges there is one group of clients, the cloud's own."""
         return self.algorithm.num_edges(self.federation.num_edges)
-
-    @property
-    def availability_in_use(self) -> Availability:
-        """How clients come and go; where none of them trains they are always there."""
-        return self.availability if self.algorithm.trains_clients else Availability()
 
     @property
     def cells(self) -> int:

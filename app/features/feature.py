@@ -3,15 +3,15 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from flwr.serverapp.strategy import Strategy
 
 from espalier.app.features.case import Case
 from espalier.app.planning.world import World
 from espalier.app.settings.section import Section
-from espalier.strategies import EdgeRounds, Hierarchical, Profile
-from espalier.strategies.topology import Topology, clients_by_node
+from espalier.strategies import EdgeRounds, Hierarchical, Profile, Round
+from espalier.strategies.topology import Topology, TopologyOf, clients_by_node
 
 Line = dict[str, Any]
 # Makes the edge of a name and a number of nodes.
@@ -22,7 +22,7 @@ Unused = Iterable[tuple[Iterable[str], str]]
 
 
 @dataclass(frozen=True)
-class Setting:
+class Scene:
     """What the parts of a run are made for.
 
     Parameters
@@ -35,17 +35,35 @@ class Setting:
         Node ids by edge, at the start.
     world : World, optional
         What rounds are planned for.
+    topology_of : Callable[[int], Mapping[str, Sequence[int]]], optional (default: None)
+        Says who is under each edge in a global round; None: nobody moves.
     """
 
     case: Case
     profiles: Sequence[Profile]
     topology: Topology
     world: World | None
+    topology_of: TopologyOf | None = None
 
     @property
     def client_of(self) -> dict[int, int]:
         """Client number by node id, in client order."""
         return clients_by_node(self.profiles)
+
+    def edges_in(self, number: int) -> dict[str, list[int]]:
+        """Return the numbers of the clients of each edge in a global round."""
+        client_of, topology = self.client_of, self.topology_of(number) if self.topology_of else self.topology
+        return {name: [client_of[node_id] for node_id in members] for name, members in topology.items()}
+
+
+class Presence(Protocol):
+    """Says of clients, by their numbers, whether they are there in an edge round, counted from 1 over global rounds."""
+
+    def is_there(self, client: int, edge_round: int) -> bool:
+        """Return whether a client is there when an edge round begins."""
+
+    def drops_out(self, client: int, edge_round: int) -> bool:
+        """Return whether a client that is there is gone before it answers."""
 
 
 class Part:
@@ -61,6 +79,10 @@ class Part:
 
     def edge_rounds_at_work(self) -> Mapping[str, Collection[int]]:
         """Return the numbers of the edge rounds that are under way between global rounds, by edge."""
+        return {}
+
+    def of_edge(self, name: str, outcome: Round) -> Line:
+        """Return what an edge's line says of a round that is over."""
         return {}
 
     def end_round(self) -> Line:
@@ -90,10 +112,22 @@ class Feature:
         Says why edges, or clients, are in rounds of their own; nothing where a round is everybody's.
     splits_edges : Callable[[Case], bool], optional
         Whether an edge's clients are not its own affair in a round.
-    part : Callable[[Setting], Part | None], optional
-        What it puts into a run.
+    mover : Callable[[Case], tuple[str, str] | None], optional
+        The key by which clients move from one edge to another, and its value without moves; None: by none of its own.
+    topology_of : Callable[[Scene], TopologyOf | None], optional
+        Says who is under each edge in a global round, where its mover has them move.
+    may_leave_nobody : Callable[[Case], bool], optional
+        Whether a run in which nobody trained is over: that nobody can take part is what it has to say.
+    presence : Callable[[Case], Presence | None], optional
+        Says which clients are there; None: all.
+    in_front : Callable[[Scene, MakeEdge], MakeEdge], optional
+        What it puts in front of edges, wherever they run.
+    part : Callable[[Scene], Part | None], optional
+        What it puts into a run, where the cloud is.
     summary : Callable[[Sequence[Line]], Line], optional
         What ``summary.json`` says of it, by the lines of ``metrics.jsonl``.
+    words : Callable[[Mapping[str, Any]], Iterable[str]], optional
+        What the table at the end of a run says of it, by ``summary.json``.
     draw : Callable[[Path, str, Sequence[Line]], object], optional
         Draws its plots into a folder, with a title, by the same lines.
     """
@@ -106,6 +140,12 @@ class Feature:
     without_use: Callable[[Case], Unused] = lambda case: ()
     out_of_step: Callable[[Case], str] = lambda case: ""
     splits_edges: Callable[[Case], bool] = lambda case: False
-    part: Callable[[Setting], Part | None] = lambda setting: None
+    mover: Callable[[Case], tuple[str, str] | None] = lambda case: None
+    topology_of: Callable[[Scene], TopologyOf | None] = lambda scene: None
+    may_leave_nobody: Callable[[Case], bool] = lambda case: False
+    presence: Callable[[Case], Presence | None] = lambda case: None
+    in_front: Callable[[Scene, MakeEdge], MakeEdge] = lambda scene, make_edge: make_edge
+    part: Callable[[Scene], Part | None] = lambda scene: None
     summary: Callable[[Sequence[Line]], Line] = lambda lines: {}
+    words: Callable[[Mapping[str, Any]], Iterable[str]] = lambda summary: ()
     draw: Callable[[Path, str, Sequence[Line]], object] = lambda folder, title, lines: None

@@ -1,12 +1,19 @@
 """The features: those nearest to the clients first."""
 
 from espalier.app.features.asynchrony import ASYNCHRONY
-from espalier.app.features.feature import Feature, Part, Setting
+from espalier.app.features.availability import AVAILABILITY
+from espalier.app.features.case import Case
+from espalier.app.features.feature import Feature, Part, Presence, Scene
 
-FEATURES: tuple[Feature, ...] = (ASYNCHRONY,)
+FEATURES: tuple[Feature, ...] = (ASYNCHRONY, AVAILABILITY)
 
 
-def parts_of(setting: Setting) -> list[Part]:
-    """Return what the features put into a run."""
-    made = (feature.part(setting) for feature in FEATURES)
+def parts_of(scene: Scene) -> list[Part]:
+    """Return what the features put into a run, where the cloud is."""
+    made = (feature.part(scene) for feature in FEATURES)
     return [part for part in made if part]
+
+
+def presence_of(case: Case) -> Presence | None:
+    """Return what says which clients are there; None where all are always there."""
+    return next(filter(None, (feature.presence(case) for feature in FEATURES)), None)

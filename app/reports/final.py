@@ -154,7 +154,8 @@ def result_table(summary: Mapping[str, Any]) -> str:
         for direction, tiers in summary["bytes"].items():
             parts = ", ".join(f"{tier} {count / 1e6:.2f} MB" for tier, count in tiers.items())
             console.print(f"{direction}: {parts or 'nothing'}")
-        for line in (*_best_lines(summary), *_resource_lines(summary)):
+        words = (line for feature in FEATURES for line in feature.words(summary))
+        for line in (*_best_lines(summary), *_resource_lines(summary), *words):
             console.print(line)
         others = summary["failures"] - summary["replies_left_out"]
         beside = f"; failures without one: {others}" if others else ""
@@ -192,18 +193,6 @@ def _resource_lines(summary: Mapping[str, Any]) -> list[str]:
             result.append(f"simulated time: {summary['simulated_seconds']:.1f} s; {late}, {nobody}")
         else:
             result.append(f"energy as planned: {joules['total']:.4g} J, {share}; {late}, {nobody}")
-    if own := summary.get("availability"):
-        share, gone = f"{own['away_share']:.1%} of the edge rounds of all clients", own["dropped_out"]
-        nobody = own["edge_rounds_without_anybody"]
-        result.append(f"away in {share}; {gone} dropped out, {nobody} edge rounds with all away")
-    if own := summary.get("async"):
-        idle = "".join(f", {unit} idle {share:.0%} of it" for unit, share in own["idle_share"].items())
-        time = (
-            f"simulated time: {summary['simulated_seconds']:.1f} s"
-            if "simulated_seconds" in summary
-            else f"time: {summary['wall_seconds']:.1f} s"
-        )
-        result.append(f"{time}{idle}; {own['too_old']} updates too old")
     return result
 
 

@@ -14,7 +14,6 @@ from espalier.app.engines.engine import Engine
 from espalier.app.features.feature import Part
 from espalier.app.meters.bytes import ByteMeter
 from espalier.app.planning.world import World
-from espalier.app.reports.availability import Attendances
 from espalier.app.reports.best import Score, validation_score
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import edge_lines, global_line, validation_of
@@ -126,8 +125,6 @@ class WriteMetrics:
         What features put into the run reports of it.
     validates : bool (default: False)
         Clients tell figures of examples that they hold back.
-    attendances : Attendances, optional (default: None)
-        Says who was away; None where all are always there.
     """
 
     folder: ResultsFolder
@@ -138,7 +135,6 @@ class WriteMetrics:
     tracker: Tracking | None = None
     parts: Sequence[Part] = ()
     validates: bool = False
-    attendances: Attendances | None = None
 
     def round_over(self, report: RoundReport) -> None:
         """Write the lines of the round."""
@@ -154,9 +150,8 @@ class WriteMetrics:
             line |= self.world.end_round()
             if report.outcome.number == report.num_rounds:
                 line |= plans_at_work(self.world)
-        if self.attendances:
-            lines = [edge | self.attendances.of_edge(edge["edge"], report.outcome, self.client_of) for edge in lines]
         for part in self.parts:  # after the plans: a clock of theirs may know that nobody waits for the slowest
+            lines = [edge | part.of_edge(edge["edge"], report.outcome) for edge in lines]
             line |= part.end_round()
         self.folder.append_metrics([*lines, line])
         report.line = line

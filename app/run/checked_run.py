@@ -10,7 +10,6 @@ from torch import nn
 from espalier.app.algorithms.split_edges import head_weights
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import Engine
-from espalier.app.reports.availability import Attendances
 from espalier.app.reports.closed_form import closed_form_bits
 from espalier.app.reports.final import draw_run, write_clients, write_model, write_summary
 from espalier.app.reports.folder import ResultsFolder, RunTitle, fixed_settings
@@ -32,7 +31,6 @@ from espalier.app.run.rounds import train
 from espalier.app.settings.sections import Stop
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
-from espalier.app.wiring.availability import coming_and_going
 from espalier.app.wiring.one_server import Federation
 from espalier.clients.messages.cut import as_blocks
 from espalier.strategies import Profile
@@ -155,8 +153,6 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
         so_far,
     )
     observers: list[RoundObserver] = [*evaluations, stop_rule]
-    comings = coming_and_going(config.availability_in_use, config.seed, config.federation.num_clients)
-    edge_rounds = 1 if config.is_flat else config.federation.edge_rounds
     observers.append(
         WriteMetrics(
             folder,
@@ -167,7 +163,6 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
             checked.tracker,
             federation.parts,
             validates=checked.best is not None,
-            attendances=Attendances(comings, federation.edges_in, edge_rounds) if comings else None,
         )
     )
     if checked.best:

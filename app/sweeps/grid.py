@@ -21,7 +21,6 @@ from espalier.app.reports.folder import CONFIG
 from espalier.app.reports.saved import saved_config
 from espalier.app.settings.section import Tag
 from espalier.app.settings.values import path_of
-from espalier.app.wiring.availability import coming_and_going
 from espalier.app.wiring.one_server import checked_task
 
 # Those of the settings that say how a run goes, and not what it gives.
@@ -259,7 +258,6 @@ def check_data(runs: Sequence[PlannedRun]) -> None:
         federation = config.federation
         for feature in FEATURES:
             feature.check_files(config)
-        coming_and_going(config.availability_in_use, config.seed, federation.num_clients)
         what = (
             (config.data, config.algorithm, config.split),
             (config.stack, config.train.cuda_graph, config.device),

@@ -11,7 +11,7 @@ from torch import nn
 from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.split_edges import head_weights
 from espalier.app.config.run_config import RunConfig
-from espalier.app.features.feature import Setting
+from espalier.app.features.feature import Scene
 from espalier.app.features.table import parts_of
 from espalier.app.meters.bytes import ByteMeter
 from espalier.app.planning.world import World
@@ -35,7 +35,7 @@ def edge_run(config: RunConfig, grid: Grid, task: Task, model: nn.Module, stream
     meter = ByteMeter({"edge": "edge"})
     world = planned_world(config, topology, profiles, task, model)
     transport_of = transports(config, meter, streams, None)
-    hierarchical = one_edge(config, task, model, topology, profiles, world, meter, transport_of)
+    hierarchical = one_edge(Scene(config, profiles, topology, world), task, model, meter, transport_of)
     return EdgeRun(
         name,
         config.as_dict(),
@@ -69,8 +69,8 @@ def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, obse
         is_planned=world is not None,
         on_counted=partial(book, meter, world),
     )
-    parts = parts_of(Setting(config, profiles, topology, world))
-    return federation_over(config, make_edge, profiles, topology, meter, world, parts, observers)
+    scene = Scene(config, profiles, topology, world)
+    return federation_over(scene, make_edge, meter, parts_of(scene), observers)
 
 
 def tuned_head(algorithm: Algorithm, split: Split, model: nn.Module) -> ArrayRecord | None:

@@ -17,7 +17,7 @@ from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import App, Engine, ServesEdges
 from espalier.app.engines.in_process import PATIENCE_SECONDS
-from espalier.app.features.feature import Setting
+from espalier.app.features.feature import Scene
 from espalier.app.features.table import parts_of
 from espalier.app.ground.checkpoint import to_bytes
 from espalier.app.ground.errors import UserError, shown
@@ -124,7 +124,8 @@ class EdgeApp:
         task, model = self._task_and_model
         transport_of = transports(config, meter, self._streams, self._lanes)
         everybody, topology = list(self._profiles.values()), {name: members}
-        hierarchical = one_edge(config, task, model, topology, everybody, self._world, meter, transport_of)
+        scene = Scene(config, everybody, topology, self._world)
+        hierarchical = one_edge(scene, task, model, meter, transport_of)
         state = WholeState(hierarchical.edges[name], self._world, grid, clients)
         return EdgeRun(name, {}, grid, profiles, hierarchical, meter, self._world, state, timeout_seconds=None)
 
@@ -265,8 +266,8 @@ def assemble_served(
             on_counted=partial(book, meter, world),
         )
 
-    parts = parts_of(Setting(config, profiles, topology, world))
-    federation = federation_over(config, make_edge, profiles, topology, meter, world, parts, observers)
+    scene = Scene(config, profiles, topology, world)
+    federation = federation_over(scene, make_edge, meter, parts_of(scene), observers)
     return federation, ServedEdges(grid, kept, states, node_of_edge)
 
 

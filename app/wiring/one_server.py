@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,8 +13,8 @@ from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.config.decisions import records_gradients, stack_in_use
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import strategies_here
-from espalier.app.features.feature import MakeEdge, Part, Setting
-from espalier.app.features.table import parts_of
+from espalier.app.features.feature import MakeEdge, Part, Scene
+from espalier.app.features.table import FEATURES, parts_of
 from espalier.app.meters.bytes import ByteMeter
 from espalier.app.planning.simulated import WirelessWorld
 from espalier.app.planning.world import MovesCells, World
@@ -22,7 +22,6 @@ from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.recording import check_cuda_graph
 from espalier.app.tasks.stacking import check_stack
 from espalier.app.tasks.task import Task
-from espalier.app.wiring.availability import moves_of
 from espalier.app.wiring.cloud import check_averages
 from espalier.app.wiring.edges import algorithm_over, edges_here, transports
 from espalier.app.wiring.federation import assign_edges, gather_clients, gather_devices
@@ -32,7 +31,7 @@ from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.messages.cut import Cut, as_blocks
 from espalier.clients.messages.lanes import Lanes
 from espalier.strategies import Hierarchical, Profile, ask_to_measure, asking
-from espalier.strategies.topology import Topology, TopologyOf, clients_by_node
+from espalier.strategies.topology import TopologyOf
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,6 @@ class Federation:
         Counts joules, and simulated seconds, where rounds are planned.
     parts : Sequence[Part] (default: none)
         What features put into the run.
-    topology_of : Callable[[int], Mapping[str, Sequence[int]]], optional (default: None)
-        Says who is under each edge in a global round; None: nobody moves.
     """
 
     profiles: Sequence[Profile]
@@ -63,18 +60,11 @@ class Federation:
     meter: ByteMeter
     world: World | None
     parts: Sequence[Part] = ()
-    topology_of: TopologyOf | None = None
 
     @property
     def edges(self) -> dict[str, list[int]]:
         """The numbers of the clients of each edge, now."""
-        return self._numbers(self.hierarchical.topology)
-
-    def edges_in(self, number: int) -> dict[str, list[int]]:
-        """Return the numbers of the clients of each edge in a global round."""
-        return self._numbers(self.topology_of(number) if self.topology_of else self.hierarchical.topology)
-
-    def _numbers(self, topology: Topology) -> dict[str, list[int]]:
+        topology = self.hierarchical.topology
         return {name: [self.client_of[node_id] for node_id in members] for name, members in topology.items()}
 
 
@@ -143,24 +133,23 @@ def assemble(
     profiles, topology = clients_and_edges(config, grid, streams)
     meter = ByteMeter({"edge": "cloud"} if config.is_flat else {"edge": "edge", "cloud": "cloud"})
     world = planned_world(config, topology, profiles, task, model)
-    parts = parts_of(Setting(config, profiles, topology, world))
-    transport_of = transports(config, meter, streams, lanes)
-    make_edge = edges_here(config, task, model, profiles, world, transport_of, parts)
-    topology_of = who_is_where(config, grid, profiles, topology, world)
-    return federation_over(
-        config, make_edge, profiles, topology, meter, world, parts, observers, topology_of=topology_of
-    )
+    scene = Scene(config, profiles, topology, world)
+    scene = replace(scene, topology_of=who_is_where(scene, grid))
+    parts = parts_of(scene)
+    make_edge = edges_here(scene, task, model, transports(config, meter, streams, lanes), parts)
+    return federation_over(scene, make_edge, meter, parts, observers)
 
 
-def who_is_where(
-    config: RunConfig, grid: Grid, profiles: Sequence[Profile], topology: Topology, world: World | None
-) -> TopologyOf | None:
+def who_is_where(scene: Scene, grid: Grid) -> TopologyOf | None:
     """Return who is under each edge in a global round; None where nobody moves."""
-    if "deploy.nodes-move" in config.movers:
-        return asking(grid, topology, profiles, timeout_seconds=config.deploy.reply_timeout or None)
-    if isinstance(world, WirelessWorld) and config.clients_walk:
+    case, world = scene.case, scene.world
+    if "deploy.nodes-move" in case.movers:
+        timeout = case.deploy.reply_timeout or None
+        return asking(grid, scene.topology, scene.profiles, timeout_seconds=timeout)
+    if isinstance(world, WirelessWorld) and case.clients_walk:
         return world.topology_in
-    return moves_of(config.availability, profiles, topology) if config.movers else None
+    found = (feature.topology_of(scene) for feature in FEATURES if case.movers)
+    return next(filter(None, found), None)
 
 
 def clients_and_edges(
@@ -180,21 +169,12 @@ def clients_and_edges(
 
 
 def federation_over(
-    config: RunConfig,
-    make_edge: MakeEdge,
-    profiles: Sequence[Profile],
-    topology: Topology,
-    meter: ByteMeter,
-    world: World | None,
-    parts: Sequence[Part],
-    observers: Sequence[Any],
-    *,
-    topology_of: TopologyOf | None = None,
+    scene: Scene, make_edge: MakeEdge, meter: ByteMeter, parts: Sequence[Part], observers: Sequence[Any]
 ) -> Federation:
     """Return the algorithm over edges, wherever they run, with what counts and plans; parameters as of `Federation`."""
-    client_of = clients_by_node(profiles)
+    case, world, client_of, topology_of = scene.case, scene.world, scene.client_of, scene.topology_of
     observers = (meter, *observers, *([MovesCells(world)] if topology_of and world else []))
     hierarchical = algorithm_over(
-        config, config.federation, make_edge, topology, client_of, observers, parts, topology_of=topology_of
+        case, case.federation, make_edge, scene.topology, client_of, observers, parts, topology_of=topology_of
     )
-    return Federation(profiles, client_of, hierarchical, meter, world, parts, topology_of)
+    return Federation(scene.profiles, client_of, hierarchical, meter, world, parts)

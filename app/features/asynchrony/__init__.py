@@ -11,7 +11,7 @@ from espalier.app.features.asynchrony.checks import (
     splits_edges,
     without_use,
 )
-from espalier.app.features.asynchrony.reports import asynchronous_summary
+from espalier.app.features.asynchrony.reports import asynchronous_summary, words
 from espalier.app.features.asynchrony.settings import Asynchrony
 from espalier.app.features.asynchrony.tiers import asynchronous_run
 from espalier.app.features.feature import Feature, Line
@@ -34,5 +34,6 @@ ASYNCHRONY = Feature(
     splits_edges=splits_edges,
     part=asynchronous_run,
     summary=asynchronous_summary,
+    words=words,
     draw=_draw,
 )

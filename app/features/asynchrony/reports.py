@@ -1,7 +1,8 @@
 """What is reported of a tier that waits for nobody, from the global lines of ``metrics.jsonl``."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from espalier.app.features.feature import Line
 
@@ -48,3 +49,15 @@ def staleness_counts(rounds: Sequence[Line]) -> Counter[int]:
     for line in rounds:
         counts.update({int(staleness): count for staleness, count in line["async"]["staleness"].items()})
     return counts
+
+
+def words(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the table at the end of a run says of it."""
+    if own := summary.get("async"):
+        idle = "".join(f", {unit} idle {share:.0%} of it" for unit, share in own["idle_share"].items())
+        time = (
+            f"simulated time: {summary['simulated_seconds']:.1f} s"
+            if "simulated_seconds" in summary
+            else f"time: {summary['wall_seconds']:.1f} s"
+        )
+        yield f"{time}{idle}; {own['too_old']} updates too old"

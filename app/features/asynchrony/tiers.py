@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import Strategy
 
 from espalier.app.features.asynchrony.settings import Asynchrony
 from espalier.app.features.case import Case
-from espalier.app.features.feature import MakeEdge, MakeHierarchical, Part, Setting
+from espalier.app.features.feature import MakeEdge, MakeHierarchical, Part, Scene
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.planning.world import World
 from espalier.app.settings.values import path_of
@@ -204,7 +204,7 @@ class AsynchronousClients(Part):
         }
 
 
-def asynchronous_run(setting: Setting) -> Part | None:
+def asynchronous_run(scene: Scene) -> Part | None:
     """Return the asynchronous tier of a run; None for a run that waits for all.
 
     Raises
@@ -212,13 +212,13 @@ def asynchronous_run(setting: Setting) -> Part | None:
     UserError
         For a trace that is none.
     """
-    case, topology, world = setting.case, setting.topology, setting.world
+    case, topology, world = scene.case, scene.topology, scene.world
     section, is_timed, edge_rounds = case[Asynchrony], by_wall_clock(case), case.federation.edge_rounds
     if section.mode == "off":
         return None
-    num_clients, known = len(setting.profiles), None
+    num_clients, known = len(scene.profiles), None
     if not (world or is_timed):
-        known = KnownPaces(setting.client_of, client_seconds(section, case.seed, num_clients), edge_rounds)
+        known = KnownPaces(scene.client_of, client_seconds(section, case.seed, num_clients), edge_rounds)
     if case.is_flat or section.tier == "edges":
         clocks = {} if is_timed else {name: SimulatedClock(EventClock()) for name in topology}
         tiers = {
