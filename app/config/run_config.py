@@ -31,8 +31,8 @@ class RunConfig(Case):
     @property
     def movers(self) -> dict[str, str]:
         """The keys by which clients move from one edge to another, each with the value without moves."""
-        own = dict(filter(None, (feature.mover(self) for feature in FEATURES)))
-        return own | super().movers if self.algorithm.trains_clients else {}
+        of_features = (feature.mover(self) for feature in reversed(FEATURES) if self.algorithm.trains_clients)
+        return dict(filter(None, of_features))
 
     @property
     def may_train_nobody(self) -> bool:

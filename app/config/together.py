@@ -12,10 +12,8 @@ from espalier.app.config.run_config import RunConfig
 from espalier.app.features.table import FEATURES
 from espalier.app.ground.errors import bad_value
 from espalier.app.ground.strategy_spec import StrategySpec
-from espalier.app.planning.limits import check_cell_size
-from espalier.app.planning.rule import PlanRule
 from espalier.app.settings.section import Tag
-from espalier.app.settings.sections import OWN, SOLVERS, Data, RadioWorld
+from espalier.app.settings.sections import OWN, Data
 from espalier.app.settings.values import BEST_CUT, CLASSES_ALLOWED, channels_allowed, path_of
 from espalier.app.tasks.kinds import task_kind
 from espalier.strategies.edges import replies_needed
@@ -58,19 +56,11 @@ def check_together(config: RunConfig) -> None:
     algorithm = config.algorithm
     if algorithm.ranks_requests and not task.counts_requests:
         raise bad_value("algorithm", algorithm.text, "another algorithm, or dataset = 'video-caching'")
-    if not algorithm.trains_clients and config.plan.selection != "everybody":
-        raise bad_value("selection", config.plan.selection, f"'everybody': {algorithm.name} trains no clients")
-    if config.rule:
-        _check_plans(config, config.rule)
-    if config.plan.resources == "measured" and not config.rule:
-        allowed = "'simulated', or selection = 'resource-aware', or an algorithm with plans, such as 'rawhfl'"
-        raise bad_value("plan.resources", config.plan.resources, allowed)
     guard = config.guard
     if guard.mode == "clip" and not (guard.update_norm or guard.activation_norm):
         raise bad_value("guard.mode", "clip", "'clip' with a bound, such as guard.update-norm = 10")
     if config.edges > config.federation.num_clients:
         raise bad_value("num-edges", config.edges, f"at most num-clients = {config.federation.num_clients}")
-    _check_role(config)
     for feature in FEATURES:
         feature.check(config)
     _check_moves(config)
@@ -212,42 +202,9 @@ def _check_own_folders(config: RunConfig) -> None:
             raise bad_value(key, "", allowed)
 
 
-def _check_role(config: RunConfig) -> None:
-    """Refuse a role that its other settings do not suit."""
-    given = config.deploy.as_dict()
-    if config.deploy.role != "edge":
-        for key in config.deploy.keys_tagged(Tag.OF_EDGE_HOST):
-            if value := given[key]:
-                raise bad_value(
-                    key, value, f"no value for deploy.role = {config.deploy.role!r}: only deploy.role = 'edge' uses it"
-                )
-    if config.deploy.role == "server":
-        return
-    if config.is_flat:
-        raise bad_value("algorithm", config.algorithm.text, f"one with two tiers for role {config.deploy.role!r}")
-    if config.rule and config.rule.over_all_cells:
-        allowed = (
-            f"another one for deploy.role = {config.deploy.role!r}: its plans need the clients of all edges at once"
-        )
-        raise bad_value("algorithm", config.algorithm.text, allowed)
-    if config.engine != "flower":
-        allowed = f"'flower' for deploy.role = {config.deploy.role!r}: type: flwr run . --run-config 'deploy.role=...'"
-        raise bad_value("engine", config.engine, allowed)
-    if config.deploy.role == "edge":
-        for key, allowed in (
-            ("deploy.edge-name", "the name of this edge"),
-            ("deploy.edge-folder", "a private folder that this run shares with the gateway"),
-            ("deploy.edge-clients", "the number of this edge's clients"),
-        ):
-            if not given[key]:
-                raise bad_value(key, given[key], f"{allowed} for deploy.role = 'edge'")
-        if config.resume:
-            raise bad_value("resume", config.resume, "'' for deploy.role = 'edge': the cloud's run is resumed")
-
-
 def _check_moves(config: RunConfig) -> None:
     """Refuse clients that move between edges where there are none, where they are others' or in different rounds."""
-    plan, movers = config.plan, config.movers
+    movers = config.movers
     if not movers:
         return
     (key, still), why = next(iter(movers.items())), ""
@@ -259,49 +216,7 @@ def _check_moves(config: RunConfig) -> None:
         why = f"deploy.role = {config.deploy.role!r}: each host has its own clients"
     elif config.out_of_step:
         why = f"{config.out_of_step}, where edges are in different rounds"
-    elif config.rule and config.rule.selects_a_number and plan.battery_joules:
-        why = f"plan.battery-joules = {plan.battery_joules}: an edge knows what a client spent there alone"
-    elif config.rule and config.rule.selects_a_number and plan.value.text != "uniform":
-        why = f"plan.value = {plan.value.text!r}: an edge knows what it has seen of a client alone"
+    else:
+        why = next(filter(None, (feature.check_moves(config) for feature in FEATURES)), "")
     if why:
         raise bad_value(key, config.as_dict()[key], f"{still} for {why}")
-
-
-def _check_plans(config: RunConfig, rule: PlanRule) -> None:
-    """Refuse what does not go together with plans, or with cells of this size."""
-    if config.federation.participation != 1.0:
-        raise bad_value(
-            "participation", config.federation.participation, "1.0: plans select the clients (plan.selected-per-edge)"
-        )
-    if config.algorithm.in_turn(config.split):
-        raise bad_value("selection", config.plan.selection, "'everybody': here clients train one after the other")
-    if config.algorithm.splits and config.plan.solver.text == "sca":
-        allowed = ", ".join(repr(name) for name in SOLVERS if name != "sca")
-        raise bad_value("plan.solver", "sca", f"{allowed} for split training, where uploads grow with rounds")
-    if config.algorithm.splits and len(set(config.split.cut_layer.numbers)) > 1:
-        raise bad_value(
-            "cut-layer", config.split.cut_layer.text, "one cut, or 'best', with selection = 'resource-aware'"
-        )
-    if config.plan.value.text == "battery" and not config.plan.battery_joules:
-        raise bad_value("plan.value", "battery", "'battery' with plan.battery-joules above 0")
-    if config.cells > config.federation.num_clients:
-        raise bad_value("num-edges", config.cells, f"at most num-clients = {config.federation.num_clients}")
-    check_cell_size(config.plan, rule, config.federation.num_clients // config.cells)
-    _check_devices(config)
-
-
-def _check_devices(config: RunConfig) -> None:
-    """Refuse simulated devices that can't be, and such where devices tell what they are."""
-    if config.plan.resources == "measured":
-        for name in config.radio.tagged(Tag.DEVICE):
-            default = getattr(RadioWorld(), name)
-            if (given := getattr(config.radio, name)) != default:
-                allowed = f"{default.text!r} for plan.resources = 'measured': each node's config sets it"
-                raise bad_value(RadioWorld.keys()[name], given.text, allowed)
-        return
-    lowest = config.radio.device_ranges["max_frequency_hz"][0]
-    if config.plan.min_frequency_hz > lowest:
-        allowed = (
-            f"0 to {lowest:g}, the least that radio.max-frequency-hz = {config.radio.max_frequency_hz.text!r} allows"
-        )
-        raise bad_value("plan.min-frequency-hz", config.plan.min_frequency_hz, allowed)

@@ -7,13 +7,9 @@ from espalier.app.config.defaults import with_defaults
 from espalier.app.config.keys import keys_tagged
 from espalier.app.config.run_config import RunConfig
 from espalier.app.features.table import FEATURES
-from espalier.app.planning.rule import PlanRule
 from espalier.app.settings.section import Tag
 from espalier.app.settings.sections import Plans, Split
 from espalier.app.tasks.kinds import task_kind
-
-# The solvers to which no client is worth more than another.
-WORTHLESS = ("random", "cheapest-at-full-power")
 
 
 def unused_keys(config: RunConfig) -> dict[str, str]:
@@ -56,16 +52,8 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     for feature in FEATURES:
         yield from feature.without_use(config)
     yield from _stop_without_use(config, keys["stop"])
-    if config.engine != "flower":
-        yield ("deploy.reply-timeout",), f"with engine = {config.engine!r} nobody is late"
-        yield ("deploy.nodes-move",), f"with engine = {config.engine!r} no node has a config that changes"
-        yield ("edge-names",), f"with engine = {config.engine!r} edges are named by their numbers"
     if config.engine != "ray":
         yield keys["ray"], f"engine = {config.engine!r}"
-    if not config.rule:
-        yield (*keys["plan"], *keys["radio"]), "no round is planned: see selection"
-    else:
-        yield from _plan_without_use(config, config.rule, keys["radio"])
     if not task.counts_requests:
         yield keys["caching"], f"dataset = {data.dataset!r}"
         yield from _partitions_without_use(data.partition)
@@ -108,32 +96,6 @@ def _execution_without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], s
         yield ("split.execution",), no_edge_in_a_worker(config)
     elif algorithm.shares_server and not algorithm.in_turn(split):
         yield ("split.execution",), f"in {name} clients advance together, by messages"
-
-
-def _plan_without_use(
-    config: RunConfig, rule: PlanRule, radio_keys: Iterable[str]
-) -> Iterable[tuple[Iterable[str], str]]:
-    name = f"algorithm = {config.algorithm.text!r}"
-    if not rule.selects_a_number:
-        yield keys_tagged(Tag.SELECTS), f"{name} has a rule of its own"
-    elif config.plan.solver.text == "cheapest-at-full-power":
-        yield ("plan.theta", "plan.min-frequency-hz"), f"plan.solver = {config.plan.solver.text!r}"
-    if not config.plan.value.module and config.plan.value.name == "uniform":
-        yield ("plan.value-weight",), "plan.value = 'uniform'"
-    if config.plan.solver.text in WORTHLESS:
-        yield ("plan.value", "plan.value-weight"), f"plan.solver = {config.plan.solver.text!r}"
-    if not rule.has_limits:
-        yield ("plan.margin", "plan.late-share", "plan.divide-by-arrived"), f"{name} keeps no deadline"
-        if not config.clients_walk:
-            yield ("plan.deadline-seconds",), f"{name} keeps no deadline, and nobody walks"
-    elif not config.algorithm.adds_gradients:
-        yield ("plan.divide-by-arrived",), f"edges of {name} add up no gradients"
-    if config.plan.resources == "measured":
-        yield radio_keys, "plan.resources = 'measured': links are measured"
-        yield ("plan.spare",), "plan.resources = 'measured': an edge waits for all whom it selects, or the deadline"
-        yield ("plan.late-share",), "plan.resources = 'measured': the error of measured links is not known"
-    elif not config.radio.planning_error_db:
-        yield ("plan.late-share",), "with radio.planning-error-db = 0.0 nobody is late"
 
 
 def _stop_without_use(config: RunConfig, keys: Iterable[str]) -> Iterable[tuple[Iterable[str], str]]:

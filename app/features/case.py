@@ -148,20 +148,9 @@ class Case(Section):
         return self.algorithm.is_flat(self.federation.num_edges)
 
     @property
-    def clients_walk(self) -> bool:
-        """True where clients of the radio world move to other edges, as they walk."""
-        return bool(self.rule and self.plan.resources == "simulated" and self.radio.speed_metres_per_second)
-
-    @property
     def movers(self) -> dict[str, str]:
         """The keys by which clients move from one edge to another, each with the value without moves."""
-        if not self.algorithm.trains_clients:
-            return {}
-        given = {
-            ("radio.speed-metres-per-second", "0.0"): self.clients_walk,
-            ("deploy.nodes-move", "false"): self.deploy.nodes_move and self.engine == "flower",
-        }
-        return {key: still for (key, still), moves in given.items() if moves}
+        return {}
 
     @property
     def has_clients_in_workers(self) -> bool:

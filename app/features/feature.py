@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from espalier.app.features.case import Case
 from espalier.app.planning.world import World
 from espalier.app.settings.section import Section
-from espalier.strategies import EdgeRounds, Hierarchical, Profile, Round
+from espalier.strategies import EdgeRounds, Hierarchical, Observer, Profile, Round
 from espalier.strategies.topology import Topology, TopologyOf, clients_by_node
 
 Line = dict[str, Any]
@@ -35,6 +36,8 @@ class Scene:
         Node ids by edge, at the start.
     world : World, optional
         What rounds are planned for.
+    check_moves : Callable[[Case], str], optional
+        Says why clients can't move between edges; nothing if they can.
     topology_of : Callable[[int], Mapping[str, Sequence[int]]], optional (default: None)
         Says who is under each edge in a global round; None: nobody moves.
     """
@@ -66,6 +69,25 @@ class Presence(Protocol):
         """Return whether a client that is there is gone before it answers."""
 
 
+@dataclass(frozen=True)
+class RoundOver:
+    """A global round that is over.
+
+    Parameters
+    ----------
+    outcome : Round
+        What it gave.
+    is_last : bool
+        It was the run's last one.
+    at_work : Mapping[str, Collection[int]]
+        The numbers of the edge rounds that are under way, by edge.
+    """
+
+    outcome: Round
+    is_last: bool
+    at_work: Mapping[str, Collection[int]]
+
+
 class Part:
     """What a feature puts into a run; each method that a feature does without does nothing."""
 
@@ -81,12 +103,16 @@ class Part:
         """Return the numbers of the edge rounds that are under way between global rounds, by edge."""
         return {}
 
-    def of_edge(self, name: str, outcome: Round) -> Line:
+    def observers(self) -> Sequence[Observer]:
+        """Return who watches messages and rounds of the cloud."""
+        return ()
+
+    def of_edge(self, name: str, over: RoundOver) -> Line:
         """Return what an edge's line says of a round that is over."""
         return {}
 
-    def end_round(self) -> Line:
-        """Return what the global line says of a round that is over."""
+    def end_round(self, over: RoundOver) -> Line:
+        """Return what the global line says of a round that is over; told after all edges."""
         return {}
 
 
@@ -114,7 +140,9 @@ class Feature:
         Whether an edge's clients are not its own affair in a round.
     mover : Callable[[Case], tuple[str, str] | None], optional
         The key by which clients move from one edge to another, and its value without moves; None: by none of its own.
-    topology_of : Callable[[Scene], TopologyOf | None], optional
+    check_moves : Callable[[Case], str], optional
+        Says why clients can't move between edges; nothing if they can.
+    topology_of : Callable[[Scene, Grid], TopologyOf | None], optional
         Says who is under each edge in a global round, where its mover has them move.
     may_leave_nobody : Callable[[Case], bool], optional
         Whether a run in which nobody trained is over: that nobody can take part is what it has to say.
@@ -128,8 +156,10 @@ class Feature:
         What ``summary.json`` says of it, by the lines of ``metrics.jsonl``.
     words : Callable[[Mapping[str, Any]], Iterable[str]], optional
         What the table at the end of a run says of it, by ``summary.json``.
-    draw : Callable[[Path, str, Sequence[Line]], object], optional
-        Draws its plots into a folder, with a title, by the same lines.
+    columns : Callable[[Sequence[Line], Sequence[int]], Mapping[str, Sequence[Any]]], optional
+        What ``clients.csv`` says of it, by name, with a value for each of some clients.
+    draw : Callable[[Path, str, Sequence[Line], Mapping[str, Any] | None], object], optional
+        Draws its plots into a folder, with a title, by the same lines and what ``world.json`` holds.
     """
 
     name: str
@@ -141,11 +171,13 @@ class Feature:
     out_of_step: Callable[[Case], str] = lambda case: ""
     splits_edges: Callable[[Case], bool] = lambda case: False
     mover: Callable[[Case], tuple[str, str] | None] = lambda case: None
-    topology_of: Callable[[Scene], TopologyOf | None] = lambda scene: None
+    check_moves: Callable[[Case], str] = lambda case: ""
+    topology_of: Callable[[Scene, Grid], TopologyOf | None] = lambda scene, grid: None
     may_leave_nobody: Callable[[Case], bool] = lambda case: False
     presence: Callable[[Case], Presence | None] = lambda case: None
     in_front: Callable[[Scene, MakeEdge], MakeEdge] = lambda scene, make_edge: make_edge
     part: Callable[[Scene], Part | None] = lambda scene: None
     summary: Callable[[Sequence[Line]], Line] = lambda lines: {}
     words: Callable[[Mapping[str, Any]], Iterable[str]] = lambda summary: ()
-    draw: Callable[[Path, str, Sequence[Line]], object] = lambda folder, title, lines: None
+    columns: Callable[[Sequence[Line], Sequence[int]], Mapping[str, Sequence[Any]]] = lambda lines, clients: {}
+    draw: Callable[[Path, str, Sequence[Line], Mapping[str, Any] | None], object] = lambda *what: None

@@ -1,11 +1,13 @@
-"""The features: those nearest to the clients first."""
+"""The features: what comes first is nearer to the edges' strategies, and reports first."""
 
 from espalier.app.features.asynchrony import ASYNCHRONY
 from espalier.app.features.availability import AVAILABILITY
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Feature, Part, Presence, Scene
+from espalier.app.features.hosts import HOSTS
+from espalier.app.features.plans import PLANS
 
-FEATURES: tuple[Feature, ...] = (ASYNCHRONY, AVAILABILITY)
+FEATURES: tuple[Feature, ...] = (HOSTS, PLANS, AVAILABILITY, ASYNCHRONY)
 
 
 def parts_of(scene: Scene) -> list[Part]:

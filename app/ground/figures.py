@@ -48,3 +48,10 @@ def spread(values: Sequence[float]) -> dict[str, float | None]:
 def finite(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return metrics with None for NaN and Inf, which JSON does not know."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in metrics.items()}
+
+
+def drawn_figures(evaluated: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the figures of evaluated rounds that can be drawn: first what models are judged by, the loss last."""
+    every = figure_names(evaluated[-1].get("test"))
+    names = [name for name in every if any(line[name]["mean"] is not None for line in evaluated)]
+    return names or every[:1]  # a ranking has no loss

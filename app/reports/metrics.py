@@ -11,7 +11,6 @@ from espalier.app.ground.fields import FIELDS
 from espalier.app.ground.figures import figure_names, finite, is_number, spread, spreads_of
 from espalier.app.meters.bytes import EVALUATION, Link, by_edge, nested
 from espalier.app.reports.best import best_line
-from espalier.app.reports.resources import resource_summary
 from espalier.clients.messages.train import ACCURACY, LOSS, NUM_EXAMPLES, NUM_VALIDATION, TOP, VALIDATION
 from espalier.strategies import Evaluation, Failure, Round
 from espalier.strategies.split import Personalised
@@ -227,7 +226,6 @@ def summarise(lines: Sequence[Line]) -> Line:
         # An edge round in which nobody could be asked has no reply that could be left out.
         "replies_left_out": sum(one["client"] is not None for line in lines for one in failures_of(line)),
         "wall_seconds": rounds[-1]["wall_seconds"] if rounds else 0.0,
-        **resource_summary(lines),
     }
     for feature in FEATURES:
         summary |= feature.summary(lines)

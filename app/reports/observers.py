@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from espalier.app.engines.engine import Engine
-from espalier.app.features.feature import Part
+from espalier.app.features.feature import Part, RoundOver
 from espalier.app.meters.bytes import ByteMeter
 from espalier.app.planning.world import World
 from espalier.app.reports.best import Score, validation_score
@@ -115,8 +115,6 @@ class WriteMetrics:
         Counts bytes.
     client_of : Mapping[int, int]
         Client number by node id.
-    world : World, optional
-        Reports plans and joules.
     closed_form : Mapping[str, float], optional
         The payload by a formula.
     tracker : Tracking, optional (default: None)
@@ -130,7 +128,6 @@ class WriteMetrics:
     folder: ResultsFolder
     meter: ByteMeter
     client_of: Mapping[int, int]
-    world: World | None
     closed_form: Mapping[str, float] | None
     tracker: Tracking | None = None
     parts: Sequence[Part] = ()
@@ -143,29 +140,15 @@ class WriteMetrics:
         line = global_line(report.outcome, counts, self.client_of, report.test, self.closed_form, report.seconds)
         if self.validates:
             line |= validation_of(report.outcome.evaluations.values(), report.test)
-        if self.world:
-            at_work = {name: rounds for part in self.parts for name, rounds in part.edge_rounds_at_work().items()}
-            for edge in lines:
-                edge["plans"] = self.world.edges[edge["edge"]].take_reports(at_work.get(edge["edge"], ()))
-            line |= self.world.end_round()
-            if report.outcome.number == report.num_rounds:
-                line |= plans_at_work(self.world)
-        for part in self.parts:  # after the plans: a clock of theirs may know that nobody waits for the slowest
-            lines = [edge | part.of_edge(edge["edge"], report.outcome) for edge in lines]
-            line |= part.end_round()
+        at_work = {name: rounds for part in self.parts for name, rounds in part.edge_rounds_at_work().items()}
+        over = RoundOver(report.outcome, report.outcome.number == report.num_rounds, at_work)
+        for part in self.parts:
+            lines = [edge | part.of_edge(edge["edge"], over) for edge in lines]
+            line |= part.end_round(over)
         self.folder.append_metrics([*lines, line])
         report.line = line
         if self.tracker is not None:
             self.tracker.round_over(report.outcome.number, line)
-
-
-def plans_at_work(world: World) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Return ``plans_at_work``, by edge: plans that are paid for and in no edge line, as their edges are still at work.
-
-    They stay pending: where the run is resumed for more rounds, they get into edge lines.
-    """
-    plans = {name: [report for _, report in edge.pending] for name, edge in world.edges.items() if edge.pending}
-    return {"plans_at_work": plans} if plans else {}
 
 
 @dataclass

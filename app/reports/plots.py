@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from espalier.app.ground.figures import figure_names
+from espalier.app.ground.figures import drawn_figures
 from espalier.app.ground.pictures import BLUE, GREY, ORANGE, PALETTE, number, save_plot
 from espalier.app.reports.closed_form import closed_form_bytes
 from espalier.app.reports.metrics import top_m
@@ -62,13 +62,6 @@ def draw_plots(folder: Path, title: str, lines: Sequence[Line]) -> list[Path]:
 def title_after(title: str, line: Line) -> str:
     """Return the title of a picture of one round's model."""
     return f"{title}, after round {line['round']}"
-
-
-def drawn_figures(evaluated: Sequence[Line]) -> list[str]:
-    """Return the figures of evaluated rounds that can be drawn: first what models are judged by, the loss last."""
-    every = figure_names(evaluated[-1].get("test"))
-    names = [name for name in every if any(line[name]["mean"] is not None for line in evaluated)]
-    return names or every[:1]  # a ranking has no loss
 
 
 def _draw_rounds(axes: Sequence[Axes], drawn: tuple[Sequence[Line], Sequence[str]]) -> None:

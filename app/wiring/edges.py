@@ -21,7 +21,7 @@ from espalier.app.meters.bytes import ByteMeter
 from espalier.app.settings.sections import Federation
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
-from espalier.app.wiring.cloud import cut_rule, equally_weighted, knowing, planned, under_cloud
+from espalier.app.wiring.cloud import cut_rule, equally_weighted, knowing, under_cloud
 from espalier.app.wiring.streams import Streams
 from espalier.clients.messages.lanes import Lanes
 from espalier.strategies import EdgeRounds, Guard, Hierarchical
@@ -85,11 +85,6 @@ def edges_here(
     make_edge: MakeEdge = make
     for part in parts:
         make_edge = part.edges(make_edge)
-    if world and config.rule:
-        from_cloud = algorithm.strategy_key == federation.cloud_strategy.key
-        spec = federation.cloud_strategy if from_cloud else federation.edge_strategy
-        cells = config.cells if config.is_flat else 1
-        make_edge = planned(make_edge, config.rule, config.plan, world, cells_per_edge=cells, spec=spec)
     for feature in FEATURES:
         make_edge = feature.in_front(scene, make_edge)
     if config.train.weighting == "equal":

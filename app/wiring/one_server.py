@@ -16,8 +16,7 @@ from espalier.app.config.together import strategies_here
 from espalier.app.features.feature import MakeEdge, Part, Scene
 from espalier.app.features.table import FEATURES, parts_of
 from espalier.app.meters.bytes import ByteMeter
-from espalier.app.planning.simulated import WirelessWorld
-from espalier.app.planning.world import MovesCells, World
+from espalier.app.planning.world import World
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.recording import check_cuda_graph
 from espalier.app.tasks.stacking import check_stack
@@ -30,7 +29,7 @@ from espalier.app.wiring.streams import Streams, largest_frame_bytes, open_strea
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.messages.cut import Cut, as_blocks
 from espalier.clients.messages.lanes import Lanes
-from espalier.strategies import Hierarchical, Profile, ask_to_measure, asking
+from espalier.strategies import Hierarchical, Profile, ask_to_measure
 from espalier.strategies.topology import TopologyOf
 
 
@@ -142,13 +141,7 @@ def assemble(
 
 def who_is_where(scene: Scene, grid: Grid) -> TopologyOf | None:
     """Return who is under each edge in a global round; None where nobody moves."""
-    case, world = scene.case, scene.world
-    if "deploy.nodes-move" in case.movers:
-        timeout = case.deploy.reply_timeout or None
-        return asking(grid, scene.topology, scene.profiles, timeout_seconds=timeout)
-    if isinstance(world, WirelessWorld) and case.clients_walk:
-        return world.topology_in
-    found = (feature.topology_of(scene) for feature in FEATURES if case.movers)
+    found = (feature.topology_of(scene, grid) for feature in FEATURES if scene.case.movers)
     return next(filter(None, found), None)
 
 
@@ -173,7 +166,7 @@ def federation_over(
 ) -> Federation:
     """Return the algorithm over edges, wherever they run, with what counts and plans; parameters as of `Federation`."""
     case, world, client_of, topology_of = scene.case, scene.world, scene.client_of, scene.topology_of
-    observers = (meter, *observers, *([MovesCells(world)] if topology_of and world else []))
+    observers = (meter, *observers, *(observer for part in parts for observer in part.observers()))
     hierarchical = algorithm_over(
         case, case.federation, make_edge, scene.topology, client_of, observers, parts, topology_of=topology_of
     )

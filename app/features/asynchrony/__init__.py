@@ -1,7 +1,8 @@
 """Tiers that do not wait for their slowest."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from espalier.app.features.asynchrony.checks import (
     check,
@@ -17,7 +18,7 @@ from espalier.app.features.asynchrony.tiers import asynchronous_run
 from espalier.app.features.feature import Feature, Line
 
 
-def _draw(folder: Path, title: str, lines: Sequence[Line]) -> None:
+def _draw(folder: Path, title: str, lines: Sequence[Line], world: Mapping[str, Any] | None) -> None:
     from espalier.app.features.asynchrony.plots import draw_asynchronous_plot  # which imports Matplotlib
 
     draw_asynchronous_plot(folder, title, lines)

@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import Strategy
 
 from espalier.app.features.asynchrony.settings import Asynchrony
 from espalier.app.features.case import Case
-from espalier.app.features.feature import MakeEdge, MakeHierarchical, Part, Scene
+from espalier.app.features.feature import Line, MakeEdge, MakeHierarchical, Part, RoundOver, Scene
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.planning.world import World
 from espalier.app.settings.values import path_of
@@ -129,7 +129,7 @@ class AsynchronousCloud(Part):
         numbers = self.tier.numbers_at_work()
         return {self.names[node]: rounds_of_part(number, self.edge_rounds) for node, number in numbers.items()}
 
-    def end_round(self) -> dict[str, Any]:
+    def end_round(self, over: RoundOver) -> Line:
         """Return the time and the tier's figures."""
         return {**self.tier.clock.figures(), "async": self.tier.take_report()}
 
@@ -175,7 +175,7 @@ class AsynchronousClients(Part):
         """Return what makes the cloud over them."""
         return make if self.clocks else without_evaluations(make)
 
-    def end_round(self) -> dict[str, Any]:
+    def end_round(self, over: RoundOver) -> Line:
         """Let the clients of those edges that were done first work until the last one is; return the time and figures.
 
         So all edges' clocks show the same time when a global round begins.

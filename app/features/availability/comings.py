@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from flwr.serverapp import Grid
+
 from espalier.app.features.availability.settings import Availability as Section
 from espalier.app.features.case import Case
 from espalier.app.features.feature import MakeEdge, Scene
@@ -80,7 +82,7 @@ def in_front(scene: Scene, make_edge: MakeEdge) -> MakeEdge:
     return make
 
 
-def moves_of(scene: Scene) -> TopologyOf | None:
+def moves_of(scene: Scene, grid: Grid) -> TopologyOf | None:
     """Return who is under each edge in a global round; None where nobody moves.
 
     Raises

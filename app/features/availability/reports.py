@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from espalier.app.features.availability.comings import ComingAndGoing, coming_and_going
-from espalier.app.features.feature import Line, Part, Scene
-from espalier.strategies import Round
+from espalier.app.features.feature import Line, Part, RoundOver, Scene
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,9 @@ class Attendances(Part):
     edge_rounds: int
     client_of: Mapping[int, int]
 
-    def of_edge(self, name: str, outcome: Round) -> Line:
+    def of_edge(self, name: str, over: RoundOver) -> Line:
         """Return ``num_clients``, and who of them was ``away`` and who ``dropped_out``, for each edge round."""
+        outcome = over.outcome
         first, clients = (outcome.number - 1) * self.edge_rounds + 1, self.edges_in(outcome.number)[name]
         away, gone = [], []
         for edge_round, update in enumerate(outcome.edges[name].updates, start=first):
