@@ -3,18 +3,17 @@
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
-    FedProx,
 )
 
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.config.keys import keys_tagged
 from espalier.app.config.run_config import RunConfig
 from espalier.app.features.table import FEATURES
 from espalier.app.ground.errors import bad_value
-from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.settings.section import Tag
-from espalier.app.settings.sections import OWN, Data
-from espalier.app.settings.values import BEST_CUT, CLASSES_ALLOWED, channels_allowed, path_of
+from espalier.app.settings.sections import OWN, Data, Federation, Train
+from espalier.app.settings.values import CLASSES_ALLOWED, channels_allowed, path_of
 from espalier.app.tasks.kinds import task_kind
 from espalier.strategies.edges import replies_needed
 
@@ -31,23 +30,11 @@ def check_together(config: RunConfig) -> None:
     if config.resume and config.output_dir and paths["output-dir"] != paths["resume"]:
         allowed = f"'' or {config.resume!r}: a resumed run goes on in its folder"
         raise bad_value("output-dir", config.output_dir, allowed)
-    _check_own_task(config)
-    _refuse_unused_strategies(config)
-    _check_weighting(config)
-    _check_schedule(config)
+    _check_own_task(config.data)
+    _refuse_unused_strategies(config.algorithm, config.federation, is_flat=config.is_flat)
+    _check_weighting(config.algorithm, config.train, is_flat=config.is_flat)
+    _check_schedule(config.algorithm, config.train)
     task = task_kind(config.data)
-    if config.algorithm.splits:
-        cuts = config.split.cut_layer
-        if config.algorithm.shares_server and len(set(cuts.numbers)) > 1:
-            allowed = f"one cut for all clients: in {config.algorithm.name} they share the server's block"
-            raise bad_value("cut-layer", cuts.text, allowed)
-        if task.grows and config.split.label_policy == "indices":
-            allowed = f"'labels' for {config.data.source}: labels of future data can't be registered"
-            raise bad_value("split.label-policy", "indices", allowed)
-    chooses = config.algorithm.splits and not config.algorithm.shares_server and config.rule
-    if config.split.cut_layer.is_best and not chooses:
-        allowed = "a number, or selection = 'resource-aware' and an algorithm with a server block for each client"
-        raise bad_value("cut-layer", BEST_CUT, allowed)
     if task.has_own_model and config.data.model != "auto":
         raise bad_value("model", config.data.model, f"'auto' for {config.data.source}, which has a model of its own")
     if config.data.validation_share and task.grows:
@@ -56,26 +43,14 @@ def check_together(config: RunConfig) -> None:
     algorithm = config.algorithm
     if algorithm.ranks_requests and not task.counts_requests:
         raise bad_value("algorithm", algorithm.text, "another algorithm, or dataset = 'video-caching'")
-    guard = config.guard
-    if guard.mode == "clip" and not (guard.update_norm or guard.activation_norm):
-        raise bad_value("guard.mode", "clip", "'clip' with a bound, such as guard.update-norm = 10")
     if config.edges > config.federation.num_clients:
         raise bad_value("num-edges", config.edges, f"at most num-clients = {config.federation.num_clients}")
     for feature in FEATURES:
         feature.check(config)
     _check_moves(config)
-    if bool(config.stream.certificate) != bool(config.stream.key):
-        given = "stream.key" if config.stream.key else "stream.certificate"
-        raise bad_value(given, values[given], "both stream.certificate and stream.key, or neither")
-    _check_own_folders(config)
+    _check_own_folders(config.algorithm, config.data)
     if config.data.dataset == "image-folder" and not config.data.data_dir:
         raise bad_value("data-dir", "", "a folder with train/<class>/* and test/<class>/* for dataset = 'image-folder'")
-
-
-def strategies_here(config: RunConfig) -> list[StrategySpec]:
-    """Return the strategies that this process makes; those of other hosts need not be installed here."""
-    role, federation = config.deploy.role, config.federation
-    return [federation.cloud_strategy] * (role != "edge") + [federation.edge_strategy] * (role != "cloud")
 
 
 def check_strategies(config: RunConfig) -> None:
@@ -88,15 +63,11 @@ def check_strategies(config: RunConfig) -> None:
     UserError
         For one that is not a strategy, or does not go with the algorithm or with `participation`.
     """
-    specs = strategies_here(config)
+    specs = config.strategies_here
     for spec in specs:
         spec.check()
         if spec.has_any(CLIPPED_BY_CLIENTS):
             allowed = "one that clips at the server: this app's clients do not clip"
-            raise bad_value(spec.key, spec.text, allowed)
-    for spec in specs if config.algorithm.splits else ():
-        if spec.has_any(FedProx):
-            allowed = "another strategy: the proximal term is for clients that have the whole model"
             raise bad_value(spec.key, spec.text, allowed)
     samples_clients = config.algorithm.strategy_key and not config.algorithm.splits
     if samples_clients and config.deploy.role != "cloud" and config.federation.participation < 1:
@@ -108,13 +79,12 @@ def check_strategies(config: RunConfig) -> None:
     for feature in FEATURES:
         feature.check_strategies(config)
     if config.engine != "flower" and not config.out_of_step:
-        _check_replies_of_all(config)
+        _check_replies_of_all(config.federation, config.edges, is_flat=config.is_flat)
 
 
-def _check_replies_of_all(config: RunConfig) -> None:
+def _check_replies_of_all(own: Federation, edges: int, *, is_flat: bool) -> None:
     """Refuse a strategy that makes no model of all replies there can be, where no node says which edge it is under."""
-    own, edges = config.federation, config.edges
-    if config.is_flat:
+    if is_flat:
         levels = [(own.cloud_strategy, own.num_clients, "clients")]
     else:
         levels = [
@@ -127,76 +97,72 @@ def _check_replies_of_all(config: RunConfig) -> None:
             raise bad_value(spec.key, spec.text, f"another strategy, or more {senders}: {why}")
 
 
-def _refuse_unused_strategies(config: RunConfig) -> None:
+def _refuse_unused_strategies(algorithm: Algorithm, federation: Federation, *, is_flat: bool) -> None:
     """Refuse strategies that an algorithm has no use for; one without edges just has none."""
-    algorithm, cloud, edge = config.algorithm, config.federation.cloud_strategy, config.federation.edge_strategy
-    if not config.is_flat and algorithm.strategy_key != edge.key and edge.text != "FedAvg":
+    cloud, edge = federation.cloud_strategy, federation.edge_strategy
+    if not is_flat and algorithm.strategy_key != edge.key and edge.text != "FedAvg":
         others = ", ".join(name for name, other in ALGORITHMS.items() if other.strategy_key == edge.key)
         allowed = f"'FedAvg': {algorithm.name} decides how edges train; other strategies are for {others}"
         raise bad_value(edge.key, edge.text, allowed)
-    if config.is_flat and algorithm.strategy_key != cloud.key and cloud.text != "FedAvg":
+    if is_flat and algorithm.strategy_key != cloud.key and cloud.text != "FedAvg":
         edges = ", or num-edges = 2 or more" if algorithm.tiers == "one or two" else ""
         allowed = f"'FedAvg': {algorithm.name} without edges averages nothing{edges}"
         raise bad_value(cloud.key, cloud.text, allowed)
 
 
-def _check_weighting(config: RunConfig) -> None:
+def _check_weighting(algorithm: Algorithm, train: Train, *, is_flat: bool) -> None:
     """Refuse equal weights where they are so anyway, or where nothing is averaged."""
-    algorithm, why = config.algorithm, ""
-    if config.train.weighting == "examples":
+    why = ""
+    if train.weighting == "examples":
         return
     if algorithm.adds_gradients:
         why = f"{algorithm.name} weighs all of its clients and edges equally by itself"
-    elif not algorithm.averages and config.is_flat:
+    elif not algorithm.averages and is_flat:
         edges = ", unless num-edges = 2 or more" if algorithm.tiers == "one or two" else ""
         why = f"{algorithm.name} averages no models{edges}"
     if why:
-        raise bad_value("train.weighting", config.train.weighting, f"'examples': {why}")
+        raise bad_value("train.weighting", train.weighting, f"'examples': {why}")
 
 
-def _check_schedule(config: RunConfig) -> None:
-    """Refuse learning rates that change where steps are counted by one rate, or where no round is everybody's."""
-    given, why = config.train.schedule, ""
-    if given == "constant":
-        return
-    if config.algorithm.adds_gradients:
-        why = f"{config.algorithm.name}, whose edges add up gradients"
-    if why:
-        raise bad_value("train.schedule", given, f"'constant' for {why}")
+def _check_schedule(algorithm: Algorithm, train: Train) -> None:
+    """Refuse learning rates that change where steps are counted by one rate."""
+    if train.schedule != "constant" and algorithm.adds_gradients:
+        allowed = f"'constant' for {algorithm.name}, whose edges add up gradients"
+        raise bad_value("train.schedule", train.schedule, allowed)
 
 
-def _check_own_task(config: RunConfig) -> None:
+def _check_own_task(data: Data) -> None:
     """Refuse other settings of data and model beside a task of one's own."""
-    if not config.data.task.text:
+    if not data.task.text:
         return
-    given, defaults, both = config.data.as_dict(), Data().as_dict(), Data.keys_tagged(Tag.WITH_OWN_TASK)
+    given, defaults, both = data.as_dict(), Data().as_dict(), Data.keys_tagged(Tag.WITH_OWN_TASK)
     for key in defaults:
         if key not in both and given[key] != defaults[key]:
-            own = f"for {config.data.source}, which has data and a model of its own"
+            own = f"for {data.source}, which has data and a model of its own"
             raise bad_value(key, given[key], f"{defaults[key]!r}, the default, {own}")
 
 
-def _check_own_folders(config: RunConfig) -> None:
+def _check_own_folders(algorithm: Algorithm, data: Data) -> None:
     """Refuse what does not go together with folders of the clients' own, or is for them only."""
-    if config.data.partition != OWN:
-        values = config.data.as_dict()
-        for key in config.data.keys_tagged(Tag.OF_OWN_FOLDERS):
+    if data.partition != OWN:
+        values = data.as_dict()
+        for key in data.keys_tagged(Tag.OF_OWN_FOLDERS):
             if value := values[key]:
-                allowed = f"'' for partition = {config.data.partition!r}, where the data set decides it"
+                allowed = f"'' for partition = {data.partition!r}, where the data set decides it"
                 raise bad_value(key, value, allowed)
         return
-    if config.data.dataset != "image-folder":
-        allowed = f"another one for dataset = {config.data.dataset!r}: clients' own folders are for 'image-folder'"
+    if data.dataset != "image-folder":
+        allowed = f"another one for dataset = {data.dataset!r}: clients' own folders are for 'image-folder'"
         raise bad_value("partition", OWN, allowed)
-    if not config.algorithm.trains_clients:
+    if not algorithm.trains_clients:
         allowed = f"one that trains clients for partition = {OWN!r}: nobody has all the data"
-        raise bad_value("algorithm", config.algorithm.text, allowed)
-    if not config.data.image_size:
+        raise bad_value("algorithm", algorithm.text, allowed)
+    if not data.image_size:
         raise bad_value("data.image-size", 0, f"1 or more for partition = {OWN!r}: all clients' images get one size")
     for key, given, allowed in (
-        ("data.classes", config.data.classes.text, CLASSES_ALLOWED),
-        ("data.pixel-mean", config.data.pixel_mean.text, channels_allowed(0.0)),
-        ("data.pixel-std", config.data.pixel_std.text, channels_allowed(1e-6)),
+        ("data.classes", data.classes.text, CLASSES_ALLOWED),
+        ("data.pixel-mean", data.pixel_mean.text, channels_allowed(0.0)),
+        ("data.pixel-std", data.pixel_std.text, channels_allowed(1e-6)),
     ):
         if not given:
             raise bad_value(key, "", allowed)

@@ -40,18 +40,13 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
             yield ("edge-rounds",), f"{name} has no edges"
         if not config.rule:
             yield ("num-edges",), f"{name} has no edges"
-    if algorithm.splits:
-        yield from _splitting_without_use(config)
-    else:
+    if not algorithm.splits:
         yield keys_tagged(Tag.CUTS), f"{name} cuts no model"
     if not algorithm.trains_clients:
         yield keys_tagged(Tag.TRAINS_CLIENTS), f"{name} trains no clients"
     yield from _execution_without_use(config)
-    if not (config.plan.resources == "measured" or (algorithm.splits and config.split.transport == "stream")):
-        yield keys["stream"], "no mini-batch goes through a stream: see split.transport"
     for feature in FEATURES:
         yield from feature.without_use(config)
-    yield from _stop_without_use(config, keys["stop"])
     if config.engine != "ray":
         yield keys["ray"], f"engine = {config.engine!r}"
     if not task.counts_requests:
@@ -59,27 +54,12 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
         yield from _partitions_without_use(data.partition)
     else:
         yield keys_tagged(Tag.READS_DATA), "dataset = 'video-caching' is simulated"
-    if config.guard.mode == "off":
-        yield ("guard.update-norm", "guard.activation-norm"), "guard.mode = 'off'"
     if config.train.optimizer != "sgd":
         yield ("train.momentum",), f"optimizer = {config.train.optimizer!r}"
     if config.federation.global_rounds == 1:
         yield ("train.schedule",), "global-rounds = 1"
     if not algorithm.has_model:
         yield keys_tagged(Tag.TRAINING), f"{name} trains nothing"
-
-
-def _splitting_without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
-    if not config.algorithm.shares_server:
-        yield ("split.server-order",), f"algorithm = {config.algorithm.text!r} has a server block for each client"
-    elif config.algorithm.in_turn(config.split.model_copy(update={"server_order": "interleaved"})):
-        yield ("split.server-order",), f"algorithm = {config.algorithm.text!r} has an order of its own"
-    if config.split.server_optimizer != "sgd":
-        yield ("split.server-momentum",), f"split.server-optimizer = {config.split.server_optimizer!r}"
-    if not config.fine_tune.steps:
-        yield ("fine-tune.rate",), "fine-tune.steps = 0"
-    if not config.split.tail_layer.is_none:
-        yield ("split.label-policy",), f"with tail-layer = {config.split.tail_layer.text!r} no label leaves a client"
 
 
 def _execution_without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
@@ -96,18 +76,6 @@ def _execution_without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], s
         yield ("split.execution",), no_edge_in_a_worker(config)
     elif algorithm.shares_server and not algorithm.in_turn(split):
         yield ("split.execution",), f"in {name} clients advance together, by messages"
-
-
-def _stop_without_use(config: RunConfig, keys: Iterable[str]) -> Iterable[tuple[Iterable[str], str]]:
-    of_tests = ("stop.accuracy", "stop.patience")
-    if config.deploy.role == "edge":
-        yield keys, "the cloud's run says when it ends"
-    if not config.algorithm.has_model:
-        yield of_tests, f"algorithm = {config.algorithm.text!r} has no model to test"
-    elif not config.report.evaluate_every:
-        yield of_tests, "with report.evaluate-every = 0 only the last model is tested"
-    if not config.rule:
-        yield ("stop.joules",), "no round is planned: see selection"
 
 
 def _partitions_without_use(partition: str) -> Iterable[tuple[Iterable[str], str]]:

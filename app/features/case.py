@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.h_fedavg import H_FEDAVG
 from espalier.app.algorithms.registry import algorithm_named
+from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.planning.rule import PlanRule
 from espalier.app.settings.section import Section, Tag, is_section
 from espalier.app.settings.sections import (
@@ -126,6 +127,12 @@ class Case(Section):
     def rule(self) -> PlanRule | None:
         """How the plans of edge rounds are made; None for a run without plans."""
         return self.algorithm.rule or (PlanRule() if self.plan.selection == "resource-aware" else None)
+
+    @property
+    def strategies_here(self) -> list[StrategySpec]:
+        """The strategies that this process makes; those of other hosts need not be installed here."""
+        role, federation = self.deploy.role, self.federation
+        return [federation.cloud_strategy] * (role != "edge") + [federation.edge_strategy] * (role != "cloud")
 
     @property
     def trains_by_stream(self) -> bool:

@@ -4,10 +4,13 @@ from espalier.app.features.asynchrony import ASYNCHRONY
 from espalier.app.features.availability import AVAILABILITY
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Feature, Part, Presence, Scene
+from espalier.app.features.guards import GUARDS
 from espalier.app.features.hosts import HOSTS
 from espalier.app.features.plans import PLANS
+from espalier.app.features.splitting import SPLITTING
+from espalier.app.features.stopping import STOPPING
 
-FEATURES: tuple[Feature, ...] = (HOSTS, PLANS, AVAILABILITY, ASYNCHRONY)
+FEATURES: tuple[Feature, ...] = (SPLITTING, HOSTS, PLANS, AVAILABILITY, ASYNCHRONY, GUARDS, STOPPING)
 
 
 def parts_of(scene: Scene) -> list[Part]:

@@ -12,7 +12,6 @@ from torch import nn
 from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.config.decisions import records_gradients, stack_in_use
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.together import strategies_here
 from espalier.app.features.feature import MakeEdge, Part, Scene
 from espalier.app.features.table import FEATURES, parts_of
 from espalier.app.meters.bytes import ByteMeter
@@ -72,7 +71,7 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
     task = build_task(config)
     task.check_data()
     model = task.new_model()
-    check_averages(strategies_here(config), model)
+    check_averages(config.strategies_here, model)
     tried: dict[Cut, None] = {}
     if config.algorithm.splits:
         cuts = check_cuts(config.split, model)

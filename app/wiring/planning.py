@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.split_edges import check_cuts, head_weights
 from espalier.app.config.run_config import RunConfig
 from espalier.app.features.table import presence_of
@@ -13,6 +14,7 @@ from espalier.app.planning.limits import check_cell_size, check_deadline
 from espalier.app.planning.solving import own_solver
 from espalier.app.planning.work import Work, split_work, whole_model_work
 from espalier.app.planning.world import World
+from espalier.app.settings.sections import Split, Stream
 from espalier.app.tasks.task import Task
 from espalier.clients.messages.cut import as_blocks
 from espalier.strategies import Profile
@@ -45,7 +47,7 @@ def planned_world(
         topology=topology,
         cell_of=cells_of_clients(topology, clients_by_node(profiles), config.cells if config.is_flat else 1),
         profiles=profiles,
-        work=work_of(config, task, model),
+        work=work_of(config.algorithm, config.split, config.stream, task, model),
         task=task,
         train=config.train,
         clock=time.monotonic if config.engine == "flower" and config.deploy.role != "cloud" else None,
@@ -60,12 +62,10 @@ def planned_world(
     return world
 
 
-def work_of(config: RunConfig, task: Task, model: nn.Module) -> Work:
+def work_of(algorithm: Algorithm, split: Split, stream: Stream, task: Task, model: nn.Module) -> Work:
     """Return what a client's part of the training takes, for each cut that a plan may choose from."""
-    if not config.algorithm.splits:
+    if not algorithm.splits:
         return whole_model_work(model)
-    payload = config.stream.payload if config.split.transport == "stream" else "float32"
-    frozen = head_weights(model) if config.algorithm.freezes_head else ()
-    return split_work(
-        as_blocks(model), task.example_input(), sorted(set(check_cuts(config.split, model))), payload, frozen
-    )
+    payload = stream.payload if split.transport == "stream" else "float32"
+    frozen = head_weights(model) if algorithm.freezes_head else ()
+    return split_work(as_blocks(model), task.example_input(), sorted(set(check_cuts(split, model))), payload, frozen)
