@@ -8,8 +8,7 @@ from espalier.app.config.keys import keys_tagged
 from espalier.app.config.run_config import RunConfig
 from espalier.app.features.table import FEATURES
 from espalier.app.settings.section import Tag
-from espalier.app.settings.sections import Plans, Split
-from espalier.app.tasks.kinds import task_kind
+from espalier.app.settings.sections import Plans, RayWorkers, Split
 
 
 def unused_keys(config: RunConfig) -> dict[str, str]:
@@ -29,37 +28,19 @@ def unused_keys(config: RunConfig) -> dict[str, str]:
 
 def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     """Yield keys, and why the run has no use for them."""
-    algorithm, data = config.algorithm, config.data
-    name = f"algorithm = {algorithm.text!r}"
-    keys = {kind.name: kind.own_keys() for kind in config.sections().values()}
-    task = task_kind(data)
-    if config.is_flat:
-        if algorithm.strategy_key != "edge-strategy":
-            yield ("edge-strategy",), f"{name} has no edges"
-        if not task.grows:  # there slots pass by edge rounds
-            yield ("edge-rounds",), f"{name} has no edges"
-        if not config.rule:
-            yield ("num-edges",), f"{name} has no edges"
-    if not algorithm.splits:
-        yield keys_tagged(Tag.CUTS), f"{name} cuts no model"
-    if not algorithm.trains_clients:
-        yield keys_tagged(Tag.TRAINS_CLIENTS), f"{name} trains no clients"
+    name = f"algorithm = {config.algorithm.text!r}"
+    for tag, lacks in (
+        (Tag.CUTS, "" if config.algorithm.splits else "cuts no model"),
+        (Tag.TRAINS_CLIENTS, "" if config.algorithm.trains_clients else "trains no clients"),
+        (Tag.TRAINING, "" if config.algorithm.has_model else "trains nothing"),
+    ):
+        if lacks:
+            yield keys_tagged(tag), f"{name} {lacks}"
     yield from _execution_without_use(config)
     for feature in FEATURES:
         yield from feature.without_use(config)
     if config.engine != "ray":
-        yield keys["ray"], f"engine = {config.engine!r}"
-    if not task.counts_requests:
-        yield keys["caching"], f"dataset = {data.dataset!r}"
-        yield from _partitions_without_use(data.partition)
-    else:
-        yield keys_tagged(Tag.READS_DATA), "dataset = 'video-caching' is simulated"
-    if config.train.optimizer != "sgd":
-        yield ("train.momentum",), f"optimizer = {config.train.optimizer!r}"
-    if config.federation.global_rounds == 1:
-        yield ("train.schedule",), "global-rounds = 1"
-    if not algorithm.has_model:
-        yield keys_tagged(Tag.TRAINING), f"{name} trains nothing"
+        yield RayWorkers.own_keys(), f"engine = {config.engine!r}"
 
 
 def _execution_without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
@@ -76,13 +57,3 @@ def _execution_without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], s
         yield ("split.execution",), no_edge_in_a_worker(config)
     elif algorithm.shares_server and not algorithm.in_turn(split):
         yield ("split.execution",), f"in {name} clients advance together, by messages"
-
-
-def _partitions_without_use(partition: str) -> Iterable[tuple[Iterable[str], str]]:
-    why = f"partition = {partition!r}"
-    if not partition.startswith("dirichlet"):
-        yield ("alpha",), why
-    if partition == "own":
-        yield ("data.min-samples",), why
-    if partition != "shards":
-        yield ("data.shards-per-client",), why
