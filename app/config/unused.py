@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable
 
-from espalier.app.config.decisions import no_edge_in_a_worker, why_not_recorded, why_not_stacked
 from espalier.app.config.defaults import with_defaults
 from espalier.app.config.keys import keys_tagged
 from espalier.app.config.run_config import RunConfig
 from espalier.app.features.table import FEATURES
 from espalier.app.settings.section import Tag
-from espalier.app.settings.sections import Plans, RayWorkers, Split
+from espalier.app.settings.sections import Plans, Split
 
 
 def unused_keys(config: RunConfig) -> dict[str, str]:
@@ -36,24 +35,5 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     ):
         if lacks:
             yield keys_tagged(tag), f"{name} {lacks}"
-    yield from _execution_without_use(config)
     for feature in FEATURES:
         yield from feature.without_use(config)
-    if config.engine != "ray":
-        yield RayWorkers.own_keys(), f"engine = {config.engine!r}"
-
-
-def _execution_without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
-    """Yield what says how clients of one process train, where they can't train so."""
-    algorithm, split = config.algorithm, config.split
-    name = f"algorithm = {algorithm.text!r}"
-    if why := why_not_stacked(config):
-        yield ("stack",), why
-    if why := why_not_recorded(config):
-        yield ("train.cuda-graph",), why
-    if config.engine == "flower" or split.transport == "stream":
-        yield ("split.execution",), "clients and edges have processes of their own, or streams between them"
-    elif config.has_clients_in_workers:
-        yield ("split.execution",), no_edge_in_a_worker(config)
-    elif algorithm.shares_server and not algorithm.in_turn(split):
-        yield ("split.execution",), f"in {name} clients advance together, by messages"

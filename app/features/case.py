@@ -1,7 +1,9 @@
 """What is asked of a run: its sections, and what belongs to none of them."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field
 
@@ -37,6 +39,28 @@ def _algorithm(given: Any) -> Algorithm:
     if not isinstance(given, str):
         raise ValueError("a string")
     return algorithm_named(given)
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What follows from all settings together of how clients of one process train.
+
+    Parameters
+    ----------
+    stack : int
+        So many clients train side by side: ``stack``, and 0 where that has no effect.
+    why_not_stacked : str
+        Why they can't; nothing if they can.
+    records : bool
+        GPUs record gradients: ``train.cuda-graph``, and False where that has no effect.
+    why_not_recorded : str
+        Why they don't, whatever is asked for; nothing if they can.
+    """
+
+    stack: int
+    why_not_stacked: str
+    records: bool
+    why_not_recorded: str
 
 
 class Case(Section):
@@ -112,6 +136,47 @@ class Case(Section):
         for section in self.held:
             values |= section.as_dict()
         return values
+
+    @cached_property
+    def decided(self) -> Decisions:
+        """Who trains side by side, and whose gradients are recorded."""
+        not_stacked = self._why_not_stacked()
+        stack = 0 if not_stacked else self.stack
+        not_recorded = self._why_not_recorded(stack)
+        return Decisions(stack, not_stacked, self.train.cuda_graph and not not_recorded, not_recorded)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with other sections, for which all is decided anew."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("decided", None)
+        return copied
+
+    def _why_not_stacked(self) -> str:
+        algorithm, split = self.algorithm, self.split
+        by_messages = split.execution == "messages" or split.transport == "stream"
+        if self.engine == "flower":
+            return "engine = 'flower' runs every client by itself"
+        if self.has_clients_in_workers:
+            return self.no_edge_in_a_worker
+        if algorithm.splits and (algorithm.shares_server or by_messages or not split.tail_layer.is_none):
+            return "side by side train whole models, and in SFL-V1, HSFL and PHSFL halves by fused steps"
+        return "" if algorithm.trains_clients else f"algorithm = {algorithm.text!r} trains no clients"
+
+    def _why_not_recorded(self, stack: int) -> str:
+        if self.device == "cpu":
+            return "device = 'cpu'"
+        if self.deploy.role == "cloud":
+            return "deploy.role = 'cloud' trains nobody"
+        if self.algorithm.splits:
+            return f"algorithm = {self.algorithm.text!r} trains no whole model"
+        return f"stack = {stack}: clients train side by side" if stack else ""
+
+    @property
+    def no_edge_in_a_worker(self) -> str:
+        """Why single clients, not edges, are run by Ray's workers, where that is so."""
+        if self.is_flat:
+            return f"algorithm = {self.algorithm.text!r} has no edges that engine = 'ray' could run as a whole"
+        return "where clients move, or edges do not wait for them, engine = 'ray' runs no edge as a whole"
 
     @property
     def out_of_step(self) -> str:

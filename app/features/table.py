@@ -5,6 +5,7 @@ from espalier.app.features.availability import AVAILABILITY
 from espalier.app.features.averaging import AVERAGING
 from espalier.app.features.case import Case
 from espalier.app.features.data import DATA
+from espalier.app.features.execution import EXECUTION
 from espalier.app.features.feature import Feature, Part, Presence, Scene
 from espalier.app.features.guards import GUARDS
 from espalier.app.features.hosts import HOSTS
@@ -12,7 +13,18 @@ from espalier.app.features.plans import PLANS
 from espalier.app.features.splitting import SPLITTING
 from espalier.app.features.stopping import STOPPING
 
-FEATURES: tuple[Feature, ...] = (DATA, AVERAGING, SPLITTING, HOSTS, PLANS, AVAILABILITY, ASYNCHRONY, GUARDS, STOPPING)
+FEATURES: tuple[Feature, ...] = (
+    DATA,
+    AVERAGING,
+    SPLITTING,
+    HOSTS,
+    PLANS,
+    AVAILABILITY,
+    ASYNCHRONY,
+    EXECUTION,
+    GUARDS,
+    STOPPING,
+)
 
 
 def parts_of(scene: Scene) -> list[Part]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import nn
 
-from espalier.app.config.decisions import records_gradients, stack_in_use
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies
 from espalier.app.config.unused import unused_keys
@@ -62,7 +61,7 @@ def simulation(config: RunConfig) -> Iterator[Engine]:
     """Open the engine that a run config names, other than Flower's."""
     num_clients, values, seed = config.federation.num_clients, config.as_dict(), config.seed
     if config.engine != "ray":
-        yield InProcess.open(num_clients, values, seed, stack_in_use(config))
+        yield InProcess.open(num_clients, values, seed, config.decided.stack)
         return
     try:
         from espalier.app.engines.ray import Ray  # which other runs have no time for, and need not have
@@ -115,7 +114,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             refuse_used(path)
         tracker = load_tracker(config.report.tracker)
         task, model = checked_task(config)
-        if config.trains_here and records_gradients(config):
+        if config.trains_here and config.decided.records:
             try_recording(task, model, compute_device(config.device))
         state = _state_of(folder, config, task, model) if folder else None
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))

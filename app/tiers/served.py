@@ -12,7 +12,6 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import nn
 
-from espalier.app.config.decisions import stack_in_use
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import App, Engine, ServesEdges
@@ -109,7 +108,7 @@ class EdgeApp:
         return self._edges[name]
 
     def _new_edge(self, name: str) -> EdgeRun:
-        config, members, stack = self._config, self._topology[name], stack_in_use(self._config)
+        config, members, stack = self._config, self._topology[name], self._config.decided.stack
         profiles = [self._profiles[node_id] for node_id in members]
         clients = [profile.partition_id for profile in profiles]
         grid = InProcessGrid(

@@ -6,7 +6,6 @@ from functools import lru_cache
 
 from flwr.app import Context
 
-from espalier.app.config.decisions import records_gradients
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.ground.errors import UserError
@@ -59,7 +58,7 @@ class ClientTasks:
         device = compute_device(config.device)
         self._task = build_task(config)
         self._model = self._task.new_model().to(device)
-        self._gradients = gradients_of(config.train, device) if records_gradients(config) else compute_gradients
+        self._gradients = gradients_of(config.train, device) if config.decided.records else compute_gradients
         self._room_bytes = room_for_examples(device)
         self._tasks: dict[Node, ClientTask] = {}
 

@@ -10,7 +10,6 @@ from torch import nn
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.split_edges import check_cuts
-from espalier.app.config.decisions import stack_in_use
 from espalier.app.features.case import Case
 from espalier.app.features.feature import MakeEdge, MakeHierarchical, Part, Scene
 from espalier.app.features.table import FEATURES
@@ -78,7 +77,7 @@ def edges_here(
             split=config.split,
             device=compute_device(config.device),
             max_steps=max_steps.__getitem__,
-            stacks=stack_in_use(config) > 0,
+            stacks=config.decided.stack > 0,
         )
         return own_edge(algorithm, site) if algorithm.written else algorithm.make_edge(site)
 

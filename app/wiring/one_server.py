@@ -10,7 +10,6 @@ from flwr.serverapp import Grid
 from torch import nn
 
 from espalier.app.algorithms.split_edges import check_cuts
-from espalier.app.config.decisions import records_gradients, stack_in_use
 from espalier.app.config.run_config import RunConfig
 from espalier.app.features.feature import MakeEdge, Part, Scene
 from espalier.app.features.table import FEATURES, parts_of
@@ -78,9 +77,9 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
         tried = dict.fromkeys(cuts if config.split.cut_layer.numbers else cuts[:1])  # of those that plans choose, one
         task.try_cuts(tried, stream_form(config.stream.payload, model) if config.trains_by_stream else None)
     device = compute_device(config.device)
-    if stack_in_use(config):
+    if config.decided.stack:
         check_stack(config.stack, task, model, device, tried)
-    if records_gradients(config):
+    if config.decided.records:
         check_cuda_graph(task, device, trains_here=config.trains_here)
     return task, model
 

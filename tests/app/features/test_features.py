@@ -48,3 +48,13 @@ def test_decisions_follow_from_settings_of_features():
 def test_tags_of_a_section_hold_for_all_of_its_settings():
     assert set(Asynchrony.keys_tagged(Tag.OWN_AT_EDGES)) == set(Asynchrony.keys().values())
     assert Asynchrony.keys_tagged(Tag.PATH) == ["async.trace"]
+
+
+def test_who_is_stacked_and_recorded_is_decided_once_and_anew_for_a_copy():
+    config = parse_config({"engine": "in-process", "stack": 4, "train.cuda-graph": True})
+    assert config.decided is config.decided
+    assert (config.decided.stack, config.decided.records) == (4, False)
+    assert "stack = 4: clients train side by side" in config.decided.why_not_recorded
+    alone = config.model_copy(update={"stack": 0})
+    assert (alone.decided.stack, alone.decided.records, alone.decided.why_not_recorded) == (0, True, "")
+    assert parse_config(config.as_dict()) == config
