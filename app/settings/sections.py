@@ -33,6 +33,9 @@ NotNegative = Annotated[int, Field(ge=0, le=MOST)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 Decay = Annotated[float, Field(ge=0, le=LARGEST)]
 Rate = Annotated[float, Field(gt=0, le=LARGEST)]
+DataSet = Literal["digits", "cifar10", "cifar100", "fashion-mnist", "image-folder", "video-caching"]
+Partition = Literal["iid", "dirichlet", "dirichlet-per-class", "shards", "own"]
+ModelName = Literal["auto", "small-cnn", "cnn", "resnet18", "resnet50"]
 VIDEO_CACHING = "video-caching"
 AsClients = Literal["as-clients"]
 AS_CLIENTS: AsClients = "as-clients"  # of the server's blocks: what the clients' optimizer has
@@ -145,12 +148,7 @@ class Data(Section):
     """A model and data of your own: `"package.module:NAME(argument=value, ...)"`, see [own tasks](own-task.md). All
     other keys of this table must then keep their defaults, except `data.validation-share`.
     """
-    dataset: Annotated[
-        Literal["digits", "cifar10", "cifar100", "fashion-mnist", "image-folder", "video-caching"],
-        Tag.COMMON,
-        Tag.FIRST,
-        Tag.SPEAKS,
-    ] = "digits"
+    dataset: Annotated[DataSet, Tag.COMMON, Tag.FIRST, Tag.SPEAKS] = "digits"
     """`"digits"` (in scikit-learn, no download), `"cifar10"`, `"cifar100"`, `"fashion-mnist"` (torchvision),
     `"image-folder"`, or `"video-caching"`, which is simulated (see below).
     """
@@ -158,17 +156,13 @@ class Data(Section):
     """Folder of the data; `""` is `downloads` in the folder of `data.cache-dir`. For `"image-folder"` it holds
     `train/<class>/*` and `test/<class>/*`.
     """
-    partition: Annotated[
-        Literal["iid", "dirichlet", "dirichlet-per-class", "shards", "own"], Tag.COMMON, Tag.FIRST, Tag.READS_DATA
-    ] = "dirichlet"
+    partition: Annotated[Partition, Tag.COMMON, Tag.FIRST, Tag.READS_DATA] = "dirichlet"
     """`"iid"`, `"dirichlet"`, `"dirichlet-per-class"`, `"shards"`, or `"own"`: clients have folders of their own ([data
     and models](data-and-models.md)). A client's test set has the classes of its training set.
     """
     alpha: Annotated[float, Field(gt=0, le=1e6), Tag.COMMON, Tag.FIRST, Tag.READS_DATA] = 0.5
     """Concentration of the Dirichlet partition; small is heterogeneous."""
-    model: Annotated[
-        Literal["auto", "small-cnn", "cnn", "resnet18", "resnet50"], Tag.COMMON, Tag.FIRST, Tag.SPEAKS, Tag.TRAINING
-    ] = "auto"
+    model: Annotated[ModelName, Tag.COMMON, Tag.FIRST, Tag.SPEAKS, Tag.TRAINING] = "auto"
     """`"small-cnn"`, `"cnn"`, `"resnet18"`, `"resnet50"`; `"auto"` is `"small-cnn"` for digits, else `"cnn"`."""
     cache_dir: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW, Tag.READS_DATA] = ""
     """Folder for decoded data; by default `espalier` in `$XDG_CACHE_HOME`, or in `~/.cache`."""

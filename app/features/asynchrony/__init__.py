@@ -4,17 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from espalier.app.features.asynchrony.checks import (
-    check,
-    check_files,
-    check_strategies,
-    out_of_step,
-    splits_edges,
-    without_use,
-)
-from espalier.app.features.asynchrony.reports import asynchronous_summary, words
+from espalier.app.features.asynchrony import checks, reports, tiers
 from espalier.app.features.asynchrony.settings import Asynchrony
-from espalier.app.features.asynchrony.tiers import asynchronous_run
 from espalier.app.features.feature import Feature, Line
 
 
@@ -27,14 +18,14 @@ def _draw(folder: Path, title: str, lines: Sequence[Line], world: Mapping[str, A
 ASYNCHRONY = Feature(
     name="asynchrony",
     section=Asynchrony,
-    check=check,
-    check_strategies=check_strategies,
-    check_files=check_files,
-    without_use=without_use,
-    out_of_step=out_of_step,
-    splits_edges=splits_edges,
-    part=asynchronous_run,
-    summary=asynchronous_summary,
-    words=words,
+    check=checks.check,
+    check_strategies=checks.check_strategies,
+    check_files=checks.check_files,
+    without_use=checks.without_use,
+    out_of_step=checks.out_of_step,
+    splits_edges=checks.splits_edges,
+    part=tiers.asynchronous_run,
+    summary=reports.asynchronous_summary,
+    words=reports.words,
     draw=_draw,
 )
