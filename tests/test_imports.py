@@ -42,7 +42,6 @@ TAKES_WHOLE_CONFIG = {
     "app/wiring/planning.py",
     "app/run/run.py",
     "app/command_line.py",
-    "app/server.py",
     "app/wiring/task_of_run.py",
     "app/wiring/clients.py",
     "app/reports/saved.py",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -48,7 +49,7 @@ class Scene:
     world: World | None
     topology_of: TopologyOf | None = None
 
-    @property
+    @cached_property
     def client_of(self) -> dict[int, int]:
         """Client number by node id, in client order."""
         return clients_by_node(self.profiles)
