@@ -9,7 +9,6 @@ from flwr.app import Context
 
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.unused import records_gradients
 from espalier.app.ground.errors import UserError
 from espalier.app.tasks.common import compute_device, placed, room_for_examples, set_up_torch
 from espalier.app.tasks.node import Node, parse_node
@@ -69,7 +68,7 @@ class ClientTasks:
         self._half = config.algorithm.client
         state, stays = self._model.state_dict(), self._half.stays(self._model)
         self._own = {name: state[name].cpu().clone() for name in stays}  # as the model's seed makes them
-        self._gradients = gradients_of(config.train, device) if records_gradients(config) else compute_gradients
+        self._gradients = gradients_of(config.train, device) if config.decided.records else compute_gradients
         self._room_bytes = room_for_examples(device)
         self._tasks: dict[Node, ClientTask] = {}
 

@@ -1,18 +1,21 @@
 """Clients of a run that come and go, as its config says."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from flwr.serverapp import Grid
+
+from espalier.app.features.availability.settings import Availability as Section
+from espalier.app.features.case import Case
+from espalier.app.features.feature import MakeEdge, Scene
 from espalier.app.ground.errors import bad_value
-from espalier.app.settings.sections import Availability as Section
 from espalier.app.settings.values import path_of
-from espalier.app.wiring.cloud import MakeEdge
 from espalier.sim.availability import Availability, Markov, Trace, drops_out, read_moves, read_trace
-from espalier.strategies import Available, Profile, moving
+from espalier.strategies import Available, moving
 from espalier.strategies.edges import EdgeRounds
-from espalier.strategies.topology import Topology, TopologyOf
+from espalier.strategies.topology import TopologyOf
 
 T = TypeVar("T")
 
@@ -43,63 +46,51 @@ class ComingAndGoing:
         """Return whether a client that is there is gone before it answers."""
         return self.drop_out > 0 and drops_out(self.seed, client, edge_round, self.drop_out)
 
-    def in_front_of(self, make_edge: MakeEdge, client_of: Mapping[int, int]) -> MakeEdge:
-        """Return what makes edges whose clients come and go; client numbers are by node id."""
 
-        def make(name: str, size: int) -> EdgeRounds:
-            return Available(
-                make_edge(name, size),
-                lambda node_id, edge_round: self.is_there(client_of[node_id], edge_round),
-                lambda node_id, edge_round: self.drops_out(client_of[node_id], edge_round),
-            )
-
-        return make
-
-
-def coming_and_going(section: Section, seed: int, num_clients: int) -> ComingAndGoing | None:
-    """Return how the clients of a run come and go; None where all are always there.
-
-    Parameters
-    ----------
-    section : Availability
-        Section of the run config.
-    seed : int
-        The run's.
-    num_clients : int
-        Clients are 0 to ``num_clients - 1``.
+def coming_and_going(case: Case) -> ComingAndGoing | None:
+    """Return how the clients of a run come and go; None where all are always there, or none trains.
 
     Raises
     ------
     UserError
         For a trace that is none.
     """
-    if not section.comes_and_goes:
+    section, seed = case[Section], case.seed
+    if not (section.comes_and_goes and case.algorithm.trains_clients):
         return None
     model: Availability = Trace({})
     if section.mode == "markov":
         model = Markov(seed, section.leave, section.back)
     if section.mode == "trace":
-        model = _read("availability.trace", section.trace, "client,from,to", read_trace, num_clients)
+        model = _read("availability.trace", section.trace, "client,from,to", read_trace, case.federation.num_clients)
     return ComingAndGoing(model, seed, section.drop_out)
 
 
-def moves_of(section: Section, profiles: Sequence[Profile], topology: Topology) -> TopologyOf | None:
-    """Return who is under each edge in a global round; None where nobody moves.
+def in_front(scene: Scene, make_edge: MakeEdge) -> MakeEdge:
+    """Return what makes edges whose clients come and go."""
+    comings, client_of = coming_and_going(scene.case), scene.client_of
+    if not comings:
+        return make_edge
 
-    Parameters
-    ----------
-    section : Availability
-        Section of the run config.
-    profiles : Sequence[Profile]
-        The clients, in client order.
-    topology : Mapping[str, Sequence[int]]
-        Node ids by edge, at the start.
+    def make(name: str, size: int) -> EdgeRounds:
+        return Available(
+            make_edge(name, size),
+            lambda node_id, edge_round: comings.is_there(client_of[node_id], edge_round),
+            lambda node_id, edge_round: comings.drops_out(client_of[node_id], edge_round),
+        )
+
+    return make
+
+
+def moves_of(scene: Scene, grid: Grid) -> TopologyOf | None:
+    """Return who is under each edge in a global round; None where nobody moves.
 
     Raises
     ------
     UserError
         For a file that has no moves of these clients between these edges.
     """
+    section, profiles, topology = scene.case[Section], scene.profiles, scene.topology
     if not section.moves:
         return None
     moves = _read("availability.moves", section.moves, "client,from,edge", read_moves, len(profiles), list(topology))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from espalier.app.reports.asynchronous import asynchronous_summary
+from espalier.app.features.asynchrony.reports import asynchronous_summary
 
 
 def test_idle_shares_are_means_over_the_rounds_that_have_one():

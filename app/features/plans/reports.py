@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-Line = dict[str, Any]
+from espalier.app.features.feature import Line, Part, RoundOver, Scene
+from espalier.app.planning.world import MovesCells, World
+from espalier.strategies import Observer
 
 
 @dataclass(frozen=True)
@@ -177,3 +179,79 @@ def _without_a_plan(lines: Iterable[Line]) -> int:
 def _joules(plan: Line) -> dict[int, float]:
     spent = zip(plan["selected"], plan["compute_joules"], plan["upload_joules"], strict=True)
     return {client: compute + upload for client, compute, upload in spent}
+
+
+@dataclass(frozen=True)
+class PlannedRounds(Part):
+    """Reports plans, joules and simulated seconds.
+
+    Parameters
+    ----------
+    world : World
+        Keeps them.
+    are_moved : bool
+        Clients move to other edges, and to their cells.
+    """
+
+    world: World
+    are_moved: bool
+
+    def observers(self) -> Sequence[Observer]:
+        """Return who lets clients move to other cells."""
+        return [MovesCells(self.world)] if self.are_moved else []
+
+    def of_edge(self, name: str, over: RoundOver) -> Line:
+        """Return the plans of the edge rounds that are over."""
+        return {"plans": self.world.edges[name].take_reports(over.at_work.get(name, ()))}
+
+    def end_round(self, over: RoundOver) -> Line:
+        """Return time and joules, and after the last round the plans of edges that are still at work."""
+        return self.world.end_round() | (plans_at_work(self.world) if over.is_last else {})
+
+
+def planned_rounds_of(scene: Scene) -> PlannedRounds | None:
+    """Return what reports them; None for a run without plans."""
+    return PlannedRounds(scene.world, are_moved=scene.topology_of is not None) if scene.world else None
+
+
+def plans_at_work(world: World) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """Return ``plans_at_work``, by edge: plans that are paid for and in no edge line, as their edges are still at work.
+
+    They stay pending: where the run is resumed for more rounds, they get into edge lines.
+    """
+    plans = {name: [report for _, report in edge.pending] for name, edge in world.edges.items() if edge.pending}
+    return {"plans_at_work": plans} if plans else {}
+
+
+def columns(lines: Sequence[Line], clients: Sequence[int]) -> dict[str, list[Any]]:
+    """Return how often clients could take part, were selected and were late, and their joules."""
+    if not any("plans" in line for line in lines):
+        return {}
+    totals = client_totals(lines, clients)
+    return {own.name: [getattr(totals[client], own.name) for client in clients] for own in fields(ClientTotals)}
+
+
+def words(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the table at the end of a run says of them."""
+    if not (joules := summary.get("energy_joules")):
+        return
+    each = joules["per_client_round"]
+    share = "nobody was ever selected" if each is None else f"{each:.4g} J per selected client and edge round"
+    late, nobody = _late(summary), f"{summary['edge_rounds_without_anybody']} edge rounds without anybody"
+    if short := summary["edge_rounds_short"]:
+        nobody += f", {short} short of clients"
+    if unconverged := summary["edge_rounds_unconverged"]:
+        nobody += f", {unconverged} with plans that are not converged"
+    if "simulated_seconds" in summary:
+        yield f"energy: {joules['total']:.4g} J, {share}"
+        yield f"simulated time: {summary['simulated_seconds']:.1f} s; {late}, {nobody}"
+    else:
+        yield f"energy as planned: {joules['total']:.4g} J, {share}; {late}, {nobody}"
+
+
+def _late(summary: Mapping[str, Any]) -> str:
+    """Return how many results were late, and the share of it where one was asked for."""
+    late, shares = f"{summary['late']} late", summary.get("late_share")
+    if not shares or shares["observed"] is None:
+        return late
+    return f"{late} ({shares['observed']:.1%} of the results, {shares['asked']:.1%} asked for)"

@@ -220,7 +220,7 @@ def test_on_machines_clients_move_to_the_edge_that_their_nodes_name_to_the_bit(t
         for number in range(1, 4):
             named |= {client: edge for client, start, edge in MOVES if start == number}
             models[-1].append(next(rounds).arrays)
-        assert federation.edges == {"edge-0": [1, 2, 4], "edge-1": [0, 3, 5]} == federation.edges_in(3)
+        assert federation.edges == {"edge-0": [1, 2, 4], "edge-1": [0, 3, 5]}
     for ours, other in zip(*models, strict=True):
         assert all(np.array_equal(ours[key].numpy(), other[key].numpy()) for key in other)
 

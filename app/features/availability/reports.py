@@ -1,17 +1,15 @@
 """What is reported of clients that come and go."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from espalier.app.wiring.availability import ComingAndGoing
-from espalier.strategies import Round
-
-Line = dict[str, Any]
+from espalier.app.features.availability.comings import ComingAndGoing, coming_and_going
+from espalier.app.features.feature import Line, Part, RoundOver, Scene
 
 
 @dataclass(frozen=True)
-class Attendances:
+class Attendances(Part):
     """Counts who was away, and who dropped out.
 
     Parameters
@@ -22,21 +20,32 @@ class Attendances:
         Client numbers by edge in a global round.
     edge_rounds : int
         Of a global round.
+    client_of : Mapping[int, int]
+        Client number by node id.
     """
 
     availability: ComingAndGoing
     edges_in: Callable[[int], Mapping[str, Sequence[int]]]
     edge_rounds: int
+    client_of: Mapping[int, int]
 
-    def of_edge(self, name: str, outcome: Round, client_of: Mapping[int, int]) -> Line:
+    def of_edge(self, name: str, over: RoundOver) -> Line:
         """Return ``num_clients``, and who of them was ``away`` and who ``dropped_out``, for each edge round."""
+        outcome = over.outcome
         first, clients = (outcome.number - 1) * self.edge_rounds + 1, self.edges_in(outcome.number)[name]
         away, gone = [], []
         for edge_round, update in enumerate(outcome.edges[name].updates, start=first):
             away.append([n for n in clients if not self.availability.is_there(n, edge_round)])
-            failed = sorted({client_of[f.node_id] for f in update.failures if f.node_id in client_of})
+            failed = sorted({self.client_of[f.node_id] for f in update.failures if f.node_id in self.client_of})
             gone.append([n for n in failed if self.availability.drops_out(n, edge_round)])
         return {"num_clients": len(clients), "away": away, "dropped_out": gone}
+
+
+def attendances_of(scene: Scene) -> Attendances | None:
+    """Return what counts them; None where all are always there."""
+    case, comings = scene.case, coming_and_going(scene.case)
+    edge_rounds = 1 if case.is_flat else case.federation.edge_rounds
+    return Attendances(comings, scene.edges_in, edge_rounds, scene.client_of) if comings else None
 
 
 def availability_summary(lines: Sequence[Line]) -> Line:
@@ -59,3 +68,11 @@ def availability_summary(lines: Sequence[Line]) -> Line:
             "edge_rounds_without_anybody": sum(away == size > 0 for away, size in counts),
         }
     }
+
+
+def words(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the table at the end of a run says of it."""
+    if own := summary.get("availability"):
+        share, gone = f"{own['away_share']:.1%} of the edge rounds of all clients", own["dropped_out"]
+        nobody = own["edge_rounds_without_anybody"]
+        yield f"away in {share}; {gone} dropped out, {nobody} edge rounds with all away"

@@ -9,14 +9,8 @@ import pytest
 from PIL import Image
 
 from espalier.app.command_line import main
-from espalier.app.ground.durable import PART
-from espalier.app.ground.errors import UserError
-from espalier.app.reports.final import client_table, report_again, result_table
-from espalier.app.reports.folder import ResultsFolder, RunTitle
-from espalier.app.reports.metrics import summarise
-from espalier.app.reports.plots import Figure, draw_plots
-from espalier.app.reports.resource_plots import draw_resource_plots
-from espalier.app.reports.resources import (
+from espalier.app.features.plans.plots import draw_resource_plots
+from espalier.app.features.plans.reports import (
     cdf,
     client_totals,
     joules_of_cell_rounds,
@@ -25,6 +19,13 @@ from espalier.app.reports.resources import (
     planned_rounds,
     resource_summary,
 )
+from espalier.app.ground.durable import PART
+from espalier.app.ground.errors import UserError
+from espalier.app.ground.pictures import Figure
+from espalier.app.reports.final import client_table, report_again, result_table
+from espalier.app.reports.folder import ResultsFolder, RunTitle
+from espalier.app.reports.metrics import summarise
+from espalier.app.reports.plots import draw_plots
 from espalier.strategies import Profile
 from tests.app.assembling import config_of, make_world
 from tests.app.runs import lines as lines_of

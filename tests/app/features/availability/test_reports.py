@@ -1,6 +1,6 @@
 """What is counted of clients that come and go."""
 
-from espalier.app.reports.availability import availability_summary
+from espalier.app.features.availability.reports import availability_summary
 
 
 def test_an_edge_that_has_no_clients_is_not_one_whose_clients_are_away():

@@ -6,9 +6,10 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from espalier.app.reports.asynchronous import seconds_of, staleness_counts
-from espalier.app.reports.metrics import figure_names
-from espalier.app.reports.plots import BLUE, ORANGE, Line, number, save_plot
+from espalier.app.features.asynchrony.reports import seconds_of, staleness_counts
+from espalier.app.features.feature import Line
+from espalier.app.ground.figures import figure_names
+from espalier.app.ground.pictures import BLUE, ORANGE, number, save_plot
 
 
 def draw_asynchronous_plot(folder: Path, title: str, lines: Sequence[Line]) -> list[Path]:

@@ -1,14 +1,14 @@
 """What is reported of a tier that waits for nobody, from the global lines of ``metrics.jsonl``."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-Line = dict[str, Any]
+from espalier.app.features.feature import Line
 
 
-def asynchronous_summary(rounds: Sequence[Line]) -> Line:
-    """Return what ``summary.json`` says of it; nothing for a run that waits for all.
+def asynchronous_summary(lines: Sequence[Line]) -> Line:
+    """Return what ``summary.json`` says of it, by the lines of ``metrics.jsonl``; nothing for a run that waits for all.
 
     Returns
     -------
@@ -16,7 +16,7 @@ def asynchronous_summary(rounds: Sequence[Line]) -> Line:
         ``simulated_seconds``, where time is simulated, and ``async``: updates by ``staleness``, those that were
         ``too_old``, and the ``idle_share`` of edges and clients, a mean over the time of the rounds that have one.
     """
-    own = [line for line in rounds if "async" in line]
+    own = [line for line in lines if "async" in line]
     if not own:
         return {}
     # Seconds by unit: idle, and of rounds of which that is known.
@@ -49,3 +49,15 @@ def staleness_counts(rounds: Sequence[Line]) -> Counter[int]:
     for line in rounds:
         counts.update({int(staleness): count for staleness, count in line["async"]["staleness"].items()})
     return counts
+
+
+def words(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the table at the end of a run says of it."""
+    if own := summary.get("async"):
+        idle = "".join(f", {unit} idle {share:.0%} of it" for unit, share in own["idle_share"].items())
+        time = (
+            f"simulated time: {summary['simulated_seconds']:.1f} s"
+            if "simulated_seconds" in summary
+            else f"time: {summary['wall_seconds']:.1f} s"
+        )
+        yield f"{time}{idle}; {own['too_old']} updates too old"

@@ -5,8 +5,7 @@ import pytest
 from espalier.app.command_line import main
 from espalier.app.comparison.runs import is_over
 from espalier.app.config.parse import parse_config
-from espalier.app.settings.sections import Availability
-from espalier.app.wiring.availability import coming_and_going
+from espalier.app.features.availability.comings import coming_and_going
 from espalier.sim.availability import Markov
 from tests.app.runs import lines, run_app, same_weights, summary
 from tests.app.tiers.test_served import same_runs
@@ -101,7 +100,7 @@ def test_a_run_with_workers_has_the_same_bits(ray_here, tmp_path, algorithm):
 
 def test_who_drops_out_is_counted_once_by_the_run_and_named(tmp_path):
     folder = run_app(tmp_path / "run", algorithm="fedavg", **SMALL | {"drop_out": 0.5, "global_rounds": 4})
-    comings = coming_and_going(Availability(drop_out=0.5), 0, 6)
+    comings = coming_and_going(parse_config({"availability.drop-out": 0.5, "num-clients": 6}))
     gone = [[n for n in range(6) if comings.drops_out(n, e)] for e in range(1, 5)]
     assert [line["dropped_out"] for line in lines(folder, "edge")] == [[own] for own in gone]
     assert summary(folder)["availability"]["dropped_out"] == summary(folder)["failures"] == sum(map(len, gone)) > 0
@@ -144,8 +143,7 @@ def test_a_trace_that_is_none_is_refused_with_its_line(tmp_path, capsys):
 
 
 def test_always_there_is_nothing_in_front_of_edges():
-    config = parse_config({})
-    assert coming_and_going(config.availability_in_use, config.seed, config.federation.num_clients) is None
+    assert coming_and_going(parse_config({})) is None
 
 
 @pytest.mark.parametrize("algorithm", ["centralised", "top-popular"])

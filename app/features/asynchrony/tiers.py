@@ -1,21 +1,22 @@
 """An asynchronous tier of a run: when it aggregates, its clock, and how long edges and clients take."""
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
+from espalier.app.features.asynchrony.settings import Asynchrony
+from espalier.app.features.case import Case
+from espalier.app.features.feature import Line, MakeEdge, MakeHierarchical, Part, RoundOver, Scene
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.planning.world import World
-from espalier.app.settings.sections import Asynchrony
 from espalier.app.settings.values import path_of
-from espalier.app.wiring.cloud import MakeEdge
 from espalier.sim.clock import ClientSeconds, EventClock, draw_client_seconds, read_client_seconds
-from espalier.strategies import EdgeOutcome, EdgeRounds, Hierarchical
+from espalier.strategies import EdgeOutcome, EdgeRounds
 from espalier.strategies.asynchronous import (
     AsynchronousEdge,
     AsynchronousHierarchical,
@@ -82,28 +83,20 @@ def rounds_of_part(number: int, edge_rounds: int) -> range:
     return range((number - 1) * edge_rounds + 1, number * edge_rounds + 1)
 
 
-class AsynchronousRun(ABC):
-    """The tier of a run that waits for nobody; the other tier waits."""
+def without_evaluations(make: MakeHierarchical) -> MakeHierarchical:
+    """Return what makes a cloud that evaluates on no clients: they may be at work."""
+    return lambda *arguments, evaluate_every, **options: make(*arguments, **options, evaluate_every=0)
 
-    def edges(self, make_edge: MakeEdge) -> MakeEdge:
-        """Return what makes the run's edges, of what makes those that wait."""
-        return make_edge
 
-    def over_edges(self, *arguments: Any, **options: Any) -> Hierarchical:
-        """Return the cloud over them; parameters as of `Hierarchical`."""
-        return Hierarchical(*arguments, **options)
-
-    def edge_rounds_at_work(self) -> Mapping[str, Collection[int]]:
-        """Return the numbers of the edge rounds that are under way between global rounds, by edge."""
-        return {}
-
-    @abstractmethod
-    def end_round(self) -> dict[str, Any]:
-        """Return what is reported of a global round that is over."""
+def by_wall_clock(case: Case) -> bool:
+    """Return whether a tier that waits for nobody goes by the clock on the wall."""
+    own = case[Asynchrony]
+    on_the_wall = own.clock == "wall" or (own.clock == "auto" and case.deploy.role == "cloud")
+    return own.mode != "off" and on_the_wall
 
 
 @dataclass(frozen=True)
-class AsynchronousCloud(AsynchronousRun):
+class AsynchronousCloud(Part):
     """A cloud that does not wait for its edges.
 
     Parameters
@@ -116,29 +109,33 @@ class AsynchronousCloud(AsynchronousRun):
         Edge rounds of an edge's part.
     pace : Callable[[str, int, EdgeOutcome], Taken], optional
         How long they take; None: the clock shows it.
+    is_timed : bool
+        The clock is the one on the wall.
     """
 
     tier: AsynchronousTier
     names: Sequence[str]
     edge_rounds: int
     pace: EdgePace | None
+    is_timed: bool
 
-    def over_edges(self, *arguments: Any, **options: Any) -> Hierarchical:
-        """Return the cloud over them."""
-        return AsynchronousHierarchical(*arguments, tier=self.tier, pace=self.pace, **options)
+    def over_edges(self, make: MakeHierarchical) -> MakeHierarchical:
+        """Return what makes the cloud over them."""
+        make = partial(AsynchronousHierarchical, tier=self.tier, pace=self.pace)
+        return without_evaluations(make) if self.is_timed else make
 
     def edge_rounds_at_work(self) -> Mapping[str, Collection[int]]:
         """Return those of the parts that have begun and not come in."""
         numbers = self.tier.numbers_at_work()
         return {self.names[node]: rounds_of_part(number, self.edge_rounds) for node, number in numbers.items()}
 
-    def end_round(self) -> dict[str, Any]:
+    def end_round(self, over: RoundOver) -> Line:
         """Return the time and the tier's figures."""
         return {**self.tier.clock.figures(), "async": self.tier.take_report()}
 
 
 @dataclass(frozen=True)
-class AsynchronousClients(AsynchronousRun):
+class AsynchronousClients(Part):
     """Edges that do not wait for their clients, or a flat algorithm's one group of clients.
 
     Parameters
@@ -174,7 +171,11 @@ class AsynchronousClients(AsynchronousRun):
 
         return make
 
-    def end_round(self) -> dict[str, Any]:
+    def over_edges(self, make: MakeHierarchical) -> MakeHierarchical:
+        """Return what makes the cloud over them."""
+        return make if self.clocks else without_evaluations(make)
+
+    def end_round(self, over: RoundOver) -> Line:
         """Let the clients of those edges that were done first work until the last one is; return the time and figures.
 
         So all edges' clocks show the same time when a global round begins.
@@ -203,61 +204,33 @@ class AsynchronousClients(AsynchronousRun):
         }
 
 
-def asynchronous_run(
-    section: Asynchrony,
-    seed: int,
-    topology: Topology,
-    client_of: Mapping[int, int],
-    world: World | None,
-    *,
-    is_flat: bool,
-    edge_rounds: int,
-    is_timed: bool = False,
-) -> AsynchronousRun | None:
+def asynchronous_run(scene: Scene) -> Part | None:
     """Return the asynchronous tier of a run; None for a run that waits for all.
-
-    Parameters
-    ----------
-    section : Asynchrony
-        Section of the run config.
-    seed : int
-        Decides how fast clients are.
-    topology : Mapping[str, Sequence[int]]
-        Node ids by edge.
-    client_of : Mapping[int, int]
-        Client number by node id, in client order.
-    world : World, optional
-        Says how long planned rounds take.
-    is_flat : bool
-        The clients are under the cloud.
-    edge_rounds : int
-        Edge rounds of an edge's part.
-    is_timed : bool (default: False)
-        Whether the clock is the one on the wall.
 
     Raises
     ------
     UserError
         For a trace that is none.
     """
+    case, topology, world = scene.case, scene.topology, scene.world
+    section, is_timed, edge_rounds = case[Asynchrony], by_wall_clock(case), case.federation.edge_rounds
     if section.mode == "off":
         return None
-    num_clients = len(client_of)
-    known = None
+    num_clients, known = len(scene.profiles), None
     if not (world or is_timed):
-        known = KnownPaces(client_of, client_seconds(section, seed, num_clients), edge_rounds)
-    if is_flat or section.tier == "edges":
+        known = KnownPaces(scene.client_of, client_seconds(section, case.seed, num_clients), edge_rounds)
+    if case.is_flat or section.tier == "edges":
         clocks = {} if is_timed else {name: SimulatedClock(EventClock()) for name in topology}
         tiers = {
             name: tier_of(section, len(members), "clients", clocks.get(name) or WallClock())
             for name, members in topology.items()
         }
         of_clients = known.of_client if known else None
-        return AsynchronousClients(topology, is_flat, tiers, list(clocks.values()), of_clients)
+        return AsynchronousClients(topology, case.is_flat, tiers, list(clocks.values()), of_clients)
     clock = WallClock() if is_timed else SimulatedClock(EventClock())
     tier = tier_of(section, len(topology), "edges", clock, num_clients)
     of_edges = planned_pace(world, edge_rounds) if world else known.of_edge if known else None
-    return AsynchronousCloud(tier, tuple(topology), edge_rounds, of_edges)
+    return AsynchronousCloud(tier, tuple(topology), edge_rounds, of_edges, is_timed)
 
 
 def tier_of(section: Asynchrony, num_nodes: int, unit: str, clock: Clock, clients: int = 0) -> AsynchronousTier:

@@ -13,8 +13,8 @@ from matplotlib.collections import PatchCollection
 from matplotlib.patches import Circle
 from matplotlib.ticker import MaxNLocator
 
-from espalier.app.reports.plots import BLUE, GREY, ORANGE, PALETTE, Line, drawn_figures, number, save_plot
-from espalier.app.reports.resources import (
+from espalier.app.features.feature import Line
+from espalier.app.features.plans.reports import (
     ClientTotals,
     cdf,
     client_totals,
@@ -22,6 +22,8 @@ from espalier.app.reports.resources import (
     joules_of_client_rounds,
     joules_of_clients,
 )
+from espalier.app.ground.figures import drawn_figures
+from espalier.app.ground.pictures import BLUE, GREY, ORANGE, PALETTE, number, save_plot
 from espalier.clients.messages.train import ACCURACY
 
 MAX_LABELS = 100  # clients that can be told apart in a plot
