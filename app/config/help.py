@@ -1,6 +1,7 @@
 """The keys of the run config, and the algorithms, for ``--help`` and ``espalier help``."""
 
 import difflib
+import re
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -46,7 +47,7 @@ def nearest(word: str) -> list[str]:
 
 def _sections() -> list[Section]:
     whole = RunConfig()
-    return [whole, *(getattr(whole, name) for name in whole.sections())]
+    return [whole, *whole.held]
 
 
 def _is_named(word: str, name: str, section: str, meaning: str) -> bool:
@@ -68,7 +69,8 @@ def _title(section: Section) -> str:
 def _lines(section: Section, word: str, is_meant: Any) -> list[str]:
     values, fields, lines = section.as_dict(), type(section).model_fields, list[str]()
     for field, key in section.keys().items():
-        meaning = " ".join((fields[field].description or "").split())
+        text = re.sub(r"\s\(\[[^]]*\]\([^)]*\)\)", "", fields[field].description or "")  # links by themselves
+        meaning = " ".join(re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "").split())
         allowed = choices(fields[field].annotation)
         if is_meant(word, key, section.name or "run", f"{meaning} {' '.join(allowed)}"):
             lines += [f"  {key} = {values[key]!r}", f"      {meaning}"]

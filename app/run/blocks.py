@@ -16,7 +16,7 @@ from espalier.app.planning.work import forward_flops
 from espalier.app.tasks.footprint import weight_bytes
 from espalier.app.tasks.task import Task
 from espalier.app.wiring.task_of_run import build_task
-from espalier.clients.messages.cut import Cut, as_blocks, part_of
+from espalier.clients.shared.cut import Cut, as_blocks, part_of
 from espalier.strategies.split.cuts import legal_cuts, weight_on_both_sides
 from espalier.strategies.split.shapes import cut_shapes
 

@@ -21,12 +21,12 @@ from espalier.app.tasks.own import OwnTask
 from espalier.app.tasks.split_trial import check_blocks, try_cut
 from espalier.app.tasks.task import Task
 from espalier.app.tasks.trial import CPU, MisfitError, named, spread_over, try_out
-from espalier.clients.messages.cut import Cut, as_blocks
 from espalier.clients.messages.frames import Format
-from espalier.clients.messages.generators import seeded_torch
 from espalier.clients.messages.profile import MOST_CLASSES
 from espalier.clients.messages.train import ACCURACY
-from espalier.clients.nested import concatenate, map_tensors, take, tensors_of
+from espalier.clients.shared.cut import Cut, as_blocks
+from espalier.clients.shared.generators import seeded_torch
+from espalier.clients.shared.nested import concatenate, map_tensors, take, tensors_of
 from espalier.clients.task import ClientTask, Examples, LocalTraining, Objective
 from espalier.strategies.split.shapes import cut_shapes
 

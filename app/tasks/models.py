@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from espalier.app.ground.errors import bad_value
-from espalier.clients.messages.generators import seeded_torch
+from espalier.clients.shared.generators import seeded_torch
 
 Blocks = OrderedDict[str, nn.Module]
 Shape = tuple[int, int, int]

@@ -93,7 +93,7 @@ def interrupt(config):
 def test_it_is_printed(capsys):
     assert main(["--help"]) == 0
     assert (
-        "  stream.payload = 'float32'\n      How activations and gradients travel in a stream."
+        "  stream.payload = 'float32'\n      Format of activations and gradients in a stream: "
         in capsys.readouterr().out
     )
 

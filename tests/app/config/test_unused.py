@@ -4,7 +4,7 @@ import pytest
 
 from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.config.parse import parse_config
-from espalier.app.config.together import too_few_to_be_robust
+from espalier.app.config.together import falling_short
 from espalier.app.config.unused import unused_keys
 from tests.app.runs import run_app
 
@@ -138,7 +138,7 @@ def test_a_run_warns_once(tmp_path, caplog):
     ],
 )
 def test_krum_with_too_few_nodes_for_the_malicious_ones_is_named(settings, most):
-    reasons = too_few_to_be_robust(parse_config(settings))
+    reasons = falling_short(parse_config(settings))
     if most is None:
         assert reasons == {}
     else:
