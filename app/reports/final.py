@@ -19,6 +19,7 @@ from espalier.app.reports.metrics import failures_of, lacks_figures, last_round,
 from espalier.app.reports.saved import saved_config
 from espalier.app.reports.stopping import SoFar
 from espalier.app.settings.sections import Stop
+from espalier.clients.messages.train import PERSONAL
 from espalier.strategies import Profile
 
 
@@ -103,6 +104,9 @@ def client_table(
     personalised: dict[str, Any] = next((line["clients"] for line in lines if line["scope"] == "personalised"), {})
     failures = Counter(failure["client"] for line in lines for failure in failures_of(line))
     clients, more = [profile.partition_id for profile in profiles], dict[str, Sequence[Any]]()
+    if "personal" in last_round(lines):
+        own_models = [metrics.get(str(client), {}) for client in clients]
+        more |= {f"personal_{name}": [own.get(PERSONAL + name) for own in own_models] for name in names}
     for feature in FEATURES:
         more |= feature.columns(lines, clients)
     header = ["client", "edge", "train_examples", "test_examples", "classes", *names, "times_left_out"]
@@ -141,6 +145,10 @@ def result_table(summary: Mapping[str, Any]) -> str:
             spread = summary["personalised"].get(key) or {}
             cells = [_figure(spread.get(part)) for part in ("mean", "std", "min", "max")]
             table.add_row("  with fine-tuned heads", *cells, "")
+        if "personal" in summary:
+            spread = summary["personal"].get(key) or {}
+            cells = [_figure(spread.get(part)) for part in ("mean", "std", "min", "max")]
+            table.add_row("  of clients' own models", *cells, "")
     console = Console(width=100, color_system=None)
     with console.capture() as capture:
         console.print(table)
