@@ -1,26 +1,24 @@
 """A user's own task, as the rest of the app asks for it."""
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
+from inspect import getsourcefile
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
-from espalier.app.ground.errors import FAULTS, UserError, bad_value
-from espalier.app.ground.fields import FIELDS
+from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.ground.object_spec import ObjectSpec, error_line
+from espalier.app.tasks.fitting import are_classes, check_fit, try_cuts
 from espalier.app.tasks.held_back import kept_and_held
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.own import OwnTask
-from espalier.app.tasks.split_trial import check_blocks, try_cut
 from espalier.app.tasks.task import Task
-from espalier.app.tasks.trial import CPU, MisfitError, named, spread_over, try_out
+from espalier.app.tasks.trial import MisfitError, Tried, named
 from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.frames import Format
 from espalier.clients.messages.generators import seeded_torch
@@ -28,7 +26,6 @@ from espalier.clients.messages.profile import MOST_CLASSES
 from espalier.clients.messages.train import ACCURACY
 from espalier.clients.nested import concatenate, map_tensors, take, tensors_of
 from espalier.clients.task import ClientTask, Examples, LocalTraining, Objective
-from espalier.strategies.split.shapes import cut_shapes
 
 
 class AdaptedTask(Task):
@@ -111,77 +108,19 @@ class AdaptedTask(Task):
                 raise self.refused(f"{allowed} not {form} as client {client}")
         return Examples(concatenate([e.inputs for e in tests]), torch.cat([e.labels for e in tests]))
 
-    def check_data(self) -> None:
-        """Load the server's test pool; refuse a model that can't take the data, or be split where it has to be.
+    @cached_property
+    def _tried(self) -> Tried:
+        return Tried(self.own.prepare, self.own.metrics, [getsourcefile(type(self.own)) or ""])
 
-        Where there is a pool, a step of training and an evaluation show what else does not fit.
-        """
-        self.check_weights()
-        if self.splits_for:
-            self.check_split()
-        elif self.has_pool:
-            self.check_model()
-        if self.has_pool:
-            with seeded_torch(self.seed, torch.device("cpu")):
-                try:
-                    try_out(self.own, self.new_model, self.pool, self.training, self.objective.loss, FIELDS)
-                except MisfitError as error:
-                    raise self.refused(str(error)) from None
+    def check_data(self) -> None:
+        """Load the server's test pool; refuse a model that can't take the data, or be split where it has to be."""
+        with self._fits():
+            check_fit(self, self._tried, seed=self.seed, splits_for=self.splits_for, has_pool=self.has_pool)
 
     def try_cuts(self, cuts: Collection[Cut], form: Format | None) -> None:
         """Raise UserError unless a step through each cut can be made, with the gradients of the whole model."""
-        for cut in cuts:
-            try:
-                try:
-                    self._try_cut(cut, form, 2)
-                except MisfitError:  # a loss, or BatchNorm, may need a whole mini-batch
-                    self._try_cut(cut, form, self.training.batch_size)
-            except MisfitError as error:
-                raise self.refused(f"{error}, for algorithm = {self.splits_for!r}") from None
-
-    def _try_cut(self, cut: Cut, form: Format | None, num_examples: int) -> None:
-        rows = spread_over(self.pool, num_examples)
-        few = Examples(take(self.pool.inputs, rows, CPU), self.pool.labels[rows])
-        client = ClientTask(
-            model=self.new_model(),
-            train=few,
-            test=few,
-            prepare=self.own.prepare,
-            training=self.training,
-            seed=self.seed,
-            partition_id=0,
-            class_counts=(),
-            device=CPU,
-            objective=self.objective,
-        )
-        with seeded_torch(self.seed, CPU):
-            try_cut(self.own, client, cut, form)
-
-    def check_weights(self) -> None:
-        """Raise UserError for weights that can't travel: NumPy has no type for them, or they are not finite."""
-        model = self.new_model()
-        with self._does("model()'s state_dict()"):
-            state = model.state_dict()
-        for name, weights in state.items():
-            if not isinstance(weights, Tensor):
-                allowed = f"one whose model's state_dict() holds tensors, not a {type(weights).__name__} as {name}"
-                raise self.refused(f"{allowed}, which would not travel")
-            try:
-                torch.empty(0, dtype=weights.dtype).numpy()
-            except TypeError:
-                raise self.refused(f"one whose weights NumPy has a type for, not {weights.dtype} as {name}") from None
-            if not (is_lazy(weights) or weights.isfinite().all()):
-                allowed = f"one whose weights begin finite, not NaN or Inf as {name}: a buffer that is a constant, such"
-                raise self.refused(f"{allowed} as a mask, does not travel with persistent=False")
-
-    @torch.no_grad()
-    def check_model(self) -> None:
-        """Raise UserError unless the model takes an example."""
-        model, example = self.new_model().eval(), self.example_input()
-        try:
-            model(example)
-        except FAULTS as error:  # the model is foreign code
-            raise self.refused(f"one whose model takes its data ({error_line(error)})") from None
+        with self._fits():
+            try_cuts(self, self._tried, cuts, form, seed=self.seed, splits_for=self.splits_for)
 
     def data_fingerprint(self) -> str:
         """Return the task's own fingerprint, or a hash of the server's test pool."""
@@ -273,34 +212,6 @@ class AdaptedTask(Task):
         """Take every client's examples; the user's class is asked for none."""
         self._loaded = loaded
 
-    def check_split(self) -> None:
-        """Raise UserError unless the model can be split, and labels can travel as class numbers."""
-        model = self.new_model()
-        names = [name for name, _ in model.named_children()]
-        if not isinstance(model, nn.Sequential) or names[-1:] != ["head"]:
-            allowed = "one whose model is an nn.Sequential of named blocks, the last one called head,"
-            raise self.refused(f"{allowed} for algorithm = {self.splits_for!r}")
-        example = self.example_input()
-        try:
-            cut_shapes(model, example)
-        except FAULTS as error:  # the model is foreign code
-            allowed = f"one whose blocks each take what the one before gives, a tensor ({error_line(error)}),"
-            raise self.refused(f"{allowed} for algorithm = {self.splits_for!r}") from None
-        self.check_model()
-        try:
-            check_blocks(model, example)
-        except MisfitError as error:
-            raise self.refused(f"{error}, for algorithm = {self.splits_for!r}") from None
-        if not are_classes(self.pool.labels):
-            allowed = (
-                f"one whose labels are classes, integers of shape (N,) from 0, for algorithm = {self.splits_for!r}"
-            )
-            raise self.refused(allowed)
-        outputs, largest = getattr(model[-1], "out_features", math.inf), int(self.pool.labels.max())
-        if largest >= outputs:
-            allowed = f"one whose labels are less than {outputs}, the outputs of its head, not {largest},"
-            raise self.refused(f"{allowed} for algorithm = {self.splits_for!r}")
-
     def _made(self) -> OwnTask:
         """Return the user's object."""
         kind = self.spec.load()
@@ -311,13 +222,18 @@ class AdaptedTask(Task):
         return self.spec.call(kind)
 
     @contextmanager
-    def _does(self, call: str) -> Iterator[None]:
-        """Make one line of whatever goes wrong in a method of the user's, with the line of the file."""
+    def _fits(self) -> Iterator[None]:
+        """Make an error that names the task of what does not fit."""
         try:
-            with named(f"one whose {call} does not fail", self.own):
-                yield
+            yield
         except MisfitError as error:
             raise self.refused(str(error)) from None
+
+    @contextmanager
+    def _does(self, call: str) -> Iterator[None]:
+        """Make one line of whatever goes wrong in a method of the user's, with the line of the file."""
+        with self._fits(), named(f"one whose {call} does not fail", self._tried):
+            yield
 
     def _has_own(self, method: str) -> bool:
         return getattr(type(self.own), method) is not getattr(OwnTask, method)
@@ -345,7 +261,7 @@ class AdaptedTask(Task):
 
     def _metrics(self, outputs: Any, labels: Tensor) -> Mapping[str, float]:
         try:
-            with named("one whose metrics(outputs, labels) does not fail", self.own):
+            with named("one whose metrics(outputs, labels) does not fail", self._tried):
                 own = {str(name): float(value) for name, value in self.own.metrics(outputs, labels).items()}
         except MisfitError as error:  # later than the trial, as it may be for other outputs
             raise self.refused(str(error)) from None
@@ -362,9 +278,3 @@ def _rows_of(examples: Examples, rows: Tensor) -> Examples:
 def _form_of(examples: Examples) -> Any:
     """Return the shapes of an example's tensors, nested as they are, and of its label."""
     return map_tensors(lambda tensor: tuple(tensor.shape[1:]), (examples.inputs, examples.labels))
-
-
-def are_classes(labels: Tensor) -> bool:
-    """Return whether labels are class indices, one for each example."""
-    is_integer = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
-    return is_integer and labels.dim() == 1 and bool((labels >= 0).all())
