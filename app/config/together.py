@@ -17,6 +17,7 @@ from espalier.app.planning.rule import PlanRule
 from espalier.app.settings.sections import DEVICE_RANGES, OWN, SOLVERS, Data, RadioWorld
 from espalier.app.settings.values import BEST_CUT, CLASSES_ALLOWED, PATH_KEYS, channels_allowed, path_of
 from espalier.app.tasks.kinds import task_kind
+from espalier.app.tasks.models import model_named
 from espalier.strategies.edges import replies_needed
 
 CLIPPED_BY_CLIENTS = (DifferentialPrivacyClientSideAdaptiveClipping, DifferentialPrivacyClientSideFixedClipping)
@@ -49,8 +50,11 @@ def check_together(config: RunConfig) -> None:
     if config.split.cut_layer.is_best and not chooses:
         allowed = "a number, or selection = 'resource-aware' and an algorithm with a server block for each client"
         raise bad_value("cut-layer", BEST_CUT, allowed)
-    if task.has_own_model and config.data.model != "auto":
-        raise bad_value("model", config.data.model, f"'auto' for {config.data.source}, which has a model of its own")
+    model_named(config.data.model)
+    if task.has_own_model and config.data.model.text != "auto":
+        raise bad_value(
+            "model", config.data.model.text, f"'auto' for {config.data.source}, which has a model of its own"
+        )
     if config.data.validation_share and task.grows:
         allowed = f"0.0 for {config.data.source}, whose clients get more data from round to round"
         raise bad_value("data.validation-share", config.data.validation_share, allowed)

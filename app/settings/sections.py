@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from espalier.app.ground.object_spec import ObjectSpec, parse_object
+from espalier.app.ground.registered import parse_registered
 from espalier.app.ground.strategy_spec import StrategySpec, parse_strategy
 from espalier.app.settings.section import Section
 from espalier.app.settings.values import (
@@ -98,6 +99,7 @@ def _bound(value: float) -> float:
 Bound = Annotated[float, Field(ge=0, le=1e9), AfterValidator(_bound)]
 SolverSetting = Annotated[ObjectSpec, BeforeValidator(_solver)]
 ValueSetting = Annotated[ObjectSpec, BeforeValidator(_value)]
+ModelSetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "model"))]
 TaskSetting = Annotated[ObjectSpec, BeforeValidator(_task)]
 CloudStrategy = Annotated[StrategySpec, BeforeValidator(partial(_strategy, "cloud-strategy"))]
 EdgeStrategy = Annotated[StrategySpec, BeforeValidator(partial(_strategy, "edge-strategy"))]
@@ -152,8 +154,8 @@ class Data(Section):
     """How the data are shared out to the clients."""
     alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.5
     """Concentration of the Dirichlet partition; small is heterogeneous."""
-    model: Literal["auto", "small-cnn", "cnn", "resnet18", "resnet50"] = "auto"
-    """The model; auto is small-cnn for digits, else cnn."""
+    model: ModelSetting = parse_registered("model", "auto")
+    """small-cnn, cnn, resnet18, resnet50 or package.module:function; auto is small-cnn for digits, else cnn."""
     cache_dir: str = ""
     """Where decoded data are kept; by default ~/.cache/espalier."""
     image_size: Annotated[int, Field(ge=0, le=4096)] = 0

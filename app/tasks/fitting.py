@@ -99,6 +99,21 @@ def check_model(task: Task) -> None:
         raise MisfitError(f"one whose model takes its data ({error_line(error)})") from None
 
 
+@torch.no_grad()
+def check_outputs(model: nn.Module, example: Tensor, num_classes: int) -> None:
+    """Raise MisfitError unless a model takes an image, and has an output for each class."""
+    try:
+        outputs = model.eval()(example)
+    except FAULTS as error:  # the model is foreign code
+        shape = tuple(example.shape[1:])
+        raise MisfitError(f"one whose model takes images of shape {shape} ({error_line(error)})") from None
+    wanted = f"one whose model has {num_classes} outputs for each image, a tensor of shape (N, {num_classes})"
+    if not isinstance(outputs, Tensor):
+        raise MisfitError(f"{wanted}, not a {type(outputs).__name__}")
+    if outputs.shape != (1, num_classes):
+        raise MisfitError(f"{wanted}, not {('N', *outputs.shape[1:])!r}".replace("'N'", "N"))
+
+
 def check_split(task: Task) -> None:
     """Raise MisfitError unless the model can be split, and labels can travel as class numbers."""
     model = task.new_model()
