@@ -18,6 +18,7 @@ from espalier.app.settings.sections import DEVICE_RANGES, OWN, SOLVERS, Data, Ra
 from espalier.app.settings.values import BEST_CUT, CLASSES_ALLOWED, PATH_KEYS, channels_allowed, path_of
 from espalier.app.tasks.kinds import task_kind
 from espalier.app.tasks.models import model_named
+from espalier.app.tasks.partition import SHARING_KEYS, scheme_named
 from espalier.strategies.edges import replies_needed
 
 CLIPPED_BY_CLIENTS = (DifferentialPrivacyClientSideAdaptiveClipping, DifferentialPrivacyClientSideFixedClipping)
@@ -51,6 +52,7 @@ def check_together(config: RunConfig) -> None:
         allowed = "a number, or selection = 'resource-aware' and an algorithm with a server block for each client"
         raise bad_value("cut-layer", BEST_CUT, allowed)
     model_named(config.data.model)
+    scheme_named(config.data.partition)
     if task.has_own_model and config.data.model.text != "auto":
         raise bad_value(
             "model", config.data.model.text, f"'auto' for {config.data.source}, which has a model of its own"
@@ -197,26 +199,26 @@ def _check_schedule(config: RunConfig) -> None:
 
 
 def _check_own_task(config: RunConfig) -> None:
-    """Refuse other settings of data and model beside a task of one's own."""
+    """Refuse other settings of data and model beside a task of one's own; those of a pool it may have a use for."""
     if not config.data.task.text:
         return
     for key, value in Data().as_dict().items():
-        if key not in ("task", "data.validation-share") and (given := config.as_dict()[key]) != value:
+        if key not in ("task", "data.validation-share", *SHARING_KEYS) and (given := config.as_dict()[key]) != value:
             allowed = f"{value!r}, the default, for {config.data.source}, which has data and a model of its own"
             raise bad_value(key, given, allowed)
 
 
 def _check_own_folders(config: RunConfig) -> None:
     """Refuse what does not go together with folders of the clients' own, or is for them only."""
-    if config.data.partition != OWN:
+    if config.data.partition.text != OWN:
         for key in ("data.classes", "data.pixel-mean", "data.pixel-std"):
             if value := config.as_dict()[key]:
                 raise bad_value(
-                    key, value, f"'' for partition = {config.data.partition!r}, where the data set decides it"
+                    key, value, f"'' for partition = {config.data.partition.text!r}, where the data set decides it"
                 )
         return
-    if config.data.dataset != "image-folder":
-        allowed = f"another one for dataset = {config.data.dataset!r}: clients' own folders are for 'image-folder'"
+    if config.data.task.text or config.data.dataset != "image-folder":
+        allowed = f"another one for {config.data.source}: clients' own folders are for 'image-folder'"
         raise bad_value("partition", OWN, allowed)
     if not config.algorithm.trains_clients:
         allowed = f"one that trains clients for partition = {OWN!r}: nobody has all the data"

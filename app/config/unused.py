@@ -7,6 +7,7 @@ from espalier.app.config.run_config import RunConfig
 from espalier.app.planning.rule import PlanRule
 from espalier.app.settings.sections import Plans, Split
 from espalier.app.tasks.kinds import task_kind
+from espalier.app.tasks.partition import goes_by_edges, unused_by
 
 # The solvers to which no client is worth more than another.
 WORTHLESS = ("random", "cheapest-at-full-power")
@@ -49,7 +50,7 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
             yield ("edge-strategy",), f"{name} has no edges"
         if not task.grows:  # there slots pass by edge rounds
             yield ("edge-rounds",), f"{name} has no edges"
-        if not config.rule:
+        if not (config.rule or goes_by_edges(data.partition)):
             yield ("num-edges",), f"{name} has no edges"
     if algorithm.splits:
         yield from _splitting_without_use(config)
@@ -74,9 +75,9 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
         yield from _plan_without_use(config, config.rule, keys["radio"])
     if not task.counts_requests:
         yield keys["caching"], f"dataset = {data.dataset!r}"
-        yield from _partitions_without_use(data.partition)
+        yield unused_by(data.partition), f"partition = {data.partition.text!r}"
     else:
-        yield ("data-dir", "partition", "alpha", *keys["data"]), "dataset = 'video-caching' is simulated"
+        yield ("data-dir", "partition", "alpha", "edge-alpha", *keys["data"]), "dataset = 'video-caching' is simulated"
     if not algorithm.trains_clients:
         yield ("participation", *keys["guard"]), f"{name} trains no clients"
     if config.guard.mode == "off":
@@ -229,13 +230,3 @@ def _stop_without_use(config: RunConfig, keys: Iterable[str]) -> Iterable[tuple[
         yield of_tests, "with report.evaluate-every = 0 only the last model is tested"
     if not config.rule:
         yield ("stop.joules",), "no round is planned: see selection"
-
-
-def _partitions_without_use(partition: str) -> Iterable[tuple[Iterable[str], str]]:
-    why = f"partition = {partition!r}"
-    if not partition.startswith("dirichlet"):
-        yield ("alpha",), why
-    if partition == "own":
-        yield ("data.min-samples",), why
-    if partition != "shards":
-        yield ("data.shards-per-client",), why

@@ -99,6 +99,7 @@ def _bound(value: float) -> float:
 Bound = Annotated[float, Field(ge=0, le=1e9), AfterValidator(_bound)]
 SolverSetting = Annotated[ObjectSpec, BeforeValidator(_solver)]
 ValueSetting = Annotated[ObjectSpec, BeforeValidator(_value)]
+PartitionSetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "partition"))]
 ModelSetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "model"))]
 TaskSetting = Annotated[ObjectSpec, BeforeValidator(_task)]
 CloudStrategy = Annotated[StrategySpec, BeforeValidator(partial(_strategy, "cloud-strategy"))]
@@ -142,7 +143,7 @@ class Data(Section):
     """Data and model."""
 
     name = "data"
-    flat = ("task", "dataset", "data_dir", "partition", "alpha", "model")
+    flat = ("task", "dataset", "data_dir", "partition", "alpha", "edge_alpha", "model")
 
     task: TaskSetting = _task("")
     """A task of your own, package.module:NAME(argument=value, ...); "" is that of dataset."""
@@ -150,10 +151,12 @@ class Data(Section):
     """The data set."""
     data_dir: str = ""
     """Folder of the data."""
-    partition: Literal["iid", "dirichlet", "dirichlet-per-class", "shards", "own"] = "dirichlet"
-    """How the data are shared out to the clients."""
+    partition: PartitionSetting = parse_registered("partition", "dirichlet")
+    """How the data are shared out: dirichlet, edge-dirichlet, iid and others, own, or package.module:function."""
     alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.5
     """Concentration of the Dirichlet partition; small is heterogeneous."""
+    edge_alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.5
+    """Likewise over edges, with partition = "edge-dirichlet" and "iid-in-edges"."""
     model: ModelSetting = parse_registered("model", "auto")
     """small-cnn, cnn, resnet18, resnet50 or package.module:function; auto is small-cnn for digits, else cnn."""
     cache_dir: str = ""

@@ -12,11 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from espalier.app.ground.errors import UserError, bad_value
-from espalier.app.ground.object_spec import ObjectSpec, error_line
+from espalier.app.ground.object_spec import error_line
+from espalier.app.settings.sections import Data
 from espalier.app.tasks.fitting import are_classes, check_fit, try_cuts
 from espalier.app.tasks.held_back import kept_and_held
 from espalier.app.tasks.node import Node
-from espalier.app.tasks.own import OwnTask
+from espalier.app.tasks.own import OwnTask, Pool
+from espalier.app.tasks.partition import SHARING_KEYS, ClientIndices, partition_of
+from espalier.app.tasks.schemes import EVEN
 from espalier.app.tasks.task import Task
 from espalier.app.tasks.trial import MisfitError, Tried, named
 from espalier.clients.messages.cut import Cut
@@ -33,8 +36,8 @@ class AdaptedTask(Task):
 
     Parameters
     ----------
-    spec : ObjectSpec
-        Names the user's class, with its arguments.
+    section : Data
+        Names the user's class, with its arguments, and says how its pool is shared out, if it has one.
     training : LocalTraining
         How clients train.
     num_clients : int
@@ -43,40 +46,42 @@ class AdaptedTask(Task):
         Decides data, initial weights and the clients' randomness.
     device : torch.device
         Where models compute.
+    num_edges : int
+        Edges of the run.
     has_pool : bool
         The server's test pool is here.
     splits_for : str
         The algorithm that splits the model; empty for one that does not.
-    validation_share : float (default: 0)
-        Of each client's training examples, to hold back.
 
     Raises
     ------
     UserError
-        If there is no such class, or it can't be made.
+        If there is no such class, it can't be made, or has no pool that these settings could share out.
     """
 
     has_own_model = True
 
     def __init__(
         self,
-        spec: ObjectSpec,
+        section: Data,
         training: LocalTraining,
         num_clients: int,
         seed: int,
         device: torch.device,
         *,
+        num_edges: int,
         has_pool: bool,
         splits_for: str,
-        validation_share: float = 0.0,
     ) -> None:
-        self.spec = spec
+        self.section = section
+        self.spec = section.task
+        self.num_edges = num_edges
         self.num_clients = num_clients
         self.seed = seed
         self.device = device
         self.has_pool = has_pool
         self.splits_for = splits_for
-        self.validation_share = validation_share
+        self.validation_share = section.validation_share
         self.own = own = self._made()
         self._loaded: list[tuple[Examples, Examples]] = []
         self.training = training
@@ -100,6 +105,8 @@ class AdaptedTask(Task):
             given = self.own.test_data()
         if given is not None:
             return self._checked(given, "test_data()")
+        if self._shares_out:
+            return self._to_share_out.test
         tests = [self.client_examples(client)[1] for client in range(self.num_clients)]
         first, *others = map(_form_of, tests)
         for client, form in enumerate(others, 1):
@@ -111,6 +118,35 @@ class AdaptedTask(Task):
     @cached_property
     def _tried(self) -> Tried:
         return Tried(self.own.prepare, self.own.metrics, [getsourcefile(type(self.own)) or ""])
+
+    @cached_property
+    def _to_share_out(self) -> Pool:
+        """All examples, where the run shares them out."""
+        with self._does("pool()"):
+            given = self.own.pool()
+        if not isinstance(given, Pool):
+            raise self.refused(f"one whose pool() returns an espalier.app.tasks.Pool, not a {type(given).__name__}")
+        return Pool(
+            self._checked(given.train, "pool()", "Examples to train on"),
+            self._checked(given.test, "pool()", "Examples to test on"),
+        )
+
+    @cached_property
+    def client_indices(self) -> list[ClientIndices]:
+        """Every client's part of the pool."""
+        pool, spec = self._to_share_out, self.section.partition
+        labels = [pool.train.labels, pool.test.labels]
+        if not all(map(are_classes, labels)):
+            if spec.text != EVEN and not spec.module:
+                allowed = f"{EVEN!r} or a function of your own for {self.section.source}, whose labels are no classes"
+                raise bad_value("partition", spec.text, allowed)
+            labels = [torch.zeros(len(one), dtype=torch.int64) for one in labels]
+        train, test = (one.numpy() for one in labels)
+        if missing := sorted({*test.tolist()} - {*train.tolist()}):
+            raise self.refused(f"one whose pool() has examples of each class to train on, not none of {missing[0]}")
+        return partition_of(
+            self.section, train, test, num_clients=self.num_clients, num_edges=self.num_edges, seed=self.seed
+        )
 
     def check_data(self) -> None:
         """Load the server's test pool; refuse a model that can't take the data, or be split where it has to be."""
@@ -160,6 +196,9 @@ class AdaptedTask(Task):
         """Return what a client trains on and is tested on; UserError if it is not of the form."""
         if self._loaded:
             return self._loaded[client]
+        if self._shares_out:
+            pool, held = self._to_share_out, self.client_indices[client]
+            return _rows_of(pool.train, torch.from_numpy(held.train)), _rows_of(pool.test, torch.from_numpy(held.test))
         what = f"client_data({client}, {self.num_clients}, {self.seed})"
         with self._does(what):
             given = self.own.client_data(client, self.num_clients, self.seed)
@@ -219,6 +258,15 @@ class AdaptedTask(Task):
             raise self.refused("a subclass of espalier.app.tasks.OwnTask")
         if missing := sorted(kind.__abstractmethods__):
             raise self.refused(f"one that has {' and '.join(f'{name}()' for name in missing)}")
+        self._shares_out = kind.pool is not OwnTask.pool
+        if not self._shares_out:
+            if kind.client_data is OwnTask.client_data:
+                raise self.refused("one that has client_data() or pool()")
+            given, usual = self.section.as_dict(), Data().as_dict()
+            for key in SHARING_KEYS:
+                if given[key] != usual[key]:
+                    allowed = f"{usual[key]!r}, the default, for {self.section.source}, which has no pool()"
+                    raise bad_value(key, given[key], allowed)
         return self.spec.call(kind)
 
     @contextmanager

@@ -23,7 +23,7 @@ from espalier.app.tasks.footprint import layer_bytes, refuse_too_large, weight_b
 from espalier.app.tasks.held_back import kept_and_held
 from espalier.app.tasks.models import AUTO, build_model
 from espalier.app.tasks.node import Node
-from espalier.app.tasks.partition import ClientIndices, partition
+from espalier.app.tasks.partition import ClientIndices, partition_of
 from espalier.app.tasks.task import Task
 from espalier.app.tasks.trial import MisfitError, Tried
 from espalier.clients.messages.cut import Cut
@@ -46,6 +46,8 @@ class ImageTask(Task):
         Decides the partition, the initial weights and the clients' randomness.
     device : torch.device
         Where models compute.
+    num_edges : int (default: 1)
+        Edges, for partitions that share out to them first.
     are_clients_here : bool (default: False)
         All clients are in this process, with a copy of their data each.
     splits_for : str (default: "")
@@ -60,9 +62,11 @@ class ImageTask(Task):
         seed: int,
         device: torch.device,
         *,
+        num_edges: int = 1,
         are_clients_here: bool = False,
         splits_for: str = "",
     ) -> None:
+        self.num_edges = num_edges
         self.are_clients_here = are_clients_here
         self.splits_for = splits_for
         self.section = section
@@ -90,15 +94,13 @@ class ImageTask(Task):
     @cached_property
     def client_indices(self) -> list[ClientIndices]:
         """Every client's part of the data set."""
-        return partition(
+        return partition_of(
+            self.section,
             self.data.train.labels,
             self.data.test.labels,
-            scheme=self.section.partition,
             num_clients=self.num_clients,
+            num_edges=self.num_edges,
             seed=self.seed,
-            alpha=self.section.alpha,
-            shards_per_client=self.section.shards_per_client,
-            min_samples=self.section.min_samples,
         )
 
     @property

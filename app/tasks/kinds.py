@@ -14,4 +14,4 @@ def task_kind(data: Data) -> type[Task]:
         return AdaptedTask
     if data.dataset == VIDEO_CACHING:
         return CachingTask
-    return OwnImagesTask if data.partition == OWN else ImageTask
+    return OwnImagesTask if data.partition.text == OWN else ImageTask

@@ -46,14 +46,14 @@ def build_task(config: RunConfig) -> Task:
     if kind is AdaptedTask:
         task: AdaptedTask = _built(
             kind,
-            data.task,
+            data,
             training,
             num_clients,
             seed,
             device,
+            num_edges=config.cells,
             has_pool=has_pool,
             splits_for=splits_for,
-            validation_share=data.validation_share,
         )
         check_optimizer(config, task, training)
         return task
@@ -62,8 +62,8 @@ def build_task(config: RunConfig) -> Task:
         return _built(
             kind, data, training, seed, device, has_pool=has_pool, num_clients_here=here, splits_for=splits_for
         )
-    is_here = config.engine == "in-process"
-    return _built(kind, data, training, num_clients, seed, device, are_clients_here=is_here, splits_for=splits_for)
+    options = {"are_clients_here": config.engine == "in-process", "splits_for": splits_for, "num_edges": config.cells}
+    return _built(kind, data, training, num_clients, seed, device, **options)
 
 
 def check_optimizer(config: RunConfig, task: AdaptedTask, training: LocalTraining) -> None:
