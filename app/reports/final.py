@@ -16,6 +16,7 @@ from torch import nn
 from espalier.app.reports.best import ranked_by
 from espalier.app.reports.folder import ResultsFolder, RunTitle
 from espalier.app.reports.metrics import failures_of, lacks_figures, last_round, names_of_figures, summarise
+from espalier.app.reports.partition import read_partition
 from espalier.app.reports.resources import ClientTotals, client_totals
 from espalier.app.reports.saved import saved_config
 from espalier.app.reports.stopping import SoFar
@@ -45,6 +46,7 @@ def draw_run(title: RunTitle, folder: ResultsFolder, lines: Sequence[dict[str, A
     """Draw all plots of a run from the lines of ``metrics.jsonl``."""
     # Imported here: it takes a second, and somebody who asks for help, mistyped a key or wants no plots need not wait.
     from espalier.app.reports.asynchronous_plots import draw_asynchronous_plot
+    from espalier.app.reports.partition_plot import draw_partition
     from espalier.app.reports.plots import draw_plots
     from espalier.app.reports.resource_plots import draw_resource_plots
 
@@ -52,6 +54,8 @@ def draw_run(title: RunTitle, folder: ResultsFolder, lines: Sequence[dict[str, A
     draw_plots(folder.path, text, lines)
     draw_resource_plots(folder.path, text, lines, folder.read_world())
     draw_asynchronous_plot(folder.path, text, lines)
+    if found := read_partition(folder.path):
+        draw_partition(folder.path, text, found)
 
 
 def write_summary(
@@ -73,7 +77,8 @@ def write_summary(
 def report_again(path: Path) -> None:
     """Write ``summary.json`` and the plots of a results folder anew, whether its run is over or not.
 
-    They come from ``config.json``, ``metrics.jsonl`` and, for the plots of planned rounds, ``world.json``.
+    They come from ``config.json``, ``metrics.jsonl``, ``partition.csv`` and, for the plots of planned rounds,
+    ``world.json``.
 
     Parameters
     ----------

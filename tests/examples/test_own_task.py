@@ -48,7 +48,7 @@ def test_topics_are_told_apart_by_a_split_model_and_the_same_each_time(tmp_path)
     final = summary(folder)
     assert final["test"]["accuracy"] > 0.7  # four topics
     assert final["personalised"]["accuracy"]["mean"] > final["global"]["accuracy"]["mean"]
-    names = {"rounds.png", "clients.png", "bytes.png", "personalised.png"}
+    names = {"rounds.png", "clients.png", "bytes.png", "personalised.png", "partition.png"}
     assert {path.name for path in folder.glob("*.png")} == names
     # Each message is 16 numbers at the cut, and as many come back.
     sent = final["bytes_by_kind"]["edge"]

@@ -387,7 +387,7 @@ def test_its_learning_rates_and_metrics_are_used_and_reported(tmp_path):
     assert set(line["test"]) == {"accuracy", "confidence", "loss"}
     header = (folder / "clients.csv").read_text().splitlines()[0]
     assert "classes,accuracy,confidence,loss,times_left_out" in header
-    assert {path.name for path in folder.glob("*.png")} == {"rounds.png", "clients.png", "bytes.png"}
+    assert {path.name for path in folder.glob("*.png")} == {"rounds.png", "clients.png", "bytes.png", "partition.png"}
 
 
 @pytest.mark.parametrize(
