@@ -16,6 +16,7 @@ from espalier.app.planning.limits import check_cell_size
 from espalier.app.planning.rule import PlanRule
 from espalier.app.settings.sections import DEVICE_RANGES, OWN, SOLVERS, Data, RadioWorld
 from espalier.app.settings.values import BEST_CUT, CLASSES_ALLOWED, PATH_KEYS, channels_allowed, path_of
+from espalier.app.tasks.data import dataset_named
 from espalier.app.tasks.kinds import task_kind
 from espalier.app.tasks.models import model_named
 from espalier.app.tasks.partition import SHARING_KEYS, scheme_named
@@ -83,8 +84,9 @@ def check_together(config: RunConfig) -> None:
         given = "stream.key" if config.stream.key else "stream.certificate"
         raise bad_value(given, config.as_dict()[given], "both stream.certificate and stream.key, or neither")
     _check_own_folders(config)
-    if config.data.dataset == "image-folder" and not config.data.data_dir:
-        raise bad_value("data-dir", "", "a folder with train/<class>/* and test/<class>/* for dataset = 'image-folder'")
+    dataset = dataset_named(config.data.dataset)
+    if dataset and dataset.is_folder and not config.data.data_dir:
+        raise bad_value("data-dir", "", f"a folder with train/<class>/* and test/<class>/* for {config.data.source}")
 
 
 def strategies_here(config: RunConfig) -> list[StrategySpec]:
@@ -217,7 +219,8 @@ def _check_own_folders(config: RunConfig) -> None:
                     key, value, f"'' for partition = {config.data.partition.text!r}, where the data set decides it"
                 )
         return
-    if config.data.task.text or config.data.dataset != "image-folder":
+    dataset = dataset_named(config.data.dataset)
+    if config.data.task.text or not (dataset and dataset.is_folder):
         allowed = f"another one for {config.data.source}: clients' own folders are for 'image-folder'"
         raise bad_value("partition", OWN, allowed)
     if not config.algorithm.trains_clients:

@@ -74,7 +74,7 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     else:
         yield from _plan_without_use(config, config.rule, keys["radio"])
     if not task.counts_requests:
-        yield keys["caching"], f"dataset = {data.dataset!r}"
+        yield keys["caching"], f"dataset = {data.dataset.text!r}"
         yield unused_by(data.partition), f"partition = {data.partition.text!r}"
     else:
         yield ("data-dir", "partition", "alpha", "edge-alpha", *keys["data"]), "dataset = 'video-caching' is simulated"

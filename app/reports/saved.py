@@ -28,6 +28,7 @@ def own_code(config: RunConfig) -> dict[str, str]:
     federation, plan = config.federation, config.plan
     specs = (
         config.data.task,
+        config.data.dataset,
         config.data.partition,
         config.data.model,
         federation.cloud_strategy,

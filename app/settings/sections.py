@@ -99,6 +99,7 @@ def _bound(value: float) -> float:
 Bound = Annotated[float, Field(ge=0, le=1e9), AfterValidator(_bound)]
 SolverSetting = Annotated[ObjectSpec, BeforeValidator(_solver)]
 ValueSetting = Annotated[ObjectSpec, BeforeValidator(_value)]
+DatasetSetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "dataset"))]
 PartitionSetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "partition"))]
 ModelSetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "model"))]
 TaskSetting = Annotated[ObjectSpec, BeforeValidator(_task)]
@@ -147,8 +148,8 @@ class Data(Section):
 
     task: TaskSetting = _task("")
     """A task of your own, package.module:NAME(argument=value, ...); "" is that of dataset."""
-    dataset: Literal["digits", "cifar10", "cifar100", "fashion-mnist", "image-folder", "video-caching"] = "digits"
-    """The data set."""
+    dataset: DatasetSetting = parse_registered("dataset", "digits")
+    """digits, cifar10, cifar100, fashion-mnist, image-folder, video-caching, or package.module:function of your own."""
     data_dir: str = ""
     """Folder of the data."""
     partition: PartitionSetting = parse_registered("partition", "dirichlet")
@@ -181,12 +182,12 @@ class Data(Section):
     @property
     def source(self) -> str:
         """The setting that says which task it is, for messages."""
-        return f"task = {self.task.text!r}" if self.task.text else f"dataset = {self.dataset!r}"
+        return f"task = {self.task.text!r}" if self.task.text else f"dataset = {self.dataset.text!r}"
 
     @property
     def title(self) -> str:
         """What reports call it."""
-        return self.task.name or self.dataset
+        return self.task.name or self.dataset.name
 
 
 class Train(Section):

@@ -17,7 +17,7 @@ from espalier.app.ground.errors import FAULTS, UserError, bad_value
 from espalier.app.ground.registered import files_of
 from espalier.app.settings.sections import Data
 from espalier.app.tasks.augmentation import augmentation
-from espalier.app.tasks.data import ImageData, LabelledImages, load_dataset
+from espalier.app.tasks.data import ImageData, LabelledImages, dataset_named, load_dataset
 from espalier.app.tasks.fitting import check_fit, check_outputs, try_cuts
 from espalier.app.tasks.footprint import layer_bytes, refuse_too_large, weight_bytes
 from espalier.app.tasks.held_back import kept_and_held
@@ -200,7 +200,8 @@ class ImageTask(Task):
     def model_name(self) -> str:
         """One of `espalier.app.tasks.models.MODELS`, or one's own as it is written."""
         if self.section.model.text == AUTO:
-            return "small-cnn" if self.section.dataset == "digits" else "cnn"
+            dataset = dataset_named(self.section.dataset)
+            return dataset.model if dataset else "cnn"
         return self.section.model.text
 
     def describe(self) -> dict[str, Any]:
@@ -228,7 +229,7 @@ class ImageTask(Task):
     def new_client_task(self, model: nn.Module, node: Node) -> ClientTask:
         """Return the task of one client, which works on `model`."""
         indices = self.client_indices[node.partition_id]
-        if self.section.dataset == "image-folder":
+        if (dataset := dataset_named(self.section.dataset)) and dataset.is_folder:
             _, height, width = self.image_shape
             batch = self._batch_bytes(self._model_on_meta(self.image_shape, self.num_classes), height, width)
             num_images = len(indices.train) + len(indices.test)
