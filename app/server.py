@@ -7,6 +7,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from espalier.app.config.keys import keys_tagged
 from espalier.app.config.parse import parse_config
 from espalier.app.engines.flower import Flower
 from espalier.app.ground.errors import bad_value
@@ -16,7 +17,7 @@ from espalier.app.reports.final import result_table
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run.run import run, run_edge, simulation
-from espalier.app.settings.values import PATH_KEYS
+from espalier.app.settings.section import Tag
 
 app = ServerApp()
 
@@ -29,8 +30,9 @@ def main(grid: Grid, context: Context) -> None:
     quiet_flower()
     logging.getLogger("flwr").addFilter(WithoutTraceback())
     config = parse_config(context.run_config)
-    for key in PATH_KEYS:
-        value = config.as_dict()[key]
+    settings = config.as_dict()
+    for key in sorted(keys_tagged(Tag.PATH)):
+        value = settings[key]
         if value and not Path(value).expanduser().is_absolute():
             raise bad_value(key, value, "an absolute path (a relative one would start at the SuperLink's folder)")
     results = Path.home() / "espalier-results"

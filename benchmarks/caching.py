@@ -19,8 +19,8 @@ from torch.nn.functional import cross_entropy
 from espalier.app.tasks.caching_data import CachingData, caching_clients, caching_mlp, num_slots
 from espalier.clients.randomness import client_generator
 from espalier.clients.task import LocalTraining
-from espalier.clients.training import mini_batches
-from espalier.clients.unique_rows import unique_row_sgd
+from espalier.clients.whole.training import mini_batches
+from espalier.clients.whole.unique_rows import unique_row_sgd
 
 TRAINING = LocalTraining(local_epochs=50, batches_per_epoch=10, batch_size=32, learning_rate=0.01)
 REPEATS = 5

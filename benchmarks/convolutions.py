@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.convolutions`` computes the convolutions of `small-cnn` on the digits (mini-batches of 16) and of
 `cnn` on colour images (32), for 8 clients, with their gradients: one client after the other, in groups, and as batched
-matrix products (`espalier.clients.stacked_convolution`). It prints milliseconds for each form, the median of rounds in
+matrix products (`espalier.clients.stacked.convolution`). It prints milliseconds for each form, the median of rounds in
 turns: CPU time with one thread, and time on the GPU where there is one.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from espalier.app.tasks.common import set_up_torch
-from espalier.clients.stacked_convolution import as_products, in_groups
+from espalier.clients.stacked.convolution import as_products, in_groups
 
 CLIENTS, ROUNDS = 8, 20
 # A layer's input and output channels, the side of its inputs in pixels, and the mini-batch.

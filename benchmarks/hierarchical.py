@@ -35,7 +35,7 @@ from espalier.app.wiring.one_server import assemble, checked_task
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.randomness import client_generator
 from espalier.clients.task import LocalTraining
-from espalier.clients.training import mini_batches
+from espalier.clients.whole.training import mini_batches
 from espalier.strategies import Hierarchical
 
 ROUNDS = 5

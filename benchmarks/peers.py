@@ -35,10 +35,10 @@ from espalier.app.tasks.common import compute_device, set_up_torch
 from espalier.app.tasks.node import Node
 from espalier.app.wiring.one_server import assemble, checked_task
 from espalier.app.wiring.task_of_run import build_task
-from espalier.clients.messages.generators import seeded_torch
 from espalier.clients.randomness import client_generator, client_seed
+from espalier.clients.shared.generators import seeded_torch
 from espalier.clients.task import LocalTraining
-from espalier.clients.training import mini_batches
+from espalier.clients.whole.training import mini_batches
 
 ROUNDS = 2
 

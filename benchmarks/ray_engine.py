@@ -37,7 +37,7 @@ from espalier.app.ground.memory import keep_memory
 from espalier.app.run.run import simulation
 from espalier.app.tiers.served import assemble_served
 from espalier.app.wiring.one_server import checked_task
-from espalier.clients.device import cpu_count
+from espalier.clients.device.machine import cpu_count
 from espalier.sim.ray_grid import Place, RayGrid, Workers
 
 ROUNDS = 5

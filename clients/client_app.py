@@ -1,31 +1,42 @@
-"""The ClientApp: one handler per message type."""
+"""The ClientApp: one table, message type -> handler, is the client's whole vocabulary."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from .evaluation import evaluate
-from .fused import split_fused
-from .gateway import register_gateway_handlers
-from .measuring import measured_profile
-from .messages.lanes import Lanes
-from .messages.profile import ProfileQuery
-from .profile import profile_reply
-from .sessions import Sessions
-from .split import register_split_handlers
-from .split_evaluation import register_split_evaluation_handlers
-from .stream import split_stream
+from .device.gateway import GATEWAY, forward
+from .device.measuring import tell_profile
+from .half import Handler, Mod
+from .messages.profile import QUERY_PROFILE
+from .messages.split_names import SPLIT_FUSED, SPLIT_STREAM
+from .messages.train import EVALUATE, TRAIN, TRAIN_ACCUMULATED
+from .shared.lanes import Lanes
+from .split.answers import split_handlers
+from .split.evaluation import EVALUATION
+from .split.fused import split_fused
+from .split.sessions import Sessions
+from .split.stream import split_stream
 from .task import ClientTask
-from .training import train, train_accumulated
+from .whole.evaluation import evaluate
+from .whole.training import train, train_accumulated
+
+WHOLE: Mapping[str, Handler] = {TRAIN: train, TRAIN_ACCUMULATED: train_accumulated, EVALUATE: evaluate}
 
 
 def make_client_app(
-    load_task: Callable[[Context], ClientTask], *, durable: bool = True, lanes: Lanes | None = None
+    load_task: Callable[[Context], ClientTask],
+    *,
+    durable: bool = True,
+    lanes: Lanes | None = None,
+    handlers: Mapping[str, Handler] | None = None,
+    mods: Sequence[Mod] = (),
 ) -> ClientApp:
     """Return a ClientApp that trains, whole or split, and evaluates the tasks that `load_task` gives.
 
-    On a node whose config has an ``edge-folder`` it is the gateway of an edge, see `espalier.clients.gateway`.
+    What a task's `ClientHalf` has for a message type comes before the handlers here. On a node whose config has an
+    ``edge-folder`` it is the gateway of an edge, see `espalier.clients.device.gateway`.
 
     Parameters
     ----------
@@ -34,46 +45,61 @@ def make_client_app(
     durable : bool (default: True)
         Messages of one node may reach different processes, see `Sessions`.
     lanes : Lanes, optional (default: None)
-        Where clients find the edges that are in this process, see `espalier.clients.fused`.
+        Where clients find the edges that are in this process, see `espalier.clients.split.fused`.
+    handlers : Mapping[str, Handler], optional (default: None)
+        By message type ("train", "train.mine"), what answers instead of the client's own handlers, or beside them:
+        called with message, context and task, it returns the reply.
+    mods : Sequence[Mod] (default: none)
+        Flower's mods, around all handlers; the first is the outermost.
     """
-    app = ClientApp()
     sessions = Sessions(durable)
-    register_split_handlers(app, load_task, sessions)
-    register_split_evaluation_handlers(app, load_task)
+    table: dict[str, Handler] = {
+        **WHOLE,
+        **split_handlers(sessions),
+        **EVALUATION,
+        SPLIT_STREAM: partial(split_stream, sessions=sessions),
+        SPLIT_FUSED: partial(split_fused, lanes=lanes or Lanes()),
+        QUERY_PROFILE: tell_profile,
+        **(handlers or {}),
+    }
+    return _TableApp(load_task, table, mods)
 
-    @app.train("split_stream")
-    def handle_split_stream(message: Message, context: Context) -> Message:
-        return split_stream(message, context, load_task(context), sessions)
 
-    @app.train("split_fused")
-    def handle_split_fused(message: Message, context: Context) -> Message:
-        return split_fused(message, context, load_task(context), lanes or Lanes())
+class _TableApp(ClientApp):
+    """A ClientApp that answers by a table; functions that are registered with it answer other message types."""
 
-    register_gateway_handlers(app)
+    def __init__(
+        self, load_task: Callable[[Context], ClientTask], table: Mapping[str, Handler], mods: Sequence[Mod]
+    ) -> None:
+        super().__init__()
+        self._load_task, self._table = load_task, table
+        self._answer_through_mods = through(mods, self._answer)
 
-    @app.train()
-    def handle_train(message: Message, context: Context) -> Message:
-        return train(message, load_task(context))
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message."""
+        return self._answer_through_mods(message, context)
 
-    @app.train("accumulated")
-    def handle_train_accumulated(message: Message, context: Context) -> Message:
-        return train_accumulated(message, load_task(context))
+    def _answer(self, message: Message, context: Context) -> Message:
+        kind = message.metadata.message_type
+        if kind in GATEWAY:
+            return forward(message, context)
+        task = self._load_task(context)
+        handler = task.half.handlers.get(kind) or self._table.get(kind)
+        if handler is None:
+            return super().__call__(message, context)
+        return through(task.half.mods.get(kind, ()), partial(_handled, handler, task))(message, context)
 
-    @app.evaluate()
-    def handle_evaluate(message: Message, context: Context) -> Message:
-        return evaluate(message, load_task(context))
 
-    @app.query("profile")
-    def handle_profile(message: Message, context: Context) -> Message:
-        task, query = load_task(context), ProfileQuery.from_content(message.content)
-        return profile_reply(
-            message,
-            partition_id=task.partition_id,
-            num_train_examples=len(task.train),
-            num_test_examples=len(task.test),
-            class_counts=task.class_counts,
-            edge_name=task.edge_name,
-            device=measured_profile(query, context, task) if query.measure else None,
-        )
+def _handled(handler: Handler, task: ClientTask, message: Message, context: Context) -> Message:
+    return handler(message, context, task)
 
-    return app
+
+def through(mods: Sequence[Mod], call: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:
+    """Return what answers as `call`, with Flower's mods around it; the first is the outermost."""
+    for mod in reversed(mods):
+        call = partial(_through_one, mod, call)
+    return call
+
+
+def _through_one(mod: Mod, call: Callable[[Message, Context], Message], message: Message, context: Context) -> Message:
+    return mod(message, context, call)

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .messages.generators import kept_torch
-from .nested import map_tensors, tensors_of
+from .shared.generators import kept_torch
+from .shared.nested import map_tensors, tensors_of
 
 Loss = Callable[..., Tensor]
 # Called with model, loss function, inputs and labels: leaves the gradients at the weights that train, which have none

@@ -1,7 +1,7 @@
 """What a device trains: handed in from outside, so that the handlers know no data set and no model by name."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from .gradients import Gradients, compute_gradients
+from .half import PLAIN, ClientHalf
 from .messages.train import ACCURACY, LOSS
-from .nested import map_tensors, take, tensors_of
 from .randomness import client_generator
+from .shared.nested import map_tensors, take, tensors_of
 
 MakeOptimizer = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]
 
@@ -170,6 +171,10 @@ class ClientTask:
         None: the run holds none back.
     gradients : Gradients (default: `espalier.clients.gradients.compute_gradients`)
         Computes loss and gradients of a mini-batch where the whole model is trained.
+    half : ClientHalf (default: FedAvg's client)
+        What the algorithm's clients do.
+    own : Mapping[str, Tensor] (default: none)
+        The weights that never leave the client, as they are before it has trained, see `ClientHalf.stays`.
     """
 
     model: nn.Module
@@ -190,6 +195,8 @@ class ClientTask:
     augment: Callable[[Any, torch.Generator], Any] | None = None
     validation: Examples | None = None
     gradients: Gradients = compute_gradients
+    half: ClientHalf = PLAIN
+    own: Mapping[str, Tensor] = field(default_factory=dict)
 
     def num_train(self, server_round: int) -> int:
         """Return the number of training examples in a round."""

@@ -25,9 +25,9 @@ from rich.console import Console
 from espalier.app.config.parse import parse_config
 from espalier.app.ground.errors import Interrupted, UserError
 from espalier.app.ground.logs import quiet_flower
+from espalier.app.ground.pictures import PALETTE, save_plot
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
-from espalier.app.reports.plots import PALETTE, save_plot
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run.run import run, simulation
 from experiments.records import read_rows, run_script, write_rows

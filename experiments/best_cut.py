@@ -18,9 +18,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from espalier.app.ground.pictures import BLUE, ORANGE
 from espalier.app.planning.simulated import BITS_PER_INPUT
 from espalier.app.planning.work import Work, split_work
-from espalier.app.reports.plots import BLUE, ORANGE
 from espalier.app.tasks.models import build_model
 from espalier.sim.world import World, make_world
 from espalier.strategies.allocation import Plan, Problem, exact

@@ -22,9 +22,9 @@ from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.in_process import InProcess
 from espalier.app.ground.errors import UserError
+from espalier.app.ground.pictures import BLUE, GREY, ORANGE
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import is_evaluation
-from espalier.app.reports.plots import BLUE, GREY, ORANGE
 from espalier.app.reports.saved import saved_config
 from espalier.app.wiring.one_server import assemble, checked_task
 from espalier.clients.messages.train import ACCURACY, LOSS

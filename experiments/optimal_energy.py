@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from espalier.app.reports.plots import BLUE, GREY, ORANGE
+from espalier.app.ground.pictures import BLUE, GREY, ORANGE
 from espalier.sim.world import World, make_world
 from espalier.strategies.allocation import (
     Plan,

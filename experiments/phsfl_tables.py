@@ -20,8 +20,8 @@ from matplotlib.axes import Axes
 
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.pictures import BLUE, GREY, ORANGE, save_plot
 from espalier.app.reports.folder import ResultsFolder
-from espalier.app.reports.plots import BLUE, GREY, ORANGE, save_plot
 from espalier.app.reports.saved import saved_config
 from espalier.clients.messages.train import ACCURACY, LOSS
 from experiments.fine_tuning import SETTINGS, measure

@@ -35,8 +35,6 @@ from espalier.app.reports.progress import BarProgress
 from espalier.app.run.run import run
 from espalier.app.wiring.clients import client_task
 from espalier.clients.client_app import make_client_app
-from espalier.clients.messages.arrays import config_of, to_tensor, to_weights
-from espalier.clients.messages.cut import as_blocks, copied
 from espalier.clients.messages.frames import Format, as_received
 from espalier.clients.messages.split import SplitBegin
 from espalier.clients.messages.split_names import (
@@ -51,8 +49,10 @@ from espalier.clients.messages.split_names import (
     STEP,
 )
 from espalier.clients.messages.train import CONFIG, METRICS, SERVER_ROUND, TRAIN, only_arrays
-from espalier.clients.nested import take
-from espalier.clients.session import Session
+from espalier.clients.shared.arrays import config_of, to_tensor, to_weights
+from espalier.clients.shared.cut import as_blocks, copied
+from espalier.clients.shared.nested import take
+from espalier.clients.split.session import Session
 from espalier.clients.task import ClientTask, Examples
 from espalier.sim.in_process_grid import InProcessGrid
 from experiments.records import append_rows, read_rows, run_script

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 
 from espalier.app.ground.errors import UserError, bad_value
-from espalier.app.reports.plots import PALETTE, save_plot
+from espalier.app.ground.pictures import PALETTE, save_plot
 from experiments.records import run_script
 
 

@@ -16,7 +16,9 @@ from flwr.app import Array, Message, RecordDict, UserConfig
 from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, RaySystemError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from .in_process_grid import AnyClientApp, GridLost, SimulatedGrid, answer, context_of, ensure_run_id, unavailable
+from .answering import AnyClientApp, answer, context_of
+from .flower_private import ensure_run_id, unavailable
+from .simulated_grid import GridLost, SimulatedGrid
 
 logger = logging.getLogger("espalier")
 

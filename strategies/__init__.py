@@ -11,24 +11,28 @@ if TYPE_CHECKING:
     from espalier.clients.messages.profile import DeviceProfile, Profile
 
     from .accumulated import AccumulatedGradients, Arrivals
+    from .algorithm_edge import AlgorithmEdge
     from .available import Available
-    from .edges import EdgeRounds, StrategyEdge
+    from .edge_half import EdgeHalf
+    from .edges import EdgeRounds
     from .equal_weights import EqualWeights
     from .guards.bounds import Guard
     from .guards.updates import UpdateGuard
     from .hierarchical import Hierarchical
     from .known import KnownClients
-    from .outcomes import EdgeOutcome, Evaluation, Round, Update
+    from .outcomes import EdgeOutcome, Evaluation, Failure, Round, Update
     from .place import Observer
     from .resource_aware import Outcome, ResourceAware, Resources
-    from .screening import Failure
+    from .strategy_edge import StrategyEdge
     from .topology import ask_profiles, ask_to_measure, asking, group_by_edge, moving, wait_for_nodes
 
 __all__ = [
     "AccumulatedGradients",
+    "AlgorithmEdge",
     "Arrivals",
     "Available",
     "DeviceProfile",
+    "EdgeHalf",
     "EdgeOutcome",
     "EdgeRounds",
     "EqualWeights",
@@ -57,17 +61,19 @@ __all__ = [
 _MODULES = {
     ".clients.messages.profile": ("DeviceProfile", "Profile"),
     "accumulated": ("AccumulatedGradients", "Arrivals"),
+    "algorithm_edge": ("AlgorithmEdge",),
     "available": ("Available",),
-    "edges": ("EdgeRounds", "StrategyEdge"),
+    "edge_half": ("EdgeHalf",),
+    "edges": ("EdgeRounds",),
     "equal_weights": ("EqualWeights",),
     "guards.bounds": ("Guard",),
     "guards.updates": ("UpdateGuard",),
     "hierarchical": ("Hierarchical",),
     "known": ("KnownClients",),
-    "outcomes": ("EdgeOutcome", "Evaluation", "Round", "Update"),
+    "outcomes": ("EdgeOutcome", "Evaluation", "Failure", "Round", "Update"),
     "place": ("Observer",),
     "resource_aware": ("Outcome", "ResourceAware", "Resources"),
-    "screening": ("Failure",),
+    "strategy_edge": ("StrategyEdge",),
     "topology": ("ask_profiles", "ask_to_measure", "asking", "group_by_edge", "moving", "wait_for_nodes"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -10,12 +10,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
 from espalier.clients.messages.train import NUM_EXAMPLES, TRAIN_LOSS, AccumulatedGradient, TrainAccumulated
 
-from .edges import StrategyEdge
 from .exchange import Exchanges
 from .guards.updates import UpdateGuard, guard_state, load_guard_state
 from .outcomes import Evaluation, Update
 from .running_statistics import is_statistic, with_possible_variances
 from .screening import screen
+from .strategy_edge import StrategyEdge
 from .views import MemberGrid
 
 

@@ -11,7 +11,7 @@ from espalier.clients.messages.train import NUM_EXAMPLES
 from .edges import EdgeRounds, InFront, innermost
 from .exchange import Exchanges, Together, answered
 from .outcomes import Update
-from .screening import number_of
+from .replies import number_of
 from .views import MemberGrid
 
 

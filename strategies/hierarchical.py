@@ -15,14 +15,15 @@ from flwr.serverapp.strategy import Result, Strategy
 from espalier.clients.messages.train import ARRAYS, METRICS
 
 from .attendance import Attendance
-from .edges import EdgeRounds, StrategyEdge, check_minimum, edge_of, innermost
+from .edges import EdgeRounds, edge_of, innermost
 from .exchange import EDGE_FAILED, Conversations, Exchanges, Together, answered
+from .flower_strategies import check_minimum
 from .guards.bounds import Guard
 from .guards.updates import UpdateGuard
-from .outcomes import EVERYBODY, EdgeOutcome, Evaluation, Round, Update, is_evaluated
+from .outcomes import EVERYBODY, EdgeOutcome, Evaluation, Failure, Round, Update, is_evaluated
 from .place import Observer, Place
-from .screening import Failure
 from .start_log import EvaluateFn, StopFn, flower_logger, labelled, log_start, run_and_log
+from .strategy_edge import StrategyEdge
 from .topology import MOST_LINES, Topology, TopologyOf
 from .topology_checks import check_regrouped, checked_topology
 from .views import Connected, EdgeGrid, MemberGrid

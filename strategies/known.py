@@ -10,13 +10,14 @@ from flwr.serverapp.strategy import Strategy
 
 from espalier.clients.messages import ends_round
 from espalier.clients.messages.profile import Profile
-from espalier.clients.messages.text import quoted
 from espalier.clients.messages.train import NUM_EXAMPLES, VALIDATION, is_own_figure
+from espalier.clients.shared.text import quoted
 
 from .edges import EdgeRounds, InFront
 from .exchange import REJECTED, Exchanges, Together, answered
 from .outcomes import Evaluation, Update
-from .screening import number_of, size_fault
+from .replies import number_of
+from .reply_faults import size_fault
 from .topology import profiles_by_node
 from .views import MemberGrid
 

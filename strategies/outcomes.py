@@ -6,9 +6,28 @@ from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 
-from .screening import Failure
+from espalier.clients.shared import text
 
 EVERYBODY = 0  # the node id of a failure that is the edge's own
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A node that was left out of a round.
+
+    Parameters
+    ----------
+    node_id : int
+        The node that was asked.
+    reason : str
+        Why it was left out; a text that is long, or has other than printable characters, is made one short line.
+    """
+
+    node_id: int
+    reason: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", text.one_line(self.reason))
 
 
 @dataclass(frozen=True)

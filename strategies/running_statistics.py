@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from espalier.clients.messages.arrays import values_of
-from espalier.clients.messages.tensor_array import record_by_reference
+from espalier.clients.shared.arrays import values_of
+from espalier.clients.shared.tensor_array import record_by_reference
 
 VARIANCE: Final = "running_var"
 STATISTICS: Final = frozenset({"running_mean", VARIANCE})

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from espalier.clients.messages.profile import Profile, ProfileQuery
 
 from .exchange import Losable, ask
-from .screening import reason_of
+from .replies import reason_of
 
 logger = getLogger("espalier")
 MOST_LINES = 20  # of one kind at a time; for more nodes there is one line with their number

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from espalier.sim.in_process_grid import GridLost
 from espalier.sim.ray_grid import Place, Workers, all_of
+from espalier.sim.simulated_grid import GridLost
 
 _left: list[tuple[Any, dict[str, Any]]] = []  # actors of runs that are over, and what they say of themselves
 

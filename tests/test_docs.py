@@ -3,13 +3,16 @@
 import ast
 import json
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 
+from espalier.app.config.keys import FIELD_OF, SECTIONS
 from espalier.app.config.run_config import RunConfig
-from espalier.clients import gateway, registered_labels, sessions, stream
+from espalier.clients.device import gateway
 from espalier.clients.messages import edge, frames, profile, split_names, train
+from espalier.clients.split import registered_labels, sessions, stream
 from espalier.version import __version__
 from tests.test_imports import FOLDERS, LAYERS
 
@@ -27,7 +30,8 @@ def test_every_message_type_and_key_is_in_the_table_of_messages():
     modules = (edge, frames, gateway, profile, registered_labels, sessions, split_names, stream, train)
     spelled = [(name, value) for module in modules for name, value in vars(module).items()]
     names = {value for name, value in spelled if name.isupper() and isinstance(value, str)}
-    names -= {sessions.STATE, sessions.TAIL_STATE, sessions.AWAITS_FEATURES, sessions.LOSS_SUM}  # of a node's state
+    names -= {value for value in vars(sessions).values() if isinstance(value, str) and value.startswith(sessions.STATE)}
+    names -= {sessions.AWAITS_FEATURES, sessions.LOSS_SUM}  # of a node's state
     names |= {profile.key_of(field) for field in profile.DeviceProfile.__dataclass_fields__}
     assert names >= {"query.profile", "cpu-count", "train.split_end", "link", "edge-folder", "stream-token"}
     text = (ROOT / "docs/messages.md").read_text()
@@ -117,11 +121,21 @@ def test_the_script_of_the_in_process_page_prints_what_the_page_says(capsys):
     assert capsys.readouterr().out == printed
 
 
-def test_the_tables_of_settings_have_every_key_with_its_default():
-    text = (ROOT / "docs/configuration.md").read_text()
-    rows = re.findall(r"^\| (`[^|]+`) \| `([^|]*)` \|", text, re.MULTILINE)
-    defaults = {key: json.loads(default) for keys, default in rows for key in re.findall("`([^`]+)`", keys)}
-    assert defaults == RunConfig().as_dict()
+def test_the_tables_of_settings_and_the_defaults_of_the_project_are_up_to_date():
+    makes = runpy.run_path(str(ROOT / "docs/settings_tables.py"))
+    for path, made in ((makes["PAGE"], "page_with_tables"), (makes["PROJECT"], "project_with_defaults")):
+        text = path.read_text()
+        assert makes[made](text) == text, f"{path.name} is not what the settings say: type make docs-settings"
+    page = makes["PAGE"].read_text()
+    rows = re.findall(r"^\| `([^|`]+)` \| `([^|]*)` \| .+\. \|$", page, re.MULTILINE)
+    assert {key: json.loads(default) for key, default in rows} == RunConfig().as_dict()
+    assert makes["page_with_tables"](page.replace("| `seed` | `0` |", "| `seed` | `1` |")) == page
+
+
+def test_what_is_said_of_a_setting_has_two_sentences_at_most():
+    said = {key: SECTIONS[section].model_fields[field].description for key, (section, field) in FIELD_OF.items()}
+    ends = re.compile(r"(?<!eq)\.\s+(?=\S)")
+    assert {key: text for key, text in said.items() if len(ends.findall(text.strip())) > 1} == {}
 
 
 def test_the_list_of_changes_ends_at_this_edition_and_names_settings_that_there_are():

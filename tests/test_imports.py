@@ -9,12 +9,13 @@ import pytest
 
 from espalier import strategies
 from espalier.app.algorithms.registry import ALGORITHMS
+from espalier.app.features.table import FEATURES
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("app", "strategies", "clients", "sim")
 ALLOWED = {
     "app": {"espalier.app", "espalier.strategies", "espalier.clients", "espalier.sim"},
-    "strategies": {"espalier.strategies", "espalier.clients.messages"},
+    "strategies": {"espalier.strategies", "espalier.clients.messages", "espalier.clients.shared"},
     "clients": {"espalier.clients"},
     "sim": {"espalier.sim"},
 }
@@ -24,12 +25,13 @@ LIBRARIES = {
     "sim/ray_grid.py": {"flwr", "numpy", "ray"},
     "strategies": {"flwr", "grpc", "numpy", "cvxpy", "scipy", "torch"},
 }
-PRIVATE = "sim/in_process_grid.py"
+PRIVATE = "sim/flower_private.py"
 WHOLE_CONFIG = "espalier.app.config.run_config"
 OF_AN_ALGORITHM = {f"app/algorithms/{name.replace('-', '_')}.py": name for name in ALGORITHMS}
 # The folders of `app/` from the ground up: each imports from those before it, and from no other.
 LAYERS = (
-    *("ground", "settings", "meters", "tasks", "conversion", "planning", "algorithms", "config", "wiring", "engines"),
+    *("ground", "settings", "meters", "tasks", "conversion", "planning", "algorithms"),
+    *("features", "config", "wiring", "engines"),
     *("reports", "comparison", "tiers", "run", "client", "server", "command_line", "sweeps", "entry_point", "__main__"),
 )
 # All others take sections of the run config, or what they hold.
@@ -40,7 +42,6 @@ TAKES_WHOLE_CONFIG = {
     "app/wiring/planning.py",
     "app/run/run.py",
     "app/command_line.py",
-    "app/server.py",
     "app/wiring/task_of_run.py",
     "app/wiring/clients.py",
     "app/reports/saved.py",
@@ -117,8 +118,8 @@ def test_the_folders_of_the_app_are_layers(module):
 @pytest.mark.parametrize("module", [m for m in modules() if m.startswith("app/")])
 def test_the_whole_run_config_is_for_those_who_assemble_a_run(module):
     names = imported(ROOT / module, with_names=True)
-    if module not in TAKES_WHOLE_CONFIG and not module.startswith("app/config/"):
-        assert [name for name in names if name == WHOLE_CONFIG or name.split(".")[-1] == "RunConfig"] == []
+    if module not in TAKES_WHOLE_CONFIG and not module.startswith(("app/config/", "app/features/")):
+        assert [name for name in names if name == WHOLE_CONFIG or name.split(".")[-1] in ("RunConfig", "Case")] == []
 
 
 def test_the_wall_around_the_run_config_would_notice():
@@ -129,6 +130,14 @@ def test_the_wall_around_the_run_config_would_notice():
 def test_algorithms_are_named_in_their_own_files_alone(module):
     if module not in OF_AN_ALGORITHM and module != "app/algorithms/registry.py":
         assert set(constants(ROOT / module)) & ALGORITHMS.keys() == set()
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if m.startswith("app/")])
+def test_features_are_named_in_their_own_folders_and_in_the_table_alone(module):
+    inside = "espalier.app.features."
+    named = {name.removeprefix(inside).split(".")[0] for name in imported(ROOT / module) if name.startswith(inside)}
+    if module != "app/features/table.py":
+        assert named & {feature.name for feature in FEATURES} <= set(module.split("/")[2:3])
 
 
 def test_every_algorithm_has_a_file_of_its_own():

@@ -13,7 +13,8 @@ from torch import nn
 from espalier.app.planning.rule import PlanRule
 from espalier.app.settings.sections import Federation, Split, Train
 from espalier.app.tasks.task import Task
-from espalier.clients.messages.cut import Cut, as_blocks
+from espalier.clients.half import PLAIN, ClientHalf
+from espalier.clients.shared.cut import Cut, as_blocks
 from espalier.strategies import EdgeRounds
 from espalier.strategies.split.transports import Transport
 
@@ -103,6 +104,8 @@ class Algorithm:
         Edges add up gradients: all clients of an edge weigh the same by themselves, and all edges.
     averages : bool (default: True)
         It averages models of clients.
+    client : ClientHalf (default: FedAvg's client)
+        What its clients do: how their steps are corrected, what they keep, what never leaves them, how they answer.
     trains_clients : bool (default: True)
         Clients train; else the server does, or nobody.
     has_model : bool (default: True)
@@ -125,6 +128,7 @@ class Algorithm:
     rule: PlanRule | None = None
     adds_gradients: bool = False
     averages: bool = True
+    client: ClientHalf = PLAIN
     trains_clients: bool = True
     has_model: bool = True
     ranks_requests: bool = False

@@ -12,7 +12,7 @@ from espalier.app.tasks.common import placed, room_for_examples
 from espalier.app.tasks.recording import gradients_of
 from espalier.clients.messages.train import TRAIN_LOSS
 from espalier.clients.task import ClientTask
-from espalier.clients.training import local_sgd
+from espalier.clients.whole.training import local_sgd
 from espalier.strategies import Evaluation, Failure, StrategyEdge, Update
 from espalier.strategies.exchange import Exchanges
 from espalier.strategies.outcomes import EVERYBODY

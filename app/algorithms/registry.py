@@ -6,15 +6,19 @@ from typing import NoReturn
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.centralised import CENTRALISED
+from espalier.app.algorithms.ditto import DITTO
 from espalier.app.algorithms.fedavg import FEDAVG
 from espalier.app.algorithms.fedavg_ub import FEDAVG_UB
+from espalier.app.algorithms.fedper import FEDPER
 from espalier.app.algorithms.h_fedavg import H_FEDAVG
 from espalier.app.algorithms.h_fedavg_m1 import H_FEDAVG_M1
 from espalier.app.algorithms.h_fedavg_m2 import H_FEDAVG_M2
 from espalier.app.algorithms.h_fedavg_ub import H_FEDAVG_UB
 from espalier.app.algorithms.hsfl import HSFL
+from espalier.app.algorithms.hsfl_scaffold import HSFL_SCAFFOLD
 from espalier.app.algorithms.phsfl import PHSFL
 from espalier.app.algorithms.rawhfl import RAWHFL
+from espalier.app.algorithms.scaffold import SCAFFOLD
 from espalier.app.algorithms.sfl_v1 import SFL_V1
 from espalier.app.algorithms.sfl_v2 import SFL_V2
 from espalier.app.algorithms.sl import SL
@@ -32,6 +36,10 @@ ALGORITHMS = {
         SFL_V2,
         HSFL,
         PHSFL,
+        SCAFFOLD,
+        HSFL_SCAFFOLD,
+        FEDPER,
+        DITTO,
         RAWHFL,
         H_FEDAVG_M1,
         H_FEDAVG_M2,

@@ -1,5 +1,6 @@
 """What the edges of all split algorithms have in common."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,12 +13,12 @@ from espalier.app.algorithms.stacked_servers import stacked_servers
 from espalier.app.algorithms.strategies import fedavg_of_all
 from espalier.app.ground.errors import bad_value
 from espalier.app.settings.sections import AS_CLIENTS, Split
-from espalier.clients.messages.cut import Cut, as_blocks
-from espalier.clients.nested import take
+from espalier.clients.shared.cut import Cut, as_blocks
+from espalier.clients.shared.nested import take
 from espalier.clients.task import LocalTraining
-from espalier.clients.training import make_optimizer
+from espalier.clients.whole.training import make_optimizer
 from espalier.strategies import StrategyEdge
-from espalier.strategies.edges import check_minimum
+from espalier.strategies.flower_strategies import check_minimum
 from espalier.strategies.split import SplitFedV1
 from espalier.strategies.split.cuts import legal_cuts, weight_on_both_sides
 
@@ -58,14 +59,16 @@ def example_on(site: Site) -> Any:
     return take(site.task.example_input(), slice(None), site.device)
 
 
-def server_block_per_client(site: Site, *, freezes_head: bool = False) -> SplitFedV1:
-    """Return an edge with a server block for each client; the head may keep its initial weights."""
+def server_block_per_client(
+    site: Site, *, freezes_head: bool = False, of: Callable[..., SplitFedV1] = SplitFedV1
+) -> SplitFedV1:
+    """Return an edge with a server block for each client, made by `of`; the head may keep its initial weights."""
     model = site.new_model()
     together = None
     if site.stacks:
         training = replace(server_training(site), schedule=site.task.training.schedule)
         together = stacked_servers(training, site.task.objective.loss)
-    return SplitFedV1(
+    return of(
         model,
         site.cut_of,
         frozen=head_weights(model) if freezes_head else None,

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from espalier.clients.messages.arrays import rows_as_travel
-from espalier.clients.stacked_blocks import StackedBlocks
-from espalier.clients.stacked_losses import stacked_losses
-from espalier.clients.stacked_model import StackedModel
+from espalier.clients.shared.arrays import rows_as_travel
+from espalier.clients.stacked.blocks import StackedBlocks
+from espalier.clients.stacked.losses import stacked_losses
+from espalier.clients.stacked.model import StackedModel
 from espalier.clients.task import LocalTraining
 from espalier.strategies.split.server_block import Loss, Served
 from espalier.strategies.split.serving import MiniBatch

@@ -3,7 +3,8 @@
 from flwr.serverapp.strategy import FedAvg, Strategy
 
 from espalier.app.algorithms.algorithm import ONE_NODE, Site
-from espalier.strategies import StrategyEdge
+from espalier.clients.half import ClientHalf
+from espalier.strategies import AlgorithmEdge, EdgeHalf, StrategyEdge
 
 
 def cloud_strategy(site: Site) -> Strategy:
@@ -14,6 +15,22 @@ def cloud_strategy(site: Site) -> Strategy:
 def edge_strategy(site: Site) -> Strategy:
     """Return ``edge-strategy``."""
     return site.federation.edge_strategy.build({**ONE_NODE, "fraction_train": site.federation.participation})
+
+
+def edge_of_halves(site: Site, client: ClientHalf, half: EdgeHalf | None = None) -> AlgorithmEdge:
+    """Return ``edge-strategy`` as an edge of an algorithm with halves.
+
+    Parameters
+    ----------
+    site : Site
+        The edge.
+    client : ClientHalf
+        The clients' half, whose weights that stay are no part of a message.
+    half : EdgeHalf, optional (default: None)
+        The edge's own. None: it has none.
+    """
+    spec = site.federation.edge_strategy
+    return AlgorithmEdge(edge_strategy(site), half, client.stays(site.task.new_model()), name=spec.name)
 
 
 def fedavg_of_all() -> StrategyEdge:

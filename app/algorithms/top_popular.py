@@ -10,8 +10,8 @@ from torch import Tensor
 from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.tasks.caching import CachingTask
 from espalier.app.tasks.caching_data import CachingData, top_popular
-from espalier.clients.evaluation import top_m_accuracies
 from espalier.clients.messages.train import ACCURACY, LOSS, NUM_EXAMPLES, TOP, TRAIN_LOSS
+from espalier.clients.whole.evaluation import top_m_accuracies
 from espalier.strategies import Evaluation, Update
 from espalier.strategies.exchange import Exchanges
 from espalier.strategies.views import MemberGrid

@@ -9,9 +9,9 @@ import numpy as np
 
 from espalier.app.comparison.groups import Group
 from espalier.app.comparison.runs import MEAN, OVER_CLIENTS, FinishedRun
+from espalier.app.ground.figures import is_figure
 from espalier.app.meters.bytes import EVALUATION
 from espalier.app.reports.folder import damaged
-from espalier.app.reports.metrics import is_figure
 
 Line = Mapping[str, Any]
 

@@ -10,17 +10,15 @@ from typing import Any
 
 from espalier.app.comparison.runs import FinishedRun
 from espalier.app.config.defaults import without_defaults
+from espalier.app.config.keys import keys_tagged
 from espalier.app.config.parse import parse_saved
 from espalier.app.ground.errors import UserError
 from espalier.app.ground.regular_files import read_text
-from espalier.app.reports.folder import HOW_IT_RUNS
+from espalier.app.settings.section import Tag
 
 CASE = "case"  # the column of a sweep's table with the name of a run's case
-# Keys whose values say what they are.
-PLAIN = (CASE, "algorithm", "dataset", "model", "task")
 RUNS = "runs.csv"
-# What two runs may differ in and still be the same setting, with another seed.
-OF_NO_SETTING = HOW_IT_RUNS | {"seed", "report.tracker"}
+PLAIN = keys_tagged(Tag.SPEAKS) | {CASE}
 
 
 @dataclass(frozen=True)
@@ -121,4 +119,4 @@ def _cases(runs: Sequence[FinishedRun]) -> list[str]:
 
 def _setting(run: FinishedRun) -> dict[str, Any]:
     values = without_defaults(run.settings, parse_saved)
-    return {key: value for key, value in values.items() if key not in OF_NO_SETTING}
+    return {key: value for key, value in values.items() if key not in keys_tagged(Tag.HOW, Tag.BESIDE)}

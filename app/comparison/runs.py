@@ -9,10 +9,11 @@ from typing import Any
 
 from espalier.app.ground.durable import replace_text
 from espalier.app.ground.errors import UserError
+from espalier.app.ground.figures import is_figure
 from espalier.app.reports.folder import ResultsFolder, damaged
 from espalier.app.reports.initial import initial_figures_of
 from espalier.app.reports.made_by import MAKER, makers_of
-from espalier.app.reports.metrics import is_figure, lacks_figures
+from espalier.app.reports.metrics import lacks_figures
 from espalier.app.reports.owner import is_owned
 from espalier.app.reports.saved import saved_config
 from espalier.app.reports.stopping import SoFar

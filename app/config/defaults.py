@@ -3,21 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from espalier.app.config.keys import keys_tagged
 from espalier.app.config.run_config import RunConfig
 from espalier.app.ground.errors import UserError
+from espalier.app.settings.section import Tag
 from espalier.app.tasks.kinds import task_kind
 
 # The RawHFL paper's setting.
 CACHING_BATCHES_PER_EPOCH = 10
-LEFT_OPEN = (
-    "plan.selected-per-edge",
-    "plan.max-local-rounds",
-    "batches-per-epoch",
-    "split.label-policy",
-    "split.server-optimizer",
-    "split.server-momentum",
-    "split.server-weight-decay",
-)
 
 
 def with_defaults(config: RunConfig) -> RunConfig:
@@ -57,7 +50,7 @@ def without_defaults(values: Mapping[str, Any], parse: Callable[[Mapping[str, An
         `espalier.app.config.parse.parse_saved`.
     """
     plain, left_open = RunConfig().as_dict(), dict(values)
-    for key in LEFT_OPEN:
+    for key in sorted(keys_tagged(Tag.LEFT_OPEN)):
         try:
             comes_to = parse({**values, key: plain[key]}).as_dict()[key]
         except UserError:

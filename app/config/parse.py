@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from espalier.app.algorithms.registry import algorithm_unimported
 from espalier.app.config.defaults import with_defaults
+from espalier.app.config.keys import FIELD_OF, SECTIONS
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_together
 from espalier.app.ground.errors import UserError, bad_value, shown
@@ -20,9 +21,6 @@ from espalier.app.settings.values import Channels, Words
 
 Kind = TypeVar("Kind", bound=Section)
 
-SECTIONS: dict[str, type[Section]] = {"": RunConfig, **RunConfig.sections()}
-# The section and the field of every key.
-FIELD_OF = {key: (section, field) for section, kind in SECTIONS.items() for field, key in kind.keys().items()}
 KEYS = tuple(FIELD_OF)
 
 
@@ -71,7 +69,9 @@ def _resolved(values: Mapping[str, Any]) -> RunConfig:
         section, field = FIELD_OF[key]
         fields[section][field] = value
     sections = {name: _validated(kind, fields[name]) for name, kind in RunConfig.sections().items()}
-    return with_defaults(_validated(RunConfig, fields[""] | sections))
+    own = {name: section for name, section in sections.items() if name in RunConfig.model_fields}
+    features = {name: section for name, section in sections.items() if name not in own}
+    return with_defaults(_validated(RunConfig, {**fields[""], **own, "features": features}))
 
 
 def without_runtime(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,170 +1,45 @@
-"""The whole run config: its sections, and what belongs to none of them."""
+"""The whole run config: what is asked of a run, with the settings of all features."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from espalier.app.algorithms.algorithm import Algorithm
-from espalier.app.algorithms.h_fedavg import H_FEDAVG
-from espalier.app.algorithms.registry import algorithm_named
-from espalier.app.planning.rule import PlanRule
+from espalier.app.features.case import Case
+from espalier.app.features.table import FEATURES
 from espalier.app.settings.section import Section
-from espalier.app.settings.sections import (
-    Asynchrony,
-    Availability,
-    Caching,
-    Data,
-    Deploy,
-    Federation,
-    FineTune,
-    Guards,
-    Plans,
-    RadioWorld,
-    RayWorkers,
-    Report,
-    Split,
-    Stop,
-    Stream,
-    Train,
-)
 
 
-def _algorithm(given: Any) -> Algorithm:
-    if isinstance(given, Algorithm):
-        return given
-    if not isinstance(given, str):
-        raise ValueError("a string")
-    return algorithm_named(given)
+def _features() -> dict[str, Section]:
+    return {feature.section.name: feature.section() for feature in FEATURES if feature.section}
 
 
-class RunConfig(Section):
+class RunConfig(Case):
     """All settings of a run; ``docs/configuration.md`` explains each key."""
 
-    name = ""
-    flat = ("algorithm", "seed", "engine", "device", "stack", "output_dir", "resume")
-
-    algorithm: Annotated[Algorithm, BeforeValidator(_algorithm)] = H_FEDAVG
-    """What is computed: one of the algorithms listed at the end, or package.module:NAME of your own."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Decides partition, initial weights, mini-batches and samples of clients."""
-    engine: Literal["flower", "in-process", "ray"] = "flower"
-    """Flower's own runtime, all clients in the ServerApp's process, or in workers of its own that Ray runs."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where models compute; auto is a GPU where there is one."""
-    stack: Annotated[int, Field(ge=0, le=4096)] = 0
-    """Clients of one process that train side by side, as one batched computation; 0: one after the other."""
-    output_dir: str = ""
-    """The results folder; by default a new one in ./results, under flwr run in ~/espalier-results."""
-    resume: str = ""
-    """Results folder of a run to go on with."""
-
-    federation: Federation = Federation()
-    data: Data = Data()
-    train: Train = Train()
-    split: Split = Split()
-    stream: Stream = Stream()
-    fine_tune: FineTune = FineTune()
-    plan: Plans = Plans()
-    radio: RadioWorld = RadioWorld()
-    caching: Caching = Caching()
-    asynchrony: Asynchrony = Asynchrony()
-    availability: Availability = Availability()
-    ray: RayWorkers = RayWorkers()
-    guard: Guards = Guards()
-    stop: Stop = Stop()
-    deploy: Deploy = Deploy()
-    report: Report = Report()
+    features: Mapping[str, Section] = Field(default_factory=_features)
 
     @classmethod
     def sections(cls) -> dict[str, type[Section]]:
-        """Return the sections by the names of their fields."""
-        kinds = {name: field.annotation for name, field in cls.model_fields.items()}
-        return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Section)}
-
-    @classmethod
-    def keys(cls) -> dict[str, str]:
-        """Return the key of every field that is no section."""
-        return {field: field.replace("_", "-") for field in cls.flat}
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all settings by key, as a user types them."""
-        values = super().as_dict()
-        for name in self.sections():
-            values |= getattr(self, name).as_dict()
-        return values
+        """Return the sections by the names of their fields, and those of features by their own."""
+        return super().sections() | {name: type(section) for name, section in _features().items()}
 
     @property
-    def rule(self) -> PlanRule | None:
-        """How the plans of edge rounds are made; None for a run without plans."""
-        return self.algorithm.rule or (PlanRule() if self.plan.selection == "resource-aware" else None)
-
-    @property
-    def may_train_nobody(self) -> bool:
-        """True where a run in which nobody trained is over: that nobody can take part is what it has to say."""
-        return self.rule is not None or self.availability.comes_and_goes
-
-    @property
-    def by_wall_clock(self) -> bool:
-        """True where a tier that waits for nobody goes by the clock on the wall."""
-        own = self.asynchrony
-        if own.mode == "off":
-            return False
-        return own.clock == "wall" or (own.clock == "auto" and self.deploy.role == "cloud")
-
-    @property
-    def trains_by_stream(self) -> bool:
-        """True where mini-batches travel in streams to this host."""
-        return self.split.transport == "stream" and self.algorithm.splits and self.deploy.role != "cloud"
-
-    @property
-    def trains_here(self) -> bool:
-        """True where processes of this run train, not Flower's clients."""
-        return self.engine != "flower" or not self.algorithm.trains_clients
-
-    @property
-    def measures(self) -> bool:
-        """True where clients measure themselves, and their links to this host."""
-        return self.plan.resources == "measured" and self.deploy.role != "cloud"
-
-    @property
-    def is_flat(self) -> bool:
-        """True where the clients are under the cloud."""
-        return self.algorithm.is_flat(self.federation.num_edges)
-
-    @property
-    def clients_walk(self) -> bool:
-        """True where clients of the radio world move to other edges, as they walk."""
-        return bool(self.rule and self.plan.resources == "simulated" and self.radio.speed_metres_per_second)
+    def out_of_step(self) -> str:
+        """Why edges, or clients, are in rounds of their own; nothing where a round is everybody's."""
+        return next(filter(None, (feature.out_of_step(self) for feature in FEATURES)), "")
 
     @property
     def movers(self) -> dict[str, str]:
         """The keys by which clients move from one edge to another, each with the value without moves."""
-        if not self.algorithm.trains_clients:
-            return {}
-        given = {
-            ("availability.moves", "''"): self.availability.moves,
-            ("radio.speed-metres-per-second", "0.0"): self.clients_walk,
-            ("deploy.nodes-move", "false"): self.deploy.nodes_move and self.engine == "flower",
-        }
-        return {key: still for (key, still), moves in given.items() if moves}
+        of_features = (feature.mover(self) for feature in reversed(FEATURES) if self.algorithm.trains_clients)
+        return dict(filter(None, of_features))
 
     @property
-    def has_clients_in_workers(self) -> bool:
-        """True where workers of Ray run clients, one by one; else they run edges with all of their clients."""
-        asynchronous = self.asynchrony.mode != "off" and self.asynchrony.tier == "edges"
-        return self.engine == "ray" and (self.is_flat or asynchronous or bool(self.movers))
+    def may_train_nobody(self) -> bool:
+        """True where a run in which nobody trained is over: that nobody can take part is what it has to say."""
+        return self.rule is not None or any(feature.may_leave_nobody(self) for feature in FEATURES)
 
     @property
-    def edges(self) -> int:
-        """Number of edges; without edges there is one group of clients, the cloud's own."""
-        return self.algorithm.num_edges(self.federation.num_edges)
-
-    @property
-    def availability_in_use(self) -> Availability:
-        """How clients come and go; where none of them trains they are always there."""
-        return self.availability if self.algorithm.trains_clients else Availability()
-
-    @property
-    def cells(self) -> int:
-        """Number of radio cells."""
-        return self.algorithm.num_cells(self.federation.num_edges)
+    def has_whole_edges(self) -> bool:
+        """True where an edge's clients are its own affair in a round, so that a worker can run it with them."""
+        return super().has_whole_edges and not any(feature.splits_edges(self) for feature in FEATURES)

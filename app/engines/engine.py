@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeGuard
 from flwr.app import Context, Message
 from flwr.serverapp import Grid
 
-from espalier.clients.messages.lanes import Lanes
+from espalier.clients.shared.lanes import Lanes
 
 # What a node runs, and what makes it in the process where the node is; it can be pickled.
 App = Callable[[Message, Context], Message]

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from espalier.app.wiring.clients import looked_up_once
+from espalier.app.wiring.clients import client_half, looked_up_once
 from espalier.clients.client_app import make_client_app
-from espalier.clients.messages.lanes import Lanes
-from espalier.clients.stacking import TrainingStack
+from espalier.clients.shared.lanes import Lanes
+from espalier.clients.stacked.stacking import TrainingStack
 from espalier.sim.in_process_grid import InProcessGrid
 
 # Clients take turns here: one without a stream by then waits for its turn, which comes only when the others give up.
@@ -36,7 +36,7 @@ class InProcess:
         """
         load_task, lanes = looked_up_once(), Lanes()
         client_app = make_client_app(load_task, durable=False, lanes=lanes)
-        together = TrainingStack(load_task, stack, lanes) if stack else None
+        together = TrainingStack(load_task, stack, lanes, client_half(run_config)) if stack else None
         grid = InProcessGrid(client_app, num_clients, run_config=dict(run_config), seed=seed, stack=together)
         return cls(grid, lanes)
 

@@ -27,8 +27,8 @@ from espalier.app.wiring.clients import client_task
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.profile import EDGE_NAME
-from espalier.sim.in_process_grid import GridLost
 from espalier.sim.ray_grid import Place, RayGrid, Workers
+from espalier.sim.simulated_grid import GridLost
 
 logger = getLogger("espalier")
 

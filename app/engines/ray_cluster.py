@@ -23,8 +23,8 @@ import ray
 import torch
 
 from espalier.app.ground.errors import UserError, bad_value
-from espalier.clients.device import cpu_count, memory_bytes
-from espalier.sim.in_process_grid import is_in_simulation
+from espalier.clients.device.machine import cpu_count, memory_bytes
+from espalier.sim.flower_private import is_in_simulation
 from espalier.sim.ray_grid import Place, one_line
 
 ADDRESS_ALLOWED = "'' to start Ray here, 'auto', or the HOST:PORT that `ray start --head` printed"

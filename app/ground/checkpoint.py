@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
 from espalier.app.ground.durable import replace_file
 from espalier.app.ground.regular_files import open_to_read
-from espalier.clients.messages.arrays import values_of
+from espalier.clients.shared.arrays import values_of
 
 _HEAD_BYTES = 8  # the length of what precedes the arrays
 _MOST_LEVELS = 50  # of what another program sends: what is nested more deeply may be read and not be written again

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from espalier.clients.messages import Instruction
 from espalier.clients.messages.edge import PAYLOAD
-from espalier.clients.messages.lanes import Sent
 from espalier.clients.messages.split_names import (
     ACTIVATIONS,
     CLIENT_BLOCK,
@@ -22,8 +21,9 @@ from espalier.clients.messages.split_names import (
     INDICES,
     LABELS,
 )
-from espalier.clients.messages.tensor_array import num_bytes
 from espalier.clients.messages.train import ACCUMULATED_GRADIENT, ARRAYS, EVALUATE, TRAIN, TRAIN_ACCUMULATED
+from espalier.clients.shared.lanes import Sent
+from espalier.clients.shared.tensor_array import num_bytes
 from espalier.strategies import Observer
 
 EVALUATION = "evaluation"

@@ -11,7 +11,7 @@ from espalier.app.planning.work import Work
 from espalier.app.planning.world import World
 from espalier.app.settings.sections import Plans, RadioWorld, Train
 from espalier.app.tasks.task import Task
-from espalier.clients.nested import tensors_of
+from espalier.clients.shared.nested import tensors_of
 from espalier.clients.task import batches_of_a_pass
 from espalier.strategies import Profile
 from espalier.strategies.topology import clients_by_node

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from espalier.clients.messages.cut import Cut, part_of
 from espalier.clients.messages.frames import TOP_SHARES, Format
+from espalier.clients.shared.cut import Cut, part_of
 from espalier.strategies.split.shapes import cut_shapes, example_input
 
 BITS_PER_VALUE = 33  # phi = 32 and a sign bit, as the RawHFL and PHSFL papers count

@@ -9,7 +9,7 @@ from torch import nn
 
 from espalier.app.planning.work import num_values
 from espalier.app.settings.sections import Train
-from espalier.clients.messages.cut import part_of
+from espalier.clients.shared.cut import part_of
 from espalier.clients.task import batches_of_a_pass
 from espalier.strategies import Profile
 from espalier.strategies.split.shapes import cut_shapes

@@ -3,7 +3,6 @@
 import csv
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, fields
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from espalier.app.features.table import FEATURES
 from espalier.app.reports.best import ranked_by
 from espalier.app.reports.folder import ResultsFolder, RunTitle
 from espalier.app.reports.metrics import failures_of, lacks_figures, last_round, names_of_figures, summarise
 from espalier.app.reports.partition import read_partition
-from espalier.app.reports.resources import ClientTotals, client_totals
 from espalier.app.reports.saved import saved_config
 from espalier.app.reports.stopping import SoFar
 from espalier.app.settings.sections import Stop
@@ -45,15 +44,14 @@ def write_clients(
 def draw_run(title: RunTitle, folder: ResultsFolder, lines: Sequence[dict[str, Any]]) -> None:
     """Draw all plots of a run from the lines of ``metrics.jsonl``."""
     # Imported here: it takes a second, and somebody who asks for help, mistyped a key or wants no plots need not wait.
-    from espalier.app.reports.asynchronous_plots import draw_asynchronous_plot
     from espalier.app.reports.partition_plot import draw_partition
     from espalier.app.reports.plots import draw_plots
-    from espalier.app.reports.resource_plots import draw_resource_plots
 
     text = f"{title.algorithm} on {title.dataset}, seed {title.seed}"
     draw_plots(folder.path, text, lines)
-    draw_resource_plots(folder.path, text, lines, folder.read_world())
-    draw_asynchronous_plot(folder.path, text, lines)
+    world = folder.read_world()
+    for feature in FEATURES:
+        feature.draw(folder.path, text, lines, world)
     if found := read_partition(folder.path):
         draw_partition(folder.path, text, found)
 
@@ -103,18 +101,19 @@ def client_table(
 ) -> list[list[Any]]:
     """Return a header and a row per client: its data, the last model's figures and how often it was left out.
 
-    Where rounds were planned, also how often it could take part, was selected and was late, and its joules.
+    Features have columns of their own.
     """
     edge_of = {node_id: edge for edge, members in topology.items() for node_id in members}
     names, metrics = names_of_figures(lines), last_round(lines).get("clients", {})
     personalised: dict[str, Any] = next((line["clients"] for line in lines if line["scope"] == "personalised"), {})
     failures = Counter(failure["client"] for line in lines for failure in failures_of(line))
-    planned = any("plans" in line for line in lines)
-    totals = client_totals(lines, (profile.partition_id for profile in profiles))
+    clients, more = [profile.partition_id for profile in profiles], dict[str, Sequence[Any]]()
+    for feature in FEATURES:
+        more |= feature.columns(lines, clients)
     header = ["client", "edge", "train_examples", "test_examples", "classes", *names, "times_left_out"]
     header += [f"personalised_{name}" for name in names] * bool(personalised)
-    rows: list[list[Any]] = [header + [field.name for field in fields(ClientTotals)] * planned]
-    for profile in profiles:
+    rows: list[list[Any]] = [[*header, *more]]
+    for i, profile in enumerate(profiles):
         own = metrics.get(str(profile.partition_id), {})
         rows.append(
             [
@@ -130,8 +129,7 @@ def client_table(
         if personalised:
             own = personalised.get(str(profile.partition_id), {})
             rows[-1] += map(own.get, names)
-        if planned:
-            rows[-1] += astuple(totals[profile.partition_id])
+        rows[-1] += [values[i] for values in more.values()]
     return rows
 
 
@@ -158,7 +156,8 @@ def result_table(summary: Mapping[str, Any]) -> str:
         for direction, tiers in summary["bytes"].items():
             parts = ", ".join(f"{tier} {count / 1e6:.2f} MB" for tier, count in tiers.items())
             console.print(f"{direction}: {parts or 'nothing'}")
-        for line in (*_best_lines(summary), *_resource_lines(summary)):
+        words = (line for feature in FEATURES for line in feature.words(summary))
+        for line in (*_best_lines(summary), *_resource_lines(summary), *words):
             console.print(line)
         others = summary["failures"] - summary["replies_left_out"]
         beside = f"; failures without one: {others}" if others else ""
@@ -183,40 +182,7 @@ def _resource_lines(summary: Mapping[str, Any]) -> list[str]:
     if tops := summary.get("top_m"):
         shown = [f"M = {m}: {_figure(tops[m]['mean'])}" for m in ("1", "2", "5", "10") if m in tops]
         result.append(f"top-M accuracy, mean over clients: {', '.join(shown)}")
-    if joules := summary.get("energy_joules"):
-        each = joules["per_client_round"]
-        share = "nobody was ever selected" if each is None else f"{each:.4g} J per selected client and edge round"
-        late, nobody = _late(summary), f"{summary['edge_rounds_without_anybody']} edge rounds without anybody"
-        if short := summary["edge_rounds_short"]:
-            nobody += f", {short} short of clients"
-        if unconverged := summary["edge_rounds_unconverged"]:
-            nobody += f", {unconverged} with plans that are not converged"
-        if "simulated_seconds" in summary:
-            result.append(f"energy: {joules['total']:.4g} J, {share}")
-            result.append(f"simulated time: {summary['simulated_seconds']:.1f} s; {late}, {nobody}")
-        else:
-            result.append(f"energy as planned: {joules['total']:.4g} J, {share}; {late}, {nobody}")
-    if own := summary.get("availability"):
-        share, gone = f"{own['away_share']:.1%} of the edge rounds of all clients", own["dropped_out"]
-        nobody = own["edge_rounds_without_anybody"]
-        result.append(f"away in {share}; {gone} dropped out, {nobody} edge rounds with all away")
-    if own := summary.get("async"):
-        idle = "".join(f", {unit} idle {share:.0%} of it" for unit, share in own["idle_share"].items())
-        time = (
-            f"simulated time: {summary['simulated_seconds']:.1f} s"
-            if "simulated_seconds" in summary
-            else f"time: {summary['wall_seconds']:.1f} s"
-        )
-        result.append(f"{time}{idle}; {own['too_old']} updates too old")
     return result
-
-
-def _late(summary: Mapping[str, Any]) -> str:
-    """Return how many results were late, and the share of it where one was asked for."""
-    late, shares = f"{summary['late']} late", summary.get("late_share")
-    if not shares or shares["observed"] is None:
-        return late
-    return f"{late} ({shares['observed']:.1%} of the results, {shares['asked']:.1%} asked for)"
 
 
 def _figure(value: float | None) -> str:

@@ -9,13 +9,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from espalier.app.config.keys import keys_tagged, values_before
 from espalier.app.ground.checkpoint import load_state, save_state
 from espalier.app.ground.durable import PART, append_text, make_folder, replace_file, replace_text, sync_folder
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.ground.regular_files import open_to_read, read_text
 from espalier.app.reports.owner import LOCK, Ownership, disown, own, why_lost
 from espalier.app.reports.run_state import RunState, run_state_of
-from espalier.app.settings.sections import Stop
+from espalier.app.settings.section import Tag
 
 CONFIG = "config.json"
 # What a run that was stopped before it had saved its config can leave behind.
@@ -23,59 +24,8 @@ BEGUN = frozenset({LOCK, CONFIG + PART})
 MOST_OF_A_LINE = 2**28  # bytes, for the figures of a million clients
 INTACT = "allowed is the file that the run wrote"
 
-WHERE_IT_ENDS = frozenset({"global-rounds", *Stop.keys().values()})
-# A resumed run may differ in these. The data are compared by what they hold, wherever they lie.
-FREE_TO_CHANGE = WHERE_IT_ENDS | frozenset(
-    {
-        "resume",
-        "output-dir",
-        "data.cache-dir",
-        "data-dir",
-        "report.plots",
-        "train.cuda-graph",
-        "device",
-        "stack",
-        "engine",
-        "ray.workers",
-        "ray.address",
-        "ray.gpus-per-worker",
-        "deploy.reply-timeout",
-        "deploy.wait-for-nodes",
-        "stream.address",
-        "stream.port",
-        "stream.timeout",
-        "stream.certificate",
-        "stream.key",
-    }
-)
-# Those of them that say where and how fast, and not what a run gives.
-HOW_IT_RUNS = FREE_TO_CHANGE - WHERE_IT_ENDS - {"data-dir", "stream.timeout", "device", "stack"}
-# What runs did before a setting existed, where that is not its default.
-BEFORE = {"guard.mode": "off"}
-# Settings that every edition saved: a run whose config has lost one does not go on by its default.
-ALWAYS_SAVED = frozenset(
-    {
-        "algorithm",
-        "alpha",
-        "batch-size",
-        "batches-per-epoch",
-        "cloud-strategy",
-        "cut-layer",
-        "dataset",
-        "edge-rounds",
-        "edge-strategy",
-        "global-rounds",
-        "learning-rate",
-        "local-epochs",
-        "model",
-        "num-clients",
-        "num-edges",
-        "optimizer",
-        "participation",
-        "partition",
-        "seed",
-    }
-)
+# A resumed run may differ in these.
+FREE_TO_CHANGE = keys_tagged(Tag.MAY_CHANGE, Tag.ENDS, Tag.HOW)
 
 
 @dataclass(frozen=True)
@@ -390,7 +340,7 @@ def unopenable_as_user_error(key: str, path: Path) -> Iterator[None]:
 
 
 def saved_values(path: Path) -> dict[str, Any]:
-    """Return the settings of the run in a results folder, by their keys, with those of `BEFORE` that are newer.
+    """Return the settings of the run in a results folder, by their keys, and what runs did before newer ones existed.
 
     Raises
     ------
@@ -406,6 +356,6 @@ def saved_values(path: Path) -> dict[str, Any]:
         raise damaged(path / CONFIG) from None
     if not isinstance(values, dict):
         raise damaged(path / CONFIG)
-    if lost := sorted(ALWAYS_SAVED - values.keys()):
+    if lost := sorted(keys_tagged(Tag.FIRST) - values.keys()):
         raise UserError(f"{path / CONFIG}: lacks {lost[0]!r}; {INTACT}")
-    return BEFORE | values
+    return values_before() | values

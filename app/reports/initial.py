@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 from espalier.app.ground.errors import FAULTS
+from espalier.app.ground.figures import figure_names, finite, is_figure, spreads_of
 from espalier.app.reports.folder import ResultsFolder, damaged
-from espalier.app.reports.metrics import figure_names, finite, is_figure, spreads_of
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.task import Task
-from espalier.clients.evaluation import figures_on
+from espalier.clients.whole.evaluation import figures_on
 
 ROUND_0 = "round-0.json"
 

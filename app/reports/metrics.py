@@ -4,21 +4,18 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean, pstdev
-from typing import Any, TypeGuard
+from typing import Any
 
+from espalier.app.features.table import FEATURES
 from espalier.app.ground.fields import FIELDS
+from espalier.app.ground.figures import figure_names, finite, is_number, spread, spreads_of
 from espalier.app.meters.bytes import EVALUATION, Link, by_edge, nested
-from espalier.app.reports.asynchronous import asynchronous_summary
-from espalier.app.reports.availability import availability_summary
 from espalier.app.reports.best import best_line
-from espalier.app.reports.resources import resource_summary
 from espalier.clients.messages.train import ACCURACY, LOSS, NUM_EXAMPLES, NUM_VALIDATION, TOP, VALIDATION
 from espalier.strategies import Evaluation, Failure, Round
 from espalier.strategies.split import Personalised
 
 Line = dict[str, Any]
-MOST = 1e150  # of a figure that is compared: the square of a larger one is no number
 
 
 def edge_lines(outcome: Round, counts: Counter[Link], client_of: Mapping[int, int]) -> list[Line]:
@@ -218,7 +215,7 @@ def summarise(lines: Sequence[Line]) -> Line:
                 sums = by_kind.setdefault(tier, {}).setdefault(direction, {})
                 for kind, count in kinds.items():
                     sums[kind] = sums.get(kind, 0) + count
-    summary = {
+    summary: Line = {
         "rounds": rounds[-1]["round"] if rounds else 0,
         "global": {key: last.get(key) for key in names},
         "global_round": next((line["round"] for line in reversed(rounds) if "clients" in line), None),
@@ -229,10 +226,9 @@ def summarise(lines: Sequence[Line]) -> Line:
         # An edge round in which nobody could be asked has no reply that could be left out.
         "replies_left_out": sum(one["client"] is not None for line in lines for one in failures_of(line)),
         "wall_seconds": rounds[-1]["wall_seconds"] if rounds else 0.0,
-        **resource_summary(lines),
-        **asynchronous_summary(rounds),
-        **availability_summary(lines),
     }
+    for feature in FEATURES:
+        summary |= feature.summary(lines)
     if tops := top_m(last.get("clients", {})):
         summary["top_m"] = tops
     if best := best_line(rounds):
@@ -283,17 +279,6 @@ def top_m(clients: Mapping[str, Line]) -> dict[str, dict[str, float | None]]:
     return {str(m): spread([v if is_number(v) else math.nan for v in values]) for m, values in shares.items()}
 
 
-def figure_names(test: Mapping[str, Any] | None) -> list[str]:
-    """Return what models are judged by in a run, the loss last.
-
-    Parameters
-    ----------
-    test : Mapping[str, Any], optional
-        Figures of a round on the whole test pool; None where there are none: loss and accuracy.
-    """
-    return [name for name in test or (ACCURACY,) if name not in FIELDS | {LOSS}] + [LOSS]
-
-
 def is_evaluation(metrics: Mapping[str, Any]) -> bool:
     """Return whether these are a client's metrics of an evaluation, on one example at least, with the loss.
 
@@ -301,29 +286,6 @@ def is_evaluation(metrics: Mapping[str, Any]) -> bool:
     so that anything can be in it.
     """
     return metrics.get(NUM_EXAMPLES) != 0 and is_number(metrics.get(LOSS))
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a metric is one number, not a list."""
-    return isinstance(value, int | float)
-
-
-def is_figure(value: object) -> bool:
-    """Return whether what a file of a run holds is a number that can be compared with others."""
-    return is_number(value) and not isinstance(value, bool) and abs(value) <= MOST
-
-
-def spreads_of(clients: Iterable[Mapping[str, Any]], names: Sequence[str]) -> dict[str, dict[str, float | None]]:
-    """Return the spread of each figure over those clients whose test sets have it."""
-    clients = list(clients)
-    return {name: spread([float(own[name]) for own in clients if is_number(own.get(name))]) for name in names}
-
-
-def spread(values: Sequence[float]) -> dict[str, float | None]:
-    """Return mean, standard deviation (of the population), minimum and maximum; None of what are no numbers."""
-    if not values or not all(map(math.isfinite, values)):
-        return dict.fromkeys(("mean", "std", "min", "max"))
-    return {"mean": fmean(values), "std": pstdev(values), "min": min(values), "max": max(values)}
 
 
 def trained(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -335,11 +297,6 @@ def trained(metrics: Mapping[str, Any]) -> dict[str, Any]:
 def reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics of clients that a line can hold beside its own fields, as `finite` does."""
     return {k: v for k, v in finite(metrics).items() if k not in FIELDS}
-
-
-def finite(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metrics with None for NaN and Inf, which JSON does not know."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in metrics.items()}
 
 
 def _failure(failure: Failure, client_of: Mapping[int, int]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Those who watch the rounds of a run: evaluation, metrics, saving and tracking."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -11,22 +11,21 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from espalier.app.engines.engine import Engine
+from espalier.app.features.feature import Part, RoundOver
 from espalier.app.meters.bytes import ByteMeter
 from espalier.app.planning.world import World
-from espalier.app.reports.availability import Attendances
 from espalier.app.reports.best import Score, validation_score
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import edge_lines, global_line, validation_of
 from espalier.app.reports.run_state import RunState
 from espalier.app.reports.tracker import Tracking
 from espalier.app.tasks.task import Task
-from espalier.app.wiring.asynchrony import AsynchronousRun
 from espalier.app.wiring.cloud import unsavable_as_user_error
-from espalier.clients.evaluation import figures_on
 from espalier.clients.task import Examples
+from espalier.clients.whole.evaluation import figures_on
 from espalier.strategies import Hierarchical, Round
 from espalier.strategies.outcomes import is_evaluated
-from espalier.strategies.screening import array_fault
+from espalier.strategies.reply_faults import array_fault
 
 
 @dataclass
@@ -116,29 +115,23 @@ class WriteMetrics:
         Counts bytes.
     client_of : Mapping[int, int]
         Client number by node id.
-    world : World, optional
-        Reports plans and joules.
     closed_form : Mapping[str, float], optional
         The payload by a formula.
     tracker : Tracking, optional (default: None)
         Gets the global line too.
-    asynchronous : AsynchronousRun, optional (default: None)
-        Reports its clock's time, staleness and idle nodes.
+    parts : Sequence[Part] (default: none)
+        What features put into the run reports of it.
     validates : bool (default: False)
         Clients tell figures of examples that they hold back.
-    attendances : Attendances, optional (default: None)
-        Says who was away; None where all are always there.
     """
 
     folder: ResultsFolder
     meter: ByteMeter
     client_of: Mapping[int, int]
-    world: World | None
     closed_form: Mapping[str, float] | None
     tracker: Tracking | None = None
-    asynchronous: AsynchronousRun | None = None
+    parts: Sequence[Part] = ()
     validates: bool = False
-    attendances: Attendances | None = None
 
     def round_over(self, report: RoundReport) -> None:
         """Write the lines of the round."""
@@ -147,30 +140,15 @@ class WriteMetrics:
         line = global_line(report.outcome, counts, self.client_of, report.test, self.closed_form, report.seconds)
         if self.validates:
             line |= validation_of(report.outcome.evaluations.values(), report.test)
-        if self.world:
-            at_work = self.asynchronous.edge_rounds_at_work() if self.asynchronous else {}
-            for edge in lines:
-                edge["plans"] = self.world.edges[edge["edge"]].take_reports(at_work.get(edge["edge"], ()))
-            line |= self.world.end_round()
-            if report.outcome.number == report.num_rounds:
-                line |= plans_at_work(self.world)
-        if self.attendances:
-            lines = [edge | self.attendances.of_edge(edge["edge"], report.outcome, self.client_of) for edge in lines]
-        if self.asynchronous:  # whose clock knows that nobody waits for the slowest
-            line |= self.asynchronous.end_round()
+        at_work = {name: rounds for part in self.parts for name, rounds in part.edge_rounds_at_work().items()}
+        over = RoundOver(report.outcome, report.outcome.number == report.num_rounds, at_work)
+        for part in self.parts:
+            lines = [edge | part.of_edge(edge["edge"], over) for edge in lines]
+            line |= part.end_round(over)
         self.folder.append_metrics([*lines, line])
         report.line = line
         if self.tracker is not None:
             self.tracker.round_over(report.outcome.number, line)
-
-
-def plans_at_work(world: World) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Return ``plans_at_work``, by edge: plans that are paid for and in no edge line, as their edges are still at work.
-
-    They stay pending: where the run is resumed for more rounds, they get into edge lines.
-    """
-    plans = {name: [report for _, report in edge.pending] for name, edge in world.edges.items() if edge.pending}
-    return {"plans_at_work": plans} if plans else {}
 
 
 @dataclass

@@ -8,8 +8,8 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, LogNorm
 
+from espalier.app.ground.pictures import save_plot
 from espalier.app.reports.partition import ClassCounts, blocks_of
-from espalier.app.reports.plots import save_plot
 
 MOST_CLIENTS_NAMED, MOST_CLASSES_NAMED, MOST_EDGES_NAMED = 25, 30, 12
 LONGEST_NAME = 16  # characters of a name beside the picture

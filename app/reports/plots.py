@@ -7,17 +7,15 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from espalier.app.ground.durable import replace_file
+from espalier.app.ground.figures import drawn_figures
+from espalier.app.ground.pictures import BLUE, GREY, ORANGE, PALETTE, number, save_plot
 from espalier.app.reports.closed_form import closed_form_bytes
-from espalier.app.reports.metrics import figure_names, is_number, top_m
+from espalier.app.reports.metrics import top_m
 from espalier.clients.messages.train import ACCURACY, LOSS
 
 Line = dict[str, Any]
-BLUE, ORANGE, GREY = "#1f6f8b", "#e07a3f", "#8a8a8a"
-PALETTE = (BLUE, ORANGE, GREY, "#b4c5a1", "#6d597a", "#e5c185", "#2b2d42", "#d62839", "#8fd3e8")
 
 
 def draw_plots(folder: Path, title: str, lines: Sequence[Line]) -> list[Path]:
@@ -64,29 +62,6 @@ def draw_plots(folder: Path, title: str, lines: Sequence[Line]) -> list[Path]:
 def title_after(title: str, line: Line) -> str:
     """Return the title of a picture of one round's model."""
     return f"{title}, after round {line['round']}"
-
-
-def drawn_figures(evaluated: Sequence[Line]) -> list[str]:
-    """Return the figures of evaluated rounds that can be drawn: first what models are judged by, the loss last."""
-    every = figure_names(evaluated[-1].get("test"))
-    names = [name for name in every if any(line[name]["mean"] is not None for line in evaluated)]
-    return names or every[:1]  # a ranking has no loss
-
-
-def save_plot(
-    path: Path, title: str, draw: Any, data: Any, *, width: float, height: float = 3.6, rows: int = 1, columns: int = 1
-) -> Path:
-    """Let `draw` fill a figure's axes, row by row, with `data` and write it; return where to."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    draw(axes, data)
-    for ax in axes:
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.grid(axis="y", alpha=0.3)
-        ax.set_axisbelow(True)
-    figure.suptitle(title, fontsize=10)
-    replace_file(path, lambda file: figure.savefig(file, dpi=150, format="png"))
-    return path
 
 
 def _draw_rounds(axes: Sequence[Axes], drawn: tuple[Sequence[Line], Sequence[str]]) -> None:
@@ -173,8 +148,3 @@ def _mean(values: Sequence[float]) -> float:
     """Return the mean of what leaves no gap."""
     there = [value for value in values if not math.isnan(value)]
     return sum(there) / len(there) if there else math.nan
-
-
-def number(value: Any) -> float:
-    """Return a figure of ``metrics.jsonl`` as it is drawn; what is no number, or was not finite, leaves a gap."""
-    return value if is_number(value) else math.nan

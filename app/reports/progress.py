@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from espalier.app.reports.metrics import figure_names
+from espalier.app.ground.figures import figure_names
 from espalier.strategies import Observer, Update
 
 logger = getLogger("espalier")

@@ -8,9 +8,9 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from espalier.app.ground.errors import bad_value
+from espalier.app.ground.figures import finite, is_figure
 from espalier.app.meters.bytes import ByteMeter, nested
 from espalier.app.planning.world import World
-from espalier.app.reports.metrics import finite, is_figure
 from espalier.app.reports.observers import RoundReport, ServerEvaluation
 from espalier.app.settings.sections import Stop
 from espalier.clients.messages.train import ACCURACY

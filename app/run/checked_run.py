@@ -7,10 +7,10 @@ from logging import getLogger
 from flwr.app import ArrayRecord
 from torch import nn
 
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.split_edges import head_weights
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import Engine
-from espalier.app.reports.availability import Attendances
 from espalier.app.reports.closed_form import closed_form_bits
 from espalier.app.reports.final import draw_run, write_clients, write_model, write_summary
 from espalier.app.reports.folder import ResultsFolder, RunTitle, fixed_settings
@@ -30,12 +30,11 @@ from espalier.app.reports.stopping import SoFar, StopRule, check_stop
 from espalier.app.reports.tracker import Tracking
 from espalier.app.run.personalisation import personalise
 from espalier.app.run.rounds import train
-from espalier.app.settings.sections import Stop
+from espalier.app.settings.sections import Data, Stop
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
-from espalier.app.wiring.availability import coming_and_going
 from espalier.app.wiring.one_server import Federation
-from espalier.clients.messages.cut import as_blocks
+from espalier.clients.shared.cut import as_blocks
 from espalier.strategies import Profile
 from espalier.strategies.split import FineTuning
 
@@ -106,7 +105,7 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     arrays = train(
         checked.engine,
         federation.hierarchical,
-        travelling_weights(config, model),
+        travelling_weights(config.algorithm, model),
         _last_round(config.stop, config.federation.global_rounds, state, so_far),
         _observers_of(checked, closed_form, so_far),
         progress,
@@ -156,19 +155,15 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
         so_far,
     )
     observers: list[RoundObserver] = [*evaluations, stop_rule]
-    comings = coming_and_going(config.availability_in_use, config.seed, config.federation.num_clients)
-    edge_rounds = 1 if config.is_flat else config.federation.edge_rounds
     observers.append(
         WriteMetrics(
             folder,
             federation.meter,
             federation.client_of,
-            federation.world,
             closed_form,
             checked.tracker,
-            federation.asynchronous,
+            federation.parts,
             validates=checked.best is not None,
-            attendances=Attendances(comings, federation.edges_in, edge_rounds) if comings else None,
         )
     )
     if checked.best:
@@ -214,7 +209,7 @@ def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, 
     if about := checked.task.describe():
         folder.write_json("data.json", about)
     # From the file, so that a resumed run reports on all of its rounds.
-    lines, title = folder.read_metrics(), title_of(config)
+    lines, title = folder.read_metrics(), title_of(config.algorithm, config.data, config.seed)
     write_clients(folder, lines, federation.profiles, federation.hierarchical.topology)
     write_partition(
         folder, class_counts(federation.profiles, federation.hierarchical.topology, about.get("classes", ()))
@@ -224,9 +219,9 @@ def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, 
         draw_run(title, folder, lines)
 
 
-def title_of(config: RunConfig) -> RunTitle:
-    """Return what reports call the run of a config."""
-    return RunTitle(config.algorithm.name, config.data.title, config.seed)
+def title_of(algorithm: Algorithm, data: Data, seed: int) -> RunTitle:
+    """Return what reports call a run."""
+    return RunTitle(algorithm.name, data.title, seed)
 
 
 def closed_form_of(
@@ -239,12 +234,12 @@ def closed_form_of(
     return closed_form_bits(as_blocks(model), task.example_input(), cuts, config.train, profiles)
 
 
-def frozen_weights(config: RunConfig, model: nn.Module) -> ArrayRecord:
+def frozen_weights(algorithm: Algorithm, model: nn.Module) -> ArrayRecord:
     """Return the weights of a new model that are never trained and do not travel."""
-    return head_weights(model) if config.algorithm.freezes_head else ArrayRecord()
+    return head_weights(model) if algorithm.freezes_head else ArrayRecord()
 
 
-def travelling_weights(config: RunConfig, model: nn.Module) -> ArrayRecord:
+def travelling_weights(algorithm: Algorithm, model: nn.Module) -> ArrayRecord:
     """Return the weights of a model that the cloud and the clients send each other."""
-    frozen = frozen_weights(config, model)
+    frozen = frozen_weights(algorithm, model)
     return ArrayRecord({name: array for name, array in ArrayRecord(model.state_dict()).items() if name not in frozen})

@@ -14,8 +14,8 @@ from espalier.app.ground.errors import Interrupted, UserError, shown
 from espalier.app.ground.object_spec import error_line, last_line_in
 from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.run.resume import UnfitStateError
-from espalier.sim.in_process_grid import GridLost
-from espalier.strategies import edges
+from espalier.sim.simulated_grid import GridLost
+from espalier.strategies import strategy_edge
 from espalier.strategies.hierarchical import AskedTwiceError
 
 
@@ -83,7 +83,7 @@ def ended_program(error: BaseException) -> UserError:
 def _strategies_to_blame(error: BaseException, specs: Sequence[StrategySpec]) -> dict[StrategySpec, str]:
     """Return the strategies that an error came from, with the last line of their files where it has one there."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    callers = [place for place, frame in enumerate(frames) if frame.f_code.co_filename == edges.__file__]
+    callers = [place for place, frame in enumerate(frames) if frame.f_code.co_filename == strategy_edge.__file__]
     called = frames[callers[-1] + 1 :] if callers else []
     lines = traceback.extract_tb(error.__traceback__)[len(frames) - len(called) :]
     for spec in specs:
@@ -95,7 +95,7 @@ def _strategies_to_blame(error: BaseException, specs: Sequence[StrategySpec]) ->
     elif callers and (not called or called[0].f_globals["__name__"].startswith("flwr.")):
         # A method that can't even be called, whose return is no such thing, or that is Flower's has no line there.
         asking = [frames[place].f_locals.get("self") for place in reversed(callers)]
-        asked = next((edge.strategy for edge in asking if isinstance(edge, edges.StrategyEdge)), None)
+        asked = next((edge.strategy for edge in asking if isinstance(edge, strategy_edge.StrategyEdge)), None)
     return {spec: "" for spec in specs if type(spec.build({})) is type(asked)}
 
 

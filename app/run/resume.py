@@ -15,9 +15,9 @@ from espalier.app.reports.best import best_line
 from espalier.app.reports.folder import ResultsFolder, changed_setting
 from espalier.app.reports.observers import BestRound
 from espalier.app.reports.run_state import RunState
-from espalier.sim.in_process_grid import GridLost
+from espalier.sim.simulated_grid import GridLost
 from espalier.strategies import Hierarchical, Round
-from espalier.strategies.screening import array_fault
+from espalier.strategies.reply_faults import array_fault
 
 
 class UnfitStateError(Exception):

@@ -1,15 +1,16 @@
 """One run: from a validated config and an engine to a results folder."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from logging import getLogger
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.together import check_strategies, strategies_here
-from espalier.app.config.unused import records_gradients, stack_in_use, unused_keys
+from espalier.app.config.together import check_strategies
+from espalier.app.config.unused import unused_keys
 from espalier.app.engines.engine import Engine, serves_edges
 from espalier.app.engines.in_process import InProcess
 from espalier.app.ground.errors import UserError, bad_value
@@ -60,7 +61,7 @@ def simulation(config: RunConfig) -> Iterator[Engine]:
     """Open the engine that a run config names, other than Flower's."""
     num_clients, values, seed = config.federation.num_clients, config.as_dict(), config.seed
     if config.engine != "ray":
-        yield InProcess.open(num_clients, values, seed, stack_in_use(config))
+        yield InProcess.open(num_clients, values, seed, config.decided.stack)
         return
     try:
         from espalier.app.engines.ray import Ray  # which other runs have no time for, and need not have
@@ -99,9 +100,11 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         Before any training and before anything is written, for whatever the user has to change.
     """
     check_strategies(config)
-    warn_of_unused(config)
+    warn_of_unused(config.as_dict(), unused_keys(config))
     set_up_torch(config.device, config.train.torch_threads)
-    path = ResultsFolder.path_for(config.output_dir, results_parent, title_of(config))
+    path = ResultsFolder.path_for(
+        config.output_dir, results_parent, title_of(config.algorithm, config.data, config.seed)
+    )
     with ExitStack() as opened:
         folder = None
         if config.resume:
@@ -111,7 +114,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             refuse_used(path)
         tracker = load_tracker(config.report.tracker)
         task, model = checked_task(config)
-        if config.trains_here and records_gradients(config):
+        if config.trains_here and config.decided.records:
             try_recording(task, model, compute_device(config.device))
         state = _state_of(folder, config, task, model) if folder else None
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
@@ -126,12 +129,12 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
             folder = opened.enter_context(create(path, config.as_dict()))
         logger.info("results go to %s", folder.path)
-        best = BestRound(travelling_weights(config, model)) if config.data.validation_share else None
-        frozen = frozen_weights(config, model)
+        best = BestRound(travelling_weights(config.algorithm, model)) if config.data.validation_share else None
+        frozen = frozen_weights(config.algorithm, model)
         checked = CheckedRun(config, engine, task, model, frozen, federation, folder, best, tracker)
         with lost_grid_as_user_error(folder.path), unwritable_as_user_error(folder.path), interrupted_in(folder.path):
             try:
-                with own_code_as_user_error(strategies_here(config), config.algorithm, folder.path):
+                with own_code_as_user_error(config.strategies_here, config.algorithm, folder.path):
                     if state:
                         _take_all_back(checked, state)
                     note_made_by(folder)
@@ -155,7 +158,7 @@ def _state_of(folder: ResultsFolder, config: RunConfig, task: Task, model: nn.Mo
         data_fingerprint=task.data_fingerprint(),
         settings=config.as_dict(),
         defaults=RunConfig().as_dict(),
-        weights=travelling_weights(config, model),
+        weights=travelling_weights(config.algorithm, model),
     )
 
 
@@ -198,9 +201,11 @@ def run_edge(
         For whatever the user has to change.
     """
     check_strategies(config)
-    warn_of_unused(config)
+    warn_of_unused(config.as_dict(), unused_keys(config))
     set_up_torch(config.device, config.train.torch_threads)
-    path = ResultsFolder.path_for(config.output_dir, results_parent, title_of(config))
+    path = ResultsFolder.path_for(
+        config.output_dir, results_parent, title_of(config.algorithm, config.data, config.seed)
+    )
     refuse_used(path)
     task, model = checked_task(config)
     with (
@@ -215,7 +220,7 @@ def run_edge(
             serve(edge, listener, is_over, look_seconds)
 
 
-def warn_of_unused(config: RunConfig) -> None:
-    """Warn of every setting that was given and that the run has no use for."""
-    for key, reason in unused_keys(config).items():
-        logger.warning("%s = %r has no effect: %s", key, config.as_dict()[key], reason)
+def warn_of_unused(settings: Mapping[str, Any], unused: Mapping[str, str]) -> None:
+    """Warn of every setting that was given and that the run has no use for, for a reason."""
+    for key, reason in unused.items():
+        logger.warning("%s = %r has no effect: %s", key, settings[key], reason)

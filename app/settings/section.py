@@ -1,22 +1,76 @@
 """What all sections of the run config have in common."""
 
+from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
 
-class Section(BaseModel):
-    """Settings that belong together, with a docstring for each, which ``--help`` prints.
+class Tag(Enum):
+    """What is said of a setting beside its type: ``setting: Annotated[str, Tag.PATH] = ""``."""
 
-    A setting's key is ``name.the-setting``; those in `flat`, which many command lines name, are written without the
-    name of the section. Settings that are text in a special form hold what was parsed, with the `text` as typed.
+    COMMON = auto()
+    """Many command lines name it: its key has no section's name in front."""
+    FIRST = auto()
+    """Every edition saved it: a run whose config has lost it does not go on by its default."""
+    PATH = auto()
+    """A file or folder."""
+    LEFT_OPEN = auto()
+    """Its default depends on other settings, see `espalier.app.config.defaults`."""
+    OPTIMIZER = auto()
+    """Of no use beside an optimizer of the task's own."""
+    TRAINING = auto()
+    """Of no use where nothing is trained."""
+    TRAINS_CLIENTS = auto()
+    """Of no use where no clients train."""
+    CUTS = auto()
+    """Of no use where no model is cut."""
+    SELECTS = auto()
+    """Of no use where plans do not select a number of clients."""
+    READS_DATA = auto()
+    """Of no use for data that are simulated."""
+    WITH_OWN_TASK = auto()
+    """Of the data, and for a task of one's own too."""
+    OF_OWN_FOLDERS = auto()
+    """For clients that have folders of their own."""
+    OF_EDGE_HOST = auto()
+    """For an edge that has a host of its own."""
+    DEVICE = auto()
+    """A range that simulated devices draw from."""
+    OWN_AT_EDGES = auto()
+    """An edge that has a host of its own may have another value than the cloud."""
+    MAY_CHANGE = auto()
+    """A resumed run may differ in it. The data are compared by what they hold, wherever they lie."""
+    ENDS = auto()
+    """Likewise, as it says where a run ends."""
+    HOW = auto()
+    """Likewise, as it says where and how fast a run goes, and not what it gives."""
+    BESIDE = auto()
+    """Runs that differ in it are of one setting."""
+    SPEAKS = auto()
+    """Its values say what they are, without its name."""
+
+
+@dataclass(frozen=True)
+class Before:
+    """What runs did before there was a setting, where that is not its default."""
+
+    value: Any
+
+
+class Section(BaseModel):
+    """Settings that belong together, with a docstring for each: ``--help`` and ``docs/configuration.md`` have it.
+
+    A setting's key is ``name.the-setting``, or without the name of the section where it is `Tag.COMMON`. Settings that
+    are text in a special form hold what was parsed, with the `text` as typed.
 
     Attributes
     ----------
     name : str
         Of the section.
-    flat : tuple[str, ...]
-        Fields whose keys have no prefix.
+    tags : tuple[Tag, ...]
+        Of all of its settings.
     """
 
     model_config = ConfigDict(
@@ -28,15 +82,41 @@ class Section(BaseModel):
         use_attribute_docstrings=True,
     )
     name: ClassVar[str]
-    flat: ClassVar[tuple[str, ...]] = ()
+    tags: ClassVar[tuple[Tag, ...]] = ()
 
     @classmethod
     def keys(cls) -> dict[str, str]:
         """Return the key of every field, as a user types it."""
-        prefix = f"{cls.name}."
-        return {field: ("" if field in cls.flat else prefix) + field.replace("_", "-") for field in cls.model_fields}
+        common, prefix = cls.tagged(Tag.COMMON), f"{cls.name}." if cls.name else ""
+        return {
+            field: ("" if field in common else prefix) + field.replace("_", "-")
+            for field, info in cls.model_fields.items()
+            if not is_section(info.annotation)
+        }
+
+    @classmethod
+    def tagged(cls, *tags: Tag) -> list[str]:
+        """Return the fields that have one of some tags."""
+        own = {field: (*cls.tags, *info.metadata) for field, info in cls.model_fields.items()}
+        return [field for field, said in own.items() if any(tag in said for tag in tags)]
+
+    @classmethod
+    def keys_tagged(cls, *tags: Tag) -> list[str]:
+        """Return the keys of the fields that have one of some tags."""
+        keys = cls.keys()
+        return [keys[field] for field in cls.tagged(*tags)]
+
+    @classmethod
+    def own_keys(cls) -> list[str]:
+        """Return the keys that have the section's name in front."""
+        return [key for key in cls.keys().values() if "." in key]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings by key, as a user types them."""
         values = {key: getattr(self, field) for field, key in self.keys().items()}
         return {key: getattr(value, "text", value) for key, value in values.items()}
+
+
+def is_section(kind: Any) -> bool:
+    """Return whether the type of a field is a section."""
+    return isinstance(kind, type) and issubclass(kind, Section)

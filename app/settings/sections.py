@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from espalier.app.ground.object_spec import ObjectSpec, parse_object
 from espalier.app.ground.registered import parse_registered
 from espalier.app.ground.strategy_spec import StrategySpec, parse_strategy
-from espalier.app.settings.section import Section
+from espalier.app.settings.section import Before, Section, Tag
 from espalier.app.settings.values import (
     NO_TAIL,
     AugmentationSetting,
@@ -19,8 +19,6 @@ from espalier.app.settings.values import (
     CutsSetting,
     EdgeNamesSetting,
     Range,
-    StalenessSetting,
-    StalenessWeight,
     Tail,
     TailSetting,
     Words,
@@ -111,73 +109,96 @@ class Federation(Section):
     """Who trains, in which tiers and rounds."""
 
     name = "federation"
-    flat = (
-        "num_clients",
-        "num_edges",
-        "edge_names",
-        "global_rounds",
-        "edge_rounds",
-        "participation",
-        "cloud_strategy",
-        "edge_strategy",
-    )
 
-    num_clients: Annotated[int, Field(gt=0, le=1_000_000)] = 8
-    """Clients; as many SuperNodes are needed."""
-    num_edges: NotNegative = 0
-    """Edges; 0 is what the algorithm has by itself: 2 with two tiers."""
-    edge_names: EdgeNamesSetting = Words((), "")
-    """The edges that a node, or an edge host, may name: "west,east"; "": any."""
-    global_rounds: Positive = 10
+    num_clients: Annotated[int, Field(gt=0, le=1_000_000), Tag.COMMON, Tag.FIRST] = 8
+    """Number of clients. With `engine="flower"` the run needs as many SuperNodes."""
+    num_edges: Annotated[NotNegative, Tag.COMMON, Tag.FIRST] = 0
+    """Number of edges, and of radio cells in a planned run. 0 is the algorithm's own number: 2 with two tiers, none for
+    `"sl"`, `"sfl-v1"` and `"sfl-v2"`.
+    """
+    edge_names: Annotated[EdgeNamesSetting, Tag.COMMON, Tag.OWN_AT_EDGES] = Words((), "")
+    """The edges that a node's `edge-name`, or an edge host, may name: `"west,east"`; `""`: any. Others are left out,
+    with a line in the log.
+    """
+    global_rounds: Annotated[Positive, Tag.COMMON, Tag.FIRST, Tag.ENDS] = 10
     """Global rounds."""
-    edge_rounds: Positive = 2
-    """Edge rounds per global round (the papers' kappa_1)."""
-    participation: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of an edge's clients that train in an edge round."""
-    cloud_strategy: CloudStrategy = parse_strategy("cloud-strategy", "FedAvg")
-    """Strategy of the cloud: NAME, NAME(parameter=value, ...) or package.module:NAME."""
-    edge_strategy: EdgeStrategy = parse_strategy("edge-strategy", "FedAvg")
-    """Strategy of every edge, likewise."""
+    edge_rounds: Annotated[Positive, Tag.COMMON, Tag.FIRST] = 2
+    """Edge rounds per global round (the papers' kappa_1). Not used by flat algorithms."""
+    participation: Annotated[float, Field(gt=0, le=1), Tag.COMMON, Tag.FIRST, Tag.TRAINS_CLIENTS] = 1.0
+    """Share of an edge's clients, or of all clients in one tier, that train in a round (at least one). It must be 1.0
+    with plans, and where single clients are not waited for (`async.concurrency`).
+    """
+    cloud_strategy: Annotated[CloudStrategy, Tag.COMMON, Tag.FIRST, Tag.OWN_AT_EDGES] = parse_strategy(
+        "cloud-strategy", "FedAvg"
+    )
+    """Strategy of the cloud: `"NAME"` or `"NAME(parameter=value, ...)"`, see below. Split training works with all but
+    `FedProx`; without edges only with `FedAvg`.
+    """
+    edge_strategy: Annotated[EdgeStrategy, Tag.COMMON, Tag.FIRST] = parse_strategy("edge-strategy", "FedAvg")
+    """Strategy of every edge, likewise. In SFL-V1, HSFL and PHSFL it aggregates the clients' whole models, client block
+    and server block together.
+    """
 
 
 class Data(Section):
     """Data and model."""
 
     name = "data"
-    flat = ("task", "dataset", "data_dir", "partition", "alpha", "edge_alpha", "model")
 
-    task: TaskSetting = _task("")
-    """A task of your own, package.module:NAME(argument=value, ...); "" is that of dataset."""
-    dataset: DatasetSetting = parse_registered("dataset", "digits")
-    """digits, cifar10, cifar100, fashion-mnist, image-folder, video-caching, or package.module:function of your own."""
-    data_dir: str = ""
-    """Folder of the data."""
-    partition: PartitionSetting = parse_registered("partition", "dirichlet")
-    """How the data are shared out: dirichlet, edge-dirichlet, iid and others, own, or package.module:function."""
-    alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.5
-    """Concentration of the Dirichlet partition; small is heterogeneous."""
-    edge_alpha: Annotated[float, Field(gt=0, le=1e6)] = 0.5
-    """Likewise over edges, with partition = "edge-dirichlet" and "iid-in-edges"."""
-    model: ModelSetting = parse_registered("model", "auto")
-    """small-cnn, cnn, resnet18, resnet50 or package.module:function; auto is small-cnn for digits, else cnn."""
-    cache_dir: str = ""
-    """Where decoded data are kept; by default ~/.cache/espalier."""
-    image_size: Annotated[int, Field(ge=0, le=4096)] = 0
-    """Resize the images of a folder to squares of so many pixels; 0 keeps their size."""
-    augmentation: AugmentationSetting = Words((), "")
-    """Random changes to images in training, one after the other: "crop,flip", vertical-flip, rotation."""
-    classes: ClassesSetting = Words((), "")
-    """With partition = "own": the names of the classes, "cat,dog"."""
-    pixel_mean: Annotated[Channels, channels_from(0.0)] = Channels((), "")
-    """With partition = "own": mean of each channel, of pixels from 0 to 1: "0.5,0.5,0.5"."""
-    pixel_std: Annotated[Channels, channels_from(1e-6)] = Channels((), "")
-    """With partition = "own": standard deviation of each channel."""
-    shards_per_client: Positive = 2
-    """With partition = "shards": shards of each client."""
-    min_samples: Positive = 10
-    """Training samples that every client has at least."""
-    validation_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of each client's training samples to hold back, to find the best round by; 0: none."""
+    task: Annotated[TaskSetting, Tag.COMMON, Tag.WITH_OWN_TASK, Tag.SPEAKS] = _task("")
+    """A model and data of your own: `"package.module:NAME(argument=value, ...)"`, see [own tasks](own-task.md). All
+    other keys of this table must then keep their defaults, except `data.validation-share` and, for a task that has a
+    [pool](own-task.md#a-pool-to-share-out), those of partitions.
+    """
+    dataset: Annotated[DatasetSetting, Tag.COMMON, Tag.FIRST, Tag.SPEAKS] = parse_registered("dataset", "digits")
+    """`"digits"` (in scikit-learn, no download), `"cifar10"`, `"cifar100"`, `"fashion-mnist"` (torchvision),
+    `"image-folder"`, `"video-caching"`, which is simulated (see below), or [a function of your
+    own](data-and-models.md#a-data-set-of-your-own), `"package.module:function"`.
+    """
+    data_dir: Annotated[str, Tag.COMMON, Tag.PATH, Tag.OWN_AT_EDGES, Tag.MAY_CHANGE, Tag.READS_DATA] = ""
+    """Folder of the data; `""` is `downloads` in the folder of `data.cache-dir`. For `"image-folder"` it holds
+    `train/<class>/*` and `test/<class>/*`.
+    """
+    partition: Annotated[PartitionSetting, Tag.COMMON, Tag.FIRST, Tag.WITH_OWN_TASK, Tag.READS_DATA] = parse_registered(
+        "partition", "dirichlet"
+    )
+    """`"iid"`, `"dirichlet"`, `"dirichlet-per-class"`, `"shards"`, by edges `"edge-dirichlet"`, `"edge-iid"` and
+    `"iid-in-edges"`, a function of your own, `"package.module:function"` (see
+    [partitions](data-and-models.md#partitions)), or `"own"`: clients have [folders of their
+    own](data-and-models.md#devices-with-data-of-their-own). A client's test set has the classes of its training set.
+    """
+    alpha: Annotated[float, Field(gt=0, le=1e6), Tag.COMMON, Tag.FIRST, Tag.WITH_OWN_TASK, Tag.READS_DATA] = 0.5
+    """Concentration of the Dirichlet partition over clients; small is heterogeneous."""
+    edge_alpha: Annotated[float, Field(gt=0, le=1e6), Tag.COMMON, Tag.WITH_OWN_TASK, Tag.READS_DATA] = 0.5
+    """Likewise over edges, with `partition="edge-dirichlet"` and `"iid-in-edges"`."""
+    model: Annotated[ModelSetting, Tag.COMMON, Tag.FIRST, Tag.SPEAKS, Tag.TRAINING] = parse_registered("model", "auto")
+    """`"small-cnn"`, `"cnn"`, `"resnet18"`, `"resnet50"`, or [a function of your
+    own](data-and-models.md#a-model-of-your-own), `"package.module:function"`; `"auto"` is `"small-cnn"` for digits,
+    else `"cnn"`.
+    """
+    cache_dir: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW, Tag.READS_DATA] = ""
+    """Folder for decoded data; by default `espalier` in `$XDG_CACHE_HOME`, or in `~/.cache`."""
+    image_size: Annotated[int, Field(ge=0, le=4096), Tag.READS_DATA] = 0
+    """Side in pixels of the squares that a folder's images are resized to; 0 keeps their size."""
+    augmentation: Annotated[AugmentationSetting, Tag.READS_DATA] = Words((), "")
+    """Random changes to each image that is trained on, one after the other, as in `"crop,flip"`: `crop` (of the same
+    size, out of the image with 4 black pixels more on each side), `flip` (left and right), `vertical-flip`,
+    `rotation` (up to 20 degrees either way).
+    """
+    classes: Annotated[ClassesSetting, Tag.OF_OWN_FOLDERS, Tag.READS_DATA] = Words((), "")
+    """With `partition="own"`: the names of the classes, `"cat,dog"`; a client's folder may lack some."""
+    pixel_mean: Annotated[Channels, channels_from(0.0), Tag.OF_OWN_FOLDERS, Tag.READS_DATA] = Channels((), "")
+    """With `partition="own"`: mean of each channel, of pixels from 0 to 1: `"0.5,0.5,0.5"`."""
+    pixel_std: Annotated[Channels, channels_from(1e-6), Tag.OF_OWN_FOLDERS, Tag.READS_DATA] = Channels((), "")
+    """With `partition="own"`: standard deviation of each channel, likewise."""
+    shards_per_client: Annotated[Positive, Tag.WITH_OWN_TASK, Tag.READS_DATA] = 2
+    """With `partition="shards"`: shards of each client."""
+    min_samples: Annotated[Positive, Tag.WITH_OWN_TASK, Tag.READS_DATA] = 10
+    """Least number of training samples of a client."""
+    validation_share: Annotated[float, Field(ge=0, lt=1), Tag.WITH_OWN_TASK, Tag.READS_DATA] = 0.0
+    """Share of each client's training samples that it holds back from training, drawn by the seed: the round that does
+    best on them is [the best one](use-the-model.md#the-best-round). Also with `task`; not for `"video-caching"`.
+    """
 
     @property
     def source(self) -> str:
@@ -194,62 +215,92 @@ class Train(Section):
     """Local training."""
 
     name = "train"
-    flat = ("local_epochs", "batches_per_epoch", "batch_size", "optimizer", "learning_rate")
+    tags = (Tag.TRAINING,)
 
-    local_epochs: Positive = 2
+    local_epochs: Annotated[Positive, Tag.COMMON, Tag.FIRST] = 2
     """Local epochs per edge round (kappa_0)."""
-    batches_per_epoch: NotNegative = 0
-    """Mini-batches per local epoch; 0 is the whole local set (10 for plans on data that grow)."""
-    batch_size: Positive = 32
+    batches_per_epoch: Annotated[NotNegative, Tag.COMMON, Tag.FIRST, Tag.LEFT_OPEN] = 0
+    """Mini-batches per local epoch; 0 is the whole local set, and 10 for plans on data that grow (video caching)."""
+    batch_size: Annotated[Positive, Tag.COMMON, Tag.FIRST] = 32
     """Examples of a mini-batch."""
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    """Fresh in every round."""
-    learning_rate: Rate = 0.1
+    optimizer: Annotated[Literal["sgd", "adam"], Tag.COMMON, Tag.FIRST, Tag.OPTIMIZER] = "sgd"
+    """`"sgd"` or `"adam"`; its state starts afresh in every round."""
+    learning_rate: Annotated[Rate, Tag.COMMON, Tag.FIRST] = 0.1
     """Learning rate."""
-    momentum: Momentum = 0.0
+    momentum: Annotated[Momentum, Tag.OPTIMIZER] = 0.0
     """Of SGD."""
-    weight_decay: Decay = 0.0
+    weight_decay: Annotated[Decay, Tag.OPTIMIZER] = 0.0
     """Weight decay."""
     schedule: Literal["constant", "cosine"] = "constant"
-    """Of the learning rates, the server's too: cosine lets them fall from round to round, over all global rounds."""
+    """`"cosine"`: in global round t of T the learning rate is `learning-rate` * (1 + cos(pi * (t - 1) / T)) / 2, and
+    that of the server's blocks falls likewise.
+    """
     drop_last: bool = False
-    """A pass over a client's data leaves out its last mini-batch if that is smaller than the others."""
+    """`true`: a pass over a client's data leaves out its last mini-batch if that is smaller than the others. A client
+    with fewer examples than a mini-batch trains on them all.
+    """
     weighting: Literal["examples", "equal"] = "examples"
-    """Weights of averages: training examples, or all clients of an edge alike and all edges."""
+    """Weights of averages. `"examples"`: a client's weight is its number of training examples; `"equal"`: all clients
+    of an edge weigh the same, and all edges, as always in RawHFL.
+    """
     torch_threads: Annotated[int, Field(gt=0, le=1024)] = 1
-    """PyTorch threads per process; another number can change the last bits of a result."""
-    cuda_graph: bool = False
-    """On a GPU the gradients of whole models are recorded once, as a CUDA graph, and replayed: the same bits."""
+    """PyTorch threads per process. Another number can change the last bits of a result."""
+    cuda_graph: Annotated[bool, Tag.OWN_AT_EDGES, Tag.HOW] = False
+    """`true`: where a GPU trains the whole models of clients one after the other, the gradients of mini-batches of
+    `batch-size` examples are recorded once as a [CUDA
+    graph](https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs) and replayed. It gives the same bits,
+    and pays for small models ([on a GPU](benchmarks.md#on-a-gpu)).
+    """
 
 
 class Split(Section):
     """Split training."""
 
     name = "split"
-    flat = ("cut_layer", "tail_layer")
+    tags = (Tag.CUTS,)
 
-    cut_layer: CutsSetting = Cuts((1,), 1)
-    """Number of blocks on a client; "1,2,4" gives the clients cuts in turn; "best" lets every plan choose."""
-    tail_layer: TailSetting = Tail(NO_TAIL)
-    """Block from which on all are the client's again, by name or number of blocks in front; labels stay there."""
-    label_policy: Literal["auto", "indices", "labels"] = "auto"
-    """indices: labels are registered at the edge once; labels: they travel; auto is labels where the data grow."""
-    server_optimizer: Literal["sgd", "adam"] | AsClients = AS_CLIENTS
-    """Of the server's blocks; as-clients takes optimizer."""
+    cut_layer: Annotated[CutsSetting, Tag.COMMON, Tag.FIRST] = Cuts((1,), 1)
+    """Number of blocks on a client; `"1,2,4"` gives clients 0, 1, 2, 3 and so on the cuts 1, 2, 4, 1 and so on. With
+    `selection="resource-aware"`, `"best"` lets every plan choose each client's cut.
+    """
+    tail_layer: Annotated[TailSetting, Tag.COMMON] = Tail(NO_TAIL)
+    """Where the clients' last blocks begin, which with the labels stay on the client
+    ([U-shaped](split-learning.md#labels-and-heads-that-stay-on-the-device)): the name of a block, or the number of
+    blocks in front of it. `"none"`: the edge has the last blocks.
+    """
+    label_policy: Annotated[Literal["auto", "indices", "labels"], Tag.LEFT_OPEN] = "auto"
+    """`"indices"`: labels are registered at the edge once, then only sample indices travel; `"labels"`: labels travel
+    with the activations. `"auto"`: labels where the data grow (video caching), else indices.
+    """
+    server_optimizer: Annotated[Literal["sgd", "adam"] | AsClients, Tag.LEFT_OPEN, Tag.OPTIMIZER] = AS_CLIENTS
+    """Of the server's blocks: `"sgd"` or `"adam"`; `"as-clients"` takes `optimizer`. With this and the next three as
+    they are, the server's blocks [train as the clients' do](split-learning.md#the-servers-optimizer).
+    """
     server_learning_rate: Annotated[float, Field(ge=0, le=LARGEST)] = 0.0
-    """Of the server's blocks; 0 takes learning-rate."""
-    server_momentum: Momentum | AsClients = AS_CLIENTS
-    """Of the server's SGD; as-clients takes train.momentum."""
-    server_weight_decay: Decay | AsClients = AS_CLIENTS
-    """Of the server's blocks; as-clients takes train.weight-decay."""
+    """0 takes `learning-rate`."""
+    server_momentum: Annotated[Momentum | AsClients, Tag.LEFT_OPEN, Tag.OPTIMIZER] = AS_CLIENTS
+    """Of the server's SGD: a number, or `"as-clients"`, which takes `train.momentum`."""
+    server_weight_decay: Annotated[Decay | AsClients, Tag.LEFT_OPEN, Tag.OPTIMIZER] = AS_CLIENTS
+    """A number, or `"as-clients"`, which takes `train.weight-decay`."""
     server_order: Literal["interleaved", "one-by-one", "in-client-order"] = "interleaved"
-    """SFL-V2: a mini-batch of each client in turn, or all of a client's before the next client's."""
+    """SFL-V2: `"interleaved"` takes one mini-batch of each client in a random order, drawn anew each time.
+    `"one-by-one"` takes all mini-batches of a client before the next client's, the clients in an order drawn anew in
+    each round, `"in-client-order"` in their own order.
+    """
     evaluate: Literal["split", "whole"] = "split"
-    """split: activations come up and outputs go down; whole: every client gets the whole model."""
+    """`"split"`: activations of the test sets come up, outputs go down, and the clients compute their figures; no
+    client gets other blocks than its own. `"whole"`: every client gets the whole model, which takes fewer bytes
+    where it is smaller than those activations.
+    """
     transport: Literal["messages", "stream"] = "messages"
-    """A Flower message per mini-batch, or one stream per round and client."""
+    """`"messages"`: a Flower message per mini-batch. `"stream"`: one Flower message per round, and a stream from the
+    client to its edge for all mini-batches ([streams](streams.md)).
+    """
     execution: Literal["fused", "messages"] = "fused"
-    """Engines of our own: a client and an edge of one process train without messages, to the same bits, or with."""
+    """Where clients and edge are in one process: `"fused"`: one message per round, inside of which client block and
+    server block train in turns, to the same bits as by messages, and what messages would have held is counted as
+    sent. `"messages"`: a message per mini-batch.
+    """
 
     def beside(self, train: Train) -> "Split":
         """Return these settings where clients train so: the server's blocks too, unless they have their own."""
@@ -267,16 +318,20 @@ class Stream(Section):
     name = "stream"
 
     payload: Literal["float32", "float16", "bfloat16", "int8", "top-25%", "top-10%"] = "float32"
-    """How activations and gradients travel in a stream."""
-    address: str = "127.0.0.1"
+    """Format of activations and gradients in a stream: `"float32"`, `"float16"`, `"bfloat16"`, `"int8"` with a scale
+    per sample, or only the largest values of each sample, `"top-25%"` and `"top-10%"`, whose rest is added later
+    ([streams](streams.md#smaller-payloads)). The last two are not for `tail-layer` nor for
+    `split.label-policy="labels"`.
+    """
+    address: Annotated[str, Tag.OWN_AT_EDGES, Tag.HOW] = "127.0.0.1"
     """Name or address under which clients reach the edge."""
-    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    port: Annotated[int, Field(ge=0, le=65535), Tag.OWN_AT_EDGES, Tag.HOW] = 0
     """Port of the stream; 0 takes a free one."""
-    certificate: str = ""
-    """PEM file of a certificate for stream.address; by default one is made for the run."""
-    key: str = ""
-    """PEM file of the certificate's private key."""
-    timeout: Annotated[float, Field(gt=0, le=86_400)] = 60.0
+    certificate: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW] = ""
+    """PEM file of a certificate for `stream.address`; by default one is made for the run."""
+    key: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW] = ""
+    """PEM file of the key of `stream.certificate`."""
+    timeout: Annotated[float, Field(gt=0, le=86_400), Tag.OWN_AT_EDGES, Tag.MAY_CHANGE] = 60.0
     """Seconds that an edge waits for a client's next mini-batch."""
 
 
@@ -284,9 +339,10 @@ class FineTune(Section):
     """Heads of the clients' own, after training."""
 
     name = "fine-tune"
+    tags = (Tag.CUTS,)
 
     steps: NotNegative = 10
-    """SGD steps on each client's own head (the PHSFL paper's K); 0 leaves that out."""
+    """SGD steps on each client's own head after training (the PHSFL paper's K); 0: no fine-tuning."""
     rate: Rate = 0.01
     """Their learning rate."""
 
@@ -295,42 +351,59 @@ class Plans(Section):
     """Resource awareness: whom a plan selects, and the limits that it keeps."""
 
     name = "plan"
-    flat = ("selection",)
 
-    selection: Literal["everybody", "resource-aware"] = "everybody"
-    """Plans in front of the edges of an algorithm that has none by itself."""
+    selection: Annotated[Literal["everybody", "resource-aware"], Tag.COMMON] = "everybody"
+    """`"resource-aware"` puts plans in front of the edges of any other algorithm that trains clients, including split
+    ones, but not `"sl"`, nor `"sfl-v2"` with `split.server-order` `"one-by-one"` or `"in-client-order"`. Plans need
+    `participation=1.0`, and with split training one cut for all clients, or `cut-layer="best"`.
+    """
     resources: Literal["simulated", "measured"] = "simulated"
-    """Plans are made for the simulated radio world, or for what devices measure of themselves."""
-    solver: SolverSetting = _solver("exact")
-    """exact, sca (the paper's), random, cheapest-at-full-power, or package.module:function."""
-    selected_per_edge: NotNegative = 0
-    """Clients selected in each cell, Z; 0 is half of a cell's."""
-    spare: NotNegative = 0
-    """Clients selected in each cell beyond Z; an edge goes on with the first Z results."""
-    max_overlap: Annotated[int, Field(ge=-1, le=MOST)] = -1
-    """How many of them may be of the round before, Psi; -1 is half of them, or as many as it takes."""
-    max_local_rounds: Annotated[int, Field(ge=0, le=100_000)] = 0
-    """Most local rounds, L (50 in the RawHFL paper); 0 is local-epochs."""
+    """`"measured"`: plans are made for what devices measure of themselves, not for the simulated radio world ([plans
+    for real devices](measured-plans.md)).
+    """
+    solver: Annotated[SolverSetting, Tag.SELECTS] = _solver("exact")
+    """`"exact"`, `"sca"` (the paper's; not for split training, where uploads grow with rounds), `"random"`,
+    `"cheapest-at-full-power"`, or `"package.module:function"` of your own: [the solvers](allocation.md#solvers).
+    """
+    selected_per_edge: Annotated[NotNegative, Tag.LEFT_OPEN, Tag.SELECTS] = 0
+    """Clients selected in each cell, Z; 0 is half of a cell's clients, rounded up."""
+    spare: Annotated[NotNegative, Tag.SELECTS] = 0
+    """Clients selected in each cell beyond Z: an edge goes on with the first Z results of a cell ([spare
+    clients](plans.md#spare-clients)).
+    """
+    max_overlap: Annotated[int, Field(ge=-1, le=MOST), Tag.SELECTS] = -1
+    """At most this many of the selected clients, spare ones included, may also have been selected in the previous edge
+    round (Psi). -1 is half of the selected clients, or more where the cell is too small for that.
+    """
+    max_local_rounds: Annotated[int, Field(ge=0, le=100_000), Tag.LEFT_OPEN] = 0
+    """Most local rounds, L (50 in the RawHFL paper); 0 is `local-epochs`."""
     deadline_seconds: Annotated[float, Field(gt=0, le=1e9)] = 150.0
     """Time to compute and upload in an edge round."""
     margin: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the deadline that plans leave unused."""
+    """Share of the deadline that plans leave unused: with 0.2 they fill 80 % of it."""
     late_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of the results that may be late by radio.planning-error-db; 0 takes the gains as they are seen."""
+    """Share of the results that may be late by `radio.planning-error-db`, such as 0.05; 0: plans trust the gains that
+    they see ([plans with margin](plans.md#plans-with-margin)).
+    """
     divide_by_arrived: bool = False
-    """Gradients that arrive are divided by the share that arrived so far, 1/p_sc in RawHFL's eq. 15."""
-    theta: Annotated[float, Field(ge=0, le=1)] = 0.4
+    """Edges that add up gradients (`rawhfl`, `h-fedavg-m1`, `h-fedavg-m2`) divide the gradients that arrive by the
+    share of their results that arrived in the rounds before, 1/p_sc in eq. 15 of RawHFL's paper: steps stay as long
+    as if all arrived.
+    """
+    theta: Annotated[float, Field(ge=0, le=1), Tag.SELECTS] = 0.4
     """Weight of local rounds against energy, from 0 to 1."""
-    min_frequency_hz: Annotated[float, Field(ge=0, le=1e12)] = 0.0
-    """Lowest CPU frequency that a plan may choose."""
+    min_frequency_hz: Annotated[float, Field(ge=0, le=1e12), Tag.SELECTS] = 0.0
+    """Lowest CPU frequency that a plan may choose; for a measured device at least its own."""
     downlink_bits_per_second: Annotated[float, Field(ge=0, le=1e15)] = 0.0
-    """Rate at which models and cut gradients come down; 0 ignores that time."""
-    value: ValueSetting = _value("uniform")
-    """What a client is worth besides its rounds and joules: uniform, loss, age, battery, or package.module:function."""
-    value_weight: Annotated[float, Field(ge=0, le=1e9)] = 1.0
-    """Weight of that value in the objective."""
-    battery_joules: Annotated[float, Field(ge=0, le=1e12)] = 0.0
-    """What each client may spend in the whole run; 0 is no limit."""
+    """Rate of the downlink, for models and cut gradients; 0 ignores the time for it."""
+    value: Annotated[ValueSetting, Tag.SELECTS] = _value("uniform")
+    """What a client is worth besides its rounds and joules: `"uniform"`, `"loss"`, `"age"`, `"battery"`, or
+    `"package.module:function"` of your own ([what a client is worth](plans.md#what-a-client-is-worth)).
+    """
+    value_weight: Annotated[float, Field(ge=0, le=1e9), Tag.SELECTS] = 1.0
+    """Weight of that value in the objective: at 1, a value of 1 counts as much as 1/`plan.theta` local rounds."""
+    battery_joules: Annotated[float, Field(ge=0, le=1e12), Tag.SELECTS] = 0.0
+    """What each client may spend in the whole run: one whose battery is empty can't take part. 0 is no limit."""
 
     @property
     def planned_seconds(self) -> float:
@@ -351,31 +424,38 @@ class RadioWorld(Section):
     cell_radius_metres: Annotated[float, Field(gt=10, le=5000)] = 400.0
     """Radius of a cell."""
     fading: Literal["redrawn", "static"] = "redrawn"
-    """Line of sight and shadowing: drawn anew in every edge round, or once."""
+    """Line of sight and shadowing: drawn anew in every edge round, or `"static"`."""
     bandwidth_hz: Annotated[float, Field(ge=1, le=1e12)] = 540e3
-    """Of the radio resource (pRB) that each selected client has."""
+    """Bandwidth of the radio resource (pRB) of each selected client."""
     noise_figure_db: Annotated[float, Field(ge=0, le=60)] = 0.0
-    """Of the base stations' receivers."""
+    """Noise figure of the base stations' receivers."""
     planning_error_db: Annotated[float, Field(ge=0, le=60)] = 0.0
-    """Standard deviation of the channel gains that plans are made with from the true ones."""
+    """Standard deviation between the channel gains that plans see and the true ones. Plans fill the deadline, so a
+    client is late whenever its channel is worse than seen, unless there is a `plan.late-share` or `plan.margin`.
+    """
     speed_metres_per_second: Annotated[float, Field(ge=0, le=1000)] = 0.0
-    """Speed at which clients walk, each straight on; the nearest base station's edge is theirs."""
-    cycles_per_bit: Annotated[Range, numbers_within(1e-6, 1e9, "25-40")] = Range(25, 40, "25-40")
-    """CPU cycles per bit of training data: a number, or a range that devices draw theirs from."""
-    max_frequency_hz: Annotated[Range, numbers_within(1.0, 1e12, "1.2e9-2e9")] = Range(1.2e9, 2e9, "1.2e9-2e9")
-    """Highest CPU frequency of a device."""
-    max_power_dbm: Annotated[Range, numbers_within(-100.0, 100.0, "20-30")] = Range(20, 30, "20-30")
-    """Highest transmit power of a device."""
-    energy_budget_joules: Annotated[Range, numbers_within(1e-9, 1e9, "0.8-1.5")] = Range(0.8, 1.5, "0.8-1.5")
-    """What a device may spend in an edge round."""
+    """Speed at which clients walk, each straight on; between global rounds they move to the edge of the nearest base
+    station ([clients that move](availability.md#clients-that-move-to-another-edge)).
+    """
+    cycles_per_bit: Annotated[Range, numbers_within(1e-6, 1e9, "25-40"), Tag.DEVICE] = Range(25, 40, "25-40")
+    """CPU cycles of a device per bit of training data: a number, or a range from which each device draws."""
+    max_frequency_hz: Annotated[Range, numbers_within(1.0, 1e12, "1.2e9-2e9"), Tag.DEVICE] = Range(
+        1.2e9, 2e9, "1.2e9-2e9"
+    )
+    """Highest CPU frequency of a device, likewise."""
+    max_power_dbm: Annotated[Range, numbers_within(-100.0, 100.0, "20-30"), Tag.DEVICE] = Range(20, 30, "20-30")
+    """Highest transmit power of a device, likewise."""
+    energy_budget_joules: Annotated[Range, numbers_within(1e-9, 1e9, "0.8-1.5"), Tag.DEVICE] = Range(
+        0.8, 1.5, "0.8-1.5"
+    )
+    """Energy that a device may spend in an edge round, likewise."""
 
     @property
     def device_ranges(self) -> dict[str, tuple[float, float]]:
         """The ranges that the simulated devices are drawn from, by the names of `espalier.sim.devices.draw_devices`."""
-        return {name: getattr(self, name).ends for name in DEVICE_RANGES}
+        return {name: getattr(self, name).ends for name in self.tagged(Tag.DEVICE)}
 
 
-DEVICE_RANGES = ("cycles_per_bit", "max_frequency_hz", "max_power_dbm", "energy_budget_joules")
 PROBABILITIES = range_within(0, 1, "a probability, or a range of them like '0.1-0.8'")
 
 
@@ -385,136 +465,107 @@ class Caching(Section):
     name = "caching"
 
     exploitation: Annotated[Range, PROBABILITIES] = Range(0.1, 0.8, "0.1-0.8")
-    """Probability v_u that a client's next request is the most similar video: a number or a range."""
+    """Probability v_u that a client's next request is the most similar video: a number, or a range from which each
+    client draws.
+    """
     similar: Literal["most-similar", "most-similar-not-back"] = "most-similar"
-    """How a client chooses a similar video."""
+    """How a client chooses a similar video. `"most-similar-not-back"` never goes back to the video before the last."""
     initial_slots: Annotated[int, Field(gt=0, le=1_000_000)] = 100
     """Time slots of requests before the first edge round."""
     slots_per_edge_round: Annotated[int, Field(ge=0, le=10_000)] = 4
     """Time slots that pass in an edge round."""
 
 
-class Asynchrony(Section):
-    """Tiers that do not wait for their slowest."""
-
-    name = "async"
-
-    mode: Literal["off", "fedbuff", "fedasync", "semi-synchronous"] = "off"
-    """When the cloud aggregates what edges, or in a flat algorithm clients, send; off waits for all in every round."""
-    tier: Literal["cloud", "edges"] = "cloud"
-    """Who does not wait: the cloud, or each edge for its clients, under a cloud that waits for the edges."""
-    clock: Literal["auto", "simulated", "wall"] = "auto"
-    """What time is: simulated, or that of the clock on the wall; auto is wall with deploy.role = "cloud"."""
-    buffer_size: NotNegative = 0
-    """fedbuff: updates in an aggregation (the paper's K); 0 is half of the edges, or clients."""
-    staleness: StalenessSetting = StalenessWeight("polynomial", (0.5,), "polynomial(0.5)")
-    """What an update weighs by its staleness t: constant, polynomial(A): (1 + t)^-A, or hinge(A, B)."""
-    max_staleness: NotNegative = 0
-    """An update that began more aggregations ago is left out; 0: none is."""
-    concurrency: NotNegative = 0
-    """The most edges, or clients, that train at a time; 0: all."""
-    mixing: Annotated[float, Field(gt=0, le=1)] = 0.6
-    """fedasync: what an update without staleness is of the new model (the paper's alpha)."""
-    deadline_seconds: Annotated[float, Field(ge=0, le=1e9)] = 0.0
-    """semi-synchronous: seconds by the clock after which what is in is aggregated; 0 waits for all."""
-    median_seconds: Annotated[float, Field(gt=0, le=1e9)] = 60.0
-    """Median over clients of an edge round's simulated time, where no radio world says it."""
-    sigma: Annotated[float, Field(ge=0, le=10)] = 1.0
-    """Standard deviation of that time's logarithm over clients; 0: all are equally fast."""
-    trace: str = ""
-    """CSV file of such times instead, with columns client and seconds."""
-
-    def buffer_size_of(self, num_nodes: int) -> int:
-        """Return the K of fedbuff over so many edges, or clients."""
-        return self.buffer_size or max(num_nodes // 2, 1)
-
-
-class Availability(Section):
-    """Clients that come and go, or move to another edge, in a simulation of them."""
-
-    name = "availability"
-
-    mode: Literal["always", "markov", "trace"] = "always"
-    """Who is there when an edge round begins."""
-    leave: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """markov: probability per edge round that a client that is there leaves."""
-    back: Annotated[float, Field(gt=0, le=1)] = 0.4
-    """markov: probability per edge round that a client that is away comes back."""
-    trace: str = ""
-    """trace: CSV file with columns client, from and to, in edge rounds; to is the first in which it is away."""
-    drop_out: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Probability that a client that began an edge round is gone before it answers."""
-    moves: str = ""
-    """CSV file with columns client, from and edge: in the global round from, the client moves to that edge."""
-
-    @property
-    def comes_and_goes(self) -> bool:
-        """True where not all clients are always there."""
-        return self.mode != "always" or self.drop_out > 0
-
-
 class RayWorkers(Section):
     """Workers of engine = "ray"."""
 
     name = "ray"
+    tags = (Tag.OWN_AT_EDGES, Tag.HOW)
 
     workers: NotNegative = 0
-    """Worker processes; 0: one for each core, of this machine or of the cluster, but no more than edges or clients."""
+    """Worker processes; 0: one for each core of this machine, or of the cluster, but no more than there are edges, or
+    clients without edges. With `train.torch-threads=2` one for two cores.
+    """
     address: str = ""
-    """HOST:PORT of a cluster that `ray start` made, or auto; "" starts Ray on this machine."""
+    """`"HOST:PORT"` of a cluster that `ray start` made, or `"auto"` on a machine of it. `""` starts Ray on this
+    machine, and stops it at the end.
+    """
     gpus_per_worker: Annotated[float, Field(ge=0, le=64)] = 0.0
-    """Share of a GPU for each worker, or several; 0: an equal share where device is a GPU."""
+    """Share of a GPU for each worker, such as 0.25, or several GPUs. 0: an equal share of the machine's where `device`
+    is a GPU.
+    """
 
 
 class Guards(Section):
     """What one client's reply, or one edge's, may do to a model."""
 
     name = "guard"
+    tags = (Tag.TRAINS_CLIENTS,)
 
-    mode: Literal["leave-out", "clip", "warn", "off"] = "leave-out"
-    """What becomes of a reply beyond a bound: left out, made as small as the bound says, only logged, or nothing."""
+    mode: Annotated[Literal["leave-out", "clip", "warn", "off"], Before("off")] = "leave-out"
+    """What becomes of a reply beyond a bound. `"leave-out"`: it is left out, logged and counted; `"clip"`: its update,
+    or its activations, are made as long as the bound says, which needs a bound of your own; `"warn"`: it is logged;
+    `"off"`: nothing is measured.
+    """
     update_norm: Bound = 0.0
-    """How many times the median length of the others' updates an update may have; 0: any length that is not absurd."""
-    activation_norm: Bound = 0.0
-    """How many times the median length a sample's activations at the cut may have; 0: likewise."""
+    """How many times the median length an update may have: the difference of the model that comes back from the one
+    sent. `0`: any length up to 10^9 times that of the model and the median; `10` is a tight bound, see
+    [threats](threats.md#a-tight-bound).
+    """
+    activation_norm: Annotated[Bound, Tag.CUTS] = 0.0
+    """How many times the median length a sample's activations at the cut may have. `0`: up to 10^9 times; `5` is a
+    tight bound.
+    """
 
 
 class Stop(Section):
     """What ends a run before its last global round; the round that reaches it is the last."""
 
     name = "stop"
+    tags = (Tag.OWN_AT_EDGES, Tag.ENDS)
 
     accuracy: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Accuracy on the whole test pool; 0: none."""
+    """Accuracy on the whole test pool, from 0 to 1; 0: none. It is looked at where `report.evaluate-every` has the
+    model evaluated.
+    """
     patience: NotNegative = 0
-    """So many evaluated rounds without a higher accuracy on the whole test pool; 0: none."""
+    """So many evaluated rounds in a row without a higher accuracy on the whole test pool; 0: none."""
     seconds: Annotated[float, Field(ge=0, le=MOST)] = 0.0
-    """Wall time since the run began; 0: none."""
+    """Wall time since the run began, resumed parts added up; 0: none. It is looked at after every global round."""
     bytes: Annotated[int, Field(ge=0, le=10**18)] = 0
-    """Bytes of all rounds and tiers, evaluations too; 0: none."""
+    """Bytes up and down in all tiers, evaluations too; 0: none."""
     joules: Annotated[float, Field(ge=0, le=1e12)] = 0.0
-    """With plans: joules of all clients; 0: none."""
+    """With [plans](plans.md): joules of all clients; 0: none."""
 
 
 class Deploy(Section):
     """Where the tiers run, and how long they wait."""
 
     name = "deploy"
+    tags = (Tag.OWN_AT_EDGES,)
 
     role: Literal["server", "cloud", "edge"] = "server"
-    """server runs both tiers; cloud and edge are for edges that have hosts of their own."""
-    edge_name: str = ""
-    """With deploy.role = "edge": the name of this edge."""
-    edge_folder: str = ""
-    """With deploy.role = "edge": the private folder where the edge's run and its gateway meet."""
-    edge_clients: NotNegative = 0
-    """With deploy.role = "edge": how many of the num-clients clients are this edge's."""
-    reply_timeout: NotNegative = 3600
-    """Seconds that an edge waits for its clients' answers; 0 waits for ever."""
-    wait_for_nodes: NotNegative = 20
-    """Seconds to wait for num-clients SuperNodes before giving up."""
+    """`"server"` runs both tiers. Where edges have hosts of their own, the cloud's run is `"cloud"` and each edge
+    host's is `"edge"` ([edge hosts](edge-hosts.md)).
+    """
+    edge_name: Annotated[str, Tag.OF_EDGE_HOST] = ""
+    """With `deploy.role="edge"`: the name of this edge."""
+    edge_folder: Annotated[str, Tag.PATH, Tag.OF_EDGE_HOST] = ""
+    """With `deploy.role="edge"`: the private folder where the edge's run and its gateway meet."""
+    edge_clients: Annotated[NotNegative, Tag.OF_EDGE_HOST] = 0
+    """With `deploy.role="edge"`: how many of the `num-clients` clients are this edge's."""
+    reply_timeout: Annotated[NotNegative, Tag.HOW] = 3600
+    """Seconds that an edge waits for its clients' answers; 0 waits for ever. They count for a client's whole part of an
+    edge round, also where it answers in many messages (split training).
+    """
+    wait_for_nodes: Annotated[NotNegative, Tag.HOW] = 20
+    """Seconds to wait for `num-clients` SuperNodes before giving up. The time in which they are asked for their
+    profiles does not count.
+    """
     nodes_move: bool = False
-    """Ask the SuperNodes before every global round which edge they name; who names another one moves there."""
+    """Before every global round the SuperNodes are asked which edge their `edge-name` names; a node that names another
+    one [moves there](availability.md#clients-that-move-to-another-edge).
+    """
 
 
 class Report(Section):
@@ -522,9 +573,13 @@ class Report(Section):
 
     name = "report"
 
-    evaluate_every: NotNegative = 1
-    """Evaluate the global model every so many global rounds and after the last; 0: only then."""
-    plots: bool = True
-    """Draw the plots at the end."""
-    tracker: str = ""
-    """An object of your own that gets the figures of every round: package.module:Class(argument=value)."""
+    evaluate_every: Annotated[NotNegative, Tag.OWN_AT_EDGES] = 1
+    """Evaluate the global model every so many global rounds, and after the last; 0: only after the last."""
+    plots: Annotated[bool, Tag.OWN_AT_EDGES, Tag.HOW] = True
+    """Draw the plots at the end. `false` saves the time, as in a sweep of many short runs; `report_again` [draws them
+    later](results.md#reports-of-a-run-that-is-over).
+    """
+    tracker: Annotated[str, Tag.BESIDE] = ""
+    """An object of your own that gets [settings and figures](tracker.md): `"package.module:Class(argument=value)"`,
+    with a method `round_over(number, line)`.
+    """

@@ -12,18 +12,6 @@ from pydantic import BeforeValidator
 
 from espalier.app.ground.errors import bad_value
 
-PATH_KEYS = (
-    "data-dir",
-    "data.cache-dir",
-    "output-dir",
-    "resume",
-    "deploy.edge-folder",
-    "stream.certificate",
-    "stream.key",
-    "async.trace",
-    "availability.trace",
-    "availability.moves",
-)
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 BEST_CUT = "best"
 NO_TAIL = "none"
@@ -209,47 +197,8 @@ ClassesSetting = Annotated[Words, BeforeValidator(_parse_classes)]
 EdgeNamesSetting = Annotated[Words, BeforeValidator(_parse_edge_names)]
 
 
-STALENESS_ALLOWED = "'constant', 'polynomial(EXPONENT)' or 'hinge(SLOPE, DELAY)', with numbers from 0 to 1000"
-
-
-@dataclass(frozen=True)
-class StalenessWeight:
-    """What an update weighs by its staleness, like ``"polynomial(0.5)"``.
-
-    Parameters
-    ----------
-    name : str
-        Of the function in `espalier.strategies.asynchronous`.
-    numbers : tuple[float, ...]
-        Its parameters.
-    text : str
-        As it was written.
-    """
-
-    name: str
-    numbers: tuple[float, ...]
-    text: str
-
-
-def _parse_staleness(given: Any) -> StalenessWeight:
-    if isinstance(given, StalenessWeight):
-        return given
-    match = re.fullmatch(r"([a-z]+)(?:\(([^()]*)\))?", given) if isinstance(given, str) else None
-    try:
-        numbers = tuple(float(part) for part in match[2].split(",")) if match and match[2] else ()
-    except ValueError:
-        raise ValueError(STALENESS_ALLOWED) from None
-    parameters = {"constant": 0, "polynomial": 1, "hinge": 2}
-    if not match or parameters.get(match[1]) != len(numbers) or not all(0 <= number <= 1000 for number in numbers):
-        raise ValueError(STALENESS_ALLOWED)
-    return StalenessWeight(match[1], numbers, given)
-
-
-StalenessSetting = Annotated[StalenessWeight, BeforeValidator(_parse_staleness)]
-
-
 def path_of(key: str, text: str) -> Path:
-    """Return the absolute path that one of `PATH_KEYS` holds, whether it is there or not.
+    """Return the absolute path that a setting of `Tag.PATH` holds, whether it is there or not.
 
     Raises
     ------

@@ -18,7 +18,7 @@ from espalier.app.sweeps.grid import PlannedRun, check_data, placed, planned_run
 from espalier.app.sweeps.progress import SweepProgress
 from espalier.app.sweeps.workers import make
 from espalier.app.tasks.common import compute_device
-from espalier.clients.device import cpu_count
+from espalier.clients.device.machine import cpu_count
 
 HELP = """Make all combinations of the values that keys take, each as a run in a folder of its own.
 

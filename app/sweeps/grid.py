@@ -11,17 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from espalier.app.comparison.groups import CASE
+from espalier.app.config.keys import keys_tagged
 from espalier.app.config.parse import flat, parse_config, read_value, toml_tables, toml_value, without_runtime
 from espalier.app.config.together import check_strategies
 from espalier.app.config.unused import unused_keys
+from espalier.app.features.table import FEATURES
 from espalier.app.ground.errors import UserError, bad_value, shown
-from espalier.app.reports.folder import CONFIG, HOW_IT_RUNS
+from espalier.app.reports.folder import CONFIG
 from espalier.app.reports.saved import saved_config
+from espalier.app.settings.section import Tag
 from espalier.app.settings.values import path_of
-from espalier.app.wiring.asynchrony import client_seconds
-from espalier.app.wiring.availability import coming_and_going
 from espalier.app.wiring.one_server import checked_task
 
+# Those of the settings that say how a run goes, and not what it gives.
+HOW_IT_RUNS = keys_tagged(Tag.HOW)
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -253,9 +256,8 @@ def check_data(runs: Sequence[PlannedRun]) -> None:
     for run in runs:
         config = parse_config(without_runtime(run.given))
         federation = config.federation
-        if config.asynchrony.mode != "off" and not config.rule:
-            client_seconds(config.asynchrony, config.seed, federation.num_clients)
-        coming_and_going(config.availability_in_use, config.seed, federation.num_clients)
+        for feature in FEATURES:
+            feature.check_files(config)
         what = (
             (config.data, config.algorithm, config.split),
             (config.stack, config.train.cuda_graph, config.device),

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from espalier.app.tasks.own import OwnTask, Pool
-    from espalier.clients.blocks import blocks_of
-    from espalier.clients.frozen import without_frozen
+    from espalier.clients.cutting.blocks import blocks_of
     from espalier.clients.task import Examples
+    from espalier.clients.whole.frozen import without_frozen
 
 __all__ = ["Examples", "OwnTask", "Pool", "blocks_of", "without_frozen"]
 
@@ -18,8 +18,8 @@ _MODULES = {
     "Examples": "espalier.clients.task",
     "OwnTask": "espalier.app.tasks.own",
     "Pool": "espalier.app.tasks.own",
-    "blocks_of": "espalier.clients.blocks",
-    "without_frozen": "espalier.clients.frozen",
+    "blocks_of": "espalier.clients.cutting.blocks",
+    "without_frozen": "espalier.clients.whole.frozen",
 }
 
 

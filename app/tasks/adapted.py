@@ -22,12 +22,12 @@ from espalier.app.tasks.partition import SHARING_KEYS, ClientIndices, partition_
 from espalier.app.tasks.schemes import EVEN
 from espalier.app.tasks.task import Task
 from espalier.app.tasks.trial import MisfitError, Tried, named
-from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.frames import Format
-from espalier.clients.messages.generators import seeded_torch
 from espalier.clients.messages.profile import MOST_CLASSES
 from espalier.clients.messages.train import ACCURACY
-from espalier.clients.nested import concatenate, map_tensors, take, tensors_of
+from espalier.clients.shared.cut import Cut
+from espalier.clients.shared.generators import seeded_torch
+from espalier.clients.shared.nested import concatenate, map_tensors, take, tensors_of
 from espalier.clients.task import ClientTask, Examples, LocalTraining, Objective
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 
-from espalier.clients.messages.layouts import as_laid_out
+from espalier.clients.shared.layouts import as_laid_out
 
 PADDING = 4
 MOST_DEGREES = 20.0

@@ -14,7 +14,7 @@ from espalier.app.tasks.caching_data import CachingData, caching_clients, cachin
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.task import Task
 from espalier.clients.task import ClientTask, Examples, LocalTraining
-from espalier.clients.unique_rows import unique_row_sgd
+from espalier.clients.whole.unique_rows import unique_row_sgd
 
 NUM_CONTENTS = 256
 TOP_M = tuple(range(1, 11))

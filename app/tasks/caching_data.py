@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from espalier.clients.messages.generators import seeded_torch
+from espalier.clients.shared.generators import seeded_torch
 from espalier.clients.task import Examples
 from espalier.sim.requests import Catalogue, Habits, Requests, Similar, draw_habits, make_catalogue, make_requests
 

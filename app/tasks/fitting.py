@@ -13,10 +13,10 @@ from espalier.app.ground.object_spec import error_line
 from espalier.app.tasks.split_trial import check_blocks, try_cut
 from espalier.app.tasks.task import Task
 from espalier.app.tasks.trial import CPU, MisfitError, Tried, named, spread_over, try_out
-from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.frames import Format
-from espalier.clients.messages.generators import seeded_torch
-from espalier.clients.nested import take
+from espalier.clients.shared.cut import Cut
+from espalier.clients.shared.generators import seeded_torch
+from espalier.clients.shared.nested import take
 from espalier.clients.task import ClientTask, Examples
 from espalier.strategies.split.shapes import cut_shapes
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from espalier.app.ground.errors import UserError
-from espalier.clients.device import memory_bytes
+from espalier.clients.device.machine import memory_bytes
 
 
 def refuse_too_large(width: int, height: int, takes: Mapping[str, int]) -> None:

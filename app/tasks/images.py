@@ -26,8 +26,8 @@ from espalier.app.tasks.node import Node
 from espalier.app.tasks.partition import ClientIndices, partition_of
 from espalier.app.tasks.task import Task
 from espalier.app.tasks.trial import MisfitError, Tried
-from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.frames import Format
+from espalier.clients.shared.cut import Cut
 from espalier.clients.task import ClientTask, Examples, LocalTraining
 
 

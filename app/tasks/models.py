@@ -11,7 +11,7 @@ from torch import nn
 from espalier.app.ground.errors import bad_value
 from espalier.app.ground.object_spec import ObjectSpec
 from espalier.app.ground.registered import built_in, call_with, parse_registered
-from espalier.clients.messages.generators import seeded_torch
+from espalier.clients.shared.generators import seeded_torch
 
 Blocks = OrderedDict[str, nn.Module]
 Shape = tuple[int, int, int]

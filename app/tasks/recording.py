@@ -11,8 +11,8 @@ from espalier.app.settings.sections import Train
 from espalier.app.tasks.node import Node
 from espalier.app.tasks.task import Task
 from espalier.clients.gradients import Gradients, Record, RecordedGradients, compute_gradients, cuda_graph
-from espalier.clients.messages.cut import copied
-from espalier.clients.training import local_sgd
+from espalier.clients.shared.cut import copied
+from espalier.clients.whole.training import local_sgd
 
 TRIED_STEPS = 4
 

@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 from espalier.app.tasks.trial import CPU, MisfitError, Tried, named
 from espalier.clients.gradients import compute_gradients
-from espalier.clients.messages.arrays import as_computed, as_travels
-from espalier.clients.messages.cut import Cut, as_blocks, copied
 from espalier.clients.messages.frames import Format, as_received
-from espalier.clients.messages.generators import seeded_torch
 from espalier.clients.messages.split_names import INDICES
-from espalier.clients.session import Session, SessionTerms
+from espalier.clients.shared.arrays import as_computed, as_travels
+from espalier.clients.shared.cut import Cut, as_blocks, copied
+from espalier.clients.shared.generators import seeded_torch
+from espalier.clients.split.session import Session, SessionTerms
 from espalier.clients.task import ClientTask, LocalTraining
-from espalier.clients.training import make_optimizer, round_batches
+from espalier.clients.whole.training import make_optimizer, round_batches
 from espalier.strategies.split.server_block import MiddleBlock, ServerBlock
 from espalier.strategies.split.serving import MiniBatch
 from espalier.strategies.split.shapes import check_activations, forms_at_cuts

@@ -7,8 +7,8 @@ from torch import nn
 
 from espalier.app.ground.errors import bad_value
 from espalier.app.tasks.task import Task
-from espalier.clients.messages.cut import Cut, as_blocks, copied
-from espalier.clients.stacked_model import check_stackable
+from espalier.clients.shared.cut import Cut, as_blocks, copied
+from espalier.clients.stacked.model import check_stackable
 
 
 def check_stack(stack: int, task: Task, model: nn.Module, device: torch.device, cuts: Collection[Cut] = ()) -> None:

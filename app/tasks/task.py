@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Protocol
 from torch import nn
 
 from espalier.app.tasks.node import Node
-from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.frames import Format
+from espalier.clients.shared.cut import Cut
 from espalier.clients.task import ClientTask, Examples, LocalTraining, Objective
 
 

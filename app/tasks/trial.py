@@ -12,13 +12,13 @@ from torch.nn.parameter import is_lazy
 
 from espalier.app.ground.errors import FAULTS
 from espalier.app.ground.object_spec import error_and_place
-from espalier.clients.evaluation import BATCH_SIZE, outputs_on
 from espalier.clients.gradients import Loss
-from espalier.clients.messages.text import LONGEST_NAME, is_name
 from espalier.clients.messages.train import TAKEN_BEGINNINGS, is_own_figure
-from espalier.clients.nested import concatenate, take, tensors_of
+from espalier.clients.shared.nested import concatenate, take, tensors_of
+from espalier.clients.shared.text import LONGEST_NAME, is_name
 from espalier.clients.task import Examples, LocalTraining
-from espalier.clients.training import make_optimizer
+from espalier.clients.whole.evaluation import BATCH_SIZE, outputs_on
+from espalier.clients.whole.training import make_optimizer
 
 CPU = torch.device("cpu")
 FEW = 32  # examples to evaluate on first

@@ -8,48 +8,29 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
+from espalier.app.config.keys import keys_tagged
+from espalier.app.features.feature import MakeEdge
 from espalier.app.ground.checkpoint import to_bytes
 from espalier.app.ground.errors import UserError, bad_value, shown
 from espalier.app.reports.made_by import maker
+from espalier.app.settings.section import Tag
 from espalier.app.settings.sections import Deploy
 from espalier.app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
 from espalier.app.tiers.states import AtCloud
 from espalier.app.tiers.wire import Wire, profile_from_wire
-from espalier.app.wiring.cloud import MakeEdge
 from espalier.app.wiring.federation import answers_of_nodes, leave_out
 from espalier.clients.messages.edge import QUERY_EDGE, EdgeRequest
-from espalier.clients.messages.text import is_name, quoted
 from espalier.clients.messages.train import ACCURACY, LOSS
+from espalier.clients.shared.text import is_name, quoted
 from espalier.strategies import Profile
 from espalier.strategies.exchange import Losable, ask
-from espalier.strategies.screening import one_line
+from espalier.strategies.replies import one_line
 from espalier.strategies.topology import naming
 
 logger = getLogger("espalier")
 
 # In a round, for an edge's run that is just being started anew; `deploy.wait-for-nodes` is for the start.
 LONGEST_WAIT_SECONDS = 20
-
-# An edge's host may have other values than the cloud's for these; keys with the prefixes below as well. For
-# split.transport and global-rounds that depends.
-OWN_KEYS = frozenset(
-    {
-        "output-dir",
-        "resume",
-        "data-dir",
-        "data.cache-dir",
-        "device",
-        "engine",
-        "report.evaluate-every",
-        "report.plots",
-        "cloud-strategy",
-        "edge-names",
-        "stack",
-        "train.cuda-graph",
-    }
-)
-OWN_PREFIXES = ("async.", "stream.", "deploy.", "ray.", "stop.")
-NOT_OWN = ("stream.payload",)
 
 
 @dataclass(frozen=True)
@@ -172,8 +153,9 @@ def check_edges(own: Mapping[str, Any], edges: Sequence[EdgeHost], num_clients: 
 
 def check_same_config(own: Mapping[str, Any], edge: EdgeHost) -> None:
     """Raise UserError where an edge's run trains in another way than this one."""
+    free = keys_tagged(Tag.OWN_AT_EDGES)
     for key in sorted(own.keys() | edge.config.keys()):
-        is_own = key in OWN_KEYS or (key.startswith(OWN_PREFIXES) and key not in NOT_OWN)
+        is_own = key in free
         if key == "split.transport":  # messages round nothing
             is_own = own["stream.payload"] == "float32"
         if key == "global-rounds":  # a schedule of learning rates goes over them

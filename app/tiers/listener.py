@@ -11,7 +11,7 @@ import grpc
 
 from espalier.app.ground.errors import bad_value
 from espalier.app.reports.owner import disown, own
-from espalier.clients.edge_socket import ANSWER, OPTIONS, SERVICE, SOCKET, TYPE, address_of, folder_fault
+from espalier.clients.device.edge_socket import ANSWER, OPTIONS, SERVICE, SOCKET, TYPE, address_of, folder_fault
 
 logger = getLogger("espalier")
 

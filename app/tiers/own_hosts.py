@@ -11,6 +11,8 @@ from torch import nn
 from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.split_edges import head_weights
 from espalier.app.config.run_config import RunConfig
+from espalier.app.features.feature import Scene
+from espalier.app.features.table import parts_of
 from espalier.app.meters.bytes import ByteMeter
 from espalier.app.planning.world import World
 from espalier.app.settings.sections import Split
@@ -21,7 +23,7 @@ from espalier.app.tiers.states import OwnState
 from espalier.app.tiers.wire import Counted
 from espalier.app.wiring.edges import one_edge, transports
 from espalier.app.wiring.federation import assign_edges
-from espalier.app.wiring.one_server import Federation, asynchrony_of, clients_and_edges, federation_over
+from espalier.app.wiring.one_server import Federation, clients_and_edges, federation_over
 from espalier.app.wiring.planning import planned_world
 from espalier.app.wiring.streams import Streams
 
@@ -33,7 +35,7 @@ def edge_run(config: RunConfig, grid: Grid, task: Task, model: nn.Module, stream
     meter = ByteMeter({"edge": "edge"})
     world = planned_world(config, topology, profiles, task, model)
     transport_of = transports(config, meter, streams, None)
-    hierarchical = one_edge(config, task, model, topology, profiles, world, meter, transport_of)
+    hierarchical = one_edge(Scene(config, profiles, topology, world), task, model, meter, transport_of)
     return EdgeRun(
         name,
         config.as_dict(),
@@ -67,8 +69,8 @@ def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, obse
         is_planned=world is not None,
         on_counted=partial(book, meter, world),
     )
-    asynchronous = asynchrony_of(config, topology, profiles, world)
-    return federation_over(config, make_edge, profiles, topology, meter, world, asynchronous, observers)
+    scene = Scene(config, profiles, topology, world)
+    return federation_over(scene, make_edge, meter, parts_of(scene), observers)
 
 
 def tuned_head(algorithm: Algorithm, split: Split, model: nn.Module) -> ArrayRecord | None:

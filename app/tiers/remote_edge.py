@@ -17,13 +17,13 @@ from espalier.app.tiers.wire import (
     heads_from_wire,
     updates_from_wire,
 )
-from espalier.clients.messages import text
 from espalier.clients.messages.edge import EVALUATE_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS, EdgeRequest, from_payload
 from espalier.clients.messages.train import ACCURACY, LOSS
+from espalier.clients.shared import text
 from espalier.strategies import Evaluation, Failure, Profile, Update
 from espalier.strategies.exchange import Exchanges
 from espalier.strategies.outcomes import EVERYBODY
-from espalier.strategies.screening import one_line, reason_of
+from espalier.strategies.replies import one_line, reason_of
 from espalier.strategies.split import FineTuning, Personalised
 from espalier.strategies.views import MemberGrid
 

@@ -14,9 +14,10 @@ from torch import nn
 
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.unused import stack_in_use
 from espalier.app.engines.engine import App, Engine, ServesEdges
 from espalier.app.engines.in_process import PATIENCE_SECONDS
+from espalier.app.features.feature import Scene
+from espalier.app.features.table import parts_of
 from espalier.app.ground.checkpoint import to_bytes
 from espalier.app.ground.errors import UserError, shown
 from espalier.app.meters.bytes import ByteMeter
@@ -32,7 +33,6 @@ from espalier.app.wiring.clients import looked_up_once
 from espalier.app.wiring.edges import one_edge, transports
 from espalier.app.wiring.one_server import (
     Federation,
-    asynchrony_of,
     clients_and_edges,
     federation_over,
     streams_of,
@@ -42,9 +42,9 @@ from espalier.app.wiring.streams import Streams
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.edge import PAYLOAD, QUERY_EDGE, EdgeRequest, to_payload
-from espalier.clients.messages.lanes import Lanes
 from espalier.clients.messages.profile import EDGE_NAME
-from espalier.clients.stacking import TrainingStack
+from espalier.clients.shared.lanes import Lanes
+from espalier.clients.stacked.stacking import TrainingStack
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import Profile, group_by_edge
 from espalier.strategies.exchange import ask
@@ -108,7 +108,7 @@ class EdgeApp:
         return self._edges[name]
 
     def _new_edge(self, name: str) -> EdgeRun:
-        config, members, stack = self._config, self._topology[name], stack_in_use(self._config)
+        config, members, stack = self._config, self._topology[name], self._config.decided.stack
         profiles = [self._profiles[node_id] for node_id in members]
         clients = [profile.partition_id for profile in profiles]
         grid = InProcessGrid(
@@ -123,7 +123,8 @@ class EdgeApp:
         task, model = self._task_and_model
         transport_of = transports(config, meter, self._streams, self._lanes)
         everybody, topology = list(self._profiles.values()), {name: members}
-        hierarchical = one_edge(config, task, model, topology, everybody, self._world, meter, transport_of)
+        scene = Scene(config, everybody, topology, self._world)
+        hierarchical = one_edge(scene, task, model, meter, transport_of)
         state = WholeState(hierarchical.edges[name], self._world, grid, clients)
         return EdgeRun(name, {}, grid, profiles, hierarchical, meter, self._world, state, timeout_seconds=None)
 
@@ -264,8 +265,8 @@ def assemble_served(
             on_counted=partial(book, meter, world),
         )
 
-    asynchronous = asynchrony_of(config, topology, profiles, world)
-    federation = federation_over(config, make_edge, profiles, topology, meter, world, asynchronous, observers)
+    scene = Scene(config, profiles, topology, world)
+    federation = federation_over(scene, make_edge, meter, parts_of(scene), observers)
     return federation, ServedEdges(grid, kept, states, node_of_edge)
 
 

@@ -9,13 +9,14 @@ from typing import Any
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
 from espalier.app.meters.bytes import KINDS, Link
-from espalier.clients.messages.arrays import to_record
 from espalier.clients.messages.profile import MOST_CLASSES
-from espalier.clients.messages.text import quoted
 from espalier.clients.messages.train import NUM_EXAMPLES, TOP
+from espalier.clients.shared.arrays import to_record
+from espalier.clients.shared.text import quoted
 from espalier.strategies import DeviceProfile, EdgeOutcome, Evaluation, Failure, Profile, Update
 from espalier.strategies.outcomes import EVERYBODY, failures_as_data, update_as_data
-from espalier.strategies.screening import array_fault, figure_fault, in_form_of, loss_faults, share_fault, size_fault
+from espalier.strategies.reply_faults import array_fault, figure_fault, loss_faults, share_fault, size_fault
+from espalier.strategies.reply_forms import in_form_of
 from espalier.strategies.split import Personalised
 
 Wire = dict[str, Any]

@@ -1,20 +1,21 @@
 """The clients' tasks in a process, each built once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from flwr.app import Context
 
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.unused import records_gradients
 from espalier.app.ground.errors import UserError
 from espalier.app.tasks.common import compute_device, placed, room_for_examples, set_up_torch
 from espalier.app.tasks.node import Node, parse_node
 from espalier.app.tasks.recording import gradients_of
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.gradients import compute_gradients
+from espalier.clients.half import ClientHalf
 from espalier.clients.task import ClientTask
 
 
@@ -34,6 +35,11 @@ def looked_up_once() -> Callable[[Context], ClientTask]:
         return tasks[context.node_id]
 
     return task_of_node
+
+
+def client_half(run_config: Mapping[str, Any]) -> ClientHalf:
+    """Return what the clients of a run do, by its settings."""
+    return parse_config(dict(run_config)).algorithm.client
 
 
 @lru_cache(maxsize=1)
@@ -59,7 +65,10 @@ class ClientTasks:
         device = compute_device(config.device)
         self._task = build_task(config)
         self._model = self._task.new_model().to(device)
-        self._gradients = gradients_of(config.train, device) if records_gradients(config) else compute_gradients
+        self._half = config.algorithm.client
+        state, stays = self._model.state_dict(), self._half.stays(self._model)
+        self._own = {name: state[name].cpu().clone() for name in stays}  # as the model's seed makes them
+        self._gradients = gradients_of(config.train, device) if config.decided.records else compute_gradients
         self._room_bytes = room_for_examples(device)
         self._tasks: dict[Node, ClientTask] = {}
 
@@ -75,6 +84,7 @@ class ClientTasks:
             if not 0 <= node.partition_id < self._num_clients:
                 allowed = f"0 to num-clients - 1 = {self._num_clients - 1}"
                 raise UserError(f"partition-id = {node.partition_id}: allowed is {allowed}")
-            task = replace(self._task.new_client_task(self._model, node), gradients=self._gradients)
+            made = self._task.new_client_task(self._model, node)
+            task = replace(made, gradients=self._gradients, half=self._half, own=self._own)
             self._tasks[node], self._room_bytes = placed(task, self._room_bytes)
         return self._tasks[node]

@@ -8,31 +8,22 @@ from flwr.serverapp.strategy import FedAvg, QFedAvg, Strategy
 from torch import nn
 
 from espalier.app.algorithms.algorithm import ONE_NODE
+from espalier.app.features.feature import MakeEdge, MakeHierarchical
 from espalier.app.ground.errors import UserError, bad_value
-from espalier.app.ground.strategy_spec import StrategySpec
-from espalier.app.planning.rule import PlanRule
-from espalier.app.planning.solving import solver_for
+from espalier.app.ground.strategy_spec import StrategySpec, strategy_of
 from espalier.app.planning.world import World
-from espalier.app.settings.sections import Federation, Plans
-from espalier.clients.messages.cut import Cut
-from espalier.clients.messages.train import NUM_VALIDATION, TOP, TRAIN_LOSS, VALIDATION
+from espalier.app.settings.sections import Federation
+from espalier.clients.messages.train import NUM_VALIDATION, PERSONAL, TOP, TRAIN_LOSS, VALIDATION
+from espalier.clients.shared.cut import Cut
 from espalier.clients.task import Objective
 from espalier.strategies import (
-    AccumulatedGradients,
-    Arrivals,
-    EdgeRounds,
     EqualWeights,
     Hierarchical,
     KnownClients,
     Profile,
-    ResourceAware,
 )
-from espalier.strategies.edges import innermost, nodes_needed, unwrapped
 from espalier.strategies.state import UnsavableError, strategy_state
 from espalier.strategies.topology import profiles_by_node
-
-# Makes the edge of a name and a number of nodes.
-MakeEdge = Callable[[str, int], Strategy | EdgeRounds]
 
 
 def under_cloud(
@@ -41,7 +32,7 @@ def under_cloud(
     topology: Mapping[str, Sequence[int]],
     *,
     is_flat: bool,
-    over_edges: Callable[..., Hierarchical] = Hierarchical,
+    over_edges: MakeHierarchical = Hierarchical,
     **options: Any,
 ) -> Hierarchical:
     """Return edges, wherever they run, under the cloud strategy.
@@ -85,14 +76,6 @@ def check_states(hierarchical: Hierarchical) -> None:
                 strategy_state(strategy)
 
 
-def strategy_of(edge: Strategy | EdgeRounds) -> Any:
-    """Return what aggregates the models of an edge's clients: a strategy, or None where an edge does so by itself."""
-    inner = innermost(edge)
-    if isinstance(inner, Strategy):
-        return inner
-    return getattr(getattr(inner, "aggregation", None) or inner, "strategy", None)
-
-
 @contextmanager
 def unsavable_as_user_error() -> Iterator[None]:
     """Make a UserError of a strategy's state that can't be saved."""
@@ -111,60 +94,30 @@ def check_averages(strategies: Sequence[StrategySpec], model: nn.Module) -> None
             raise bad_value(spec.key, spec.text, allowed)
 
 
-def planned(
-    make_edge: MakeEdge, rule: PlanRule, plan: Plans, world: World, *, cells_per_edge: int, spec: StrategySpec
-) -> MakeEdge:
-    """Put the selection in front of every edge.
-
-    Parameters
-    ----------
-    make_edge : Callable[[str, int], Strategy | EdgeRounds]
-        Makes the edges.
-    rule : PlanRule
-        How plans are made.
-    plan : Plans
-        Section of the run config.
-    world : World
-        What they are made for.
-    cells_per_edge : int
-        Radio cells of an edge: more than 1 where an algorithm has no edges.
-    spec : StrategySpec
-        Names the strategy of the edges, for errors.
-    """
-
-    def make(name: str, size: int) -> EdgeRounds:
-        edge, solve = make_edge(name, size), solver_for(rule, plan.solver, world.edges[name])
-        if isinstance(edge, AccumulatedGradients):
-            edge.arrivals = Arrivals() if plan.divide_by_arrived else None
-        elif isinstance(strategy := strategy_of(edge), Strategy):
-            selected = plan.selected_per_edge * cells_per_edge
-            if getattr(unwrapped(strategy), "fraction_train", 1.0) < 1:
-                raise bad_value(spec.key, spec.text, "fraction_train = 1.0: plans select the clients")
-            if (needed := nodes_needed(strategy, "train", selected)) > selected:
-                least = -(-needed * plan.selected_per_edge // selected)
-                allowed = f"at least {least}: its {type(strategy).__name__} needs {needed} clients"
-                raise bad_value("plan.selected-per-edge", plan.selected_per_edge, allowed)
-        return ResourceAware(edge, world.edges[name], solve)
-
-    return make
-
-
 def equally_weighted(make_edge: MakeEdge) -> MakeEdge:
     """Let all clients of an edge weigh the same, and all edges."""
     return lambda name, size: EqualWeights(make_edge(name, size))
 
 
 def knowing(
-    make_edge: MakeEdge, profiles: Sequence[Profile], objective: Objective, top_m: Sequence[int], *, validates: bool
+    make_edge: MakeEdge,
+    profiles: Sequence[Profile],
+    objective: Objective,
+    top_m: Sequence[int],
+    *,
+    validates: bool,
+    is_personal: bool,
 ) -> MakeEdge:
     """Check what the clients of every edge report against their profiles.
 
     An evaluation may report the figures of the objective and top-M accuracies, and with `validates` the same figures of
-    the examples that clients hold back.
+    the examples that clients hold back, and where clients have models of their own the figures of these.
     """
     figures = (*objective.figures, *(f"{TOP}{m}" for m in top_m))
     if validates:
         figures = (*figures, *(VALIDATION + name for name in objective.figures), NUM_VALIDATION)
+    if is_personal:
+        figures = (*figures, *(PERSONAL + name for name in objective.figures))
     by_node = profiles_by_node(profiles)
     return lambda name, size: KnownClients(
         make_edge(name, size),

@@ -10,26 +10,23 @@ from torch import nn
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.split_edges import check_cuts
-from espalier.app.config.run_config import RunConfig
-from espalier.app.config.unused import stack_in_use
+from espalier.app.features.case import Case
+from espalier.app.features.feature import MakeEdge, MakeHierarchical, Part, Scene
+from espalier.app.features.table import FEATURES
 from espalier.app.ground.errors import FAULTS, UserError, bad_value
 from espalier.app.ground.object_spec import error_and_place
 from espalier.app.ground.strategy_spec import parse_strategy
 from espalier.app.meters.bytes import ByteMeter
-from espalier.app.planning.world import World
 from espalier.app.settings.sections import Federation
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
-from espalier.app.wiring.asynchrony import AsynchronousRun
-from espalier.app.wiring.availability import coming_and_going
-from espalier.app.wiring.cloud import MakeEdge, cut_rule, equally_weighted, knowing, planned, under_cloud
+from espalier.app.wiring.cloud import cut_rule, equally_weighted, knowing, under_cloud
 from espalier.app.wiring.streams import Streams
-from espalier.clients.messages.lanes import Lanes
-from espalier.strategies import EdgeRounds, Guard, Hierarchical, Profile
+from espalier.clients.shared.lanes import Lanes
+from espalier.strategies import EdgeRounds, Guard, Hierarchical
 from espalier.strategies.randomness import derived_seed
 from espalier.strategies.split.fused import FusedTransport
 from espalier.strategies.split.transports import Transport
-from espalier.strategies.topology import Topology, clients_by_node
 
 # Where to look when strategies and the federation do not go together.
 HINTS = {
@@ -40,7 +37,7 @@ HINTS = {
 
 
 def transports(
-    config: RunConfig, meter: ByteMeter, streams: Streams | None, lanes: Lanes | None
+    config: Case, meter: ByteMeter, streams: Streams | None, lanes: Lanes | None
 ) -> Callable[[str], Transport] | None:
     """Return what makes the transport of an edge of a name; None where mini-batches travel by messages."""
     if streams and config.trains_by_stream:
@@ -51,17 +48,15 @@ def transports(
 
 
 def edges_here(
-    config: RunConfig,
+    scene: Scene,
     task: Task,
     model: nn.Module,
-    profiles: Sequence[Profile],
-    world: World | None,
     transport_of: Callable[[str], Transport] | None,
-    asynchronous: AsynchronousRun | None = None,
+    parts: Sequence[Part] = (),
 ) -> MakeEdge:
-    """Return the function that makes the edges that run in this process."""
-    algorithm, federation = config.algorithm, config.federation
-    client_of = clients_by_node(profiles)
+    """Return the function that makes the edges that run in this process, with what features put in front of them."""
+    config, profiles, world = scene.case, scene.profiles, scene.world
+    algorithm, federation, client_of = config.algorithm, config.federation, scene.client_of
     cuts = check_cuts(config.split, model) if algorithm.splits else ()
     cut_of = cut_rule(cuts, client_of, world, is_best=config.split.cut_layer.is_best)
     epochs = config.plan.max_local_rounds if config.rule else task.training.local_epochs
@@ -82,21 +77,25 @@ def edges_here(
             split=config.split,
             device=compute_device(config.device),
             max_steps=max_steps.__getitem__,
-            stacks=stack_in_use(config) > 0,
+            stacks=config.decided.stack > 0,
         )
         return own_edge(algorithm, site) if algorithm.written else algorithm.make_edge(site)
 
-    make_edge: MakeEdge = asynchronous.edges(make) if asynchronous else make
-    if world and config.rule:
-        from_cloud = algorithm.strategy_key == federation.cloud_strategy.key
-        spec = federation.cloud_strategy if from_cloud else federation.edge_strategy
-        cells = config.cells if config.is_flat else 1
-        make_edge = planned(make_edge, config.rule, config.plan, world, cells_per_edge=cells, spec=spec)
-    if comings := coming_and_going(config.availability_in_use, config.seed, federation.num_clients):
-        make_edge = comings.in_front_of(make_edge, client_of)
+    make_edge: MakeEdge = make
+    for part in parts:
+        make_edge = part.edges(make_edge)
+    for feature in FEATURES:
+        make_edge = feature.in_front(scene, make_edge)
     if config.train.weighting == "equal":
         make_edge = equally_weighted(make_edge)
-    return knowing(make_edge, profiles, task.objective, task.top_m, validates=config.data.validation_share > 0)
+    return knowing(
+        make_edge,
+        profiles,
+        task.objective,
+        task.top_m,
+        validates=config.data.validation_share > 0,
+        is_personal=algorithm.client.personal is not None,
+    )
 
 
 def own_edge(algorithm: Algorithm, site: Site) -> Strategy | EdgeRounds:
@@ -115,26 +114,28 @@ def own_edge(algorithm: Algorithm, site: Site) -> Strategy | EdgeRounds:
 
 
 def algorithm_over(
-    config: RunConfig,
+    config: Case,
     federation: Federation,
     make_edge: MakeEdge,
     topology: Mapping[str, Sequence[int]],
     client_of: Mapping[int, int],
     observers: Sequence[Any],
-    asynchronous: AsynchronousRun | None = None,
+    parts: Sequence[Part] = (),
     **options: Any,
 ) -> Hierarchical:
     """Return the config's algorithm over edges, wherever they run; UserError where strategies don't suit them."""
-    every = config.report.evaluate_every
+    over_edges: MakeHierarchical = Hierarchical
+    for part in parts:
+        over_edges = part.over_edges(over_edges)
     try:
         return under_cloud(
             federation,
             make_edge,
             topology,
             is_flat=config.is_flat,
-            over_edges=asynchronous.over_edges if asynchronous else Hierarchical,
+            over_edges=over_edges,
             seed=config.seed,
-            evaluate_every=0 if asynchronous and config.by_wall_clock else every,  # clients may be at work
+            evaluate_every=config.report.evaluate_every,
             observers=observers,
             guard=Guard(config.guard.mode, config.guard.update_norm, config.guard.activation_norm),
             node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",
@@ -145,12 +146,9 @@ def algorithm_over(
 
 
 def one_edge(
-    config: RunConfig,
+    scene: Scene,
     task: Task,
     model: nn.Module,
-    topology: Topology,
-    profiles: Sequence[Profile],
-    world: World | None,
     meter: ByteMeter,
     transport_of: Callable[[str], Transport] | None,
 ) -> Hierarchical:
@@ -158,24 +156,19 @@ def one_edge(
 
     Parameters
     ----------
-    config : RunConfig
-        The run.
+    scene : Scene
+        Its topology is of this edge alone; profiles are of its clients, with or without those of other edges.
     task : Task
         What clients train for.
     model : nn.Module
         The whole model.
-    topology : Mapping[str, Sequence[int]]
-        Node ids by edge, of this one alone.
-    profiles : Sequence[Profile]
-        Its clients, with or without those of other edges.
-    world : World, optional
-        What its plans are made for.
     meter : ByteMeter
         Counts its bytes.
     transport_of : Callable[[str], Transport], optional
         See `transports`.
     """
     # The cloud's own strategy may need more edges than this one.
+    config = scene.case
     alone = config.federation.model_copy(update={"cloud_strategy": parse_strategy("cloud-strategy", "FedAvg")})
-    make_edge = edges_here(config, task, model, profiles, world, transport_of)
-    return algorithm_over(config, alone, make_edge, topology, clients_by_node(profiles), (meter,))
+    make_edge = edges_here(scene, task, model, transport_of)
+    return algorithm_over(config, alone, make_edge, scene.topology, scene.client_of, (meter,))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,27 +11,24 @@ from torch import nn
 
 from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.together import strategies_here
-from espalier.app.config.unused import records_gradients, stack_in_use
+from espalier.app.features.feature import MakeEdge, Part, Scene
+from espalier.app.features.table import FEATURES, parts_of
 from espalier.app.meters.bytes import ByteMeter
-from espalier.app.planning.simulated import WirelessWorld
-from espalier.app.planning.world import MovesCells, World
+from espalier.app.planning.world import World
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.recording import check_cuda_graph
 from espalier.app.tasks.stacking import check_stack
 from espalier.app.tasks.task import Task
-from espalier.app.wiring.asynchrony import AsynchronousRun, asynchronous_run
-from espalier.app.wiring.availability import moves_of
-from espalier.app.wiring.cloud import MakeEdge, check_averages
+from espalier.app.wiring.cloud import check_averages
 from espalier.app.wiring.edges import algorithm_over, edges_here, transports
 from espalier.app.wiring.federation import assign_edges, gather_clients, gather_devices
 from espalier.app.wiring.planning import planned_world
 from espalier.app.wiring.streams import Streams, largest_frame_bytes, open_streams, stream_form
 from espalier.app.wiring.task_of_run import build_task
-from espalier.clients.messages.cut import Cut, as_blocks
-from espalier.clients.messages.lanes import Lanes
-from espalier.strategies import Hierarchical, Profile, ask_to_measure, asking
-from espalier.strategies.topology import Topology, TopologyOf, clients_by_node
+from espalier.clients.shared.cut import Cut, as_blocks
+from espalier.clients.shared.lanes import Lanes
+from espalier.strategies import Hierarchical, Profile, ask_to_measure
+from espalier.strategies.topology import TopologyOf
 
 
 @dataclass(frozen=True)
@@ -50,10 +47,8 @@ class Federation:
         Counts bytes.
     world : World, optional
         Counts joules, and simulated seconds, where rounds are planned.
-    asynchronous : AsynchronousRun, optional (default: None)
-        The tier that waits for nobody.
-    topology_of : Callable[[int], Mapping[str, Sequence[int]]], optional (default: None)
-        Says who is under each edge in a global round; None: nobody moves.
+    parts : Sequence[Part] (default: none)
+        What features put into the run.
     """
 
     profiles: Sequence[Profile]
@@ -61,19 +56,12 @@ class Federation:
     hierarchical: Hierarchical
     meter: ByteMeter
     world: World | None
-    asynchronous: AsynchronousRun | None = None
-    topology_of: TopologyOf | None = None
+    parts: Sequence[Part] = ()
 
     @property
     def edges(self) -> dict[str, list[int]]:
         """The numbers of the clients of each edge, now."""
-        return self._numbers(self.hierarchical.topology)
-
-    def edges_in(self, number: int) -> dict[str, list[int]]:
-        """Return the numbers of the clients of each edge in a global round."""
-        return self._numbers(self.topology_of(number) if self.topology_of else self.hierarchical.topology)
-
-    def _numbers(self, topology: Topology) -> dict[str, list[int]]:
+        topology = self.hierarchical.topology
         return {name: [self.client_of[node_id] for node_id in members] for name, members in topology.items()}
 
 
@@ -82,16 +70,16 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
     task = build_task(config)
     task.check_data()
     model = task.new_model()
-    check_averages(strategies_here(config), model)
+    check_averages(config.strategies_here, model)
     tried: dict[Cut, None] = {}
     if config.algorithm.splits:
         cuts = check_cuts(config.split, model)
         tried = dict.fromkeys(cuts if config.split.cut_layer.numbers else cuts[:1])  # of those that plans choose, one
         task.try_cuts(tried, stream_form(config.stream.payload, model) if config.trains_by_stream else None)
     device = compute_device(config.device)
-    if stack_in_use(config):
+    if config.decided.stack:
         check_stack(config.stack, task, model, device, tried)
-    if records_gradients(config):
+    if config.decided.records:
         check_cuda_graph(task, device, trains_here=config.trains_here)
     return task, model
 
@@ -142,40 +130,17 @@ def assemble(
     profiles, topology = clients_and_edges(config, grid, streams)
     meter = ByteMeter({"edge": "cloud"} if config.is_flat else {"edge": "edge", "cloud": "cloud"})
     world = planned_world(config, topology, profiles, task, model)
-    asynchronous = asynchrony_of(config, topology, profiles, world)
-    transport_of = transports(config, meter, streams, lanes)
-    make_edge = edges_here(config, task, model, profiles, world, transport_of, asynchronous)
-    topology_of = who_is_where(config, grid, profiles, topology, world)
-    return federation_over(
-        config, make_edge, profiles, topology, meter, world, asynchronous, observers, topology_of=topology_of
-    )
+    scene = Scene(config, profiles, topology, world)
+    scene = replace(scene, topology_of=who_is_where(scene, grid))
+    parts = parts_of(scene)
+    make_edge = edges_here(scene, task, model, transports(config, meter, streams, lanes), parts)
+    return federation_over(scene, make_edge, meter, parts, observers)
 
 
-def who_is_where(
-    config: RunConfig, grid: Grid, profiles: Sequence[Profile], topology: Topology, world: World | None
-) -> TopologyOf | None:
+def who_is_where(scene: Scene, grid: Grid) -> TopologyOf | None:
     """Return who is under each edge in a global round; None where nobody moves."""
-    if "deploy.nodes-move" in config.movers:
-        return asking(grid, topology, profiles, timeout_seconds=config.deploy.reply_timeout or None)
-    if isinstance(world, WirelessWorld) and config.clients_walk:
-        return world.topology_in
-    return moves_of(config.availability, profiles, topology) if config.movers else None
-
-
-def asynchrony_of(
-    config: RunConfig, topology: Topology, profiles: Sequence[Profile], world: World | None
-) -> AsynchronousRun | None:
-    """Return the tier of a run that waits for nobody, if it has one."""
-    return asynchronous_run(
-        config.asynchrony,
-        config.seed,
-        topology,
-        clients_by_node(profiles),
-        world,
-        is_flat=config.is_flat,
-        edge_rounds=config.federation.edge_rounds,
-        is_timed=config.by_wall_clock,
-    )
+    found = (feature.topology_of(scene, grid) for feature in FEATURES if scene.case.movers)
+    return next(filter(None, found), None)
 
 
 def clients_and_edges(
@@ -195,21 +160,12 @@ def clients_and_edges(
 
 
 def federation_over(
-    config: RunConfig,
-    make_edge: MakeEdge,
-    profiles: Sequence[Profile],
-    topology: Topology,
-    meter: ByteMeter,
-    world: World | None,
-    asynchronous: AsynchronousRun | None,
-    observers: Sequence[Any],
-    *,
-    topology_of: TopologyOf | None = None,
+    scene: Scene, make_edge: MakeEdge, meter: ByteMeter, parts: Sequence[Part], observers: Sequence[Any]
 ) -> Federation:
     """Return the algorithm over edges, wherever they run, with what counts and plans; parameters as of `Federation`."""
-    client_of = clients_by_node(profiles)
-    observers = (meter, *observers, *([MovesCells(world)] if topology_of and world else []))
+    case, world, client_of, topology_of = scene.case, scene.world, scene.client_of, scene.topology_of
+    observers = (meter, *observers, *(observer for part in parts for observer in part.observers()))
     hierarchical = algorithm_over(
-        config, config.federation, make_edge, topology, client_of, observers, asynchronous, topology_of=topology_of
+        case, case.federation, make_edge, scene.topology, client_of, observers, parts, topology_of=topology_of
     )
-    return Federation(profiles, client_of, hierarchical, meter, world, asynchronous, topology_of)
+    return Federation(scene.profiles, client_of, hierarchical, meter, world, parts)

@@ -5,16 +5,18 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.split_edges import check_cuts, head_weights
 from espalier.app.config.run_config import RunConfig
+from espalier.app.features.table import presence_of
 from espalier.app.planning.build import cells_of_clients, whole_radio_world, world_of
 from espalier.app.planning.limits import check_cell_size, check_deadline
 from espalier.app.planning.solving import own_solver
 from espalier.app.planning.work import Work, split_work, whole_model_work
 from espalier.app.planning.world import World
+from espalier.app.settings.sections import Split, Stream
 from espalier.app.tasks.task import Task
-from espalier.app.wiring.availability import coming_and_going
-from espalier.clients.messages.cut import as_blocks
+from espalier.clients.shared.cut import as_blocks
 from espalier.strategies import Profile
 from espalier.strategies.topology import clients_by_node
 
@@ -36,7 +38,7 @@ def planned_world(
     if is_part and plan.resources == "simulated":
         # The radio world is drawn for all cells, so that plans are those of a run that has all edges.
         topology, profiles = whole_radio_world(config.deploy.edge_name, profiles, num_clients, config.edges)
-    availability = coming_and_going(config.availability_in_use, config.seed, num_clients)
+    presence = presence_of(config)
     world = world_of(
         plan,
         config.radio,
@@ -45,12 +47,12 @@ def planned_world(
         topology=topology,
         cell_of=cells_of_clients(topology, clients_by_node(profiles), config.cells if config.is_flat else 1),
         profiles=profiles,
-        work=work_of(config, task, model),
+        work=work_of(config.algorithm, config.split, config.stream, task, model),
         task=task,
         train=config.train,
         clock=time.monotonic if config.engine == "flower" and config.deploy.role != "cloud" else None,
-        is_there=availability.is_there if availability else None,
-        drops_out=availability.drops_out if availability else None,
+        is_there=presence.is_there if presence else None,
+        drops_out=presence.drops_out if presence else None,
         edge_rounds=config.federation.edge_rounds,
     )
     if not (is_part and plan.resources == "measured"):  # then other edges' clients are not known here
@@ -60,12 +62,10 @@ def planned_world(
     return world
 
 
-def work_of(config: RunConfig, task: Task, model: nn.Module) -> Work:
+def work_of(algorithm: Algorithm, split: Split, stream: Stream, task: Task, model: nn.Module) -> Work:
     """Return what a client's part of the training takes, for each cut that a plan may choose from."""
-    if not config.algorithm.splits:
+    if not algorithm.splits:
         return whole_model_work(model)
-    payload = config.stream.payload if config.split.transport == "stream" else "float32"
-    frozen = head_weights(model) if config.algorithm.freezes_head else ()
-    return split_work(
-        as_blocks(model), task.example_input(), sorted(set(check_cuts(config.split, model))), payload, frozen
-    )
+    payload = stream.payload if split.transport == "stream" else "float32"
+    frozen = head_weights(model) if algorithm.freezes_head else ()
+    return split_work(as_blocks(model), task.example_input(), sorted(set(check_cuts(split, model))), payload, frozen)

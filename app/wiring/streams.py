@@ -18,9 +18,9 @@ from espalier.app.ground.certificates import is_valid_for, self_signed
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.meters.bytes import ByteMeter
 from espalier.app.settings.sections import Stream
-from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.frames import Format
 from espalier.clients.messages.profile import ProfileQuery
+from espalier.clients.shared.cut import Cut
 from espalier.strategies.split.shapes import cut_shapes
 from espalier.strategies.split.stream import StreamServer, Ticket
 from espalier.strategies.split.stream_transport import StreamTransport

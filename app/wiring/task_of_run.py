@@ -5,6 +5,7 @@ from typing import Any
 
 from espalier.app.config.run_config import RunConfig
 from espalier.app.ground.errors import bad_value
+from espalier.app.settings.section import Tag
 from espalier.app.settings.sections import Split, Train
 from espalier.app.tasks.adapted import AdaptedTask
 from espalier.app.tasks.caching import CachingTask
@@ -14,16 +15,6 @@ from espalier.app.tasks.own_images import OwnImagesTask
 from espalier.app.tasks.schedule import schedule_of
 from espalier.app.tasks.task import Task
 from espalier.clients.task import LocalTraining
-
-# Of no use beside an optimizer of the task's own.
-OPTIMIZER_KEYS = (
-    "optimizer",
-    "train.momentum",
-    "train.weight-decay",
-    "split.server-optimizer",
-    "split.server-momentum",
-    "split.server-weight-decay",
-)
 
 
 def build_task(config: RunConfig) -> Task:
@@ -73,7 +64,8 @@ def check_optimizer(config: RunConfig, task: AdaptedTask, training: LocalTrainin
     """
     usual = {**Train().as_dict(), **Split().beside(Train()).as_dict()}
     given = {**config.train.as_dict(), **config.split.as_dict()}
-    for key in OPTIMIZER_KEYS if callable(task.training.optimizer) else ():
+    keys = (*Train.keys_tagged(Tag.OPTIMIZER), *Split.keys_tagged(Tag.OPTIMIZER))
+    for key in keys if callable(task.training.optimizer) else ():
         if given[key] != usual[key]:
             allowed = f"{usual[key]!r} for {config.data.source}, which has an optimizer of its own"
             raise bad_value(key, given[key], allowed)

@@ -6,8 +6,8 @@ from typing import Final, Self
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from .arrays import values_of
-from .tensor_array import header
+from ..shared.arrays import values_of
+from ..shared.tensor_array import header
 from .train import CONFIG
 
 QUERY_EDGE: Final = "query.edge"

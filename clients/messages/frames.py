@@ -18,7 +18,7 @@ import torch
 from flwr.app import ConfigRecordValues
 from torch import Tensor
 
-from .arrays import as_computed, as_travels
+from ..shared.arrays import as_computed, as_travels
 
 # The RPC that carries frames, and the key of its metadata that holds the client's ticket.
 METHOD: Final = "/espalier.CutLayer/Stream"

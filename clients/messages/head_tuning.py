@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
-from .arrays import config_of, record_of
+from ..shared.arrays import config_of, record_of
 from .instruction import Instruction
 from .labels import LabelTerms, numbers_of, numbers_record
 from .split_names import (

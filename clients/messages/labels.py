@@ -7,11 +7,11 @@ from typing import Any, Self
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecordValues, MetricRecord, RecordDict
 
-from .arrays import count_of, to_vector, vector_of
+from ..shared.arrays import count_of, to_vector, vector_of
+from ..shared.tensor_array import record_by_reference
 from .instruction import Instruction
 from .split_names import KEPT, LABEL_POLICY, LABELS, LABELS_DIGEST, QUERY_LABELS
 from .split_records import metrics_of
-from .tensor_array import record_by_reference
 from .train import METRICS
 
 

@@ -6,9 +6,9 @@ from typing import Any, Final, Self
 
 from flwr.app import ConfigRecord, RecordDict
 
+from ..shared.text import LONGEST_NAME, is_name, one_line, quoted
 from .frames import StreamTicket
 from .instruction import Instruction
-from .text import LONGEST_NAME, is_name, one_line, quoted
 from .train import CONFIG
 
 QUERY_PROFILE: Final = "query.profile"

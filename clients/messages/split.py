@@ -12,7 +12,8 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, MetricRecord, RecordDict
 from torch import Tensor
 
-from .arrays import array_of, config_of, count_of, record_of, to_array, to_tensor
+from ..shared.arrays import array_of, config_of, count_of, record_of, to_array, to_tensor
+from ..shared.tensor_array import record_by_reference
 from .frames import StreamTicket
 from .instruction import Instruction
 from .labels import LabelTerms, numbers_of, numbers_record
@@ -39,8 +40,7 @@ from .split_names import (
     TAIL,
 )
 from .split_records import metrics_of
-from .tensor_array import record_by_reference
-from .train import CONFIG, METRICS, NUM_EXAMPLES, SERVER_ROUND, TRAIN_LOSS
+from .train import CLIENT_HALF, CONFIG, EDGE_HALF, METRICS, NUM_EXAMPLES, SERVER_ROUND, TRAIN_LOSS
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,8 @@ class SplitBegin(Instruction, message_type=SPLIT_BEGIN, begins_round=True):
         Blocks from this one on are the client's, too. None: it has no tail.
     frozen_head : bool (default: False)
         The last block, in the client's tail, keeps its weights, and is not part of the result.
+    sent : ArrayRecord, optional (default: None)
+        What the edge's half of the algorithm sends beside the blocks.
     """
 
     block: ArrayRecord
@@ -72,13 +74,15 @@ class SplitBegin(Instruction, message_type=SPLIT_BEGIN, begins_round=True):
     config: Mapping[str, ConfigRecordValues] = field(default_factory=dict)
     tail: int | None = None
     frozen_head: bool = False
+    sent: ArrayRecord | None = None
 
     def to_content(self) -> RecordDict:
         """Return the records."""
         own = {SERVER_ROUND: self.server_round, CUT: self.cut, **self.labels.to_config()}
         own |= {} if self.tail is None else {TAIL: self.tail}
         own |= {FROZEN_HEAD: True} if self.frozen_head else {}
-        return RecordDict({CLIENT_BLOCK: self.block.copy(), CONFIG: ConfigRecord({**self.config, **own})})
+        beside = {} if self.sent is None else {EDGE_HALF: self.sent}
+        return RecordDict({CLIENT_BLOCK: self.block.copy(), CONFIG: ConfigRecord({**self.config, **own}), **beside})
 
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
@@ -86,7 +90,8 @@ class SplitBegin(Instruction, message_type=SPLIT_BEGIN, begins_round=True):
         config: Mapping[str, Any] = config_of(content, CONFIG)
         block, labels = record_of(content, CLIENT_BLOCK), LabelTerms.from_config(config)
         tail, frozen = config.get(TAIL), bool(config.get(FROZEN_HEAD, False))
-        return cls(block, int(config[SERVER_ROUND]), int(config[CUT]), labels, config, tail, frozen)
+        sent = content.array_records.get(EDGE_HALF)
+        return cls(block, int(config[SERVER_ROUND]), int(config[CUT]), labels, config, tail, frozen, sent)
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,7 @@ class SplitStream(Instruction, message_type=SPLIT_STREAM, begins_round=True, end
 
 @dataclass(frozen=True)
 class SplitFused(SplitBegin, message_type=SPLIT_FUSED, begins_round=True, ends_round=True):
-    """Train for a round whose mini-batches go through a lane (`espalier.clients.messages.lanes`), in one process.
+    """Train for a round whose mini-batches go through a lane (`espalier.clients.shared.lanes`), in one process.
 
     The reply is a `SplitResult`. The records are those of `SplitBegin`.
     """
@@ -269,26 +274,30 @@ class SplitResult:
         Number of its last mini-batch.
     train_loss : float, optional (default: None)
         The mean over the examples seen, from a client that computes the loss.
+    told : ArrayRecord, optional (default: None)
+        What the edge's half of the algorithm is told.
     """
 
     block: ArrayRecord
     num_examples: int
     step: int
     train_loss: float | None = None
+    told: ArrayRecord | None = None
 
     def to_content(self) -> RecordDict:
         """Return the records."""
         metrics = MetricRecord({NUM_EXAMPLES: self.num_examples, STEP: self.step})
         if self.train_loss is not None:
             metrics[TRAIN_LOSS] = self.train_loss
-        return RecordDict({CLIENT_BLOCK: self.block, METRICS: metrics})
+        beside = {} if self.told is None else {CLIENT_HALF: self.told}
+        return RecordDict({CLIENT_BLOCK: self.block, METRICS: metrics, **beside})
 
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
         """Read the records that a client sent; ValueError if it is no result."""
         block, metrics = record_of(content, CLIENT_BLOCK), metrics_of(content)
         count, step, loss = count_of(metrics, NUM_EXAMPLES, least=1), metrics.get(STEP, 0), metrics.get(TRAIN_LOSS)
-        return cls(block, count, step, loss)  # type: ignore[arg-type]
+        return cls(block, count, step, loss, content.array_records.get(CLIENT_HALF))  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=16)

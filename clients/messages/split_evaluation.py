@@ -7,7 +7,7 @@ from typing import Any, Self
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
-from .arrays import config_of, record_of
+from ..shared.arrays import config_of, record_of
 from .instruction import Instruction
 from .split_names import (
     ACTIVATIONS,

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from torch import Tensor
 
-from .arrays import record_of, to_array, to_tensor
-from .tensor_array import record_by_reference
+from ..shared.arrays import record_of, to_array, to_tensor
+from ..shared.tensor_array import record_by_reference
 from .train import METRICS
 
 

@@ -17,6 +17,8 @@ ARRAYS: Final = "arrays"
 CONFIG: Final = "config"
 METRICS: Final = "metrics"
 ACCUMULATED_GRADIENT: Final = "accumulated-gradient"
+EDGE_HALF: Final = "edge-half"  # what the edge's half of an algorithm sends beside the model
+CLIENT_HALF: Final = "client-half"  # what the client's half tells it
 
 # Keys of the config record of an instruction; the first two are those of Flower's strategies.
 SERVER_ROUND: Final = "server-round"
@@ -32,9 +34,10 @@ LOSS: Final = "loss"
 ACCURACY: Final = "accuracy"
 TOP: Final = "top-"  # and M: the share of examples whose label is among the M likeliest
 VALIDATION: Final = "validation-"  # and a figure's name: it is of the examples held back from training
+PERSONAL: Final = "personal-"  # and a figure's name: it is of the client's own model
 NUM_VALIDATION: Final = "num-validation-examples"
 TAKEN_NAMES: Final = (LOSS, NUM_EXAMPLES)
-TAKEN_BEGINNINGS: Final = ("train_", "num-", TOP, VALIDATION)
+TAKEN_BEGINNINGS: Final = ("train_", "num-", TOP, VALIDATION, PERSONAL)
 
 
 def is_own_figure(name: str) -> bool:
@@ -54,11 +57,14 @@ class Train(Instruction, message_type=TRAIN, begins_round=True, ends_round=True)
         Selects the mini-batches.
     config : Mapping[str, ...] (default: none)
         What is sent along, such as a plan.
+    sent : ArrayRecord, optional (default: None)
+        What the edge's half of the algorithm sends beside the model.
     """
 
     arrays: ArrayRecord
     server_round: int = 0
     config: Mapping[str, ConfigRecordValues] = field(default_factory=dict)
+    sent: ArrayRecord | None = None
 
     @property
     def proximal_mu(self) -> float:
@@ -68,13 +74,15 @@ class Train(Instruction, message_type=TRAIN, begins_round=True, ends_round=True)
     def to_content(self) -> RecordDict:
         """Return the records."""
         config = ConfigRecord({**self.config, SERVER_ROUND: self.server_round})
-        return RecordDict({ARRAYS: self.arrays.copy(), CONFIG: config})
+        beside = {} if self.sent is None else {EDGE_HALF: self.sent}
+        return RecordDict({ARRAYS: self.arrays.copy(), CONFIG: config, **beside})
 
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
         """Read the records; ValueError unless there is one ArrayRecord."""
         config = next((record for record in content.values() if isinstance(record, ConfigRecord)), ConfigRecord())
-        return cls(only_arrays(content), int(config.get(SERVER_ROUND, 0)), config)  # type: ignore[arg-type]
+        server_round: int = config.get(SERVER_ROUND, 0)  # type: ignore[assignment]
+        return cls(only_arrays(content), int(server_round), config, content.array_records.get(EDGE_HALF))
 
 
 @dataclass(frozen=True)
@@ -84,15 +92,17 @@ class TrainAccumulated(Train, message_type=TRAIN_ACCUMULATED, begins_round=True,
 
 @dataclass(frozen=True)
 class Trained:
-    """The reply to `Train`: the model, and the mean loss over the examples that it saw."""
+    """The reply to `Train`: the model, the mean loss over the examples seen, and what the edge's half is told."""
 
     arrays: ArrayRecord
     train_loss: float
     num_examples: int
+    told: ArrayRecord | None = None
 
     def to_content(self) -> RecordDict:
         """Return the records."""
-        return RecordDict({ARRAYS: self.arrays, METRICS: _learned(self.train_loss, self.num_examples)})
+        beside = {} if self.told is None else {CLIENT_HALF: self.told}
+        return RecordDict({ARRAYS: self.arrays, METRICS: _learned(self.train_loss, self.num_examples), **beside})
 
 
 @dataclass(frozen=True)
@@ -193,8 +203,8 @@ class ClientPlan:
 
 
 def only_arrays(content: RecordDict) -> ArrayRecord:
-    """Return the one ArrayRecord of a message, under whatever name; ValueError if it has none or several."""
-    (arrays,) = (record for record in content.values() if isinstance(record, ArrayRecord))
+    """Return the model in a message, under whatever name; ValueError if it has none or several."""
+    (arrays,) = (r for name, r in content.items() if isinstance(r, ArrayRecord) and name != EDGE_HALF)
     return arrays
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 
-from espalier.clients.messages.arrays import values_of
 from espalier.clients.messages.train import ARRAYS, CONFIG
+from espalier.clients.shared.arrays import values_of
 
-from ..edges import StrategyEdge
 from ..exchange import UNUSABLE, Exchanges
-from ..outcomes import Update
-from ..screening import Failure, weight_of
+from ..outcomes import Failure, Update
+from ..replies import weight_of
+from ..strategy_edge import StrategyEdge
 from ..views import MemberGrid
 from .flights import Arrival, Part
 from .tier import AsynchronousTier

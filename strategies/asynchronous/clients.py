@@ -6,13 +6,14 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from espalier.clients.messages import text
 from espalier.clients.messages.train import CONFIG, SERVER_ROUND
+from espalier.clients.shared import text
 
-from ..edges import StrategyEdge, needed_metrics
 from ..exchange import Exchanges
+from ..flower_strategies import needed_metrics
 from ..outcomes import Update
-from ..screening import reply_fault
+from ..reply_faults import reply_fault
+from ..strategy_edge import StrategyEdge
 from ..views import MemberGrid
 from .aggregation import Nodes, asynchronous_round
 from .clocks import check_pace

@@ -8,8 +8,7 @@ from typing import Any
 from flwr.app import RecordDict
 
 from ..exchange import Exchanges
-from ..outcomes import EVERYBODY, EdgeOutcome, Update, update_as_data
-from ..screening import Failure
+from ..outcomes import EVERYBODY, EdgeOutcome, Failure, Update, update_as_data
 
 EDGE = -1  # what earlier editions called the edge itself in failures
 

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 
-from espalier.clients.messages.arrays import values_of
 from espalier.clients.messages.train import NUM_EXAMPLES
+from espalier.clients.shared.arrays import values_of
 
 from ..exchange import REJECTED
-from ..screening import Failure, answers_in_kind, number_of
+from ..outcomes import Failure
+from ..replies import answers_in_kind, number_of
 from .activations import ActivationGuard
 from .bounds import ABSURD, Guard
 from .changes import Arrays, Change, change, shortened, size_of_statistics, size_of_weights

@@ -1,6 +1,6 @@
 """Split training at an edge: the server half, the algorithms as edges, and head fine-tuning."""
 
-from espalier.clients.messages.cut import Cut
+from espalier.clients.shared.cut import Cut
 
 from .edge import SplitEdge
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads

@@ -5,7 +5,7 @@ from typing import cast
 
 from torch import nn
 
-from espalier.clients.messages.cut import Cut
+from espalier.clients.shared.cut import Cut
 
 
 def block_names(model: nn.Sequential) -> list[str]:

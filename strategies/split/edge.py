@@ -14,18 +14,18 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from espalier.clients.messages.arrays import to_record, to_weights
-from espalier.clients.messages.cut import Cut, part_of
-from espalier.clients.messages.generators import seeded_torch
-from espalier.clients.messages.tensor_array import record_by_reference
 from espalier.clients.messages.train import TRAIN_LOSS
+from espalier.clients.shared.arrays import to_record, to_weights
+from espalier.clients.shared.cut import Cut, part_of
+from espalier.clients.shared.generators import seeded_torch
+from espalier.clients.shared.tensor_array import record_by_reference
 
-from ..edges import StrategyEdge
 from ..exchange import REJECTED, Exchanges, answered
 from ..guards.activations import ActivationGuard
 from ..guards.updates import UpdateGuard, guard_state, load_guard_state
 from ..outcomes import Evaluation, Update
 from ..randomness import derived_seed
+from ..strategy_edge import StrategyEdge
 from ..views import MemberGrid
 from .choices import beyond_a_choice
 from .cuts import checked_cut, client_names, legal_cuts, num_outputs
@@ -317,8 +317,13 @@ class SplitEdge(ABC):
             measures=self.activation_guard is not None,
             with_tail={node_id for node_id, cut in cuts.items() if cut.has_tail(self.model)},
             frozen=self.frozen or (),
+            beside=self.beside(),
         )
         return self.transport.train(groups, terms, serve)
+
+    def beside(self) -> Mapping[str, Tensor]:
+        """Return what goes to clients beside their blocks, by the names of the model's weights."""
+        return {}
 
     def step(
         self,

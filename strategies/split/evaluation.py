@@ -9,13 +9,14 @@ import torch
 from flwr.app import ArrayRecord, Error, Message
 from torch import Tensor, nn
 
-from espalier.clients.messages.arrays import to_record
-from espalier.clients.messages.cut import Cut
-from espalier.clients.messages.layouts import laid_out
 from espalier.clients.messages.split_evaluation import EvaluateFront, EvaluateOutputs, TestActivations
+from espalier.clients.shared.arrays import to_record
+from espalier.clients.shared.cut import Cut
+from espalier.clients.shared.layouts import laid_out
 
 from ..exchange import REJECTED, Exchanges
-from ..screening import content_of, one_line
+from ..replies import one_line
+from ..reply_faults import content_of
 from .loop import Weights
 from .shapes import AtCut, check_activations
 

@@ -8,19 +8,22 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from espalier.clients.messages.arrays import to_record, to_weights
-from espalier.clients.messages.cut import Cut
-from espalier.clients.messages.head import fine_tuned
 from espalier.clients.messages.head_tuning import Features, SplitFeatures, SplitHead
 from espalier.clients.messages.labels import LabelTerms
-from espalier.clients.messages.layouts import laid_out
 from espalier.clients.messages.split_names import KEPT
-from espalier.clients.messages.tensor_array import record_by_reference
-from espalier.clients.messages.text import quoted
 from espalier.clients.messages.train import NUM_EXAMPLES, TOP, Evaluate
+from espalier.clients.shared.arrays import to_record, to_weights
+from espalier.clients.shared.cut import Cut
+from espalier.clients.shared.head import fine_tuned
+from espalier.clients.shared.layouts import laid_out
+from espalier.clients.shared.tensor_array import record_by_reference
+from espalier.clients.shared.text import quoted
 
 from ..exchange import Exchanges
-from ..screening import Failure, content_of, number_of, one_line, reason_of, screen
+from ..outcomes import Failure
+from ..replies import number_of, one_line, reason_of
+from ..reply_faults import content_of
+from ..screening import screen
 from ..views import MemberGrid
 from .cuts import block_names, num_outputs
 from .evaluation import evaluate_through_cut, named_like

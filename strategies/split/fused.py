@@ -6,12 +6,12 @@ import numpy as np
 from torch import Tensor
 
 from espalier.clients.messages import Instruction
-from espalier.clients.messages.arrays import as_computed, as_travels
-from espalier.clients.messages.lanes import Lanes, Sent
 from espalier.clients.messages.split import Activations, FeatureGradient, SplitFused, SplitResult
+from espalier.clients.shared.arrays import as_computed, as_travels
+from espalier.clients.shared.lanes import Lanes, Sent
 
 from ..exchange import Exchanges
-from ..screening import content_of
+from ..reply_faults import content_of
 from .loop import SplitLoop, SplitOutcome, Terms
 from .serving import Serve
 from .transports import instruction_of, lock_step
@@ -81,7 +81,7 @@ class _Lane:
         self._on_passed = on_passed
 
     def exchange(self, sent: Mapping[int, Sent]) -> dict[int, Tensor]:
-        """Serve what each client sends; see `espalier.clients.messages.lanes.Lane`."""
+        """Serve what each client sends; see `espalier.clients.shared.lanes.Lane`."""
         loop = self.loop
         received = {node_id: _as_received(one.values) for node_id, one in sent.items()}
         on_gpu = {n: v for n, v in received.items() if isinstance(sent[n], Activations) and v.device.type != "cpu"}

@@ -9,7 +9,9 @@ from espalier.clients.messages.labels import LabelsQuery, LabelTerms, Registered
 from espalier.clients.messages.split_names import INDICES, LABELS_CHANGED
 
 from ..exchange import Exchanges
-from ..screening import Failure, content_of, one_line
+from ..outcomes import Failure
+from ..replies import one_line
+from ..reply_faults import content_of
 
 
 class Labels:

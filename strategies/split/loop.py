@@ -10,16 +10,20 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecordValues, MetricRecord
 from torch import Tensor
 
-from espalier.clients.messages.arrays import to_weights
-from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.labels import LabelTerms
 from espalier.clients.messages.split import SplitBegin, SplitResult
 from espalier.clients.messages.split_names import INDICES, KEPT
-from espalier.clients.messages.tensor_array import record_by_reference
-from espalier.clients.messages.text import quoted
 from espalier.clients.messages.train import TRAIN_LOSS
+from espalier.clients.shared.arrays import to_record, to_weights
+from espalier.clients.shared.cut import Cut
+from espalier.clients.shared.tensor_array import record_by_reference
+from espalier.clients.shared.text import quoted
 
-from ..screening import Failure, array_fault, figure_fault, in_form_of, number_of, one_line
+from ..edge_half import told_fault
+from ..outcomes import Failure
+from ..replies import number_of, one_line
+from ..reply_faults import array_fault, figure_fault
+from ..reply_forms import in_form_of
 from .labels import Labels
 from .serving import MiniBatch, Serve, Steps
 from .shapes import check_activations
@@ -67,6 +71,8 @@ class Terms:
         Node ids of those who have the model's last blocks, compute the loss, and keep their labels.
     frozen : Collection[str] (default: none)
         Names of the head's weights where nobody trains it; who has it does not send it back.
+    beside : Mapping[str, Tensor] (default: none)
+        What goes to clients beside their blocks, by the names of weights; each gets that of its own.
     """
 
     server_round: int
@@ -82,6 +88,7 @@ class Terms:
     measures: bool = False
     with_tail: Collection[int] = ()
     frozen: Collection[str] = ()
+    beside: Mapping[str, Tensor] = field(default_factory=dict)
 
     def label_policy(self, node_id: int) -> str:
         """Return what goes with a client's activations."""
@@ -138,10 +145,13 @@ class Terms:
     def begin(self, node_id: int) -> SplitBegin:
         """Return the instruction that begins a client's round."""
         block, cut = self.blocks[node_id], self.cuts[node_id]
+        beside = {name: tensor for name, tensor in self.beside.items() if name in block}
+        sent = to_record(beside) if beside else None
         if node_id not in self.with_tail:
-            return SplitBegin(block, self.server_round, cut.first, self.labels.terms(node_id), self.config)
+            labels = self.labels.terms(node_id)
+            return SplitBegin(block, self.server_round, cut.first, labels, self.config, sent=sent)
         is_frozen, labels = any(name in self.frozen for name in block), LabelTerms(KEPT)
-        return SplitBegin(block, self.server_round, cut.first, labels, self.config, cut.last, is_frozen)
+        return SplitBegin(block, self.server_round, cut.first, labels, self.config, cut.last, is_frozen, sent)
 
     def client_block(self, node_id: int, result: SplitResult) -> Weights:
         """Return a client's blocks after the round: what it has trained, and what was frozen as it was sent.
@@ -175,6 +185,8 @@ class SplitOutcome:
         What a strategy made of the clients' metrics, where one aggregated their models.
     train_losses : dict[int, float]
         Mean losses over the examples seen, of those who computed them themselves.
+    told : dict[int, Mapping[str, Tensor]]
+        What clients told beside their blocks.
     """
 
     blocks: dict[int, Weights] = field(default_factory=dict)
@@ -182,6 +194,7 @@ class SplitOutcome:
     failures: list[Failure] = field(default_factory=list)
     metrics: MetricRecord | None = None
     train_losses: dict[int, float] = field(default_factory=dict)
+    told: dict[int, Mapping[str, Tensor]] = field(default_factory=dict)
 
     def add(self, other: "SplitOutcome") -> None:
         """Take in the outcome of clients that trained after these."""
@@ -189,6 +202,7 @@ class SplitOutcome:
         self.num_examples |= other.num_examples
         self.failures += other.failures
         self.train_losses |= other.train_losses
+        self.told |= other.told
 
     def leave_out(self, node_id: int, reason: str) -> None:
         """Go on without a client that has finished."""
@@ -378,6 +392,8 @@ class SplitLoop:
             If it does not hold the block that was trained, or a loss that is due: the client has to leave.
         """
         block = self._terms.client_block(node_id, result)
+        if fault := told_fault(result.told, self._terms.blocks[node_id]):
+            raise ValueError(fault)
         if node_id in self._terms.with_tail:
             if (loss := number_of(result.train_loss)) is None:
                 raise ValueError(f"metric {TRAIN_LOSS!r} is {quoted(result.train_loss)}, expected a number")
@@ -386,6 +402,8 @@ class SplitLoop:
             self._outcome.train_losses[node_id] = loss
         self._outcome.blocks[node_id] = block
         self._outcome.num_examples[node_id] = result.num_examples
+        if result.told is not None:
+            self._outcome.told[node_id] = to_weights(result.told)
 
     def outcome(self) -> SplitOutcome:
         """Return how the round ended."""

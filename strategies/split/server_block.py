@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from espalier.clients.messages.cut import Cut, copied
-from espalier.clients.messages.layouts import as_laid_out, laid_out
-from espalier.clients.messages.optimizer_state import load_optimizer_tensors, optimizer_tensors
+from espalier.clients.shared.correction import CorrectedSteps, Correction
+from espalier.clients.shared.cut import Cut, copied
+from espalier.clients.shared.layouts import as_laid_out, laid_out
+from espalier.clients.shared.optimizer_state import load_optimizer_tensors, optimizer_tensors
 
 from .serving import MiniBatch
 
@@ -56,10 +57,17 @@ class ServerSide(ABC):
         self.blocks = copied(self.cut.server_side(model)).train()
         if frozen_head and not self.cut.has_tail(model):
             self.blocks[-1].requires_grad_(False)
-        self._parameters = [p for p in self.blocks.parameters() if p.requires_grad]
+        self.trained = {name: p for name, p in self.blocks.named_parameters() if p.requires_grad}
+        self._parameters = list(self.trained.values())
         self._buffers = list(self.blocks.buffers())
         self._optimizer = make_optimizer(self._parameters) if self._parameters else None
         self._rates = [group["lr"] for group in self._optimizer.param_groups] if self._optimizer else []
+        self._steps = CorrectedSteps(self._optimizer, self.trained.items())
+        self.path = 0.0  # the sum of the learning rates of its steps
+
+    def correct(self, correction: Correction) -> None:
+        """Correct every step from now on."""
+        self._steps = CorrectedSteps(self._optimizer, self.trained.items(), correction)
 
     def load(self, weights: dict[str, Tensor]) -> None:
         """Take the weights of the server's blocks out of a whole model's."""
@@ -87,8 +95,7 @@ class ServerSide(ABC):
 
         ValueError if it, another gradient, a statistic of BatchNorm or one of the `numbers` is not finite.
         """
-        if self._optimizer is not None:
-            self._optimizer.zero_grad()
+        self._steps.zero_grad()
         outputs.backward(gradient)
         assert inputs.grad is not None
         gradients = [p.grad for p in self._parameters if p.grad is not None]
@@ -99,8 +106,8 @@ class ServerSide(ABC):
         squares = [torch.dot(values, values) for values in map(torch.flatten, gradients)]
         if not _is_finite([*numbers, *sums, *squares]):
             raise ValueError("its activations make the loss, or a gradient, NaN or too large")
-        if self._optimizer is not None:
-            self._optimizer.step()
+        self._steps.step()
+        self.path += self._optimizer.param_groups[0]["lr"] if self._optimizer else 0.0
         return inputs.grad
 
     def _through(self, activations: Tensor) -> tuple[Tensor, Tensor]:

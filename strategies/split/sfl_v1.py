@@ -7,15 +7,14 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message
 from torch import nn
 
-from espalier.clients.messages.arrays import to_record
-from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.train import Trained
+from espalier.clients.shared.arrays import to_record
+from espalier.clients.shared.cut import Cut
 
-from ..edges import StrategyEdge
 from ..exchange import REJECTED, Exchanges
-from ..outcomes import EVERYBODY, Update
+from ..outcomes import EVERYBODY, Failure, Update
 from ..randomness import derived_seed
-from ..screening import Failure
+from ..strategy_edge import StrategyEdge
 from ..views import EdgeGrid, MemberGrid
 from .averages import average, on_cpu
 from .choices import beyond_a_choice
@@ -82,6 +81,7 @@ class SplitFedV1(SplitEdge):
             clients = [message.metadata.dst_node_id for message in asked]
         self.model.load_state_dict(weights)  # once for all of the copies made next
         servers = self._servers(clients, server_round)
+        self.begin_halves(servers)
         joint = [server for server in servers.values() if isinstance(server, OneOfMany)]
 
         def generator_of(node_id: int) -> torch.Generator:
@@ -102,6 +102,8 @@ class SplitFedV1(SplitEdge):
                 outcome.leave_out(node_id, too_long[node_id])
         models = {n: {**block, **on_cpu(servers[n].state_dict())} for n, block in outcome.blocks.items()}
         models = self.keep_within(outcome, weights, models)
+        self.end_halves(outcome, {n: servers[n] for n in models}, grid)
+        models = {n: model for n, model in models.items() if n in outcome.blocks}
         if not models:
             return outcome, weights
         if self.aggregation is None:
@@ -113,6 +115,14 @@ class SplitFedV1(SplitEdge):
             return outcome, weights
         outcome.metrics = update.metrics
         return outcome, {**weights, **update.arrays.to_torch_state_dict()}
+
+    def begin_halves(self, servers: Mapping[int, ServerSide | OneOfMany]) -> None:
+        """Let the server's blocks of clients begin a round; for algorithms whose clients do more than to train."""
+
+    def end_halves(
+        self, outcome: SplitOutcome, servers: Mapping[int, ServerSide | OneOfMany], grid: MemberGrid
+    ) -> None:
+        """Take note of how the round ended for those whose models are averaged."""
 
     def _servers(self, clients: Sequence[int], server_round: int) -> dict[int, ServerSide | OneOfMany]:
         """Return the server's blocks of every client, as the model is now."""

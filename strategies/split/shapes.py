@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from espalier.clients.messages.cut import copied
-from espalier.clients.messages.generators import kept_torch
-from espalier.clients.messages.layouts import layout_of
+from espalier.clients.shared.cut import copied
+from espalier.clients.shared.generators import kept_torch
+from espalier.clients.shared.layouts import layout_of
 
 from .cuts import legal_cuts
 

@@ -7,7 +7,7 @@ from typing import Any
 from flwr.app import ConfigRecord
 from torch import nn
 
-from espalier.clients.messages.cut import Cut
+from espalier.clients.shared.cut import Cut
 
 from ..exchange import Exchanges
 from ..guards.activations import ActivationGuard

@@ -9,7 +9,7 @@ import numpy as np
 from espalier.clients.messages.frames import Feedback, Format, pack, unpack_activations, unpack_gradient
 from espalier.clients.messages.split_names import ACTIVATIONS, CUT_GRADIENT, FEATURE_GRADIENT, FEATURES, INDICES
 
-from ..screening import one_line
+from ..replies import one_line
 from .loop import Answer, SplitLoop, Terms
 from .stream import Connection, StreamEnded
 

@@ -12,7 +12,8 @@ from espalier.clients.messages.frames import Format
 from espalier.clients.messages.split import SplitResult, SplitStream
 
 from ..exchange import LATE
-from ..screening import content_of, reason_of
+from ..replies import reason_of
+from ..reply_faults import content_of
 from .loop import SplitLoop, Terms
 from .serving import Serve
 from .stream import WITHDRAWN, Connection, StreamServer, Ticket

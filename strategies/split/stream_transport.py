@@ -9,7 +9,8 @@ from espalier.clients.messages.frames import Format
 from espalier.clients.messages.split_names import STREAM_WITHDRAWN
 
 from ..exchange import Exchanges, Losable
-from ..screening import Failure, reason_of
+from ..outcomes import Failure
+from ..replies import reason_of
 from .loop import SplitOutcome, Terms
 from .rounding import as_through_streams
 from .serving import Serve

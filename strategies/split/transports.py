@@ -7,7 +7,7 @@ from espalier.clients.messages import Instruction
 from espalier.clients.messages.split import Activations, FeatureGradient, SplitEnd, SplitResult, SplitStep, SplitTail
 
 from ..exchange import Exchanges
-from ..screening import content_of
+from ..reply_faults import content_of
 from .loop import Answer, SplitLoop, SplitOutcome, Terms
 from .serving import Serve
 

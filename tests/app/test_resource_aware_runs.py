@@ -21,11 +21,11 @@ from espalier.app.reports.final import result_table
 from espalier.app.settings.sections import Train
 from espalier.app.tasks.caching_data import top_popular
 from espalier.app.wiring.task_of_run import build_task
-from espalier.clients.evaluation import top_m_accuracies
-from espalier.clients.messages.cut import Cut
 from espalier.clients.randomness import client_generator
+from espalier.clients.shared.cut import Cut
 from espalier.clients.task import LocalTraining
-from espalier.clients.training import mini_batches
+from espalier.clients.whole.evaluation import top_m_accuracies
+from espalier.clients.whole.training import mini_batches
 from espalier.strategies.allocation import SCA, SOLVERS, eligible_at_full_power, exact, get_solver, violations
 from espalier.strategies.allocation.feasibility import least_seconds
 from tests.app.assembling import config_of, engine_of, federation_of, make_world

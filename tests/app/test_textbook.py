@@ -8,7 +8,7 @@ from espalier.app.tasks.images import examples
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.randomness import client_generator
 from espalier.clients.task import LocalTraining
-from espalier.clients.training import mini_batches
+from espalier.clients.whole.training import mini_batches
 from tests.app.assembling import config_of
 from tests.app.runs import run_app, summary, weights
 

@@ -16,7 +16,7 @@ from espalier.app.reports.final import report_again
 from espalier.app.reports.observers import BestRound
 from espalier.app.tasks.node import Node
 from espalier.app.wiring.task_of_run import build_task
-from espalier.clients.evaluation import figures_on
+from espalier.clients.whole.evaluation import figures_on
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 SMALL = {

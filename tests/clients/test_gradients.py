@@ -8,8 +8,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from espalier.clients.gradients import RecordedGradients, compute_gradients
+from espalier.clients.shared.correction import Correction
 from espalier.clients.task import ClientTask, Examples, LocalTraining
-from espalier.clients.training import local_sgd
+from espalier.clients.whole.training import local_sgd
 from tests.clients import tape
 
 
@@ -71,8 +72,9 @@ def test_clients_learn_the_same_bits_from_one_recording(settings, mu):
     # Other clients, data and rates; 43 and 50 examples leave mini-batches of 3 and 2, and 5 are too few for one of 8.
     for server_round, client, count in ((1, 0, 43), (1, 1, 50), (2, 2, 5), (2, 0, 43)):
         training = {**settings, "learning_rate": 0.1 / server_round}
-        found = local_sgd(task(ours, client, count, recorded, **training), server_round, proximal_mu=mu)
-        expected = local_sgd(task(reference, client, count, **training), server_round, proximal_mu=mu)
+        pulled = Correction(pull=mu, anchor={name: w.detach().clone() for name, w in ours.named_parameters()})
+        found = local_sgd(task(ours, client, count, recorded, **training), server_round, correction=pulled)
+        expected = local_sgd(task(reference, client, count, **training), server_round, correction=pulled)
         assert found == expected
         for (name, left), right in zip(ours.state_dict().items(), reference.state_dict().values(), strict=True):
             assert torch.equal(left, right), name

@@ -5,7 +5,7 @@ import pytest
 import torch
 from flwr.app import Array
 
-from espalier.clients.messages.arrays import as_travels, rows_as_travel, to_array, to_tensor
+from espalier.clients.shared.arrays import as_travels, rows_as_travel, to_array, to_tensor
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 3, 4, 5), (2, 3, 4, 5, 6), (0, 4)])

@@ -20,18 +20,19 @@ from espalier.app.tasks.common import placed
 from espalier.app.tasks.stacking import check_stack
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.gradients import RecordedGradients
-from espalier.clients.messages.arrays import to_array, to_record
-from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.labels import LabelTerms
-from espalier.clients.messages.lanes import Lanes
 from espalier.clients.messages.split import Activations, SplitFused, SplitStep
-from espalier.clients.messages.tensor_array import num_bytes
-from espalier.clients.session import Session, SessionTerms
-from espalier.clients.stacked_model import StackedModel
-from espalier.clients.stacked_split import Half, Halves
-from espalier.clients.stacked_training import stacked_sgd
+from espalier.clients.shared.arrays import to_array, to_record
+from espalier.clients.shared.correction import Correction
+from espalier.clients.shared.cut import Cut
+from espalier.clients.shared.lanes import Lanes
+from espalier.clients.shared.tensor_array import num_bytes
+from espalier.clients.split.session import Session, SessionTerms
+from espalier.clients.stacked.model import StackedModel
+from espalier.clients.stacked.split import Half, Halves
+from espalier.clients.stacked.training import stacked_sgd
 from espalier.clients.task import ClientTask, Examples, LocalTraining
-from espalier.clients.training import batches_there, local_sgd, round_batches
+from espalier.clients.whole.training import batches_there, local_sgd, round_batches
 from espalier.strategies.split.serving import MiniBatch
 from tests.strategies.split.federation import tiny_model
 
@@ -175,12 +176,14 @@ def copies_of(weights):
 def test_clients_side_by_side_read_nothing_from_the_device(settings, mu):
     placed = [task(**settings).on_device() for _ in range(CLIENTS)]
     stacked, trainings = StackedModel(placed[0].model), [one.training for one in placed]
+    trained = {name: WEIGHTS[name] for name, _ in placed[0].model.named_parameters()}
+    pulled = Correction(pull=mu, anchor=trained)
     with Operations() as made, pytest.raises(NotImplementedError, match="out of meta"):  # the losses, at the end
-        stacked_sgd(stacked, placed, [WEIGHTS] * CLIENTS, 1, trainings, mu)
+        stacked_sgd(stacked, placed, [WEIGHTS] * CLIENTS, 1, trainings, [pulled] * CLIENTS)
     # Four layers with two gradients, but for that of the inputs.
     assert made.names["bmm"] + made.names["baddbmm"] == (4 * 3 - 1) * STEPS
     assert made.names["_log_softmax"] == STEPS  # the losses of all clients at once
-    assert made.copies == INDICES * CLIENTS + copies_of(WEIGHTS) * (2 if mu else 1)
+    assert made.copies == INDICES * CLIENTS + copies_of(WEIGHTS) + (copies_of(trained) if mu else [])
 
 
 class Answering:

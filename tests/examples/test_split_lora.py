@@ -6,7 +6,7 @@ import torch
 
 import espalier.app.tasks.torchvision_compat  # noqa: F401, beside some builds of PyTorch peft can't do without
 from espalier.app.meters.bytes import record_bytes
-from espalier.clients.messages.arrays import to_record
+from espalier.clients.shared.arrays import to_record
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "split-lora"

@@ -7,8 +7,9 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 
-from espalier.sim.in_process_grid import GridLost, InProcessGrid
+from espalier.sim.in_process_grid import InProcessGrid
 from espalier.sim.ray_grid import Place, RayGrid, Workers, pack, unpack
+from espalier.sim.simulated_grid import GridLost
 
 SERVER = 1
 NUM_NODES = 7

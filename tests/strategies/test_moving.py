@@ -8,7 +8,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
-from espalier.clients.profile import profile_reply
+from espalier.clients.device.profile import profile_reply
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import Hierarchical, ask_profiles, asking, group_by_edge, moving
 from espalier.strategies.asynchronous import AsynchronousHierarchical

@@ -8,9 +8,13 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Bulyan, FedAvg, FedAvgM, FedMedian, MultiKrum, QFedAvg
 
-from espalier.sim.in_process_grid import InProcessGrid, ensure_run_id
+from espalier.sim.flower_private import ensure_run_id
+from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import AccumulatedGradients, Hierarchical, StrategyEdge
-from espalier.strategies.screening import in_form_of, loss_faults, reason_of, screen
+from espalier.strategies.replies import reason_of
+from espalier.strategies.reply_faults import loss_faults
+from espalier.strategies.reply_forms import in_form_of
+from espalier.strategies.screening import screen
 from espalier.strategies.split import SplitFedV1, SplitFedV2
 from tests.strategies.split.federation import Federation, same, weights
 from tests.strategies.toys import initial, to_numpy, to_record, toy_app, toy_topology

@@ -8,9 +8,9 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from espalier.clients.device.profile import profile_reply
 from espalier.clients.messages.frames import StreamTicket
 from espalier.clients.messages.profile import ProfileQuery
-from espalier.clients.profile import profile_reply
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import (
     DeviceProfile,

@@ -4,7 +4,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from espalier.clients.profile import profile_reply
+from espalier.clients.device.profile import profile_reply
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import ask_profiles, group_by_edge
 

@@ -5,7 +5,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch.nn.functional import cross_entropy
 
-from espalier.clients.profile import profile_reply
+from espalier.clients.device.profile import profile_reply
 
 from .task import new_model, node_data
 

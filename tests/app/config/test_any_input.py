@@ -5,11 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from espalier.app.command_line import main
+from espalier.app.config.keys import keys_tagged
 from espalier.app.config.parse import KEYS, parse_config, read_arguments, read_toml
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.together import PATH_KEYS, check_strategies
+from espalier.app.config.together import check_strategies
 from espalier.app.config.unused import unused_keys
 from espalier.app.ground.errors import UserError
+from espalier.app.settings.section import Tag
 
 NASTY = [
     *("", "\0", "a\0b", "\n", "a\nb", "\x1b[31mred", "\ud800", "💥", "~", "~nouser/x", "..", "x" * 300, "x" * 5000),
@@ -101,7 +103,7 @@ def test_any_toml_file(text, tmp_path):
     assert "file.toml: is not TOML" in one_line_at_most(read_toml, tmp_path / "file.toml")
 
 
-@pytest.mark.parametrize("key", PATH_KEYS)
+@pytest.mark.parametrize("key", sorted(keys_tagged(Tag.PATH)))
 @pytest.mark.parametrize("path", ["a\0b", "~nouser/x", "x" * 300, "/x" * 3000, "\ud800"])
 def test_paths_that_can_not_be(key, path, capsys):
     assert main([f"{key}={path}"]) == 2

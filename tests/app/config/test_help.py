@@ -26,7 +26,7 @@ def test_every_algorithm_has_a_line():
 def test_it_is_printed(capsys):
     assert main(["--help"]) == 0
     assert (
-        "  stream.payload = 'float32'\n      How activations and gradients travel in a stream."
+        "  stream.payload = 'float32'\n      Format of activations and gradients in a stream: "
         in capsys.readouterr().out
     )
 

@@ -316,7 +316,7 @@ def no_link(monkeypatch):
     def unreachable(config):
         raise ConnectionError("stream to 192.0.2.1:7: UNAVAILABLE: no route")
 
-    monkeypatch.setattr("espalier.clients.measuring.measure_link", unreachable)
+    monkeypatch.setattr("espalier.clients.device.measuring.measure_link", unreachable)
 
 
 def test_what_a_device_lacks_is_named_before_training(tmp_path, no_link, caplog):

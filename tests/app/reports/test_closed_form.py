@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from flwr.app import ArrayRecord
+from matplotlib.figure import Figure
 
 from espalier.app.command_line import main
 from espalier.app.ground.durable import PART
-from espalier.app.reports import plots
 from espalier.app.reports.closed_form import closed_form_bits, closed_form_bytes
 from espalier.app.settings.sections import Train
 from espalier.strategies import Profile
@@ -25,13 +25,13 @@ INDICES = 2 * 3 * 16
 def figures(monkeypatch):
     """The figures that are drawn, by file name."""
     drawn = {}
-    save = plots.Figure.savefig
+    save = Figure.savefig
 
     def savefig(figure, file, **options):
         drawn[Path(file.name).name.removesuffix(PART)] = figure
         save(figure, file, **options)
 
-    monkeypatch.setattr(plots.Figure, "savefig", savefig)
+    monkeypatch.setattr(Figure, "savefig", savefig)
     return drawn
 
 

@@ -7,7 +7,7 @@ from espalier.app.config.parse import parse_config
 from espalier.app.tasks import caching
 from espalier.app.tasks.node import Node
 from espalier.app.wiring.task_of_run import build_task
-from espalier.clients.unique_rows import unique_row_sgd
+from espalier.clients.whole.unique_rows import unique_row_sgd
 
 KEYS = {"dataset": "video-caching", "num-clients": 6, "num-edges": 2, "edge-rounds": 2, "batches-per-epoch": 1}
 

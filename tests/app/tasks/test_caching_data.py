@@ -16,11 +16,11 @@ from espalier.app.tasks.caching_data import (
     top_popular,
 )
 from espalier.app.wiring.task_of_run import build_task
-from espalier.clients.evaluation import top_m_accuracies
-from espalier.clients.messages.generators import kept_torch
+from espalier.clients.shared.generators import kept_torch
 from espalier.clients.task import LocalTraining
-from espalier.clients.training import mini_batches
-from espalier.clients.unique_rows import unique_row_sgd
+from espalier.clients.whole.evaluation import top_m_accuracies
+from espalier.clients.whole.training import mini_batches
+from espalier.clients.whole.unique_rows import unique_row_sgd
 from espalier.sim.requests import Catalogue, Habits, Requests, draw_habits, make_catalogue, make_requests
 
 TINY = Catalogue(

@@ -11,7 +11,7 @@ import pytest
 
 from espalier.app.ground.errors import UserError
 from espalier.app.tiers.listener import EdgeListener
-from espalier.clients.edge_socket import NoEdgeError, ask_edge
+from espalier.clients.device.edge_socket import NoEdgeError, ask_edge
 
 
 @pytest.fixture

@@ -23,9 +23,9 @@ from espalier.app.tiers.wire import (
     profile_to_wire,
     updates_from_wire,
 )
-from espalier.clients.messages.arrays import to_array
 from espalier.clients.messages.edge import PAYLOAD, from_payload, to_payload
 from espalier.clients.messages.profile import MOST_CLASSES
+from espalier.clients.shared.arrays import to_array
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import EdgeOutcome, Evaluation, Failure, Profile, Update
 from espalier.strategies.edges import EVERYBODY

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from local import StartError
 
-from espalier.clients.edge_socket import MAX_PATH_BYTES, SOCKET
+from espalier.clients.device.edge_socket import MAX_PATH_BYTES, SOCKET
 from tests.app.runs import lines
 from tests.strategies.split.proxy import StreamFault, StreamProxy
 

@@ -12,7 +12,7 @@ import local
 from flwr_run import descendants
 from local import Federation, Program
 
-from espalier.clients.edge_socket import is_served
+from espalier.clients.device.edge_socket import is_served
 
 from ..faults import ROOT, command_of, rounds
 from .supervisor import Unit

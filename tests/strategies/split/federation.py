@@ -10,7 +10,7 @@ from torch import nn
 from espalier.clients.client_app import make_client_app
 from espalier.clients.randomness import client_generator
 from espalier.clients.task import ClientTask, Examples, LocalTraining
-from espalier.clients.training import mini_batches
+from espalier.clients.whole.training import mini_batches
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import Hierarchical, StrategyEdge, ask_profiles, group_by_edge
 

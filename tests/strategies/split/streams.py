@@ -12,8 +12,8 @@ from espalier.clients.messages.frames import Format, pack, unpack_gradient
 from espalier.clients.messages.split import SplitStream
 from espalier.clients.messages.split_names import SPLIT_STREAM
 from espalier.clients.messages.train import SERVER_ROUND
-from espalier.clients.session import Session
-from espalier.clients.stream import open_stream
+from espalier.clients.split.session import Session
+from espalier.clients.split.stream import open_stream
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.split import StreamServer, StreamTransport
 

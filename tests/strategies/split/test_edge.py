@@ -10,9 +10,9 @@ import torch
 from flwr.app import ArrayRecord
 from torch import nn
 
-from espalier.clients.session import Session, SessionTerms
-from espalier.clients.sessions import Sessions
-from espalier.clients.training import local_sgd, make_optimizer
+from espalier.clients.split.session import Session, SessionTerms
+from espalier.clients.split.sessions import Sessions
+from espalier.clients.whole.training import local_sgd, make_optimizer
 from espalier.strategies.split import Cut, Relay, SplitFedV1, SplitFedV2
 from espalier.strategies.split.cuts import legal_cuts
 from espalier.strategies.split.serving import MiniBatch

@@ -10,7 +10,6 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from espalier.clients.messages.arrays import to_array, values_of
 from espalier.clients.messages.labels import LabelsQuery, RegisteredLabels
 from espalier.clients.messages.split_names import (
     ACTIVATIONS,
@@ -22,6 +21,7 @@ from espalier.clients.messages.split_names import (
     STEP,
 )
 from espalier.clients.messages.train import METRICS, NUM_EXAMPLES
+from espalier.clients.shared.arrays import to_array, values_of
 from espalier.clients.task import Examples
 from espalier.strategies import ask_profiles
 from espalier.strategies.exchange import converse

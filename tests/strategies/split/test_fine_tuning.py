@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from espalier.clients.randomness import client_generator
 from espalier.clients.task import LocalTraining
-from espalier.clients.training import mini_batches
+from espalier.clients.whole.training import mini_batches
 from espalier.strategies import ask_profiles
 from espalier.strategies.exchange import converse
 from espalier.strategies.split import FineTuning, Personalised, SplitFedV1

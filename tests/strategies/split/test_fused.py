@@ -13,11 +13,11 @@ from torch.nn.functional import cross_entropy
 from espalier.app.algorithms.stacked_servers import stacked_servers
 from espalier.app.meters.bytes import ByteMeter
 from espalier.clients.client_app import make_client_app
-from espalier.clients.messages.lanes import Lanes
 from espalier.clients.messages.split_names import SPLIT_FUSED
-from espalier.clients.stacking import TrainingStack
+from espalier.clients.shared.lanes import Lanes
+from espalier.clients.stacked.stacking import TrainingStack
 from espalier.clients.task import LocalTraining
-from espalier.clients.training import make_optimizer
+from espalier.clients.whole.training import make_optimizer
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.guards.bounds import Guard
 from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2

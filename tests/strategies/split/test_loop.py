@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from espalier.clients.messages.arrays import to_record
-from espalier.clients.messages.cut import Cut
 from espalier.clients.messages.split import SplitResult
-from espalier.clients.session import Session
+from espalier.clients.shared.arrays import to_record
+from espalier.clients.shared.cut import Cut
+from espalier.clients.split.session import Session
 from espalier.strategies.split import SplitFedV1, SplitFedV2
 from espalier.strategies.split.labels import Labels
 from espalier.strategies.split.loop import SplitLoop, SplitOutcome, Terms

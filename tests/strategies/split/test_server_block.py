@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from espalier.clients.messages.cut import Cut
+from espalier.clients.shared.cut import Cut
 from espalier.strategies.split.cuts import checked_cut, legal_cuts
 
 

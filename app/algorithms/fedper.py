@@ -1,0 +1,33 @@
+"""FedPer: the head never leaves a client (arXiv:1912.00818)."""
+
+from torch import nn
+
+from espalier.app.algorithms.algorithm import Algorithm, Site
+from espalier.app.algorithms.strategies import edge_of_halves
+from espalier.clients.half import ClientHalf
+from espalier.clients.shared.cut import as_blocks
+from espalier.strategies import AlgorithmEdge
+
+
+def head_names(model: nn.Module) -> list[str]:
+    """Return the names of the weights of a model's last block."""
+    name, head = list(as_blocks(model).named_children())[-1]
+    return [f"{name}.{key}" for key in head.state_dict()]
+
+
+FEDPER_CLIENT = ClientHalf(stays=head_names)
+
+
+def fedper_edge(site: Site) -> AlgorithmEdge:
+    """Return ``edge-strategy`` over all of the model but the head."""
+    return edge_of_halves(site, FEDPER_CLIENT)
+
+
+FEDPER = Algorithm(
+    name="fedper",
+    summary="Personal heads: the last block never leaves a client, the others are averaged at every edge.",
+    make_edge=fedper_edge,
+    tiers="one or two",
+    strategy_key="edge-strategy",
+    client=FEDPER_CLIENT,
+)

@@ -1,0 +1,114 @@
+"""Strategies and weights of averages, and learning rates: what suits the algorithm and the number of replies."""
+
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+)
+
+from espalier.app.algorithms.algorithm import Algorithm
+from espalier.app.algorithms.registry import ALGORITHMS
+from espalier.app.features.case import Case
+from espalier.app.features.feature import Feature, Unused
+from espalier.app.ground.errors import bad_value
+from espalier.app.settings.sections import Federation, Train
+from espalier.app.tasks.kinds import task_kind
+from espalier.app.tasks.partition import goes_by_edges
+from espalier.strategies.flower_strategies import replies_needed
+
+CLIPPED_BY_CLIENTS = (DifferentialPrivacyClientSideAdaptiveClipping, DifferentialPrivacyClientSideFixedClipping)
+
+
+def check(case: Case) -> None:
+    """Refuse strategies, weights and rates that the algorithm has no use for, and more edges than clients."""
+    _refuse_unused_strategies(case.algorithm, case.federation, is_flat=case.is_flat)
+    _check_weighting(case.algorithm, case.train, is_flat=case.is_flat)
+    _check_schedule(case.algorithm, case.train)
+    if case.edges > case.federation.num_clients:
+        raise bad_value("num-edges", case.edges, f"at most num-clients = {case.federation.num_clients}")
+
+
+def check_strategies(case: Case) -> None:
+    """Refuse strategies that can't be made, or that would not do in this run what they are."""
+    specs = case.strategies_here
+    for spec in specs:
+        spec.check()
+        if spec.has_any(CLIPPED_BY_CLIENTS):
+            allowed = "one that clips at the server: this app's clients do not clip"
+            raise bad_value(spec.key, spec.text, allowed)
+    samples_clients = case.algorithm.strategy_key and not case.algorithm.splits
+    if samples_clients and case.deploy.role != "cloud" and case.federation.participation < 1:
+        by_key = {spec.key: spec for spec in (case.federation.cloud_strategy, case.federation.edge_strategy)}
+        samples = by_key[case.algorithm.strategy_key]
+        if not samples.takes("fraction_train"):
+            allowed = f"1.0: {samples.name} has no fraction_train"
+            raise bad_value("participation", case.federation.participation, allowed)
+    if case.engine != "flower" and not case.out_of_step:
+        _check_replies_of_all(case.federation, case.edges, is_flat=case.is_flat)
+
+
+def _check_replies_of_all(own: Federation, edges: int, *, is_flat: bool) -> None:
+    """Refuse a strategy that makes no model of all replies there can be, where no node says which edge it is under."""
+    if is_flat:
+        levels = [(own.cloud_strategy, own.num_clients, "clients")]
+    else:
+        levels = [
+            (own.cloud_strategy, edges, "edges"),
+            (own.edge_strategy, own.num_clients // edges, "clients of an edge"),
+        ]
+    for spec, replies, senders in levels:
+        if (needed := replies_needed(spec.build({}))) > replies:
+            why = f"{spec.name} needs the replies of {needed}, there are {replies}"
+            raise bad_value(spec.key, spec.text, f"another strategy, or more {senders}: {why}")
+
+
+def _refuse_unused_strategies(algorithm: Algorithm, federation: Federation, *, is_flat: bool) -> None:
+    """Refuse strategies that an algorithm has no use for; one without edges just has none."""
+    cloud, edge = federation.cloud_strategy, federation.edge_strategy
+    if not is_flat and algorithm.strategy_key != edge.key and edge.text != "FedAvg":
+        others = ", ".join(name for name, other in ALGORITHMS.items() if other.strategy_key == edge.key)
+        allowed = f"'FedAvg': {algorithm.name} decides how edges train; other strategies are for {others}"
+        raise bad_value(edge.key, edge.text, allowed)
+    if is_flat and algorithm.strategy_key != cloud.key and cloud.text != "FedAvg":
+        edges = ", or num-edges = 2 or more" if algorithm.tiers == "one or two" else ""
+        allowed = f"'FedAvg': {algorithm.name} without edges averages nothing{edges}"
+        raise bad_value(cloud.key, cloud.text, allowed)
+
+
+def _check_weighting(algorithm: Algorithm, train: Train, *, is_flat: bool) -> None:
+    """Refuse equal weights where they are so anyway, or where nothing is averaged."""
+    why = ""
+    if train.weighting == "examples":
+        return
+    if algorithm.adds_gradients:
+        why = f"{algorithm.name} weighs all of its clients and edges equally by itself"
+    elif not algorithm.averages and is_flat:
+        edges = ", unless num-edges = 2 or more" if algorithm.tiers == "one or two" else ""
+        why = f"{algorithm.name} averages no models{edges}"
+    if why:
+        raise bad_value("train.weighting", train.weighting, f"'examples': {why}")
+
+
+def _check_schedule(algorithm: Algorithm, train: Train) -> None:
+    """Refuse learning rates that change where steps are counted by one rate."""
+    if train.schedule != "constant" and algorithm.adds_gradients:
+        allowed = f"'constant' for {algorithm.name}, whose edges add up gradients"
+        raise bad_value("train.schedule", train.schedule, allowed)
+
+
+def without_use(case: Case) -> Unused:
+    """Yield what is for edges that there are none of, for another optimizer, or for more rounds."""
+    algorithm, name = case.algorithm, f"algorithm = {case.algorithm.text!r}"
+    if case.is_flat:
+        if algorithm.strategy_key != "edge-strategy":
+            yield ("edge-strategy",), f"{name} has no edges"
+        if not task_kind(case.data).grows:  # there slots pass by edge rounds
+            yield ("edge-rounds",), f"{name} has no edges"
+        if not (case.rule or goes_by_edges(case.data.partition)):
+            yield ("num-edges",), f"{name} has no edges"
+    if case.train.optimizer != "sgd":
+        yield ("train.momentum",), f"optimizer = {case.train.optimizer!r}"
+    if case.federation.global_rounds == 1:
+        yield ("train.schedule",), "global-rounds = 1"
+
+
+AVERAGING = Feature(name="averaging", check=check, check_strategies=check_strategies, without_use=without_use)

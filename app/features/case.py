@@ -1,0 +1,240 @@
+"""What is asked of a run: its sections, and what belongs to none of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BeforeValidator, Field
+
+from espalier.app.algorithms.algorithm import Algorithm
+from espalier.app.algorithms.h_fedavg import H_FEDAVG
+from espalier.app.algorithms.registry import algorithm_named
+from espalier.app.ground.strategy_spec import StrategySpec
+from espalier.app.planning.rule import PlanRule
+from espalier.app.settings.section import Section, Tag, is_section
+from espalier.app.settings.sections import (
+    Caching,
+    Data,
+    Deploy,
+    Federation,
+    FineTune,
+    Guards,
+    Plans,
+    RadioWorld,
+    RayWorkers,
+    Report,
+    Split,
+    Stop,
+    Stream,
+    Train,
+)
+
+Kind = TypeVar("Kind", bound=Section)
+
+
+def _algorithm(given: Any) -> Algorithm:
+    if isinstance(given, Algorithm):
+        return given
+    if not isinstance(given, str):
+        raise ValueError("a string")
+    return algorithm_named(given)
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """What follows from all settings together of how clients of one process train.
+
+    Parameters
+    ----------
+    stack : int
+        So many clients train side by side: ``stack``, and 0 where that has no effect.
+    why_not_stacked : str
+        Why they can't; nothing if they can.
+    records : bool
+        GPUs record gradients: ``train.cuda-graph``, and False where that has no effect.
+    why_not_recorded : str
+        Why they don't, whatever is asked for; nothing if they can.
+    """
+
+    stack: int
+    why_not_stacked: str
+    records: bool
+    why_not_recorded: str
+
+
+class Case(Section):
+    """All settings of a run, and what follows from them; those of a feature are ``case[TheSection]``."""
+
+    name = ""
+
+    algorithm: Annotated[Algorithm, BeforeValidator(_algorithm), Tag.FIRST, Tag.SPEAKS] = H_FEDAVG
+    """What is computed: one of the [algorithms](../README.md#run-it), or one of your own: `"package.module:NAME"`
+    ([example](../examples/own-algorithm)).
+    """
+    seed: Annotated[int, Field(ge=0, lt=2**63), Tag.FIRST, Tag.BESIDE] = 0
+    """Decides partition, initial weights, mini-batches and samples of clients."""
+    engine: Annotated[Literal["flower", "in-process", "ray"], Tag.OWN_AT_EDGES, Tag.HOW] = "flower"
+    """`"flower"`: Flower's own runtime; `"in-process"`: all clients in the ServerApp's process; `"ray"`: in workers of
+    its own, on all cores or on a cluster ([which engine when](scale.md)). Under `python -m app` the default is
+    `"in-process"`, and `"flower"` is not allowed.
+    """
+    device: Annotated[Literal["auto", "cpu", "cuda"], Tag.OWN_AT_EDGES, Tag.MAY_CHANGE] = "auto"
+    """`"cpu"`, `"cuda"`, or `"auto"`: a GPU where there is one."""
+    stack: Annotated[int, Field(ge=0, le=4096), Tag.OWN_AT_EDGES, Tag.MAY_CHANGE] = 0
+    """With `engine = "in-process"`, and in the edges of `engine = "ray"`: so many clients train side by side, as one
+    batched computation; 0: one after the other. The results agree to rounding with those of `0`, and their bits
+    depend on `stack`.
+    """
+    output_dir: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW] = ""
+    """The results folder. By default a new one in `./results` (`python -m app`) or `~/espalier-results` (`flwr run`).
+    """
+    resume: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW] = ""
+    """Results folder of a run to go on with, see [resume](resume.md)."""
+
+    federation: Federation = Federation()
+    data: Data = Data()
+    train: Train = Train()
+    split: Split = Split()
+    stream: Stream = Stream()
+    fine_tune: FineTune = FineTune()
+    plan: Plans = Plans()
+    radio: RadioWorld = RadioWorld()
+    caching: Caching = Caching()
+    ray: RayWorkers = RayWorkers()
+    guard: Guards = Guards()
+    stop: Stop = Stop()
+    deploy: Deploy = Deploy()
+    report: Report = Report()
+    features: Mapping[str, Section] = {}
+
+    def __getitem__(self, kind: type[Kind]) -> Kind:
+        """Return a feature's section."""
+        section = self.features[kind.name]
+        assert isinstance(section, kind)
+        return section
+
+    @classmethod
+    def keys(cls) -> dict[str, str]:
+        """Return the key of every setting that is in no section."""
+        return {field: key for field, key in super().keys().items() if field != "features"}
+
+    @classmethod
+    def sections(cls) -> dict[str, type[Section]]:
+        """Return the sections by the names of their fields, or their own."""
+        kinds: dict[str, Any] = {name: field.annotation for name, field in cls.model_fields.items()}
+        return {name: kind for name, kind in kinds.items() if is_section(kind)}
+
+    @property
+    def held(self) -> list[Section]:
+        """What it has of each section."""
+        return [own for _, own in self if isinstance(own, Section)] + list(self.features.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all settings by key, as a user types them."""
+        values = super().as_dict()
+        for section in self.held:
+            values |= section.as_dict()
+        return values
+
+    @cached_property
+    def decided(self) -> Decisions:
+        """Who trains side by side, and whose gradients are recorded."""
+        not_stacked = self._why_not_stacked()
+        stack = 0 if not_stacked else self.stack
+        not_recorded = self._why_not_recorded(stack)
+        return Decisions(stack, not_stacked, self.train.cuda_graph and not not_recorded, not_recorded)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with other sections, for which all is decided anew."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("decided", None)
+        return copied
+
+    def _why_not_stacked(self) -> str:
+        algorithm, split = self.algorithm, self.split
+        by_messages = split.execution == "messages" or split.transport == "stream"
+        if self.engine == "flower":
+            return "engine = 'flower' runs every client by itself"
+        if self.has_clients_in_workers:
+            return self.no_edge_in_a_worker
+        if algorithm.splits and (algorithm.shares_server or by_messages or not split.tail_layer.is_none):
+            return "side by side train whole models, and in SFL-V1, HSFL and PHSFL halves by fused steps"
+        return "" if algorithm.trains_clients else f"algorithm = {algorithm.text!r} trains no clients"
+
+    def _why_not_recorded(self, stack: int) -> str:
+        if self.device == "cpu":
+            return "device = 'cpu'"
+        if self.deploy.role == "cloud":
+            return "deploy.role = 'cloud' trains nobody"
+        if self.algorithm.splits:
+            return f"algorithm = {self.algorithm.text!r} trains no whole model"
+        return f"stack = {stack}: clients train side by side" if stack else ""
+
+    @property
+    def no_edge_in_a_worker(self) -> str:
+        """Why single clients, not edges, are run by Ray's workers, where that is so."""
+        if self.is_flat:
+            return f"algorithm = {self.algorithm.text!r} has no edges that engine = 'ray' could run as a whole"
+        return "where clients move, or edges do not wait for them, engine = 'ray' runs no edge as a whole"
+
+    @property
+    def out_of_step(self) -> str:
+        """Why edges, or clients, are in rounds of their own; nothing where a round is everybody's."""
+        return ""
+
+    @property
+    def has_whole_edges(self) -> bool:
+        """True where an edge's clients are its own affair in a round, so that a worker can run it with them."""
+        return not (self.is_flat or self.movers)
+
+    @property
+    def rule(self) -> PlanRule | None:
+        """How the plans of edge rounds are made; None for a run without plans."""
+        return self.algorithm.rule or (PlanRule() if self.plan.selection == "resource-aware" else None)
+
+    @property
+    def strategies_here(self) -> list[StrategySpec]:
+        """The strategies that this process makes; those of other hosts need not be installed here."""
+        role, federation = self.deploy.role, self.federation
+        return [federation.cloud_strategy] * (role != "edge") + [federation.edge_strategy] * (role != "cloud")
+
+    @property
+    def trains_by_stream(self) -> bool:
+        """True where mini-batches travel in streams to this host."""
+        return self.split.transport == "stream" and self.algorithm.splits and self.deploy.role != "cloud"
+
+    @property
+    def trains_here(self) -> bool:
+        """True where processes of this run train, not Flower's clients."""
+        return self.engine != "flower" or not self.algorithm.trains_clients
+
+    @property
+    def measures(self) -> bool:
+        """True where clients measure themselves, and their links to this host."""
+        return self.plan.resources == "measured" and self.deploy.role != "cloud"
+
+    @property
+    def is_flat(self) -> bool:
+        """True where the clients are under the cloud."""
+        return self.algorithm.is_flat(self.federation.num_edges)
+
+    @property
+    def movers(self) -> dict[str, str]:
+        """The keys by which clients move from one edge to another, each with the value without moves."""
+        return {}
+
+    @property
+    def has_clients_in_workers(self) -> bool:
+        """True where workers of Ray run clients, one by one; else they run edges with all of their clients."""
+        return self.engine == "ray" and not self.has_whole_edges
+
+    @property
+    def edges(self) -> int:
+        """Number of edges; without edges there is one group of clients, the cloud's own."""
+        return self.algorithm.num_edges(self.federation.num_edges)
+
+    @property
+    def cells(self) -> int:
+        """Number of radio cells."""
+        return self.algorithm.num_cells(self.federation.num_edges)

@@ -1,0 +1,110 @@
+"""What does not go together with plans, and what has no use there."""
+
+from espalier.app.features.case import Case
+from espalier.app.features.feature import Unused
+from espalier.app.ground.errors import bad_value
+from espalier.app.planning.limits import check_cell_size
+from espalier.app.planning.rule import PlanRule
+from espalier.app.settings.section import Tag
+from espalier.app.settings.sections import SOLVERS, Plans, RadioWorld
+
+# The solvers to which no client is worth more than another.
+WORTHLESS = ("random", "cheapest-at-full-power")
+
+
+def clients_walk(case: Case) -> bool:
+    """Return whether clients of the radio world move to other edges, as they walk."""
+    return bool(case.rule and case.plan.resources == "simulated" and case.radio.speed_metres_per_second)
+
+
+def check(case: Case) -> None:
+    """Refuse plans where nobody trains, or that other settings do not suit."""
+    plan, rule, algorithm = case.plan, case.rule, case.algorithm
+    if not algorithm.trains_clients and plan.selection != "everybody":
+        raise bad_value("selection", plan.selection, f"'everybody': {algorithm.name} trains no clients")
+    if rule:
+        _check_plans(case, rule)
+    elif plan.resources == "measured":
+        allowed = "'simulated', or selection = 'resource-aware', or an algorithm with plans, such as 'rawhfl'"
+        raise bad_value("plan.resources", plan.resources, allowed)
+    if rule and rule.over_all_cells and case.deploy.role != "server" and not case.is_flat:
+        role = f"deploy.role = {case.deploy.role!r}"
+        allowed = f"another one for {role}: its plans need the clients of all edges at once"
+        raise bad_value("algorithm", algorithm.text, allowed)
+
+
+def check_moves(case: Case) -> str:
+    """Return why clients can't move between edges; nothing if they can."""
+    plan = case.plan
+    if case.rule and case.rule.selects_a_number and plan.battery_joules:
+        return f"plan.battery-joules = {plan.battery_joules}: an edge knows what a client spent there alone"
+    if case.rule and case.rule.selects_a_number and plan.value.text != "uniform":
+        return f"plan.value = {plan.value.text!r}: an edge knows what it has seen of a client alone"
+    return ""
+
+
+def _check_plans(case: Case, rule: PlanRule) -> None:
+    """Refuse what does not go together with plans, or with cells of this size."""
+    if case.federation.participation != 1.0:
+        raise bad_value(
+            "participation", case.federation.participation, "1.0: plans select the clients (plan.selected-per-edge)"
+        )
+    if case.algorithm.in_turn(case.split):
+        raise bad_value("selection", case.plan.selection, "'everybody': here clients train one after the other")
+    if case.algorithm.splits and case.plan.solver.text == "sca":
+        allowed = ", ".join(repr(name) for name in SOLVERS if name != "sca")
+        raise bad_value("plan.solver", "sca", f"{allowed} for split training, where uploads grow with rounds")
+    if case.algorithm.splits and len(set(case.split.cut_layer.numbers)) > 1:
+        raise bad_value("cut-layer", case.split.cut_layer.text, "one cut, or 'best', with selection = 'resource-aware'")
+    if case.plan.value.text == "battery" and not case.plan.battery_joules:
+        raise bad_value("plan.value", "battery", "'battery' with plan.battery-joules above 0")
+    if case.cells > case.federation.num_clients:
+        raise bad_value("num-edges", case.cells, f"at most num-clients = {case.federation.num_clients}")
+    check_cell_size(case.plan, rule, case.federation.num_clients // case.cells)
+    _check_devices(case)
+
+
+def _check_devices(case: Case) -> None:
+    """Refuse simulated devices that can't be, and such where devices tell what they are."""
+    if case.plan.resources == "measured":
+        for name in case.radio.tagged(Tag.DEVICE):
+            default = getattr(RadioWorld(), name)
+            if (given := getattr(case.radio, name)) != default:
+                allowed = f"{default.text!r} for plan.resources = 'measured': each node's config sets it"
+                raise bad_value(RadioWorld.keys()[name], given.text, allowed)
+        return
+    lowest = case.radio.device_ranges["max_frequency_hz"][0]
+    if case.plan.min_frequency_hz > lowest:
+        allowed = (
+            f"0 to {lowest:g}, the least that radio.max-frequency-hz = {case.radio.max_frequency_hz.text!r} allows"
+        )
+        raise bad_value("plan.min-frequency-hz", case.plan.min_frequency_hz, allowed)
+
+
+def without_use(case: Case) -> Unused:
+    """Yield what has no use without plans, or by the rule, the solver, the value and the kind of resources."""
+    rule, radio_keys = case.rule, RadioWorld.own_keys()
+    if not rule:
+        yield (*Plans.own_keys(), *radio_keys), "no round is planned: see selection"
+        return
+    name = f"algorithm = {case.algorithm.text!r}"
+    if not rule.selects_a_number:
+        yield Plans.keys_tagged(Tag.SELECTS), f"{name} has a rule of its own"
+    elif case.plan.solver.text == "cheapest-at-full-power":
+        yield ("plan.theta", "plan.min-frequency-hz"), f"plan.solver = {case.plan.solver.text!r}"
+    if not case.plan.value.module and case.plan.value.name == "uniform":
+        yield ("plan.value-weight",), "plan.value = 'uniform'"
+    if case.plan.solver.text in WORTHLESS:
+        yield ("plan.value", "plan.value-weight"), f"plan.solver = {case.plan.solver.text!r}"
+    if not rule.has_limits:
+        yield ("plan.margin", "plan.late-share", "plan.divide-by-arrived"), f"{name} keeps no deadline"
+        if not clients_walk(case):
+            yield ("plan.deadline-seconds",), f"{name} keeps no deadline, and nobody walks"
+    elif not case.algorithm.adds_gradients:
+        yield ("plan.divide-by-arrived",), f"edges of {name} add up no gradients"
+    if case.plan.resources == "measured":
+        yield radio_keys, "plan.resources = 'measured': links are measured"
+        yield ("plan.spare",), "plan.resources = 'measured': an edge waits for all whom it selects, or the deadline"
+        yield ("plan.late-share",), "plan.resources = 'measured': the error of measured links is not known"
+    elif not case.radio.planning_error_db:
+        yield ("plan.late-share",), "with radio.planning-error-db = 0.0 nobody is late"

@@ -1,0 +1,60 @@
+"""Models that are cut: where, what travels, and how the server's part trains."""
+
+from flwr.serverapp.strategy import FedProx
+
+from espalier.app.features.case import Case
+from espalier.app.features.feature import Feature, Unused
+from espalier.app.ground.errors import bad_value
+from espalier.app.settings.sections import Stream
+from espalier.app.settings.values import BEST_CUT
+from espalier.app.tasks.kinds import task_kind
+
+
+def check(case: Case) -> None:
+    """Refuse cuts, labels and certificates that other settings do not suit."""
+    task = task_kind(case.data)
+    if case.algorithm.splits:
+        cuts = case.split.cut_layer
+        if case.algorithm.shares_server and len(set(cuts.numbers)) > 1:
+            allowed = f"one cut for all clients: in {case.algorithm.name} they share the server's block"
+            raise bad_value("cut-layer", cuts.text, allowed)
+        if task.grows and case.split.label_policy == "indices":
+            allowed = f"'labels' for {case.data.source}: labels of future data can't be registered"
+            raise bad_value("split.label-policy", "indices", allowed)
+    chooses = case.algorithm.splits and not case.algorithm.shares_server and case.rule
+    if case.split.cut_layer.is_best and not chooses:
+        allowed = "a number, or selection = 'resource-aware' and an algorithm with a server block for each client"
+        raise bad_value("cut-layer", BEST_CUT, allowed)
+    if bool(case.stream.certificate) != bool(case.stream.key):
+        given = "stream.key" if case.stream.key else "stream.certificate"
+        raise bad_value(given, case.stream.as_dict()[given], "both stream.certificate and stream.key, or neither")
+
+
+def check_strategies(case: Case) -> None:
+    """Refuse strategies whose clients would need the whole model."""
+    for spec in case.strategies_here if case.algorithm.splits else ():
+        if spec.has_any(FedProx):
+            allowed = "another strategy: the proximal term is for clients that have the whole model"
+            raise bad_value(spec.key, spec.text, allowed)
+
+
+def without_use(case: Case) -> Unused:
+    """Yield what has no use by how the model is cut, and how the server trains."""
+    algorithm, split = case.algorithm, case.split
+    if not (case.plan.resources == "measured" or (algorithm.splits and split.transport == "stream")):
+        yield Stream.own_keys(), "no mini-batch goes through a stream: see split.transport"
+    if not algorithm.splits:
+        return
+    if not algorithm.shares_server:
+        yield ("split.server-order",), f"algorithm = {algorithm.text!r} has a server block for each client"
+    elif algorithm.in_turn(split.model_copy(update={"server_order": "interleaved"})):
+        yield ("split.server-order",), f"algorithm = {algorithm.text!r} has an order of its own"
+    if split.server_optimizer != "sgd":
+        yield ("split.server-momentum",), f"split.server-optimizer = {split.server_optimizer!r}"
+    if not case.fine_tune.steps:
+        yield ("fine-tune.rate",), "fine-tune.steps = 0"
+    if not split.tail_layer.is_none:
+        yield ("split.label-policy",), f"with tail-layer = {split.tail_layer.text!r} no label leaves a client"
+
+
+SPLITTING = Feature(name="splitting", check=check, check_strategies=check_strategies, without_use=without_use)

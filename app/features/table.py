@@ -1,0 +1,38 @@
+"""The features: what comes first is nearer to the edges' strategies, and reports first."""
+
+from espalier.app.features.asynchrony import ASYNCHRONY
+from espalier.app.features.availability import AVAILABILITY
+from espalier.app.features.averaging import AVERAGING
+from espalier.app.features.case import Case
+from espalier.app.features.data import DATA
+from espalier.app.features.execution import EXECUTION
+from espalier.app.features.feature import Feature, Part, Presence, Scene
+from espalier.app.features.guards import GUARDS
+from espalier.app.features.hosts import HOSTS
+from espalier.app.features.plans import PLANS
+from espalier.app.features.splitting import SPLITTING
+from espalier.app.features.stopping import STOPPING
+
+FEATURES: tuple[Feature, ...] = (
+    DATA,
+    AVERAGING,
+    SPLITTING,
+    HOSTS,
+    PLANS,
+    AVAILABILITY,
+    ASYNCHRONY,
+    EXECUTION,
+    GUARDS,
+    STOPPING,
+)
+
+
+def parts_of(scene: Scene) -> list[Part]:
+    """Return what the features put into a run, where the cloud is."""
+    made = (feature.part(scene) for feature in FEATURES)
+    return [part for part in made if part]
+
+
+def presence_of(case: Case) -> Presence | None:
+    """Return what says which clients are there; None where all are always there."""
+    return next(filter(None, (feature.presence(case) for feature in FEATURES)), None)

@@ -1,0 +1,62 @@
+"""The client's half of an algorithm: what its clients do that FedAvg's do not."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from flwr.app import Context, Message
+from torch import nn
+
+from .shared.correction import Weights
+from .shared.local_round import Rule, plain_round
+
+if TYPE_CHECKING:
+    from .task import ClientTask
+
+Handler = Callable[[Message, Context, "ClientTask"], Message]
+Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]  # as Flower means it
+
+
+def nothing(model: nn.Module) -> Collection[str]:
+    """Return no names: the whole model travels."""
+    return ()
+
+
+@dataclass(frozen=True)
+class ClientHalf:
+    """What an algorithm's clients do, in three depths; the default is FedAvg's client.
+
+    Parameters
+    ----------
+    rule : Rule (default: `plain_round`)
+        What a client does in a round: how its steps are corrected, what it tells beside the model, and what it keeps
+        until the next round.
+    stays : Callable[[nn.Module], Collection[str]] (default: none)
+        The names of weights that never leave the client, such as FedPer's head: it starts from those of the model's
+        seed, and goes on with its own.
+    personal : Callable[[Mapping, Mapping], Mapping], optional (default: None)
+        The state of a client's own model, of the state that the edge sent and what the rule keeps: an evaluation tells
+        its figures too, under ``personal-`` and their names. None: there is no such model.
+    handlers : Mapping[str, Handler] (default: none)
+        By message type, what answers in the place of the client's own handlers, see `espalier.clients.client_app`.
+    mods : Mapping[str, Sequence[Mod]] (default: none)
+        By message type, Flower's mods around the handler.
+    """
+
+    rule: Rule = plain_round
+    stays: Callable[[nn.Module], Collection[str]] = nothing
+    personal: Callable[[Weights, Weights], Weights] | None = None
+    handlers: Mapping[str, Handler] = field(default_factory=dict)
+    mods: Mapping[str, Sequence[Mod]] = field(default_factory=dict)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a client's training is that of FedAvg."""
+        return self.rule is plain_round
+
+    def answers_itself(self, message_type: str) -> bool:
+        """Return whether messages of a type have a handler, or mods, of the algorithm's own."""
+        return message_type in self.handlers or message_type in self.mods
+
+
+PLAIN = ClientHalf()

@@ -1,0 +1,1 @@
+"""What clients and servers both need, and is no message: arrays, cuts, generators, text."""

@@ -1,0 +1,1 @@
+"""Several clients of one process side by side, as one model."""

@@ -1,0 +1,106 @@
+"""Local training of several clients at once, each from its own weights on its own mini-batches.
+
+What comes out is what `espalier.clients.whole.training` gives for each of them, to rounding.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ..randomness import client_generator
+from ..shared.correction import NO_CORRECTION, Correction
+from ..shared.generators import kept_torch
+from ..task import ClientTask, LocalTraining
+from ..whole.training import batches_there, round_batches
+from .blocks import StackedBlocks
+from .correction import StackedCorrection
+from .losses import stacked_losses
+from .model import StackedModel
+
+
+def stacked_sgd(
+    model: StackedModel,
+    tasks: Sequence[ClientTask],
+    starts: Sequence[Mapping[str, Tensor]],
+    server_round: int,
+    trainings: Sequence[LocalTraining],
+    corrections: Sequence[Correction] = (),
+) -> tuple[list[dict[str, Tensor]], list[float]]:
+    """Train several clients; return the states of their models, and their mean losses over the examples seen.
+
+    Parameters
+    ----------
+    model : StackedModel
+        Computes the models.
+    tasks : Sequence[ClientTask]
+        The clients.
+    starts : Sequence[Mapping[str, Tensor]]
+        The state that each one's model starts from.
+    server_round : int
+        Selects the mini-batches, and what dropout drops.
+    trainings : Sequence[LocalTraining]
+        How each trains; they differ in `local_epochs` alone.
+    corrections : Sequence[Correction] (default: none)
+        Of each one's steps; they differ in their tensors alone.
+
+    Raises
+    ------
+    ValueError
+        If a client has nothing to train on in this round.
+
+    Notes
+    -----
+    In step k those clients advance that have a k-th mini-batch, and together those whose k-th mini-batches are equally
+    large. So no mini-batch is padded, and BatchNorm's statistics are those of each one's own.
+    """
+    batches = [round_batches(task, server_round, training) for task, training in zip(tasks, trainings, strict=True)]
+    there = [list(batches_there(task.train, own)) for task, own in zip(tasks, batches, strict=True)]
+    dropout = [client_generator(task.seed, task.partition_id, server_round, "dropout") for task in tasks]
+    trained = [name for name, weights in tasks[0].model.named_parameters() if weights.requires_grad]
+    device = tasks[0].device
+    blocks = StackedBlocks(model, starts, trained, trainings[0], device)
+    corrected = StackedCorrection(corrections or [NO_CORRECTION] * len(tasks), trained, device)
+    precision = torch.promote_types(torch.float32, next(tasks[0].model.parameters()).dtype)
+    totals, seen = torch.zeros(len(tasks), device=device, dtype=precision), torch.zeros(len(tasks))
+    for number in range(max(map(len, batches))):
+        for rows, size in of_equal_size(batches, number):
+            examples = [(tasks[row], there[row][number]) for row in rows]
+            draws = [dropout[row] for row in rows]
+            inputs = [prepared(*one, server_round, number, own) for one, own in zip(examples, draws, strict=True)]
+            made = blocks.forward(rows, torch.stack(inputs), draws)
+            losses = mini_batch_losses(examples, made.outputs)
+            # Of the sum, since no client's loss depends on the weights of another.
+            gradients = list(torch.autograd.grad(losses.sum(), made.leaves))
+            blocks.step(made, corrected.pulled(rows, made.leaves, gradients), number + 1)
+            corrected.drift(rows, blocks, trainings[0].learning_rate)
+            totals[rows] += losses.detach().to(precision) * size
+            seen[rows] += size
+    states = [blocks.state(row) for row in range(len(tasks))]
+    return states, (totals.cpu() / seen.clamp(min=1)).tolist()
+
+
+def prepared(task: ClientTask, batch: Tensor, server_round: int, step: int, draws: torch.Generator) -> Tensor:
+    """Return `ClientTask.training_inputs`; what is drawn to prepare them comes from `draws`."""
+    if not task.prepare_draws:
+        return task.training_inputs(batch, server_round, step)
+    with kept_torch(torch.device("cpu")):
+        torch.default_generator.set_state(draws.get_state())
+        made: Tensor = task.training_inputs(batch, server_round, step)
+        draws.set_state(torch.default_generator.get_state())
+    return made
+
+
+def mini_batch_losses(examples: Sequence[tuple[ClientTask, Tensor]], outputs: Tensor) -> Tensor:
+    """Return the losses (n,) of n clients from their outputs (n, B, ...)."""
+    labels = [task.train.labels[batch].to(task.device) for task, batch in examples]
+    return stacked_losses([task.objective.loss for task, _ in examples], outputs, labels)
+
+
+def of_equal_size(batches: Sequence[Sequence[Tensor]], number: int) -> list[tuple[list[int], int]]:
+    """Return the rows of clients that have a mini-batch of this number, those of one size together, with the size."""
+    rows_of: dict[int, list[int]] = {}
+    for row, own in enumerate(batches):
+        if number < len(own):
+            rows_of.setdefault(len(own[number]), []).append(row)
+    return [(rows, size) for size, rows in rows_of.items()]

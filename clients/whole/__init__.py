@@ -1,0 +1,1 @@
+"""What a client does with a whole model: it trains and evaluates it."""

@@ -1,0 +1,115 @@
+"""A client's round of whole models, as its algorithm's rule goes on; whatever trains carries out its passes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from flwr.app import ConfigRecordValues, Context, Message
+from torch import Tensor
+
+from ..memory import OWN_WEIGHTS, keep, kept
+from ..messages.train import LOCAL_ROUNDS, Train
+from ..shared.arrays import to_weights
+from ..shared.correction import Correction, Weights
+from ..shared.local_round import Begun, Done, Learned, Pass
+from ..task import ClientTask, LocalTraining
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What a client has learned in a round.
+
+    Parameters
+    ----------
+    instruction : Train
+        What it was told.
+    training : LocalTraining
+        How it trained.
+    weights : Mapping[str, Tensor]
+        The state of its model that goes to the edge.
+    loss : float
+        The mean over the examples that it saw in its first pass.
+    num_examples : int
+        The training examples that it has.
+    told : Mapping[str, Tensor] (default: none)
+        What the edge's half of the algorithm is told.
+    """
+
+    instruction: Train
+    training: LocalTraining
+    weights: Mapping[str, Tensor]
+    loss: float
+    num_examples: int
+    told: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class RuledRound:
+    """A round of one client. While it is not over, a pass is due: from `start`, by `training` and `correction`.
+
+    Parameters
+    ----------
+    message : Message
+        The instruction to train.
+    context : Context
+        Has what the client keeps.
+    task : ClientTask
+        Model, data, settings and the algorithm's half.
+    """
+
+    def __init__(self, message: Message, context: Context, task: ClientTask) -> None:
+        self.instruction = Train.from_content(message.content)
+        self.training = planned(task.training, self.instruction.config).at(self.instruction.server_round)
+        self._task, self._context = task, context
+        own = kept(context, OWN_WEIGHTS) or task.own
+        self._start = {**to_weights(self.instruction.arrays), **own}
+        self._trained = {n: self._start[n] for n, p in task.model.named_parameters() if p.requires_grad}
+        sent = {} if self.instruction.sent is None else to_weights(self.instruction.sent)
+        self._conversation = task.half.rule(Begun(self._start, self._trained, sent, kept(context)))
+        self._loss: float | None = None
+        self._due: Pass | Done = next(self._conversation)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no pass is due."""
+        return isinstance(self._due, Done)
+
+    @property
+    def start(self) -> Weights:
+        """The state of the model that the due pass starts from."""
+        due = self._due
+        assert isinstance(due, Pass)
+        return self._start if due.start is None else due.start
+
+    @property
+    def correction(self) -> Correction:
+        """What corrects the steps of the due pass, a strategy's proximal term among it."""
+        due = self._due
+        assert isinstance(due, Pass)
+        return due.correction.pulled(self.instruction.proximal_mu, self._trained)
+
+    def learned(self, state: Weights, loss: float) -> None:
+        """Go on with what came of the due pass: the state of the model, and the mean loss."""
+        self._loss = loss if self._loss is None else self._loss
+        steps = self.training.num_steps(self._task.num_train(self.instruction.server_round))
+        try:
+            self._due = self._conversation.send(Learned(state, self.training.learning_rate * steps))
+        except StopIteration as stop:
+            self._due = stop.value
+
+    def result(self) -> LocalResult:
+        """Return what the client has learned; it keeps what its rule and its algorithm say."""
+        done, task = self._due, self._task
+        if not isinstance(done, Done) or self._loss is None:
+            raise TypeError(f"a rule returned {type(done).__name__} without a pass, expected Done after one")
+        keep(self._context, done.kept)
+        if task.own:
+            keep(self._context, {name: done.weights[name] for name in task.own}, OWN_WEIGHTS)
+        weights = {name: tensor for name, tensor in done.weights.items() if name not in task.own}
+        num_examples = task.num_train(self.instruction.server_round)
+        return LocalResult(self.instruction, self.training, weights, self._loss, num_examples, done.told)
+
+
+def planned(training: LocalTraining, config: Mapping[str, ConfigRecordValues]) -> LocalTraining:
+    """Return how to train by the plan in an instruction: with ``local-rounds`` local epochs where it is given."""
+    if LOCAL_ROUNDS not in config:
+        return training
+    return replace(training, local_epochs=int(config[LOCAL_ROUNDS]))  # type: ignore[arg-type]

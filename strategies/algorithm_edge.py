@@ -1,0 +1,141 @@
+"""The base of edges of algorithms with a half at the clients: any Flower strategy averages the models."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.serverapp.strategy import Strategy
+
+from espalier.clients.messages.train import CLIENT_HALF, EDGE_HALF
+from espalier.clients.shared.arrays import to_record, to_weights
+from espalier.clients.shared.correction import Weights
+from espalier.clients.shared.tensor_array import record_by_reference
+
+from .edge_half import EdgeHalf, told_fault, told_within_bounds
+from .exchange import REJECTED, Exchanges
+from .guards.updates import UpdateGuard, guard_state, load_guard_state
+from .outcomes import Evaluation, Failure, Update
+from .strategy_edge import StrategyEdge
+from .views import MemberGrid
+
+
+class AlgorithmEdge(StrategyEdge):
+    """A Flower strategy as an edge whose clients do what another algorithm says.
+
+    It sends what the algorithm's edge half sends beside the model, takes what clients tell out of their replies before
+    the strategy gets these, checks and bounds it as it does models, and hands it to the edge half. Weights that stay
+    with the clients are part of no message; in the edge's own model they are as they were.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        Any Flower strategy: it selects clients and averages their models.
+    half : EdgeHalf, optional (default: None)
+        The edge's half of the algorithm. None: it has none.
+    stays : Collection[str] (default: none)
+        Names of weights that never leave the clients, see `espalier.clients.half.ClientHalf.stays`.
+    seed, name, guard
+        As for `StrategyEdge`.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        half: EdgeHalf | None = None,
+        stays: Collection[str] = (),
+        seed: int | str | None = None,
+        name: str | None = None,
+        guard: UpdateGuard | None = None,
+    ) -> None:
+        super().__init__(strategy, seed, name, guard)
+        self.half = half or EdgeHalf()
+        self.stays = frozenset(stays)
+        self._told_guard: UpdateGuard | None = None
+
+    def train_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Update]:
+        """Run one round of the strategy, with what the halves of the algorithm have to say to each other."""
+        if self.guard is not None:
+            self.guard.begin_round(grid.local_rounds)
+        travelling = self._travelling(arrays)
+        messages, too_few = self.instructions(server_round, travelling, config, grid)
+        if too_few:
+            return Update(failures=too_few)
+        replies, told = self._take_out(messages, (yield self._with_beside(messages)), travelling)
+        screened, failures = self.screened(messages, replies)
+        kept, beyond = self.within_bounds(messages, screened)
+        kept, told, too_long = self._told_within_bounds(messages, kept, told)
+        update = self.aggregated(server_round, travelling, messages, kept, [*failures, *beyond, *too_long])
+        if update.arrays is None:
+            return update
+        num_clients = len(grid.get_node_ids()) if grid.size is None else grid.size
+        self.half.learn({n: told.get(n, {}) for n in update.participants}, num_clients)
+        return replace(update, arrays=record_by_reference({**arrays, **update.arrays}))
+
+    def evaluate_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Evaluation]:
+        """Run one evaluation of the strategy, without the weights that stay with the clients."""
+        return super().evaluate_round(server_round, self._travelling(arrays), config, grid)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the strategy's state, and that of the edge's half."""
+        told = guard_state(self._guard_of_told())
+        return {"strategy": super().state_dict(), "half": self.half.state_dict(), "told": told}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        super().load_state_dict(state["strategy"])
+        self.half.load_state_dict(state["half"])
+        load_guard_state(self._guard_of_told(), state["told"])
+
+    def _travelling(self, arrays: ArrayRecord) -> ArrayRecord:
+        if not self.stays:
+            return arrays
+        return record_by_reference({name: array for name, array in arrays.items() if name not in self.stays})
+
+    def _with_beside(self, messages: list[Message]) -> list[Message]:
+        """Put what the edge's half sends into messages; a strategy may have given several the same records."""
+        if beside := self.half.sent():
+            record = to_record(beside)
+            for message in messages:
+                message.content = RecordDict({**message.content, EDGE_HALF: record.copy()})
+        return messages
+
+    def _take_out(
+        self, messages: Sequence[Message], replies: Sequence[Message], model: ArrayRecord
+    ) -> tuple[list[Message], dict[int, Weights]]:
+        """Return replies, and messages as they were, without what is beside the model, and what clients told in it."""
+        left, told = list[Message](), dict[int, Weights]()
+        for message, reply in zip(messages, replies, strict=True):
+            if EDGE_HALF in message.content:
+                message.content = RecordDict({n: r for n, r in message.content.items() if n != EDGE_HALF})
+            if not reply.has_error() and CLIENT_HALF in reply.content.array_records:
+                own = reply.content.array_records[CLIENT_HALF]
+                if fault := told_fault(own, model):
+                    reply = Message(Error(REJECTED, fault), reply_to=message)
+                else:
+                    told[message.metadata.dst_node_id] = to_weights(own)
+                    reply.content = RecordDict({n: r for n, r in reply.content.items() if n != CLIENT_HALF})
+            left.append(reply)
+        return left, told
+
+    def _told_within_bounds(
+        self, messages: Sequence[Message], replies: Sequence[Message], told: Mapping[int, Weights]
+    ) -> tuple[list[Message], dict[int, Weights], list[Failure]]:
+        """Leave out those whose replies are good, and what they told beside the model is too long."""
+        pairs = list(zip(messages, replies, strict=True))
+        good = [m.metadata.dst_node_id for m, reply in pairs if not reply.has_error()]
+        kept, faults = told_within_bounds(self._guard_of_told(), {n: told[n] for n in good if n in told})
+        left = [
+            Message(Error(REJECTED, fault), reply_to=m) if (fault := faults.get(m.metadata.dst_node_id)) else reply
+            for m, reply in pairs
+        ]
+        return left, kept, [Failure(node_id, fault) for node_id, fault in faults.items()]
+
+    def _guard_of_told(self) -> UpdateGuard | None:
+        if self._told_guard is None and self.guard is not None:
+            self._told_guard = UpdateGuard(self.guard.guard, self.guard.node_name)
+        return self._told_guard

@@ -1,0 +1,217 @@
+"""A model's blocks compute what the model computes, or a line says what is in the way."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from espalier.app.tasks.torchvision_compat import torchvision
+from espalier.clients.cutting.blocks import blocks_of, original_names, outputs_of
+from espalier.clients.shared.cut import copied
+from espalier.strategies.split.shapes import cut_shapes
+
+IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+IDS = torch.arange(12).view(2, 6) + 5
+
+
+def same_as_whole(module, blocks, inputs):
+    """Assert that output, gradients and statistics are the same to the bit, in evaluation and in training."""
+    names = original_names(blocks, module)
+    for is_training in (False, True):
+        whole, parts = copy.deepcopy(module).train(is_training), copied(blocks).train(is_training)
+        torch.manual_seed(1)
+        expected = outputs_of(whole(inputs))[0]
+        torch.manual_seed(1)
+        found = parts(inputs)
+        assert torch.equal(found, expected)
+        expected.square().sum().backward()
+        found.square().sum().backward()
+        gradients = {name: weight.grad for name, weight in whole.named_parameters()}
+        for name, weight in parts.named_parameters():
+            assert weight.grad is not None
+            assert torch.equal(weight.grad, gradients[names[name]]), name
+        state = whole.state_dict()
+        assert all(torch.equal(values, state[names[name]]) for name, values in parts.state_dict().items())
+    assert sorted(names.values()) == sorted(module.state_dict())
+
+
+def vit(**options):
+    return torchvision.models.VisionTransformer(
+        image_size=32, patch_size=8, num_layers=3, num_heads=2, hidden_dim=16, mlp_dim=32, num_classes=5, **options
+    )
+
+
+MODELS = {
+    "resnet18": (lambda: torchvision.models.resnet18(num_classes=5), ("layer1", "layer2.1", "fc")),
+    "mobilenet": (lambda: torchvision.models.mobilenet_v2(num_classes=5), ("features.3", "features.9", "classifier.1")),
+    "efficientnet": (
+        lambda: torchvision.models.efficientnet_b0(num_classes=5),
+        ("features.2", "features.4.1", "classifier.1"),
+    ),
+    "vit": (lambda: vit(dropout=0.1), ("encoder.layers.encoder_layer_1", "heads.head")),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_blocks_of_torchvisions_models_compute_what_they_compute(name):
+    build, at = MODELS[name]
+    dtype = torch.float32 if name == "vit" else torch.float64
+    torch.manual_seed(0)
+    module = build().to(dtype)
+    blocks = blocks_of(module, at)
+    assert [name for name, _ in blocks.named_children()] == [
+        "stem",
+        *(path.replace(".", "_") for path in at[:-1]),
+        "head",
+    ]
+    assert isinstance(blocks.head, nn.Linear)
+    assert all(part.training for part in module.modules())
+    same_as_whole(module, blocks, IMAGES.to(dtype))
+    assert set(cut_shapes(blocks, (3, 32, 32))) == set(range(1, len(blocks)))
+
+
+def test_weights_have_the_names_of_the_model_behind_their_blocks_and_are_shared():
+    module = MODELS["resnet18"][0]()
+    blocks = blocks_of(module, ("layer1", "layer2.1", "fc"))
+    names = original_names(blocks, module)
+    assert names["stem.bn1.running_mean"] == "bn1.running_mean"
+    assert names["layer2_1.layer2.1.conv1.weight"] == "layer2.1.conv1.weight"
+    assert names["layer2_1.layer4.0.conv1.weight"] == "layer4.0.conv1.weight"
+    assert names["head.weight"] == "fc.weight"
+    blocks.load_state_dict({name: torch.ones_like(values) for name, values in blocks.state_dict().items()})
+    assert all((values == 1).all() for values in module.state_dict().values())
+    assert set(pickle.loads(pickle.dumps(blocks)).state_dict()) == set(names)
+
+
+def test_an_example_is_tried_and_leaves_no_trace():
+    module = MODELS["mobilenet"][0]()
+    before, state = copy.deepcopy(module.state_dict()), torch.get_rng_state()
+    blocks_of(module.eval(), ("features.3", "classifier.1"), IMAGES)
+    assert all(torch.equal(values, module.state_dict()[name]) for name, values in before.items())
+    assert torch.equal(state, torch.get_rng_state())
+    assert not any(part.training for part in module.modules())
+
+
+class Toy(nn.Module):
+    """Two layers and a head, with something between them."""
+
+    def __init__(self, between):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.between = between
+
+    def forward(self, inputs):
+        return self.between(self, inputs)
+
+
+def skips(model, x):
+    return model.head(x + model.second(model.first(x)))
+
+
+def repeats(model, x):
+    return model.head(model.second(model.second(model.first(x))))
+
+
+def shares(model, x):
+    return model.head(functional.linear(model.second(model.first(x)), model.first.weight))
+
+
+def branches(model, x):
+    return model.head(model.second(x) if model.first(x).sum() > 0 else x)
+
+
+def drops(model, x):
+    return model.head(functional.dropout(model.second(model.first(x)), 0.5, model.training))
+
+
+def gives_two(model, x):
+    hidden = model.second(model.first(x))
+    return model.head(hidden), hidden
+
+
+def plain(model, x):
+    return model.head(torch.relu(model.second(model.first(x))))
+
+
+@pytest.mark.parametrize(
+    ("between", "at", "reason"),
+    [
+        (skips, ("second", "head"), r"in front of 'second' 2 values go on \(value and first\): allowed is one tensor"),
+        (repeats, ("second", "head"), "the forward pass calls 'second' 2 times, allowed is once"),
+        (shares, ("second", "head"), "the blocks 'stem' and 'second' share a weight, first.weight"),
+        (branches, ("head",), r"forward pass of Toy can't be traced \(test_blocks.py:\d+, .*control flow"),
+        (drops, ("second", "head"), r"Toy computes something else in training .* \(at 'dropout'\)"),
+        (gives_two, ("second",), "the model gives a tuple, allowed is one tensor"),
+        (plain, ("head", "second"), r"has them in the order \('second', 'head'\)"),
+        (plain, ("third",), "there is no layer 'third' in Toy, which has first, second, head"),
+        (plain, ("first",), "in front of 'first' nothing is computed"),
+        (plain, (), "allowed are one or more different layers"),
+        (plain, ("head", "head"), "allowed are one or more different layers"),
+    ],
+)
+def test_what_is_in_the_way_is_named_in_one_line(between, at, reason):
+    with pytest.raises(ValueError, match=reason) as error:
+        blocks_of(Toy(between), at)
+    assert "\n" not in str(error.value)
+
+
+def gpt2(kind="GPT2LMHeadModel", **options):
+    transformers = pytest.importorskip("transformers")
+    own = {"vocab_size": 50, "n_positions": 16, "n_embd": 16, "n_layer": 3, "n_head": 2, "use_cache": False}
+    tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    config = transformers.GPT2Config(**own | tokens | {"tie_word_embeddings": False} | options)
+    return getattr(transformers, kind)(config)
+
+
+def bert(**options):
+    transformers = pytest.importorskip("transformers")
+    own = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2}
+    own |= {"intermediate_size": 32, "max_position_embeddings": 16, "num_labels": 3}
+    return transformers.BertForSequenceClassification(transformers.BertConfig(**own | options))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("build", "at"),
+    [
+        (gpt2, ("transformer.h.0", "transformer.h.2", "lm_head")),
+        (lambda: gpt2("GPT2Model"), ("h.1", "h.2", "ln_f")),
+        (bert, ("bert.encoder.layer.1", "classifier")),
+    ],
+    ids=["gpt2 with its head", "gpt2", "bert"],
+)
+def test_blocks_along_a_list_of_layers_compute_what_the_model_computes(build, at, dtype):
+    torch.manual_seed(0)
+    module = build().to(dtype)
+    blocks = blocks_of(module, at, IDS)
+    same_as_whole(module, blocks, IDS)
+    if at[-1] != "ln_f":
+        assert set(cut_shapes(blocks, IDS)) == {1, 2, 3} - ({3} if len(at) == 2 else set())
+    # Another length than that of the example.
+    assert torch.equal(blocks.eval()(IDS[:1, :4]), outputs_of(module.eval()(IDS[:1, :4]))[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "at", "reason"),
+    [
+        ({"use_cache": True}, "lm_head", r"'transformer.h.1' gets a DynamicCache besides \(argument 1\)"),
+        ({"tie_word_embeddings": True}, "lm_head", "the blocks 'stem' and 'head' share a weight, "),
+        ({"attn_implementation": "eager"}, "lm_head", "'transformer.h.1' takes another tensor besides"),
+        (
+            {"kind": "GPT2ForSequenceClassification", "pad_token_id": 0},
+            "score",
+            "behind 'score' something is computed that is in no layer",
+        ),
+    ],
+)
+def test_what_is_in_the_way_along_a_list_of_layers_is_named_in_one_line(options, at, reason):
+    with pytest.raises(ValueError, match=reason):
+        blocks_of(gpt2(**options), ("transformer.h.1", at), IDS)
+
+
+def test_along_a_list_of_layers_an_example_is_needed():
+    with pytest.raises(ValueError, match=r"control flow\); to cut along the layers 'transformer.h' takes example="):
+        blocks_of(gpt2(), ("transformer.h.1", "lm_head"))
