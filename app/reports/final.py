@@ -16,6 +16,7 @@ from espalier.app.features.table import FEATURES
 from espalier.app.reports.best import ranked_by
 from espalier.app.reports.folder import ResultsFolder, RunTitle
 from espalier.app.reports.metrics import failures_of, lacks_figures, last_round, names_of_figures, summarise
+from espalier.app.reports.partition import read_partition
 from espalier.app.reports.saved import saved_config
 from espalier.app.reports.stopping import SoFar
 from espalier.app.settings.sections import Stop
@@ -44,6 +45,7 @@ def write_clients(
 def draw_run(title: RunTitle, folder: ResultsFolder, lines: Sequence[dict[str, Any]]) -> None:
     """Draw all plots of a run from the lines of ``metrics.jsonl``."""
     # Imported here: it takes a second, and somebody who asks for help, mistyped a key or wants no plots need not wait.
+    from espalier.app.reports.partition_plot import draw_partition
     from espalier.app.reports.plots import draw_plots
 
     text = f"{title.algorithm} on {title.dataset}, seed {title.seed}"
@@ -51,6 +53,8 @@ def draw_run(title: RunTitle, folder: ResultsFolder, lines: Sequence[dict[str, A
     world = folder.read_world()
     for feature in FEATURES:
         feature.draw(folder.path, text, lines, world)
+    if found := read_partition(folder.path):
+        draw_partition(folder.path, text, found)
 
 
 def write_summary(
@@ -72,7 +76,8 @@ def write_summary(
 def report_again(path: Path) -> None:
     """Write ``summary.json`` and the plots of a results folder anew, whether its run is over or not.
 
-    They come from ``config.json``, ``metrics.jsonl`` and, for the plots of planned rounds, ``world.json``.
+    They come from ``config.json``, ``metrics.jsonl``, ``partition.csv`` and, for the plots of planned rounds,
+    ``world.json``.
 
     Parameters
     ----------

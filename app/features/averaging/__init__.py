@@ -12,6 +12,7 @@ from espalier.app.features.feature import Feature, Unused
 from espalier.app.ground.errors import bad_value
 from espalier.app.settings.sections import Federation, Train
 from espalier.app.tasks.kinds import task_kind
+from espalier.app.tasks.partition import goes_by_edges
 from espalier.strategies.flower_strategies import replies_needed
 
 CLIPPED_BY_CLIENTS = (DifferentialPrivacyClientSideAdaptiveClipping, DifferentialPrivacyClientSideFixedClipping)
@@ -108,7 +109,7 @@ def without_use(case: Case) -> Unused:
             yield ("edge-strategy",), f"{name} has no edges"
         if not task_kind(case.data).grows:  # there slots pass by edge rounds
             yield ("edge-rounds",), f"{name} has no edges"
-        if not case.rule:
+        if not (case.rule or goes_by_edges(case.data.partition)):
             yield ("num-edges",), f"{name} has no edges"
     if case.train.optimizer != "sgd":
         yield ("train.momentum",), f"optimizer = {case.train.optimizer!r}"

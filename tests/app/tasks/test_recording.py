@@ -1,5 +1,7 @@
 """Where gradients can be recorded: it is tried before the run, and what does not give the same bits is refused."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -93,6 +95,13 @@ def test_gradients_are_recorded_on_a_gpu_alone_and_only_where_asked_for():
     assert gradients_of(asked, CPU) is compute_gradients
 
 
+def recorded_config(given):
+    """Return a run config whose gradients are recorded, whatever the device."""
+    config = parse_config(given).model_copy()
+    config.__dict__["decided"] = replace(config.decided, records=True)
+    return config
+
+
 @pytest.mark.parametrize("settings", [{"momentum": 0.9}, {"optimizer": "adam", "learning_rate": 0.001}], ids=str)
 @pytest.mark.parametrize("algorithm", ["fedavg", "h-fedavg", "centralised"])
 def test_a_run_with_recorded_gradients_gives_the_same_bits(tmp_path, monkeypatch, algorithm, settings):
@@ -107,7 +116,7 @@ def test_a_run_with_recorded_gradients_gives_the_same_bits(tmp_path, monkeypatch
     # As on a GPU. Tasks of clients that the process keeps are made anew.
     for module in (clients, centralised):
         monkeypatch.setattr(module, "gradients_of", lambda train, device: RecordedGradients(train.batch_size, record))
-    monkeypatch.setattr(clients, "records_gradients", lambda config: True)
+    monkeypatch.setattr(clients, "parse_config", recorded_config)
     clients._tasks.cache_clear()
     assert same_weights(run_app(tmp_path / "recorded", algorithm=algorithm, **settings), without)
     clients._tasks.cache_clear()
