@@ -19,10 +19,17 @@ from .split.fused import split_fused
 from .split.sessions import Sessions
 from .split.stream import split_stream
 from .task import ClientTask
+from .whole.clipping import clip_as_told
 from .whole.evaluation import evaluate
 from .whole.training import train, train_accumulated
 
-WHOLE: Mapping[str, Handler] = {TRAIN: train, TRAIN_ACCUMULATED: train_accumulated, EVALUATE: evaluate}
+
+def train_as_told(message: Message, context: Context, task: ClientTask) -> Message:
+    """Answer an instruction to train, see `train`; the update is clipped where a strategy says so."""
+    return clip_as_told(message, context, partial(_handled, train, task))
+
+
+WHOLE: Mapping[str, Handler] = {TRAIN: train_as_told, TRAIN_ACCUMULATED: train_accumulated, EVALUATE: evaluate}
 
 
 def make_client_app(

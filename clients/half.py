@@ -54,6 +54,11 @@ class ClientHalf:
         """Whether a client's training is that of FedAvg."""
         return self.rule is plain_round
 
+    @property
+    def stays_any(self) -> bool:
+        """Whether there are weights that never leave the client."""
+        return self.stays is not nothing
+
     def answers_itself(self, message_type: str) -> bool:
         """Return whether messages of a type have a handler, or mods, of the algorithm's own."""
         return message_type in self.handlers or message_type in self.mods

@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from espalier.clients.messages.train import NUM_EXAMPLES
+from espalier.clients.messages.train import NUM_EXAMPLES, WANTS_NORM_BIT
 
 # What Flower's strategies raise for replies that they can't use.
 REFUSALS = (AggregationError, InconsistentMessageReplies)
@@ -54,6 +54,12 @@ def needed_metrics(strategy: Strategy) -> dict[str, float]:
     """Return metrics without which a strategy makes no model, and their least: QFedAvg weighs by powers of losses."""
     inner = unwrapped(strategy)
     return {inner.train_loss_key: 0.0} if isinstance(inner, QFedAvg) else {}
+
+
+def told_by(strategy: Strategy) -> dict[str, bool]:
+    """Return what clients are told beside what a strategy tells them: that it wants their norm bits."""
+    adaptive = DifferentialPrivacyClientSideAdaptiveClipping
+    return {WANTS_NORM_BIT: True} if any(isinstance(layer, adaptive) for layer in layers(strategy)) else {}
 
 
 def own_statistics(strategy: Strategy) -> bool | None:

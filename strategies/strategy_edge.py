@@ -24,6 +24,7 @@ from .flower_strategies import (
     needed_metrics,
     nodes_needed,
     own_statistics,
+    told_by,
     unwrapped,
     weight_key,
 )
@@ -210,8 +211,9 @@ class StrategyEdge:
     ) -> list[Message]:
         """Return the strategy's messages in client order."""
         configure = getattr(self.strategy, f"configure_{phase}")
+        told = ConfigRecord({**config, **told_by(self.strategy)})
         with self._seeded(f"configure_{phase}", server_round):
-            messages = list(configure(server_round, arrays.copy(), ConfigRecord({**config}), grid))
+            messages = list(configure(server_round, arrays.copy(), told, grid))
         if wrong := [m for m in messages if not isinstance(m, Message)]:
             raise TypeError(
                 f"configure_{phase} of {self.name} returned {type(wrong[0]).__name__} in the place of Message"

@@ -155,6 +155,7 @@ def figures_of(summary: Mapping[str, Any]) -> dict[str, float | None]:
     # Earlier editions have those of an earlier model there.
     spreads = dict.fromkeys(summary["global"]) if lacks_figures(summary) else dict(summary["global"])
     spreads |= {f"personalised_{name}": own for name, own in (summary.get("personalised") or {}).items()}
+    spreads |= {f"personal_{name}": own for name, own in (summary.get("personal") or {}).items()}
     spreads |= {f"top-{m}": None if lacks_figures(summary) else own for m, own in (summary.get("top_m") or {}).items()}
     figures: dict[str, float | None] = {}
     for name, own in spreads.items():

@@ -21,7 +21,15 @@ from espalier.clients.messages.split_names import (
     INDICES,
     LABELS,
 )
-from espalier.clients.messages.train import ACCUMULATED_GRADIENT, ARRAYS, EVALUATE, TRAIN, TRAIN_ACCUMULATED
+from espalier.clients.messages.train import (
+    ACCUMULATED_GRADIENT,
+    ARRAYS,
+    CLIENT_HALF,
+    EDGE_HALF,
+    EVALUATE,
+    TRAIN,
+    TRAIN_ACCUMULATED,
+)
 from espalier.clients.shared.lanes import Sent
 from espalier.clients.shared.tensor_array import num_bytes
 from espalier.strategies import Observer
@@ -31,7 +39,7 @@ OTHER = "other"
 # Whoever sends a record names it: of all else there could be as many kinds, and as long ones, as somebody likes.
 KINDS = frozenset(
     {
-        *("model", "config", "metrics", EVALUATION, OTHER, ACCUMULATED_GRADIENT, PAYLOAD),
+        *("model", "config", "metrics", EVALUATION, OTHER, ACCUMULATED_GRADIENT, PAYLOAD, EDGE_HALF, CLIENT_HALF),
         *(CLIENT_BLOCK, ACTIVATIONS, CUT_GRADIENT, FEATURES, FEATURE_GRADIENT, INDICES, LABELS),
     }
 )
@@ -124,7 +132,8 @@ def payload_bytes(message_type: str, content: RecordDict) -> dict[str, int]:
         if message_type in EVALUATIONS:
             kind = EVALUATION
         elif isinstance(record, ArrayRecord):
-            is_model = message_type == TRAIN or (message_type == TRAIN_ACCUMULATED and name == ARRAYS)
+            of_half = name in (EDGE_HALF, CLIENT_HALF)
+            is_model = (message_type == TRAIN and not of_half) or (message_type == TRAIN_ACCUMULATED and name == ARRAYS)
             kind = "model" if is_model else name if name in KINDS else OTHER
         else:
             kind = "config" if isinstance(record, ConfigRecord) else "metrics"

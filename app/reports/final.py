@@ -16,9 +16,11 @@ from espalier.app.features.table import FEATURES
 from espalier.app.reports.best import ranked_by
 from espalier.app.reports.folder import ResultsFolder, RunTitle
 from espalier.app.reports.metrics import failures_of, in_digits, lacks_figures, last_round, names_of_figures, summarise
+from espalier.app.reports.partition import read_partition
 from espalier.app.reports.saved import saved_config
 from espalier.app.reports.stopping import SoFar
 from espalier.app.settings.sections import Stop
+from espalier.clients.messages.train import PERSONAL
 from espalier.strategies import Profile
 
 
@@ -43,6 +45,7 @@ def write_clients(
 def draw_run(title: RunTitle, folder: ResultsFolder, lines: Sequence[dict[str, Any]]) -> None:
     """Draw all plots of a run from the lines of ``metrics.jsonl``."""
     # Imported here: it takes a second, and somebody who asks for help, mistyped a key or wants no plots need not wait.
+    from espalier.app.reports.partition_plot import draw_partition
     from espalier.app.reports.plots import draw_plots
 
     text = f"{title.algorithm} on {title.dataset}, seed {title.seed}"
@@ -50,6 +53,8 @@ def draw_run(title: RunTitle, folder: ResultsFolder, lines: Sequence[dict[str, A
     world = folder.read_world()
     for feature in FEATURES:
         feature.draw(folder.path, text, lines, world)
+    if found := read_partition(folder.path):
+        draw_partition(folder.path, text, found)
 
 
 def write_summary(
@@ -71,7 +76,8 @@ def write_summary(
 def report_again(path: Path) -> None:
     """Write ``summary.json`` and the plots of a results folder anew, whether its run is over or not.
 
-    They come from ``config.json``, ``metrics.jsonl`` and, for the plots of planned rounds, ``world.json``.
+    They come from ``config.json``, ``metrics.jsonl``, ``partition.csv`` and, for the plots of planned rounds,
+    ``world.json``.
 
     Parameters
     ----------
@@ -103,6 +109,9 @@ def client_table(
     personalised: dict[str, Any] = next((line["clients"] for line in lines if line["scope"] == "personalised"), {})
     failures = Counter(failure["client"] for line in lines for failure in failures_of(line))
     clients, more = [profile.partition_id for profile in profiles], dict[str, Sequence[Any]]()
+    if "personal" in last_round(lines):
+        own_models = [metrics.get(str(client), {}) for client in clients]
+        more |= {f"personal_{name}": [own.get(PERSONAL + name) for own in own_models] for name in names}
     for feature in FEATURES:
         more |= feature.columns(lines, clients)
     header = ["client", "edge", "train_examples", "test_examples", "classes", *names, "times_left_out"]
@@ -143,6 +152,10 @@ def result_table(summary: Mapping[str, Any]) -> str:
             spread = summary["personalised"].get(key) or {}
             cells = [_figure(spread.get(part)) for part in ("mean", "std", "min", "max")]
             table.add_row("  fine-tuned heads", *cells, "")
+        if "personal" in summary:
+            spread = summary["personal"].get(key) or {}
+            cells = [_figure(spread.get(part)) for part in ("mean", "std", "min", "max")]
+            table.add_row("  own models", *cells, "")
     console = Console(width=100, color_system=None)
     with console.capture() as capture:
         console.print(table)

@@ -11,7 +11,7 @@ from espalier.app.ground.fields import FIELDS
 from espalier.app.ground.figures import figure_names, finite, is_number, spread, spreads_of
 from espalier.app.meters.bytes import EVALUATION, Link, by_edge, nested
 from espalier.app.reports.best import best_line
-from espalier.clients.messages.train import ACCURACY, LOSS, NUM_EXAMPLES, NUM_VALIDATION, TOP, VALIDATION
+from espalier.clients.messages.train import ACCURACY, LOSS, NUM_EXAMPLES, NUM_VALIDATION, PERSONAL, TOP, VALIDATION
 from espalier.strategies import Evaluation, Failure, Round
 from espalier.strategies.split import Personalised
 
@@ -95,6 +95,7 @@ def global_line(
     if clients:
         line |= spreads_of(clients.values(), names)
         line["clients"] = {str(i): finite(clients[i]) for i in sorted(clients)}
+        line |= personal_of(clients.values(), names)
     if test is not None:
         line["test"] = finite(test)
     failures = sum(len(update.failures) for edge in outcome.edges.values() for update in edge.updates)
@@ -158,6 +159,13 @@ def of_test_sets(metrics: Mapping[str, Any]) -> Mapping[str, Any]:
     return {
         name: value for name, value in metrics.items() if name != NUM_VALIDATION and not name.startswith(VALIDATION)
     }
+
+
+def personal_of(clients: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Line:
+    """Return ``personal``: the spread of figures over clients' own models; nothing where clients have none."""
+    own = [metrics for metrics in clients if is_number(metrics.get(PERSONAL + LOSS))]
+    spreads = spreads_of(own, [PERSONAL + name for name in names])
+    return {"personal": {name: spreads[PERSONAL + name] for name in names}} if own else {}
 
 
 def personalised_line(
@@ -234,6 +242,8 @@ def summarise(lines: Sequence[Line]) -> Line:
     }
     for feature in FEATURES:
         summary |= feature.summary(lines)
+    if "personal" in last:
+        summary["personal"] = last["personal"]
     if tops := top_m(last.get("clients", {})):
         summary["top_m"] = tops
     if best := best_line(rounds):

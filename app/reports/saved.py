@@ -26,6 +26,15 @@ def saved_config(path: Path) -> RunConfig:
 def own_code(config: RunConfig) -> dict[str, str]:
     """Return the settings that name code of a user's own, which a run imports, by key."""
     federation, plan = config.federation, config.plan
-    specs = (config.data.task, federation.cloud_strategy, federation.edge_strategy, plan.solver, plan.value)
+    specs = (
+        config.data.task,
+        config.data.dataset,
+        config.data.partition,
+        config.data.model,
+        federation.cloud_strategy,
+        federation.edge_strategy,
+        plan.solver,
+        plan.value,
+    )
     own = {"algorithm": config.algorithm.written, "report.tracker": config.report.tracker}
     return {key: text for key, text in own.items() if text} | {spec.key: spec.text for spec in specs if spec.module}

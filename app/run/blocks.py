@@ -81,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    model_key = "" if config.data.task.text else f", model = {config.data.model!r}"
+    model_key = "" if config.data.task.text else f", model = {config.data.model.text!r}"
     print(blocks_table(blocks, f"{config.data.source}{model_key}: {len(blocks)} blocks"))
     return 0
 

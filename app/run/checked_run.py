@@ -24,6 +24,7 @@ from espalier.app.reports.observers import (
     StateSaver,
     WriteMetrics,
 )
+from espalier.app.reports.partition import class_counts, write_partition
 from espalier.app.reports.progress import BarProgress, LogProgress
 from espalier.app.reports.run_state import RunState
 from espalier.app.reports.stopping import SoFar, StopRule, check_stop
@@ -224,6 +225,9 @@ def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, 
     # From the file, so that a resumed run reports on all of its rounds.
     lines, title = folder.read_metrics(), title_of(config.algorithm, config.data, config.seed)
     write_clients(folder, lines, federation.profiles, federation.hierarchical.topology)
+    write_partition(
+        folder, class_counts(federation.profiles, federation.hierarchical.topology, about.get("classes", ()))
+    )
     write_summary(title, folder, lines, closed_form, config.stop)
     if config.report.plots:
         draw_run(title, folder, lines)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from espalier.app.ground.object_spec import ObjectSpec, parse_object
+from espalier.app.ground.registered import parse_registered
 from espalier.app.ground.strategy_spec import StrategySpec, parse_strategy
 from espalier.app.settings.section import Before, Section, Tag
 from espalier.app.settings.values import (
@@ -33,9 +34,6 @@ NotNegative = Annotated[int, Field(ge=0, le=MOST)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 Decay = Annotated[float, Field(ge=0, le=LARGEST)]
 Rate = Annotated[float, Field(gt=0, le=LARGEST)]
-DataSet = Literal["digits", "cifar10", "cifar100", "fashion-mnist", "image-folder", "video-caching"]
-Partition = Literal["iid", "dirichlet", "dirichlet-per-class", "shards", "own"]
-ModelName = Literal["auto", "small-cnn", "cnn", "resnet18", "resnet50"]
 VIDEO_CACHING = "video-caching"
 AsClients = Literal["as-clients"]
 AS_CLIENTS: AsClients = "as-clients"  # of the server's blocks: what the clients' optimizer has
@@ -99,6 +97,9 @@ def _bound(value: float) -> float:
 Bound = Annotated[float, Field(ge=0, le=1e9), AfterValidator(_bound)]
 SolverSetting = Annotated[ObjectSpec, BeforeValidator(_solver)]
 ValueSetting = Annotated[ObjectSpec, BeforeValidator(_value)]
+DatasetSetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "dataset"))]
+PartitionSetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "partition"))]
+ModelSetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "model"))]
 TaskSetting = Annotated[ObjectSpec, BeforeValidator(_task)]
 CloudStrategy = Annotated[StrategySpec, BeforeValidator(partial(_strategy, "cloud-strategy"))]
 EdgeStrategy = Annotated[StrategySpec, BeforeValidator(partial(_strategy, "edge-strategy"))]
@@ -146,24 +147,35 @@ class Data(Section):
 
     task: Annotated[TaskSetting, Tag.COMMON, Tag.WITH_OWN_TASK, Tag.SPEAKS] = _task("")
     """A model and data of your own: `"package.module:NAME(argument=value, ...)"`, see [own tasks](own-task.md). All
-    other keys of this table must then keep their defaults, except `data.validation-share`.
+    other keys of this table must then keep their defaults, except `data.validation-share` and, for a task that has a
+    [pool](own-task.md#a-pool-to-share-out), those of partitions.
     """
-    dataset: Annotated[DataSet, Tag.COMMON, Tag.FIRST, Tag.SPEAKS] = "digits"
+    dataset: Annotated[DatasetSetting, Tag.COMMON, Tag.FIRST, Tag.SPEAKS] = parse_registered("dataset", "digits")
     """`"digits"` (in scikit-learn, no download), `"cifar10"`, `"cifar100"`, `"fashion-mnist"` (torchvision),
-    `"image-folder"`, or `"video-caching"`, which is simulated (see below).
+    `"image-folder"`, `"video-caching"`, which is simulated (see below), or [a function of your
+    own](data-and-models.md#a-data-set-of-your-own), `"package.module:function"`.
     """
     data_dir: Annotated[str, Tag.COMMON, Tag.PATH, Tag.OWN_AT_EDGES, Tag.MAY_CHANGE, Tag.READS_DATA] = ""
     """Folder of the data; `""` is `downloads` in the folder of `data.cache-dir`. For `"image-folder"` it holds
     `train/<class>/*` and `test/<class>/*`.
     """
-    partition: Annotated[Partition, Tag.COMMON, Tag.FIRST, Tag.READS_DATA] = "dirichlet"
-    """`"iid"`, `"dirichlet"`, `"dirichlet-per-class"`, `"shards"`, or `"own"`: clients have folders of their own ([data
-    and models](data-and-models.md)). A client's test set has the classes of its training set.
+    partition: Annotated[PartitionSetting, Tag.COMMON, Tag.FIRST, Tag.WITH_OWN_TASK, Tag.READS_DATA] = parse_registered(
+        "partition", "dirichlet"
+    )
+    """`"iid"`, `"dirichlet"`, `"dirichlet-per-class"`, `"shards"`, by edges `"edge-dirichlet"`, `"edge-iid"` and
+    `"iid-in-edges"`, a function of your own, `"package.module:function"` (see
+    [partitions](data-and-models.md#partitions)), or `"own"`: clients have [folders of their
+    own](data-and-models.md#devices-with-data-of-their-own). A client's test set has the classes of its training set.
     """
-    alpha: Annotated[float, Field(gt=0, le=1e6), Tag.COMMON, Tag.FIRST, Tag.READS_DATA] = 0.5
-    """Concentration of the Dirichlet partition; small is heterogeneous."""
-    model: Annotated[ModelName, Tag.COMMON, Tag.FIRST, Tag.SPEAKS, Tag.TRAINING] = "auto"
-    """`"small-cnn"`, `"cnn"`, `"resnet18"`, `"resnet50"`; `"auto"` is `"small-cnn"` for digits, else `"cnn"`."""
+    alpha: Annotated[float, Field(gt=0, le=1e6), Tag.COMMON, Tag.FIRST, Tag.WITH_OWN_TASK, Tag.READS_DATA] = 0.5
+    """Concentration of the Dirichlet partition over clients; small is heterogeneous."""
+    edge_alpha: Annotated[float, Field(gt=0, le=1e6), Tag.COMMON, Tag.WITH_OWN_TASK, Tag.READS_DATA] = 0.5
+    """Likewise over edges, with `partition="edge-dirichlet"` and `"iid-in-edges"`."""
+    model: Annotated[ModelSetting, Tag.COMMON, Tag.FIRST, Tag.SPEAKS, Tag.TRAINING] = parse_registered("model", "auto")
+    """`"small-cnn"`, `"cnn"`, `"resnet18"`, `"resnet50"`, or [a function of your
+    own](data-and-models.md#a-model-of-your-own), `"package.module:function"`; `"auto"` is `"small-cnn"` for digits,
+    else `"cnn"`.
+    """
     cache_dir: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW, Tag.READS_DATA] = ""
     """Folder for decoded data; by default `espalier` in `$XDG_CACHE_HOME`, or in `~/.cache`."""
     image_size: Annotated[int, Field(ge=0, le=4096), Tag.READS_DATA] = 0
@@ -179,9 +191,9 @@ class Data(Section):
     """With `partition="own"`: mean of each channel, of pixels from 0 to 1: `"0.5,0.5,0.5"`."""
     pixel_std: Annotated[Channels, channels_from(1e-6), Tag.OF_OWN_FOLDERS, Tag.READS_DATA] = Channels((), "")
     """With `partition="own"`: standard deviation of each channel, likewise."""
-    shards_per_client: Annotated[Positive, Tag.READS_DATA] = 2
+    shards_per_client: Annotated[Positive, Tag.WITH_OWN_TASK, Tag.READS_DATA] = 2
     """With `partition="shards"`: shards of each client."""
-    min_samples: Annotated[Positive, Tag.READS_DATA] = 10
+    min_samples: Annotated[Positive, Tag.WITH_OWN_TASK, Tag.READS_DATA] = 10
     """Least number of training samples of a client."""
     validation_share: Annotated[float, Field(ge=0, lt=1), Tag.WITH_OWN_TASK, Tag.READS_DATA] = 0.0
     """Share of each client's training samples that it holds back from training, drawn by the seed: the round that does
@@ -191,12 +203,12 @@ class Data(Section):
     @property
     def source(self) -> str:
         """The setting that says which task it is, for messages."""
-        return f"task = {self.task.text!r}" if self.task.text else f"dataset = {self.dataset!r}"
+        return f"task = {self.task.text!r}" if self.task.text else f"dataset = {self.dataset.text!r}"
 
     @property
     def title(self) -> str:
         """What reports call it."""
-        return self.task.name or self.dataset
+        return self.task.name or self.dataset.name
 
 
 class Train(Section):

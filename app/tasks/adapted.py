@@ -1,34 +1,34 @@
 """A user's own task, as the rest of the app asks for it."""
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
+from inspect import getsourcefile
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
-from espalier.app.ground.errors import FAULTS, UserError, bad_value
-from espalier.app.ground.fields import FIELDS
-from espalier.app.ground.object_spec import ObjectSpec, error_line
+from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.object_spec import error_line
+from espalier.app.settings.sections import Data
+from espalier.app.tasks.fitting import are_classes, check_fit, try_cuts
 from espalier.app.tasks.held_back import kept_and_held
 from espalier.app.tasks.node import Node
-from espalier.app.tasks.own import OwnTask
-from espalier.app.tasks.split_trial import check_blocks, try_cut
+from espalier.app.tasks.own import OwnTask, Pool
+from espalier.app.tasks.partition import SHARING_KEYS, ClientIndices, partition_of
+from espalier.app.tasks.schemes import EVEN
 from espalier.app.tasks.task import Task
-from espalier.app.tasks.trial import CPU, MisfitError, named, spread_over, try_out
+from espalier.app.tasks.trial import MisfitError, Tried, named
 from espalier.clients.messages.frames import Format
 from espalier.clients.messages.profile import MOST_CLASSES
 from espalier.clients.messages.train import ACCURACY
-from espalier.clients.shared.cut import Cut, as_blocks
+from espalier.clients.shared.cut import Cut
 from espalier.clients.shared.generators import seeded_torch
 from espalier.clients.shared.nested import concatenate, map_tensors, take, tensors_of
 from espalier.clients.task import ClientTask, Examples, LocalTraining, Objective
-from espalier.strategies.split.shapes import cut_shapes
 
 
 class AdaptedTask(Task):
@@ -36,8 +36,8 @@ class AdaptedTask(Task):
 
     Parameters
     ----------
-    spec : ObjectSpec
-        Names the user's class, with its arguments.
+    section : Data
+        Names the user's class, with its arguments, and says how its pool is shared out, if it has one.
     training : LocalTraining
         How clients train.
     num_clients : int
@@ -46,40 +46,42 @@ class AdaptedTask(Task):
         Decides data, initial weights and the clients' randomness.
     device : torch.device
         Where models compute.
+    num_edges : int
+        Edges of the run.
     has_pool : bool
         The server's test pool is here.
     splits_for : str
         The algorithm that splits the model; empty for one that does not.
-    validation_share : float (default: 0)
-        Of each client's training examples, to hold back.
 
     Raises
     ------
     UserError
-        If there is no such class, or it can't be made.
+        If there is no such class, it can't be made, or has no pool that these settings could share out.
     """
 
     has_own_model = True
 
     def __init__(
         self,
-        spec: ObjectSpec,
+        section: Data,
         training: LocalTraining,
         num_clients: int,
         seed: int,
         device: torch.device,
         *,
+        num_edges: int,
         has_pool: bool,
         splits_for: str,
-        validation_share: float = 0.0,
     ) -> None:
-        self.spec = spec
+        self.section = section
+        self.spec = section.task
+        self.num_edges = num_edges
         self.num_clients = num_clients
         self.seed = seed
         self.device = device
         self.has_pool = has_pool
         self.splits_for = splits_for
-        self.validation_share = validation_share
+        self.validation_share = section.validation_share
         self.own = own = self._made()
         self._loaded: list[tuple[Examples, Examples]] = []
         self.training = training
@@ -103,6 +105,8 @@ class AdaptedTask(Task):
             given = self.own.test_data()
         if given is not None:
             return self._checked(given, "test_data()")
+        if self._shares_out:
+            return self._to_share_out.test
         tests = [self.client_examples(client)[1] for client in range(self.num_clients)]
         first, *others = map(_form_of, tests)
         for client, form in enumerate(others, 1):
@@ -111,81 +115,49 @@ class AdaptedTask(Task):
                 raise self.refused(f"{allowed} not {form} as client {client}")
         return Examples(concatenate([e.inputs for e in tests]), torch.cat([e.labels for e in tests]))
 
-    def check_data(self) -> None:
-        """Load the server's test pool; refuse a model that can't take the data, or be split where it has to be.
+    @cached_property
+    def _tried(self) -> Tried:
+        files = [getsourcefile(type(self.own)) or ""]
+        return Tried(self.own.prepare, self.own.metrics, files, self.own.augment)
 
-        Where there is a pool, a step of training and an evaluation show what else does not fit.
-        """
-        self.check_weights()
-        if self.splits_for:
-            self.check_split()
-        elif self.has_pool:
-            self.check_model()
-        if self.has_pool:
-            with seeded_torch(self.seed, torch.device("cpu")):
-                try:
-                    try_out(self.own, self.new_model, self.pool, self.training, self.objective.loss, FIELDS)
-                except MisfitError as error:
-                    raise self.refused(str(error)) from None
+    @cached_property
+    def _to_share_out(self) -> Pool:
+        """All examples, where the run shares them out."""
+        with self._does("pool()"):
+            given = self.own.pool()
+        if not isinstance(given, Pool):
+            raise self.refused(f"one whose pool() returns an espalier.app.tasks.Pool, not a {type(given).__name__}")
+        return Pool(
+            self._checked(given.train, "pool()", "Examples to train on"),
+            self._checked(given.test, "pool()", "Examples to test on"),
+        )
+
+    @cached_property
+    def client_indices(self) -> list[ClientIndices]:
+        """Every client's part of the pool."""
+        pool, spec = self._to_share_out, self.section.partition
+        labels = [pool.train.labels, pool.test.labels]
+        if not all(map(are_classes, labels)):
+            if spec.text != EVEN and not spec.module:
+                allowed = f"{EVEN!r} or a function of your own for {self.section.source}, whose labels are no classes"
+                raise bad_value("partition", spec.text, allowed)
+            labels = [torch.zeros(len(one), dtype=torch.int64) for one in labels]
+        train, test = (one.numpy() for one in labels)
+        if missing := sorted({*test.tolist()} - {*train.tolist()}):
+            raise self.refused(f"one whose pool() has examples of each class to train on, not none of {missing[0]}")
+        return partition_of(
+            self.section, train, test, num_clients=self.num_clients, num_edges=self.num_edges, seed=self.seed
+        )
+
+    def check_data(self) -> None:
+        """Load the server's test pool; refuse a model that can't take the data, or be split where it has to be."""
+        with self._fits():
+            check_fit(self, self._tried, seed=self.seed, splits_for=self.splits_for, has_pool=self.has_pool)
 
     def try_cuts(self, cuts: Collection[Cut], form: Format | None) -> None:
         """Raise UserError unless a step through each cut can be made, with the gradients of the whole model."""
-        blocks = as_blocks(self.new_model())
-        if not (are_classes(self.pool.labels) or all(cut.has_tail(blocks) for cut in cuts)):
-            allowed = "one whose labels are classes, integers of shape (N,) from 0, or with a tail-layer any that its"
-            raise self.refused(f"{allowed} loss takes, for algorithm = {self.splits_for!r}")
-        for cut in cuts:
-            try:
-                try:
-                    self._try_cut(cut, form, 2)
-                except MisfitError:  # a loss, or BatchNorm, may need a whole mini-batch
-                    self._try_cut(cut, form, self.training.batch_size)
-            except MisfitError as error:
-                raise self.refused(f"{error}, for algorithm = {self.splits_for!r}") from None
-
-    def _try_cut(self, cut: Cut, form: Format | None, num_examples: int) -> None:
-        rows = spread_over(self.pool, num_examples)
-        few = Examples(take(self.pool.inputs, rows, CPU), self.pool.labels[rows])
-        client = ClientTask(
-            model=self.new_model(),
-            train=few,
-            test=few,
-            prepare=self.own.prepare,
-            training=self.training,
-            seed=self.seed,
-            partition_id=0,
-            class_counts=(),
-            device=CPU,
-            objective=self.objective,
-        )
-        with seeded_torch(self.seed, CPU):
-            try_cut(self.own, client, cut, form)
-
-    def check_weights(self) -> None:
-        """Raise UserError for weights that can't travel: NumPy has no type for them, or they are not finite."""
-        model = self.new_model()
-        with self._does("model()'s state_dict()"):
-            state = model.state_dict()
-        for name, weights in state.items():
-            if not isinstance(weights, Tensor):
-                allowed = f"one whose model's state_dict() holds tensors, not a {type(weights).__name__} as {name}"
-                raise self.refused(f"{allowed}, which would not travel")
-            try:
-                torch.empty(0, dtype=weights.dtype).numpy()
-            except TypeError:
-                raise self.refused(f"one whose weights NumPy has a type for, not {weights.dtype} as {name}") from None
-            if not (is_lazy(weights) or weights.isfinite().all()):
-                allowed = f"one whose weights begin finite, not NaN or Inf as {name}: a buffer that is a constant, such"
-                raise self.refused(f"{allowed} as a mask, does not travel with persistent=False")
-
-    @torch.no_grad()
-    def check_model(self) -> None:
-        """Raise UserError unless the model takes an example."""
-        model, example = self.new_model().eval(), self.example_input()
-        try:
-            model(example)
-        except FAULTS as error:  # the model is foreign code
-            raise self.refused(f"one whose model takes its data ({error_line(error)})") from None
+        with self._fits():
+            try_cuts(self, self._tried, cuts, form, seed=self.seed, splits_for=self.splits_for)
 
     def data_fingerprint(self) -> str:
         """Return the task's own fingerprint, or a hash of the server's test pool."""
@@ -225,6 +197,9 @@ class AdaptedTask(Task):
         """Return what a client trains on and is tested on; UserError if it is not of the form."""
         if self._loaded:
             return self._loaded[client]
+        if self._shares_out:
+            pool, held = self._to_share_out, self.client_indices[client]
+            return _rows_of(pool.train, torch.from_numpy(held.train)), _rows_of(pool.test, torch.from_numpy(held.test))
         what = f"client_data({client}, {self.num_clients}, {self.seed})"
         with self._does(what):
             given = self.own.client_data(client, self.num_clients, self.seed)
@@ -279,32 +254,6 @@ class AdaptedTask(Task):
         """Take every client's examples; the user's class is asked for none."""
         self._loaded = loaded
 
-    def check_split(self) -> None:
-        """Raise UserError unless the model can be split, and has outputs for all classes, where labels are such."""
-        model = self.new_model()
-        names = [name for name, _ in model.named_children()]
-        if not isinstance(model, nn.Sequential) or names[-1:] != ["head"]:
-            allowed = "one whose model is an nn.Sequential of named blocks, the last one called head,"
-            raise self.refused(f"{allowed} for algorithm = {self.splits_for!r}")
-        example = self.example_input()
-        try:
-            cut_shapes(model, example)
-        except FAULTS as error:  # the model is foreign code
-            allowed = f"one whose blocks each take what the one before gives, a tensor ({error_line(error)}),"
-            raise self.refused(f"{allowed} for algorithm = {self.splits_for!r}") from None
-        self.check_model()
-        try:
-            check_blocks(model, example)
-        except MisfitError as error:
-            raise self.refused(f"{error}, for algorithm = {self.splits_for!r}") from None
-        if not are_classes(self.pool.labels):
-            return
-        # One output tells two classes apart.
-        outputs, largest = max(getattr(model[-1], "out_features", math.inf), 2), int(self.pool.labels.max())
-        if largest >= outputs:
-            allowed = f"one whose labels are less than {outputs}, by the outputs of its head, not {largest},"
-            raise self.refused(f"{allowed} for algorithm = {self.splits_for!r}")
-
     def _made(self) -> OwnTask:
         """Return the user's object."""
         kind = self.spec.load()
@@ -312,16 +261,30 @@ class AdaptedTask(Task):
             raise self.refused("a subclass of espalier.app.tasks.OwnTask")
         if missing := sorted(kind.__abstractmethods__):
             raise self.refused(f"one that has {' and '.join(f'{name}()' for name in missing)}")
+        self._shares_out = kind.pool is not OwnTask.pool
+        if not self._shares_out:
+            if kind.client_data is OwnTask.client_data:
+                raise self.refused("one that has client_data() or pool()")
+            given, usual = self.section.as_dict(), Data().as_dict()
+            for key in SHARING_KEYS:
+                if given[key] != usual[key]:
+                    allowed = f"{usual[key]!r}, the default, for {self.section.source}, which has no pool()"
+                    raise bad_value(key, given[key], allowed)
         return self.spec.call(kind)
+
+    @contextmanager
+    def _fits(self) -> Iterator[None]:
+        """Make an error that names the task of what does not fit."""
+        try:
+            yield
+        except MisfitError as error:
+            raise self.refused(str(error)) from None
 
     @contextmanager
     def _does(self, call: str) -> Iterator[None]:
         """Make one line of whatever goes wrong in a method of the user's, with the line of the file."""
-        try:
-            with named(f"one whose {call} does not fail", self.own):
-                yield
-        except MisfitError as error:
-            raise self.refused(str(error)) from None
+        with self._fits(), named(f"one whose {call} does not fail", self._tried):
+            yield
 
     def _has_own(self, method: str) -> bool:
         return getattr(type(self.own), method) is not getattr(OwnTask, method)
@@ -349,7 +312,7 @@ class AdaptedTask(Task):
 
     def _metrics(self, outputs: Any, labels: Tensor) -> Mapping[str, float]:
         try:
-            with named("one whose metrics(outputs, labels) does not fail", self.own):
+            with named("one whose metrics(outputs, labels) does not fail", self._tried):
                 own = {str(name): float(value) for name, value in self.own.metrics(outputs, labels).items()}
         except MisfitError as error:  # later than the trial, as it may be for other outputs
             raise self.refused(str(error)) from None
@@ -366,9 +329,3 @@ def _rows_of(examples: Examples, rows: Tensor) -> Examples:
 def _form_of(examples: Examples) -> Any:
     """Return the shapes of an example's tensors, nested as they are, and of its label."""
     return map_tensors(lambda tensor: tuple(tensor.shape[1:]), (examples.inputs, examples.labels))
-
-
-def are_classes(labels: Tensor) -> bool:
-    """Return whether labels are class indices, one for each example."""
-    is_integer = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
-    return is_integer and labels.dim() == 1 and bool((labels >= 0).all())

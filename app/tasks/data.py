@@ -1,6 +1,7 @@
 """The data sets by name: where each comes from and how it becomes `ImageData`."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -10,9 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.object_spec import ObjectSpec
+from espalier.app.ground.registered import built_in, parse_registered
+from espalier.app.settings.sections import VIDEO_CACHING
 from espalier.app.tasks import image_data, image_folder
 from espalier.app.tasks.cache import fingerprint, load_or_build
 from espalier.app.tasks.image_data import FORMAT_VERSION, ImageData, LabelledImages
+from espalier.app.tasks.own_data import load_own
 
 if TYPE_CHECKING:
     from torchvision.datasets import VisionDataset
@@ -20,18 +25,54 @@ if TYPE_CHECKING:
 __all__ = ["DATASETS", "ImageData", "LabelledImages", "load_dataset", "load_pool"]
 
 CheckSize = Callable[[int, int, int, int, int], None]
-DATASETS = ("digits", "cifar10", "cifar100", "fashion-mnist", "image-folder")
 
-# torchvision's class, and the folder below data_dir where it wants its files
-_TORCHVISION = {
-    "cifar10": ("CIFAR10", "cifar-10-batches-py"),
-    "cifar100": ("CIFAR100", "cifar-100-python"),
-    "fashion-mnist": ("FashionMNIST", "FashionMNIST/raw"),
-}
+
+@dataclass(frozen=True)
+class Place:
+    """Where a data set is, or goes.
+
+    Attributes
+    ----------
+    data_dir : Path or None
+        The setting, absolute.
+    cache_dir : Path
+        The folder for decoded data, absolute.
+    image_size : int
+        The side in pixels that images are resized to; 0 keeps their size.
+    check_size : Callable
+        See `load_dataset`.
+    """
+
+    data_dir: Path | None
+    cache_dir: Path
+    image_size: int
+    check_size: CheckSize
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set by name.
+
+    Attributes
+    ----------
+    name : str
+        As the settings have it.
+    load : Callable[[Place], ImageData]
+        Returns it.
+    model : str
+        What ``model = "auto"`` is for it.
+    is_folder : bool
+        It is a folder of the user's, ``data-dir``, with images of any size.
+    """
+
+    name: str
+    load: Callable[[Place], ImageData]
+    model: str = "cnn"
+    is_folder: bool = False
 
 
 def load_dataset(
-    name: str,
+    name: ObjectSpec | str,
     *,
     data_dir: Path | None,
     cache_dir: Path,
@@ -45,8 +86,9 @@ def load_dataset(
 
     Parameters
     ----------
-    name : str
-        One of `DATASETS`.
+    name : ObjectSpec or str
+        One of `DATASETS`, or a function of a user's own, see `espalier.app.tasks.own_data.load_own`; what that returns
+        is not kept on disk.
     data_dir : Path or None
         The folder with the files: for ``image-folder`` the one that holds ``train`` and ``test``; for
         torchvision's sets the one they are downloaded to where they are missing, by default
@@ -65,20 +107,29 @@ def load_dataset(
         A value is not allowed, files are missing, damaged or cannot be downloaded, or `cache_dir`
         cannot be written.
     """
-    if name not in DATASETS:
-        raise bad_value("dataset", name, "one of " + ", ".join(DATASETS))
+    try:
+        spec = parse_registered("dataset", name)
+    except ValueError as error:
+        raise bad_value("dataset", name, str(error)) from None
+    dataset = built_in(spec, _DATASETS)
     if image_size < 0:
         raise bad_value("data.image-size", image_size, "a side in pixels, or 0 to keep the size")
-    if image_size and name != "image-folder":
-        raise bad_value("data.image-size", image_size, f"0 where dataset = {name!r}")
+    if image_size and not (dataset and dataset.is_folder):
+        raise bad_value("data.image-size", image_size, f"0 where dataset = {spec.text!r}")
     # Absolute, since messages name these folders and a run's working directory is seldom the user's.
-    cache_dir = cache_dir.expanduser().absolute()
-    if name == "digits":
-        return load_or_build(cache_dir / f"digits-{FORMAT_VERSION}", build=_build_digits, load=image_data.load)
-    data_dir = data_dir and data_dir.expanduser().absolute()
-    if name == "image-folder":
-        return _load_folder(data_dir, cache_dir, image_size, check_size)
-    return _load_torchvision(name, data_dir or cache_dir / "downloads", cache_dir)
+    cache_dir, data_dir = cache_dir.expanduser().absolute(), data_dir and data_dir.expanduser().absolute()
+    return dataset.load(Place(data_dir, cache_dir, image_size, check_size)) if dataset else load_own(spec, data_dir)
+
+
+def dataset_named(spec: ObjectSpec) -> Dataset | None:
+    """Return the data set of images of a name, None for others: a user's own and requests for videos.
+
+    Raises
+    ------
+    UserError
+        If there is none of the name.
+    """
+    return built_in(spec, {**_DATASETS, VIDEO_CACHING: None})
 
 
 def load_pool(pool: Path, *, classes: Sequence[str], image_size: int, cache_dir: Path) -> LabelledImages:
@@ -119,6 +170,11 @@ def load_pool(pool: Path, *, classes: Sequence[str], image_size: int, cache_dir:
     return load_or_build(cache_dir.expanduser().absolute() / f"image-pool-{key}", build=build, load=load)
 
 
+def _load_digits(place: Place) -> ImageData:
+    """Return scikit-learn's digits."""
+    return load_or_build(place.cache_dir / f"digits-{FORMAT_VERSION}", build=_build_digits, load=image_data.load)
+
+
 def _build_digits(folder: Path) -> None:
     """Write scikit-learn's 1,797 digits, 8x8 and grey, into `folder`: 1,437 to train on and 360 to test on."""
     # Not at the top: it takes a second, which every process of a deployed client would spend.
@@ -141,14 +197,15 @@ def _frozen(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _load_folder(root: Path | None, cache_dir: Path, image_size: int, check_size: CheckSize) -> ImageData:
+def _load_folder(place: Place) -> ImageData:
     """Return the images of a folder, from the cache where nothing in the folder has changed."""
+    root, image_size = place.data_dir, place.image_size
     if root is None:
         raise UserError("data-dir is not set: dataset = 'image-folder' needs a folder with train/ and test/ in it")
     listing = image_folder.list_images(root)
     files = listing.train + listing.test
     width, height = (image_size, image_size) if image_size else image_folder.size_of(files[0])
-    check_size(len(listing.train), len(listing.test), height, width, len(listing.classes))
+    place.check_size(len(listing.train), len(listing.test), height, width, len(listing.classes))
 
     def build(folder: Path) -> None:
         _refuse_without_room(folder, len(files) * width * height * 3)
@@ -162,7 +219,7 @@ def _load_folder(root: Path | None, cache_dir: Path, image_size: int, check_size
 
     # Names, sizes and times alone don't tell two folders apart: uncompressed images are of one size.
     key = fingerprint(root, files, str(root.resolve()), image_size, FORMAT_VERSION)
-    return load_or_build(cache_dir / f"image-folder-{key}", build=build, load=image_data.load)
+    return load_or_build(place.cache_dir / f"image-folder-{key}", build=build, load=image_data.load)
 
 
 def _refuse_without_room(folder: Path, num_bytes: int) -> None:
@@ -174,19 +231,29 @@ def _refuse_without_room(folder: Path, num_bytes: int) -> None:
         raise UserError(f"{folder.parent.parent}: has no room for {allowed}")
 
 
-def _load_torchvision(name: str, data_dir: Path, cache_dir: Path) -> ImageData:
+def _torchvision(name: str, kind: str, files: str) -> Dataset:
+    """Return one of torchvision's data sets: its class there, and where below data-dir its files are."""
+    return Dataset(name, partial(_load_torchvision, name, kind, files))
+
+
+def _load_torchvision(name: str, kind: str, files: str, place: Place) -> ImageData:
     """Return one of torchvision's data sets, downloaded where its files are missing or damaged."""
-    folder = data_dir / _TORCHVISION[name][1]
+    data_dir = place.data_dir or place.cache_dir / "downloads"
+    folder = data_dir / files
+
+    def open_pools() -> "list[VisionDataset]":
+        return _open_torchvision(name, kind, folder, data_dir)
+
     if not folder.is_dir():
-        _open_torchvision(name, data_dir)
+        open_pools()
     key = fingerprint(folder, (entry for entry in folder.iterdir() if entry.is_file()), FORMAT_VERSION)
-    build = partial(_build_torchvision, name, data_dir)
-    return load_or_build(cache_dir / f"{name}-{key}", build=build, load=image_data.load)
+    build = partial(_build_torchvision, open_pools)
+    return load_or_build(place.cache_dir / f"{name}-{key}", build=build, load=image_data.load)
 
 
-def _build_torchvision(name: str, data_dir: Path, folder: Path) -> None:
+def _build_torchvision(open_pools: "Callable[[], list[VisionDataset]]", folder: Path) -> None:
     """Write one of torchvision's data sets into `folder`."""
-    train, test = _open_torchvision(name, data_dir)
+    train, test = open_pools()
     images = (np.asarray(pool.data).reshape(*pool.data.shape[:3], -1) for pool in (train, test))
     image_data.save(
         folder,
@@ -197,11 +264,10 @@ def _build_torchvision(name: str, data_dir: Path, folder: Path) -> None:
     )
 
 
-def _open_torchvision(name: str, data_dir: Path) -> "list[VisionDataset]":
+def _open_torchvision(name: str, kind: str, folder: Path, data_dir: Path) -> "list[VisionDataset]":
     """Return torchvision's training and test pool; it downloads what is missing or damaged."""
     from espalier.app.tasks.torchvision_compat import torchvision
 
-    kind, folder = _TORCHVISION[name]
     dataset = getattr(torchvision.datasets, kind)
     try:
         return [dataset(data_dir, train=train, download=True) for train in (True, False)]
@@ -209,5 +275,19 @@ def _open_torchvision(name: str, data_dir: Path) -> "list[VisionDataset]":
         reason = " ".join(str(error).split())
         raise UserError(
             f"dataset = {name!r}: cannot be downloaded or read ({reason}): "
-            f"put its files into {data_dir / folder} or set data-dir to where they are"
+            f"put its files into {folder} or set data-dir to where they are"
         ) from error
+
+
+_DATASETS = {
+    dataset.name: dataset
+    for dataset in (
+        Dataset("digits", _load_digits, model="small-cnn"),
+        _torchvision("cifar10", "CIFAR10", "cifar-10-batches-py"),
+        _torchvision("cifar100", "CIFAR100", "cifar-100-python"),
+        _torchvision("fashion-mnist", "FashionMNIST", "FashionMNIST/raw"),
+        Dataset("image-folder", _load_folder, is_folder=True),
+    )
+}
+
+DATASETS = tuple(_DATASETS)

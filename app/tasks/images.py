@@ -1,7 +1,8 @@
 """The image tasks: one data set, which a partition shares out to the clients."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
@@ -12,16 +13,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.errors import FAULTS, UserError, bad_value
+from espalier.app.ground.registered import files_of
 from espalier.app.settings.sections import Data
 from espalier.app.tasks.augmentation import augmentation
-from espalier.app.tasks.data import ImageData, LabelledImages, load_dataset
+from espalier.app.tasks.data import ImageData, LabelledImages, dataset_named, load_dataset
+from espalier.app.tasks.fitting import check_fit, check_outputs, try_cuts
 from espalier.app.tasks.footprint import layer_bytes, refuse_too_large, weight_bytes
 from espalier.app.tasks.held_back import kept_and_held
-from espalier.app.tasks.models import build_model
+from espalier.app.tasks.models import AUTO, build_model
 from espalier.app.tasks.node import Node
-from espalier.app.tasks.partition import ClientIndices, partition
+from espalier.app.tasks.partition import ClientIndices, partition_of
 from espalier.app.tasks.task import Task
+from espalier.app.tasks.trial import MisfitError, Tried
+from espalier.clients.messages.frames import Format
+from espalier.clients.shared.cut import Cut
 from espalier.clients.task import ClientTask, Examples, LocalTraining
 
 
@@ -40,8 +46,12 @@ class ImageTask(Task):
         Decides the partition, the initial weights and the clients' randomness.
     device : torch.device
         Where models compute.
+    num_edges : int (default: 1)
+        Edges, for partitions that share out to them first.
     are_clients_here : bool (default: False)
         All clients are in this process, with a copy of their data each.
+    splits_for : str (default: "")
+        The algorithm that splits the model; empty for one that does not.
     """
 
     def __init__(
@@ -52,9 +62,13 @@ class ImageTask(Task):
         seed: int,
         device: torch.device,
         *,
+        num_edges: int = 1,
         are_clients_here: bool = False,
+        splits_for: str = "",
     ) -> None:
+        self.num_edges = num_edges
         self.are_clients_here = are_clients_here
+        self.splits_for = splits_for
         self.section = section
         self.training = training
         self.num_clients = num_clients
@@ -80,15 +94,13 @@ class ImageTask(Task):
     @cached_property
     def client_indices(self) -> list[ClientIndices]:
         """Every client's part of the data set."""
-        return partition(
+        return partition_of(
+            self.section,
             self.data.train.labels,
             self.data.test.labels,
-            scheme=self.section.partition,
             num_clients=self.num_clients,
+            num_edges=self.num_edges,
             seed=self.seed,
-            alpha=self.section.alpha,
-            shards_per_client=self.section.shards_per_client,
-            min_samples=self.section.min_samples,
         )
 
     @property
@@ -113,8 +125,35 @@ class ImageTask(Task):
         return channels, height, width
 
     def check_data(self) -> None:
-        """Load the data and share them out; UserError if they can't be."""
+        """Load the data and share them out; UserError if they can't be, or a model of one's own does not fit them."""
         self.client_indices  # noqa: B018
+        self.check_own_model()
+
+    def check_own_model(self, *, has_pool: bool = True) -> None:
+        """Raise UserError unless a model of one's own, if there is one, fits data and algorithm.
+
+        Where the server's test pool is here, a step of training on some of it is tried.
+        """
+        if self.section.model.module:
+            with self._model_fits() as tried:
+                check_outputs(self.new_model(), self.example_input(), self.num_classes)
+                splits_for = self.splits_for if has_pool else ""
+                check_fit(self, tried, seed=self.seed, splits_for=splits_for, has_pool=has_pool)
+
+    def try_cuts(self, cuts: Collection[Cut], form: Format | None) -> None:
+        """Raise UserError unless a step through each cut of a model of one's own can be made; others need no trial."""
+        if self.section.model.module:
+            with self._model_fits() as tried:
+                try_cuts(self, tried, cuts, form, seed=self.seed, splits_for=self.splits_for)
+
+    @contextmanager
+    def _model_fits(self) -> Iterator[Tried]:
+        """Give what is to be tried beside a model of one's own; what does not fit becomes an error that names it."""
+        spec, model = self.section.model, self.new_model()
+        try:
+            yield Tried(self.normaliser(), lambda outputs, labels: {}, files_of(spec.load(), model))
+        except MisfitError as error:
+            raise bad_value(spec.key, spec.text, str(error)) from None
 
     def data_fingerprint(self) -> str:
         """Return a hash of the data set: of its labels, and of its pixels' statistics."""
@@ -126,8 +165,7 @@ class ImageTask(Task):
 
         Where all clients are here, each has a copy of its images, and the server one of the test pool.
         """
-        with torch.device("meta"):
-            model = self.model_for((3, height, width), num_classes)
+        model = self._model_on_meta((3, height, width), num_classes)
         takes = {"the model, twice": 2 * weight_bytes(model)}
         if self.are_clients_here:
             takes["images"] = (num_train + 2 * num_test) * height * width * 3
@@ -138,22 +176,33 @@ class ImageTask(Task):
         """Return what a mini-batch takes in a layer, where a CPU trains; `model` is on ``meta``."""
         if self.device.type != "cpu":
             return 0
-        return self.training.batch_size * layer_bytes(model, torch.zeros(1, 3, height, width, device="meta"))
+        try:
+            return self.training.batch_size * layer_bytes(model, torch.zeros(1, 3, height, width, device="meta"))
+        except FAULTS:  # of a model of one's own, which need not know this device; a trial shows what else is wrong
+            return 0
 
-    def new_model(self) -> nn.Sequential:
+    def _model_on_meta(self, image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
+        """Return the model without its weights; one of one's own is made with them, on a device that it knows."""
+        if self.section.model.module:
+            return self.model_for(image_shape, num_classes).to("meta")
+        with torch.device("meta"):
+            return self.model_for(image_shape, num_classes)
+
+    def new_model(self) -> nn.Module:
         """Return the model with the initial weights that the seed gives."""
         return self.model_for(self.image_shape, self.num_classes)
 
-    def model_for(self, image_shape: tuple[int, int, int], num_classes: int) -> nn.Sequential:
+    def model_for(self, image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
         """Return the model for images of some shape."""
         return build_model(self.model_name, image_shape=image_shape, num_classes=num_classes, seed=self.seed)
 
     @property
     def model_name(self) -> str:
-        """One of `espalier.app.tasks.models.MODELS`."""
-        if self.section.model == "auto":
-            return "small-cnn" if self.section.dataset == "digits" else "cnn"
-        return self.section.model
+        """One of `espalier.app.tasks.models.MODELS`, or one's own as it is written."""
+        if self.section.model.text == AUTO:
+            dataset = dataset_named(self.section.dataset)
+            return dataset.model if dataset else "cnn"
+        return self.section.model.text
 
     def describe(self) -> dict[str, Any]:
         """Return the model's name, the shape (C, H, W) of images, the classes, and what pixels are normalised by."""
@@ -180,10 +229,9 @@ class ImageTask(Task):
     def new_client_task(self, model: nn.Module, node: Node) -> ClientTask:
         """Return the task of one client, which works on `model`."""
         indices = self.client_indices[node.partition_id]
-        if self.section.dataset == "image-folder":
+        if (dataset := dataset_named(self.section.dataset)) and dataset.is_folder:
             _, height, width = self.image_shape
-            with torch.device("meta"):
-                batch = self._batch_bytes(self.new_model(), height, width)
+            batch = self._batch_bytes(self._model_on_meta(self.image_shape, self.num_classes), height, width)
             num_images = len(indices.train) + len(indices.test)
             refuse_too_large(width, height, {"images": num_images * height * width * 3, "a mini-batch": batch})
         kept, held = self.kept_and_held(len(indices.train), node.partition_id)

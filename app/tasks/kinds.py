@@ -12,6 +12,6 @@ def task_kind(data: Data) -> type[Task]:
     """Return what kind of task it is, whose traits tell what goes with it; nothing is loaded."""
     if data.task.text:
         return AdaptedTask
-    if data.dataset == VIDEO_CACHING:
+    if data.dataset.text == VIDEO_CACHING:
         return CachingTask
-    return OwnImagesTask if data.partition == OWN else ImageTask
+    return OwnImagesTask if data.partition.text == OWN else ImageTask

@@ -2,19 +2,50 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import nn
 
 from espalier.app.ground.errors import bad_value
+from espalier.app.ground.object_spec import ObjectSpec
+from espalier.app.ground.registered import built_in, call_with, parse_registered
 from espalier.clients.shared.generators import seeded_torch
 
 Blocks = OrderedDict[str, nn.Module]
 Shape = tuple[int, int, int]
 
 
-def build_model(name: str, *, image_shape: Shape, num_classes: int, seed: int) -> nn.Sequential:
+@dataclass(frozen=True)
+class BuiltIn:
+    """A model that comes with the app.
+
+    Parameters
+    ----------
+    name : str
+        As the settings have it.
+    blocks : Callable[[tuple[int, int, int], int], OrderedDict[str, nn.Module]]
+        Makes its blocks for an image's shape and a number of classes.
+    least : int
+        The least side of an image in pixels.
+    """
+
+    name: str
+    blocks: Callable[[Shape, int], Blocks]
+    least: int
+
+    def __call__(self, image_shape: Shape, num_classes: int) -> nn.Sequential:
+        """Return a new model; UserError if the image is too small for it."""
+        _, height, width = image_shape
+        if min(height, width) < self.least:
+            fitting = ", ".join(other.name for other in _MODELS.values() if min(height, width) >= other.least)
+            least = f"{self.name}: {self.least}x{self.least} or more"
+            raise bad_value("model", self.name, f"{fitting or 'none'} for images of {width}x{height} ({least})")
+        return nn.Sequential(self.blocks(image_shape, num_classes))
+
+
+def build_model(name: str, *, image_shape: Shape, num_classes: int, seed: int) -> nn.Module:
     """Return a model, initialised.
 
     ``small-cnn``, ``cnn``
@@ -25,10 +56,15 @@ def build_model(name: str, *, image_shape: Shape, num_classes: int, seed: int) -
         Torchvision's, with the stem for small images: a 3x3 convolution of stride 1 and no max-pooling.
         Blocks ``stage1`` (with the stem) to ``stage4`` (with the average pooling) and ``head``.
 
+    ``package.module:function``
+        A user's own function or class: it gets ``num_classes`` and ``input_shape`` (channels, height and width), each
+        if it has a parameter of that name, and the arguments that the text has in brackets. Where it takes any by
+        ``**``, as torchvision's do, it gets ``num_classes``. What it returns is taken as it is.
+
     Parameters
     ----------
     name : str
-        One of `MODELS`.
+        One of `MODELS`, or a user's own.
     image_shape : tuple[int, int, int]
         Channels, height and width of an image.
     num_classes : int
@@ -39,27 +75,30 @@ def build_model(name: str, *, image_shape: Shape, num_classes: int, seed: int) -
 
     Returns
     -------
-    nn.Sequential
-        Maps ``(batch, channels, height, width)`` to logits ``(batch, num_classes)``, on the CPU. Its
-        children are the named blocks; the last is always ``head``, a single `nn.Linear`.
+    nn.Module
+        Maps ``(batch, channels, height, width)`` to logits ``(batch, num_classes)``, on the CPU. Those of `MODELS` are
+        an nn.Sequential of the named blocks; the last is always ``head``, a single `nn.Linear`.
 
     Raises
     ------
     UserError
-        There is no such model, or the image is too small for it.
+        There is no such model, the image is too small for it, or a user's own fails or returns no module.
     """
-    if name not in _MODELS:
-        raise bad_value("model", name, "one of " + ", ".join(MODELS))
-    build, least = _MODELS[name]
-    _, height, width = image_shape
-    if min(height, width) < least:
-        fitting = ", ".join(other for other, (_, side) in _MODELS.items() if min(height, width) >= side) or "none"
-        raise bad_value("model", name, f"{fitting} for images of {width}x{height} ({name}: {least}x{least} or more)")
+    try:
+        spec = parse_registered("model", name)
+    except ValueError as error:
+        raise bad_value("model", name, str(error)) from None
+    known = model_named(spec)
     with seeded_torch(seed, torch.device("cpu")):
-        return nn.Sequential(build(image_shape, num_classes))
+        return known(image_shape, num_classes) if known else _own_model(spec, image_shape, num_classes)
 
 
-def parameter_counts(model: nn.Sequential) -> dict[str, int]:
+def model_named(spec: ObjectSpec) -> "BuiltIn | None":
+    """Return the built-in model of a name, None for a user's own and for ``auto``; UserError for another name."""
+    return built_in(spec, {AUTO: None, **_MODELS})
+
+
+def parameter_counts(model: nn.Module) -> dict[str, int]:
     """Return the number of parameters of each block, in order."""
     return {name: sum(weights.numel() for weights in block.parameters()) for name, block in model.named_children()}
 
@@ -96,12 +135,26 @@ def _resnet(image_shape: Shape, num_classes: int, *, name: str) -> Blocks:
     )
 
 
-# Each model's builder, and the least side of an image in pixels.
-_MODELS: dict[str, tuple[Callable[[Shape, int], Blocks], int]] = {
-    "small-cnn": (partial(_cnn, channels=(16, 32), pool=2, hidden=64), 8),
-    "cnn": (partial(_cnn, channels=(64, 128), pool=4, hidden=256), 16),
-    "resnet18": (partial(_resnet, name="resnet18"), 16),
-    "resnet50": (partial(_resnet, name="resnet50"), 16),
+def _own_model(spec: ObjectSpec, image_shape: Shape, num_classes: int) -> nn.Module:
+    """Return what a function of a user's own makes."""
+    if spec.module.partition(".")[0] == "torchvision":
+        import espalier.app.tasks.torchvision_compat  # noqa: F401  which lets it be imported beside any PyTorch
+    offered = {"num_classes": num_classes, "input_shape": tuple(image_shape)}
+    model = call_with(spec, offered, to_any=("num_classes",))
+    if not isinstance(model, nn.Module):
+        raise bad_value("model", spec.text, f"a function that returns an nn.Module, not a {type(model).__name__}")
+    return model
+
+
+_MODELS = {
+    model.name: model
+    for model in (
+        BuiltIn("small-cnn", partial(_cnn, channels=(16, 32), pool=2, hidden=64), 8),
+        BuiltIn("cnn", partial(_cnn, channels=(64, 128), pool=4, hidden=256), 16),
+        BuiltIn("resnet18", partial(_resnet, name="resnet18"), 16),
+        BuiltIn("resnet50", partial(_resnet, name="resnet50"), 16),
+    )
 }
 
 MODELS = tuple(_MODELS)
+AUTO = "auto"  # that of the data set

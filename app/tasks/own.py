@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,12 +12,26 @@ from torch.nn.functional import cross_entropy
 from espalier.clients.task import Examples
 
 
+@dataclass(frozen=True)
+class Pool:
+    """Examples that the run shares out to the clients, as ``partition`` says.
+
+    Attributes
+    ----------
+    train, test : Examples
+        To train on, and to test on; the second is the server's test pool, too.
+    """
+
+    train: Examples
+    test: Examples
+
+
 class OwnTask(ABC):
     """A model, its data and how it is trained: what ``task = "package.module:NAME(argument=value)"`` names.
 
-    A subclass has `model` and `client_data`, and of the others what it does differently. One is made in every process
-    of a run, the server's and the clients', and keeps what it has loaded as it likes. Inputs are a tensor, or a tuple,
-    list or dict of tensors, with a row per example in each.
+    A subclass has `model`, `client_data` or `pool`, and of the others what it does differently. One is made in every
+    process of a run, the server's and the clients', and keeps what it has loaded as it likes. Inputs are a tensor, or a
+    tuple, list or dict of tensors, with a row per example in each.
     """
 
     @abstractmethod
@@ -27,9 +42,18 @@ class OwnTask(ABC):
         ``nn.Linear`` called ``head``, and labels that are classes.
         """
 
-    @abstractmethod
+    def pool(self) -> Pool:
+        """Return all examples, where the run shares them out to the clients by ``partition`` and its other settings.
+
+        Labels are classes, int64 of shape (N,); of others ``partition = "iid"`` and functions of one's own know how to
+        share them out. It is read by every process of the run.
+        """
+        raise NotImplementedError
+
     def client_data(self, client: int, num_clients: int, seed: int) -> tuple[Examples, Examples]:
         """Return what a client trains on, and what it is tested on, at least one example of each.
+
+        A task that has `pool` is not asked.
 
         Parameters
         ----------
@@ -45,9 +69,10 @@ class OwnTask(ABC):
         tuple[Examples, Examples]
             ``Examples(inputs, labels)`` with labels of shape (N, ...), e.g. int64 classes of shape (N,).
         """
+        raise NotImplementedError
 
     def test_data(self) -> Examples | None:
-        """Return the server's test pool. None, the default: the test examples of all clients.
+        """Return the server's test pool. None, the default: that of `pool`, or the test examples of all clients.
 
         It is read where the server runs, so it has to be given where clients' data can be read on their devices alone.
         """

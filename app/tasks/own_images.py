@@ -29,7 +29,7 @@ class OwnImagesTask(ImageTask):
 
     Parameters
     ----------
-    section, training, seed, device
+    section, training, seed, device, splits_for
         As for `ImageTask`.
     has_pool : bool
         The server's test pool is here.
@@ -46,8 +46,9 @@ class OwnImagesTask(ImageTask):
         *,
         has_pool: bool,
         num_clients_here: int,
+        splits_for: str = "",
     ) -> None:
-        super().__init__(section, training, num_clients_here, seed, device)
+        super().__init__(section, training, num_clients_here, seed, device, splits_for=splits_for)
         self.has_pool = has_pool
 
     @property
@@ -77,6 +78,7 @@ class OwnImagesTask(ImageTask):
             self.pool  # noqa: B018
         for i in range(self.num_clients):
             self.client_pools(Node(i))
+        self.check_own_model(has_pool=self.has_pool)
 
     def data_fingerprint(self) -> str:
         """Return a hash of the classes and of the server's test pool: its labels, and its pixels' statistics."""

@@ -6,13 +6,21 @@ in proportion to the clients' training samples of that class. So a client is tes
 whatever the scheme, and both pools are used up exactly.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.object_spec import ObjectSpec, error_line
+from espalier.app.ground.registered import built_in, call_with, parse_registered
+from espalier.app.settings.sections import OWN, Data
+from espalier.app.tasks.schemes import ALPHA, EDGE_ALPHA, MIN_SAMPLES, SCHEMES, SHARDS, Scheme, Terms
 
-PARTITIONS = ("iid", "dirichlet", "dirichlet-per-class", "shards")
+PARTITIONS = tuple(SCHEMES)
+# What says how a pool is shared out.
+SHARING_KEYS = ("partition", ALPHA, EDGE_ALPHA, SHARDS, MIN_SAMPLES)
 
 
 @dataclass(frozen=True)
@@ -29,14 +37,67 @@ class ClientIndices:
     test: np.ndarray
 
 
+def partition_of(
+    section: Data, train_labels: np.ndarray, test_labels: np.ndarray, *, num_clients: int, num_edges: int, seed: int
+) -> list[ClientIndices]:
+    """Share both pools out as the settings say; see `partition`."""
+    return partition(
+        train_labels,
+        test_labels,
+        scheme=section.partition,
+        num_clients=num_clients,
+        num_edges=num_edges,
+        seed=seed,
+        alpha=section.alpha,
+        edge_alpha=section.edge_alpha,
+        shards_per_client=section.shards_per_client,
+        min_samples=section.min_samples,
+    )
+
+
+def scheme_named(spec: ObjectSpec) -> Scheme | None:
+    """Return the scheme of a name, None for folders of the clients' own and for a function of a user's own.
+
+    Raises
+    ------
+    UserError
+        If there is none of the name.
+    """
+    return built_in(spec, {**SCHEMES, OWN: None})
+
+
+def unused_by(spec: ObjectSpec) -> tuple[str, ...]:
+    """Return those of `SHARING_KEYS` by which a partition does not go; UserError if there is none of the name."""
+    known = scheme_named(spec)
+    used = {"partition"} | ({*known.uses, MIN_SAMPLES} if known else set())
+    return tuple(key for key in SHARING_KEYS if key not in used)
+
+
+def goes_by_edges(spec: ObjectSpec) -> bool:
+    """Return whether the number of edges may decide who gets which samples; UserError if there is none of the name."""
+    known = scheme_named(spec)
+    return known.by_edges if known else bool(spec.module)
+
+
+def edges_of(num_clients: int, num_edges: int) -> list[range]:
+    """Return the clients of each edge: blocks of numbers, whose sizes differ by one at most.
+
+    Clients are grouped so wherever their node's config names no edge; an edge has at least one client.
+    """
+    begins = [-(-edge * num_clients // num_edges) for edge in range(num_edges + 1)]
+    return [range(first, last) for first, last in pairwise(begins)]
+
+
 def partition(
     train_labels: np.ndarray,
     test_labels: np.ndarray,
     *,
-    scheme: str,
+    scheme: ObjectSpec | str,
     num_clients: int,
+    num_edges: int = 1,
     seed: int,
     alpha: float = 0.5,
+    edge_alpha: float = 0.5,
     shards_per_client: int = 2,
     min_samples: int = 10,
 ) -> list[ClientIndices]:
@@ -56,26 +117,40 @@ def partition(
         The training pool, sorted by label, is cut into ``num_clients * shards_per_client`` equal runs;
         each client gets ``shards_per_client`` of them at random.
 
-    In all but the last a client's count of a class is the nearest to its fraction that whole samples allow
+    ``edge-dirichlet``
+        As ``dirichlet``, twice: over the edges with `edge_alpha`, and what an edge gets over its clients with `alpha`.
+    ``edge-iid``
+        Each class is spread evenly over the edges, by their numbers of clients; within an edge as ``dirichlet``.
+    ``iid-in-edges``
+        Over the edges as ``dirichlet`` with `edge_alpha`; within an edge each class is spread evenly.
+    ``package.module:function(...)``
+        A user's own: of ``labels``, the training pool's, ``num_clients``, ``num_edges`` and ``seed`` it gets those that
+        are its parameters, and returns the indices of each client's samples in the training pool.
+
+    In all but ``shards`` a client's count of a class is the nearest to its fraction that whole samples allow
     (largest remainders). In all the same holds for the test pool, with the fractions of the
     training counts: ``|test[u, c] - n_test[c] * train[u, c] / n_train[c]| < 1`` for client u and class c.
 
     A client that ends below `min_samples` training samples, or without a test sample, is then given the
     missing ones, of the classes it has most of, by the clients that hold most of them and more than the
-    minimum. Only there can a test count be off by more.
+    minimum. Only there can a test count be off by more. Of edges that have shares, each gives to its own clients.
 
     Parameters
     ----------
     train_labels, test_labels : np.ndarray
         Integers from 0, shape ``(N,)``: the label of each sample of the two pools.
-    scheme : str
-        One of `PARTITIONS`.
+    scheme : ObjectSpec or str
+        One of `PARTITIONS`, or a user's own.
     num_clients : int
         The number of clients.
+    num_edges : int, default 1
+        The number of edges, whose clients are `edges_of`.
     seed : int
         The only source of chance. Not negative.
     alpha : float, default 0.5
-        The concentration for both Dirichlet schemes: towards 0 a client has ever fewer classes.
+        The concentration over clients: towards 0 a client has ever fewer classes.
+    edge_alpha : float, default 0.5
+        The concentration over edges.
     shards_per_client : int, default 2
         For ``shards``: the shards of a client. A shard holds one class, or two where it spans a border.
     min_samples : int, default 10
@@ -89,12 +164,15 @@ def partition(
     Raises
     ------
     UserError
-        A value is not allowed, or the pools have too few samples for so many clients.
+        A value is not allowed, the pools have too few samples for so many clients, or a user's own function fails or
+        does not share out the pool.
     ValueError
         The test pool has a class that the training pool lacks.
     """
     train_labels, test_labels = np.asarray(train_labels), np.asarray(test_labels)
-    _check(len(train_labels), len(test_labels), scheme, num_clients, alpha, shards_per_client, min_samples)
+    spec = _spec_of(scheme)
+    known = scheme_named(spec)
+    _check_sizes(len(train_labels), len(test_labels), num_clients, min_samples if known else 1)
     rng = np.random.default_rng(seed)
     num_classes = 1 + max(train_labels.max(), test_labels.max())
     train_sizes = np.bincount(train_labels, minlength=num_classes)
@@ -102,37 +180,46 @@ def partition(
     if (test_sizes[train_sizes == 0] > 0).any():
         raise ValueError("the test pool has a class that the training pool lacks")
 
-    if scheme == "shards":
-        shares = _draw_shards(np.sort(train_labels), num_classes, num_clients, shards_per_client, rng)
-    elif scheme == "dirichlet":
-        # The tiny addition stands in for a class that no client wants.
-        shares = rng.dirichlet(np.full(num_classes, alpha), size=num_clients) + 1e-12
-    elif scheme == "dirichlet-per-class":
-        shares = rng.dirichlet(np.full(num_clients, alpha), size=num_classes).T + 1e-12
+    everybody = [range(num_clients)]
+    if known is None:
+        offered = {"labels": train_labels, "num_clients": num_clients, "num_edges": num_edges, "seed": seed}
+        train = _own_indices(spec, call_with(spec, offered), len(train_labels), num_clients)
+        train_counts = np.array([np.bincount(train_labels[held], minlength=num_classes) for held in train])
+        edges = everybody
     else:
-        shares = np.ones((num_clients, num_classes))
-    train_counts = _apportion(train_sizes, shares)
-    _raise_to_minimum(train_counts, min_samples, preference=shares * train_sizes)
-    test_counts = _apportion(test_sizes, train_counts)
-    _raise_to_minimum(test_counts, 1, preference=train_counts)
-
-    train = _deal(train_labels, train_counts, rng)
+        _check_values(known, num_clients, num_edges, alpha, edge_alpha)
+        edges = edges_of(num_clients, num_edges) if known.by_edges else everybody
+        shares = known.draw(Terms(np.sort(train_labels), num_classes, edges, alpha, edge_alpha, shards_per_client, rng))
+        of_edges = np.ones((1, num_classes)) if shares.edges is None else shares.edges
+        edge_counts = _shared_out(train_sizes, of_edges, _least(edges, min_samples), of_edges * train_sizes)
+        train_counts = np.concatenate(
+            [
+                _shared_out(sizes, own, min_samples, own * sizes)
+                for sizes, own in zip(edge_counts, (shares.clients[e] for e in edges), strict=True)
+            ]
+        )
+        train = _deal(train_labels, train_counts, rng)
+    of_edges = np.array([train_counts[members].sum(axis=0) for members in edges])
+    edge_counts = _shared_out(test_sizes, of_edges, _least(edges, 1), of_edges)
+    test_counts = np.concatenate(
+        [
+            _shared_out(sizes, own, 1, own)
+            for sizes, own in zip(edge_counts, (train_counts[e] for e in edges), strict=True)
+        ]
+    )
     test = _deal(test_labels, test_counts, rng)
     return [ClientIndices(*pools) for pools in zip(train, test, strict=True)]
 
 
-def _check(
-    num_train: int,
-    num_test: int,
-    scheme: str,
-    num_clients: int,
-    alpha: float,
-    shards_per_client: int,
-    min_samples: int,
-) -> None:
-    """Raise `UserError` for settings that no partition can meet."""
-    if scheme not in PARTITIONS:
-        raise bad_value("partition", scheme, "one of " + ", ".join(PARTITIONS))
+def _spec_of(scheme: ObjectSpec | str) -> ObjectSpec:
+    try:
+        return parse_registered("partition", scheme)
+    except ValueError as error:
+        raise bad_value("partition", scheme, str(error)) from None
+
+
+def _check_sizes(num_train: int, num_test: int, num_clients: int, min_samples: int) -> None:
+    """Raise `UserError` for numbers that no partition of such pools can meet."""
     if num_clients < 1:
         raise bad_value("num-clients", num_clients, "an integer >= 1")
     for pool, samples in (("training", num_train), ("test", num_test)):
@@ -140,26 +227,65 @@ def _check(
             allowed = f"at most {samples}, the number of {pool} samples"
             raise bad_value("num-clients", num_clients, allowed)
     if min_samples < 1:
-        raise bad_value("data.min-samples", min_samples, "an integer >= 1")
+        raise bad_value(MIN_SAMPLES, min_samples, "an integer >= 1")
     if num_clients * min_samples > num_train:
         raise UserError(
             f"num-clients = {num_clients} times data.min-samples = {min_samples} is "
             f"{num_clients * min_samples}: allowed is at most {num_train}, the number of training samples"
         )
-    if scheme.startswith("dirichlet") and not 0 < alpha < np.inf:
-        raise bad_value("alpha", alpha, "a number > 0")
-    if scheme == "shards" and not 1 <= shards_per_client <= num_train // num_clients:
-        allowed = f"an integer from 1 to {num_train // num_clients}, or shards would be empty"
-        raise bad_value("data.shards-per-client", shards_per_client, allowed)
 
 
-def _draw_shards(
-    sorted_labels: np.ndarray, num_classes: int, num_clients: int, each: int, rng: np.random.Generator
-) -> np.ndarray:
-    """Return the counts, clients by classes, when each client gets `each` runs of the sorted labels."""
-    shards = np.array_split(sorted_labels, num_clients * each)
-    counts = np.array([np.bincount(shard, minlength=num_classes) for shard in shards])
-    return counts[rng.permutation(len(shards))].reshape(num_clients, each, num_classes).sum(axis=1)
+def _check_values(scheme: Scheme, num_clients: int, num_edges: int, alpha: float, edge_alpha: float) -> None:
+    """Raise `UserError` for values that a scheme goes by and can't meet."""
+    for key, value in ((ALPHA, alpha), (EDGE_ALPHA, edge_alpha)):
+        if key in scheme.uses and not 0 < value < np.inf:
+            raise bad_value(key, value, "a number > 0")
+    if scheme.by_edges and not 1 <= num_edges <= num_clients:
+        raise bad_value("num-edges", num_edges, f"1 to num-clients = {num_clients} for partition = {scheme.name!r}")
+
+
+def _own_indices(spec: ObjectSpec, given: object, num_samples: int, num_clients: int) -> list[np.ndarray]:
+    """Return the indices that a user's own function gave, sorted; UserError unless they share out the pool."""
+    wanted = f"a function that returns {num_clients} arrays of indices, one for each client"
+    try:
+        arrays = [np.asarray(indices) for indices in given]  # type: ignore[attr-defined]
+        held = [np.sort(one.astype(np.int64, casting="same_kind" if one.size else "unsafe")) for one in arrays]
+        shapes = {indices.ndim for indices in held}
+    except (TypeError, ValueError) as error:
+        raise bad_value(spec.key, spec.text, f"{wanted} ({error_line(error)})") from None
+    if len(held) != num_clients or shapes != {1}:
+        raise bad_value(spec.key, spec.text, f"{wanted}, not {len(held)} of {sorted(shapes)} dimensions")
+    if empty := [client for client, indices in enumerate(held) if not len(indices)]:
+        raise bad_value(spec.key, spec.text, f"a function that gives each client a sample, and not none to {empty[0]}")
+    every = np.sort(np.concatenate(held))
+    if not np.array_equal(every, np.arange(num_samples)):
+        allowed = f"a function that gives each of the samples 0 to {num_samples - 1} to one client, and no other"
+        raise bad_value(spec.key, spec.text, f"{allowed}: {_first_fault(every, num_samples)}")
+    return held
+
+
+def _first_fault(every: np.ndarray, num_samples: int) -> str:
+    """Return what is wrong with sorted indices that are not all samples, each once."""
+    if every[0] < 0 or every[-1] >= num_samples:
+        return f"there is no sample {every[0] if every[0] < 0 else every[-1]}"
+    counts = np.bincount(every, minlength=num_samples)
+    if (counts > 1).any():
+        return f"{int(counts.argmax())} is given {counts.max()} times"
+    return f"{int(counts.argmin())} is left out"
+
+
+def _least(edges: Sequence[range], each: int) -> np.ndarray:
+    """Return how many samples each edge needs, so that its clients have some each."""
+    return np.array([each * len(members) for members in edges])
+
+
+def _shared_out(sizes: np.ndarray, shares: np.ndarray, least: np.ndarray | int, preference: np.ndarray) -> np.ndarray:
+    """Return whole counts that add up to `sizes`, follow `shares`, and give every row at least `least`."""
+    # What was moved to an edge for want of others may be of a class that its clients have no share of.
+    unwanted = (shares.sum(axis=0) == 0) & (sizes > 0)
+    counts = _apportion(sizes, np.where(unwanted, 1, shares))
+    _raise_to_minimum(counts, least, preference=preference)
+    return counts
 
 
 def _apportion(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
@@ -188,8 +314,8 @@ def _apportion(sizes: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return counts
 
 
-def _raise_to_minimum(counts: np.ndarray, minimum: int, *, preference: np.ndarray) -> None:
-    """Move samples, in place, until every client holds at least `minimum`.
+def _raise_to_minimum(counts: np.ndarray, minimum: np.ndarray | int, *, preference: np.ndarray) -> None:
+    """Move samples, in place, until every client holds at least `minimum`, one for all or one for each.
 
     Every move lowers what is missing in all, and while something is missing a client with more than the
     minimum exists: so it ends.
@@ -197,15 +323,16 @@ def _raise_to_minimum(counts: np.ndarray, minimum: int, *, preference: np.ndarra
     Parameters
     ----------
     counts : np.ndarray
-        Shape ``(clients, classes)``, with a sum of at least ``clients * minimum``.
-    minimum : int
-        The least sum of a row.
+        Shape ``(clients, classes)``, with a sum of at least that of all minima.
+    minimum : np.ndarray or int
+        The least sum of a row, of shape ``(clients,)`` or one for all.
     preference : np.ndarray
         Shape ``(clients, classes)``: a client takes the class with the highest value that can be had,
         and among equal ones that with most to spare.
     """
+    minimum = np.broadcast_to(minimum, len(counts))
     for client in range(len(counts)):
-        while (missing := minimum - counts[client].sum()) > 0:
+        while (missing := minimum[client] - counts[client].sum()) > 0:
             surplus = counts.sum(axis=1) - minimum
             spare = np.minimum(counts, np.maximum(surplus, 0)[:, None])
             available = spare.sum(axis=0)

@@ -6,8 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from espalier.app.tasks.own import OwnTask
-from espalier.app.tasks.trial import CPU, MisfitError, named
+from espalier.app.tasks.trial import CPU, MisfitError, Tried, named
 from espalier.clients.gradients import compute_gradients
 from espalier.clients.messages.frames import Format, as_received
 from espalier.clients.messages.split_names import INDICES
@@ -46,13 +45,13 @@ def _seeded(model: nn.Module, example: object) -> Tensor:
         return model(example)
 
 
-def try_cut(own: OwnTask, client: ClientTask, cut: Cut, form: Format | None) -> None:
+def try_cut(tried: Tried, client: ClientTask, cut: Cut, form: Format | None) -> None:
     """Make the step of a client and its edge, and the same step with the whole model.
 
     Parameters
     ----------
-    own : OwnTask
-        The user's task.
+    tried : Tried
+        What is the user's own.
     client : ClientTask
         Has a new model, on the CPU, and the examples of one mini-batch. The model is spoilt then.
     cut : Cut
@@ -67,9 +66,9 @@ def try_cut(own: OwnTask, client: ClientTask, cut: Cut, form: Format | None) -> 
     """
     training = LocalTraining(batch_size=len(client.train), learning_rate=0.0)
     client, behind = replace(client, training=training), list(as_blocks(client.model)._modules)[cut.first - 1]
-    with named("one whose model's layers can be copied", own):
+    with named("one whose model's layers can be copied", tried):
         start = copied(as_blocks(client.model))
-    with named(f"one whose model trains where it is cut behind {behind!r}", own):
+    with named(f"one whose model trains where it is cut behind {behind!r}", tried):
         split = _split_gradients(replace(client, model=start), cut, None)
         if form is not None:
             _split_gradients(replace(client, model=start), cut, form)

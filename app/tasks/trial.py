@@ -1,9 +1,9 @@
-"""An evaluation and a step of training with a task of a user's own, before the run: what does not fit shows there."""
+"""An evaluation and a step of training with a model of a user's own, before the run: what does not fit shows there."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from inspect import getsourcefile
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from torch.nn.parameter import is_lazy
 
 from espalier.app.ground.errors import FAULTS
 from espalier.app.ground.object_spec import error_and_place
-from espalier.app.tasks.own import OwnTask
 from espalier.clients.gradients import Loss
 from espalier.clients.messages.train import TAKEN_BEGINNINGS, is_own_figure
 from espalier.clients.shared.nested import concatenate, take, tensors_of
@@ -29,8 +28,30 @@ class MisfitError(ValueError):
     """A task that can't be trained for; the text says what it has to be."""
 
 
+@dataclass(frozen=True)
+class Tried:
+    """What is a user's own, beside the model.
+
+    Parameters
+    ----------
+    prepare : Callable[[Any], Any]
+        Makes what the model takes of a mini-batch's inputs.
+    metrics : Callable[[Any, Tensor], Mapping[str, float]]
+        Of outputs and labels, figures by name.
+    files : Collection[str]
+        Where the user's code is; errors are shown with their line in these.
+    augment : Callable[[Any, torch.Generator], Any], optional
+        Makes what `prepare` takes in training of a mini-batch's inputs; by default themselves.
+    """
+
+    prepare: Callable[[Any], Any]
+    metrics: Callable[[Any, Tensor], Mapping[str, float]]
+    files: Collection[str]
+    augment: Callable[[Any, torch.Generator], Any] = lambda inputs, generator: inputs
+
+
 def try_out(
-    own: OwnTask,
+    tried: Tried,
     new_model: Callable[[], nn.Module],
     examples: Examples,
     training: LocalTraining,
@@ -41,8 +62,8 @@ def try_out(
 
     Parameters
     ----------
-    own : OwnTask
-        The user's task.
+    tried : Tried
+        What is the user's own.
     new_model : Callable[[], nn.Module]
         Makes a model.
     examples : Examples
@@ -60,45 +81,45 @@ def try_out(
         For the first thing that does not fit.
     """
     evaluated, trained = new_model(), new_model()
-    check_metrics(own, evaluated, examples, taken_names)
-    check_training(own, trained, examples, training, loss)
+    check_metrics(tried, evaluated, examples, taken_names)
+    check_training(tried, trained, examples, training, loss)
     for used in (evaluated, trained):
         check_state(used, new_model())
 
 
 def check_training(
-    own: OwnTask, model: nn.Module, examples: Examples, training: LocalTraining, mean_loss: Loss
+    tried: Tried, model: nn.Module, examples: Examples, training: LocalTraining, mean_loss: Loss
 ) -> None:
     """Raise MisfitError unless model, loss, learning rate and optimizer make a step; the model is spoilt then."""
     rows = spread_over(examples, training.batch_size)
     parameters = [weights for weights in model.parameters() if weights.requires_grad]
     if not parameters:
         raise MisfitError("one whose model has weights that train")
-    with named("one whose augment(inputs, generator) gives what prepare() takes", own):
-        inputs = own.prepare(own.augment(take(examples.inputs, rows, CPU), torch.Generator()))
-    with named("one whose model trains on its data", own):
+    with named("one whose augment(inputs, generator) gives what prepare() takes", tried):
+        inputs = tried.prepare(tried.augment(take(examples.inputs, rows, CPU), torch.Generator()))
+    with named("one whose model trains on its data", tried):
         outputs = model.train()(inputs)
-    with named("one whose loss(outputs, labels) takes what its model gives, and its labels", own):
+    with named("one whose loss(outputs, labels) takes what its model gives, and its labels", tried):
         loss = mean_loss(outputs, examples.labels[rows])
     if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:
         kind = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         if isinstance(loss, Tensor) and not loss.dim():
             kind += " without one"
         raise MisfitError(f"one whose loss(outputs, labels) gives the mean, a tensor () with a gradient, not {kind}")
-    with named("one whose loss has a gradient", own):
+    with named("one whose loss has a gradient", tried):
         loss.backward()
     wanted = "one whose learning_rate(rate, server_round) gives a number from 0 on"
-    with named(wanted, own):
+    with named(wanted, tried):
         now = training.at(1)
         rate = float(now.learning_rate)
     if not 0 <= rate < math.inf:
         raise MisfitError(f"{wanted}, not {now.learning_rate!r}")
     wanted = "one whose optimizer(parameters, learning_rate) returns a torch.optim.Optimizer"
-    with named(wanted, own):
+    with named(wanted, tried):
         optimizer = make_optimizer(parameters, now)
     if not all(callable(getattr(optimizer, method, None)) for method in ("step", "zero_grad")):
         raise MisfitError(f"{wanted}, not a {type(optimizer).__name__}")
-    with named("one whose optimizer makes a step by the gradients alone", own):
+    with named("one whose optimizer makes a step by the gradients alone", tried):
         optimizer.step()
 
 
@@ -113,15 +134,15 @@ def check_state(used: nn.Module, new: nn.Module) -> None:
             raise MisfitError(f"one whose model keeps the shapes of its weights and buffers: {name} becomes {forms}")
 
 
-def check_metrics(own: OwnTask, model: nn.Module, examples: Examples, taken_names: frozenset[str]) -> None:
+def check_metrics(tried: Tried, model: nn.Module, examples: Examples, taken_names: frozenset[str]) -> None:
     """Raise MisfitError unless the task's own figures are numbers, by names that nothing else has."""
     try:
-        figures = figures_of(own, model, examples, spread_over(examples, min(FEW, len(examples))))
+        figures = figures_of(tried, model, examples, spread_over(examples, min(FEW, len(examples))))
     except MisfitError:
         raise
     except FAULTS:  # there are figures that can't be had of a few, where these are of one class
-        with named("one whose metrics(outputs, labels) returns numbers by name", own):
-            figures = figures_of(own, model, examples, torch.arange(len(examples)))
+        with named("one whose metrics(outputs, labels) returns numbers by name", tried):
+            figures = figures_of(tried, model, examples, torch.arange(len(examples)))
     for name in figures:
         if not isinstance(name, str) or not is_name(name):
             wanted = f"one whose metrics() have names of 1 to {LONGEST_NAME} characters that can be printed"
@@ -133,13 +154,13 @@ def check_metrics(own: OwnTask, model: nn.Module, examples: Examples, taken_name
 
 
 @torch.no_grad()
-def figures_of(own: OwnTask, model: nn.Module, examples: Examples, rows: Tensor) -> Mapping[Any, float]:
+def figures_of(tried: Tried, model: nn.Module, examples: Examples, rows: Tensor) -> Mapping[Any, float]:
     """Return the task's own figures of a model on some examples, in eval mode; raises whatever is wrong with them."""
     chosen = Examples(take(examples.inputs, rows, CPU), examples.labels[rows])
-    batches = list(outputs_on(model, chosen, own.prepare, CPU))
+    batches = list(outputs_on(model, chosen, tried.prepare, CPU))
     check_rows(batches[0], min(len(rows), BATCH_SIZE), has_one_batch=len(examples) <= BATCH_SIZE)
     outputs = concatenate(batches)
-    figures = own.metrics(outputs, chosen.labels)
+    figures = tried.metrics(outputs, chosen.labels)
     if not isinstance(figures, Mapping):
         raise TypeError(f"it returns a {type(figures).__name__}")
     return {name: float(value) for name, value in figures.items()}
@@ -160,9 +181,9 @@ def spread_over(examples: Examples, count: int) -> Tensor:
 
 
 @contextmanager
-def named(wanted: str, own: OwnTask) -> Iterator[None]:
+def named(wanted: str, tried: Tried) -> Iterator[None]:
     """Make a MisfitError of whatever goes wrong inside the block, with the line of the user's file where it did."""
     try:
         yield
     except FAULTS as error:  # all of it is foreign code
-        raise MisfitError(f"{wanted} ({error_and_place(error, [getsourcefile(type(own)) or ''])})") from None
+        raise MisfitError(f"{wanted} ({error_and_place(error, tried.files)})") from None

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import DifferentialPrivacyClientSideAdaptiveClipping, Strategy
 from torch import nn
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
@@ -95,7 +95,15 @@ def edges_here(
         task.top_m,
         validates=config.data.validation_share > 0,
         is_personal=algorithm.client.personal is not None,
+        tells_norm_bits=clips_adaptively(config.federation, algorithm),
     )
+
+
+def clips_adaptively(federation: Federation, algorithm: Algorithm) -> bool:
+    """Return whether the strategy that clients answer is one of Flower's that wants their norm bits."""
+    adaptive = DifferentialPrivacyClientSideAdaptiveClipping
+    specs = (federation.cloud_strategy, federation.edge_strategy)
+    return any(spec.key == algorithm.strategy_key and spec.has_any(adaptive) for spec in specs)
 
 
 def own_edge(algorithm: Algorithm, site: Site) -> Strategy | EdgeRounds:

@@ -33,26 +33,28 @@ def build_task(config: RunConfig) -> Task:
             kind, config.caching, training, config.federation, is_flat=config.is_flat, seed=seed, device=device
         )
     has_pool = config.deploy.role != "edge"  # an edge host evaluates on its devices only
+    splits_for = config.algorithm.name if config.algorithm.splits else ""
     if kind is AdaptedTask:
-        splits_for = config.algorithm.name if config.algorithm.splits else ""
         task: AdaptedTask = _built(
             kind,
-            data.task,
+            data,
             training,
             num_clients,
             seed,
             device,
+            num_edges=config.cells,
             has_pool=has_pool,
             splits_for=splits_for,
-            validation_share=data.validation_share,
         )
         check_optimizer(config, task, training)
         return task
     if kind is OwnImagesTask:
         here = num_clients if config.engine != "flower" else 0
-        return _built(kind, data, training, seed, device, has_pool=has_pool, num_clients_here=here)
-    is_here = config.engine == "in-process"
-    return _built(kind, data, training, num_clients, seed, device, are_clients_here=is_here)
+        return _built(
+            kind, data, training, seed, device, has_pool=has_pool, num_clients_here=here, splits_for=splits_for
+        )
+    options = {"are_clients_here": config.engine == "in-process", "splits_for": splits_for, "num_edges": config.cells}
+    return _built(kind, data, training, num_clients, seed, device, **options)
 
 
 def check_optimizer(config: RunConfig, task: AdaptedTask, training: LocalTraining) -> None:

@@ -26,6 +26,10 @@ PROXIMAL_MU: Final = "proximal-mu"
 LOCAL_ROUNDS: Final = "local-rounds"
 CPU_FREQUENCY_HZ: Final = "cpu-frequency-hz"
 TRANSMIT_POWER_WATTS: Final = "transmit-power-watts"
+# As Flower's differential privacy strategies and mods have them; the third asks for the second.
+CLIPPING_NORM: Final = "clipping_norm"
+NORM_BIT: Final = "norm_bit"
+WANTS_NORM_BIT: Final = "wants-norm-bit"
 
 # Keys of the metric record of a reply. "train_loss" is the name that Flower's QFedAvg looks for.
 NUM_EXAMPLES: Final = "num-examples"

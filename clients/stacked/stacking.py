@@ -13,6 +13,7 @@ from ..messages.train import TRAIN, TRAIN_ACCUMULATED
 from ..shared.cut import Cut, as_blocks
 from ..shared.lanes import Lanes
 from ..task import ClientTask
+from ..whole.clipping import is_told_to_clip
 from ..whole.ruled_round import RuledRound
 from ..whole.training import accumulated_reply, model_reply
 from .correction import alike
@@ -53,7 +54,9 @@ class TrainingStack:
         kind = message.metadata.message_type
         if not message.has_content() or kind not in (*REPLIES, SPLIT_FUSED) or self._half.answers_itself(kind):
             return False
-        return kind in REPLIES or (self._half.is_plain and SplitFused.from_content(message.content).tail is None)
+        if kind in REPLIES:
+            return not is_told_to_clip(message)
+        return self._half.is_plain and SplitFused.from_content(message.content).tail is None
 
     def __call__(self, messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message | BaseException]:
         """Return the replies, one per message; a client that fails against its edge has failed alone.

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from espalier.app.tasks import Examples, OwnTask
+from espalier.app.tasks import Examples, OwnTask, Pool
 
 
 class Points(OwnTask):
@@ -595,3 +595,29 @@ def is_first(mark):
     except FileExistsError:
         return False
     return True
+
+
+class SharedOut(OwnTask):
+    """Three clouds of points that the run shares out."""
+
+    def __init__(self, labels: str = "classes") -> None:
+        self.labels = labels
+
+    def model(self):
+        return nn.Linear(2, 3)
+
+    def pool(self):
+        train, test = (self._examples(size, seed) for size, seed in ((300, 0), (60, 1)))
+        return (train, test) if self.labels == "no pool" else Pool(train, test)
+
+    def loss(self, outputs, labels):
+        return cross_entropy(outputs, labels.long())
+
+    def _examples(self, size, seed):
+        labels = torch.arange(size) % 3
+        points = torch.nn.functional.one_hot(labels)[:, :2] + 0.3 * torch.randn(
+            size, 2, generator=torch.Generator().manual_seed(seed)
+        )
+        if self.labels == "untrained" and seed == 0:
+            labels = labels % 2
+        return Examples(points, labels.float() if self.labels == "numbers" else labels)

@@ -10,6 +10,7 @@ from tests.app.runs import flwr_run, lines, run_app, same_weights, summary, weig
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-task"
 TOPICS = {"task": "own_task.text:Topics", "learning_rate": 1.0}
 FEW = {"num_clients": 4, "local_epochs": 1}
+MODEL = {"model": "own_task.models:averaging_cnn(width=16)", "num_clients": 4, "batches_per_epoch": 2, "edge_rounds": 1}
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def test_topics_are_told_apart_by_a_split_model_and_the_same_each_time(tmp_path)
     final = summary(folder)
     assert final["test"]["accuracy"] > 0.7  # four topics
     assert final["personalised"]["accuracy"]["mean"] > final["global"]["accuracy"]["mean"]
-    names = {"rounds.png", "clients.png", "bytes.png", "personalised.png"}
+    names = {"rounds.png", "clients.png", "bytes.png", "personalised.png", "partition.png"}
     assert {path.name for path in folder.glob("*.png")} == names
     # Each message is 16 numbers at the cut, and as many come back.
     sent = final["bytes_by_kind"]["edge"]
@@ -93,6 +94,22 @@ def test_the_page_and_the_readme_have_the_same_commands():
     pages = [(EXAMPLE / "README.md"), EXAMPLE.parents[1] / "docs" / "own-task.md"]
     first, second = (re.findall(r"```bash\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL) for page in pages)
     assert first == second
+
+
+def test_the_model_for_images_can_be_cut(tmp_path):
+    settings = MODEL | {"algorithm": "hsfl", "cut_layer": 2, "global_rounds": 1}
+    assert weights(run_app(tmp_path / "run", **settings))["head.weight"].shape == (10, 16)
+
+
+@pytest.mark.slow
+@pytest.mark.deploy
+@pytest.mark.parametrize("algorithm", ["h-fedavg", "hsfl"])
+def test_flwr_run_trains_the_model_for_images_to_the_same_weights(tmp_path, algorithm):
+    settings, folder = MODEL | {"algorithm": algorithm, "global_rounds": 1}, tmp_path / "flower"
+    federation = "num-supernodes=4 client-resources-num-cpus=1 init-args-log-to-driver=false"
+    code, output = flwr_run(federation, **settings, output_dir=str(folder))
+    assert code == 0, output
+    assert same_weights(folder, run_app(tmp_path / "here", **settings))
 
 
 @pytest.mark.slow

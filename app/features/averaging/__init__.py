@@ -13,6 +13,7 @@ from espalier.app.ground.errors import bad_value
 from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.settings.sections import Federation, Train
 from espalier.app.tasks.kinds import task_kind
+from espalier.app.tasks.partition import goes_by_edges
 from espalier.strategies.flower_strategies import replies_needed, replies_to_be_robust
 
 CLIPPED_BY_CLIENTS = (DifferentialPrivacyClientSideAdaptiveClipping, DifferentialPrivacyClientSideFixedClipping)
@@ -32,8 +33,8 @@ def check_strategies(case: Case) -> None:
     specs = case.strategies_here
     for spec in specs:
         spec.check()
-        if spec.has_any(CLIPPED_BY_CLIENTS):
-            allowed = "one that clips at the server: this app's clients do not clip"
+        if spec.has_any(CLIPPED_BY_CLIENTS) and not _is_answered_by_plain_clients(case.algorithm, spec.key):
+            allowed = "one that clips at the server: clients clip for their own tier, whole models trained as FedAvg's"
             raise bad_value(spec.key, spec.text, allowed)
     samples_clients = case.algorithm.strategy_key and not case.algorithm.splits
     if samples_clients and case.deploy.role != "cloud" and case.federation.participation < 1:
@@ -44,6 +45,12 @@ def check_strategies(case: Case) -> None:
             raise bad_value("participation", case.federation.participation, allowed)
     if case.engine != "flower" and not case.out_of_step:
         _check_replies_of_all(case.federation, case.edges, is_flat=case.is_flat)
+
+
+def _is_answered_by_plain_clients(algorithm: Algorithm, key: str) -> bool:
+    """Return whether clients answer the strategy of a key, with whole models that they train as FedAvg's clients do."""
+    client = algorithm.client
+    return key == algorithm.strategy_key and not algorithm.splits and client.is_plain and not client.stays_any
 
 
 def _check_replies_of_all(own: Federation, edges: int, *, is_flat: bool) -> None:
@@ -120,7 +127,7 @@ def without_use(case: Case) -> Unused:
             yield ("edge-strategy",), f"{name} has no edges"
         if not task_kind(case.data).grows:  # there slots pass by edge rounds
             yield ("edge-rounds",), f"{name} has no edges"
-        if not case.rule:
+        if not (case.rule or goes_by_edges(case.data.partition)):
             yield ("num-edges",), f"{name} has no edges"
     if case.train.optimizer != "sgd":
         yield ("train.momentum",), f"optimizer = {case.train.optimizer!r}"

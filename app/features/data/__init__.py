@@ -7,27 +7,33 @@ from espalier.app.ground.errors import bad_value
 from espalier.app.settings.section import Tag
 from espalier.app.settings.sections import OWN, Caching, Data
 from espalier.app.settings.values import CLASSES_ALLOWED, channels_allowed
+from espalier.app.tasks.data import dataset_named
 from espalier.app.tasks.kinds import task_kind
+from espalier.app.tasks.models import model_named
+from espalier.app.tasks.partition import scheme_named, unused_by
 
 
 def check(case: Case) -> None:
     """Refuse data, models and algorithms that do not suit each other."""
     algorithm, data, task = case.algorithm, case.data, task_kind(case.data)
     _check_own_task(data)
-    if task.has_own_model and data.model != "auto":
-        raise bad_value("model", data.model, f"'auto' for {data.source}, which has a model of its own")
+    model_named(data.model)
+    scheme_named(data.partition)
+    if task.has_own_model and data.model.text != "auto":
+        raise bad_value("model", data.model.text, f"'auto' for {data.source}, which has a model of its own")
     if data.validation_share and task.grows:
         allowed = f"0.0 for {data.source}, whose clients get more data from round to round"
         raise bad_value("data.validation-share", data.validation_share, allowed)
     if algorithm.ranks_requests and not task.counts_requests:
         raise bad_value("algorithm", algorithm.text, "another algorithm, or dataset = 'video-caching'")
     _check_own_folders(algorithm, data)
-    if data.dataset == "image-folder" and not data.data_dir:
-        raise bad_value("data-dir", "", "a folder with train/<class>/* and test/<class>/* for dataset = 'image-folder'")
+    dataset = dataset_named(data.dataset)
+    if dataset and dataset.is_folder and not data.data_dir:
+        raise bad_value("data-dir", "", f"a folder with train/<class>/* and test/<class>/* for {data.source}")
 
 
 def _check_own_task(data: Data) -> None:
-    """Refuse other settings of data and model beside a task of one's own."""
+    """Refuse other settings of data and model beside a task of one's own; those of a pool it may have a use for."""
     if not data.task.text:
         return
     given, defaults, both = data.as_dict(), Data().as_dict(), Data.keys_tagged(Tag.WITH_OWN_TASK)
@@ -39,15 +45,16 @@ def _check_own_task(data: Data) -> None:
 
 def _check_own_folders(algorithm: Algorithm, data: Data) -> None:
     """Refuse what does not go together with folders of the clients' own, or is for them only."""
-    if data.partition != OWN:
+    if data.partition.text != OWN:
         values = data.as_dict()
         for key in data.keys_tagged(Tag.OF_OWN_FOLDERS):
             if value := values[key]:
-                allowed = f"'' for partition = {data.partition!r}, where the data set decides it"
+                allowed = f"'' for partition = {data.partition.text!r}, where the data set decides it"
                 raise bad_value(key, value, allowed)
         return
-    if data.dataset != "image-folder":
-        allowed = f"another one for dataset = {data.dataset!r}: clients' own folders are for 'image-folder'"
+    dataset = dataset_named(data.dataset)
+    if data.task.text or not (dataset and dataset.is_folder):
+        allowed = f"another one for {data.source}: clients' own folders are for 'image-folder'"
         raise bad_value("partition", OWN, allowed)
     if not algorithm.trains_clients:
         allowed = f"one that trains clients for partition = {OWN!r}: nobody has all the data"
@@ -69,14 +76,8 @@ def without_use(case: Case) -> Unused:
     if task_kind(data).counts_requests:
         yield Data.keys_tagged(Tag.READS_DATA), "dataset = 'video-caching' is simulated"
         return
-    yield Caching.own_keys(), f"dataset = {data.dataset!r}"
-    why = f"partition = {data.partition!r}"
-    if not data.partition.startswith("dirichlet"):
-        yield ("alpha",), why
-    if data.partition == "own":
-        yield ("data.min-samples",), why
-    if data.partition != "shards":
-        yield ("data.shards-per-client",), why
+    yield Caching.own_keys(), f"dataset = {data.dataset.text!r}"
+    yield unused_by(data.partition), f"partition = {data.partition.text!r}"
 
 
 DATA = Feature(name="data", check=check, without_use=without_use)

@@ -8,7 +8,7 @@ from espalier.app.algorithms.ditto import PULL
 from espalier.app.command_line import main
 from tests.app.algorithms.plain import Clients
 from tests.app.assembling import config_of
-from tests.app.runs import lines, run_app, same_weights, weights
+from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 SMALL = {"num-clients": 4, "local-epochs": 1, "batches-per-epoch": 2, "global-rounds": 3, "alpha": 0.3}
 TWO = {"num-edges": 2, "edge-rounds": 2}
@@ -35,6 +35,8 @@ def test_own_models_are_those_of_plain_pytorch(tmp_path):
         assert told[str(i)]["loss"] == pytest.approx(loss(clients, i, x), abs=1e-6)
         assert told[str(i)]["personal-loss"] == pytest.approx(loss(clients, i, own[i]), abs=1e-6)
     assert abs(told["0"]["loss"] - told["0"]["personal-loss"]) > 1e-3
+    mean = sum(loss(clients, i, own[i]) for i in members) / 4
+    assert summary(folder)["personal"]["loss"]["mean"] == pytest.approx(mean, abs=1e-6)
 
 
 def loss(clients, number, state):

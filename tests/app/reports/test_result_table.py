@@ -15,6 +15,7 @@ def test_the_table_is_80_columns_wide_at_most(loss):
         "rounds": 20,
         "global": {"accuracy": accuracy, "loss": spread},
         "personalised": {"accuracy": accuracy, "loss": spread},
+        "personal": {"accuracy": accuracy, "loss": spread},
         "test": {"accuracy": 0.5, "loss": loss},
         "bytes": {"uplink": {"cloud": 1e6, "edge": 1e9}},
         "failures": 2,
@@ -22,5 +23,6 @@ def test_the_table_is_80_columns_wide_at_most(loss):
         "wall_seconds": 12.0,
     }
     lines = result_table(summary).splitlines()
-    assert any("fine-tuned heads" in line for line in lines)
+    for name in ("fine-tuned heads", "own models"):
+        assert sum(name in line for line in lines) == 2
     assert max(map(len, lines)) <= 80

@@ -5,8 +5,10 @@ from errno import ENOSPC
 from functools import partial
 
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
     DifferentialPrivacyServerSideFixedClipping,
     FedAvg,
@@ -18,7 +20,7 @@ from espalier.app.comparison.runs import is_over
 from espalier.app.ground.strategy_spec import parse_strategy
 from espalier.app.run import checked_run
 from tests.app.own_tasks import Points
-from tests.app.runs import lines, run_app, same_weights, weights
+from tests.app.runs import lines, run_app, same_weights, summary, weights
 
 SMALL = {"num_clients": 4, "num_edges": 2, "batches_per_epoch": 2, "batch_size": 8, "edge_rounds": 1}
 
@@ -140,6 +142,14 @@ class WithClientsInside(Strategy):
 class ClippedByClients(DifferentialPrivacyClientSideFixedClipping):
     def __init__(self, **options):
         super().__init__(FedAvg(**options), 0.1, 1.0, 4)
+
+
+def client_clips(norm=0.1, adapts=False, **options):
+    """Flower's differential privacy without its noise: clients clip."""
+    if adapts:
+        adaptive = DifferentialPrivacyClientSideAdaptiveClipping
+        return adaptive(FedAvg(**options), 0.001, 4, initial_clipping_norm=norm)
+    return DifferentialPrivacyClientSideFixedClipping(FedAvg(**options), 0.0, norm, 4)
 
 
 def clipped(noise=0.1, **options):
@@ -298,9 +308,42 @@ def test_a_function_may_make_it(tmp_path, capsys):
     assert said == f"error: edge-strategy = '{own('makes_a_number')}': allowed is {allowed}"
 
 
-@pytest.mark.parametrize("key", ["edge_strategy", "cloud_strategy"])
+@pytest.mark.parametrize(
+    ("key", "algorithm"),
+    [
+        ("cloud_strategy", "h-fedavg"),
+        ("edge_strategy", "hsfl"),
+        ("edge_strategy", "scaffold"),
+        ("edge_strategy", "fedper"),
+    ],
+)
 @pytest.mark.parametrize("name", ["ClippedByClients", "WithClientsInside"])
-def test_clipping_that_the_clients_would_have_to_do_is_refused(tmp_path, capsys, key, name):
-    said = said_by(capsys, tmp_path / "run", **{key: own(name)})
-    assert "allowed is one that clips at the server: this app's clients do not clip" in said
+def test_clipping_that_the_clients_can_not_do_is_refused(tmp_path, capsys, key, algorithm, name):
+    edges = {"num_edges": 2} if algorithm in ("scaffold", "fedper") else {}
+    said = said_by(capsys, tmp_path / "run", **{key: own(name)}, algorithm=algorithm, **edges)
+    assert "allowed is one that clips at the server: clients clip for their own tier" in said
     assert not (tmp_path / "run").exists()
+
+
+def test_clients_clip_where_flowers_strategy_tells_them_to(tmp_path):
+    one = {"algorithm": "fedavg", "num_clients": 4, "local_epochs": 1, "batches_per_epoch": 2, "global_rounds": 1}
+    plain = weights(run_app(tmp_path / "plain", **one))
+    start = weights(run_app(tmp_path / "start", **one, learning_rate=1e-30))
+
+    def length(model):
+        return sum(float((model[n] - start[n]).square().sum()) for n in start) ** 0.5
+
+    norm = length(plain) / 10
+    clips = weights(run_app(tmp_path / "clips", **one, cloud_strategy=f"{own('client_clips')}(norm={norm})"))
+    assert 0.25 * norm < length(clips) <= norm * (1 + 1e-5)
+    far = weights(run_app(tmp_path / "far", **one, cloud_strategy=f"{own('client_clips')}(norm=1000.0)"))
+    torch.testing.assert_close(far, plain, rtol=0, atol=1e-6)
+    stacked = run_app(tmp_path / "stacked", **one, stack=4, cloud_strategy=f"{own('client_clips')}(norm={norm})")
+    torch.testing.assert_close(weights(stacked), clips, rtol=0, atol=1e-7)
+
+
+def test_a_bound_that_adapts_gets_its_bits(tmp_path):
+    two = {"num_clients": 8, "local_epochs": 1, "batches_per_epoch": 2, "global_rounds": 3, "edge_rounds": 1}
+    folder = run_app(tmp_path / "run", **two, edge_strategy=f"{own('client_clips')}(norm=0.1, adapts=True)")
+    assert summary(folder)["replies_left_out"] == 0
+    assert [line["trained"] for line in lines(folder, "edge")] == [True] * 6

@@ -37,6 +37,8 @@ FILES = [
     "made-by.json",
     "metrics.jsonl",
     "model.pt",
+    "partition.csv",
+    "partition.png",
 ]
 
 
@@ -79,7 +81,7 @@ def test_without_plots_a_run_has_the_same_figures_and_they_can_be_drawn_later(tm
     assert not list(without.glob("*.png"))
     assert figures_of(summary(without)) == figures_of(summary(with_plots))
     report_again(without)
-    assert {path.name for path in without.glob("*.png")} == {"rounds.png", "clients.png", "bytes.png"}
+    assert {path.name for path in without.glob("*.png")} == {"rounds.png", "clients.png", "bytes.png", "partition.png"}
     for plot in without.glob("*.png"):
         assert plot.read_bytes() == (with_plots / plot.name).read_bytes()
     plot.unlink()

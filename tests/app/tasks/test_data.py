@@ -33,7 +33,7 @@ def folder(tmp_path):
 
 
 def test_unknown_names_and_sizes_are_refused(tmp_path):
-    with pytest.raises(UserError, match="dataset = 'mnist': allowed is one of digits, cifar10, "):
+    with pytest.raises(UserError, match="dataset = 'mnist': allowed is 'digits', 'cifar10', "):
         load_dataset("mnist", data_dir=None, cache_dir=tmp_path)
     with pytest.raises(UserError, match=r"data\.image-size = -1: allowed is a side in pixels, or 0"):
         load_dataset("image-folder", data_dir=tmp_path, cache_dir=tmp_path, image_size=-1)

@@ -123,7 +123,7 @@ def test_the_seed_decides_every_bit_and_the_global_generator_is_left_alone(name)
 
 
 def test_unknown_models_and_images_that_are_too_small_are_refused():
-    with pytest.raises(UserError, match="model = 'vgg': allowed is one of small-cnn, cnn, resnet18, resnet50"):
+    with pytest.raises(UserError, match="model = 'vgg': allowed is 'auto', 'small-cnn', 'cnn', 'resnet18', "):
         build("vgg", shape=(3, 32, 32))
     with pytest.raises(UserError) as caught:
         build("cnn", shape=(1, 8, 15))

@@ -36,7 +36,7 @@ def own(name):
         ("no.such:Points", "allowed is what can be imported (ModuleNotFoundError: No module named 'no')"),
         (own("Nothing"), "allowed is what can be imported (AttributeError: module "),
         (own("NotATask"), "allowed is a subclass of espalier.app.tasks.OwnTask"),
-        (own("NoData"), "allowed is one that has client_data()"),
+        (own("NoData"), "allowed is one that has client_data() or pool()"),
         (own("Points(size=3)"), "allowed is what Points takes (TypeError: "),
         (
             own("Uneven"),
@@ -321,12 +321,14 @@ def test_what_cannot_be_split_says_so_where_a_split_algorithm_is_asked_for(tmp_p
     [
         ({"dataset": "cifar10"}, "dataset = 'cifar10': allowed is 'digits', the default, for task = "),
         ({"data.min-samples": 3}, "data.min-samples = 3: allowed is 10, the default, for task = "),
+        ({"partition": "iid"}, "partition = 'iid': allowed is 'dirichlet', the default, for task = "),
+        ({"partition": "own"}, "partition = 'own': allowed is another one for task = "),
         ({"algorithm": "top-popular"}, "algorithm = 'top-popular': allowed is another algorithm"),
     ],
 )
 def test_settings_of_other_data_are_refused_beside_it(settings, message):
     with pytest.raises(UserError) as caught:
-        parse_config({"task": own("Points"), **settings})
+        build_task(parse_config({"task": own("Points"), **settings}))
     assert str(caught.value).startswith(message)
 
 
@@ -428,7 +430,7 @@ def test_its_learning_rates_and_metrics_are_used_and_reported(tmp_path):
     assert set(line["test"]) == {"accuracy", "confidence", "loss"}
     header = (folder / "clients.csv").read_text().splitlines()[0]
     assert "classes,accuracy,confidence,loss,times_left_out" in header
-    assert {path.name for path in folder.glob("*.png")} == {"rounds.png", "clients.png", "bytes.png"}
+    assert {path.name for path in folder.glob("*.png")} == {"rounds.png", "clients.png", "bytes.png", "partition.png"}
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,12 @@
 import logging
 import time
 from threading import Timer
-from typing import get_args
 
 import pytest
 
 from espalier.app.client import app as client_app
 from espalier.app.ground.errors import UserError
-from espalier.app.settings.sections import OWN, VIDEO_CACHING, Data, Deploy
-from espalier.app.tasks.data import DATASETS
-from espalier.app.tasks.models import MODELS
-from espalier.app.tasks.partition import PARTITIONS
+from espalier.app.settings.sections import Deploy
 from espalier.app.wiring.federation import assign_edges, gather_clients, gather_devices
 from espalier.sim.in_process_grid import InProcessGrid
 from tests.app.assembling import config_of, engine_of
@@ -179,14 +175,6 @@ def test_a_device_that_comes_later_as_a_client_that_is_there_is_left_out(caplog)
     other, second = told(caplog)
     assert other.startswith(f"node {nodes[3]} is left out: its edge-name is 'east': allowed is 'west'")
     assert second.startswith(f"node {nodes[1]} is left out: its partition-id, 1, is that of node {nodes[0]}")
-
-
-@pytest.mark.parametrize(
-    ("key", "names"),
-    [("dataset", (*DATASETS, VIDEO_CACHING)), ("partition", (*PARTITIONS, OWN)), ("model", ("auto", *MODELS))],
-)
-def test_the_config_allows_what_there_is(key, names):
-    assert sorted(get_args(Data.model_fields[key].annotation)) == sorted(names)
 
 
 def joined(caplog, num_clients, node_configs=None, **settings):

@@ -1,0 +1,94 @@
+"""Algorithms with halves wherever clients run, and beside the other features."""
+
+import pytest
+import torch
+from flwr.app import ArrayRecord
+
+from espalier.app.wiring.clients import client_task
+from espalier.clients.client_app import make_client_app
+from tests.app.assembling import build_task, config_of, engine_of, federation_of
+from tests.app.runs import flwr_run, lines, run_app, same_weights, summary, weights
+
+HALVES = ("scaffold", "hsfl-scaffold", "fedper", "ditto")
+SMALL = {"num-clients": 4, "num-edges": 2, "edge-rounds": 1, "local-epochs": 1, "batches-per-epoch": 2}
+
+
+@pytest.mark.parametrize("algorithm", ["hsfl-scaffold", "ditto"])
+def test_workers_of_ray_give_the_same_bits(algorithm, tmp_path):
+    here = run_app(tmp_path / "here", algorithm=algorithm, **SMALL)
+    assert same_weights(here, run_app(tmp_path / "ray", algorithm=algorithm, **SMALL, engine="ray", ray_workers=2))
+
+
+@pytest.mark.parametrize("algorithm", HALVES)
+def test_a_process_for_every_message_gives_the_same_bits(algorithm, tmp_path):
+    """As on devices, where what a client knows is what its node's state holds."""
+    config = config_of(algorithm=algorithm, **SMALL, fine_tune_steps=0, split_execution="messages")
+    grid = engine_of(config, client_app=lambda message, context: make_client_app(client_task)(message, context)).grid
+    start = ArrayRecord(build_task(config).new_model().state_dict())
+    hierarchical = federation_of(config, grid).hierarchical
+    *_, last = hierarchical.rounds(grid, start, 2)
+    expected = weights(run_app(tmp_path / "run", algorithm=algorithm, **SMALL))
+    found = last.arrays.to_torch_state_dict()
+    assert {name: torch.equal(found[name], expected[name]) for name in expected} == dict.fromkeys(expected, True)
+
+
+@pytest.mark.parametrize("algorithm", HALVES)
+@pytest.mark.parametrize(
+    "feature",
+    [
+        {"availability.mode": "markov"},
+        {"selection": "resource-aware", "plan.deadline-seconds": 20.0},
+        {"guard.update-norm": 10.0},
+        {"async.mode": "fedbuff"},
+    ],
+    ids=lambda feature: next(iter(feature)),
+)
+def test_beside_a_feature_a_run_is_repeatable_and_leaves_nobody_out(algorithm, feature, tmp_path):
+    settings = {"algorithm": algorithm, **SMALL, **feature}
+    once, again = run_app(tmp_path / "once", **settings), run_app(tmp_path / "again", **settings)
+    assert same_weights(once, again)
+    assert summary(once)["replies_left_out"] == 0
+    assert any(line["trained"] for line in lines(once, "edge"))
+
+
+@pytest.mark.deploy
+@pytest.mark.parametrize("algorithm", ["hsfl-scaffold", "ditto"])
+def test_flwr_run_gives_the_same_bits(algorithm, tmp_path):
+    settings = {"algorithm": algorithm, **SMALL, "global-rounds": 1, "report.plots": False}
+    code, said = flwr_run("num-supernodes=4", **settings, output_dir=str(tmp_path / "flwr"))
+    assert code == 0, said
+    assert same_weights(tmp_path / "flwr", run_app(tmp_path / "here", **settings))
+
+
+def test_lies_beside_the_model_are_left_out_by_name(tmp_path):
+    """What a client tells the edge's half is held against the model, and against what others tell."""
+    config = config_of(algorithm="scaffold", num_clients=4, local_epochs=1, batches_per_epoch=2)
+
+    def lying(how):
+        app = make_client_app(client_task)
+
+        def answer(message, context):
+            reply = app(message, context)
+            if context.node_config["partition-id"] == 2 and "client-half" in reply.content:
+                told = reply.content["client-half"].to_torch_state_dict()
+                reply.content["client-half"] = ArrayRecord(how(told))
+            return reply
+
+        return answer
+
+    lies = {
+        "holds NaN or Inf": lambda told: {name: w * torch.nan for name, w in told.items()},
+        "has shape": lambda told: {name: w[:1] for name, w in told.items()},
+        "which has no such array": lambda told: {f"{name}x": w for name, w in told.items()},
+        "what it tells beside the model": lambda told: {name: w * 1e15 for name, w in told.items()},
+    }
+    for reason, how in lies.items():
+        grid = engine_of(config, client_app=lying(how)).grid
+        federation = federation_of(config, grid)
+        start = ArrayRecord(build_task(config).new_model().state_dict())
+        (outcome,) = federation.hierarchical.rounds(grid, start, 1)
+        (edge,) = outcome.edges.values()
+        (failure,) = edge.updates[0].failures
+        assert federation.client_of[failure.node_id] == 2
+        assert reason in failure.reason
+        assert len(edge.updates[0].participants) == 3

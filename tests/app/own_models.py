@@ -1,0 +1,57 @@
+"""Models as users write them, for tests."""
+
+from collections import OrderedDict
+
+import torch
+from torch import nn
+
+from espalier.app.tasks.models import build_model
+
+
+def small_cnn(num_classes, input_shape):
+    """Draws what `model="small-cnn"` draws, from the same generator."""
+    seed = torch.initial_seed()
+    return build_model("small-cnn", image_shape=input_shape, num_classes=num_classes, seed=seed)
+
+
+def linear(input_shape, outputs=10):
+    channels, height, width = input_shape
+    return nn.Sequential(OrderedDict(flat=nn.Flatten(), head=nn.Linear(channels * height * width, outputs)))
+
+
+def grey_alone(num_classes):
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(num_classes))
+
+
+def no_module(**options):
+    return sorted(options)
+
+
+def failing(num_classes):
+    raise RuntimeError("no such weights")
+
+
+class TwoOutputs(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.layer = nn.Linear(64, num_classes)
+
+    def forward(self, images):
+        return self.layer(images.flatten(1)), images
+
+
+class Whole(TwoOutputs):
+    def forward(self, images):
+        return super().forward(images)[0]
+
+
+class Drawing(Whole):
+    """Takes one example at a time in training."""
+
+    def forward(self, images):
+        if self.training and len(images) > 1:
+            raise RuntimeError("one at a time")
+        return super().forward(images)
+
+
+constant = 3
