@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from espalier.app.config.help import help_text
+from espalier.app.config.help import help_text, nearest
 from espalier.app.config.parse import parse_config, read_arguments, without_runtime
 from espalier.app.config.run_config import RunConfig
 from espalier.app.ground.errors import Interrupted, UserError, shown
@@ -20,7 +20,8 @@ from espalier.app.ground.logs import quiet_flower, show_own_lines
 from espalier.app.ground.terminal import lasting_terminal
 from espalier.app.reports.final import result_table
 from espalier.app.reports.folder import ResultsFolder
-from espalier.app.reports.progress import BarProgress
+from espalier.app.reports.made_by import maker
+from espalier.app.reports.progress import progress_on
 from espalier.app.reports.saved import own_code, saved_config
 from espalier.app.run.run import run, simulation
 from espalier.app.settings.values import path_of
@@ -32,6 +33,7 @@ COMMANDS = {
     "sweep": "espalier.app.sweeps.command",
     "compare": "espalier.app.comparison.command",
     "convert": "espalier.app.conversion.command",
+    "blocks": "espalier.app.run.blocks",
 }
 USAGE = """python -m espalier KEY=VALUE ... [FILE.toml ...]
 
@@ -43,6 +45,8 @@ Runs Espalier's Flower app in this process, without Flower's runtime; with engin
   python -m espalier sweep experiment.toml alpha=0.1,0.5 seed=0,1,2    many runs: see sweep --help
   python -m espalier compare results/sweep                             tables and figures of runs: see compare --help
   python -m espalier convert tiny-imagenet SRC DEST                    published data as image folders: convert --help
+  python -m espalier blocks model=cnn                                  blocks of a model, and what a cut takes
+  python -m espalier help split                                        settings of a section, a key or a word
 
 keys and defaults, by section:
 
@@ -61,6 +65,10 @@ def command_of(arguments: Sequence[str]) -> Callable[[], int]:
         return partial(_with_a_terminal, import_module(COMMANDS[arguments[0]]).main, arguments[1:])
     if {"-h", "--help"} & set(arguments):
         return print_help
+    if arguments and arguments[0] == "help":
+        return partial(print_help, *arguments[1:])
+    if list(arguments) == ["--version"]:
+        return print_version
     return partial(_with_a_terminal, _run, arguments)
 
 
@@ -75,8 +83,10 @@ def _run(arguments: Sequence[str]) -> int:
     quiet_flower()
     try:
         config = _config(read_arguments(arguments))
+        if not arguments:
+            print(_what_begins(config), flush=True)
         with simulation(config) as engine:
-            path = run(config, engine, BarProgress(Console()), Path.cwd() / "results")
+            path = run(config, engine, progress_on(Console()), Path.cwd() / "results")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -92,10 +102,32 @@ def _run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def print_help() -> int:
-    """Print what can be typed; somebody may read the first lines only."""
+def _what_begins(config: RunConfig) -> str:
+    """Return what a command without settings runs, and how to stop it."""
+    own = config.federation
+    return (
+        f"nothing given: {config.algorithm.name} on {config.data.title} begins, {own.num_clients} clients, "
+        f"{own.global_rounds} global rounds.\nCtrl-C stops it and says how to go on; espalier help lists all settings."
+    )
+
+
+def print_version() -> int:
+    """Print the package's name and version."""
+    print(f"espalier {maker()['version']}")
+    return 0
+
+
+def print_help(*words: str) -> int:
+    """Print what can be typed, or settings of each word; somebody may read the first lines only."""
+    found = [help_text(word) for word in words] or [USAGE + help_text()]
+    if "" in found:
+        word = words[found.index("")]
+        print(
+            f"error: help {shown(word)}: nothing of that name: nearest are {', '.join(nearest(word))}", file=sys.stderr
+        )
+        return 2
     try:
-        print(USAGE + help_text(), flush=True)
+        print("\n\n".join(found), flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains as it ends
     return 0

@@ -3,6 +3,7 @@
 ``python deploy/flwr_run.py APP [OPTIONS OF flwr run]`` streams the run's log and exits with 0 only if the run
 completed. The SuperLink gets free ports and a temporary home, so it meets no other SuperLink of the machine, and it
 leaves no process and no file behind. `flwr run` alone would leave a SuperLink running in the background, for next time.
+``python deploy/flwr_run.py --stop`` ends that one, with its runs, and no other.
 """
 
 import json
@@ -68,6 +69,31 @@ def run_app(app: str, options: Sequence[str], environment: Mapping[str, str], su
     return status
 
 
+def stop_background() -> int:
+    """End the SuperLinks that ``flwr run`` has left in the background, with their runs, and say which."""
+    environment = with_programs(os.environ)
+    for pid in (found := background_superlinks()):
+        for run_id in runs_going_on(environment):
+            stop_run(run_id, environment)
+            print(f"stopped run {run_id}")
+        with uninterrupted():
+            end_family(pid)
+        print(f"ended the SuperLink of flwr run, process {pid}")
+    if not found:
+        print("no SuperLink of flwr run is in the background")
+    return 0
+
+
+def background_superlinks() -> list[int]:
+    """Return the processes of this user's that ``flwr run`` has started as SuperLinks; their log's path tells them."""
+    log = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr")).expanduser() / "local-superlink" / "superlink.log"
+    command = ["ps", "-ww", "-u", str(os.getuid()), "-o", "pid=,args="]
+    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    processes = (line.split(maxsplit=1) for line in listing.splitlines())
+    marks = "flower-superlink --insecure --simulation ", f" --log-file {log} "
+    return [int(pid) for pid, program in processes if all(mark in f"{program} " for mark in marks)]
+
+
 def stop_run(run_id: str, environment: Mapping[str, str], name: Sequence[str] = ()) -> None:
     """Stop a run, if its SuperLink answers."""
     command = ["flwr", "stop", run_id, *name]
@@ -129,8 +155,7 @@ def local_superlink() -> Iterator[dict[str, str]]:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flwr-home-", ignore_cleanup_errors=True)))
         http, control = free_ports(2)
         environment = {
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            **with_programs(os.environ),
             "FLWR_HOME": str(home),
             "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http),
             "FLWR_LOCAL_CONTROL_API_PORT": str(control),
@@ -163,6 +188,32 @@ def local_superlink() -> Iterator[dict[str, str]]:
         yield environment
 
 
+def with_programs(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which the programs beside this Python are found first."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"
+    return {**environment, "PATH": path}
+
+
+def end_family(pid: int, patience_seconds: float = 20.0) -> None:
+    """End a process that is no child of this one's, and all that it started; the others if it does not go by itself."""
+    family = {member: began_of(member) for member in (pid, *descendants(pid))}
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + patience_seconds
+    while began_of(pid) == family[pid] and time.monotonic() < deadline:
+        time.sleep(0.1)
+    kill_those(family)
+
+
+def kill_those(family: Mapping[int, str]) -> None:
+    """Kill processes by their numbers, if they are still those that began then."""
+    for pid, began in family.items():
+        # A number may be another process's by now.
+        if began_of(pid) == began:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
 def stop(process: subprocess.Popen) -> None:
     """End a process that this script started, and all that it started in turn."""
     with uninterrupted():
@@ -172,11 +223,7 @@ def stop(process: subprocess.Popen) -> None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=20)
         process.kill()  # does nothing once it has been waited for
-        for pid, began in family.items():
-            # A number may be another process's by now.
-            if began_of(pid) == began:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        kill_those(family)
         process.wait()
 
 
@@ -220,4 +267,6 @@ def free_ports(count: int) -> list[int]:
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
+    if sys.argv[1:] == ["--stop"]:
+        sys.exit(stop_background())
     sys.exit(flwr_run(sys.argv[1], sys.argv[2:]))

@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import (
     FedAdam,
     FedAvgM,
     FedYogi,
+    MultiKrum,
     QFedAvg,
     Strategy,
 )
@@ -126,6 +127,17 @@ def replies_needed(strategy: Strategy) -> int:
     """Return the number of replies without which a strategy makes no model; 0 for one without such a limit."""
     inner = unwrapped(strategy)
     return 4 * inner.num_malicious_nodes + 3 if isinstance(inner, Bulyan) else 0
+
+
+def replies_to_be_robust(strategy: Strategy) -> int:
+    """Return the number of replies that a strategy needs to withstand as many malicious nodes as it is told of.
+
+    Krum needs more than twice as many and two (Blanchard et al., 2017); of fewer it makes a model all the same. 0 for a
+    strategy without such a limit, or which is told of none.
+    """
+    inner = unwrapped(strategy)
+    malicious = inner.num_malicious_nodes if isinstance(inner, MultiKrum) else 0
+    return 2 * malicious + 3 if malicious else 0
 
 
 def check_minimum(who: str, strategy: Strategy, size: int, unit: str) -> None:

@@ -11,6 +11,8 @@ import gc
 import pytest
 import torch
 
+from tests.interrupts import interruptible
+
 # As in the app: the order in which threads add up would change the last bits.
 torch.set_num_threads(1)
 
@@ -24,6 +26,13 @@ def pytest_collection_finish():
     """Let the collector skip what is imported by now: some of Flower's strategies collect for every reply."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _started_programs_take_interrupts():
+    """Let the suite pass as a background job, ``nohup make test &``."""
+    with interruptible():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -124,7 +124,7 @@ def test_the_examples_run_with_it(user, site, name):
 def test_the_command_runs(user, site, tmp_path):
     assert "algorithm = " in user(site / "bin/espalier", "--help").stdout
     config = ("algorithm=h-fedavg", "num-clients=2", "global-rounds=1", "batches-per-epoch=1", "output-dir=out")
-    assert "test accuracy" in user(site / "bin/espalier", *config).stdout
+    assert "accuracy of clients" in user(site / "bin/espalier", *config).stdout
     assert (tmp_path / "out/summary.json").is_file()
 
 

@@ -118,10 +118,13 @@ def check_cuts(split: Split, model: nn.Module) -> tuple[Cut, ...]:
         last, why = begins_at, f"the tail begins with {names[begins_at]}"
     shared = {cut: weight_on_both_sides(as_blocks(model), Cut(cut, last)) for cut in legal if cut < last}
     fitting = [cut for cut, weight in shared.items() if not weight]
-    for cut in split.cut_layer.numbers if fitting else [min(legal)]:
+    given = split.cut_layer.numbers(names) or tuple(fitting)
+    for cut in given if fitting else [min(legal)]:
         if cut not in fitting:
             allowed = ", ".join(f"{i} (after {names[i - 1]})" for i in fitting) or "none"
-            if shared.get(cut):
+            if cut is None:
+                why = f"the blocks are {', '.join(names)}"
+            elif shared.get(cut):
                 why = f"{shared[cut]} is a weight of blocks on both sides of it"
             raise bad_value("cut-layer", split.cut_layer.text, f"{allowed}: {why}")
-    return tuple(Cut(cut, last) for cut in split.cut_layer.numbers or fitting)
+    return tuple(Cut(cut, last) for cut in given if cut is not None)

@@ -94,9 +94,22 @@ def unknown_key(key: str) -> UserError:
     moved = [k for k in KEYS if "." in k and key in (k.partition(".")[2], k.replace(".", "-"))]
     if key.startswith("sweep."):
         return UserError(f"unknown key {shown(key)}: a [sweep] table is for many runs: espalier sweep FILE.toml")
-    close = moved or difflib.get_close_matches(key[:100], KEYS, n=1)
-    allowed = f"did you mean {close[0]!r}?" if close else f"allowed are {', '.join(KEYS)}"
-    return UserError(f"unknown key {shown(key)}: {allowed}")
+    close = [repr(near) for near in moved or nearest_keys(key)]
+    named = close[0] if len(close) == 1 else f"{', '.join(close[:-1])} or {close[-1]}"
+    return UserError(f"unknown key {shown(key)}: did you mean {named}? all keys: espalier help")
+
+
+def nearest_keys(key: str) -> list[str]:
+    """Return the three keys that are most like a text, with or without the name of their section."""
+
+    def likeness(known: str) -> tuple[bool, float]:
+        own = known.partition(".")[2] or known
+        initials = "".join(word[:1] for word in own.split("-"))  # "lr" is learning-rate
+        ratios = (difflib.SequenceMatcher(None, key, name).ratio() for name in (known, own))
+        return key in (known, initials) or key in known, max(ratios)
+
+    key = key[:100]
+    return sorted(KEYS, key=likeness, reverse=True)[:3]
 
 
 def _validated(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
@@ -115,7 +128,23 @@ def _validated(kind: type[Kind], values: Mapping[str, Any]) -> Kind:
             .replace("a valid ", "a ")
             for message in messages
         ]
-        raise bad_value(kind.keys()[str(first["loc"][0])], first["input"], " or ".join(allowed)) from None
+        key, given = kind.keys()[str(first["loc"][0])], first["input"]
+        raise bad_value(key, given, " or ".join(allowed) + _as_sweep(kind, key, given)) from None
+    except UserError as error:  # of a setting with a form of its own
+        named = next((key for key in kind.keys().values() if str(error).startswith(f"{key} = ")), "")
+        given = values.get(next((field for field, key in kind.keys().items() if key == named), ""))
+        raise UserError(f"{error}{_as_sweep(kind, named, given)}") from None
+
+
+def _as_sweep(kind: type[Section], key: str, given: Any) -> str:
+    """Return what to type for several values with commas between them, if each of them is allowed."""
+    parts = given.split(",") if isinstance(given, str) else []
+    try:
+        for part in parts:
+            kind.model_validate({FIELD_OF[key][1]: read_value(key, part)})
+    except (ValidationError, UserError):
+        return ""
+    return f"; for several runs type: espalier sweep {key}={given}" if len(parts) > 1 else ""
 
 
 def read_arguments(arguments: Sequence[str]) -> dict[str, Any]:

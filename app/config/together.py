@@ -37,6 +37,14 @@ def check_strategies(config: RunConfig) -> None:
         feature.check_strategies(config)
 
 
+def falling_short(config: RunConfig) -> dict[str, str]:
+    """Return the keys of settings that can do less in this run than they say, with the reasons.
+
+    Like `check_strategies`, which comes first, it is for servers.
+    """
+    return {key: why for feature in FEATURES for key, why in feature.falls_short(config).items()}
+
+
 def _check_moves(config: RunConfig) -> None:
     """Refuse clients that move between edges where there are none, where they are others' or in different rounds."""
     movers = config.movers

@@ -133,6 +133,8 @@ class Feature:
         Refuses strategies; servers call it, as it imports those of other packages.
     check_files : Callable[[Case], None], optional
         Refuses files that its settings name.
+    falls_short : Callable[[Case], Mapping[str, str]], optional
+        Says which strategies can do less in a run than they say, by their keys, and why; for servers alone, too.
     without_use : Callable[[Case], Iterable[tuple[Iterable[str], str]]], optional
         Says which of its settings a run has no use for, and why.
     out_of_step : Callable[[Case], str], optional
@@ -168,6 +170,7 @@ class Feature:
     check: Callable[[Case], None] = lambda case: None
     check_strategies: Callable[[Case], None] = lambda case: None
     check_files: Callable[[Case], None] = lambda case: None
+    falls_short: Callable[[Case], Mapping[str, str]] = lambda case: {}
     without_use: Callable[[Case], Unused] = lambda case: ()
     out_of_step: Callable[[Case], str] = lambda case: ""
     splits_edges: Callable[[Case], bool] = lambda case: False

@@ -60,7 +60,7 @@ class LastingText(TextIOBase):
 
     def isatty(self) -> bool:
         """Return whether it is a terminal."""
-        return not self._is_lost and self._file.isatty()
+        return not (self._is_lost or self._file.closed) and self._file.isatty()
 
     def fileno(self) -> int:
         """Return the file's descriptor."""

@@ -15,7 +15,7 @@ from torch import nn
 from espalier.app.features.table import FEATURES
 from espalier.app.reports.best import ranked_by
 from espalier.app.reports.folder import ResultsFolder, RunTitle
-from espalier.app.reports.metrics import failures_of, lacks_figures, last_round, names_of_figures, summarise
+from espalier.app.reports.metrics import failures_of, in_digits, lacks_figures, last_round, names_of_figures, summarise
 from espalier.app.reports.partition import read_partition
 from espalier.app.reports.saved import saved_config
 from espalier.app.reports.stopping import SoFar
@@ -139,21 +139,23 @@ def client_table(
 
 def result_table(summary: Mapping[str, Any]) -> str:
     """Return the short table that ends a run."""
-    table = Table(title=f"{summary['algorithm']} on {summary['dataset']}, {summary['rounds']} global rounds")
-    for column in ("", "mean", "std", "min", "max", "whole test pool"):
+    table = Table(
+        title=f"{summary['algorithm']} on {summary['dataset']}, {summary['rounds']} global rounds: test figures"
+    )
+    for column in ("", "mean", "std", "min", "max", "whole pool"):
         table.add_column(column, justify="left" if not column else "right")
     for key in summary["global"]:
         spread, test = summary["global"][key] or {}, summary["test"] or {}
         cells = [_figure(spread.get(part)) for part in ("mean", "std", "min", "max")]
-        table.add_row(f"test {key}, over clients", *cells, _figure(test.get(key)))
+        table.add_row(f"{key} of clients", *cells, _figure(test.get(key)))
         if "personalised" in summary:
             spread = summary["personalised"].get(key) or {}
             cells = [_figure(spread.get(part)) for part in ("mean", "std", "min", "max")]
-            table.add_row("  with fine-tuned heads", *cells, "")
+            table.add_row("  fine-tuned heads", *cells, "")
         if "personal" in summary:
             spread = summary["personal"].get(key) or {}
             cells = [_figure(spread.get(part)) for part in ("mean", "std", "min", "max")]
-            table.add_row("  of clients' own models", *cells, "")
+            table.add_row("  own models", *cells, "")
     console = Console(width=100, color_system=None)
     with console.capture() as capture:
         console.print(table)
@@ -179,9 +181,7 @@ def _best_lines(summary: Mapping[str, Any]) -> list[str]:
         return []
     name = ranked_by(best["validation"])
     held_back, over_clients, test = best["validation"][name]["mean"], best["global"].get(name), best["test"]
-    tested = (
-        f"{_figure((over_clients or {}).get('mean'))} over clients, {_figure((test or {}).get(name))} whole test pool"
-    )
+    tested = f"{_figure((over_clients or {}).get('mean'))} over clients, {_figure((test or {}).get(name))} whole pool"
     return [f"best round: {best['round']}; {name} {_figure(held_back)} on held-back data; test {tested}"]
 
 
@@ -194,4 +194,4 @@ def _resource_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+    return "-" if value is None else in_digits(value)

@@ -57,6 +57,11 @@ def edge_lines(outcome: Round, counts: Counter[Link], client_of: Mapping[int, in
     return lines
 
 
+def in_digits(figure: float) -> str:
+    """Return a figure with four decimals, a larger one with six digits, and a loss of 10^24, say, with three."""
+    return f"{figure:.4f}" if abs(figure) < 100 else f"{figure:.{6 if abs(figure) < 1e6 else 3}g}"
+
+
 def global_line(
     outcome: Round,
     counts: Counter[Link],

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from espalier.app.ground.figures import figure_names
+from espalier.app.reports.metrics import in_digits
 from espalier.strategies import Observer, Update
 
 logger = getLogger("espalier")
@@ -24,6 +25,12 @@ def bars(console: Console, **options: Any) -> Progress:
         console=console,
         **options,
     )
+
+
+def progress_on(console: Console) -> "BarProgress | LogProgress":
+    """Return a bar where it can be drawn anew, in a terminal, and lines elsewhere: in a file or pipe, under nohup."""
+    is_drawn = console.file.isatty() and not console.is_dumb_terminal  # rich draws in files too, if FORCE_COLOR is set
+    return BarProgress(console) if is_drawn else LogProgress()
 
 
 class BarProgress(Observer):
@@ -103,7 +110,8 @@ class LogProgress(Observer):
 
 
 def _figures(line: dict[str, Any]) -> str:
-    means = {name: (line.get(name) or {}).get("mean") for name in figure_names(line.get("test"))}
-    if None in means.values():
+    names = figure_names(line.get("test"))
+    means = [mean for name in names if (mean := (line.get(name) or {}).get("mean")) is not None]
+    if len(means) < len(names):
         return ""
-    return "".join(f"  {name} {mean:.4f}" for name, mean in means.items())
+    return "".join(f"  {name} {in_digits(mean)}" for name, mean in zip(names, means, strict=True))

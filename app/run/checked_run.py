@@ -8,13 +8,14 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from espalier.app.algorithms.algorithm import Algorithm
-from espalier.app.algorithms.split_edges import head_weights
+from espalier.app.algorithms.split_edges import check_cuts, head_weights
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import Engine
 from espalier.app.reports.closed_form import closed_form_bits
+from espalier.app.reports.divergence import DivergenceWarning
 from espalier.app.reports.final import draw_run, write_clients, write_model, write_summary
 from espalier.app.reports.folder import ResultsFolder, RunTitle, fixed_settings
-from espalier.app.reports.initial import ROUND_0, initial_figures
+from espalier.app.reports.initial import ROUND_0, initial_figures, initial_figures_of
 from espalier.app.reports.metrics import last_round, names_of_figures
 from espalier.app.reports.observers import (
     BestRound,
@@ -34,6 +35,7 @@ from espalier.app.settings.sections import Data, Stop
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
 from espalier.app.wiring.one_server import Federation
+from espalier.clients.messages.train import LOSS
 from espalier.clients.shared.cut import as_blocks
 from espalier.strategies import Profile
 from espalier.strategies.split import FineTuning
@@ -154,7 +156,9 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
         evaluations,
         so_far,
     )
-    observers: list[RoundObserver] = [*evaluations, stop_rule]
+    untrained = initial_figures_of(folder).get("test", {}).get(LOSS)
+    divergence = DivergenceWarning(untrained, _smaller_steps(config))
+    observers: list[RoundObserver] = [*evaluations, divergence, stop_rule]
     observers.append(
         WriteMetrics(
             folder,
@@ -174,6 +178,16 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
         StateSaver(folder, hierarchical, checked.engine, world, data, federation.edges, settings, checked.best)
     )
     return observers
+
+
+def _smaller_steps(config: RunConfig) -> str:
+    """Return what to try where the model diverges, with the keys that set its steps."""
+    steps = [f"learning-rate (now {config.train.learning_rate:g})"]
+    if config.algorithm.splits and config.split.server_learning_rate:
+        steps.append(f"split.server-learning-rate (now {config.split.server_learning_rate:g})")
+    specs = (config.federation.cloud_strategy, config.federation.edge_strategy)
+    others = " and ".join(f"{spec.key} = {spec.text!r}" for spec in specs if spec.text != "FedAvg")
+    return f"try a smaller {' or '.join(steps)}" + (f", or other steps of {others}" if others else "")
 
 
 def _personalise(checked: CheckedRun, arrays: ArrayRecord) -> None:
@@ -230,7 +244,7 @@ def closed_form_of(
     """Return the payload that the PHSFL paper's eq. 17 gives; None where it is not for such a run."""
     if not config.algorithm.splits or config.rule or task.grows or not config.split.tail_layer.is_none:
         return None
-    cuts = config.split.cut_layer.numbers
+    cuts = [cut.first for cut in check_cuts(config.split, model)]
     return closed_form_bits(as_blocks(model), task.example_input(), cuts, config.train, profiles)
 
 

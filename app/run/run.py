@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from espalier.app.config.run_config import RunConfig
-from espalier.app.config.together import check_strategies
+from espalier.app.config.together import check_strategies, falling_short
 from espalier.app.config.unused import unused_keys
 from espalier.app.engines.engine import Engine, serves_edges
 from espalier.app.engines.in_process import InProcess
@@ -101,6 +101,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
     """
     check_strategies(config)
     warn_of_unused(config.as_dict(), unused_keys(config))
+    warn_of_falling_short(config.as_dict(), falling_short(config))
     set_up_torch(config.device, config.train.torch_threads)
     path = ResultsFolder.path_for(
         config.output_dir, results_parent, title_of(config.algorithm, config.data, config.seed)
@@ -202,6 +203,7 @@ def run_edge(
     """
     check_strategies(config)
     warn_of_unused(config.as_dict(), unused_keys(config))
+    warn_of_falling_short(config.as_dict(), falling_short(config))
     set_up_torch(config.device, config.train.torch_threads)
     path = ResultsFolder.path_for(
         config.output_dir, results_parent, title_of(config.algorithm, config.data, config.seed)
@@ -224,3 +226,9 @@ def warn_of_unused(settings: Mapping[str, Any], unused: Mapping[str, str]) -> No
     """Warn of every setting that was given and that the run has no use for, for a reason."""
     for key, reason in unused.items():
         logger.warning("%s = %r has no effect: %s", key, settings[key], reason)
+
+
+def warn_of_falling_short(settings: Mapping[str, Any], short: Mapping[str, str]) -> None:
+    """Warn of every setting that can do less in the run than it says, for a reason."""
+    for key, reason in short.items():
+        logger.warning("%s = %r: %s", key, settings[key], reason)

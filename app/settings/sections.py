@@ -260,8 +260,9 @@ class Split(Section):
     tags = (Tag.CUTS,)
 
     cut_layer: Annotated[CutsSetting, Tag.COMMON, Tag.FIRST] = Cuts((1,), 1)
-    """Number of blocks on a client; `"1,2,4"` gives clients 0, 1, 2, 3 and so on the cuts 1, 2, 4, 1 and so on. With
-    `selection="resource-aware"`, `"best"` lets every plan choose each client's cut.
+    """Number of blocks on a client, or the name of its last one (`espalier blocks` lists them); `"1,2,4"` gives clients
+    0, 1, 2, 3 and so on the cuts 1, 2, 4, 1 and so on. With `selection="resource-aware"`, `"best"` lets every plan
+    choose each client's cut.
     """
     tail_layer: Annotated[TailSetting, Tag.COMMON] = Tail(NO_TAIL)
     """Where the clients' last blocks begin, which with the labels stay on the client

@@ -45,14 +45,20 @@ class Cuts:
 
     Parameters
     ----------
-    numbers : tuple[int, ...]
-        Client i has the i-th, from the start again after the last; empty where plans choose.
+    items : tuple[int | str, ...]
+        Client i has the i-th, from the start again after the last; empty where plans choose. Each is the number of
+        blocks on the client, or the name of the last of them.
     text : int | str
         As it was written.
     """
 
-    numbers: tuple[int, ...]
+    items: tuple[int | str, ...]
     text: int | str
+
+    def numbers(self, names: Sequence[str]) -> tuple[int | None, ...]:
+        """Return each cut as a number of blocks, by the names of all; None for a name that no block has."""
+        known: dict[int | str, int] = {name: number for number, name in enumerate(names, start=1)}
+        return tuple(item if isinstance(item, int) else known.get(item) for item in self.items)
 
     @property
     def is_best(self) -> bool:
@@ -124,10 +130,14 @@ def _parse_cuts(given: Any) -> Cuts:
     if isinstance(given, bool) or not isinstance(given, int | str):
         raise ValueError("an integer or a string")
     try:
-        return Cuts(() if given == BEST_CUT else tuple(int(part) for part in str(given).split(",")), given)
+        return Cuts(() if given == BEST_CUT else tuple(_cut(part.strip()) for part in str(given).split(",")), given)
     except ValueError:
-        allowed = "a number of blocks, a list of them for the clients in turn, like '1,2,4', or 'best'"
+        allowed = "a number of blocks or a block's name, a list for the clients in turn, like '1,2,4', or 'best'"
         raise ValueError(allowed) from None
+
+
+def _cut(part: str) -> int | str:
+    return part if re.fullmatch(r"[^\W\d]\w*", part) and part != BEST_CUT else int(part)
 
 
 def _parse_tail(given: Any) -> Tail:

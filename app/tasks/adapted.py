@@ -117,7 +117,7 @@ class AdaptedTask(Task):
 
     @cached_property
     def _tried(self) -> Tried:
-        return Tried(self.own.prepare, self.own.metrics, [getsourcefile(type(self.own)) or ""])
+        return Tried(self.own.prepare, self.own.metrics, [getsourcefile(type(self.own)) or ""], self.own.augment)
 
     @cached_property
     def _to_share_out(self) -> Pool:
@@ -205,7 +205,8 @@ class AdaptedTask(Task):
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise self.refused(f"one whose {what} returns two Examples, to train on and to test on")
         train, test = given
-        return self._checked(train, what, "Examples to train on"), self._checked(test, what, "Examples to test on")
+        kind = f"client {client} Examples to"
+        return self._checked(train, what, f"{kind} train on"), self._checked(test, what, f"{kind} test on")
 
     def new_client_task(self, model: nn.Module, node: Node) -> ClientTask:
         """Return the task of one client, which works on `model`."""
@@ -223,6 +224,7 @@ class AdaptedTask(Task):
             device=self.device,
             edge_name=node.edge_name,
             objective=self.objective,
+            augment=self.own.augment if self._has_own("augment") else None,
             validation=validation,
         )
 

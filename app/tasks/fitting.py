@@ -14,7 +14,7 @@ from espalier.app.tasks.split_trial import check_blocks, try_cut
 from espalier.app.tasks.task import Task
 from espalier.app.tasks.trial import CPU, MisfitError, Tried, named, spread_over, try_out
 from espalier.clients.messages.frames import Format
-from espalier.clients.shared.cut import Cut
+from espalier.clients.shared.cut import Cut, as_blocks
 from espalier.clients.shared.generators import seeded_torch
 from espalier.clients.shared.nested import take
 from espalier.clients.task import ClientTask, Examples
@@ -61,6 +61,10 @@ def try_cuts(
     task: Task, tried: Tried, cuts: Collection[Cut], form: Format | None, *, seed: int, splits_for: str
 ) -> None:
     """Raise MisfitError unless a step through each cut can be made, with the gradients of the whole model."""
+    blocks = as_blocks(task.new_model())
+    if not (are_classes(task.test_examples().labels) or all(cut.has_tail(blocks) for cut in cuts)):
+        wanted = "one whose labels are classes, integers of shape (N,) from 0, or with a tail-layer any that its"
+        raise MisfitError(f"{wanted} loss takes, for algorithm = {splits_for!r}")
     for cut in cuts:
         try:
             try:
@@ -115,7 +119,7 @@ def check_outputs(model: nn.Module, example: Tensor, num_classes: int) -> None:
 
 
 def check_split(task: Task) -> None:
-    """Raise MisfitError unless the model can be split, and labels can travel as class numbers."""
+    """Raise MisfitError unless the model can be split, and has outputs for all classes, where labels are such."""
     model = task.new_model()
     names = [name for name, _ in model.named_children()]
     if not isinstance(model, nn.Sequential) or names[-1:] != ["head"]:
@@ -130,10 +134,11 @@ def check_split(task: Task) -> None:
     check_blocks(model, example)
     labels = task.test_examples().labels
     if not are_classes(labels):
-        raise MisfitError("one whose labels are classes, integers of shape (N,) from 0")
-    outputs, largest = getattr(model[-1], "out_features", math.inf), int(labels.max())
+        return
+    # One output tells two classes apart.
+    outputs, largest = max(getattr(model[-1], "out_features", math.inf), 2), int(labels.max())
     if largest >= outputs:
-        raise MisfitError(f"one whose labels are less than {outputs}, the outputs of its head, not {largest}")
+        raise MisfitError(f"one whose labels are less than {outputs}, by the outputs of its head, not {largest}")
 
 
 def are_classes(labels: Tensor) -> bool:

@@ -82,6 +82,14 @@ class OwnTask(ABC):
         """Return what the model takes for a mini-batch's inputs, which are on its device. By default themselves."""
         return inputs
 
+    def augment(self, inputs: Any, generator: torch.Generator) -> Any:
+        """Return what a mini-batch's inputs become in training, before `prepare`. By default themselves.
+
+        Evaluations leave it out. Whatever is drawn comes from `generator`, of the CPU: it follows the seed, the client,
+        the round and the mini-batch, so a run can be repeated, resumed and split.
+        """
+        return inputs
+
     def loss(self, outputs: Any, labels: Tensor) -> Tensor:
         """Return the mean loss of a mini-batch. By default the cross-entropy of logits (N, C)."""
         return cross_entropy(outputs, labels)

@@ -40,11 +40,14 @@ class Tried:
         Of outputs and labels, figures by name.
     files : Collection[str]
         Where the user's code is; errors are shown with their line in these.
+    augment : Callable[[Any, torch.Generator], Any] (default: no change)
+        Changes a mini-batch of training inputs before `prepare`.
     """
 
     prepare: Callable[[Any], Any]
     metrics: Callable[[Any, Tensor], Mapping[str, float]]
     files: Collection[str]
+    augment: Callable[[Any, torch.Generator], Any] = lambda inputs, generator: inputs
 
 
 def try_out(
@@ -92,8 +95,10 @@ def check_training(
     parameters = [weights for weights in model.parameters() if weights.requires_grad]
     if not parameters:
         raise MisfitError("one whose model has weights that train")
+    with named("one whose augment(inputs, generator) gives what prepare() takes", tried):
+        inputs = tried.prepare(tried.augment(take(examples.inputs, rows, CPU), torch.Generator()))
     with named("one whose model trains on its data", tried):
-        outputs = model.train()(tried.prepare(take(examples.inputs, rows, CPU)))
+        outputs = model.train()(inputs)
     with named("one whose loss(outputs, labels) takes what its model gives, and its labels", tried):
         loss = mean_loss(outputs, examples.labels[rows])
     if not isinstance(loss, Tensor) or loss.dim() or not loss.requires_grad:

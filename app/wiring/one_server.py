@@ -74,7 +74,7 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
     tried: dict[Cut, None] = {}
     if config.algorithm.splits:
         cuts = check_cuts(config.split, model)
-        tried = dict.fromkeys(cuts if config.split.cut_layer.numbers else cuts[:1])  # of those that plans choose, one
+        tried = dict.fromkeys(cuts if config.split.cut_layer.items else cuts[:1])  # of those that plans choose, one
         task.try_cuts(tried, stream_form(config.stream.payload, model) if config.trains_by_stream else None)
     device = compute_device(config.device)
     if config.decided.stack:

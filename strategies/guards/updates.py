@@ -224,6 +224,8 @@ class UpdateGuard:
 
 def _fault(own: Change, most: Change) -> str:
     """Return in which way a reply goes too far, or an empty string."""
+    if not math.isfinite(own.length):
+        return "its update is too long to be measured, where a finite length"
     if _excess(own.length, most.length):
         return f"its update is {own.length:.3g} long, where {most.length:.3g}"
     # A model is erased in one local round or in fifty: who trains more may not do more of that.

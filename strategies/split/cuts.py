@@ -14,8 +14,8 @@ def block_names(model: nn.Sequential) -> list[str]:
 
 
 def num_outputs(model: nn.Sequential) -> int:
-    """Return how many classes a model's head tells apart."""
-    return cast(int, model[-1].out_features)
+    """Return how many classes a model's head tells apart: one output tells two, by its sign."""
+    return max(cast(int, model[-1].out_features), 2)
 
 
 def client_names(names: Iterable[str], model: nn.Sequential, cut: Cut) -> list[str]:

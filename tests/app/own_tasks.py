@@ -461,6 +461,59 @@ class Values(Points):
         return ((outputs[:, 0] - labels) ** 2).mean()
 
 
+class Numbers(Values):
+    """Numbers to predict, by the first output."""
+
+    def client_data(self, client, num_clients, seed):
+        given = super().client_data(client, num_clients, seed)
+        return tuple(Examples(e.inputs, e.inputs[0] * e.inputs[1]) for e in given)
+
+
+class Several(Points):
+    """Several classes of an example, as floats."""
+
+    def client_data(self, client, num_clients, seed):
+        return tuple(
+            Examples((x, y), torch.stack([x, y, x + y], 1).gt(0).double())
+            for x, y in (e.inputs for e in super().client_data(client, num_clients, seed))
+        )
+
+    def loss(self, outputs, labels):
+        return binary_cross_entropy_with_logits(outputs, labels.to(outputs.dtype))
+
+
+class CountsOfSeveral(Several):
+    """The same labels as whole numbers, a row for each example."""
+
+    def client_data(self, client, num_clients, seed):
+        return tuple(Examples(e.inputs, e.labels.int()) for e in super().client_data(client, num_clients, seed))
+
+
+class Counts(Values):
+    """Whole numbers that are no classes of this head's."""
+
+    def client_data(self, client, num_clients, seed):
+        return tuple(Examples(e.inputs, 2 * e.labels.long()) for e in super().client_data(client, num_clients, seed))
+
+
+class Jittered(Points):
+    """Inputs are moved in training alone, by draws from the generator that it is given."""
+
+    def augment(self, inputs, generator):
+        assert torch.is_grad_enabled()
+        return tuple(x + torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in inputs)
+
+
+class Unmoved(Points):
+    def augment(self, inputs, generator):
+        return inputs
+
+
+class BadlyMoved(Points):
+    def augment(self, inputs, generator):
+        return inputs[2]
+
+
 class NoData(OwnTask):
     def model(self):
         return nn.Linear(1, 1)

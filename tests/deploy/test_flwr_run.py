@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from threading import Thread
 
 import flwr_run
 import pytest
@@ -96,6 +97,33 @@ def test_all_that_a_process_has_started_ends_with_it():
     while any(began_of(pid) for pid in children) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert [began_of(pid) for pid in children] == [""] * len(children)
+
+
+def test_the_superlink_of_flwr_run_is_ended_with_its_runs_and_no_other(tmp_path, monkeypatch, capsys):
+    flwr = tmp_path / "flwr"
+    runs = '{"runs": [{"run-id": 7, "status": "running"}, {"run-id": 6, "status": "finished:completed"}]}'
+    flwr.write_text(f'#!/bin/sh\ncase "$1" in list) echo \'{runs}\';; stop) echo "$2" >> {tmp_path}/stopped;; esac\n')
+    flwr.chmod(0o755)
+    (tmp_path / "python").symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "home"))
+    ours = ["flower-superlink", "--insecure", "--simulation", "--log-file"]
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with (
+        subprocess.Popen([*sleep, *ours, f"{tmp_path}/home/local-superlink/superlink.log"]) as left_behind,
+        subprocess.Popen([*sleep, *ours, f"{tmp_path}/other/local-superlink/superlink.log"]) as other,
+    ):
+        ender = Thread(target=left_behind.wait)  # whose parent would be gone
+        ender.start()
+        assert flwr_run.stop_background() == 0
+        assert other.poll() is None
+        other.kill()
+    assert left_behind.returncode == -signal.SIGTERM
+    assert (tmp_path / "stopped").read_text() == "7\n"
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == ["stopped run 7", f"ended the SuperLink of flwr run, process {left_behind.pid}"]
+    assert flwr_run.stop_background() == 0
+    assert capsys.readouterr().out == "no SuperLink of flwr run is in the background\n"
 
 
 def test_a_process_that_has_the_number_of_one_that_is_gone_goes_on(monkeypatch):

@@ -10,10 +10,11 @@ from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Feature, Unused
 from espalier.app.ground.errors import bad_value
+from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.settings.sections import Federation, Train
 from espalier.app.tasks.kinds import task_kind
 from espalier.app.tasks.partition import goes_by_edges
-from espalier.strategies.flower_strategies import replies_needed
+from espalier.strategies.flower_strategies import replies_needed, replies_to_be_robust
 
 CLIPPED_BY_CLIENTS = (DifferentialPrivacyClientSideAdaptiveClipping, DifferentialPrivacyClientSideFixedClipping)
 
@@ -54,17 +55,34 @@ def _is_answered_by_plain_clients(algorithm: Algorithm, key: str) -> bool:
 
 def _check_replies_of_all(own: Federation, edges: int, *, is_flat: bool) -> None:
     """Refuse a strategy that makes no model of all replies there can be, where no node says which edge it is under."""
-    if is_flat:
-        levels = [(own.cloud_strategy, own.num_clients, "clients")]
-    else:
-        levels = [
-            (own.cloud_strategy, edges, "edges"),
-            (own.edge_strategy, own.num_clients // edges, "clients of an edge"),
-        ]
-    for spec, replies, senders in levels:
+    for spec, replies, senders in _replies_of_tiers(own, edges, is_flat=is_flat):
         if (needed := replies_needed(spec.build({}))) > replies:
             why = f"{spec.name} needs the replies of {needed}, there are {replies}"
             raise bad_value(spec.key, spec.text, f"another strategy, or more {senders}: {why}")
+
+
+def _replies_of_tiers(own: Federation, edges: int, *, is_flat: bool) -> list[tuple[StrategySpec, int, str]]:
+    """Return the strategy of each tier, how many replies it can get at least, and whose they are."""
+    if is_flat:
+        return [(own.cloud_strategy, own.num_clients, "clients")]
+    of_an_edge = own.num_clients // edges
+    return [(own.cloud_strategy, edges, "edges"), (own.edge_strategy, of_an_edge, "clients of an edge")]
+
+
+def falls_short(case: Case) -> dict[str, str]:
+    """Return the keys of strategies that withstand fewer malicious nodes than they are told of, with the reasons."""
+    reasons: dict[str, str] = {}
+    share, sampled, here = case.federation.participation, case.algorithm.strategy_key, case.strategies_here
+    for spec, replies, senders in _replies_of_tiers(case.federation, case.edges, is_flat=case.is_flat):
+        if spec in here and (needed := replies_to_be_robust(spec.build({}))):
+            asked = max(1, int(replies * share)) if spec.key == sampled else replies
+            if asked < needed:
+                most = max(0, (asked - 3) // 2)
+                reasons[spec.key] = (
+                    f"to withstand so many malicious nodes {spec.name} needs {needed} replies, and gets those of "
+                    f"{asked} {senders}; with them num_malicious_nodes is at most {most}"
+                )
+    return reasons
 
 
 def _refuse_unused_strategies(algorithm: Algorithm, federation: Federation, *, is_flat: bool) -> None:
@@ -117,4 +135,6 @@ def without_use(case: Case) -> Unused:
         yield ("train.schedule",), "global-rounds = 1"
 
 
-AVERAGING = Feature(name="averaging", check=check, check_strategies=check_strategies, without_use=without_use)
+AVERAGING = Feature(
+    name="averaging", check=check, check_strategies=check_strategies, falls_short=falls_short, without_use=without_use
+)

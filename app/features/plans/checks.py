@@ -54,7 +54,7 @@ def _check_plans(case: Case, rule: PlanRule) -> None:
     if case.algorithm.splits and case.plan.solver.text == "sca":
         allowed = ", ".join(repr(name) for name in SOLVERS if name != "sca")
         raise bad_value("plan.solver", "sca", f"{allowed} for split training, where uploads grow with rounds")
-    if case.algorithm.splits and len(set(case.split.cut_layer.numbers)) > 1:
+    if case.algorithm.splits and len(set(case.split.cut_layer.items)) > 1:
         raise bad_value("cut-layer", case.split.cut_layer.text, "one cut, or 'best', with selection = 'resource-aware'")
     if case.plan.value.text == "battery" and not case.plan.battery_joules:
         raise bad_value("plan.value", "battery", "'battery' with plan.battery-joules above 0")

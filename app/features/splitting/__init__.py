@@ -15,7 +15,7 @@ def check(case: Case) -> None:
     task = task_kind(case.data)
     if case.algorithm.splits:
         cuts = case.split.cut_layer
-        if case.algorithm.shares_server and len(set(cuts.numbers)) > 1:
+        if case.algorithm.shares_server and len(set(cuts.items)) > 1:
             allowed = f"one cut for all clients: in {case.algorithm.name} they share the server's block"
             raise bad_value("cut-layer", cuts.text, allowed)
         if task.grows and case.split.label_policy == "indices":

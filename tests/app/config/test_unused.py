@@ -4,6 +4,7 @@ import pytest
 
 from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.config.parse import parse_config
+from espalier.app.config.together import falling_short
 from espalier.app.config.unused import unused_keys
 from tests.app.runs import run_app
 
@@ -121,3 +122,26 @@ def test_a_run_warns_once(tmp_path, caplog):
     run_app(tmp_path / "run", algorithm="fedavg", edge_strategy="Krum", num_clients=2, batches_per_epoch=1)
     warned = [record.getMessage() for record in caplog.records if "has no effect" in record.getMessage()]
     assert warned == ["edge-strategy = 'Krum' has no effect: algorithm = 'fedavg' has no edges"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ({"algorithm": "fedavg", "num-clients": 7, "cloud-strategy": "Krum(num_malicious_nodes=2)"}, None),
+        ({"algorithm": "fedavg", "num-clients": 6, "cloud-strategy": "Krum(num_malicious_nodes=2)"}, 1),
+        ({"algorithm": "fedavg", "num-clients": 6, "cloud-strategy": "MultiKrum(num_malicious_nodes=2)"}, 1),
+        ({"algorithm": "fedavg", "num-clients": 2, "cloud-strategy": "Krum"}, None),  # which promises nothing
+        ({"num-clients": 9, "num-edges": 2, "edge-strategy": "Krum(num_malicious_nodes=1)"}, 0),  # an edge has 4 or 5
+        ({"num-clients": 10, "num-edges": 2, "edge-strategy": "Krum(num_malicious_nodes=1)"}, None),
+        ({"num-clients": 10, "participation": 0.9, "edge-strategy": "Krum(num_malicious_nodes=1)"}, 0),
+        ({"num-clients": 10, "num-edges": 2, "cloud-strategy": "Krum(num_malicious_nodes=1)"}, 0),
+    ],
+)
+def test_krum_with_too_few_nodes_for_the_malicious_ones_is_named(settings, most):
+    reasons = falling_short(parse_config(settings))
+    if most is None:
+        assert reasons == {}
+    else:
+        ((key, reason),) = reasons.items()
+        assert key in settings
+        assert reason.endswith(f"with them num_malicious_nodes is at most {most}")

@@ -32,6 +32,7 @@ def test_a_feature_that_is_not_asked_for_refuses_nothing_and_says_nothing(featur
     feature.check(case)
     feature.check_strategies(case)
     feature.check_files(case)
+    assert feature.falls_short(case) == {}
     assert (feature.out_of_step(case), feature.splits_edges(case), feature.presence(case)) == ("", False, None)
     assert (feature.summary([]), list(feature.words({})), feature.columns([], [])) == ({}, [], {})
 

@@ -71,9 +71,9 @@ def test_there_are_none_where_the_last_model_was_evaluated_by_nobody(failed):
 
 def test_the_table_says_so(failed):
     table = result_table(summary(failed))
-    (row,) = [line for line in table.splitlines() if "test accuracy" in line]
+    (row,) = [line for line in table.splitlines() if "accuracy of" in line]
     cells = [cell.strip() for cell in row.strip("│").split("│")]
-    assert cells == ["test accuracy, over clients", "-", "-", "-", "-", f"{summary(failed)['test']['accuracy']:.4f}"]
+    assert cells == ["accuracy of clients", "-", "-", "-", "-", f"{summary(failed)['test']['accuracy']:.4f}"]
     assert NOBODY in table.splitlines()
 
 

@@ -1,7 +1,13 @@
 """The time left in a log is told by the edge rounds that are over."""
 
+import os
+import re
+
+from rich.console import Console
+
+from espalier.app.command_line import main
 from espalier.app.reports import progress
-from espalier.app.reports.progress import LogProgress
+from espalier.app.reports.progress import BarProgress, LogProgress, progress_on
 from espalier.strategies import Update
 
 
@@ -31,3 +37,23 @@ def test_a_run_that_goes_on_counts_what_it_has_made_itself(monkeypatch, caplog):
     with caplog.at_level("INFO", "espalier"):
         shown.round_over(6, 10, {"accuracy": {"mean": 0.25}, "loss": {"mean": 1.5}})
     assert caplog.records[-1].getMessage() == "round 6/10  accuracy 0.2500  loss 1.5000  ETA 2:00"
+
+
+def test_a_file_gets_a_line_per_round_and_a_terminal_a_bar(monkeypatch, tmp_path):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as in CI, where rich takes a file for a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    master, slave = os.openpty()
+    with os.fdopen(slave, "w") as terminal, (tmp_path / "log").open("w") as file:
+        assert isinstance(progress_on(Console(file=file)), LogProgress)
+        assert isinstance(progress_on(Console(file=terminal)), BarProgress)
+        monkeypatch.setenv("TERM", "dumb")
+        assert isinstance(progress_on(Console(file=terminal)), LogProgress)
+    os.close(master)
+
+
+def test_the_command_prints_each_round_once_where_its_output_is_no_terminal(tmp_path, capsys):
+    given = ["algorithm=fedavg", "num-clients=2", "global-rounds=3", "batches-per-epoch=1", "report.plots=false"]
+    assert main([*given, f"output-dir={tmp_path / 'run'}"]) == 0
+    rounds = [line for line in capsys.readouterr().out.splitlines() if line.startswith("round ")]
+    pattern = r"round (\d)/3  accuracy [01]\.\d{4}  loss \d+\.\d{4}  ETA \d+:\d\d"
+    assert [match and match[1] for match in (re.fullmatch(pattern, line) for line in rounds)] == ["1", "2", "3"]

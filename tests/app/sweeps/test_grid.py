@@ -87,7 +87,7 @@ def test_cases_of_one_name_are_refused_for_the_folder_and_of_one_setting_for_tha
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["sede=0,1"], "unknown key 'sede': did you mean 'seed'?"),
+        (["sede=0,1"], "unknown key 'sede': did you mean 'seed', "),
         (["seed=0,x"], "error: seed = 'x': allowed is an integer"),
         (
             ["algorithm=fedavg,hsfl", "cloud-strategy=FedProx"],

@@ -1,5 +1,7 @@
 """Tasks of users' own: what they may leave out, and what is said of those that don't fit."""
 
+import json
+
 import pytest
 import torch
 
@@ -38,7 +40,7 @@ def own(name):
         (own("Points(size=3)"), "allowed is what Points takes (TypeError: "),
         (
             own("Uneven"),
-            "allowed is one whose client_data(0, 8, 0) gives Examples to train on, at least one, with a label ",
+            "allowed is one whose client_data(0, 8, 0) gives client 0 Examples to train on, at least one, with a ",
         ),
         (own("Narrow"), "allowed is one whose model takes its data (TypeError: "),
         (own("Typed(dtype='bfloat16')"), "allowed is one whose weights NumPy has a type for, not torch.bfloat16 as "),
@@ -56,8 +58,8 @@ def own(name):
         ),
         (
             own("Odd(what='list')"),
-            "allowed is one whose client_data(0, 8, 0) gives Examples to train on, at least one, with a label for each "
-            "(TypeError: labels are a list, not a tensor)",
+            "allowed is one whose client_data(0, 8, 0) gives client 0 Examples to train on, at least one, with a label "
+            "for each (TypeError: labels are a list, not a tensor)",
         ),
         (
             own("Odd(what='shape')"),
@@ -226,13 +228,53 @@ def test_what_is_changed_in_place_is_the_same_at_the_next_evaluation(tmp_path, n
     assert summary(every)["test"]["loss"] == pytest.approx(summary(every)["global"]["loss"]["mean"])
 
 
-def test_one_output_gives_no_accuracy_by_the_largest_one_and_is_not_split(tmp_path, capsys):
+def test_one_output_gives_no_accuracy_by_the_largest_one(tmp_path):
     folder = run_app(tmp_path / "run", task=own("OneOutput"), **SMALL)
     assert "accuracy" not in summary(folder)["test"]
     assert summary(folder)["test"]["right"] > 0.8
-    assert main([f"task={own('OneOutput')}", "algorithm=sfl-v1", f"output-dir={tmp_path / 'split'}"]) == 2
-    allowed = "one whose labels are less than 1, the outputs of its head, not 1, for algorithm = 'sfl-v1'"
-    assert capsys.readouterr().err == f"error: task = {own('OneOutput')!r}: allowed is {allowed}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "tail"), [("OneOutput", "none"), ("Numbers", "head"), ("Several", "head"), ("CountsOfSeveral", "head")]
+)
+def test_whatever_labels_the_loss_takes_split_training_is_that_of_whole_models(tmp_path, name, tail):
+    settings = {"task": own(name), "num_clients": 2, "batch_size": 10, "fine-tune.steps": 2}
+    whole = run_app(tmp_path / "whole", algorithm="fedavg", **settings)
+    split = run_app(tmp_path / "split", algorithm="sfl-v1", tail_layer=tail, **settings)
+    assert summary(split)["failures"] == 0
+    for key, values in weights(whole).items():
+        assert torch.allclose(weights(split)[key], values, rtol=1e-9, atol=1e-12)
+    assert summary(split)["test"]["loss"] == pytest.approx(summary(whole)["test"]["loss"])
+
+
+def test_inputs_are_augmented_in_training_alone_and_alike_where_a_model_is_cut(tmp_path):
+    settings = {"num_clients": 2, "batch_size": 10, "fine-tune.steps": 0}
+    plain, unmoved, jittered, again = (
+        run_app(tmp_path / str(place), task=own(name), algorithm="fedavg", **settings)
+        for place, name in enumerate(["Points", "Unmoved", "Jittered", "Jittered"])
+    )
+    assert same_weights(plain, unmoved)
+    assert same_weights(jittered, again)
+    assert not same_weights(plain, jittered)
+    begins = [json.loads((run / "round-0.json").read_text()) for run in (plain, jittered)]
+    assert begins[0] == begins[1]
+    split = run_app(tmp_path / "split", task=own("Jittered"), algorithm="sfl-v1", **settings)
+    for key, values in weights(jittered).items():
+        assert torch.allclose(weights(split)[key], values, rtol=1e-9, atol=1e-12)
+
+
+def test_an_augmentation_that_fails_is_named_before_the_run(capsys):
+    assert main([f"task={own('BadlyMoved')}"]) == 2
+    said = capsys.readouterr().err
+    assert "allowed is one whose augment(inputs, generator) gives what prepare() takes (IndexError: " in said
+
+
+@pytest.mark.parametrize("algorithm", ["phsfl", "sfl-v2"])
+def test_numbers_are_predicted_by_every_split_algorithm(tmp_path, algorithm):
+    streams = {"split.transport": "stream"}
+    folder = run_app(tmp_path / "run", task=own("Numbers"), algorithm=algorithm, tail_layer="head", **SMALL, **streams)
+    assert summary(folder)["failures"] == 0
+    assert summary(folder)["test"]["loss"] < json.loads((folder / "round-0.json").read_text())["test"]["loss"]
 
 
 def test_a_figure_that_can_not_be_had_of_a_few_examples_is_tried_on_all(tmp_path):
@@ -264,7 +306,8 @@ def test_outputs_of_several_tensors_are_judged_example_by_example(tmp_path):
             "one whose model is an nn.Sequential of named blocks, the last one called head, for algorithm = 'phsfl'",
         ),
         ("Branches", "one whose blocks each take what the one before gives, a tensor (AttributeError: "),
-        ("Values", "one whose labels are classes, integers of shape (N,) from 0, for algorithm = 'phsfl'"),
+        ("Values", "one whose labels are classes, integers of shape (N,) from 0, or with a tail-layer any that its "),
+        ("Counts", "one whose labels are less than 3, by the outputs of its head, not 4, for algorithm = 'phsfl'"),
     ],
 )
 def test_what_cannot_be_split_says_so_where_a_split_algorithm_is_asked_for(tmp_path, capsys, name, message):
