@@ -117,8 +117,7 @@ class AdaptedTask(Task):
 
     @cached_property
     def _tried(self) -> Tried:
-        files = [getsourcefile(type(self.own)) or ""]
-        return Tried(self.own.prepare, self.own.metrics, files, self.own.augment)
+        return Tried(self.own.prepare, self.own.metrics, [getsourcefile(type(self.own)) or ""], self.own.augment)
 
     @cached_property
     def _to_share_out(self) -> Pool:

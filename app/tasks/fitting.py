@@ -63,8 +63,8 @@ def try_cuts(
     """Raise MisfitError unless a step through each cut can be made, with the gradients of the whole model."""
     blocks = as_blocks(task.new_model())
     if not (are_classes(task.test_examples().labels) or all(cut.has_tail(blocks) for cut in cuts)):
-        wanted = "one whose labels are classes, integers of shape (N,) from 0, or with a tail-layer any that its loss"
-        raise MisfitError(f"{wanted} takes, for algorithm = {splits_for!r}")
+        wanted = "one whose labels are classes, integers of shape (N,) from 0, or with a tail-layer any that its"
+        raise MisfitError(f"{wanted} loss takes, for algorithm = {splits_for!r}")
     for cut in cuts:
         try:
             try:

@@ -40,8 +40,8 @@ class Tried:
         Of outputs and labels, figures by name.
     files : Collection[str]
         Where the user's code is; errors are shown with their line in these.
-    augment : Callable[[Any, torch.Generator], Any], optional
-        Makes what `prepare` takes in training of a mini-batch's inputs; by default themselves.
+    augment : Callable[[Any, torch.Generator], Any] (default: no change)
+        Changes a mini-batch of training inputs before `prepare`.
     """
 
     prepare: Callable[[Any], Any]
