@@ -13,6 +13,7 @@ HALVES = ("scaffold", "hsfl-scaffold", "fedper", "ditto")
 SMALL = {"num-clients": 4, "num-edges": 2, "edge-rounds": 1, "local-epochs": 1, "batches-per-epoch": 2}
 
 
+@pytest.mark.usefixtures("ray_here")
 @pytest.mark.parametrize("algorithm", ["hsfl-scaffold", "ditto"])
 def test_workers_of_ray_give_the_same_bits(algorithm, tmp_path):
     here = run_app(tmp_path / "here", algorithm=algorithm, **SMALL)
