@@ -32,7 +32,7 @@ from espalier.app.ground.logs import quiet_flower
 from espalier.app.ground.memory import keep_memory
 from espalier.app.tasks import Examples, OwnTask
 from espalier.app.tasks.common import compute_device, set_up_torch
-from espalier.app.tasks.node import Node
+from espalier.app.tasks.node import ClientNode
 from espalier.app.wiring.one_server import assemble, checked_task
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.randomness import client_generator, client_seed
@@ -258,7 +258,7 @@ class BareLoop:
         self.seed, self.rate = config.seed, config.train.learning_rate
         self.training = LocalTraining(config.train.local_epochs, 0, config.train.batch_size)
         self.model = task.new_model().to(compute_device(config.device))
-        one_of_each = [task.new_client_task(self.model, Node(i)).on_device() for i in range(clients)]
+        one_of_each = [task.new_client_task(self.model, ClientNode(i)).on_device() for i in range(clients)]
         self.prepare, self.data = one_of_each[0].prepare, [client.train for client in one_of_each]
 
     def train(self, number: int, clients: Sequence[int], weights: Weights) -> tuple[int, Weights]:

@@ -38,7 +38,7 @@ from espalier.app.run.run import simulation
 from espalier.app.tiers.served import assemble_served
 from espalier.app.wiring.one_server import checked_task
 from espalier.clients.device.machine import cpu_count
-from espalier.sim.ray_grid import Place, RayGrid, Workers
+from espalier.sim.ray_grid import RayGrid, WorkerPlace, Workers
 
 ROUNDS = 5
 IN_FLIGHT = 200
@@ -155,7 +155,7 @@ def messages() -> None:
 @contextmanager
 def two_workers() -> Iterator[Workers]:
     """Start two workers for as long as they are used."""
-    workers = Workers([Place()] * 2)
+    workers = Workers([WorkerPlace()] * 2)
     try:
         yield workers
     finally:

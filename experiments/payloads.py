@@ -24,7 +24,7 @@ from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run.run import run, simulation
-from espalier.app.settings.sections import Stream
+from espalier.app.settings.sections import StreamSettings
 from experiments.records import append_rows, read_rows, run_script
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -37,7 +37,7 @@ THROUGH_STREAMS = {
     "fine-tune.steps": 0,
     "report.evaluate-every": 0,
 }
-PAYLOADS: tuple[str, ...] = get_args(Stream.model_fields["payload"].annotation)
+PAYLOADS: tuple[str, ...] = get_args(StreamSettings.model_fields["payload"].annotation)
 EXACT = "float32"
 SEEDS = (0, 1, 2)
 COLUMNS = {

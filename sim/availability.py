@@ -12,7 +12,7 @@ COLUMNS = ("client", "from", "to")
 MOVES = ("client", "from", "edge")
 
 
-class Availability(Protocol):
+class AvailabilityModel(Protocol):
     """Says who is there; an answer depends on the client and the edge round alone, not on what was asked before."""
 
     def is_there(self, client: int, edge_round: int) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 
-class Clock:
+class SimulatedClock:
     """Simulated time, in seconds: edges run in parallel within a global round and wait for each other at its end.
 
     Parameters

@@ -30,7 +30,7 @@ DEATHS = (RayActorError, ObjectLostError, OutOfMemoryError)
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerPlace:
     """Where a worker is to run.
 
     Parameters
@@ -81,7 +81,7 @@ class Workers:
 
     Parameters
     ----------
-    places : Sequence[Place]
+    places : Sequence[WorkerPlace]
         One for each worker.
     start_seconds : float (default: 120)
         How long the workers have to start.
@@ -99,7 +99,7 @@ class Workers:
         What each worker said of itself: ``pid``, ``host``, ``machine`` and versions.
     """
 
-    def __init__(self, places: Sequence[Place], *, start_seconds: float = 120.0) -> None:
+    def __init__(self, places: Sequence[WorkerPlace], *, start_seconds: float = 120.0) -> None:
         if not places:
             raise ValueError("a grid needs a worker")
         worker_class = _worker_class()
@@ -423,7 +423,7 @@ def versions() -> dict[str, str]:
     return {"Python": platform.python_version(), **found}
 
 
-def _options(place: Place) -> dict[str, Any]:
+def _options(place: WorkerPlace) -> dict[str, Any]:
     options: dict[str, Any] = {"num_cpus": place.num_cpus, "num_gpus": place.num_gpus}
     if place.machine:
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(place.machine, soft=False)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from espalier.sim.ray_grid import Place, Workers, all_of
+from espalier.sim.ray_grid import WorkerPlace, Workers, all_of
 from espalier.sim.simulated_grid import GridLost
 
 _left: list[tuple[Any, dict[str, Any]]] = []  # actors of runs that are over, and what they say of themselves
@@ -14,11 +14,11 @@ class KeptWorkers(Workers):
 
     Parameters
     ----------
-    places : Sequence[Place]
+    places : Sequence[WorkerPlace]
         One for each worker. All are taken to be alike.
     """
 
-    def __init__(self, places: Sequence[Place]) -> None:
+    def __init__(self, places: Sequence[WorkerPlace]) -> None:
         kept = []
         while _left and len(kept) < len(places):
             if _is_alive(one := _left.pop()):

@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import Strategy
 from torch import nn
 
 from espalier.app.planning.rule import PlanRule
-from espalier.app.settings.sections import Federation, Split, Train
+from espalier.app.settings.sections import Federation, Split, TrainSettings
 from espalier.app.tasks.task import Task
 from espalier.clients.half import PLAIN, ClientHalf
 from espalier.clients.shared.cut import Cut, as_blocks
@@ -62,7 +62,7 @@ class Site:
     transport: Transport | None
     task: Task
     federation: Federation
-    train: Train
+    train: TrainSettings
     split: Split
     device: torch.device
     max_steps: Callable[[int], int] | None = None

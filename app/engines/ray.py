@@ -27,7 +27,7 @@ from espalier.app.wiring.clients import client_task
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.profile import EDGE_NAME
-from espalier.sim.ray_grid import Place, RayGrid, Workers
+from espalier.sim.ray_grid import RayGrid, WorkerPlace, Workers
 from espalier.sim.simulated_grid import GridLost
 
 logger = getLogger("espalier")
@@ -172,7 +172,7 @@ class Ray:
         logger.info("%d workers on %s", len(places), ", ".join(hosts))
         return workers
 
-    def _places(self) -> list[Place]:
+    def _places(self) -> list[WorkerPlace]:
         """Connect to Ray, or start it, and return where the workers are to be."""
         section = self._section
         share_out = partial(

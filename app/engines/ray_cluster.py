@@ -25,7 +25,7 @@ import torch
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.clients.device.machine import cpu_count, memory_bytes
 from espalier.sim.flower_private import is_in_simulation
-from espalier.sim.ray_grid import Place, one_line
+from espalier.sim.ray_grid import WorkerPlace, one_line
 
 ADDRESS_ALLOWED = "'' to start Ray here, 'auto', or the HOST:PORT that `ray start --head` printed"
 CONNECT_SECONDS = 5.0
@@ -186,7 +186,7 @@ def places_of(
     on_gpu: bool,
     enough: int | None = None,
     counts_cores: bool = True,
-) -> list[Place]:
+) -> list[WorkerPlace]:
     """Return where workers go: to each machine as many as its part of all cores.
 
     Parameters
@@ -242,7 +242,7 @@ def places_of(
         own = share
         if on_gpu and not share and machine.num_gpus and count:
             own = 1.0 if count <= machine.num_gpus else 1 / ceil(count / machine.num_gpus)
-        places += [Place(machine.node_id, threads if counts_cores else 0, own)] * count
+        places += [WorkerPlace(machine.node_id, threads if counts_cores else 0, own)] * count
     return places
 
 

@@ -26,8 +26,8 @@ from espalier.app.settings.sections import (
     Report,
     Split,
     Stop,
-    Stream,
-    Train,
+    StreamSettings,
+    TrainSettings,
 )
 
 Kind = TypeVar("Kind", bound=Section)
@@ -94,9 +94,9 @@ class Case(Section):
 
     federation: Federation = Federation()
     data: Data = Data()
-    train: Train = Train()
+    train: TrainSettings = TrainSettings()
     split: Split = Split()
-    stream: Stream = Stream()
+    stream: StreamSettings = StreamSettings()
     fine_tune: FineTune = FineTune()
     plan: Plans = Plans()
     radio: RadioWorld = RadioWorld()

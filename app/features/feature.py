@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from espalier.app.features.case import Case
-from espalier.app.planning.world import World
+from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.section import Section
 from espalier.strategies import EdgeRounds, Hierarchical, Observer, Profile, Round
 from espalier.strategies.topology import Topology, TopologyOf, clients_by_node
@@ -35,7 +35,7 @@ class Scene:
         The clients, in client order.
     topology : Mapping[str, Sequence[int]]
         Node ids by edge, at the start.
-    world : World, optional
+    world : PlannedWorld, optional
         What rounds are planned for.
     check_moves : Callable[[Case], str], optional
         Says why clients can't move between edges; nothing if they can.
@@ -46,7 +46,7 @@ class Scene:
     case: Case
     profiles: Sequence[Profile]
     topology: Topology
-    world: World | None
+    world: PlannedWorld | None
     topology_of: TopologyOf | None = None
 
     @cached_property

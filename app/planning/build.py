@@ -8,8 +8,8 @@ from espalier.app.planning.measured import MeasuredWorld
 from espalier.app.planning.rule import PlanRule
 from espalier.app.planning.simulated import WirelessWorld
 from espalier.app.planning.work import Work
-from espalier.app.planning.world import World
-from espalier.app.settings.sections import Plans, RadioWorld, Train
+from espalier.app.planning.world import PlannedWorld
+from espalier.app.settings.sections import Plans, RadioWorld, TrainSettings
 from espalier.app.tasks.task import Task
 from espalier.clients.shared.nested import tensors_of
 from espalier.clients.task import batches_of_a_pass
@@ -28,12 +28,12 @@ def world_of(
     profiles: Sequence[Profile],
     work: Work,
     task: Task,
-    train: Train,
+    train: TrainSettings,
     clock: Callable[[], float] | None = None,
     is_there: Callable[[int, int], bool] | None = None,
     drops_out: Callable[[int, int], bool] | None = None,
     edge_rounds: int = 1,
-) -> World:
+) -> PlannedWorld:
     """Return what plans are made for: the clients' measurements, or the simulated radio world.
 
     Parameters
@@ -57,7 +57,7 @@ def world_of(
     clock : Callable[[], float], optional (default: None)
         By which measured devices keep the deadline; None: they take turns, or run elsewhere.
     is_there
-        As for `World`.
+        As for `PlannedWorld`.
     drops_out, edge_rounds
         As for `WirelessWorld`.
     """
@@ -83,7 +83,7 @@ def world_of(
     )
 
 
-def examples_of_local_rounds(train: Train, grows: bool, num_examples: Sequence[int]) -> list[int]:
+def examples_of_local_rounds(train: TrainSettings, grows: bool, num_examples: Sequence[int]) -> list[int]:
     """Return the examples of a local round by client, from those that each has: `mini_batches`.
 
     Where data grow, mini-batches count as full, as the RawHFL paper has it.

@@ -16,7 +16,7 @@ from espalier.strategies.randomness import derived_seed
 from espalier.strategies.resource_aware import Outcome
 
 if TYPE_CHECKING:
-    from espalier.app.planning.world import World
+    from espalier.app.planning.world import PlannedWorld
 
 logger = getLogger("espalier")
 
@@ -30,7 +30,7 @@ class EdgeResources:
 
     Parameters
     ----------
-    world : World
+    world : PlannedWorld
         The whole.
     edge : str
         Name of the edge.
@@ -43,7 +43,7 @@ class EdgeResources:
         Numbers and reports of edge rounds that are not in ``metrics.jsonl`` yet.
     """
 
-    def __init__(self, world: "World", edge: str) -> None:
+    def __init__(self, world: "PlannedWorld", edge: str) -> None:
         self.deadline: Deadline | None = None
         self._world = world
         self._edge = edge

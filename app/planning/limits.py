@@ -7,7 +7,7 @@ import numpy as np
 
 from espalier.app.ground.errors import bad_value
 from espalier.app.planning.rule import PlanRule
-from espalier.app.planning.world import World
+from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.sections import Plans
 from espalier.strategies.allocation.feasibility import least_seconds
 
@@ -29,7 +29,7 @@ def limits_of(plan: Plans, cell: np.ndarray) -> dict[str, Any]:
     }
 
 
-def check_deadline(plan: Plans, rule: PlanRule, world: World) -> None:
+def check_deadline(plan: Plans, rule: PlanRule, world: PlannedWorld) -> None:
     """Raise UserError where no client could make one local round before the deadline in any of the first edge rounds.
 
     One in which nobody can is skipped, as channels are drawn anew: another seed's first would have gone.

@@ -11,7 +11,7 @@ from espalier.app.planning.limits import limits_of
 from espalier.app.planning.plan_reports import end_energy_round, falls_short, report_of, rows_of
 from espalier.app.planning.rule import PlanRule
 from espalier.app.planning.work import Work
-from espalier.app.planning.world import World
+from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.sections import Plans
 from espalier.clients.messages.profile import key_of
 from espalier.sim.radio import Radio, noise_watts
@@ -27,7 +27,7 @@ LEAST_SLOWNESS, MOST_SLOWNESS = 0.1, 1000.0
 NEEDED = ("max_frequency_hz", "link_bits_per_second", "max_power_watts", "capacitance", "cycles_per_example")
 
 
-class MeasuredWorld(World):
+class MeasuredWorld(PlannedWorld):
     """Cells with their clients' devices as these have measured themselves.
 
     Nothing is simulated, and the joules are those of the plans. With a clock the deadline is kept in real time, and how
@@ -43,7 +43,7 @@ class MeasuredWorld(World):
     profiles : Sequence[Profile]
         The clients', measured.
     plan, rule, seed, topology, client_of, work, num_examples, clock, is_there
-        As for `World`; the examples are in the profiles' order.
+        As for `PlannedWorld`; the examples are in the profiles' order.
 
     Raises
     ------

@@ -11,9 +11,9 @@ from espalier.app.planning.limits import limits_of
 from espalier.app.planning.plan_reports import end_energy_round, falls_short, report_of, rows_of
 from espalier.app.planning.rule import PlanRule
 from espalier.app.planning.work import Work
-from espalier.app.planning.world import World
+from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.sections import Plans, RadioWorld
-from espalier.sim.meters import Clock
+from espalier.sim.meters import SimulatedClock
 from espalier.sim.world import make_world, realise
 from espalier.strategies.allocation import Plan, Problem
 
@@ -21,7 +21,7 @@ BITS_PER_INPUT = 32  # D_u = 43 features x 32 bit in the RawHFL paper
 EDGE_ROUNDS_KEPT = 8  # whose gains are kept: edges that wait for nobody are at different ones
 
 
-class WirelessWorld(World):
+class WirelessWorld(PlannedWorld):
     """Cells with their clients' channels and devices, the simulated clock, and the energy spent.
 
     Parameters
@@ -31,7 +31,7 @@ class WirelessWorld(World):
     cell_of : Mapping[int, int]
         Cell by client number.
     plan, rule, seed, topology, client_of, work, num_examples, is_there
-        As for `World`.
+        As for `PlannedWorld`.
     values_per_example : int
         Numbers that an example consists of.
     drops_out : Callable[[int, int], bool], optional (default: None)
@@ -73,7 +73,7 @@ class WirelessWorld(World):
         )
         self._work_bits = np.array(num_examples, dtype=np.float64) * BITS_PER_INPUT * values_per_example
         self._work_share = work.share
-        self.clock = Clock(topology)
+        self.clock = SimulatedClock(topology)
         self._drops_out = drops_out
         self._edge_rounds = edge_rounds
         self._results = self._late_results = 0

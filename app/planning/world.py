@@ -17,7 +17,7 @@ from espalier.strategies.allocation import Plan, Problem
 from espalier.strategies.deadline import Deadline
 
 
-class World(ABC):
+class PlannedWorld(ABC):
     """What plans are made for: all clients of all edges, simulated or measured.
 
     Parameters
@@ -189,11 +189,11 @@ class MovesCells(Observer):
 
     Parameters
     ----------
-    world : World
+    world : PlannedWorld
         Has the cells.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: PlannedWorld) -> None:
         self._world = world
 
     def on_regroup(self, server_round: int, path: str, topology: Mapping[str, Sequence[int]]) -> None:

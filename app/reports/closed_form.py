@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from espalier.app.planning.work import num_values
-from espalier.app.settings.sections import Train
+from espalier.app.settings.sections import TrainSettings
 from espalier.clients.shared.cut import part_of
 from espalier.clients.task import batches_of_a_pass
 from espalier.strategies import Profile
@@ -20,7 +20,7 @@ def closed_form_bits(
     model: nn.Sequential,
     example: Any,
     cuts: Sequence[int],
-    train: Train,
+    train: TrainSettings,
     profiles: Sequence[Profile],
 ) -> dict[str, float]:
     """Return the payload of a client in an edge round, in bits and mean over clients.

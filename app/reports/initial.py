@@ -8,7 +8,7 @@ from torch import nn
 from espalier.app.ground.errors import FAULTS
 from espalier.app.ground.figures import figure_names, finite, is_figure, spreads_of
 from espalier.app.reports.folder import ResultsFolder, damaged
-from espalier.app.tasks.node import Node
+from espalier.app.tasks.node import ClientNode
 from espalier.app.tasks.task import Task
 from espalier.clients.whole.evaluation import figures_on
 
@@ -39,7 +39,7 @@ def initial_figures(task: Task, model: nn.Module, device: torch.device, num_clie
     found = []
     for i in range(num_clients_here):
         try:
-            client = task.new_client_task(model, Node(i))
+            client = task.new_client_task(model, ClientNode(i))
             figures = figures_on(model, client.test, client.prepare, device, task.objective)
         except FAULTS:  # of whatever kind: the client fails in round 1 too, which names it
             continue

@@ -13,7 +13,7 @@ from torch import nn
 from espalier.app.engines.engine import Engine
 from espalier.app.features.feature import Part, RoundOver
 from espalier.app.meters.bytes import ByteMeter
-from espalier.app.planning.world import World
+from espalier.app.planning.world import PlannedWorld
 from espalier.app.reports.best import Score, validation_score
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import edge_lines, global_line, validation_of
@@ -209,7 +209,7 @@ class StateSaver:
         Its strategies have state.
     engine : Engine
         Its clients may have.
-    world : World, optional
+    world : PlannedWorld, optional
         Plans have.
     fingerprint : str
         Of the data.
@@ -224,7 +224,7 @@ class StateSaver:
     folder: ResultsFolder
     hierarchical: Hierarchical
     engine: Engine
-    world: World | None
+    world: PlannedWorld | None
     fingerprint: str
     edges: Mapping[str, list[int]]
     settings: Mapping[str, Any]

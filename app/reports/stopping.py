@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from espalier.app.ground.errors import bad_value
 from espalier.app.ground.figures import finite, is_figure
 from espalier.app.meters.bytes import ByteMeter, nested
-from espalier.app.planning.world import World
+from espalier.app.planning.world import PlannedWorld
 from espalier.app.reports.observers import RoundReport, ServerEvaluation
 from espalier.app.settings.sections import Stop
 from espalier.clients.messages.train import ACCURACY
@@ -97,7 +97,7 @@ class StopRule:
         How long their replies may take.
     meter : ByteMeter
         Counts the bytes of the round.
-    world : World, optional
+    world : PlannedWorld, optional
         Counts joules.
     evaluations : Sequence[ServerEvaluation]
         Of the test pool; none where there is no model.
@@ -110,7 +110,7 @@ class StopRule:
     grid: Grid
     timeout_seconds: float | None
     meter: ByteMeter
-    world: World | None
+    world: PlannedWorld | None
     evaluations: Sequence[ServerEvaluation]
     so_far: SoFar = field(default_factory=SoFar)
 

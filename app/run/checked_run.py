@@ -34,7 +34,7 @@ from espalier.app.run.rounds import train
 from espalier.app.settings.sections import Data, Stop
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
-from espalier.app.wiring.one_server import Federation
+from espalier.app.wiring.one_server import Assembled
 from espalier.clients.messages.train import LOSS
 from espalier.clients.shared.cut import as_blocks
 from espalier.strategies import Profile
@@ -60,7 +60,7 @@ class CheckedRun:
         The whole model; evaluated and saved, with the weights that rounds give.
     frozen : ArrayRecord
         Those of its weights that are never trained and do not travel.
-    federation : Federation
+    federation : Assembled
         The algorithm, and what counts its bytes and plans its rounds.
     folder : ResultsFolder
         Where it writes.
@@ -75,7 +75,7 @@ class CheckedRun:
     task: Task
     model: nn.Module
     frozen: ArrayRecord
-    federation: Federation
+    federation: Assembled
     folder: ResultsFolder
     best: BestRound | None
     tracker: Tracking | None

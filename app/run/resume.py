@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord
 from espalier.app.engines.engine import Engine
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.ground.object_spec import error_line
-from espalier.app.planning.world import World
+from espalier.app.planning.world import PlannedWorld
 from espalier.app.reports.best import best_line
 from espalier.app.reports.folder import ResultsFolder, changed_setting
 from espalier.app.reports.observers import BestRound
@@ -135,7 +135,7 @@ def _edges_of_same_clients(
     return edge_before, edge_now
 
 
-def take_back(state: RunState, hierarchical: Hierarchical, engine: Engine, world: World | None) -> None:
+def take_back(state: RunState, hierarchical: Hierarchical, engine: Engine, world: PlannedWorld | None) -> None:
     """Give all who keep a state from round to round theirs, of a run that is to go on.
 
     Raises

@@ -211,7 +211,7 @@ class Data(Section):
         return self.task.name or self.dataset.name
 
 
-class Train(Section):
+class TrainSettings(Section):
     """Local training."""
 
     name = "train"
@@ -303,7 +303,7 @@ class Split(Section):
     sent. `"messages"`: a message per mini-batch.
     """
 
-    def beside(self, train: Train) -> "Split":
+    def beside(self, train: TrainSettings) -> "Split":
         """Return these settings where clients train so: the server's blocks too, unless they have their own."""
         left_open = {
             "server_optimizer": train.optimizer,
@@ -313,7 +313,7 @@ class Split(Section):
         return self.model_copy(update={k: v for k, v in left_open.items() if getattr(self, k) == AS_CLIENTS})
 
 
-class Stream(Section):
+class StreamSettings(Section):
     """Streams from clients to their edge."""
 
     name = "stream"

@@ -16,7 +16,7 @@ from espalier.app.ground.object_spec import error_line
 from espalier.app.settings.sections import Data
 from espalier.app.tasks.fitting import are_classes, check_fit, try_cuts
 from espalier.app.tasks.held_back import kept_and_held
-from espalier.app.tasks.node import Node
+from espalier.app.tasks.node import ClientNode
 from espalier.app.tasks.own import OwnTask, Pool
 from espalier.app.tasks.partition import SHARING_KEYS, ClientIndices, partition_of
 from espalier.app.tasks.schemes import EVEN
@@ -208,7 +208,7 @@ class AdaptedTask(Task):
         kind = f"client {client} Examples to"
         return self._checked(train, what, f"{kind} train on"), self._checked(test, what, f"{kind} test on")
 
-    def new_client_task(self, model: nn.Module, node: Node) -> ClientTask:
+    def new_client_task(self, model: nn.Module, node: ClientNode) -> ClientTask:
         """Return the task of one client, which works on `model`."""
         test = self.client_examples(node.partition_id)[1]
         train, validation = self.train_and_validation(node.partition_id)
@@ -241,7 +241,7 @@ class AdaptedTask(Task):
         """Return the task of a client with all data, and as many mini-batches as all clients of a flat round."""
         parts = [self.train_and_validation(client)[0] for client in range(self.num_clients)]
         train = Examples(concatenate([e.inputs for e in parts]), torch.cat([e.labels for e in parts]))
-        one = self.new_client_task(self.new_model().to(self.device), Node(0))
+        one = self.new_client_task(self.new_model().to(self.device), ClientNode(0))
         whole = replace(self.training, batches_per_epoch=self.training.batches_per_epoch * self.num_clients)
         return replace(one, train=train, test=self.pool, training=whole)
 

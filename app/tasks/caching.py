@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from espalier.app.settings.sections import Caching, Federation
 from espalier.app.tasks.caching_data import CachingData, caching_clients, caching_mlp, num_slots
-from espalier.app.tasks.node import Node
+from espalier.app.tasks.node import ClientNode
 from espalier.app.tasks.task import Task
 from espalier.clients.task import ClientTask, Examples, LocalTraining
 from espalier.clients.whole.unique_rows import unique_row_sgd
@@ -130,7 +130,7 @@ class CachingTask(Task):
 
         return available
 
-    def new_client_task(self, model: nn.Module, node: Node) -> ClientTask:
+    def new_client_task(self, model: nn.Module, node: ClientNode) -> ClientTask:
         """Return the task of one client, which works on `model`."""
         data = self.clients[node.partition_id]
         per_round = self.federation.edge_rounds if self.is_flat else 1
@@ -152,7 +152,7 @@ class CachingTask(Task):
         edge_rounds = self.federation.edge_rounds
         available = self.available(slots[in_time], edge_rounds)
         task = self._task_of(
-            self.new_model().to(self.device), Node(0), self.table, train, self.test_examples(), available
+            self.new_model().to(self.device), ClientNode(0), self.table, train, self.test_examples(), available
         )
         if not (batches := self.training.batches_per_epoch):
             epochs = self.training.local_epochs * edge_rounds
@@ -176,7 +176,7 @@ class CachingTask(Task):
     def _task_of(
         self,
         model: nn.Module,
-        node: Node,
+        node: ClientNode,
         table: Tensor,
         train: Examples,
         test: Examples,

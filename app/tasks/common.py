@@ -7,7 +7,7 @@ import torch
 import torch.utils.deterministic
 
 from espalier.app.ground.errors import bad_value
-from espalier.app.settings.sections import Train
+from espalier.app.settings.sections import TrainSettings
 from espalier.clients.task import ClientTask, LocalTraining
 
 
@@ -50,7 +50,7 @@ def placed(task: ClientTask, room_bytes: int) -> tuple[ClientTask, int]:
     return (task.on_device(), room_bytes - needed) if needed <= room_bytes else (task, room_bytes)
 
 
-def local_training(train: Train, schedule: Callable[[float, int], float] | None = None) -> LocalTraining:
+def local_training(train: TrainSettings, schedule: Callable[[float, int], float] | None = None) -> LocalTraining:
     """Return how a client trains, with the learning rates of a schedule."""
     return LocalTraining(
         local_epochs=train.local_epochs,

@@ -28,7 +28,7 @@ CheckSize = Callable[[int, int, int, int, int], None]
 
 
 @dataclass(frozen=True)
-class Place:
+class DataPlace:
     """Where a data set is, or goes.
 
     Attributes
@@ -57,7 +57,7 @@ class Dataset:
     ----------
     name : str
         As the settings have it.
-    load : Callable[[Place], ImageData]
+    load : Callable[[DataPlace], ImageData]
         Returns it.
     model : str
         What ``model = "auto"`` is for it.
@@ -66,7 +66,7 @@ class Dataset:
     """
 
     name: str
-    load: Callable[[Place], ImageData]
+    load: Callable[[DataPlace], ImageData]
     model: str = "cnn"
     is_folder: bool = False
 
@@ -118,7 +118,7 @@ def load_dataset(
         raise bad_value("data.image-size", image_size, f"0 where dataset = {spec.text!r}")
     # Absolute, since messages name these folders and a run's working directory is seldom the user's.
     cache_dir, data_dir = cache_dir.expanduser().absolute(), data_dir and data_dir.expanduser().absolute()
-    return dataset.load(Place(data_dir, cache_dir, image_size, check_size)) if dataset else load_own(spec, data_dir)
+    return dataset.load(DataPlace(data_dir, cache_dir, image_size, check_size)) if dataset else load_own(spec, data_dir)
 
 
 def dataset_named(spec: ObjectSpec) -> Dataset | None:
@@ -170,7 +170,7 @@ def load_pool(pool: Path, *, classes: Sequence[str], image_size: int, cache_dir:
     return load_or_build(cache_dir.expanduser().absolute() / f"image-pool-{key}", build=build, load=load)
 
 
-def _load_digits(place: Place) -> ImageData:
+def _load_digits(place: DataPlace) -> ImageData:
     """Return scikit-learn's digits."""
     return load_or_build(place.cache_dir / f"digits-{FORMAT_VERSION}", build=_build_digits, load=image_data.load)
 
@@ -197,7 +197,7 @@ def _frozen(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _load_folder(place: Place) -> ImageData:
+def _load_folder(place: DataPlace) -> ImageData:
     """Return the images of a folder, from the cache where nothing in the folder has changed."""
     root, image_size = place.data_dir, place.image_size
     if root is None:
@@ -236,7 +236,7 @@ def _torchvision(name: str, kind: str, files: str) -> Dataset:
     return Dataset(name, partial(_load_torchvision, name, kind, files))
 
 
-def _load_torchvision(name: str, kind: str, files: str, place: Place) -> ImageData:
+def _load_torchvision(name: str, kind: str, files: str, place: DataPlace) -> ImageData:
     """Return one of torchvision's data sets, downloaded where its files are missing or damaged."""
     data_dir = place.data_dir or place.cache_dir / "downloads"
     folder = data_dir / files

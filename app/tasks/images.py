@@ -22,7 +22,7 @@ from espalier.app.tasks.fitting import check_fit, check_outputs, try_cuts
 from espalier.app.tasks.footprint import layer_bytes, refuse_too_large, weight_bytes
 from espalier.app.tasks.held_back import kept_and_held
 from espalier.app.tasks.models import AUTO, build_model
-from espalier.app.tasks.node import Node
+from espalier.app.tasks.node import ClientNode
 from espalier.app.tasks.partition import ClientIndices, partition_of
 from espalier.app.tasks.task import Task
 from espalier.app.tasks.trial import MisfitError, Tried
@@ -226,7 +226,7 @@ class ImageTask(Task):
         """Return the whole test pool."""
         return examples(self.data.test)
 
-    def new_client_task(self, model: nn.Module, node: Node) -> ClientTask:
+    def new_client_task(self, model: nn.Module, node: ClientNode) -> ClientTask:
         """Return the task of one client, which works on `model`."""
         indices = self.client_indices[node.partition_id]
         if (dataset := dataset_named(self.section.dataset)) and dataset.is_folder:
@@ -253,7 +253,7 @@ class ImageTask(Task):
         """Return the task of a client with all data, and as many mini-batches as all clients of a flat round."""
         everything = self.task_of(
             self.new_model().to(self.device),
-            Node(0),
+            ClientNode(0),
             examples(self.data.train, self._kept_by_all()),
             self.test_examples(),
         )
@@ -268,7 +268,7 @@ class ImageTask(Task):
         return np.sort(np.concatenate([part[self.kept_and_held(len(part), i)[0]] for i, part in enumerate(parts)]))
 
     def task_of(
-        self, model: nn.Module, node: Node, train: Examples, test: Examples, validation: Examples | None = None
+        self, model: nn.Module, node: ClientNode, train: Examples, test: Examples, validation: Examples | None = None
     ) -> ClientTask:
         """Return the task of a client that has these examples."""
         return ClientTask(

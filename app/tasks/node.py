@@ -8,7 +8,7 @@ from espalier.clients.messages.profile import EDGE_NAME
 
 
 @dataclass(frozen=True)
-class Node:
+class ClientNode:
     """The part of a node's config that decides its task.
 
     Attributes
@@ -26,9 +26,9 @@ class Node:
     data_dir: str = ""
 
 
-def parse_node(node_config: Mapping[str, object]) -> Node:
+def parse_node(node_config: Mapping[str, object]) -> ClientNode:
     """Return what a node's config says; UserError if it has no `partition-id`."""
     partition_id = node_config.get("partition-id")
     if not isinstance(partition_id, int):
         raise UserError(f"partition-id = {partition_id!r} in the node's config: allowed is an integer")
-    return Node(partition_id, str(node_config.get(EDGE_NAME, "")), str(node_config.get("data-dir", "")))
+    return ClientNode(partition_id, str(node_config.get(EDGE_NAME, "")), str(node_config.get("data-dir", "")))

@@ -18,7 +18,7 @@ from espalier.app.tasks.data import LabelledImages, load_pool
 from espalier.app.tasks.image_data import channel_statistics
 from espalier.app.tasks.image_folder import FILES, LAYOUT
 from espalier.app.tasks.images import ImageTask, cache_folder, examples
-from espalier.app.tasks.node import Node
+from espalier.app.tasks.node import ClientNode
 from espalier.clients.task import ClientTask, Examples, LocalTraining
 
 CHANNELS = 3  # images of folders become RGB
@@ -77,7 +77,7 @@ class OwnImagesTask(ImageTask):
         if self.has_pool:
             self.pool  # noqa: B018
         for i in range(self.num_clients):
-            self.client_pools(Node(i))
+            self.client_pools(ClientNode(i))
         self.check_own_model(has_pool=self.has_pool)
 
     def data_fingerprint(self) -> str:
@@ -89,7 +89,7 @@ class OwnImagesTask(ImageTask):
         """Return the server's test pool."""
         return examples(self.pool)
 
-    def new_client_task(self, model: nn.Module, node: Node) -> ClientTask:
+    def new_client_task(self, model: nn.Module, node: ClientNode) -> ClientTask:
         """Return the task of one client, which works on `model`."""
         train, test = self.client_pools(node)
         kept, held = self.kept_and_held(len(train.labels), node.partition_id)
@@ -100,7 +100,7 @@ class OwnImagesTask(ImageTask):
         """Refuse: nobody has all the data; a validated config does not ask for it."""
         raise ValueError("clients with folders of their own have no common training pool")
 
-    def client_pools(self, node: Node) -> tuple[LabelledImages, LabelledImages]:
+    def client_pools(self, node: ClientNode) -> tuple[LabelledImages, LabelledImages]:
         """Return a client's training and test images; there may be none to test on.
 
         Raises
@@ -112,7 +112,7 @@ class OwnImagesTask(ImageTask):
         train, test = (self._load(root, pool) for pool in ("train", "test"))
         return self._not_empty(root / "train", train), test
 
-    def client_folder(self, node: Node) -> Path:
+    def client_folder(self, node: ClientNode) -> Path:
         """Return a client's folder: the one that its node's config names, else ``<data-dir>/<partition-id>``."""
         if not node.data_dir:
             return Path(self.section.data_dir).expanduser().absolute() / str(node.partition_id)

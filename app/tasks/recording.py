@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from espalier.app.ground.errors import FAULTS, UserError, bad_value
 from espalier.app.ground.object_spec import error_line
-from espalier.app.settings.sections import Train
-from espalier.app.tasks.node import Node
+from espalier.app.settings.sections import TrainSettings
+from espalier.app.tasks.node import ClientNode
 from espalier.app.tasks.task import Task
 from espalier.clients.gradients import Gradients, Record, RecordedGradients, compute_gradients, cuda_graph
 from espalier.clients.shared.cut import copied
@@ -17,7 +17,7 @@ from espalier.clients.whole.training import local_sgd
 TRIED_STEPS = 4
 
 
-def gradients_of(train: Train, device: torch.device) -> Gradients:
+def gradients_of(train: TrainSettings, device: torch.device) -> Gradients:
     """Return what computes the gradients of whole models on a device."""
     return RecordedGradients(train.batch_size) if train.cuda_graph and device.type == "cuda" else compute_gradients
 
@@ -50,7 +50,7 @@ def try_recording(task: Task, model: nn.Module, device: torch.device, record: Re
     ways = []
     try:
         for gradients in (RecordedGradients(training.batch_size, record), compute_gradients):
-            client = task.new_client_task(copied(model).to(device), Node(0))
+            client = task.new_client_task(copied(model).to(device), ClientNode(0))
             one = replace(client, train=task.test_examples(), training=training, gradients=gradients)
             ways.append((local_sgd(one, server_round=1), *one.model.state_dict().values()))
     except FAULTS as error:  # the model may be foreign code

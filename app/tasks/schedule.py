@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import cos, pi
 
-from espalier.app.settings.sections import Federation, Train
+from espalier.app.settings.sections import Federation, TrainSettings
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class CosineSchedule:
         return rate * (1 + cos(pi * over / self.global_rounds)) / 2
 
 
-def schedule_of(train: Train, federation: Federation, *, is_flat: bool) -> Callable[[float, int], float] | None:
+def schedule_of(train: TrainSettings, federation: Federation, *, is_flat: bool) -> Callable[[float, int], float] | None:
     """Return the learning rate by that of the first round and the round; None: it is the same in all.
 
     Parameters

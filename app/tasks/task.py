@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Protocol
 
 from torch import nn
 
-from espalier.app.tasks.node import Node
+from espalier.app.tasks.node import ClientNode
 from espalier.clients.messages.frames import Format
 from espalier.clients.shared.cut import Cut
 from espalier.clients.task import ClientTask, Examples, LocalTraining, Objective
@@ -72,7 +72,7 @@ class Task(Protocol):
         """Return what to know of model and data to use a trained model elsewhere, as plain data; nothing by default."""
         return {}
 
-    def new_client_task(self, model: nn.Module, node: Node) -> ClientTask:
+    def new_client_task(self, model: nn.Module, node: ClientNode) -> ClientTask:
         """Return the task of one client, which works on `model`."""
 
     def centralised_task(self) -> ClientTask:

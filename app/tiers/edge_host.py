@@ -12,7 +12,7 @@ from espalier.app.ground.checkpoint import from_bytes, to_bytes
 from espalier.app.ground.errors import FAULTS, UserError
 from espalier.app.ground.object_spec import error_line
 from espalier.app.meters.bytes import ByteMeter, Link, nested
-from espalier.app.planning.world import World
+from espalier.app.planning.world import PlannedWorld
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
 from espalier.app.reports.metrics import edge_lines, personalised_line, reported
@@ -66,7 +66,7 @@ class EdgeRun:
         Has this one edge.
     meter : ByteMeter
         Counts bytes.
-    world : World, optional
+    world : PlannedWorld, optional
         What plans are made for.
     state : EdgeState
         What outlives a request.
@@ -86,7 +86,7 @@ class EdgeRun:
         profiles: Sequence[Profile],
         hierarchical: Hierarchical,
         meter: ByteMeter,
-        world: World | None,
+        world: PlannedWorld | None,
         state: EdgeState,
         *,
         timeout_seconds: float | None,

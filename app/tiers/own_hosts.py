@@ -14,7 +14,7 @@ from espalier.app.config.run_config import RunConfig
 from espalier.app.features.feature import Scene
 from espalier.app.features.table import parts_of
 from espalier.app.meters.bytes import ByteMeter
-from espalier.app.planning.world import World
+from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.sections import Split
 from espalier.app.tasks.task import Task
 from espalier.app.tiers.cloud import check_edges, gather_edges, remote_edges
@@ -23,7 +23,7 @@ from espalier.app.tiers.states import OwnState
 from espalier.app.tiers.wire import Counted
 from espalier.app.wiring.edges import one_edge, transports
 from espalier.app.wiring.federation import assign_edges
-from espalier.app.wiring.one_server import Federation, clients_and_edges, federation_over
+from espalier.app.wiring.one_server import Assembled, clients_and_edges, federation_over
 from espalier.app.wiring.planning import planned_world
 from espalier.app.wiring.streams import Streams
 
@@ -51,7 +51,7 @@ def edge_run(config: RunConfig, grid: Grid, task: Task, model: nn.Module, stream
     )
 
 
-def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, observers: Sequence[Any]) -> Federation:
+def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, observers: Sequence[Any]) -> Assembled:
     """Wait for the edges that have hosts of their own, and build the algorithm over them: for a cloud."""
     hosts = gather_edges(grid, config.edges, config.deploy, config.federation.edge_names.items)
     check_edges(config.as_dict(), hosts, config.federation.num_clients)
@@ -78,7 +78,7 @@ def tuned_head(algorithm: Algorithm, split: Split, model: nn.Module) -> ArrayRec
     return head_weights(model) if algorithm.splits and split.tail_layer.is_none else None
 
 
-def book(meter: ByteMeter, world: World | None, edge: str, counted: Counted) -> None:
+def book(meter: ByteMeter, world: PlannedWorld | None, edge: str, counted: Counted) -> None:
     """Count what an edge counted that runs elsewhere, as if it ran here."""
     meter.add(edge, counted.sent)
     if world:

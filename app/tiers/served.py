@@ -21,7 +21,7 @@ from espalier.app.features.table import parts_of
 from espalier.app.ground.checkpoint import to_bytes
 from espalier.app.ground.errors import UserError, shown
 from espalier.app.meters.bytes import ByteMeter
-from espalier.app.planning.world import World
+from espalier.app.planning.world import PlannedWorld
 from espalier.app.tasks.common import set_up_torch
 from espalier.app.tasks.task import Task
 from espalier.app.tiers.edge_host import EdgeRun
@@ -32,7 +32,7 @@ from espalier.app.tiers.wire import node_of
 from espalier.app.wiring.clients import looked_up_once
 from espalier.app.wiring.edges import one_edge, transports
 from espalier.app.wiring.one_server import (
-    Federation,
+    Assembled,
     clients_and_edges,
     federation_over,
     streams_of,
@@ -135,7 +135,7 @@ class EdgeApp:
         return task, task.new_model()
 
     @cached_property
-    def _world(self) -> World | None:
+    def _world(self) -> PlannedWorld | None:
         """The world of all cells, as in one process: each edge's plan is made here."""
         return planned_world(self._config, self._topology, list(self._profiles.values()), *self._task_and_model)
 
@@ -226,12 +226,12 @@ def assemble_served(
     model: nn.Module,
     streams: Streams | None,
     observers: Sequence[Any],
-) -> tuple[Federation, Engine]:
+) -> tuple[Assembled, Engine]:
     """Build the algorithm over edges that an engine's workers serve; parameters as of `assemble` in wiring.
 
     Returns
     -------
-    tuple[Federation, Engine]
+    tuple[Assembled, Engine]
         Who takes part, and the engine to run with: its nodes are the edges.
     """
     profiles, topology = clients_and_edges(config, engine.grid, streams)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
-from espalier.app.planning.world import World
+from espalier.app.planning.world import PlannedWorld
 from espalier.app.tiers.wire import Wire
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import EdgeRounds
@@ -48,11 +48,11 @@ class OwnState:
     ----------
     edge : EdgeRounds
         The edge.
-    world : World, optional
+    world : PlannedWorld, optional
         What its plans are made for; counts the joules of its clients.
     """
 
-    def __init__(self, edge: EdgeRounds, world: World | None) -> None:
+    def __init__(self, edge: EdgeRounds, world: PlannedWorld | None) -> None:
         self._edge = edge
         self._world = world
 
@@ -74,7 +74,7 @@ class WholeState:
     ----------
     edge : EdgeRounds
         The edge.
-    world : World, optional
+    world : PlannedWorld, optional
         What its plans are made for; joules and time are counted by whoever asks, from the plans that come back.
     grid : InProcessGrid
         Has the edge's clients, and no others.
@@ -82,7 +82,9 @@ class WholeState:
         Their numbers, in the order of the grid's nodes.
     """
 
-    def __init__(self, edge: EdgeRounds, world: World | None, grid: InProcessGrid, clients: Sequence[int]) -> None:
+    def __init__(
+        self, edge: EdgeRounds, world: PlannedWorld | None, grid: InProcessGrid, clients: Sequence[int]
+    ) -> None:
         self._edge = edge
         self._world = world
         self._grid = grid
@@ -152,11 +154,11 @@ class AtDriver:
         Numbers of the edge's clients.
     kept : MutableMapping[str, bytes]
         What all clients of the run keep from round to round, by their numbers.
-    world : World, optional
+    world : PlannedWorld, optional
         Of the whole run; knows the plans.
     """
 
-    def __init__(self, clients: Sequence[int], kept: MutableMapping[str, bytes], world: World | None) -> None:
+    def __init__(self, clients: Sequence[int], kept: MutableMapping[str, bytes], world: PlannedWorld | None) -> None:
         self.is_untried = False
         self.clients = clients
         self._kept = kept

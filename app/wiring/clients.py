@@ -11,7 +11,7 @@ from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.ground.errors import UserError
 from espalier.app.tasks.common import compute_device, placed, room_for_examples, set_up_torch
-from espalier.app.tasks.node import Node, parse_node
+from espalier.app.tasks.node import ClientNode, parse_node
 from espalier.app.tasks.recording import gradients_of
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.gradients import compute_gradients
@@ -70,9 +70,9 @@ class ClientTasks:
         self._own = {name: state[name].cpu().clone() for name in stays}  # as the model's seed makes them
         self._gradients = gradients_of(config.train, device) if config.decided.records else compute_gradients
         self._room_bytes = room_for_examples(device)
-        self._tasks: dict[Node, ClientTask] = {}
+        self._tasks: dict[ClientNode, ClientTask] = {}
 
-    def of(self, node: Node) -> ClientTask:
+    def of(self, node: ClientNode) -> ClientTask:
         """Return a client's task.
 
         Raises

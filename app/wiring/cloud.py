@@ -11,7 +11,7 @@ from espalier.app.algorithms.algorithm import ONE_NODE
 from espalier.app.features.feature import MakeEdge, MakeHierarchical
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.ground.strategy_spec import StrategySpec, strategy_of
-from espalier.app.planning.world import World
+from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.sections import Federation
 from espalier.clients.messages.train import NORM_BIT, NUM_VALIDATION, PERSONAL, TOP, TRAIN_LOSS, VALIDATION
 from espalier.clients.shared.cut import Cut
@@ -131,7 +131,7 @@ def knowing(
 
 
 def cut_rule(
-    cuts: Sequence[Cut], client_of: Mapping[int, int], world: World | None, *, is_best: bool
+    cuts: Sequence[Cut], client_of: Mapping[int, int], world: PlannedWorld | None, *, is_best: bool
 ) -> Callable[[int], Cut]:
     """Return where the model is cut for a client, by its node id: by ``cut-layer``, or as its plan says.
 
@@ -141,7 +141,7 @@ def cut_rule(
         Those of the clients in turn, or those that a plan chooses from.
     client_of : Mapping[int, int]
         Client number by node id.
-    world : World, optional
+    world : PlannedWorld, optional
         Knows the plans.
     is_best : bool
         Plans choose.

@@ -14,7 +14,7 @@ from espalier.app.config.run_config import RunConfig
 from espalier.app.features.feature import MakeEdge, Part, Scene
 from espalier.app.features.table import FEATURES, parts_of
 from espalier.app.meters.bytes import ByteMeter
-from espalier.app.planning.world import World
+from espalier.app.planning.world import PlannedWorld
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.recording import check_cuda_graph
 from espalier.app.tasks.stacking import check_stack
@@ -32,7 +32,7 @@ from espalier.strategies.topology import TopologyOf
 
 
 @dataclass(frozen=True)
-class Federation:
+class Assembled:
     """Who takes part in a run, how they train, and what measures it.
 
     Parameters
@@ -45,7 +45,7 @@ class Federation:
         The algorithm; it knows the topology.
     meter : ByteMeter
         Counts bytes.
-    world : World, optional
+    world : PlannedWorld, optional
         Counts joules, and simulated seconds, where rounds are planned.
     parts : Sequence[Part] (default: none)
         What features put into the run.
@@ -55,7 +55,7 @@ class Federation:
     client_of: Mapping[int, int]
     hierarchical: Hierarchical
     meter: ByteMeter
-    world: World | None
+    world: PlannedWorld | None
     parts: Sequence[Part] = ()
 
     @property
@@ -117,7 +117,7 @@ def assemble(
     streams: Streams | None = None,
     observers: Sequence[Any] = (),
     lanes: Lanes | None = None,
-) -> Federation:
+) -> Assembled:
     """Wait for the clients, group them and build the algorithm over them.
 
     Clients that are in this process look for their edge in `lanes`.
@@ -161,11 +161,11 @@ def clients_and_edges(
 
 def federation_over(
     scene: Scene, make_edge: MakeEdge, meter: ByteMeter, parts: Sequence[Part], observers: Sequence[Any]
-) -> Federation:
-    """Return the algorithm over edges, wherever they run, with what counts and plans; parameters as of `Federation`."""
+) -> Assembled:
+    """Return the algorithm over edges, wherever they run, with what counts and plans; parameters as of `Assembled`."""
     case, world, client_of, topology_of = scene.case, scene.world, scene.client_of, scene.topology_of
     observers = (meter, *observers, *(observer for part in parts for observer in part.observers()))
     hierarchical = algorithm_over(
         case, case.federation, make_edge, scene.topology, client_of, observers, parts, topology_of=topology_of
     )
-    return Federation(scene.profiles, client_of, hierarchical, meter, world, parts)
+    return Assembled(scene.profiles, client_of, hierarchical, meter, world, parts)

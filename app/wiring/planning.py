@@ -13,8 +13,8 @@ from espalier.app.planning.build import cells_of_clients, whole_radio_world, wor
 from espalier.app.planning.limits import check_cell_size, check_deadline
 from espalier.app.planning.solving import own_solver
 from espalier.app.planning.work import Work, split_work, whole_model_work
-from espalier.app.planning.world import World
-from espalier.app.settings.sections import Split, Stream
+from espalier.app.planning.world import PlannedWorld
+from espalier.app.settings.sections import Split, StreamSettings
 from espalier.app.tasks.task import Task
 from espalier.clients.shared.cut import as_blocks
 from espalier.strategies import Profile
@@ -27,7 +27,7 @@ def planned_world(
     profiles: Sequence[Profile],
     task: Task,
     model: nn.Module,
-) -> World | None:
+) -> PlannedWorld | None:
     """Return what the plans of a run are made for, None for a run without any; UserError if no plan could be."""
     plan, rule, num_clients = config.plan, config.rule, config.federation.num_clients
     if rule is None:
@@ -62,7 +62,7 @@ def planned_world(
     return world
 
 
-def work_of(algorithm: Algorithm, split: Split, stream: Stream, task: Task, model: nn.Module) -> Work:
+def work_of(algorithm: Algorithm, split: Split, stream: StreamSettings, task: Task, model: nn.Module) -> Work:
     """Return what a client's part of the training takes, for each cut that a plan may choose from."""
     if not algorithm.splits:
         return whole_model_work(model)

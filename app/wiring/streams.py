@@ -17,7 +17,7 @@ from torch import nn
 from espalier.app.ground.certificates import is_valid_for, self_signed
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.meters.bytes import ByteMeter
-from espalier.app.settings.sections import Stream
+from espalier.app.settings.sections import StreamSettings
 from espalier.clients.messages.frames import Format
 from espalier.clients.messages.profile import ProfileQuery
 from espalier.clients.shared.cut import Cut
@@ -39,7 +39,7 @@ class Streams:
 
     Parameters
     ----------
-    settings : Stream
+    settings : StreamSettings
         Section of the run config.
     server : StreamServer
         Started.
@@ -47,7 +47,7 @@ class Streams:
         How long a group of clients waits for all of its streams once it has one.
     """
 
-    settings: Stream
+    settings: StreamSettings
     server: StreamServer
     patience_seconds: float
 
@@ -79,13 +79,13 @@ class Streams:
 
 @contextmanager
 def open_streams(
-    settings: Stream, *, max_frame_bytes: int, max_streams: int, patience_seconds: float
+    settings: StreamSettings, *, max_frame_bytes: int, max_streams: int, patience_seconds: float
 ) -> Iterator[Streams]:
     """Accept streams while a run lasts.
 
     Parameters
     ----------
-    settings : Stream
+    settings : StreamSettings
         Section of the run config.
     max_frame_bytes : int
         The largest frame of a client, see `largest_frame_bytes`; 0 where clients measure their links only.
@@ -142,7 +142,7 @@ def largest_frame_bytes(
     return min(max(form.frame_bytes(batch_size, shapes[place]) for place in crossed), MOST_FRAME_BYTES)
 
 
-def checked_address(settings: Stream) -> str:
+def checked_address(settings: StreamSettings) -> str:
     """Return ``stream.address``; UserError if it is neither an IP address nor a host's name."""
     address = settings.address
     try:
@@ -165,7 +165,7 @@ def listen_on(address: str) -> str:
     return "[::]" if socket.has_dualstack_ipv6() else "0.0.0.0"
 
 
-def given_certificate(settings: Stream) -> tuple[bytes, bytes]:
+def given_certificate(settings: StreamSettings) -> tuple[bytes, bytes]:
     """Return the key and the certificate that the config names, as PEM; UserError if they are not a pair."""
     key, certificate = (
         _read("stream.key", settings.key),

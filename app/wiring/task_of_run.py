@@ -6,7 +6,7 @@ from typing import Any
 from espalier.app.config.run_config import RunConfig
 from espalier.app.ground.errors import bad_value
 from espalier.app.settings.section import Tag
-from espalier.app.settings.sections import Split, Train
+from espalier.app.settings.sections import Split, TrainSettings
 from espalier.app.tasks.adapted import AdaptedTask
 from espalier.app.tasks.caching import CachingTask
 from espalier.app.tasks.common import compute_device, local_training
@@ -62,9 +62,9 @@ def check_optimizer(config: RunConfig, task: AdaptedTask, training: LocalTrainin
 
     `training` is how clients train by the config alone.
     """
-    usual = {**Train().as_dict(), **Split().beside(Train()).as_dict()}
+    usual = {**TrainSettings().as_dict(), **Split().beside(TrainSettings()).as_dict()}
     given = {**config.train.as_dict(), **config.split.as_dict()}
-    keys = (*Train.keys_tagged(Tag.OPTIMIZER), *Split.keys_tagged(Tag.OPTIMIZER))
+    keys = (*TrainSettings.keys_tagged(Tag.OPTIMIZER), *Split.keys_tagged(Tag.OPTIMIZER))
     for key in keys if callable(task.training.optimizer) else ():
         if given[key] != usual[key]:
             allowed = f"{usual[key]!r} for {config.data.source}, which has an optimizer of its own"

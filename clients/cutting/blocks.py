@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..shared.generators import seeded_torch
 from .layer_list import layer_list_of, parts_along_layers
-from .segments import Plan, Segment
+from .segments import Segment, Segmentation
 from .tracing import NotTraceable, traced_parts
 
 STEM, HEAD = "stem", "head"
@@ -90,7 +90,7 @@ def _checked_places(module: nn.Module, at: Sequence[str]) -> tuple[str, ...]:
     return places
 
 
-def _block(module: nn.Module, plan: Plan) -> nn.Module:
+def _block(module: nn.Module, plan: Segmentation) -> nn.Module:
     """Return what a plan says; the layer itself where there is but one, which takes what comes in alone."""
     first, *others = plan.steps
     if first.kind == "layer" and len(first.args) == 1 and not first.kwargs and not others:

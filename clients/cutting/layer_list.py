@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .segments import Plan, Slot, Step
+from .segments import Segmentation, Slot, Step
 
 
 def layer_list_of(module: nn.Module, at: Sequence[str]) -> str | None:
@@ -18,7 +18,9 @@ def layer_list_of(module: nn.Module, at: Sequence[str]) -> str | None:
     return path if path and isinstance(module.get_submodule(path), nn.ModuleList) else None
 
 
-def parts_along_layers(module: nn.Module, at: Sequence[str], layers: str, example: Any) -> tuple["UpTo", list[Plan]]:
+def parts_along_layers(
+    module: nn.Module, at: Sequence[str], layers: str, example: Any
+) -> tuple["UpTo", list[Segmentation]]:
     """Return what is in front of the first layer of `at`, and the steps from each on.
 
     The model is run on the example, and what is called with what is noted: the layers of the list, and those that
@@ -209,10 +211,10 @@ def _with_tensors_as(call: _Call, value: Any) -> _Call:
     return _Call(call.path, args, {name: changed(argument) for name, argument in call.kwargs.items()}, None)
 
 
-def _plan(steps: Sequence[Step]) -> Plan:
+def _plan(steps: Sequence[Step]) -> Segmentation:
     """Return the plan in which each layer takes what the one before gave."""
     numbered = [s._replace(args=(Slot(i), *s.args[1:]), slot=i + 1) for i, s in enumerate(steps)]
-    return Plan(tuple(numbered), len(steps))
+    return Segmentation(tuple(numbered), len(steps))
 
 
 def _is_same(tensor: Any, other: Any) -> bool:

@@ -40,7 +40,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Segmentation:
     """What a segment computes.
 
     Parameters
@@ -54,7 +54,7 @@ class Plan:
     steps: tuple[Step, ...]
     result: int
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Plan":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Segmentation":
         return self  # nothing in it changes
 
 
@@ -65,13 +65,13 @@ class Segment(nn.Module):
     ----------
     model : nn.Module
         The model.
-    plan : Plan
+    plan : Segmentation
         What to compute.
     """
 
-    def __init__(self, model: nn.Module, plan: Plan) -> None:
+    def __init__(self, model: nn.Module, plan: Segmentation) -> None:
         super().__init__()
-        self._plan = Plan(tuple(_with_last_uses(plan)), plan.result)
+        self._plan = Segmentation(tuple(_with_last_uses(plan)), plan.result)
         for kind, path in dict.fromkeys((s.kind, s.target) for s in plan.steps if isinstance(s.target, str)):
             if kind == "layer":
                 self._place(path).register_module(path.rpartition(".")[2], model.get_submodule(path))
@@ -136,7 +136,7 @@ def slots_of(argument: Any) -> set[int]:
     return set().union(*map(slots_of, items)) if isinstance(argument, tuple | list | dict) else set()
 
 
-def _with_last_uses(plan: Plan) -> list[Step]:
+def _with_last_uses(plan: Segmentation) -> list[Step]:
     """Return the steps, each with the values that nothing needs after it."""
     needed, steps = {plan.result}, list[Step]()
     for step in reversed(plan.steps):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from .segments import Plan, Slot, Step
+from .segments import Segmentation, Slot, Step
 
 _KINDS = {"call_module": "layer", "get_attr": "weight", "call_function": "function", "call_method": "method"}
 
@@ -18,7 +18,7 @@ class NotTraceable(Exception):
     """A forward pass that can't be traced; the text is one line that says where."""
 
 
-def traced_parts(module: nn.Module, at: Sequence[str]) -> list[Plan]:
+def traced_parts(module: nn.Module, at: Sequence[str]) -> list[Segmentation]:
     """Return the steps in front of the first of the layers, and those from each on.
 
     Parameters
@@ -126,7 +126,7 @@ def _refuse_order(at: Sequence[str], tracer: _Tracer) -> None:
         raise ValueError(f"at = {tuple(at)!r}: the forward pass has them in the order {tuple(called)!r}")
 
 
-def _divided(tracer: _Tracer, at: Sequence[str]) -> list[Plan]:
+def _divided(tracer: _Tracer, at: Sequence[str]) -> list[Segmentation]:
     """Return the steps of each part; ValueError unless one value goes from each to the next."""
     *nodes, last = tracer.graph.nodes
     (output,) = last.args
@@ -157,7 +157,7 @@ def _divided(tracer: _Tracer, at: Sequence[str]) -> list[Plan]:
                 steps.append(_step(node, slots))
         if end is entry:
             raise ValueError(f"at: in front of {[*at, 'the end'][number]!r} nothing is computed")
-        parts.append(Plan(tuple(steps), slots[end]))
+        parts.append(Segmentation(tuple(steps), slots[end]))
     return parts
 
 

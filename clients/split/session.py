@@ -30,7 +30,7 @@ from .registered_labels import label_numbers
 from .tail_layout import tail_layout
 
 
-class Part:
+class TrainedBlocks:
     """Consecutive blocks of a client's, copied, and what trains them in a round.
 
     Parameters
@@ -129,9 +129,9 @@ class Session:
 
     Attributes
     ----------
-    front : Part
+    front : TrainedBlocks
         The client's first blocks.
-    tail : Part, optional
+    tail : TrainedBlocks, optional
         Its last ones, where it has some.
     batches : list[Tensor]
         The mini-batches of the round, as indices.
@@ -151,8 +151,10 @@ class Session:
         self.task = task
         self.terms = terms
         self.server_round = terms.server_round
-        self.front = Part(cut.front(model), training)
-        self.tail = Part(cut.tail(model), training, frozen_head=terms.frozen_head) if cut.has_tail(model) else None
+        self.front = TrainedBlocks(cut.front(model), training)
+        self.tail: TrainedBlocks | None = None
+        if cut.has_tail(model):
+            self.tail = TrainedBlocks(cut.tail(model), training, frozen_head=terms.frozen_head)
         self.batches = round_batches(task, terms.server_round, training)
         self._there = list(batches_there(task.train, self.batches))
         self.step = 0
@@ -188,7 +190,7 @@ class Session:
         return session
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[TrainedBlocks, ...]:
         """The client's blocks: those in front of the edge's, and the tail where there is one."""
         return (self.front,) if self.tail is None else (self.front, self.tail)
 

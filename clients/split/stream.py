@@ -61,7 +61,7 @@ class Withdrawn(Exception):
     """The edge called the stream off: the round goes on without it."""
 
 
-class Stream:
+class OpenStream:
     """A stream to an edge; every frame sent is answered by one.
 
     Parameters
@@ -126,7 +126,7 @@ class Stream:
 
 
 @contextmanager
-def open_stream(ticket: StreamTicket, timeout_seconds: float) -> Iterator[Stream]:
+def open_stream(ticket: StreamTicket, timeout_seconds: float) -> Iterator[OpenStream]:
     """Open the stream that a ticket is for, over TLS, and close it in the end.
 
     Parameters
@@ -154,7 +154,7 @@ def open_stream(ticket: StreamTicket, timeout_seconds: float) -> Iterator[Stream
             ready.result(timeout=min(CONNECT_SECONDS, timeout_seconds))
         except grpc.FutureTimeoutError:  # the call says why
             ready.cancel()
-        stream = Stream(channel, ticket.address, ticket.token, timeout_seconds)
+        stream = OpenStream(channel, ticket.address, ticket.token, timeout_seconds)
         try:
             yield stream
         finally:
@@ -212,7 +212,7 @@ def measure_link(ticket: StreamTicket, num_frames: int = 4) -> float:
     return 2 * 8 * num_frames * len(frame) / max(seconds, SHORTEST_SECONDS)
 
 
-def _step(session: Session, stream: Stream, payload: str, feedback: Feedback) -> float:
+def _step(session: Session, stream: OpenStream, payload: str, feedback: Feedback) -> float:
     """Make a split step and return the bits per second of its frames."""
     batch = session.forward()
     form, link = Format(payload, batch.values.dtype), _Link(stream)
@@ -231,7 +231,7 @@ def _step(session: Session, stream: Stream, payload: str, feedback: Feedback) ->
 class _Link:
     """Exchanges frames, and adds up their bits and how long they were on the way."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: OpenStream) -> None:
         self.bits, self.seconds = 0, 0.0
         self._stream = stream
 

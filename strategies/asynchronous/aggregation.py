@@ -16,11 +16,11 @@ from ..outcomes import Failure, Update
 from ..replies import weight_of
 from ..strategy_edge import StrategyEdge
 from ..views import MemberGrid
-from .flights import Arrival, Part
+from .flights import Arrival, FlightPart
 from .tier import AsynchronousTier
 
 # Lets nodes begin, given the strategy's instruction and the number of their own rounds for each.
-BeginNodes = Callable[[Mapping[int, tuple[Message, int]]], Exchanges[Mapping[int, Part]]]
+BeginNodes = Callable[[Mapping[int, tuple[Message, int]]], Exchanges[Mapping[int, FlightPart]]]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def asynchronous_round(
     place = {node_id: i for i, node_id in enumerate(nodes.ids)}
     instructions = {place[message.metadata.dst_node_id]: message for message in messages}
 
-    def begin_all(numbers: Mapping[int, int]) -> Exchanges[Mapping[int, Part]]:
+    def begin_all(numbers: Mapping[int, int]) -> Exchanges[Mapping[int, FlightPart]]:
         return (yield from nodes.begin({node: (instructions[node], number) for node, number in numbers.items()}))
 
     arrivals = yield from tier.collected(

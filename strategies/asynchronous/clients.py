@@ -17,7 +17,7 @@ from ..strategy_edge import StrategyEdge
 from ..views import MemberGrid
 from .aggregation import Nodes, asynchronous_round
 from .clocks import check_pace
-from .flights import Arrival, Pace, Part, Taken
+from .flights import Arrival, FlightPart, Pace, Taken
 from .tier import AsynchronousTier
 
 
@@ -59,14 +59,14 @@ class AsynchronousEdge(StrategyEdge):
     ) -> Exchanges[Update]:
         """Let clients train until it is time to aggregate, then do so."""
 
-        def begin(instructions: Mapping[int, tuple[Message, int]]) -> Exchanges[Mapping[int, Part]]:
+        def begin(instructions: Mapping[int, tuple[Message, int]]) -> Exchanges[Mapping[int, FlightPart]]:
             replies = yield [_numbered(message, number) for message, number in instructions.values()]
             parts, needed = {}, needed_metrics(self.strategy)
             for (node, (message, number)), reply in zip(instructions.items(), replies, strict=True):
                 taken = Taken(self._pace(self._nodes[node], number)) if self._pace else None
                 # Judged as soon as it is there: until its turn it is in the run's state, and saved with it.
                 fault = text.one_line(reply_fault(message, reply, self.weight_key, needed))
-                parts[node] = Part(None if fault else _averaged_part(reply.content), fault, taken)
+                parts[node] = FlightPart(None if fault else _averaged_part(reply.content), fault, taken)
             return parts
 
         name_of = self.guard.node_name if self.guard is not None else str

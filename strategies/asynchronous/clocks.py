@@ -10,9 +10,9 @@ from math import inf, isfinite
 from typing import Any, Protocol
 
 from ..exchange import Beside, Exchanges, Until
-from .flights import Begin, Part
+from .flights import Begin, FlightPart
 
-OnPart = Callable[[int, Part], Part]
+OnPart = Callable[[int, FlightPart], FlightPart]
 """Told, when it is known, what a node gave; returns that with the time that it took."""
 
 
@@ -42,7 +42,7 @@ class Clock(Protocol):
             Number of its own round by node.
         begin : Begin
             Lets nodes train; one conversation for all, or one for each.
-        on_part : Callable[[int, Part], Part]
+        on_part : Callable[[int, FlightPart], FlightPart]
             Told what a node gave.
         """
 

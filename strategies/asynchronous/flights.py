@@ -34,7 +34,7 @@ Pace = Callable[[int, int], float]
 
 
 @dataclass(frozen=True)
-class Part:
+class FlightPart:
     """What a node gave that began.
 
     Parameters
@@ -73,17 +73,17 @@ class Flight:
         Number of the aggregations before the model that it began with.
     began : float
         The time.
-    part : Part, optional (default: None)
+    part : FlightPart, optional (default: None)
         What it gives; None while nobody knows.
     """
 
     node: int
     version: int
     began: float
-    part: Part | None = None
+    part: FlightPart | None = None
 
     @property
-    def known(self) -> Part:
+    def known(self) -> FlightPart:
         """What it gives, once that is known."""
         assert self.part is not None
         return self.part
@@ -117,7 +117,7 @@ class Arrival:
     fault: str
 
 
-Begin = Callable[[Mapping[int, int]], Exchanges[Mapping[int, Part]]]
+Begin = Callable[[Mapping[int, int]], Exchanges[Mapping[int, FlightPart]]]
 """Lets nodes begin, with the number of their own rounds for each, and returns what they give."""
 
 
@@ -156,5 +156,5 @@ def flight_from_data(data: Mapping[str, Any], node_ids: Sequence[int]) -> Flight
             for one in data["rounds"]
         ]
         outcome = EdgeOutcome(arrays, updates, 0.0)  # wall time is nobody's state
-    part = Part(content, data["fault"], Taken(data["seconds"], data["client_seconds"]), outcome)
+    part = FlightPart(content, data["fault"], Taken(data["seconds"], data["client_seconds"]), outcome)
     return Flight(data["node"], data["version"], data["began"], part)

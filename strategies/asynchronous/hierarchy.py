@@ -17,7 +17,7 @@ from ..outcomes import EdgeOutcome, Update
 from ..topology import Topology
 from .aggregation import Nodes, asynchronous_round
 from .clocks import check_pace
-from .flights import Arrival, Part, Taken
+from .flights import Arrival, FlightPart, Taken
 from .tier import AsynchronousTier
 
 EdgePace = Callable[[str, int, EdgeOutcome], Taken]
@@ -75,7 +75,7 @@ class AsynchronousHierarchical(Hierarchical):
     ) -> Exchanges[Update]:
         """Let edges train until it is time to aggregate, then do so."""
 
-        def begin(instructions: Mapping[int, tuple[Message, int]]) -> Exchanges[Mapping[int, Part]]:
+        def begin(instructions: Mapping[int, tuple[Message, int]]) -> Exchanges[Mapping[int, FlightPart]]:
             conversations = {}
             for node, (message, number) in instructions.items():
                 name = self._edge_of_id[node + 1]
@@ -106,12 +106,12 @@ class AsynchronousHierarchical(Hierarchical):
         super().load_state_dict(state)
         self.tier.load_state_dict(state["tier"], self._nodes)
 
-    def _part(self, name: str, number: int, outcome: EdgeOutcome) -> Part:
+    def _part(self, name: str, number: int, outcome: EdgeOutcome) -> FlightPart:
         taken = self._pace(name, number, outcome) if self._pace else None
         if outcome.arrays is None:
-            return Part(None, "no edge round gave a model", taken, outcome)
+            return FlightPart(None, "no edge round gave a model", taken, outcome)
         metrics = self._metrics(outcome.metrics, outcome.weight)
-        return Part(RecordDict({ARRAYS: outcome.arrays.copy(), METRICS: metrics}), "", taken, outcome)
+        return FlightPart(RecordDict({ARRAYS: outcome.arrays.copy(), METRICS: metrics}), "", taken, outcome)
 
     def _contents(self, arrivals: Sequence[Arrival]) -> list[RecordDict]:
         """Return the edges' replies; one that kept its model has the mean of the others' metrics."""

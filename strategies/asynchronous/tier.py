@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord
 from ..exchange import Exchanges
 from ..randomness import derived_seed
 from .clocks import Clock
-from .flights import Arrival, Begin, Flight, Part, Taken, flight_from_data, flight_to_data
+from .flights import Arrival, Begin, Flight, FlightPart, Taken, flight_from_data, flight_to_data
 from .modes import Mode
 
 logger = getLogger("espalier")
@@ -194,7 +194,7 @@ class AsynchronousTier:
             self._flights[node] = Flight(node, version, self.clock.now)
         yield from self.clock.begin({node: self._numbers[node] for node in nodes}, begin, self._note_part)
 
-    def _note_part(self, node: int, part: Part) -> Part:
+    def _note_part(self, node: int, part: FlightPart) -> FlightPart:
         """Keep what a node gives; how long it took is what the clock shows, unless that is known."""
         if part.taken is None:
             part = replace(part, taken=Taken(self.clock.now - self._flights[node].began))

@@ -14,7 +14,7 @@ from ..edge_half import EdgeHalf, told_within_bounds
 from ..guards.updates import UpdateGuard, guard_state, load_guard_state
 from ..views import MemberGrid
 from .averages import on_cpu
-from .joint import OneOfMany
+from .joint import ClientOfJoint
 from .loop import SplitOutcome
 from .server_block import ServerSide
 from .sfl_v1 import SplitFedV1
@@ -47,7 +47,7 @@ class SplitAlgorithm(SplitFedV1):
         """Return what the edge's half sends."""
         return self.half.sent()
 
-    def begin_halves(self, servers: Mapping[int, ServerSide | OneOfMany]) -> None:
+    def begin_halves(self, servers: Mapping[int, ServerSide | ClientOfJoint]) -> None:
         """Let the rule correct the steps of every client's server blocks."""
         sent = self.half.sent()
         self._rounds = {}
@@ -60,7 +60,7 @@ class SplitAlgorithm(SplitFedV1):
             server.correct(next(self._rounds[node_id]).correction)
 
     def end_halves(
-        self, outcome: SplitOutcome, servers: Mapping[int, ServerSide | OneOfMany], grid: MemberGrid
+        self, outcome: SplitOutcome, servers: Mapping[int, ServerSide | ClientOfJoint], grid: MemberGrid
     ) -> None:
         """End the rounds of server blocks, and let the edge's half learn what both parts of each client tell."""
         told: dict[int, Weights] = {}

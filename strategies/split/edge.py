@@ -31,7 +31,7 @@ from .choices import beyond_a_choice
 from .cuts import checked_cut, client_names, legal_cuts, num_outputs
 from .evaluation import evaluate_through_cut
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads
-from .joint import OneOfMany
+from .joint import ClientOfJoint
 from .labels import Labels
 from .loop import SplitOutcome, Terms, Weights
 from .losses import Losses
@@ -327,7 +327,7 @@ class SplitEdge(ABC):
 
     def step(
         self,
-        server: ServerSide | OneOfMany,
+        server: ServerSide | ClientOfJoint,
         batch: MiniBatch,
         server_round: int,
         losses: Losses,

@@ -22,7 +22,7 @@ class JointBlocks(Protocol):
         """Return the weights of a client's blocks under the names that they have in the whole model."""
 
 
-class OneOfMany:
+class ClientOfJoint:
     """The server's blocks of one client, which `JointBlocks` compute together with those of others.
 
     `make_joint_steps` makes the step; `serve` returns what it gave.
@@ -61,7 +61,7 @@ MakeJointBlocks = Callable[[nn.Module, int], JointBlocks]
 
 
 def make_joint_steps(
-    servers: Iterable[OneOfMany], batches: Sequence[MiniBatch], generator_of: Callable[[int], torch.Generator]
+    servers: Iterable[ClientOfJoint], batches: Sequence[MiniBatch], generator_of: Callable[[int], torch.Generator]
 ) -> None:
     """Make the steps of those mini-batches whose clients' blocks compute together."""
     own = {server.node_id: server for server in servers}

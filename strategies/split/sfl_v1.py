@@ -19,7 +19,7 @@ from ..views import EdgeGrid, MemberGrid
 from .averages import average, on_cpu
 from .choices import beyond_a_choice
 from .edge import SplitEdge
-from .joint import JointBlocks, MakeJointBlocks, OneOfMany, make_joint_steps
+from .joint import ClientOfJoint, JointBlocks, MakeJointBlocks, make_joint_steps
 from .loop import SplitOutcome, Weights
 from .losses import Losses
 from .server_block import MakeOptimizer, ServerSide
@@ -82,7 +82,7 @@ class SplitFedV1(SplitEdge):
         self.model.load_state_dict(weights)  # once for all of the copies made next
         servers = self._servers(clients, server_round)
         self.begin_halves(servers)
-        joint = [server for server in servers.values() if isinstance(server, OneOfMany)]
+        joint = [server for server in servers.values() if isinstance(server, ClientOfJoint)]
 
         def generator_of(node_id: int) -> torch.Generator:
             purpose = "server", server_round, *losses.place_and_step(node_id)
@@ -116,17 +116,17 @@ class SplitFedV1(SplitEdge):
         outcome.metrics = update.metrics
         return outcome, {**weights, **update.arrays.to_torch_state_dict()}
 
-    def begin_halves(self, servers: Mapping[int, ServerSide | OneOfMany]) -> None:
+    def begin_halves(self, servers: Mapping[int, ServerSide | ClientOfJoint]) -> None:
         """Let the server's blocks of clients begin a round; for algorithms whose clients do more than to train."""
 
     def end_halves(
-        self, outcome: SplitOutcome, servers: Mapping[int, ServerSide | OneOfMany], grid: MemberGrid
+        self, outcome: SplitOutcome, servers: Mapping[int, ServerSide | ClientOfJoint], grid: MemberGrid
     ) -> None:
         """Take note of how the round ended for those whose models are averaged."""
 
-    def _servers(self, clients: Sequence[int], server_round: int) -> dict[int, ServerSide | OneOfMany]:
+    def _servers(self, clients: Sequence[int], server_round: int) -> dict[int, ServerSide | ClientOfJoint]:
         """Return the server's blocks of every client, as the model is now."""
-        servers: dict[int, ServerSide | OneOfMany] = {}
+        servers: dict[int, ServerSide | ClientOfJoint] = {}
         joint: dict[Cut, JointBlocks] = {}
         for node_id in clients:
             cut = self.cut_of(node_id)
@@ -137,7 +137,7 @@ class SplitFedV1(SplitEdge):
                     servers[node_id] = own
                     continue
                 joint[cut] = self.together(own.blocks, server_round)
-            servers[node_id] = OneOfMany(joint[cut], node_id, next(self.model.parameters()).device)
+            servers[node_id] = ClientOfJoint(joint[cut], node_id, next(self.model.parameters()).device)
         return servers
 
     @property

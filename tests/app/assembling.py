@@ -9,9 +9,9 @@ from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.in_process import InProcess
 from espalier.app.planning.build import cells_of_clients, world_of
-from espalier.app.planning.world import World
+from espalier.app.planning.world import PlannedWorld
 from espalier.app.tasks.common import compute_device
-from espalier.app.wiring.one_server import Federation, assemble, checked_task
+from espalier.app.wiring.one_server import Assembled, assemble, checked_task
 from espalier.app.wiring.planning import work_of
 from espalier.app.wiring.task_of_run import build_task
 from espalier.sim.in_process_grid import InProcessGrid
@@ -40,7 +40,7 @@ def engine_of(
     return InProcess(grid)
 
 
-def federation_of(config: RunConfig, grid: InProcessGrid) -> Federation:
+def federation_of(config: RunConfig, grid: InProcessGrid) -> Assembled:
     """Return the clients that are there and the config's algorithm."""
     return assemble(config, grid, *checked_task(config))
 
@@ -69,7 +69,7 @@ def make_world(
     num_examples: Sequence[int],
     devices: Sequence[DeviceProfile | None] | None = None,
     clock: Callable[[], float] | None = None,
-) -> World:
+) -> PlannedWorld:
     """Return what plans are made for, whether a plan can be made or not.
 
     Parameters

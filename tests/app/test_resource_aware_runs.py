@@ -18,7 +18,7 @@ from espalier.app.planning.plan_reports import falls_short
 from espalier.app.planning.solving import solver_for
 from espalier.app.planning.work import Work, forward_flops, split_work, traffic_of, whole_model_work
 from espalier.app.reports.final import result_table
-from espalier.app.settings.sections import Train
+from espalier.app.settings.sections import TrainSettings
 from espalier.app.tasks.caching_data import top_popular
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.randomness import client_generator
@@ -59,7 +59,7 @@ def world_of(config):
 @pytest.mark.parametrize("batches", [0, 1, 3, 7, 20])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_a_local_round_counts_the_examples_of_its_mini_batches(batches, drop_last):
-    train = Train(batches_per_epoch=batches, batch_size=8, drop_last=drop_last)
+    train = TrainSettings(batches_per_epoch=batches, batch_size=8, drop_last=drop_last)
     training = LocalTraining(batches_per_epoch=batches, batch_size=8, drop_last=drop_last)
     sizes = [1, 5, 8, 9, 16, 50]
     counted = [sum(map(len, mini_batches(n, training, client_generator(0, 0, 1, "batches")))) for n in sizes]

@@ -10,7 +10,7 @@ import torch
 
 from espalier.app.command_line import main
 from espalier.app.config.parse import parse_config
-from espalier.app.tasks.node import Node
+from espalier.app.tasks.node import ClientNode
 from espalier.app.wiring.task_of_run import build_task
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
@@ -147,7 +147,7 @@ def test_the_models_can_be_used_as_the_page_on_them_says(tmp_path, capsys):
     exec(snippet.replace("results/20260101-120000-phsfl-digits-seed0", str(folder)), used)  # the page's own
     printed = float(re.search(r"0\.\d+", capsys.readouterr().out)[0])
     assert printed == pytest.approx(summary(folder)["test"]["accuracy"], abs=1e-4)
-    test = build_task(used["config"]).new_client_task(used["model"], Node(partition_id=3)).test
+    test = build_task(used["config"]).new_client_task(used["model"], ClientNode(partition_id=3)).test
     with torch.inference_mode():
         hits = used["model"](used["prepare"](test.inputs)).argmax(1) == test.labels
     (line,) = lines(folder, "personalised")

@@ -6,7 +6,7 @@ import pytest
 from certificates import make_certificates
 
 from espalier.app.command_line import main
-from espalier.app.settings.sections import Stream
+from espalier.app.settings.sections import StreamSettings
 from espalier.app.wiring.one_server import checked_task, streams_of
 from espalier.app.wiring.streams import checked_address, largest_frame_bytes, listen_on
 from espalier.app.wiring.task_of_run import build_task
@@ -154,7 +154,7 @@ def test_a_server_listens_no_wider_than_it_must():
     assert listen_on("::1") == "[::1]"
     for address in ("edge.example.org", "10.0.0.7"):
         assert listen_on(address) in ("[::]", "0.0.0.0")
-        assert checked_address(Stream(address=address)) == address
+        assert checked_address(StreamSettings(address=address)) == address
 
 
 BAD = [

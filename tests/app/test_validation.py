@@ -14,7 +14,7 @@ from espalier.app.ground.errors import UserError
 from espalier.app.reports.best import best_line
 from espalier.app.reports.final import report_again
 from espalier.app.reports.observers import BestRound
-from espalier.app.tasks.node import Node
+from espalier.app.tasks.node import ClientNode
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.whole.evaluation import figures_on
 from tests.app.runs import lines, run_app, same_weights, summary, weights
@@ -68,7 +68,7 @@ def test_validation_figures_are_those_of_the_model_on_what_is_held_back(whole):
     model.load_state_dict(best_weights(whole))
     found = []
     for client in range(4):
-        own = task.new_client_task(model, Node(client))
+        own = task.new_client_task(model, ClientNode(client))
         found.append(figures_on(model, own.validation, own.prepare, torch.device("cpu"), own.objective)["accuracy"])
     reported = lines(whole, "global")[summary(whole)["best"]["round"] - 1]
     # One batch on the whole model or two through the cut: the same classes.
@@ -146,8 +146,8 @@ def test_what_is_held_back_is_trained_on_by_nobody():
     everything = build_task(parse_config({"num-clients": 5}))
     total = 0
     for client in range(5):
-        own = held_back.new_client_task(held_back.new_model(), Node(client))
-        whole = everything.new_client_task(everything.new_model(), Node(client))
+        own = held_back.new_client_task(held_back.new_model(), ClientNode(client))
+        whole = everything.new_client_task(everything.new_model(), ClientNode(client))
         assert len(own.validation) == int(0.3 * len(whole.train) + 0.5)
         together = torch.cat([own.train.inputs, own.validation.inputs]).flatten(1)
         assert torch.equal(together.unique(dim=0), whole.train.inputs.flatten(1).unique(dim=0))

@@ -3,11 +3,11 @@ import json
 import numpy as np
 import pytest
 
-from espalier.sim.meters import Clock, EnergyMeter
+from espalier.sim.meters import EnergyMeter, SimulatedClock
 
 
 def test_a_global_round_lasts_as_long_as_its_slowest_edge():
-    clock = Clock(["a", "b", "c"])
+    clock = SimulatedClock(["a", "b", "c"])
     for edge, seconds in (("a", 2.0), ("b", 1.5), ("a", 3.0), ("b", 6.0)):
         clock.advance(edge, seconds)
     assert [clock.edge_now(edge) for edge in "abc"] == [5.0, 7.5, 0.0]
@@ -21,12 +21,12 @@ def test_a_global_round_lasts_as_long_as_its_slowest_edge():
 
 
 def test_a_resumed_clock_goes_on_in_the_middle_of_a_round():
-    clock = Clock([0, 1])
+    clock = SimulatedClock([0, 1])
     clock.advance(0, 4.0)
     clock.end_round()
     clock.advance(1, 2.5)
     state = json.loads(json.dumps(clock.state_dict()))
-    resumed = Clock([1, 0])
+    resumed = SimulatedClock([1, 0])
     resumed.advance(0, 99.0)
     resumed.load_state_dict(state)
     clock.advance(1, 50.0)
@@ -38,7 +38,7 @@ def test_a_resumed_clock_goes_on_in_the_middle_of_a_round():
 
 @pytest.mark.parametrize("wrong", [{"seconds": [1.0, "x"]}, {"seconds": [1.0, -1.0]}, {"round_start": float("nan")}])
 def test_a_clock_takes_no_state_that_is_no_time(wrong):
-    clock = Clock([0, 1])
+    clock = SimulatedClock([0, 1])
     clock.advance(0, 4.0)
     with pytest.raises(ValueError, match="finite numbers >= 0"):
         clock.load_state_dict(clock.state_dict() | wrong)
@@ -48,15 +48,15 @@ def test_a_clock_takes_no_state_that_is_no_time(wrong):
 def test_clocks_refuse_what_is_not_time_and_not_theirs():
     for edges in ([], ["a", "a"]):
         with pytest.raises(ValueError, match=r"edges = .*: must be one or more names"):
-            Clock(edges)
-    clock = Clock(["a"])
+            SimulatedClock(edges)
+    clock = SimulatedClock(["a"])
     for seconds in (-1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match=f"seconds = {seconds}: must be"):
             clock.advance("a", seconds)
     with pytest.raises(KeyError):
         clock.advance("b", 1.0)
     with pytest.raises(ValueError, match=r"edges = \['b'\]: must be \['a'\]"):
-        clock.load_state_dict(Clock(["b"]).state_dict())
+        clock.load_state_dict(SimulatedClock(["b"]).state_dict())
     assert clock.now == 0.0
 
 

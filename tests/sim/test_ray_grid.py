@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.common.constant import ErrorCode
 
 from espalier.sim.in_process_grid import InProcessGrid
-from espalier.sim.ray_grid import Place, RayGrid, Workers, pack, unpack
+from espalier.sim.ray_grid import RayGrid, WorkerPlace, Workers, pack, unpack
 from espalier.sim.simulated_grid import GridLost
 
 SERVER = 1
@@ -54,7 +54,7 @@ def new_grid(workers, **options):
 
 @pytest.fixture(scope="module")
 def two_workers(ray_here):
-    workers = Workers([Place()] * 2)
+    workers = Workers([WorkerPlace()] * 2)
     yield workers
     workers.close()
 
@@ -168,7 +168,7 @@ def test_a_disconnected_node_answers_with_an_error(grid):
 
 
 def test_worker_after_worker_dies(ray_here, reference, caplog):
-    workers = Workers([Place()] * 4)
+    workers = Workers([WorkerPlace()] * 4)
     try:
         grid = new_grid(workers)
         assert round_of(grid) == round_of(reference)
@@ -206,7 +206,7 @@ def test_worker_after_worker_dies(ray_here, reference, caplog):
 
 
 def test_a_message_behind_others_takes_down_two_workers_and_no_third(ray_here, reference):
-    workers = Workers([Place()] * 3)
+    workers = Workers([WorkerPlace()] * 3)
     try:
         grid = new_grid(workers)
         victim = grid.worker_of(grid.get_node_ids()[0])

@@ -13,7 +13,7 @@ from espalier.app.features.asynchrony.settings import Asynchrony
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Line, MakeEdge, MakeHierarchical, Part, RoundOver, Scene
 from espalier.app.ground.errors import UserError, bad_value
-from espalier.app.planning.world import World
+from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.values import path_of
 from espalier.sim.clock import ClientSeconds, EventClock, draw_client_seconds, read_client_seconds
 from espalier.strategies import EdgeOutcome, EdgeRounds
@@ -73,7 +73,7 @@ class KnownPaces:
         return Taken(seconds, client_seconds)
 
 
-def planned_pace(world: World, edge_rounds: int) -> EdgePace:
+def planned_pace(world: PlannedWorld, edge_rounds: int) -> EdgePace:
     """Return how long edges take, whose parts have so many edge rounds, by their plans."""
     return lambda name, number, outcome: Taken(world.edges[name].seconds_of(rounds_of_part(number, edge_rounds)))
 

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 from flwr.serverapp import Grid
 
-from espalier.app.features.availability.settings import Availability as Section
+from espalier.app.features.availability.settings import Availability
 from espalier.app.features.case import Case
 from espalier.app.features.feature import MakeEdge, Scene
 from espalier.app.ground.errors import bad_value
 from espalier.app.settings.values import path_of
-from espalier.sim.availability import Availability, Markov, Trace, drops_out, read_moves, read_trace
+from espalier.sim.availability import AvailabilityModel, Markov, Trace, drops_out, read_moves, read_trace
 from espalier.strategies import Available, moving
 from espalier.strategies.edges import EdgeRounds
 from espalier.strategies.topology import TopologyOf
@@ -26,7 +26,7 @@ class ComingAndGoing:
 
     Parameters
     ----------
-    model : Availability
+    model : AvailabilityModel
         Who is there when an edge round begins.
     seed : int
         Decides who drops out.
@@ -34,7 +34,7 @@ class ComingAndGoing:
         Probability that a client is gone before it answers.
     """
 
-    model: Availability
+    model: AvailabilityModel
     seed: int
     drop_out: float
 
@@ -55,10 +55,10 @@ def coming_and_going(case: Case) -> ComingAndGoing | None:
     UserError
         For a trace that is none.
     """
-    section, seed = case[Section], case.seed
+    section, seed = case[Availability], case.seed
     if not (section.comes_and_goes and case.algorithm.trains_clients):
         return None
-    model: Availability = Trace({})
+    model: AvailabilityModel = Trace({})
     if section.mode == "markov":
         model = Markov(seed, section.leave, section.back)
     if section.mode == "trace":
@@ -90,7 +90,7 @@ def moves_of(scene: Scene, grid: Grid) -> TopologyOf | None:
     UserError
         For a file that has no moves of these clients between these edges.
     """
-    section, profiles, topology = scene.case[Section], scene.profiles, scene.topology
+    section, profiles, topology = scene.case[Availability], scene.profiles, scene.topology
     if not section.moves:
         return None
     moves = _read("availability.moves", section.moves, "client,from,edge", read_moves, len(profiles), list(topology))

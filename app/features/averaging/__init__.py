@@ -11,7 +11,7 @@ from espalier.app.features.case import Case
 from espalier.app.features.feature import Feature, Unused
 from espalier.app.ground.errors import bad_value
 from espalier.app.ground.strategy_spec import StrategySpec
-from espalier.app.settings.sections import Federation, Train
+from espalier.app.settings.sections import Federation, TrainSettings
 from espalier.app.tasks.kinds import task_kind
 from espalier.app.tasks.partition import goes_by_edges
 from espalier.strategies.flower_strategies import replies_needed, replies_to_be_robust
@@ -98,7 +98,7 @@ def _refuse_unused_strategies(algorithm: Algorithm, federation: Federation, *, i
         raise bad_value(cloud.key, cloud.text, allowed)
 
 
-def _check_weighting(algorithm: Algorithm, train: Train, *, is_flat: bool) -> None:
+def _check_weighting(algorithm: Algorithm, train: TrainSettings, *, is_flat: bool) -> None:
     """Refuse equal weights where they are so anyway, or where nothing is averaged."""
     why = ""
     if train.weighting == "examples":
@@ -112,7 +112,7 @@ def _check_weighting(algorithm: Algorithm, train: Train, *, is_flat: bool) -> No
         raise bad_value("train.weighting", train.weighting, f"'examples': {why}")
 
 
-def _check_schedule(algorithm: Algorithm, train: Train) -> None:
+def _check_schedule(algorithm: Algorithm, train: TrainSettings) -> None:
     """Refuse learning rates that change where steps are counted by one rate."""
     if train.schedule != "constant" and algorithm.adds_gradients:
         allowed = f"'constant' for {algorithm.name}, whose edges add up gradients"

@@ -7,7 +7,7 @@ from espalier.app.ground.errors import bad_value
 from espalier.app.ground.strategy_spec import StrategySpec, strategy_of
 from espalier.app.planning.rule import PlanRule
 from espalier.app.planning.solving import solver_for
-from espalier.app.planning.world import World
+from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.sections import Plans
 from espalier.strategies import AccumulatedGradients, Arrivals, EdgeRounds, ResourceAware
 from espalier.strategies.flower_strategies import nodes_needed, unwrapped
@@ -26,7 +26,7 @@ def in_front(scene: Scene, make_edge: MakeEdge) -> MakeEdge:
 
 
 def planned(
-    make_edge: MakeEdge, rule: PlanRule, plan: Plans, world: World, *, cells_per_edge: int, spec: StrategySpec
+    make_edge: MakeEdge, rule: PlanRule, plan: Plans, world: PlannedWorld, *, cells_per_edge: int, spec: StrategySpec
 ) -> MakeEdge:
     """Put the selection in front of every edge.
 
@@ -38,7 +38,7 @@ def planned(
         How plans are made.
     plan : Plans
         Section of the run config.
-    world : World
+    world : PlannedWorld
         What they are made for.
     cells_per_edge : int
         Radio cells of an edge: more than 1 where an algorithm has no edges.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from espalier.app.features.feature import Line, Part, RoundOver, Scene
-from espalier.app.planning.world import MovesCells, World
+from espalier.app.planning.world import MovesCells, PlannedWorld
 from espalier.strategies import Observer
 
 
@@ -187,13 +187,13 @@ class PlannedRounds(Part):
 
     Parameters
     ----------
-    world : World
+    world : PlannedWorld
         Keeps them.
     are_moved : bool
         Clients move to other edges, and to their cells.
     """
 
-    world: World
+    world: PlannedWorld
     are_moved: bool
 
     def observers(self) -> Sequence[Observer]:
@@ -214,7 +214,7 @@ def planned_rounds_of(scene: Scene) -> PlannedRounds | None:
     return PlannedRounds(scene.world, are_moved=scene.topology_of is not None) if scene.world else None
 
 
-def plans_at_work(world: World) -> dict[str, dict[str, list[dict[str, Any]]]]:
+def plans_at_work(world: PlannedWorld) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """Return ``plans_at_work``, by edge: plans that are paid for and in no edge line, as their edges are still at work.
 
     They stay pending: where the run is resumed for more rounds, they get into edge lines.

@@ -5,7 +5,7 @@ from flwr.serverapp.strategy import FedProx
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Feature, Unused
 from espalier.app.ground.errors import bad_value
-from espalier.app.settings.sections import Stream
+from espalier.app.settings.sections import StreamSettings
 from espalier.app.settings.values import BEST_CUT
 from espalier.app.tasks.kinds import task_kind
 
@@ -42,7 +42,7 @@ def without_use(case: Case) -> Unused:
     """Yield what has no use by how the model is cut, and how the server trains."""
     algorithm, split = case.algorithm, case.split
     if not (case.plan.resources == "measured" or (algorithm.splits and split.transport == "stream")):
-        yield Stream.own_keys(), "no mini-batch goes through a stream: see split.transport"
+        yield StreamSettings.own_keys(), "no mini-batch goes through a stream: see split.transport"
     if not algorithm.splits:
         return
     if not algorithm.shares_server:

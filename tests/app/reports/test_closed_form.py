@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from espalier.app.command_line import main
 from espalier.app.ground.durable import PART
 from espalier.app.reports.closed_form import closed_form_bits, closed_form_bytes
-from espalier.app.settings.sections import Train
+from espalier.app.settings.sections import TrainSettings
 from espalier.strategies import Profile
 from tests.app.runs import lines, run_app, summary
 from tests.strategies.split.federation import SHAPE, tiny_model
@@ -106,7 +106,7 @@ def test_the_statistics_of_batchnorm_count_since_they_travel():
     model = tiny_model()
     assert list(model[:1].buffers())
     travels = {cut: sum(a.numpy().size for a in ArrayRecord(model[:cut].state_dict()).values()) for cut in (1, 4)}
-    train = Train(local_epochs=1, batch_size=32)
+    train = TrainSettings(local_epochs=1, batch_size=32)
     bits = closed_form_bits(model, SHAPE, (1,), train, [Profile(1, 0, "", 64, 1, (64,))])
     samples = 2 * 32  # of two mini-batches, with 256 values each at the cut and an index of 6 + 1 bits
     assert bits["phi_phsfl"] == 33 * 2 * (samples * 256 + travels[1]) + samples * 7
@@ -114,7 +114,7 @@ def test_the_statistics_of_batchnorm_count_since_they_travel():
 
 
 def test_each_client_counts_its_own_cut_and_a_last_mini_batch_that_is_not_full():
-    model, train = tiny_model(), Train(local_epochs=1, batch_size=32)
+    model, train = tiny_model(), TrainSettings(local_epochs=1, batch_size=32)
 
     def bits(*profiles):
         return closed_form_bits(model, SHAPE, (1, 2), train, profiles)["phi_phsfl"]

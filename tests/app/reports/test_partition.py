@@ -9,7 +9,7 @@ from espalier.app.ground.errors import UserError
 from espalier.app.reports.final import report_again
 from espalier.app.reports.partition import MOST_CLASSES, blocks_of, class_counts, read_partition
 from espalier.app.reports.partition_plot import draw_partition
-from espalier.app.tasks.node import Node
+from espalier.app.tasks.node import ClientNode
 from espalier.app.wiring.task_of_run import build_task
 from espalier.strategies import Profile
 from tests.app.runs import run_app
@@ -37,7 +37,7 @@ def test_a_run_writes_the_counts_of_its_clients_and_draws_them_again(tmp_path):
     values = {"num-clients": 6, "num-edges": 2, "alpha": 0.1, "partition": "edge-iid"}
     task = build_task(parse_config(values))
     assert [tuple(row) for row in found.counts] == [
-        task.new_client_task(task.new_model(), Node(client)).class_counts for client in range(6)
+        task.new_client_task(task.new_model(), ClientNode(client)).class_counts for client in range(6)
     ]
     by_edge = [found.counts[first:last].sum(axis=0) for _, first, last in blocks_of(found.edges)]
     assert np.abs(by_edge[0] - by_edge[1]).max() <= 1

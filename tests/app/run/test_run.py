@@ -21,7 +21,7 @@ from espalier.app.reports import plots
 from espalier.app.reports.final import report_again
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run.run import run
-from espalier.app.tasks.node import Node
+from espalier.app.tasks.node import ClientNode
 from espalier.app.wiring.federation import gather_clients
 from espalier.app.wiring.task_of_run import build_task
 from espalier.strategies.views import MemberGrid
@@ -258,7 +258,7 @@ def test_a_model_can_be_used_elsewhere_as_the_docs_say(tmp_path):
 
     heads = torch.load(folder / "heads.pt")
     found["model"].load_state_dict(torch.load(folder / "model.pt") | heads[3])
-    own = build_task(config_of(engine="in-process")).new_client_task(found["model"], Node(3)).test
+    own = build_task(config_of(engine="in-process")).new_client_task(found["model"], ClientNode(3)).test
     names = [found["about"]["classes"][label] for label in own.labels.tolist()]
     right = [a == b for a, b in zip(found["classify"](own.inputs), names, strict=True)]
     (line,) = lines(folder, "personalised")

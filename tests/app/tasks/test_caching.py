@@ -5,7 +5,7 @@ import torch
 
 from espalier.app.config.parse import parse_config
 from espalier.app.tasks import caching
-from espalier.app.tasks.node import Node
+from espalier.app.tasks.node import ClientNode
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.whole.unique_rows import unique_row_sgd
 
@@ -25,7 +25,7 @@ def test_centralised_knows_no_later_request():
 @pytest.mark.parametrize(("algorithm", "passed"), [("fedavg-ub", 100 + 4 * 2), ("h-fedavg-ub", 100 + 4)])
 def test_in_a_flat_round_the_slots_of_all_its_edge_rounds_pass(algorithm, passed):
     config = parse_config(KEYS | {"algorithm": algorithm})
-    task = build_task(config).new_client_task(build_task(config).new_model(), Node(partition_id=0))
+    task = build_task(config).new_client_task(build_task(config).new_model(), ClientNode(partition_id=0))
     assert task.num_train(2) == int((build_task(config).clients[0].train_slots < passed).sum())
 
 
@@ -84,7 +84,7 @@ def test_many_mini_batches_are_collapsed_in_portions(monkeypatch):
     batches = torch.arange(50).split(7)  # three, three and two, of which the last has one example
     expected = unique_row_sgd(whole, data.table, data.train.inputs, data.train.labels, batches, 0.1)
     monkeypatch.setattr(caching, "MANY_BATCHES", 3)
-    task = build_task(config).new_client_task(portions, Node(partition_id=0))
+    task = build_task(config).new_client_task(portions, ClientNode(partition_id=0))
     assert task.sgd(portions, data.train, batches, 0.1) == pytest.approx(expected, rel=1e-6)
     for ours, reference in zip(portions.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(ours, reference, rtol=1e-5, atol=1e-6)

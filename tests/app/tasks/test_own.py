@@ -12,7 +12,7 @@ from espalier.app.reports.final import report_again
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.plots import draw_plots
 from espalier.app.reports.saved import saved_config
-from espalier.app.tasks.node import Node
+from espalier.app.tasks.node import ClientNode
 from espalier.app.wiring.task_of_run import build_task
 from tests.app.own_tasks import TAKEN, Steered
 from tests.app.runs import lines, run_app, same_weights, summary, weights
@@ -367,7 +367,7 @@ def test_the_model_follows_the_seed_and_leaves_the_generators_alone():
 
 def test_the_test_pool_is_that_of_all_clients_or_the_servers_own():
     task = build_task(parse_config({"task": own("Points"), "num-clients": 3}))
-    tests = [task.new_client_task(task.new_model(), Node(client)).test for client in range(3)]
+    tests = [task.new_client_task(task.new_model(), ClientNode(client)).test for client in range(3)]
     assert torch.equal(task.pool.labels, torch.cat([test.labels for test in tests]))
     assert torch.equal(task.pool.inputs[1], torch.cat([test.inputs[1] for test in tests]))
     assert len(build_task(parse_config({"task": own("Pooled")})).test_examples()) == 1
@@ -385,15 +385,15 @@ def test_other_data_have_another_fingerprint():
 
 def test_a_client_counts_its_classes_where_labels_are_some():
     task, numbers = (build_task(parse_config({"task": own(name)})) for name in ("Points", "Values"))
-    client = task.new_client_task(task.new_model(), Node(0))
+    client = task.new_client_task(task.new_model(), ClientNode(0))
     assert client.class_counts == tuple((client.train.labels == label).sum() for label in range(3))
-    assert numbers.new_client_task(numbers.new_model(), Node(0)).class_counts == ()
+    assert numbers.new_client_task(numbers.new_model(), ClientNode(0)).class_counts == ()
 
 
 def test_centralised_has_all_the_data(tmp_path):
     task = build_task(parse_config({"task": own("Points"), "num-clients": 3, "batches-per-epoch": 2}))
     pool = task.centralised_task()
-    parts = [task.new_client_task(task.new_model(), Node(client)).train for client in range(3)]
+    parts = [task.new_client_task(task.new_model(), ClientNode(client)).train for client in range(3)]
     assert torch.equal(pool.train.labels, torch.cat([part.labels for part in parts]))
     assert pool.training.batches_per_epoch == 6
     folder = run_app(tmp_path / "run", task=own("Points"), algorithm="centralised", global_rounds=5, **SMALL)

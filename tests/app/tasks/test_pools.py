@@ -6,7 +6,7 @@ import torch
 
 from espalier.app.config.parse import parse_config
 from espalier.app.ground.errors import UserError
-from espalier.app.tasks.node import Node
+from espalier.app.tasks.node import ClientNode
 from espalier.app.tasks.partition import PARTITIONS, partition
 from espalier.app.wiring.task_of_run import build_task
 from tests.app.runs import run_app, same_weights, summary
@@ -27,7 +27,7 @@ def test_clients_have_what_the_partition_of_its_labels_gives_them(scheme):
     options = {"scheme": scheme, "num_clients": 6, "num_edges": 2, "seed": 0, "min_samples": 5}
     parts = partition(pool.train.labels.numpy(), pool.test.labels.numpy(), **options, alpha=0.3, edge_alpha=0.2)
     for client, held in enumerate(parts):
-        one = task.new_client_task(task.new_model(), Node(client))
+        one = task.new_client_task(task.new_model(), ClientNode(client))
         assert torch.equal(one.train.inputs, pool.train.inputs[held.train])
         assert torch.equal(one.test.labels, pool.test.labels[held.test])
     assert torch.equal(task.test_examples().inputs, pool.test.inputs)
