@@ -32,6 +32,7 @@ COMMANDS = {
     "sweep": "espalier.app.sweeps.command",
     "compare": "espalier.app.comparison.command",
     "convert": "espalier.app.conversion.command",
+    "check": "espalier.app.checks.command",
 }
 USAGE = """python -m espalier KEY=VALUE ... [FILE.toml ...]
 
@@ -43,6 +44,7 @@ Runs Espalier's Flower app in this process, without Flower's runtime; with engin
   python -m espalier sweep experiment.toml alpha=0.1,0.5 seed=0,1,2    many runs: see sweep --help
   python -m espalier compare results/sweep                             tables and figures of runs: see compare --help
   python -m espalier convert tiny-imagenet SRC DEST                    published data as image folders: convert --help
+  python -m espalier check my_package.my_module:MyTask                 whether your own code fits: check --help
 
 keys and defaults, by section:
 

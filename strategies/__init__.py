@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from .algorithm_edge import AlgorithmEdge
     from .available import Available
     from .edge_half import EdgeHalf
+    from .edge_laws import Trial, check_edge, plain_client
     from .edges import EdgeRounds
     from .equal_weights import EqualWeights
     from .guards.bounds import Guard
     from .guards.updates import UpdateGuard
     from .hierarchical import Hierarchical
     from .known import KnownClients
+    from .laws import Broken
     from .outcomes import EdgeOutcome, Evaluation, Failure, Round, Update
     from .place import Observer
     from .resource_aware import Outcome, ResourceAware, Resources
@@ -31,6 +33,7 @@ __all__ = [
     "AlgorithmEdge",
     "Arrivals",
     "Available",
+    "Broken",
     "DeviceProfile",
     "EdgeHalf",
     "EdgeOutcome",
@@ -48,13 +51,16 @@ __all__ = [
     "Resources",
     "Round",
     "StrategyEdge",
+    "Trial",
     "Update",
     "UpdateGuard",
     "ask_profiles",
     "ask_to_measure",
     "asking",
+    "check_edge",
     "group_by_edge",
     "moving",
+    "plain_client",
     "wait_for_nodes",
 ]
 
@@ -64,12 +70,14 @@ _MODULES = {
     "algorithm_edge": ("AlgorithmEdge",),
     "available": ("Available",),
     "edge_half": ("EdgeHalf",),
+    "edge_laws": ("Trial", "check_edge", "plain_client"),
     "edges": ("EdgeRounds",),
     "equal_weights": ("EqualWeights",),
     "guards.bounds": ("Guard",),
     "guards.updates": ("UpdateGuard",),
     "hierarchical": ("Hierarchical",),
     "known": ("KnownClients",),
+    "laws": ("Broken",),
     "outcomes": ("EdgeOutcome", "Evaluation", "Failure", "Round", "Update"),
     "place": ("Observer",),
     "resource_aware": ("Outcome", "ResourceAware", "Resources"),
