@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .resource_aware import Outcome, ResourceAware, Resources
     from .strategy_edge import StrategyEdge
     from .topology import ask_profiles, ask_to_measure, asking, group_by_edge, moving, wait_for_nodes
+    from .views import MemberGrid, RoundTerms
 
 __all__ = [
     "AccumulatedGradients",
@@ -44,12 +45,14 @@ __all__ = [
     "Guard",
     "Hierarchical",
     "KnownClients",
+    "MemberGrid",
     "Observer",
     "Outcome",
     "Profile",
     "ResourceAware",
     "Resources",
     "Round",
+    "RoundTerms",
     "StrategyEdge",
     "Trial",
     "Update",
@@ -83,6 +86,7 @@ _MODULES = {
     "resource_aware": ("Outcome", "ResourceAware", "Resources"),
     "strategy_edge": ("StrategyEdge",),
     "topology": ("ask_profiles", "ask_to_measure", "asking", "group_by_edge", "moving", "wait_for_nodes"),
+    "views": ("MemberGrid", "RoundTerms"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

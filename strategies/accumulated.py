@@ -96,7 +96,7 @@ class AccumulatedGradients:
     ) -> Exchanges[Update]:
         """Ask all nodes for their accumulated gradients and step."""
         if self.guard is not None:
-            self.guard.begin_round(grid.local_rounds)
+            self.guard.begin_round(grid.terms.local_rounds)
         clients = grid.get_node_ids()
         instruction = TrainAccumulated(arrays, server_round, config)
         messages = [instruction.to_message(n) for n in clients]
@@ -109,7 +109,7 @@ class AccumulatedGradients:
             for n, reply in zip(clients, screened, strict=True)
             if not reply.has_error()
         }
-        wanted = len(clients) if grid.wanted is None else max(len(replies), min(grid.wanted, len(clients)))
+        wanted = len(clients) if grid.terms.wanted is None else max(len(replies), min(grid.terms.wanted, len(clients)))
         probability = 1.0 if self.arrivals is None else self.arrivals.probability
         if self.arrivals is not None:
             self.arrivals.note(wanted, len(replies))

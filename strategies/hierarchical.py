@@ -26,7 +26,7 @@ from .start_log import EvaluateFn, StopFn, flower_logger, labelled, log_start, r
 from .strategy_edge import StrategyEdge
 from .topology import MOST_LINES, Topology, TopologyOf
 from .topology_checks import check_regrouped, checked_topology
-from .views import Connected, EdgeGrid, MemberGrid
+from .views import Connected, EdgeGrid, MemberGrid, terms_of
 
 logger = getLogger("espalier")
 NO_NODES = "all of its nodes are under other edges"
@@ -492,8 +492,8 @@ class Hierarchical:
 
     def _view(self, name: str, grid: Grid, on_look: Callable[[Sequence[int]], None] | None = None) -> MemberGrid:
         members = self.topology[name]
-        size = None if self._topology_of is None else len(members)
-        return MemberGrid(grid, members, on_look, self._connected, size)
+        terms = None if self._topology_of is None else replace(terms_of(grid), num_clients=len(members))
+        return MemberGrid(grid, members, on_look, self._connected, terms)
 
     def _path_of_id(self, edge_id: int) -> str:
         return self._place.path_to(self._edge_of_id[edge_id])

@@ -91,7 +91,7 @@ class StrategyEdge:
     ) -> Exchanges[Update]:
         """Run one round of the strategy: configure, one exchange, aggregate."""
         if self.guard is not None:
-            self.guard.begin_round(grid.local_rounds)
+            self.guard.begin_round(grid.terms.local_rounds)
         messages, too_few = self.instructions(server_round, arrays, config, grid)
         if too_few:
             return Update(failures=too_few)
@@ -104,7 +104,7 @@ class StrategyEdge:
     ) -> tuple[list[Message], list[Failure]]:
         """Return the strategy's instructions to train, in client order; or failures, where too few are there."""
         grid = grid.as_of_now()
-        with limits_within(self.strategy, grid.size):
+        with limits_within(self.strategy, grid.terms.num_clients):
             if too_few := self._too_few("train", grid):
                 return [], too_few
             forget_sent_model(self.strategy)
@@ -171,7 +171,7 @@ class StrategyEdge:
     ) -> Exchanges[Evaluation]:
         """Run one evaluation of the strategy: configure, one exchange, aggregate."""
         grid = grid.as_of_now()
-        with limits_within(self.strategy, grid.size):
+        with limits_within(self.strategy, grid.terms.num_clients):
             if too_few := self._too_few("evaluate", grid):
                 return Evaluation(failures=too_few)
             messages = self._configure("evaluate", server_round, arrays, config, grid)

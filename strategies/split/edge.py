@@ -142,7 +142,7 @@ class SplitEdge(ABC):
         weights = to_weights(self.whole(arrays))
         losses = Losses(clients)
         if self.guard is not None:
-            self.guard.begin_round(grid.local_rounds)
+            self.guard.begin_round(grid.terms.local_rounds)
         outcome, new = yield from self.split_round(server_round, weights, config, clients, losses, grid)
         self.labels.forget(outcome.failures)
         failures = [*failures, *outcome.failures]
