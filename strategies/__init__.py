@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from .accumulated import AccumulatedGradients, Arrivals
     from .algorithm_edge import AlgorithmEdge
     from .available import Available
+    from .edge_base import Edge, EdgeRounds
     from .edge_half import EdgeHalf
     from .edge_laws import Trial, check_edge, plain_client
-    from .edges import EdgeRounds
+    from .edges import EdgeDecorator
     from .equal_weights import EqualWeights
     from .guards.bounds import Guard
     from .guards.updates import UpdateGuard
@@ -36,6 +37,8 @@ __all__ = [
     "Available",
     "Broken",
     "DeviceProfile",
+    "Edge",
+    "EdgeDecorator",
     "EdgeHalf",
     "EdgeOutcome",
     "EdgeRounds",
@@ -72,9 +75,10 @@ _MODULES = {
     "accumulated": ("AccumulatedGradients", "Arrivals"),
     "algorithm_edge": ("AlgorithmEdge",),
     "available": ("Available",),
+    "edge_base": ("Edge", "EdgeRounds"),
     "edge_half": ("EdgeHalf",),
     "edge_laws": ("Trial", "check_edge", "plain_client"),
-    "edges": ("EdgeRounds",),
+    "edges": ("EdgeDecorator",),
     "equal_weights": ("EqualWeights",),
     "guards.bounds": ("Guard",),
     "guards.updates": ("UpdateGuard",),

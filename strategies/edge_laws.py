@@ -17,13 +17,13 @@ from flwr.serverapp.strategy import Strategy
 from espalier.clients.messages.train import LOSS, NUM_EXAMPLES, TRAIN_LOSS
 from espalier.clients.shared.generators import seeded_torch
 
-from .edges import EdgeRounds, edge_of, innermost
+from .edge_base import EdgeRounds
+from .edges import edge_of
 from .exchange import UNREACHABLE, converse
 from .laws import Broken, Law, broken_laws
 from .outcomes import EVERYBODY, Evaluation, Update
 from .randomness import seeded_globals
 from .replies import is_training
-from .strategy_edge import StrategyEdge
 from .views import MemberGrid
 
 SERVER_ROUND = "server-round"  # in the config of Flower's strategies
@@ -138,8 +138,7 @@ class _Edge:
 
     def __init__(self, trial: Trial, failing: Collection[int] = (), lying: Collection[int] = ()) -> None:
         self.edge = edge_of(trial.edge)
-        if isinstance(inner := innermost(self.edge), StrategyEdge):
-            inner.take_seed(5, hides_noise=False)
+        self.edge.inner.use_seed(5, hides_noise=False)
         self.members = tuple(trial.members or trial.grid.get_node_ids())
         self.arrays = trial.arrays
         self.line = _Line(trial.grid, self.members, failing, lying)
@@ -203,12 +202,8 @@ def _no_rounds(new_trial: NewTrial) -> str:
 
 
 def _shared(new_trial: NewTrial) -> str:
-    edges = [innermost(_Edge(new_trial()).edge) for _ in range(2)]
-    if edges[0] is edges[1]:
-        return f"two edges are one {type(edges[0]).__name__}"
-    if all(isinstance(edge, StrategyEdge) for edge in edges) and edges[0].strategy is edges[1].strategy:
-        return f"two edges share one {type(edges[0].strategy).__name__}"
-    return ""
+    one, other = (_Edge(new_trial()).edge.inner.own for _ in range(2))
+    return f"two edges share one {type(one).__name__}" if one is other else ""
 
 
 def _foreign(new_trial: NewTrial) -> str:

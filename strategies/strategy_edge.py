@@ -14,10 +14,12 @@ from flwr.serverapp.strategy import (
 
 from espalier.clients.messages.train import TRAIN_LOSS
 
+from .edge_base import Edge
 from .exchange import Exchanges
 from .flower_strategies import (
     PRIVATE,
     REFUSALS,
+    check_minimum,
     forget_sent_model,
     layers,
     limits_within,
@@ -39,7 +41,7 @@ from .state import built_attributes, restore_strategy_state, spoilt_attribute, s
 from .views import MemberGrid
 
 
-class StrategyEdge:
+class StrategyEdge(Edge):
     """A Flower strategy as an edge: one exchange per round, through its public methods only.
 
     Parameters
@@ -61,6 +63,8 @@ class StrategyEdge:
         If the strategy's models are no arrays that keep their shapes.
     """
 
+    is_guarded = True
+
     def __init__(
         self,
         strategy: Strategy,
@@ -72,7 +76,7 @@ class StrategyEdge:
             raise ValueError(
                 f"{type(inner).__name__} is for trees that grow: here models are arrays that keep their shapes"
             )
-        self.strategy = strategy
+        self.strategy: Strategy = strategy
         self._has_seed = seed is not None
         self.seed = 0 if seed is None else seed
         self.hides_noise = seed is None
@@ -81,10 +85,14 @@ class StrategyEdge:
         self.name = name or type(strategy).__name__
         self._built = built_attributes(strategy)
 
-    def take_seed(self, seed: int | str, *, hides_noise: bool) -> None:
-        """Take a seed from the tier above, unless this edge was given one of its own."""
+    def use_seed(self, seed: int | str, *, hides_noise: bool) -> None:
+        """Let what the strategy draws follow a seed from the tier above, unless this edge was given one of its own."""
         if not self._has_seed:
             self.seed, self.hides_noise = seed, hides_noise
+
+    def check_nodes(self, name: str, members: Sequence[int]) -> None:
+        """Raise ValueError if the strategy waits for more nodes than there are."""
+        check_minimum(f"edge {name!r}", self.strategy, len(members), "node")
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
