@@ -34,6 +34,7 @@ COMMANDS = {
     "compare": "espalier.app.comparison.command",
     "convert": "espalier.app.conversion.command",
     "blocks": "espalier.app.run.blocks",
+    "check": "espalier.app.checks.command",
 }
 USAGE = """python -m espalier KEY=VALUE ... [FILE.toml ...]
 
@@ -47,6 +48,7 @@ Runs Espalier's Flower app in this process, without Flower's runtime; with engin
   python -m espalier convert tiny-imagenet SRC DEST                    published data as image folders: convert --help
   python -m espalier blocks model=cnn                                  blocks of a model, and what a cut takes
   python -m espalier help split                                        settings of a section, a key or a word
+  python -m espalier check my_package.my_module:MyTask                 whether your own code fits: check --help
 
 keys and defaults, by section:
 

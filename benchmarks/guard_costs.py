@@ -22,14 +22,13 @@ from espalier.app.ground.logs import quiet_flower
 from espalier.app.ground.memory import keep_memory
 from espalier.app.wiring.task_of_run import build_task
 from espalier.strategies import Hierarchical
-from espalier.strategies.edges import innermost
 
 NO_GUARDS, OFF, DEFAULTS = "no guards", "off", "defaults"
 
 
 def without_guards(strategy: Hierarchical) -> None:
     """Take the guards out, as where there never were any."""
-    for edge in (strategy._top, *map(innermost, strategy.edges.values())):
+    for edge in (strategy._top, *(edge.inner for edge in strategy.edges.values())):
         edge.guard = None
 
 

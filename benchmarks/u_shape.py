@@ -31,7 +31,6 @@ from espalier.app.wiring.one_server import assemble, checked_task, streams_of
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.messages.split_names import INDICES, LABELS
 from espalier.strategies import Hierarchical
-from espalier.strategies.edges import innermost
 from espalier.strategies.split.stream_transport import StreamTransport
 
 ROUNDS, STEPS = 6, 20
@@ -106,7 +105,7 @@ def rounds(config: RunConfig, frames: Counter[str]) -> Iterator[Weights]:
 def count_frames(hierarchical: Hierarchical, frames: Counter[str]) -> None:
     """Count the frames that hold a tensor, where mini-batches go through streams."""
     for edge in hierarchical.edges.values():
-        transport = innermost(edge).transport
+        transport = edge.inner.transport
         if isinstance(transport, StreamTransport):
             transport.on_bytes = lambda direction, kind, _: frames.update([direction] * (kind not in NO_TENSORS))
 

@@ -28,7 +28,6 @@ from espalier.app.reports.metrics import is_evaluation
 from espalier.app.reports.saved import saved_config
 from espalier.app.wiring.one_server import assemble, checked_task
 from espalier.clients.messages.train import ACCURACY, LOSS
-from espalier.strategies.edges import innermost
 from espalier.strategies.exchange import converse
 from espalier.strategies.split import FineTuning, SplitEdge
 from espalier.strategies.views import MemberGrid
@@ -84,8 +83,8 @@ def measure(folder: Path, config: RunConfig) -> list[Result]:
             continue
         conversations = {
             name: edge.personalise(state.arrays, setting, MemberGrid(grid, hierarchical.topology[name]))
-            for name, edge in zip(hierarchical.edges, map(innermost, hierarchical.edges.values()), strict=True)
-            if isinstance(edge, SplitEdge)
+            for name, edge in hierarchical.edges.items()
+            if isinstance(edge.inner, SplitEdge)
         }
         replies = [metrics for r in converse(grid, conversations).values() for metrics in r.metrics.values()]
         clients = [metrics for metrics in replies if is_evaluation(metrics)]

@@ -13,25 +13,32 @@ if TYPE_CHECKING:
     from .accumulated import AccumulatedGradients, Arrivals
     from .algorithm_edge import AlgorithmEdge
     from .available import Available
+    from .edge_base import Edge, EdgeRounds
     from .edge_half import EdgeHalf
-    from .edges import EdgeRounds
+    from .edge_laws import Trial, check_edge, plain_client
+    from .edges import EdgeDecorator
     from .equal_weights import EqualWeights
     from .guards.bounds import Guard
     from .guards.updates import UpdateGuard
     from .hierarchical import Hierarchical
     from .known import KnownClients
+    from .laws import Broken
     from .outcomes import EdgeOutcome, Evaluation, Failure, Round, Update
     from .place import Observer
     from .resource_aware import Outcome, ResourceAware, Resources
     from .strategy_edge import StrategyEdge
     from .topology import ask_profiles, ask_to_measure, asking, group_by_edge, moving, wait_for_nodes
+    from .views import MemberGrid, RoundTerms
 
 __all__ = [
     "AccumulatedGradients",
     "AlgorithmEdge",
     "Arrivals",
     "Available",
+    "Broken",
     "DeviceProfile",
+    "Edge",
+    "EdgeDecorator",
     "EdgeHalf",
     "EdgeOutcome",
     "EdgeRounds",
@@ -41,20 +48,25 @@ __all__ = [
     "Guard",
     "Hierarchical",
     "KnownClients",
+    "MemberGrid",
     "Observer",
     "Outcome",
     "Profile",
     "ResourceAware",
     "Resources",
     "Round",
+    "RoundTerms",
     "StrategyEdge",
+    "Trial",
     "Update",
     "UpdateGuard",
     "ask_profiles",
     "ask_to_measure",
     "asking",
+    "check_edge",
     "group_by_edge",
     "moving",
+    "plain_client",
     "wait_for_nodes",
 ]
 
@@ -63,18 +75,22 @@ _MODULES = {
     "accumulated": ("AccumulatedGradients", "Arrivals"),
     "algorithm_edge": ("AlgorithmEdge",),
     "available": ("Available",),
+    "edge_base": ("Edge", "EdgeRounds"),
     "edge_half": ("EdgeHalf",),
-    "edges": ("EdgeRounds",),
+    "edge_laws": ("Trial", "check_edge", "plain_client"),
+    "edges": ("EdgeDecorator",),
     "equal_weights": ("EqualWeights",),
     "guards.bounds": ("Guard",),
     "guards.updates": ("UpdateGuard",),
     "hierarchical": ("Hierarchical",),
     "known": ("KnownClients",),
+    "laws": ("Broken",),
     "outcomes": ("EdgeOutcome", "Evaluation", "Failure", "Round", "Update"),
     "place": ("Observer",),
     "resource_aware": ("Outcome", "ResourceAware", "Resources"),
     "strategy_edge": ("StrategyEdge",),
     "topology": ("ask_profiles", "ask_to_measure", "asking", "group_by_edge", "moving", "wait_for_nodes"),
+    "views": ("MemberGrid", "RoundTerms"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

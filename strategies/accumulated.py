@@ -10,6 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
 from espalier.clients.messages.train import NUM_EXAMPLES, TRAIN_LOSS, AccumulatedGradient, TrainAccumulated
 
+from .edge_base import Edge
 from .exchange import Exchanges
 from .guards.updates import UpdateGuard, guard_state, load_guard_state
 from .outcomes import Evaluation, Update
@@ -52,7 +53,7 @@ class Arrivals:
         self.asked, self.arrived = asked, arrived
 
 
-class AccumulatedGradients:
+class AccumulatedGradients(Edge):
     """``w <- w - eta * sum_u alpha_u g_u / p_sc`` with alpha_u = 1/Z over the Z clients that were asked.
 
     Where more were asked than are wanted, as some may be late, Z is the number that is wanted.
@@ -77,7 +78,8 @@ class AccumulatedGradients:
         Estimates p_sc; None: it is 1.
     """
 
-    WEIGHT = 1.0
+    weight_if_idle = 1.0
+    is_guarded = True
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class AccumulatedGradients:
     ) -> Exchanges[Update]:
         """Ask all nodes for their accumulated gradients and step."""
         if self.guard is not None:
-            self.guard.begin_round(grid.local_rounds)
+            self.guard.begin_round(grid.terms.local_rounds)
         clients = grid.get_node_ids()
         instruction = TrainAccumulated(arrays, server_round, config)
         messages = [instruction.to_message(n) for n in clients]
@@ -109,18 +111,18 @@ class AccumulatedGradients:
             for n, reply in zip(clients, screened, strict=True)
             if not reply.has_error()
         }
-        wanted = len(clients) if grid.wanted is None else max(len(replies), min(grid.wanted, len(clients)))
+        wanted = len(clients) if grid.terms.wanted is None else max(len(replies), min(grid.terms.wanted, len(clients)))
         probability = 1.0 if self.arrivals is None else self.arrivals.probability
         if self.arrivals is not None:
             self.arrivals.note(wanted, len(replies))
         if not replies:
-            return Update(arrays, weight=self.WEIGHT, failures=failures)
+            return Update(arrays, weight=self.weight_if_idle, failures=failures)
         gradients = [reply.gradient for reply in replies.values()]
         losses = [reply.train_loss for reply in replies.values()]
         return Update(
             step(arrays, gradients, self.learning_rate, wanted, probability),
             MetricRecord({TRAIN_LOSS: sum(losses) / len(losses)}),
-            self.WEIGHT,
+            self.weight_if_idle,
             list(replies),
             failures,
             losses=dict(zip(replies, losses, strict=True)),

@@ -58,7 +58,7 @@ class AlgorithmEdge(StrategyEdge):
     ) -> Exchanges[Update]:
         """Run one round of the strategy, with what the halves of the algorithm have to say to each other."""
         if self.guard is not None:
-            self.guard.begin_round(grid.local_rounds)
+            self.guard.begin_round(grid.terms.local_rounds)
         travelling = self._travelling(arrays)
         messages, too_few = self.instructions(server_round, travelling, config, grid)
         if too_few:
@@ -70,8 +70,7 @@ class AlgorithmEdge(StrategyEdge):
         update = self.aggregated(server_round, travelling, messages, kept, [*failures, *beyond, *too_long])
         if update.arrays is None:
             return update
-        num_clients = len(grid.get_node_ids()) if grid.size is None else grid.size
-        self.half.learn({n: told.get(n, {}) for n in update.participants}, num_clients)
+        self.half.learn({n: told.get(n, {}) for n in update.participants}, grid.num_clients)
         return replace(update, arrays=record_by_reference({**arrays, **update.arrays}))
 
     def evaluate_round(

@@ -6,9 +6,9 @@ from functools import partial
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message
 from flwr.serverapp.strategy import Strategy
 
-from .edges import EdgeRounds, InFront, idle, innermost
+from .edge_base import EdgeRounds
+from .edges import EdgeDecorator, idle
 from .exchange import UNREACHABLE, Exchanges, answered, without_results
-from .hierarchical import Hierarchical
 from .outcomes import Update
 from .views import MemberGrid
 
@@ -16,7 +16,7 @@ from .views import MemberGrid
 Says = Callable[[int, int], bool]
 
 
-class Available(InFront):
+class Available(EdgeDecorator):
     """Any edge, plans in front of it too, trains with those of its clients that are there.
 
     Parameters
@@ -36,7 +36,7 @@ class Available(InFront):
 
     def __init__(self, edge: Strategy | EdgeRounds, is_there: Says, drops_out: Says) -> None:
         super().__init__(edge)
-        if isinstance(innermost(self.edge), Hierarchical):
+        if self.edge.inner.is_tier:
             raise ValueError("devices come and go: put Available in front of the edges inside")
         self.is_there = is_there
         self.drops_out = drops_out

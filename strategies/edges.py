@@ -1,41 +1,63 @@
-"""What an edge does in one edge round, as a conversation with its nodes; edges around other edges."""
+"""Edges of whatever is given as one; edges around other edges."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord
-from flwr.serverapp.strategy import (
-    Strategy,
-)
+from flwr.serverapp.strategy import Strategy
 
+from .edge_base import Edge, EdgeRounds
 from .exchange import Exchanges
 from .outcomes import EVERYBODY, Evaluation, Failure, Update
 from .strategy_edge import StrategyEdge
 from .views import MemberGrid
 
+if TYPE_CHECKING:
+    from .split.fine_tuning import FineTuning, Personalised
 
-class EdgeRounds(Protocol):
-    """An edge's side of hierarchical training; `StrategyEdge` makes one of any Flower strategy."""
+
+class EdgeOfRounds(Edge):
+    """An edge of an object that has the methods of `EdgeRounds` and is no `Edge`.
+
+    Parameters
+    ----------
+    rounds : EdgeRounds
+        The object.
+    """
+
+    def __init__(self, rounds: EdgeRounds) -> None:
+        self.rounds = rounds
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Update]:
-        """Train for one edge round, starting from `arrays`."""
+        """Let it train."""
+        return self.rounds.train_round(server_round, arrays, config, grid)
 
     def evaluate_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Evaluation]:
-        """Evaluate `arrays` on the edge's nodes."""
+        """Let it evaluate."""
+        return self.rounds.evaluate_round(server_round, arrays, config, grid)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what must survive an interruption."""
+        """Return its state."""
+        return self.rounds.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
+        self.rounds.load_state_dict(state)
+
+    @property
+    def own(self) -> object:
+        """The object."""
+        return self.rounds
 
 
-class InFront:
+class EdgeDecorator(Edge):
     """An edge around another edge: it passes every call on, and subclasses change some of them.
+
+    What is no call is the edge's inside: see `Edge.inner`.
 
     Parameters
     ----------
@@ -66,32 +88,34 @@ class InFront:
         """Take back what `state_dict` returned."""
         self.edge.load_state_dict(state)
 
+    @property
+    def inner(self) -> Edge:
+        """The edge inside of all decorators."""
+        return self.edge.inner
 
-def edge_of(made: Strategy | EdgeRounds) -> EdgeRounds:
+    def personalise(
+        self, arrays: ArrayRecord, fine_tuning: "FineTuning", grid: MemberGrid
+    ) -> "Exchanges[Personalised]":
+        """Let the edge fine-tune heads."""
+        return self.edge.personalise(arrays, fine_tuning, grid)
+
+
+def edge_of(made: Strategy | EdgeRounds) -> Edge:
     """Return an edge, made of a Flower strategy if it is not one by itself; ValueError for what is neither."""
     if isinstance(made, type):
         raise ValueError(f"an edge is the class {made.__name__}: it must be an object, {made.__name__}(...)")
+    if isinstance(made, Edge):
+        return made
     if isinstance(made, Strategy):
         return StrategyEdge(made)
     methods = "train_round", "evaluate_round", "state_dict", "load_state_dict"
     if missing := [name for name in methods if not callable(getattr(made, name, None))]:
         wanted = f"it must be a Flower strategy, or an object with {', '.join(methods)}"
         raise ValueError(f"an edge is a {type(made).__name__} without {missing[0]}: {wanted}")
-    return made
+    return EdgeOfRounds(made)
 
 
-def innermost(edge: Any) -> Any:
-    """Return the edge inside of all those that are around it, see `InFront`; itself where there are none."""
-    while hasattr(inside := getattr(edge, "edge", None), "train_round"):
-        edge = inside
-    return edge
-
-
-def idle(edge: EdgeRounds, arrays: ArrayRecord, reason: str) -> Update:
-    """Return the outcome of an edge round in which no client could be asked.
-
-    It has no model, unless the edge has a fixed weight at the cloud (`WEIGHT`, as in `AccumulatedGradients`): then the
-    model that it had counts with that weight.
-    """
-    weight = getattr(innermost(edge), "WEIGHT", 0.0)
+def idle(edge: Edge, arrays: ArrayRecord, reason: str) -> Update:
+    """Return the outcome of an edge round in which no client could be asked, see `Edge.weight_if_idle`."""
+    weight = edge.inner.weight_if_idle
     return Update(arrays if weight else None, weight=weight, failures=[Failure(EVERYBODY, reason)])

@@ -6,16 +6,15 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from espalier.clients.messages.train import NUM_EXAMPLES
-
-from .edges import EdgeRounds, InFront, innermost
+from .edge_base import EdgeRounds
+from .edges import EdgeDecorator
 from .exchange import Exchanges, Together, answered
 from .outcomes import Update
 from .replies import number_of
 from .views import MemberGrid
 
 
-class EqualWeights(InFront):
+class EqualWeights(EdgeDecorator):
     """An edge, of whatever kind, whose clients weigh 1 in its averages, and which weighs 1 at the cloud itself.
 
     Averages are else weighted by examples: alpha_u = ``|D_u|`` over their sum, and alpha_b likewise over edges. Here
@@ -30,7 +29,7 @@ class EqualWeights(InFront):
 
     def __init__(self, edge: Strategy | EdgeRounds) -> None:
         super().__init__(edge)
-        self._weight_key: str = getattr(innermost(self.edge), "weight_key", NUM_EXAMPLES)
+        self._weight_key = self.edge.inner.weight_key
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid

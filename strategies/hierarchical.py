@@ -15,7 +15,8 @@ from flwr.serverapp.strategy import Result, Strategy
 from espalier.clients.messages.train import ARRAYS, METRICS
 
 from .attendance import Attendance
-from .edges import EdgeRounds, edge_of, innermost
+from .edge_base import Edge, EdgeRounds
+from .edges import edge_of
 from .exchange import EDGE_FAILED, Conversations, Exchanges, Together, answered
 from .flower_strategies import check_minimum
 from .guards.bounds import Guard
@@ -26,7 +27,7 @@ from .start_log import EvaluateFn, StopFn, flower_logger, labelled, log_start, r
 from .strategy_edge import StrategyEdge
 from .topology import MOST_LINES, Topology, TopologyOf
 from .topology_checks import check_regrouped, checked_topology
-from .views import Connected, EdgeGrid, MemberGrid
+from .views import Connected, EdgeGrid, MemberGrid, terms_of
 
 logger = getLogger("espalier")
 NO_NODES = "all of its nodes are under other edges"
@@ -48,7 +49,7 @@ class AskedTwiceError(ValueError):
         self.strategy = strategy
 
 
-class Hierarchical:
+class Hierarchical(Edge):
     """Tiers: nodes train under edges, edges under the cloud; any Flower strategy at every tier.
 
     In a global round the cloud strategy sends its model to the edges, each edge runs `edge_rounds` rounds of its
@@ -150,22 +151,22 @@ class Hierarchical:
         self.evaluate_every = evaluate_every
         self.seed = seed
         self.poll_seconds = poll_seconds
-        self.edges: dict[str, EdgeRounds] = {}
-        self._inner: dict[str, Any] = {}
+        self.edges: dict[str, Edge] = {}
+        self._inner: dict[str, Edge] = {}
         for name, members in self.topology.items():
             self.edges[name] = edge_of(make_edge(name, len(members)))
-            self._inner[name] = innermost(self.edges[name])
-            _check_edge(name, self._inner[name], members)
+            self._inner[name] = self.edges[name].inner
+            self._inner[name].check_nodes(name, members)
         check_minimum("the cloud", cloud, len(self.edges), "edge")
         tiers = list(self._tiers())
-        edges = [edge for tier in tiers for edge in tier._inner.values() if not isinstance(edge, Hierarchical)]
-        strategies = [tier.cloud for tier in tiers] + [getattr(edge, "strategy", edge) for edge in edges]
+        edges = [edge.own for tier in tiers for edge in tier._inner.values() if not edge.is_tier]
+        strategies = [*(tier.cloud for tier in tiers), *edges]
         if len(set(map(id, strategies))) < len(strategies):
             raise ValueError("make_edge must return a new strategy for every edge: strategies hold state")
         self._edge_of_id = dict(enumerate(self.edges, start=1))
         self._connected = Connected()
         self._topology_of = topology_of
-        self._guardless = {name for name, edge in self._inner.items() if getattr(edge, "guard", 0) is None}
+        self._guardless = {name for name, edge in self._inner.items() if edge.is_guarded and edge.guard is None}
         self._take(Place("", seed or 0, seed is None, tuple(observers), node_name, guard or Guard("off")))
 
     def summary(self) -> None:
@@ -278,8 +279,8 @@ class Hierarchical:
         check_regrouped(number, before, self.topology.keys(), topology)
         topology = {name: topology[name] for name in self.topology}
         for name, inner in self._inner.items():
-            if isinstance(inner, Hierarchical):
-                _check_edge(name, inner, topology[name])
+            if inner.is_tier:
+                inner.check_nodes(name, topology[name])
         moved = [(n, name) for name, members in topology.items() for n in members if before[n] != name]
         when = self._place.when(number)
         for node_id, name in moved[:MOST_LINES]:
@@ -329,7 +330,18 @@ class Hierarchical:
 
         return run_and_log(rounds, initial_arrays, num_rounds, evaluate_fn, should_stop, as_last)
 
-    # The tier as an edge whose nodes are edges (`EdgeRounds`).
+    # The tier as an edge whose nodes are edges.
+
+    is_tier = True
+
+    def check_nodes(self, name: str, members: Sequence[int]) -> None:
+        """Raise ValueError if these are other nodes than those under its edges."""
+        inside = {node_id for nodes in self.topology.values() for node_id in nodes}
+        if different := sorted(inside ^ set(members)):
+            raise ValueError(
+                f"edge {name!r} must have the nodes of the Hierarchical under it: "
+                f"node {different[0]} is in one of them only"
+            )
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -401,13 +413,12 @@ class Hierarchical:
         An edge looks when one of its rounds begins, and where it has a host of its own between requests, too.
         """
         # The tier under a Hierarchical looks by itself, and knows more exactly where a node is.
-        is_tier = isinstance(self._inner[name], Hierarchical)
-        return self._view(name, grid, None if is_tier else partial(self._look, name))
+        return self._view(name, grid, None if self._inner[name].is_tier else partial(self._look, name))
 
     def _look(self, name: str, connected: Sequence[int]) -> None:
         """Take note of who is connected at an edge."""
         self._attendance.note(self._place.path_to(name), connected)
-        if isinstance(guard := getattr(self._inner[name], "guard", None), UpdateGuard):
+        if (guard := self._inner[name].guard) is not None:
             guard.count_nodes(len(connected))
 
     def train_edge(
@@ -477,23 +488,20 @@ class Hierarchical:
         guard = UpdateGuard(place.guard if len(self.topology) > 1 else Guard("off"), self._path_of_id)
         guard.count_nodes(len(self.topology))
         self._top = StrategyEdge(self.cloud, name=name, guard=guard)
-        self._top.take_seed(f"{place.seed}/cloud", hides_noise=place.hides_noise)
+        self._top.use_seed(f"{place.seed}/cloud", hides_noise=place.hides_noise)
         members = {place.path_to(name): members for name, members in self.topology.items()}
         self._attendance = Attendance(members, place.node_name)
         for name, inner in self._inner.items():
             if isinstance(inner, Hierarchical):
                 inner._take(place.of_edge(name, inner.seed))
-            # The strategy of a split edge, where it has one, draws for it.
-            for own in (inner, getattr(inner, "aggregation", None)):
-                if isinstance(own, StrategyEdge):
-                    own.take_seed(place.seed_of(name), hides_noise=place.hides_noise)
+            inner.use_seed(place.seed_of(name), hides_noise=place.hides_noise)
             if name in self._guardless:
                 inner.guard = UpdateGuard(place.guard, place.node_name)
 
     def _view(self, name: str, grid: Grid, on_look: Callable[[Sequence[int]], None] | None = None) -> MemberGrid:
         members = self.topology[name]
-        size = None if self._topology_of is None else len(members)
-        return MemberGrid(grid, members, on_look, self._connected, size)
+        terms = None if self._topology_of is None else replace(terms_of(grid), num_clients=len(members))
+        return MemberGrid(grid, members, on_look, self._connected, terms)
 
     def _path_of_id(self, edge_id: int) -> str:
         return self._place.path_to(self._edge_of_id[edge_id])
@@ -606,16 +614,3 @@ def metrics_of_all(outcomes: Iterable[EdgeOutcome]) -> list[dict[str, Any]]:
         for key in trained[0].metrics
     }
     return [outcome.metrics or mean for outcome in outcomes]
-
-
-def _check_edge(name: str, edge: Any, members: Sequence[int]) -> None:
-    """Raise ValueError if an edge and its nodes do not fit."""
-    if isinstance(edge, StrategyEdge):
-        check_minimum(f"edge {name!r}", edge.strategy, len(members), "node")
-    if isinstance(edge, Hierarchical):
-        inside = {node_id for nodes in edge.topology.values() for node_id in nodes}
-        if different := sorted(inside ^ set(members)):
-            raise ValueError(
-                f"edge {name!r} must have the nodes of the Hierarchical under it: "
-                f"node {different[0]} is in one of them only"
-            )

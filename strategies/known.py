@@ -13,7 +13,8 @@ from espalier.clients.messages.profile import Profile
 from espalier.clients.messages.train import NUM_EXAMPLES, VALIDATION, is_own_figure
 from espalier.clients.shared.text import quoted
 
-from .edges import EdgeRounds, InFront
+from .edge_base import EdgeRounds
+from .edges import EdgeDecorator
 from .exchange import REJECTED, Exchanges, Together, answered
 from .outcomes import Evaluation, Update
 from .replies import number_of
@@ -22,7 +23,7 @@ from .topology import profiles_by_node
 from .views import MemberGrid
 
 
-class KnownClients(InFront):
+class KnownClients(EdgeDecorator):
     """An edge, of whatever kind, whose clients' replies are held against their profiles.
 
     A reply that tells of more examples than the client's profile did is left out, for averages are weighted by them.

@@ -1,7 +1,7 @@
 """Resource awareness: in every edge round the optimizer says who trains, and how hard (RawHFL)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,9 +14,9 @@ from espalier.clients.messages.train import CONFIG, ClientPlan
 
 from .allocation import Plan, Problem, Solver
 from .deadline import Deadline
-from .edges import EdgeRounds, InFront, idle, innermost
+from .edge_base import EdgeRounds
+from .edges import EdgeDecorator, idle
 from .exchange import LATE, Exchanges, answered, without_results
-from .hierarchical import Hierarchical
 from .outcomes import Update
 from .views import MemberGrid
 
@@ -63,7 +63,7 @@ class Resources(Protocol):
         """Take back what `state_dict` returned."""
 
 
-class ResourceAware(InFront):
+class ResourceAware(EdgeDecorator):
     """Selection in front of an edge: any edge, split ones too, trains with those whom the plan selects.
 
     Every selected client is told its plan in the config record of its instruction: ``local-rounds``, which the clients
@@ -94,7 +94,7 @@ class ResourceAware(InFront):
 
     def __init__(self, edge: Strategy | EdgeRounds, resources: Resources, solve: Solver) -> None:
         super().__init__(edge)
-        if isinstance(innermost(self.edge), Hierarchical):
+        if self.edge.inner.is_tier:
             raise ValueError("plans are made for devices: put ResourceAware in front of the edges inside")
         if not callable(solve):
             raise ValueError(f"solve is {solve!r}: it must be a function, such as espalier.strategies.allocation.exact")
@@ -124,7 +124,7 @@ class ResourceAware(InFront):
         plans = {clients[i]: _plan_of(plan, i) for i in np.flatnonzero(plan.selected).tolist()}
         late = {clients[i] for i in np.flatnonzero(outcome.late & plan.selected)}
         told = {node_id: plans[node_id].local_rounds for node_id in selected}
-        members = MemberGrid(grid, selected, wanted=outcome.wanted, local_rounds=told)
+        members = MemberGrid(grid, selected, terms=replace(grid.terms, wanted=outcome.wanted, local_rounds=told))
         rounds = self.edge.train_round(server_round, arrays, config, members)
         deadline: Deadline | None = getattr(self.resources, "deadline", None)
         send = deadline.answers if deadline else _sent

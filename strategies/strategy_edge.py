@@ -14,10 +14,12 @@ from flwr.serverapp.strategy import (
 
 from espalier.clients.messages.train import TRAIN_LOSS
 
+from .edge_base import Edge
 from .exchange import Exchanges
 from .flower_strategies import (
     PRIVATE,
     REFUSALS,
+    check_minimum,
     forget_sent_model,
     layers,
     limits_within,
@@ -40,7 +42,7 @@ from .state import built_attributes, restore_strategy_state, spoilt_attribute, s
 from .views import MemberGrid
 
 
-class StrategyEdge:
+class StrategyEdge(Edge):
     """A Flower strategy as an edge: one exchange per round, through its public methods only.
 
     Parameters
@@ -62,6 +64,8 @@ class StrategyEdge:
         If the strategy's models are no arrays that keep their shapes.
     """
 
+    is_guarded = True
+
     def __init__(
         self,
         strategy: Strategy,
@@ -73,7 +77,7 @@ class StrategyEdge:
             raise ValueError(
                 f"{type(inner).__name__} is for trees that grow: here models are arrays that keep their shapes"
             )
-        self.strategy = strategy
+        self.strategy: Strategy = strategy
         self._has_seed = seed is not None
         self.seed = 0 if seed is None else seed
         self.hides_noise = seed is None
@@ -82,17 +86,21 @@ class StrategyEdge:
         self.name = name or type(strategy).__name__
         self._built = built_attributes(strategy)
 
-    def take_seed(self, seed: int | str, *, hides_noise: bool) -> None:
-        """Take a seed from the tier above, unless this edge was given one of its own."""
+    def use_seed(self, seed: int | str, *, hides_noise: bool) -> None:
+        """Let what the strategy draws follow a seed from the tier above, unless this edge was given one of its own."""
         if not self._has_seed:
             self.seed, self.hides_noise = seed, hides_noise
+
+    def check_nodes(self, name: str, members: Sequence[int]) -> None:
+        """Raise ValueError if the strategy waits for more nodes than there are."""
+        check_minimum(f"edge {name!r}", self.strategy, len(members), "node")
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
     ) -> Exchanges[Update]:
         """Run one round of the strategy: configure, one exchange, aggregate."""
         if self.guard is not None:
-            self.guard.begin_round(grid.local_rounds)
+            self.guard.begin_round(grid.terms.local_rounds)
         messages, too_few = self.instructions(server_round, arrays, config, grid)
         if too_few:
             return Update(failures=too_few)
@@ -105,7 +113,7 @@ class StrategyEdge:
     ) -> tuple[list[Message], list[Failure]]:
         """Return the strategy's instructions to train, in client order; or failures, where too few are there."""
         grid = grid.as_of_now()
-        with limits_within(self.strategy, grid.size):
+        with limits_within(self.strategy, grid.terms.num_clients):
             if too_few := self._too_few("train", grid):
                 return [], too_few
             forget_sent_model(self.strategy)
@@ -172,7 +180,7 @@ class StrategyEdge:
     ) -> Exchanges[Evaluation]:
         """Run one evaluation of the strategy: configure, one exchange, aggregate."""
         grid = grid.as_of_now()
-        with limits_within(self.strategy, grid.size):
+        with limits_within(self.strategy, grid.terms.num_clients):
             if too_few := self._too_few("evaluate", grid):
                 return Evaluation(failures=too_few)
             messages = self._configure("evaluate", server_round, arrays, config, grid)

@@ -1,6 +1,7 @@
 """Views of a Grid: what one edge, or the cloud, gets to see of the nodes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import Message, RecordDict
@@ -26,6 +27,25 @@ class Connected:
         return [node_id for node_id in members if node_id in self._all]
 
 
+@dataclass(frozen=True)
+class RoundTerms:
+    """What those in front of an edge, and above it, tell it of its rounds, beside the model and who may be asked.
+
+    Parameters
+    ----------
+    num_clients : int, optional (default: None)
+        Number of clients of an edge whose clients change: its strategy waits for no more. None: as many as it says.
+    wanted : int, optional (default: None)
+        Number of results that make a round whole where more clients are asked, as some may be late. None: one of each.
+    local_rounds : Mapping[int, int], optional (default: None)
+        Local rounds that a plan gives each client, by node id. None: there is no plan.
+    """
+
+    num_clients: int | None = None
+    wanted: int | None = None
+    local_rounds: Mapping[int, int] | None = None
+
+
 class MemberGrid(Grid):
     """The part of a Grid that belongs to one edge: its connected members, in client order.
 
@@ -39,14 +59,8 @@ class MemberGrid(Grid):
         Told which members are connected, whenever somebody asks.
     connected : Connected, optional (default: None)
         Shared by views of one Grid, so that a look is cheap. None is one of its own.
-    size : int, optional (default: None)
-        Number of nodes of an edge whose members change: its strategy waits for no more. None: that of `grid`, if it is
-        such a view too, else as many as the strategy says.
-    wanted : int, optional (default: None)
-        Number of results that make a round whole where more nodes are asked, as some may be late. None: that of `grid`,
-        if it is such a view too, else one of each node.
-    local_rounds : Mapping[int, int], optional (default: None)
-        Local rounds that a plan gives each node. None: those of `grid`, if it is such a view too, else there is none.
+    terms : RoundTerms, optional (default: None)
+        What is told of the round. None: those of `grid`, if it is such a view too, else nothing is.
     """
 
     def __init__(
@@ -55,16 +69,9 @@ class MemberGrid(Grid):
         members: Sequence[int],
         on_look: Callable[[Sequence[int]], None] | None = None,
         connected: Connected | None = None,
-        size: int | None = None,
-        wanted: int | None = None,
-        local_rounds: Mapping[int, int] | None = None,
+        terms: RoundTerms | None = None,
     ) -> None:
-        self.size: int | None = getattr(grid, "size", None) if size is None else size
-        self.wanted: int | None = getattr(grid, "wanted", None) if wanted is None else wanted
-        planned: Mapping[int, int] | None = (
-            getattr(grid, "local_rounds", None) if local_rounds is None else local_rounds
-        )
-        self.local_rounds = planned
+        self.terms: RoundTerms = terms or terms_of(grid)
         self._grid = grid
         self._members = tuple(members)
         self._on_look = on_look
@@ -77,15 +84,18 @@ class MemberGrid(Grid):
             self._on_look(present)
         return present
 
+    @property
+    def num_clients(self) -> int:
+        """How many clients the edge has, where that is told; else how many are connected."""
+        return len(self.get_node_ids()) if self.terms.num_clients is None else self.terms.num_clients
+
     def as_of_now(self) -> "MemberGrid":
         """Return a view whose members are those connected now.
 
         Flower's strategies look several times while they configure a round, and wait, blocking all edges, if a node
         is gone between two looks.
         """
-        return _FixedGrid(
-            self._grid, self.get_node_ids(), size=self.size, wanted=self.wanted, local_rounds=self.local_rounds
-        )
+        return _FixedGrid(self._grid, self.get_node_ids(), terms=self.terms)
 
     def in_client_order(self, messages: Iterable[Message]) -> list[Message]:
         """Sort messages by their destination's place among the members."""
@@ -123,6 +133,11 @@ class MemberGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Send messages through the underlying Grid and wait for their replies."""
         return self._grid.send_and_receive(messages, timeout=timeout)
+
+
+def terms_of(grid: Grid) -> RoundTerms:
+    """Return what is told of a round with a grid: nothing where it is no view of an edge's clients."""
+    return grid.terms if isinstance(grid, MemberGrid) else RoundTerms()
 
 
 class _FixedGrid(MemberGrid):

@@ -32,10 +32,23 @@ OF_AN_ALGORITHM = {f"app/algorithms/{name.replace('-', '_')}.py": name for name 
 LAYERS = (
     *("ground", "settings", "meters", "tasks", "conversion", "planning", "algorithms"),
     *("features", "config", "wiring", "engines"),
-    *("reports", "comparison", "tiers", "run", "client", "server", "command_line", "sweeps", "entry_point", "__main__"),
+    *(
+        "reports",
+        "comparison",
+        "tiers",
+        "run",
+        "checks",
+        "client",
+        "server",
+        "command_line",
+        "sweeps",
+        "entry_point",
+        "__main__",
+    ),
 )
 # All others take sections of the run config, or what they hold.
 TAKES_WHOLE_CONFIG = {
+    "app/checks/algorithm_laws.py",
     "app/wiring/one_server.py",
     "app/run/checked_run.py",
     "app/wiring/edges.py",

@@ -13,13 +13,13 @@ from espalier.app.tasks.recording import gradients_of
 from espalier.clients.messages.train import TRAIN_LOSS
 from espalier.clients.task import ClientTask
 from espalier.clients.whole.training import local_sgd
-from espalier.strategies import Evaluation, Failure, StrategyEdge, Update
+from espalier.strategies import Edge, Evaluation, Failure, StrategyEdge, Update
 from espalier.strategies.exchange import Exchanges
 from espalier.strategies.outcomes import EVERYBODY
 from espalier.strategies.views import MemberGrid
 
 
-class CentralisedEdge:
+class CentralisedEdge(Edge):
     """An edge that has all the data: it trains without a message and is evaluated on the clients as ever.
 
     Parameters

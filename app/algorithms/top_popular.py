@@ -12,12 +12,12 @@ from espalier.app.tasks.caching import CachingTask
 from espalier.app.tasks.caching_data import CachingData, top_popular
 from espalier.clients.messages.train import ACCURACY, LOSS, NUM_EXAMPLES, TOP, TRAIN_LOSS
 from espalier.clients.whole.evaluation import top_m_accuracies
-from espalier.strategies import Evaluation, Update
+from espalier.strategies import Edge, Evaluation, Update
 from espalier.strategies.exchange import Exchanges
 from espalier.strategies.views import MemberGrid
 
 
-class TopPopularEdge:
+class TopPopularEdge(Edge):
     """An edge that trains nothing and predicts for its clients from the requests of all of them so far.
 
     Parameters

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Strategy
 from espalier.app.ground.errors import bad_value
 from espalier.app.ground.object_spec import ObjectSpec, parse_object
 from espalier.strategies import EdgeRounds
-from espalier.strategies.edges import innermost
+from espalier.strategies.edges import edge_of
 from espalier.strategies.flower_strategies import layers
 
 # All of Flower's strategies that train weight arrays and need no other strategy inside.
@@ -155,9 +155,6 @@ def _parameters(maker: Callable[..., Strategy]) -> tuple[dict[str, inspect.Param
     return known, any(parameter.kind == parameter.VAR_KEYWORD for parameter in every.values())
 
 
-def strategy_of(edge: Strategy | EdgeRounds) -> Any:
+def strategy_of(edge: Strategy | EdgeRounds) -> Strategy | None:
     """Return what aggregates the models of an edge's clients: a strategy, or None where an edge does so by itself."""
-    inner = innermost(edge)
-    if isinstance(inner, Strategy):
-        return inner
-    return getattr(getattr(inner, "aggregation", None) or inner, "strategy", None)
+    return edge if isinstance(edge, Strategy) else edge_of(edge).inner.strategy

@@ -9,11 +9,9 @@ from flwr.serverapp import Grid
 from espalier.app.meters.bytes import ByteMeter
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.metrics import personalised_line
-from espalier.app.tiers.remote_edge import RemoteEdge
 from espalier.strategies import Hierarchical
-from espalier.strategies.edges import innermost
 from espalier.strategies.exchange import converse
-from espalier.strategies.split import FineTuning, Personalised, SplitEdge
+from espalier.strategies.split import FineTuning, Personalised
 from espalier.strategies.views import MemberGrid
 
 
@@ -38,12 +36,11 @@ def personalise(
     `figures`, which every evaluation has, is left out of the evaluation. With `validates` clients tell
     figures of examples that they hold back, too.
     """
-    edges: dict[str, SplitEdge | RemoteEdge] = {n: innermost(edge) for n, edge in hierarchical.edges.items()}
     results: dict[str, Personalised] = converse(
         grid,
         {
             name: edge.personalise(arrays, fine_tuning, MemberGrid(grid, hierarchical.topology[name]))
-            for name, edge in edges.items()
+            for name, edge in hierarchical.edges.items()
         },
         timeout_seconds=timeout_seconds,
         on_message=lambda *what: meter.on_message("edge", *what),

@@ -30,9 +30,8 @@ from espalier.clients.messages.edge import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE
 from espalier.clients.messages.train import ACCURACY, LOSS
 from espalier.strategies import EdgeOutcome, Evaluation, Hierarchical, Profile, Round
 from espalier.strategies.deadline import Deadline
-from espalier.strategies.edges import innermost
 from espalier.strategies.exchange import Conversations, Exchanges
-from espalier.strategies.split import FineTuning, Personalised, SplitEdge
+from espalier.strategies.split import FineTuning, Personalised
 from espalier.strategies.topology import clients_by_node
 from espalier.strategies.views import MemberGrid
 
@@ -192,8 +191,7 @@ class EdgeRun:
         self._load_state(request["state"])
         fine_tuning = FineTuning(request["num_steps"], request["learning_rate"])
         members = MemberGrid(self._grid, self._hierarchical.topology[self.name])
-        edge: SplitEdge = innermost(self._edge)
-        given: Personalised = self._converse(edge.personalise(request["arrays"], fine_tuning, members))
+        given: Personalised = self._converse(self._edge.personalise(request["arrays"], fine_tuning, members))
         result = given.judged_by(self._figures)
         self._hierarchical.log_failures("personalisation", self.name, result.failures)
         counts = self._meter.take()

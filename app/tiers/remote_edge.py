@@ -20,7 +20,7 @@ from espalier.app.tiers.wire import (
 from espalier.clients.messages.edge import EVALUATE_EDGE, TRAIN_EDGE, TRAIN_EDGE_HEADS, EdgeRequest, from_payload
 from espalier.clients.messages.train import ACCURACY, LOSS
 from espalier.clients.shared import text
-from espalier.strategies import Evaluation, Failure, Profile, Update
+from espalier.strategies import Edge, Evaluation, Failure, Profile, Update
 from espalier.strategies.exchange import Exchanges
 from espalier.strategies.outcomes import EVERYBODY
 from espalier.strategies.replies import one_line, reason_of
@@ -39,8 +39,8 @@ class EdgeFailed(EdgeError):
     """An edge answered that it failed."""
 
 
-class RemoteEdge:
-    """An edge's rounds, run by a host of its own (`espalier.strategies.EdgeRounds`).
+class RemoteEdge(Edge):
+    """An edge's rounds, run by a host of its own.
 
     All edge rounds of a global round are one exchange with the edge's gateway, made when the first is due; the others
     give what came back then. The edge's run keeps no state: each request brings it, each answer returns it.

@@ -6,9 +6,7 @@ from typing import Any, Protocol
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.tiers.wire import Wire
 from espalier.sim.in_process_grid import InProcessGrid
-from espalier.strategies import EdgeRounds
-from espalier.strategies.edges import innermost
-from espalier.strategies.split.labels import Labels
+from espalier.strategies import Edge
 
 
 class EdgeState(Protocol):
@@ -46,13 +44,13 @@ class OwnState:
 
     Parameters
     ----------
-    edge : EdgeRounds
+    edge : Edge
         The edge.
     world : PlannedWorld, optional
         What its plans are made for; counts the joules of its clients.
     """
 
-    def __init__(self, edge: EdgeRounds, world: PlannedWorld | None) -> None:
+    def __init__(self, edge: Edge, world: PlannedWorld | None) -> None:
         self._edge = edge
         self._world = world
 
@@ -72,7 +70,7 @@ class WholeState:
 
     Parameters
     ----------
-    edge : EdgeRounds
+    edge : Edge
         The edge.
     world : PlannedWorld, optional
         What its plans are made for; joules and time are counted by whoever asks, from the plans that come back.
@@ -82,15 +80,12 @@ class WholeState:
         Their numbers, in the order of the grid's nodes.
     """
 
-    def __init__(
-        self, edge: EdgeRounds, world: PlannedWorld | None, grid: InProcessGrid, clients: Sequence[int]
-    ) -> None:
+    def __init__(self, edge: Edge, world: PlannedWorld | None, grid: InProcessGrid, clients: Sequence[int]) -> None:
         self._edge = edge
         self._world = world
         self._grid = grid
         self._clients = clients
-        labels = getattr(innermost(edge), "labels", None)
-        self._labels = labels if isinstance(labels, Labels) else None
+        self._labels = edge.inner.labels
 
     def take(self, state: Wire) -> None:
         """Take what came with a request."""

@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import Strategy
 
 from espalier.clients.messages.train import ARRAYS, METRICS
 
-from ..edges import EdgeRounds
+from ..edge_base import EdgeRounds
 from ..exchange import Exchanges, Together
 from ..hierarchical import Hierarchical, arrays_and_config, metrics_of_all
 from ..outcomes import EdgeOutcome, Update

@@ -73,7 +73,7 @@ class SplitAlgorithm(SplitFedV1):
         told, faults = told_within_bounds(self._guard_of_told(), told)
         for node_id, fault in faults.items():
             outcome.leave_out(node_id, fault)
-        self.half.learn(told, len(grid.get_node_ids()) if grid.size is None else grid.size)
+        self.half.learn(told, grid.num_clients)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""

@@ -1,7 +1,7 @@
 """An edge that holds the server half of its clients' models: what all split algorithms share."""
 
 import random
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
@@ -20,6 +20,7 @@ from espalier.clients.shared.cut import Cut, part_of
 from espalier.clients.shared.generators import seeded_torch
 from espalier.clients.shared.tensor_array import record_by_reference
 
+from ..edge_base import Edge
 from ..exchange import REJECTED, Exchanges, answered
 from ..guards.activations import ActivationGuard
 from ..guards.updates import UpdateGuard, guard_state, load_guard_state
@@ -41,7 +42,7 @@ from .shapes import draws_random_numbers, forms_at_cuts
 from .transports import MessageTransport, Transport
 
 
-class SplitEdge(ABC):
+class SplitEdge(Edge):
     """An edge that holds the server half of its clients' models; the algorithms are its subclasses.
 
     Parameters
@@ -91,6 +92,8 @@ class SplitEdge(ABC):
         If the model is not such a list, or has not such a cut (where clients may differ, in the first round).
     """
 
+    is_guarded = True
+
     def __init__(
         self,
         model: nn.Sequential,
@@ -116,7 +119,7 @@ class SplitEdge(ABC):
         self.cut_of = lambda node_id: Cut.of(model, cut_of(node_id))
         self.make_optimizer = make_optimizer
         self.evaluation = evaluation
-        self.labels = Labels(label_policy)
+        self.labels: Labels = Labels(label_policy)
         self.transport = transport or MessageTransport()
         self.frozen = frozen
         self.participation = participation
@@ -142,7 +145,7 @@ class SplitEdge(ABC):
         weights = to_weights(self.whole(arrays))
         losses = Losses(clients)
         if self.guard is not None:
-            self.guard.begin_round(grid.local_rounds)
+            self.guard.begin_round(grid.terms.local_rounds)
         outcome, new = yield from self.split_round(server_round, weights, config, clients, losses, grid)
         self.labels.forget(outcome.failures)
         failures = [*failures, *outcome.failures]

@@ -59,6 +59,7 @@ class SplitFedV1(SplitEdge):
     ) -> None:
         super().__init__(model, cut_of, make_optimizer, **options)
         self.aggregation = aggregation
+        self.strategy = None if aggregation is None else aggregation.strategy
         self.together = together
 
     def split_round(
@@ -144,6 +145,11 @@ class SplitFedV1(SplitEdge):
     def evaluator(self) -> StrategyEdge:
         """The strategy that aggregates, where there is one."""
         return self.aggregation or self.evaluation
+
+    def use_seed(self, seed: int | str, *, hides_noise: bool) -> None:
+        """Let what the strategy draws, where there is one, follow a seed from the tier above."""
+        if self.aggregation is not None:
+            self.aggregation.use_seed(seed, hides_noise=hides_noise)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption, the strategy's state among it."""

@@ -10,7 +10,6 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from espalier.strategies import EqualWeights, Hierarchical, ResourceAware, StrategyEdge, ask_profiles, group_by_edge
 from espalier.strategies.allocation import exact
-from espalier.strategies.edges import innermost
 from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2
 from tests.strategies.split.federation import ANY, Federation, assert_close, same, weights
 from tests.strategies.test_resource_aware import Fixed
@@ -178,7 +177,7 @@ def test_strategies_behind_it_are_checked_and_draw_by_the_seed_as_plain_ones():
         with pytest.raises(ValueError, match="edge 'a' has 1 node\\(s\\) but its FedAvg needs 2"):
             Hierarchical(FedAvg(**ANY), lambda name, size, f=front: f(FedAvg()), {"a": [1], "b": [2]})
         edges = Hierarchical(FedAvg(**ANY), lambda n, s, f=front: f(FedAvg(**ANY)), {"a": [1], "b": [2]}, seed=5).edges
-        seeds.append([innermost(edge).seed for edge in edges.values()])
+        seeds.append([edge.inner.seed for edge in edges.values()])
     assert seeds == [seeds[0]] * len(fronts)
     assert len(set(seeds[0])) == 2
     own = Hierarchical(FedAvg(**ANY), lambda name, size: StrategyEdge(FedAvg(**ANY), 7), {"a": [1]}).edges["a"]

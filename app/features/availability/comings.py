@@ -13,8 +13,7 @@ from espalier.app.features.feature import MakeEdge, Scene
 from espalier.app.ground.errors import bad_value
 from espalier.app.settings.values import path_of
 from espalier.sim.availability import AvailabilityModel, Markov, Trace, drops_out, read_moves, read_trace
-from espalier.strategies import Available, moving
-from espalier.strategies.edges import EdgeRounds
+from espalier.strategies import Available, EdgeRounds, moving
 from espalier.strategies.topology import TopologyOf
 
 T = TypeVar("T")

@@ -8,7 +8,6 @@ from espalier.app.algorithms.split_edges import split_options
 from espalier.app.config.parse import parse_config
 from espalier.app.tasks.common import local_training
 from espalier.app.wiring.task_of_run import build_task
-from espalier.strategies.edges import innermost
 from tests.app.assembling import config_of, engine_of, federation_of, site_of
 
 CLIENTS = {"learning-rate": 0.2, "train.momentum": 0.5, "train.weight-decay": 0.01}
@@ -50,7 +49,7 @@ def test_split_edges_draw_by_the_seed_each_by_itself():
     configs = [config_of(algorithm="hsfl", seed=seed) for seed in (0, 1)]
     federations = [federation_of(config, engine_of(config).grid) for config in configs]
     edges = [edge for federation in federations for edge in federation.hierarchical.edges.values()]
-    seeds = {innermost(edge).seed for edge in edges}
+    seeds = {edge.inner.seed for edge in edges}
     assert len(seeds) == 4
 
 
