@@ -12,9 +12,9 @@ from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.correction import Weights
 from espalier.clients.shared.tensor_array import record_by_reference
 
-from .edge_half import EdgeHalf, told_fault, told_within_bounds
+from .edge_half import EdgeHalf, GuardOfTold, told_fault
 from .exchange import REJECTED, Exchanges
-from .guards.updates import UpdateGuard, guard_state, load_guard_state
+from .guards.updates import UpdateGuard
 from .outcomes import Evaluation, Failure, Update
 from .strategy_edge import StrategyEdge
 from .views import MemberGrid
@@ -51,7 +51,7 @@ class AlgorithmEdge(StrategyEdge):
         super().__init__(strategy, seed, name, guard)
         self.half = half or EdgeHalf()
         self.stays = frozenset(stays)
-        self._told_guard: UpdateGuard | None = None
+        self._told = GuardOfTold(lambda: self.guard)
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -81,14 +81,14 @@ class AlgorithmEdge(StrategyEdge):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the strategy's state, and that of the edge's half."""
-        told = guard_state(self._guard_of_told())
+        told = self._told.state_dict()
         return {"strategy": super().state_dict(), "half": self.half.state_dict(), "told": told}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         super().load_state_dict(state["strategy"])
         self.half.load_state_dict(state["half"])
-        load_guard_state(self._guard_of_told(), state["told"])
+        self._told.load_state_dict(state["told"])
 
     def _travelling(self, arrays: ArrayRecord) -> ArrayRecord:
         if not self.stays:
@@ -127,14 +127,9 @@ class AlgorithmEdge(StrategyEdge):
         """Leave out those whose replies are good, and what they told beside the model is too long."""
         pairs = list(zip(messages, replies, strict=True))
         good = [m.metadata.dst_node_id for m, reply in pairs if not reply.has_error()]
-        kept, faults = told_within_bounds(self._guard_of_told(), {n: told[n] for n in good if n in told})
+        kept, faults = self._told.within_bounds({n: told[n] for n in good if n in told})
         left = [
             Message(Error(REJECTED, fault), reply_to=m) if (fault := faults.get(m.metadata.dst_node_id)) else reply
             for m, reply in pairs
         ]
         return left, kept, [Failure(node_id, fault) for node_id, fault in faults.items()]
-
-    def _guard_of_told(self) -> UpdateGuard | None:
-        if self._told_guard is None and self.guard is not None:
-            self._told_guard = UpdateGuard(self.guard.guard, self.guard.node_name)
-        return self._told_guard

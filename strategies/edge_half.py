@@ -1,6 +1,6 @@
 """The edge's half of an algorithm, beside a strategy that averages models."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from espalier.clients.shared.correction import Weights
 from espalier.clients.shared.tensor_array import record_by_reference
 from espalier.clients.shared.text import quoted
 
-from .guards.updates import UpdateGuard
+from .guards.updates import UpdateGuard, guard_state, load_guard_state
 from .reply_faults import array_fault
 
 
@@ -57,22 +57,44 @@ def told_fault(told: ArrayRecord | None, model: ArrayRecord) -> str:
     return array_fault(told, record_by_reference({name: model[name] for name in told}))
 
 
-def told_within_bounds(
-    guard: UpdateGuard | None, told: Mapping[int, Weights]
-) -> tuple[dict[int, Weights], dict[int, str]]:
-    """Let a guard, if there is one, judge what clients told; return what is kept, and why whose is not.
+class GuardOfTold:
+    """Judges what clients tell, as an edge's guard judges their models; its lengths are of another kind.
 
-    What they tell has lengths of its own, so the guard has to be another one than that of the models.
+    Parameters
+    ----------
+    guard_of_edge : Callable[[], UpdateGuard | None]
+        Returns the guard of the edge, which gets it after it is made; None: nothing is judged.
     """
-    if guard is None:
-        return dict(told), {}
-    values = {n: {name: tensor.detach().cpu().numpy() for name, tensor in own.items()} for n, own in told.items()}
-    pairs = {n: ({name: np.zeros_like(v) for name, v in own.items()}, own) for n, own in values.items() if own}
-    verdicts = guard.judge(pairs)
-    kept = dict(told)
-    for node_id, verdict in verdicts.items():
-        if verdict.instead is None:
-            del kept[node_id]
-        else:
-            kept[node_id] = {name: torch.from_numpy(values) for name, values in verdict.instead.items()}
-    return kept, {n: f"what it tells beside the model: {v.reason}" for n, v in verdicts.items() if v.instead is None}
+
+    def __init__(self, guard_of_edge: Callable[[], UpdateGuard | None]) -> None:
+        self._guard_of_edge = guard_of_edge
+        self._own: UpdateGuard | None = None
+
+    @property
+    def _guard(self) -> UpdateGuard | None:
+        if self._own is None and (guard := self._guard_of_edge()) is not None:
+            self._own = UpdateGuard(guard.guard, guard.node_name)
+        return self._own
+
+    def within_bounds(self, told: Mapping[int, Weights]) -> tuple[dict[int, Weights], dict[int, str]]:
+        """Return what is kept of what clients told, and why whose is not."""
+        if self._guard is None:
+            return dict(told), {}
+        values = {n: {name: tensor.detach().cpu().numpy() for name, tensor in own.items()} for n, own in told.items()}
+        pairs = {n: ({name: np.zeros_like(v) for name, v in own.items()}, own) for n, own in values.items() if own}
+        kept, faults = dict(told), {}
+        for node_id, verdict in self._guard.judge(pairs).items():
+            if verdict.instead is None:
+                del kept[node_id]
+                faults[node_id] = f"what it tells beside the model: {verdict.reason}"
+            else:
+                kept[node_id] = {name: torch.from_numpy(values) for name, values in verdict.instead.items()}
+        return kept, faults
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+        return guard_state(self._guard)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        load_guard_state(self._guard, state)

@@ -37,8 +37,6 @@ class Scene:
         Node ids by edge, at the start.
     world : PlannedWorld, optional
         What rounds are planned for.
-    check_moves : Callable[[Case], str], optional
-        Says why clients can't move between edges; nothing if they can.
     topology_of : Callable[[int], Mapping[str, Sequence[int]]], optional (default: None)
         Says who is under each edge in a global round; None: nobody moves.
     """

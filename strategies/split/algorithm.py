@@ -10,8 +10,7 @@ from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.correction import Weights
 from espalier.clients.shared.local_round import Begun, Learned, LocalRound, Rule, ended
 
-from ..edge_half import EdgeHalf, told_within_bounds
-from ..guards.updates import UpdateGuard, guard_state, load_guard_state
+from ..edge_half import EdgeHalf, GuardOfTold
 from ..views import MemberGrid
 from .averages import on_cpu
 from .joint import ClientOfJoint
@@ -41,7 +40,7 @@ class SplitAlgorithm(SplitFedV1):
         self.half = half
         self._kept: dict[int, Weights] = {}  # of clients' server blocks, from round to round
         self._rounds: dict[int, LocalRound] = {}
-        self._told_guard: UpdateGuard | None = None
+        self._told = GuardOfTold(lambda: self.guard)
 
     def beside(self) -> Mapping[str, Tensor]:
         """Return what the edge's half sends."""
@@ -70,7 +69,7 @@ class SplitAlgorithm(SplitFedV1):
             told[node_id] = {**outcome.told.get(node_id, {}), **done.told}
             if done.kept is not None:
                 self._kept[node_id] = on_cpu(dict(done.kept))
-        told, faults = told_within_bounds(self._guard_of_told(), told)
+        told, faults = self._told.within_bounds(told)
         for node_id, fault in faults.items():
             outcome.leave_out(node_id, fault)
         self.half.learn(told, grid.num_clients)
@@ -78,7 +77,7 @@ class SplitAlgorithm(SplitFedV1):
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
         kept = {str(node_id): to_record(weights) for node_id, weights in self._kept.items()}
-        own = {"half": self.half.state_dict(), "kept": kept, "told": guard_state(self._guard_of_told())}
+        own = {"half": self.half.state_dict(), "kept": kept, "told": self._told.state_dict()}
         return {**super().state_dict(), "algorithm": own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -88,9 +87,4 @@ class SplitAlgorithm(SplitFedV1):
         self.half.load_state_dict(own["half"])
         kept: Mapping[str, ArrayRecord] = own["kept"]
         self._kept = {int(node_id): to_weights(weights) for node_id, weights in kept.items()}
-        load_guard_state(self._guard_of_told(), own["told"])
-
-    def _guard_of_told(self) -> UpdateGuard | None:
-        if self._told_guard is None and self.guard is not None:
-            self._told_guard = UpdateGuard(self.guard.guard, self.guard.node_name)
-        return self._told_guard
+        self._told.load_state_dict(own["told"])

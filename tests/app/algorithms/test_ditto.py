@@ -5,7 +5,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from espalier.app.algorithms.ditto import PULL
-from espalier.app.command_line import main
 from tests.app.algorithms.plain import Clients
 from tests.app.assembling import config_of
 from tests.app.runs import lines, run_app, same_weights, summary, weights
@@ -41,15 +40,6 @@ def test_own_models_are_those_of_plain_pytorch(tmp_path):
 
 def loss(clients, number, state):
     return float(cross_entropy(*clients.outputs(number, state)))
-
-
-def test_a_resumed_run_goes_on_with_the_own_models(tmp_path):
-    every = {**SMALL, **TWO, "algorithm": "ditto"}
-    straight = run_app(tmp_path / "straight", **every)
-    begun = run_app(tmp_path / "begun", **{**every, "global-rounds": 1})
-    assert main([f"resume={begun}", "global-rounds=3"]) == 0
-    assert same_weights(straight, begun)
-    assert lines(straight, "global")[-1]["clients"] == lines(begun, "global")[-1]["clients"]
 
 
 def test_clients_side_by_side_learn_what_each_learns_alone(tmp_path):

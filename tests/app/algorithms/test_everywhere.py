@@ -4,6 +4,7 @@ import pytest
 import torch
 from flwr.app import ArrayRecord
 
+from espalier.app.command_line import main
 from espalier.app.wiring.clients import client_task
 from espalier.clients.client_app import make_client_app
 from tests.app.assembling import build_task, config_of, engine_of, federation_of
@@ -18,6 +19,16 @@ SMALL = {"num-clients": 4, "num-edges": 2, "edge-rounds": 1, "local-epochs": 1, 
 def test_workers_of_ray_give_the_same_bits(algorithm, tmp_path):
     here = run_app(tmp_path / "here", algorithm=algorithm, **SMALL)
     assert same_weights(here, run_app(tmp_path / "ray", algorithm=algorithm, **SMALL, engine="ray", ray_workers=2))
+
+
+@pytest.mark.parametrize("algorithm", HALVES)
+def test_a_resumed_run_goes_on_with_all_that_its_clients_keep(algorithm, tmp_path):
+    every = {**SMALL, "algorithm": algorithm, "global-rounds": 3, "edge-rounds": 2}
+    straight = run_app(tmp_path / "straight", **every)
+    begun = run_app(tmp_path / "begun", **{**every, "global-rounds": 1})
+    assert main([f"resume={begun}", "global-rounds=3"]) == 0
+    assert same_weights(straight, begun)
+    assert lines(straight, "global")[-1]["clients"] == lines(begun, "global")[-1]["clients"]
 
 
 @pytest.mark.parametrize("algorithm", HALVES)

@@ -8,7 +8,6 @@ from torch import nn
 
 from espalier.app.algorithms.algorithm import ONE_NODE
 from espalier.app.algorithms.fedper import FEDPER, head_names
-from espalier.app.command_line import main
 from espalier.clients.half import PLAIN
 from espalier.strategies import AlgorithmEdge
 from tests.app.algorithms.plain import Clients, two_tiers
@@ -75,15 +74,6 @@ def test_no_head_is_in_a_message(tmp_path):
 def test_with_its_head_averaged_it_is_fedavg_to_the_bit(tmp_path):
     averaged = run_app(tmp_path / "averaged", algorithm="tests.app.algorithms.test_fedper:AVERAGED", **SMALL, **TWO)
     assert same_weights(averaged, run_app(tmp_path / "plain", algorithm="h-fedavg", **SMALL, **TWO))
-
-
-def test_a_resumed_run_goes_on_with_the_heads(tmp_path):
-    every = {**SMALL, **TWO, "algorithm": "fedper"}
-    straight = run_app(tmp_path / "straight", **every)
-    begun = run_app(tmp_path / "begun", **{**every, "global-rounds": 1})
-    assert main([f"resume={begun}", "global-rounds=3"]) == 0
-    assert same_weights(straight, begun)
-    assert lines(straight, "global")[-1]["clients"] == lines(begun, "global")[-1]["clients"]
 
 
 def test_clients_side_by_side_learn_what_each_learns_alone(tmp_path):

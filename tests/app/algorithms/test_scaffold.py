@@ -4,14 +4,13 @@ import pytest
 import torch
 from flwr.app import ArrayRecord
 
-from espalier.app.command_line import main
 from espalier.app.config.parse import parse_config
 from espalier.app.engines.in_process import InProcess
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.memory import kept
 from tests.app.algorithms.plain import Clients, scaffold
 from tests.app.assembling import config_of, federation_of
-from tests.app.runs import run_app, same_weights, summary, weights
+from tests.app.runs import run_app, summary, weights
 
 SMALL = {"num-clients": 4, "local-epochs": 1, "batches-per-epoch": 2, "global-rounds": 3, "alpha": 0.3}
 TWO = {"num-edges": 2, "edge-rounds": 2}
@@ -71,15 +70,6 @@ def test_one_client_trains_by_plain_sgd(tmp_path):
     assert_close = torch.testing.assert_close
     ours, plain = (run_app(tmp_path / name, algorithm=name, **one) for name in (WHOLE, "fedavg"))
     assert_close(weights(ours), weights(plain), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("algorithm", [WHOLE, CUT])
-def test_a_resumed_run_goes_on_to_the_bit(algorithm, tmp_path):
-    every = {**SMALL, **TWO, "algorithm": algorithm}
-    straight = run_app(tmp_path / "straight", **every)
-    begun = run_app(tmp_path / "begun", **{**every, "global-rounds": 1})
-    assert main([f"resume={begun}", "global-rounds=3"]) == 0
-    assert same_weights(straight, begun)
 
 
 def test_clients_side_by_side_learn_what_each_learns_alone(tmp_path):

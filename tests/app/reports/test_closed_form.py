@@ -1,14 +1,11 @@
 """The PHSFL paper's eq. 17 beside the bytes that were measured."""
 
 import json
-from pathlib import Path
 
 import pytest
 from flwr.app import ArrayRecord
-from matplotlib.figure import Figure
 
 from espalier.app.command_line import main
-from espalier.app.ground.durable import PART
 from espalier.app.reports.closed_form import closed_form_bits, closed_form_bytes
 from espalier.app.settings.sections import TrainSettings
 from espalier.strategies import Profile
@@ -19,20 +16,6 @@ from tests.strategies.split.federation import SHAPE, tiny_model
 SHORT = {"algorithm": "hsfl", "batches_per_epoch": 3, "batch_size": 16, "local_epochs": 2, "edge_rounds": 2}
 FLOATS = 33 * (2 * 3 * 2 * 16 * 256 + 2 * 160)
 INDICES = 2 * 3 * 16
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """The figures that are drawn, by file name."""
-    drawn = {}
-    save = Figure.savefig
-
-    def savefig(figure, file, **options):
-        drawn[Path(file.name).name.removesuffix(PART)] = figure
-        save(figure, file, **options)
-
-    monkeypatch.setattr(Figure, "savefig", savefig)
-    return drawn
 
 
 def bars(figure):

@@ -2,7 +2,6 @@
 
 import csv
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,9 +18,7 @@ from espalier.app.features.plans.reports import (
     planned_rounds,
     resource_summary,
 )
-from espalier.app.ground.durable import PART
 from espalier.app.ground.errors import UserError
-from espalier.app.ground.pictures import Figure
 from espalier.app.reports.final import client_table, report_again, result_table
 from espalier.app.reports.folder import ResultsFolder, RunTitle
 from espalier.app.reports.metrics import summarise
@@ -105,20 +102,6 @@ def world():
     stations = [{"cell": cell, "x_metres": 800.0 * cell, "y_metres": 0.0} for cell in (0, 1)]
     clients = [client(0, "edge-0", 0), client(1, "edge-0", 0), client(2, "edge-0", 0), client(3, "edge-1", 1)]
     return {"radius_metres": 400.0, "base_stations": stations, "clients": clients}
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """The figures that are drawn, by file name."""
-    drawn = {}
-    save = Figure.savefig
-
-    def savefig(figure, file, **options):
-        drawn[Path(file.name).name.removesuffix(PART)] = figure
-        save(figure, file, **options)
-
-    monkeypatch.setattr(Figure, "savefig", savefig)
-    return drawn
 
 
 def without_plans(lines):
