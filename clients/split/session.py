@@ -164,7 +164,7 @@ class Session:
         self._tail_draws = self.tail is not None and may_draw(self.tail.blocks)
         self._tail_layout: torch.memory_format | None = None  # known when features have come
         self._output: Tensor | None = None  # of the first blocks, with its graph
-        self._rate = training.learning_rate
+        self._training = training
         self.kept: Weights | None = None
         self._conversation: LocalRound | None = None
 
@@ -288,7 +288,9 @@ class Session:
             trained = self.tail.blocks[:-1] if self.terms.frozen_head else self.tail.blocks
             weights |= trained.state_dict()
             loss = self.loss_sum / sum(map(len, self.batches))
-        done = ended(self._conversation, Learned(weights, self._rate * len(self.batches)))
+        training, steps = self._training, len(self.batches)
+        path = training.learning_rate * steps
+        done = ended(self._conversation, Learned(weights, path, steps, training.momentum))
         told = to_record(done.told) if done.told else None
         self.kept = done.kept
         return SplitResult(to_record(done.weights), count, step, loss, told)

@@ -21,6 +21,7 @@ from espalier.clients.shared.generators import seeded_torch
 from espalier.clients.shared.tensor_array import record_by_reference
 
 from ..edge_base import Edge
+from ..edge_half import of_blocks
 from ..exchange import REJECTED, Exchanges, answered
 from ..guards.activations import ActivationGuard
 from ..guards.updates import UpdateGuard, guard_state, load_guard_state
@@ -306,9 +307,10 @@ class SplitEdge(Edge):
         """
         cuts = {node_id: self.cut_of(node_id) for group in groups for node_id in group}
         by_cut = {cut: to_record(self.client_block(weights, cut)) for cut in set(cuts.values())}
+        blocks = {node_id: by_cut[cut] for node_id, cut in cuts.items()}
         terms = Terms(
             server_round=server_round,
-            blocks={node_id: by_cut[cut] for node_id, cut in cuts.items()},
+            blocks=blocks,
             cuts=cuts,
             cut_shapes={node_id: self._forms[cut.first].shape for node_id, cut in cuts.items()},
             dtype=next(self.model.parameters()).dtype,
@@ -320,12 +322,12 @@ class SplitEdge(Edge):
             measures=self.activation_guard is not None,
             with_tail={node_id for node_id, cut in cuts.items() if cut.has_tail(self.model)},
             frozen=self.frozen or (),
-            beside=self.beside(),
+            beside={n: of_blocks(self.beside(n), block, weights) for n, block in blocks.items()},
         )
         return self.transport.train(groups, terms, serve)
 
-    def beside(self) -> Mapping[str, Tensor]:
-        """Return what goes to clients beside their blocks, by the names of the model's weights."""
+    def beside(self, node_id: int) -> Mapping[str, Tensor]:
+        """Return what is for a client beside the model, by the names of the model's weights, and numbers."""
         return {}
 
     def step(

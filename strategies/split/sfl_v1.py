@@ -103,8 +103,7 @@ class SplitFedV1(SplitEdge):
                 outcome.leave_out(node_id, too_long[node_id])
         models = {n: {**block, **on_cpu(servers[n].state_dict())} for n, block in outcome.blocks.items()}
         models = self.keep_within(outcome, weights, models)
-        self.end_halves(outcome, {n: servers[n] for n in models}, grid)
-        models = {n: model for n, model in models.items() if n in outcome.blocks}
+        models = self.end_halves(outcome, {n: servers[n] for n in models}, weights, models, grid)
         if not models:
             return outcome, weights
         if self.aggregation is None:
@@ -117,13 +116,24 @@ class SplitFedV1(SplitEdge):
         outcome.metrics = update.metrics
         return outcome, {**weights, **update.arrays.to_torch_state_dict()}
 
+    @property
+    def corrects(self) -> bool:
+        """Whether steps of the server's blocks are corrected: then each client's are a `ServerSide` of their own."""
+        return False
+
     def begin_halves(self, servers: Mapping[int, ServerSide | ClientOfJoint]) -> None:
         """Let the server's blocks of clients begin a round; for algorithms whose clients do more than to train."""
 
     def end_halves(
-        self, outcome: SplitOutcome, servers: Mapping[int, ServerSide | ClientOfJoint], grid: MemberGrid
-    ) -> None:
-        """Take note of how the round ended for those whose models are averaged."""
+        self,
+        outcome: SplitOutcome,
+        servers: Mapping[int, ServerSide | ClientOfJoint],
+        start: Weights,
+        models: dict[int, Weights],
+        grid: MemberGrid,
+    ) -> dict[int, Weights]:
+        """Take note of how the round ended; return what of the clients' models is averaged."""
+        return models
 
     def _servers(self, clients: Sequence[int], server_round: int) -> dict[int, ServerSide | ClientOfJoint]:
         """Return the server's blocks of every client, as the model is now."""
@@ -134,7 +144,7 @@ class SplitFedV1(SplitEdge):
             if cut not in joint:
                 own = self.server_block(cut)
                 self.set_learning_rates(own, server_round)
-                if self.together is None or self.clips or cut.has_tail(self.model):
+                if self.together is None or self.clips or self.corrects or cut.has_tail(self.model):
                     servers[node_id] = own
                     continue
                 joint[cut] = self.together(own.blocks, server_round)
