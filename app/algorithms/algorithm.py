@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import Strategy
 from torch import nn
 
 from espalier.app.planning.rule import PlanRule
+from espalier.app.settings.section import Section
 from espalier.app.settings.sections import Federation, Split, TrainSettings
 from espalier.app.tasks.task import Task
 from espalier.clients.half import PLAIN, ClientHalf
@@ -52,6 +53,8 @@ class Site:
         The most mini-batches that a client has in an edge round, by its node id; None: not known.
     stacks : bool (default: False)
         Clients' blocks of the server, where each has its own, compute side by side.
+    own : Section, optional (default: None)
+        The algorithm's own settings, see `Algorithm.section`.
     """
 
     name: str
@@ -67,6 +70,7 @@ class Site:
     device: torch.device
     max_steps: Callable[[int], int] | None = None
     stacks: bool = False
+    own: Section | None = None
 
     def new_model(self) -> nn.Sequential:
         """Return a model of the edge's own to split, on the device that it computes on."""
@@ -110,6 +114,9 @@ class Algorithm:
         Clients train; else the server does, or nobody.
     has_model : bool (default: True)
         It trains a model.
+    section : type[Section], optional (default: None)
+        Its own settings, whose keys begin with the section's name. Several algorithms may have one section. One of your
+        own has those of a built-in one, or the defaults of its section.
     ranks_requests : bool (default: False)
         It is for tasks whose labels are contents that were asked for.
     written : str (default: "")
@@ -131,6 +138,7 @@ class Algorithm:
     client: ClientHalf = PLAIN
     trains_clients: bool = True
     has_model: bool = True
+    section: type[Section] | None = None
     ranks_requests: bool = False
     written: str = ""
 
