@@ -58,14 +58,23 @@ class Clients:
         with torch.no_grad():
             return self.model(self.task.normaliser()(self.tests[number].inputs)), self.tests[number].labels
 
+    def weights(self, members):
+        equal = self.config.train.weighting == "equal"
+        return [1 if equal else self.sizes[i] for i in members]
+
+    def shares(self, members):
+        own = self.weights(members)
+        return {i: weight / sum(own) for i, weight in zip(members, own, strict=True)}
+
     def average(self, models, members):
-        total = sum(self.sizes[i] for i in members)
-        return {name: sum(models[i][name] * (self.sizes[i] / total) for i in members) for name in models[members[0]]}
+        shares = self.shares(members)
+        return {name: sum(models[i][name] * shares[i] for i in members) for name in models[members[0]]}
 
 
 def two_tiers(clients, edges, train_edge, global_rounds, edge_rounds):
     """Return the global model of FedAvg over edges, each of which `train_edge` trains for a round."""
-    model, sizes = clients.start(), [sum(clients.sizes[i] for i in members) for members in edges]
+    equal = clients.config.train.weighting == "equal"
+    model, sizes = clients.start(), [1 if equal else sum(clients.weights(members)) for members in edges]
     for t in range(global_rounds):
         made = []
         for j, members in enumerate(edges):
@@ -98,3 +107,22 @@ def scaffold(clients, edges, global_rounds, edge_rounds):
         return clients.average(models, members)
 
     return two_tiers(clients, edges, round_of_edge, global_rounds, edge_rounds), of_client, of_edge
+
+
+def feddyn(clients, edges, global_rounds, edge_rounds, alpha):
+    """FedDyn within every edge (arXiv:2111.04263, Alg. 1); return the model."""
+    zeros = {name: torch.zeros_like(own) for name, own in clients.start().items()}
+    q, h = [dict(zeros) for _ in clients.sizes], [dict(zeros) for _ in edges]
+
+    def round_of_edge(j, members, x, server_round):
+        models = {}
+        for i in members:
+            drift = {name: -own for name, own in q[i].items()}
+            models[i] = clients.train(i, x, server_round, drift=drift, pull=alpha, anchor=x)
+            q[i] = {name: q[i][name] - alpha * (models[i][name] - x[name]) for name in x}
+        for name in x:
+            h[j][name] = h[j][name] - alpha / len(members) * sum(models[i][name] - x[name] for i in members)
+        average = clients.average(models, members)
+        return {name: average[name] - h[j][name] / alpha for name in x}
+
+    return two_tiers(clients, edges, round_of_edge, global_rounds, edge_rounds)
