@@ -12,7 +12,7 @@ from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.correction import Weights
 from espalier.clients.shared.tensor_array import record_by_reference
 
-from .edge_half import NO_USE, EdgeHalf, Gathered, GuardOfTold, moved, told_fault
+from .edge_half import EdgeHalf, Gathered, GuardOfTold, averaged_within, moved, told_fault
 from .exchange import REJECTED, Exchanges
 from .guards.updates import UpdateGuard
 from .outcomes import Evaluation, Failure, Update
@@ -54,6 +54,7 @@ class AlgorithmEdge(StrategyEdge):
         self.half = half or EdgeHalf()
         self.stays = frozenset(stays)
         self._told = GuardOfTold(lambda: self.guard)
+        self._averaged = GuardOfTold(lambda: self.guard)
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -86,14 +87,15 @@ class AlgorithmEdge(StrategyEdge):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the strategy's state, and that of the edge's half."""
-        told = self._told.state_dict()
-        return {"strategy": super().state_dict(), "half": self.half.state_dict(), "told": told}
+        guards = {"told": self._told.state_dict(), "averaged": self._averaged.state_dict()}
+        return {"strategy": super().state_dict(), "half": self.half.state_dict(), **guards}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         super().load_state_dict(state["strategy"])
         self.half.load_state_dict(state["half"])
         self._told.load_state_dict(state["told"])
+        self._averaged.load_state_dict(state["averaged"])
 
     def _travelling(self, arrays: ArrayRecord) -> ArrayRecord:
         if not self.stays:
@@ -151,16 +153,16 @@ class AlgorithmEdge(StrategyEdge):
         models = {n: to_weights(only_arrays(reply.content)) for n, reply in good.items()}
         examples = {n: weight_of(reply, self.weight_key) for n, reply in good.items()}
         gathered = Gathered.of(to_weights(start), models, told, examples, grid.num_clients)
-        averaged, left, useless = self.half.averaged(gathered), list[Message](), list[Failure]()
+        averaged, faults = averaged_within(self.half, gathered, self._averaged)
+        left = list[Message]()
         for message, reply in zip(messages, replies, strict=True):
             node_id = message.metadata.dst_node_id
-            if node_id in good and node_id not in averaged:
-                reply = Message(Error(REJECTED, NO_USE), reply_to=message)
-                useless.append(Failure(node_id, NO_USE))
+            if node_id in faults:
+                reply = Message(Error(REJECTED, faults[node_id]), reply_to=message)
             elif node_id in good and averaged[node_id] is not gathered.models[node_id]:
                 _put(reply, averaged[node_id])
             left.append(reply)
-        return left, useless
+        return left, [Failure(node_id, fault) for node_id, fault in faults.items()]
 
 
 def _put(reply: Message, weights: Weights) -> None:

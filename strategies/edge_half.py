@@ -136,6 +136,29 @@ def told_fault(told: ArrayRecord | None, model: ArrayRecord) -> str:
     return array_fault(told, record_by_reference({name: model.get(name, NUMBER) for name in told}))
 
 
+def averaged_within(
+    half: EdgeHalf, gathered: Gathered, guard: "GuardOfTold"
+) -> tuple[dict[int, Weights], dict[int, str]]:
+    """Return what is averaged by an edge's half, as a guard allows, and why who is left out is.
+
+    What the half makes of a good model goes by what the client tells, so it is judged once more.
+    """
+    made, start = dict(half.averaged(gathered)), gathered.start
+    faults = {n: NO_USE for n in gathered.models if n not in made}
+    changes = {
+        n: {name: w - start[name] for name, w in own.items()}
+        for n, own in made.items()
+        if own is not gathered.models[n]
+    }
+    kept, too_long = guard.within_bounds(changes)
+    for node_id, change in changes.items():
+        if node_id in too_long:
+            del made[node_id]
+        elif kept[node_id] is not change:
+            made[node_id] = {name: start[name] + w for name, w in kept[node_id].items()}
+    return made, {**faults, **too_long}
+
+
 class GuardOfTold:
     """Judges what clients tell, as an edge's guard judges their models; its lengths are of another kind.
 

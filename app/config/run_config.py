@@ -11,8 +11,8 @@ from espalier.app.settings.section import Section
 
 
 def _features() -> dict[str, Section]:
-    kinds = [own.section for own in (*FEATURES, *ALGORITHMS.values()) if own.section]
-    return {kind.name: kind() for kind in kinds}
+    kinds = [own.section for own in FEATURES] + [own.section for own in ALGORITHMS.values()]
+    return {kind.name: kind() for kind in kinds if kind}
 
 
 class RunConfig(Case):

@@ -36,8 +36,9 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     ):
         if lacks:
             yield keys_tagged(tag), f"{name} {lacks}"
-    for section in {other.section for other in ALGORITHMS.values()} - {config.algorithm.section, None}:
-        owners = [repr(other.name) for other in ALGORITHMS.values() if other.section is section]
-        yield section.own_keys(), f"it is for algorithm = {' and '.join(owners)}"
+    for other in ALGORITHMS.values():
+        if other.section and other.section is not config.algorithm.section:
+            owners = [repr(own.name) for own in ALGORITHMS.values() if own.section is other.section]
+            yield other.section.own_keys(), f"it is for algorithm = {' and '.join(owners)}"
     for feature in FEATURES:
         yield from feature.without_use(config)

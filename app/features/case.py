@@ -218,7 +218,7 @@ class Case(Section):
     def of_algorithm(self) -> Section | None:
         """The algorithm's own settings."""
         kind = self.algorithm.section
-        return kind and self.features.get(kind.name, kind())
+        return None if kind is None else self.features.get(kind.name, kind())
 
     @property
     def is_flat(self) -> bool:

@@ -10,7 +10,7 @@ from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.correction import Weights
 from espalier.clients.shared.local_round import Begun, Learned, LocalRound, Rule, ended
 
-from ..edge_half import NO_USE, EdgeHalf, Gathered, GuardOfTold, moved, of_blocks
+from ..edge_half import EdgeHalf, Gathered, GuardOfTold, averaged_within, moved, of_blocks
 from ..exchange import Exchanges
 from ..views import MemberGrid
 from .averages import on_cpu
@@ -45,6 +45,7 @@ class SplitAlgorithm(SplitFedV1):
         self._rounds: dict[int, LocalRound] = {}
         self._heard: dict[int, Weights] = {}  # what clients told in the round, in both parts
         self._told = GuardOfTold(lambda: self.guard)
+        self._averaged = GuardOfTold(lambda: self.guard)
 
     def split_round(
         self,
@@ -102,15 +103,16 @@ class SplitAlgorithm(SplitFedV1):
         self._heard, faults = self._told.within_bounds(told)
         good = {n: model for n, model in models.items() if n not in faults}
         gathered = Gathered.of(start, good, self._heard, outcome.num_examples, grid.num_clients)
-        averaged = self.half.averaged(gathered)
-        for node_id, fault in {**dict.fromkeys([n for n in good if n not in averaged], NO_USE), **faults}.items():
+        averaged, useless = averaged_within(self.half, gathered, self._averaged)
+        for node_id, fault in {**faults, **useless}.items():
             outcome.leave_out(node_id, fault)
         return {n: {**model, **averaged[n]} for n, model in good.items() if n in averaged}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
         kept = {str(node_id): to_record(weights) for node_id, weights in self._kept.items()}
-        own = {"half": self.half.state_dict(), "kept": kept, "told": self._told.state_dict()}
+        guards = {"told": self._told.state_dict(), "averaged": self._averaged.state_dict()}
+        own = {"half": self.half.state_dict(), "kept": kept, **guards}
         return {**super().state_dict(), "algorithm": own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -121,3 +123,4 @@ class SplitAlgorithm(SplitFedV1):
         kept: Mapping[str, ArrayRecord] = own["kept"]
         self._kept = {int(node_id): to_weights(weights) for node_id, weights in kept.items()}
         self._told.load_state_dict(own["told"])
+        self._averaged.load_state_dict(own["averaged"])
