@@ -106,6 +106,8 @@ class Algorithm:
         It always has plans, made in this way. None: only with ``selection = "resource-aware"``.
     adds_gradients : bool (default: False)
         Edges add up gradients: all clients of an edge weigh the same by themselves, and all edges.
+    counts_gradients : bool (default: False)
+        It goes by how many gradients are in the change of a client's model, which is known of SGD alone.
     averages : bool (default: True)
         It averages models of clients.
     client : ClientHalf (default: FedAvg's client)
@@ -134,6 +136,7 @@ class Algorithm:
     freezes_head: bool = False
     rule: PlanRule | None = None
     adds_gradients: bool = False
+    counts_gradients: bool = False
     averages: bool = True
     client: ClientHalf = PLAIN
     trains_clients: bool = True

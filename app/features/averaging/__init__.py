@@ -23,7 +23,7 @@ def check(case: Case) -> None:
     """Refuse strategies, weights and rates that the algorithm has no use for, and more edges than clients."""
     _refuse_unused_strategies(case.algorithm, case.federation, is_flat=case.is_flat)
     _check_weighting(case.algorithm, case.train, is_flat=case.is_flat)
-    _check_schedule(case.algorithm, case.train)
+    _check_steps(case.algorithm, case.train)
     if case.edges > case.federation.num_clients:
         raise bad_value("num-edges", case.edges, f"at most num-clients = {case.federation.num_clients}")
 
@@ -112,8 +112,11 @@ def _check_weighting(algorithm: Algorithm, train: TrainSettings, *, is_flat: boo
         raise bad_value("train.weighting", train.weighting, f"'examples': {why}")
 
 
-def _check_schedule(algorithm: Algorithm, train: TrainSettings) -> None:
-    """Refuse learning rates that change where steps are counted by one rate."""
+def _check_steps(algorithm: Algorithm, train: TrainSettings) -> None:
+    """Refuse learning rates that change where steps are counted by one rate, and optimizers whose steps can't be."""
+    if train.optimizer != "sgd" and algorithm.counts_gradients:
+        allowed = f"'sgd' for {algorithm.name}, which counts the gradients in what clients learned"
+        raise bad_value("optimizer", train.optimizer, allowed)
     if train.schedule != "constant" and algorithm.adds_gradients:
         allowed = f"'constant' for {algorithm.name}, whose edges add up gradients"
         raise bad_value("train.schedule", train.schedule, allowed)
