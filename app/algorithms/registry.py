@@ -10,6 +10,7 @@ from espalier.app.algorithms.ditto import DITTO
 from espalier.app.algorithms.fedavg import FEDAVG
 from espalier.app.algorithms.fedavg_ub import FEDAVG_UB
 from espalier.app.algorithms.feddyn import FEDDYN
+from espalier.app.algorithms.fednova import FEDNOVA
 from espalier.app.algorithms.fedper import FEDPER
 from espalier.app.algorithms.h_fedavg import H_FEDAVG
 from espalier.app.algorithms.h_fedavg_m1 import H_FEDAVG_M1
@@ -42,6 +43,7 @@ ALGORITHMS = {
         HSFL_SCAFFOLD,
         FEDDYN,
         HSFL_FEDDYN,
+        FEDNOVA,
         FEDPER,
         DITTO,
         RAWHFL,

@@ -126,3 +126,27 @@ def feddyn(clients, edges, global_rounds, edge_rounds, alpha):
         return {name: average[name] - h[j][name] / alpha for name in x}
 
     return two_tiers(clients, edges, round_of_edge, global_rounds, edge_rounds)
+
+
+def fednova(clients, edges, global_rounds, edge_rounds, pull=0.0):
+    """FedNova within every edge (arXiv:2007.07481, eq. 9); return the model."""
+    names = [name for name, _ in clients.model.named_parameters()]
+
+    def gradients_in(steps):
+        # The change is linear in the gradients: with each of them 1 it is the sum of their coefficients.
+        w = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=clients.rate, momentum=clients.momentum)
+        for _ in range(steps):
+            w.grad = 1 + pull * w.detach()
+            optimizer.step()
+        return -float(w.detach()) / clients.rate
+
+    def round_of_edge(j, members, x, server_round):
+        p = clients.shares(members)
+        models = {i: clients.train(i, x, server_round, pull=pull, anchor=x) for i in members}
+        counts = {i: gradients_in(clients.steps(i, server_round)) for i in members}
+        d = {n: sum(p[i] * (x[n] - models[i][n]) / (clients.rate * counts[i]) for i in members) for n in names}
+        tau = sum(p[i] * counts[i] for i in members)
+        return {n: x[n] - tau * clients.rate * d[n] for n in names}
+
+    return two_tiers(clients, edges, round_of_edge, global_rounds, edge_rounds)
