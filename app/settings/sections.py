@@ -523,9 +523,9 @@ class Guards(Section):
     `"off"`: nothing is measured.
     """
     update_norm: Bound = 0.0
-    """How many times the median length an update may have: the difference of the model that comes back from the one
-    sent. `0`: any length up to 10^9 times that of the model and the median; `10` is a tight bound, see
-    [threats](threats.md#a-tight-bound).
+    """The longest update that is taken, in multiples of the round's median length; an update is the returned model
+    minus the sent one, and `10` is [a tight bound](threats.md#a-tight-bound). `0`: only an update more than 10^9 times
+    as long as the median, and as the model, is refused.
     """
     activation_norm: Annotated[Bound, Tag.CUTS] = 0.0
     """How many times the median length a sample's activations at the cut may have. `0`: up to 10^9 times; `5` is a
