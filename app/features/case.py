@@ -73,7 +73,7 @@ class Decisions:
 
 
 class Case(Section):
-    """All settings of a run, and what follows from them; those of a feature are ``case[TheSection]``."""
+    """All settings of a run, and what follows from them; a feature's, or an algorithm's, are ``case[TheSection]``."""
 
     name = ""
 
@@ -118,7 +118,7 @@ class Case(Section):
     features: Mapping[str, Section] = {}
 
     def __getitem__(self, kind: type[Kind]) -> Kind:
-        """Return a feature's section."""
+        """Return the section of a feature, or of an algorithm."""
         section = self.features[kind.name]
         assert isinstance(section, kind)
         return section
@@ -222,6 +222,12 @@ class Case(Section):
     def measures(self) -> bool:
         """True where clients measure themselves, and their links to this host."""
         return self.plan.resources == "measured" and self.deploy.role != "cloud"
+
+    @property
+    def of_algorithm(self) -> Section | None:
+        """The algorithm's own settings."""
+        kind = self.algorithm.section
+        return None if kind is None else self.features.get(kind.name, kind())
 
     @property
     def is_flat(self) -> bool:

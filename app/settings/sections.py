@@ -131,8 +131,8 @@ class Federation(Section):
     cloud_strategy: Annotated[CloudStrategy, Tag.COMMON, Tag.FIRST, Tag.OWN_AT_EDGES] = parse_strategy(
         "cloud-strategy", "FedAvg"
     )
-    """Strategy of the cloud: `"NAME"` or `"NAME(parameter=value, ...)"`, see below. Split training works with all but
-    `FedProx`; without edges only with `FedAvg`.
+    """Strategy of the cloud: `"NAME"` or `"NAME(parameter=value, ...)"`, see below. SL and SFL-V2 work with all but
+    `FedProx`; split training without edges only with `FedAvg`.
     """
     edge_strategy: Annotated[EdgeStrategy, Tag.COMMON, Tag.FIRST] = parse_strategy("edge-strategy", "FedAvg")
     """Strategy of every edge, likewise. In SFL-V1, HSFL and PHSFL it aggregates the clients' whole models, client block

@@ -79,6 +79,10 @@ def check_optimizer(
         what = "one without an optimizer or a learning rate of its own"
         raise task.refused(f"{what} for algorithm = {algorithm.text!r}, whose edges add up gradients")
 
+    if config.algorithm.counts_gradients and callable(task.training.optimizer):
+        what = "one without an optimizer of its own"
+        raise task.refused(f"{what} for algorithm = {config.algorithm.text!r}, which counts gradients")
+
 
 @lru_cache(maxsize=1)
 def _built(kind: Any, *arguments: Any, **options: Any) -> Any:
