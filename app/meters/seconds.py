@@ -116,7 +116,7 @@ class SecondsMeter(Observer):
             own.waited = (own.waited or 0.0) + trip.waiting
         elif node_id in self._client_of and (begins_round(kind) or ends_round(kind) or goes_on(kind)):
             # Between the messages of one round the client waits for the edge, and for the others of its group.
-            pause = max(now - trip.seconds - self._last_reply[node_id], 0.0) if goes_on(kind) else 0.0
+            pause = max(now - trip.seconds - self._last_reply.get(node_id, now), 0.0) if goes_on(kind) else 0.0
             seconds = Seconds(trip.computing, trip.waiting + pause, trip.transfer)
             client = self._client_of[node_id]
             own.in_round[client] = own.in_round.get(client, Seconds()) + seconds

@@ -42,13 +42,13 @@ def totals_of(lines: Sequence[Line]) -> Totals:
 
 
 def slowest_summary(lines: Sequence[Line]) -> Line:
-    """Return what ``summary.json`` says of it: ``slowest``; nothing for a run of an edition that did not tell.
+    """Return what ``summary.json`` says of it: ``seconds``; nothing for a run of an edition that did not tell.
 
     Returns
     -------
     dict
-        ``slowest``: the ``client`` and, of several, the ``edge`` whose training and transfer took longest, as a mean
-        over its edge rounds.
+        ``seconds.slowest``: the ``client`` and, of several, the ``edge`` whose training and transfer took longest, as
+        a mean over its edge rounds.
     """
     totals = totals_of(lines)
     slowest: Line = {}
@@ -58,17 +58,16 @@ def slowest_summary(lines: Sequence[Line]) -> Line:
     if len(totals.edges) > 1:
         edge = max(totals.edges, key=lambda name: totals.edges[name].mean.own)
         slowest["edge"] = {"edge": edge, **_mean(totals.edges[edge])}
-    return {"slowest": slowest} if slowest else {}
+    return {"seconds": {"slowest": slowest}} if slowest else {}
 
 
 def words(summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield what the table at the end of a run says of it."""
-    slowest = summary.get("slowest", {})
-    for name, own in (("client", slowest.get("client")), ("edge", slowest.get("edge"))):
-        if own:
-            training, _, transfer = (own[f"{part}_seconds"] for part in PARTS)
-            who = f"client {own['client']}" if name == "client" else own["edge"]
-            yield f"slowest {name}: {who}, {training:.3g} s training and {transfer:.3g} s transfer an edge round"
+    slowest = summary.get("seconds", {}).get("slowest", {})
+    for name in ("client", "edge"):
+        if own := slowest.get(name):
+            training, transfer = own["training_seconds"], own["transfer_seconds"]
+            yield f"slowest {name}: {own[name]}, {training:.3g} s training and {transfer:.3g} s transfer an edge round"
 
 
 def columns(lines: Sequence[Line], clients: Sequence[int]) -> dict[str, list[float]]:
