@@ -2,5 +2,6 @@
 
 from espalier.app.wiring.clients import client_task
 from espalier.clients.client_app import make_client_app
+from espalier.clients.seconds import tell_seconds
 
-app = make_client_app(client_task)
+app = make_client_app(client_task, mods=[tell_seconds])

@@ -1,5 +1,6 @@
 """InProcessGrid: a Flower Grid whose nodes live in this process."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from logging import getLogger
 from typing import Protocol
@@ -8,7 +9,7 @@ from flwr.app import Context, Message, UserConfig
 
 from .answering import FAULTS, AnyClientApp, answer, context_of
 from .flower_private import copy_message, copy_records, handed_over, kind_and_text, raised, unavailable
-from .simulated_grid import Node, SimulatedGrid
+from .simulated_grid import Node, OnWaited, SimulatedGrid
 
 logger = getLogger("espalier")
 
@@ -41,7 +42,7 @@ class InProcessGrid(SimulatedGrid):
     ----------
     client_app : ClientApp | Callable[[Message, Context], Message]
         What every node runs.
-    num_nodes, run_config, node_configs, seed, node_ids
+    num_nodes, run_config, node_configs, seed, node_ids, on_waited
         As of `SimulatedGrid`.
     stack : Stack, optional (default: None)
         Answers those messages that it accepts, of those that are pulled together. If it raises, each of them is
@@ -76,11 +77,21 @@ class InProcessGrid(SimulatedGrid):
         seed: int = 0,
         node_ids: Sequence[int] | None = None,
         stack: Stack | None = None,
+        on_waited: OnWaited | None = None,
     ) -> None:
-        super().__init__(num_nodes, run_config=run_config, node_configs=node_configs, seed=seed, node_ids=node_ids)
+        super().__init__(
+            num_nodes,
+            run_config=run_config,
+            node_configs=node_configs,
+            seed=seed,
+            node_ids=node_ids,
+            on_waited=on_waited,
+        )
         self._client_app = client_app
         self._stack = stack
         self._pushed: dict[str, Message] = {}
+        self._pushed_at: dict[str, float] = {}
+        self._took: dict[str, float] = {}  # seconds that nodes were at work on the messages of one pull
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Run the messages asked for, and no others, and return their replies.
@@ -101,6 +112,7 @@ class InProcessGrid(SimulatedGrid):
                 reply = self._unknown(message_id) if message is None else self._answer(message)
             self._give_id(reply)
             replies.append(reply)
+        self._tell_waits(replies)
         return replies
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
@@ -109,12 +121,24 @@ class InProcessGrid(SimulatedGrid):
 
     def _take(self, messages: Mapping[str, Message]) -> None:
         self._pushed.update(messages)
+        self._pushed_at.update(dict.fromkeys(messages, time.monotonic()))
+
+    def _tell_waits(self, replies: Iterable[Message]) -> None:
+        """Tell how long messages and replies waited: all but the time in which their own nodes were at work."""
+        now, took, self._took = time.monotonic(), self._took, {}
+        for reply in replies:
+            message_id = reply.metadata.reply_to_message_id
+            pushed_at = self._pushed_at.pop(message_id, now)
+            if message_id in took:
+                self._on_waited(reply, max(now - pushed_at - took[message_id], 0.0))
 
     def _answer(self, message: Message) -> Message:
         """Let the message's node reply to it."""
         if not self._node(message).connected:
             return unavailable(message, "the node is disconnected")
+        started = time.monotonic()
         reply, state = answer(self._client_app, message, self._context(message))
+        self._took[message.metadata.message_id] = time.monotonic() - started
         if state is not None:
             self._node(message).state = state
         return reply
@@ -132,14 +156,16 @@ class InProcessGrid(SimulatedGrid):
             seen.add(node_id)
         for start in range(0, len(fitting), self._stack.size):
             together = fitting[start : start + self._stack.size]
-            contexts = [self._context(message) for message in together]
+            contexts, started = [self._context(message) for message in together], time.monotonic()
             try:
                 made = self._stack([handed_over(message) for message in together], contexts)
             except FAULTS as error:
                 reason = " ".join(kind_and_text(error).split())
                 logger.warning("%d nodes answer one after the other, not together: %s", len(together), reason)
                 continue
+            took = time.monotonic() - started
             for message, reply, context in zip(together, made, contexts, strict=True):
+                self._took[message.metadata.message_id] = took
                 if isinstance(reply, BaseException):
                     replies[message.metadata.message_id] = raised(message, reply)
                     continue

@@ -5,6 +5,7 @@ import os
 import pickle
 import platform
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -18,7 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .answering import AnyClientApp, answer, context_of
 from .flower_private import ensure_run_id, unavailable
-from .simulated_grid import GridLost, SimulatedGrid
+from .simulated_grid import GridLost, OnWaited, SimulatedGrid
 
 logger = logging.getLogger("espalier")
 
@@ -62,6 +63,7 @@ class _Call:
 
     result: Any
     message_ids: list[str]
+    sent_at: float
 
 
 @dataclass(eq=False)
@@ -74,6 +76,7 @@ class _Worker:
     calls: list[_Call] = field(default_factory=list)  # in the order in which it works on them
     waiting: list[list[str]] = field(default_factory=list)  # messages of calls that are still to come, likewise
     load: float = 0.0
+    free_at: float = 0.0  # when it was done with the calls whose results are here, by the clock of this process
 
 
 class Workers:
@@ -127,7 +130,7 @@ class RayGrid(SimulatedGrid):
         Where its nodes are; other grids may use them too.
     make_app : Callable[[], ClientApp | Callable[[Message, Context], Message]]
         Makes what every node runs; called once in every worker. It is pickled.
-    num_nodes, run_config, node_configs, seed
+    num_nodes, run_config, node_configs, seed, on_waited
         As of `SimulatedGrid`.
     sizes : Sequence[float], optional (default: None)
         How much work each node has, in partition order. None: all nodes are alike.
@@ -178,8 +181,9 @@ class RayGrid(SimulatedGrid):
         sizes: Sequence[float] | None = None,
         groups: Sequence[int] | None = None,
         seed: int = 0,
+        on_waited: OnWaited | None = None,
     ) -> None:
-        super().__init__(num_nodes, run_config=run_config, node_configs=node_configs, seed=seed)
+        super().__init__(num_nodes, run_config=run_config, node_configs=node_configs, seed=seed, on_waited=on_waited)
         self._sizes = dict(zip(self._nodes, sizes or [1.0] * num_nodes, strict=True))
         self._groups = dict(zip(self._nodes, groups or range(num_nodes), strict=True))
         self._tasks: dict[str, _Task] = {}
@@ -287,7 +291,7 @@ class RayGrid(SimulatedGrid):
                 news[node_id] = (node.config, node.state)
                 self._knows[node_id] = worker
         result = worker.actor.answer.remote(str(self._grid_id), *pack((messages, news)))
-        worker.calls.append(_Call(result, message_ids))
+        worker.calls.append(_Call(result, message_ids, time.monotonic()))
 
     def _collect(self, seconds: float | None) -> None:
         """Take in the results of calls that are over; wait for the first one, for so many seconds or for ever."""
@@ -305,7 +309,7 @@ class RayGrid(SimulatedGrid):
             if worker in dead:
                 continue
             try:
-                answers, log = unpack(*ray.get(result))
+                answers, took, log = unpack(*ray.get(result))
             except DEATHS as error:
                 logger.debug("%s: %s", worker.name, error)
                 dead.append(worker)
@@ -313,9 +317,12 @@ class RayGrid(SimulatedGrid):
             except RayTaskError as error:
                 raise GridLost(f"{worker.name} failed: {fault_of(error)}") from error
             worker.calls.remove(call)
+            waited = max(worker.free_at - call.sent_at, 0.0)  # for the calls before it
+            worker.free_at = max(worker.free_at, call.sent_at) + sum(took)
             for level, line in log:
                 logger.log(level, "%s", line)
-            for message_id, (reply, state) in zip(call.message_ids, answers, strict=True):
+            for message_id, (reply, state), own in zip(call.message_ids, answers, took, strict=True):
+                self._on_waited(reply, waited + sum(took) - own)
                 if task := self._tasks.pop(message_id, None):  # none: the node was disconnected
                     self._replies[message_id] = reply
                     if state is not None:
@@ -492,23 +499,27 @@ class WorkerNodes:
         Returns
         -------
         tuple
-            For each message the reply, and the node's state or None where it stays as it was; and what was logged.
+            For each message the reply, and the node's state or None where it stays as it was; the seconds that each
+            message took; and what was logged.
         """
         messages, news = unpack(head, *buffers)
         self._nodes |= news
         answers: list[tuple[Message, RecordDict | None]] = []
+        took: list[float] = []
         for message in messages:
+            started = time.monotonic()
             node_id = message.metadata.dst_node_id
             config, before = self._nodes[node_id]
             # Pickled, records are copied as well as by hand, and with all that is in them.
             own = pickle.loads(pickle.dumps(before)) if before else RecordDict()
             reply, state = answer(self._client_app, message, context_of(message, config, own, self._run_config))
+            took.append(time.monotonic() - started)
             if state is not None and state != before:
                 self._nodes[node_id] = (config, state)
                 answers.append((reply, state))
             else:
                 answers.append((reply, None))
-        return pack((answers, self._log.drain()))
+        return pack((answers, took, self._log.drain()))
 
 
 class _Collected(logging.Handler):

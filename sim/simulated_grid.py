@@ -1,7 +1,7 @@
 """What grids whose nodes are simulated have in common: nodes, ids of messages, states."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from logging import getLogger
@@ -24,6 +24,8 @@ from .flower_private import (
 )
 
 logger = getLogger("espalier")
+
+OnWaited = Callable[[Message, float], None]
 
 
 class GridLost(RuntimeError):
@@ -56,6 +58,9 @@ class SimulatedGrid(Grid, ABC):
         Decides the node ids.
     node_ids : Sequence[int], optional (default: None)
         The node ids, in partition order, where they are not to be drawn.
+    on_waited : Callable[[Message, float], None], optional (default: None)
+        Called with every reply of a node and the seconds that the message and the reply waited while their process was
+        at work for others.
 
     Raises
     ------
@@ -92,6 +97,7 @@ class SimulatedGrid(Grid, ABC):
         node_configs: Sequence[UserConfig] | None = None,
         seed: int = 0,
         node_ids: Sequence[int] | None = None,
+        on_waited: OnWaited | None = None,
     ) -> None:
         if num_nodes < 1:
             raise ValueError(f"num_nodes is {num_nodes}: it must be 1 or more")
@@ -110,6 +116,7 @@ class SimulatedGrid(Grid, ABC):
             for i, node_id in enumerate(node_ids)
         }
         self._connected = sorted(self._nodes)
+        self._on_waited = on_waited or (lambda reply, seconds: None)
         self._grid_id = str(uuid4())
         self._message_numbers = count()
         self._run = Run.create_empty(ensure_run_id())

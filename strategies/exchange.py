@@ -18,12 +18,46 @@ from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from espalier.clients.messages import ends_round, goes_on
+from espalier.clients.messages.seconds import ToldSeconds
 
 Result = TypeVar("Result")
 Exchanges = Generator["Step", Any, Result]
 
 Direction = Literal["downlink", "uplink"]
 OnMessage = Callable[[str, Direction, Message], None]
+
+
+@dataclass(frozen=True)
+class Trip:
+    """How long a message took, from when it was sent until its reply was here.
+
+    Parameters
+    ----------
+    seconds : float
+        In all.
+    computing : float (default: 0)
+        The node computed, as it tells.
+    waiting : float (default: 0)
+        The node waited for others, as it and the grid tell.
+    """
+
+    seconds: float
+    computing: float = 0.0
+    waiting: float = 0.0
+
+    @classmethod
+    def of(cls, seconds: float, told: ToldSeconds) -> "Trip":
+        """Return a trip of so many seconds: what a node tells is no more than these."""
+        computing = min(told.computing, seconds)
+        return cls(seconds, computing, min(told.waiting, seconds - computing))
+
+    @property
+    def transfer(self) -> float:
+        """The rest: seconds on the way there and back, and until the node began."""
+        return self.seconds - self.computing - self.waiting
+
+
+OnTrip = Callable[[str, Message, Trip], None]
 
 # Codes of the error replies made on the server's side; Flower's own are below 1,000.
 UNREACHABLE = 1001
@@ -138,15 +172,25 @@ class _Exchange:
             pushed = set(ids)
             ids = [m.metadata.message_id if m.metadata.message_id in pushed else "" for m in messages]
         self._ids = [message_id or "" for message_id in ids]
-        self._asked = {i: message.metadata.dst_node_id for i, message in zip(self._ids, messages, strict=True)}
+        self._asked = dict(zip(self._ids, messages, strict=True))
         self.waiting = {message_id for message_id in self._ids if message_id}
 
-    def keep(self, reply: Message) -> None:
-        """Keep a reply to one of these messages."""
-        message_id = reply.metadata.reply_to_message_id
+    def keep(self, reply: Message) -> tuple[Message, Trip]:
+        """Keep a reply to one of these messages; return which, and how long it took."""
+        message_id, seconds = reply.metadata.reply_to_message_id, time.monotonic() - self._began
         self.waiting.remove(message_id)
+        trip = Trip.of(seconds, ToldSeconds.taken_from(reply))
         self._replies[message_id] = reply
-        self._patience.note(self._asked[message_id], time.monotonic() - self._began)
+        message = self._asked[message_id]
+        self._patience.note(message.metadata.dst_node_id, seconds)
+        return message, trip
+
+    def late(self) -> list[tuple[Message, Trip]]:
+        """Return the messages whose replies are not in, and how long they were waited for."""
+        trip = Trip(time.monotonic() - self._began)
+        return [
+            (m, trip) for m, message_id in zip(self._messages, self._ids, strict=True) if message_id in self.waiting
+        ]
 
     def is_over(self) -> bool:
         """Return whether every reply is here or lost, or its deadline has passed."""
@@ -185,6 +229,9 @@ class Conversations:
     on_message : callable, optional (default: None)
         Called with (path, "downlink" | "uplink", message) for every message sent and every reply used. The path of a
         conversation is its name, after those of the conversations that it runs in: ``"site-1/room-2"``.
+    on_trip : callable, optional (default: None)
+        Called with (path, message, `Trip`) for every message whose reply has come, when it has, or is waited for no
+        longer; not where the reply is of a node that failed.
 
     Notes
     -----
@@ -198,11 +245,13 @@ class Conversations:
         timeout_seconds: float | None = None,
         poll_seconds: float = 0.05,
         on_message: OnMessage | None = None,
+        on_trip: OnTrip | None = None,
     ) -> None:
         self._grid = grid
         self._timeout_seconds = timeout_seconds
         self._poll_seconds = poll_seconds
         self._on_message = on_message
+        self._on_trip = on_trip or (lambda path, message, trip: None)
         self._running: dict[_Exchange, tuple[str, Callable[[list[Message]], None]]] = {}
         self._waiting: list[tuple[Until, Callable[[None], None]]] = []
         self._ready: deque[Callable[[], None]] = deque()  # to go on with conversations that wait for no message
@@ -309,7 +358,9 @@ class Conversations:
         for reply in replies:
             # A reply that nobody waits for (any more) is nobody's.
             if exchange := waiting.pop(reply.metadata.reply_to_message_id, None):
-                exchange.keep(reply)
+                message, trip = exchange.keep(reply)
+                if not reply.has_error():
+                    self._on_trip(self._running[exchange][0], message, trip)
         return len(replies)
 
     def _settle(self) -> None:
@@ -337,6 +388,8 @@ class Conversations:
         for exchange in over:
             self._worked = True
             path, go_on = self._running.pop(exchange)
+            for message, trip in exchange.late():
+                self._on_trip(path, message, trip)
             answers = exchange.replies()
             self._report(path, "uplink", answers)
             go_on(answers)

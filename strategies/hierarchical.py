@@ -249,8 +249,13 @@ class Hierarchical(Edge):
         return self._evaluated(outcome, self._conversations(grid, timeout), evaluate_config or ConfigRecord(), grid)
 
     def _conversations(self, grid: Grid, timeout: float | None) -> Conversations:
-        on_message = partial(self._place.notice, "edge")
-        return Conversations(grid, timeout_seconds=timeout, poll_seconds=self.poll_seconds, on_message=on_message)
+        return Conversations(
+            grid,
+            timeout_seconds=timeout,
+            poll_seconds=self.poll_seconds,
+            on_message=partial(self._place.notice, "edge"),
+            on_trip=self._place.notice_trip,
+        )
 
     def _evaluated(self, outcome: Round, conversations: Conversations, config: ConfigRecord, grid: Grid) -> Round:
         started = time.monotonic()

@@ -6,7 +6,7 @@ from typing import Literal
 
 from flwr.app import Message
 
-from .exchange import Direction, path_of
+from .exchange import Direction, Trip, path_of
 from .guards.bounds import Guard
 from .outcomes import Update
 from .randomness import derived_seed
@@ -35,6 +35,19 @@ class Observer:
             Away from the cloud, or towards it.
         message : Message
             The message.
+        """
+
+    def on_trip(self, edge: str, message: Message, trip: Trip) -> None:
+        """Notice how long a message took that an edge sent to one of its nodes, and its reply.
+
+        Parameters
+        ----------
+        edge : str
+            The edge; one that is reached through a node, which then is asked by this message.
+        message : Message
+            What was sent.
+        trip : Trip
+            How long it took, and who told what of it.
         """
 
     def on_edge_round(self, server_round: int, edge: str, update: Update) -> None:
@@ -107,3 +120,8 @@ class Place:
         """Tell the observers of a message."""
         for observer in self.observers:
             observer.on_message(tier, path, direction, message)
+
+    def notice_trip(self, path: str, message: Message, trip: Trip) -> None:
+        """Tell the observers how long a message took."""
+        for observer in self.observers:
+            observer.on_trip(path, message, trip)

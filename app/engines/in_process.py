@@ -7,6 +7,8 @@ from typing import Any
 from espalier.app.engines.opening import Opening
 from espalier.app.wiring.clients import client_half, looked_up_once
 from espalier.clients.client_app import make_client_app
+from espalier.clients.messages.seconds import tell_waiting
+from espalier.clients.seconds import tell_seconds
 from espalier.clients.shared.lanes import Lanes
 from espalier.clients.stacked.stacking import TrainingStack
 from espalier.sim.in_process_grid import InProcessGrid
@@ -37,9 +39,16 @@ class InProcess:
         Of clients that train in one message, `stack` at a time do so side by side; 0: one after the other.
         """
         load_task, lanes = looked_up_once(), Lanes()
-        client_app = make_client_app(load_task, durable=False, lanes=lanes)
+        client_app = make_client_app(load_task, durable=False, lanes=lanes, mods=[tell_seconds])
         together = TrainingStack(load_task, stack, lanes, client_half(run_config)) if stack else None
-        grid = InProcessGrid(client_app, num_clients, run_config=dict(run_config), seed=seed, stack=together)
+        grid = InProcessGrid(
+            client_app,
+            num_clients,
+            run_config=dict(run_config),
+            seed=seed,
+            stack=together,
+            on_waited=tell_waiting,
+        )
         return cls(grid, lanes)
 
     def stream_patience_seconds(self, timeout_seconds: float) -> float:

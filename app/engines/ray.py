@@ -28,6 +28,8 @@ from espalier.app.wiring.clients import client_task
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.profile import EDGE_NAME
+from espalier.clients.messages.seconds import tell_waiting
+from espalier.clients.seconds import tell_seconds
 from espalier.sim.ray_grid import RayGrid, WorkerPlace, Workers
 from espalier.sim.simulated_grid import GridLost
 
@@ -120,7 +122,9 @@ class Ray:
         # Clients of one edge are where it will be. Unless they choose theirs, edges are blocks of clients.
         edges = self._num_edges or self._num_clients
         return self._new_grid(
-            partial(make_client_app, client_task),  # a client's session in a split round goes along with its state
+            partial(
+                make_client_app, client_task, mods=[tell_seconds]
+            ),  # a client's session in a split round goes along with its state
             self._num_clients,
             run_config=self._run_config,
             groups=[client * edges // self._num_clients for client in range(self._num_clients)],
@@ -151,7 +155,13 @@ class Ray:
     def _new_grid(self, make_app: MakeApp, num_nodes: int, **options: Any) -> RayGrid:
         workers = self._workers
         try:
-            return RayGrid(workers, InWorker(make_app, self._run_config, self._data), num_nodes, **options)
+            return RayGrid(
+                workers,
+                InWorker(make_app, self._run_config, self._data),
+                num_nodes,
+                on_waited=tell_waiting,
+                **options,
+            )
         except GridLost as error:
             raise UserError(f"engine = 'ray': {error}") from None
 

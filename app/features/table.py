@@ -10,6 +10,7 @@ from espalier.app.features.feature import Feature, Part, Presence, Scene
 from espalier.app.features.guards import GUARDS
 from espalier.app.features.hosts import HOSTS
 from espalier.app.features.plans import PLANS
+from espalier.app.features.seconds import SECONDS
 from espalier.app.features.splitting import SPLITTING
 from espalier.app.features.stopping import STOPPING
 
@@ -24,6 +25,7 @@ FEATURES: tuple[Feature, ...] = (
     EXECUTION,
     GUARDS,
     STOPPING,
+    SECONDS,
 )
 
 

@@ -36,7 +36,7 @@ def write_clients(
     profiles: Sequence[Profile],
     topology: Mapping[str, Sequence[int]],
 ) -> None:
-    """Write ``clients.csv`` from the lines of ``metrics.jsonl``."""
+    """Write ``clients.csv`` from the lines of the rounds, see `ResultsFolder.read_all_lines`."""
     table = StringIO(newline="")
     csv.writer(table).writerows(client_table(lines, profiles, topology))
     folder.write_file("clients.csv", lambda file: file.write(table.getvalue().encode()))
@@ -76,8 +76,8 @@ def write_summary(
 def report_again(path: Path) -> None:
     """Write ``summary.json`` and the plots of a results folder anew, whether its run is over or not.
 
-    They come from ``config.json``, ``metrics.jsonl``, ``partition.csv`` and, for the plots of planned rounds,
-    ``world.json``.
+    They come from ``config.json``, ``metrics.jsonl``, ``seconds.jsonl``, ``partition.csv`` and, for the plots
+    of planned rounds, ``world.json``.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def report_again(path: Path) -> None:
         If it holds no run, or a file is damaged.
     """
     folder = ResultsFolder(path)
-    config, lines = saved_config(path), folder.read_metrics()
+    config, lines = saved_config(path), folder.read_all_lines()
     title = RunTitle(config.algorithm.name, config.data.title, config.seed)
     closed_forms = [line["closed_form_bits"] for line in lines if "closed_form_bits" in line]
     write_summary(title, folder, lines, closed_forms[-1] if closed_forms else None, config.stop)

@@ -63,9 +63,10 @@ class ResultsFolder:
     """Where a run writes, and nobody else as long as it is open; a context manager that closes it.
 
     ``config.json``, ``world.json`` and ``radio-trace.csv`` (where rounds are planned), ``metrics.jsonl`` (a line per
-    edge and global round, and a global line), ``state.npz`` (to resume from), and at the end ``summary.json``,
-    ``clients.csv``, ``model.pt`` and the plots. Config, metrics and state reach the disk in this order, so that a run
-    can be resumed from whatever a power cut leaves; everything is there when the folder is closed.
+    edge and global round, and a global line), ``seconds.jsonl`` (a line per global round), ``state.npz`` (to resume
+    from), and at the end ``summary.json``, ``clients.csv``, ``model.pt`` and the plots. Config, metrics and state reach
+    the disk in this order, so that a run can be resumed from whatever a power cut leaves; everything is there when the
+    folder is closed.
 
     Parameters
     ----------
@@ -84,6 +85,7 @@ class ResultsFolder:
         self.path = path
         self._ownership = ownership
         self._metrics = path / "metrics.jsonl"
+        self._seconds = path / "seconds.jsonl"
         self._state = path / "state.npz"
         self.num_lines = 0
 
@@ -177,7 +179,7 @@ class ResultsFolder:
         UserError
             If the state is damaged, or missing although rounds were over.
         """
-        lines, damaged = self._read_lines()
+        lines, damaged = self._read_lines(self._metrics)
         rounds = [line["round"] for line in lines if line["scope"] == "global"]
         try:
             state = run_state_of(load_state(self._state))
@@ -206,9 +208,11 @@ class ResultsFolder:
     def go_on_after(self, last_round: int, config: Mapping[str, Any]) -> None:
         """Drop the lines of rounds after `last_round`, whose state was not saved; write the config to go on with."""
         self._check_owner()
-        lines = _lines_until(last_round, self._read_lines()[0])
+        lines = _lines_until(last_round, self._read_lines(self._metrics)[0])
         self.num_lines = len(lines)
         replace_text(self._metrics, "".join(json.dumps(line) + "\n" for line in lines))
+        of_seconds = [line for line in self.read_seconds() if line["round"] <= last_round]
+        replace_text(self._seconds, "".join(json.dumps(line) + "\n" for line in of_seconds))
         self.write_json(CONFIG, {**config, "resume": "", "output-dir": str(self.path)})
         sync_folder(self.path)  # the lines to come go into the new file, and a state must not be there without them
 
@@ -223,6 +227,27 @@ class ResultsFolder:
         append_text(self._metrics, "".join(json.dumps(line) + "\n" for line in lines))
         self.num_lines += len(lines)
 
+    def append_seconds(self, line: Mapping[str, Any]) -> None:
+        """Append a line to ``seconds.jsonl``; before those of its round in ``metrics.jsonl``."""
+        self._check_owner()
+        append_text(self._seconds, json.dumps(line) + "\n")
+
+    def read_seconds(self) -> list[dict[str, Any]]:
+        """Return the lines of ``seconds.jsonl`` up to the first that is damaged; none where there is no such file.
+
+        A run goes on without any of them: they only tell how long it took.
+
+        Raises
+        ------
+        UserError
+            If it can't be read.
+        """
+        return self._read_lines(self._seconds)[0]
+
+    def read_all_lines(self) -> list[dict[str, Any]]:
+        """Return the lines of ``metrics.jsonl``, and behind them those of ``seconds.jsonl``; raises as both do."""
+        return [*self.read_metrics(), *self.read_seconds()]
+
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the lines of ``metrics.jsonl``; a last line that was cut off is left out.
 
@@ -231,7 +256,7 @@ class ResultsFolder:
         UserError
             If it can't be read, or another line is not one that a run writes.
         """
-        lines, damaged = self._read_lines()
+        lines, damaged = self._read_lines(self._metrics)
         if damaged > 1:
             raise UserError(f"{self._metrics}: line {len(lines) + 1} is damaged; {INTACT}")
         return lines
@@ -273,14 +298,14 @@ class ResultsFolder:
         if self._ownership and (why := why_lost(self._ownership)):
             raise UserError(f"{self.path}: is no longer this run's: {why}; it stops, and its saved rounds stay")
 
-    def _read_lines(self) -> tuple[list[dict[str, Any]], int]:
-        """Return the lines of ``metrics.jsonl`` up to the first that is damaged, and how many follow: 0, 1 or more.
+    def _read_lines(self, path: Path) -> tuple[list[dict[str, Any]], int]:
+        """Return the lines of a file up to the first that is damaged, and how many follow: 0, 1 or more.
 
         A power cut can damage several: the file has its new size, and not yet all that was written.
         """
         lines: list[dict[str, Any]] = []
         try:
-            with open_to_read(self._metrics) as file:
+            with open_to_read(path) as file:
                 while data := file.readline(MOST_OF_A_LINE):
                     try:
                         lines.append(_line_of(data))
@@ -289,7 +314,7 @@ class ResultsFolder:
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise unreadable(self._metrics, error) from None
+            raise unreadable(path, error) from None
         return lines, 0
 
 
@@ -312,6 +337,8 @@ def _line_of(data: bytes) -> dict[str, Any]:
         raise ValueError
     if line["scope"] == "global":
         line["bytes"], line["failures"], line["wall_seconds"]  # a KeyError without them
+    if line["scope"] == "seconds":
+        line["clients"], line["edges"]
     return line
 
 

@@ -10,6 +10,7 @@ from espalier.app.features.table import FEATURES
 from espalier.app.ground.fields import FIELDS
 from espalier.app.ground.figures import figure_names, finite, is_number, spread, spreads_of
 from espalier.app.meters.bytes import EVALUATION, Link, by_edge, nested
+from espalier.app.meters.seconds import OfEdge
 from espalier.app.reports.best import best_line
 from espalier.clients.messages.train import ACCURACY, LOSS, NUM_EXAMPLES, NUM_VALIDATION, PERSONAL, TOP, VALIDATION
 from espalier.strategies import Evaluation, Failure, Round
@@ -118,6 +119,21 @@ def global_line(
         "wall_seconds": round(wall_seconds, 4),
     }
     return line
+
+
+def seconds_line(number: int, edges: Mapping[str, OfEdge]) -> Line:
+    """Return a round's line of ``seconds.jsonl``: how long clients and edges took, by client number and edge name."""
+    clients = {
+        client: {"edge": name, **seconds.as_data()}
+        for name, own in edges.items()
+        for client, seconds in own.clients.items()
+    }
+    return {
+        "round": number,
+        "scope": "seconds",
+        "clients": {str(client): clients[client] for client in sorted(clients)},
+        "edges": {name: own.edge.as_data() for name, own in edges.items()},
+    }
 
 
 def failures_of(line: Line) -> Sequence[Line]:

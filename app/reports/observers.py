@@ -13,10 +13,11 @@ from torch import nn
 from espalier.app.engines.engine import Engine
 from espalier.app.features.feature import Part, RoundOver
 from espalier.app.meters.bytes import ByteMeter
+from espalier.app.meters.seconds import SecondsMeter
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.reports.best import Score, validation_score
 from espalier.app.reports.folder import ResultsFolder
-from espalier.app.reports.metrics import edge_lines, global_line, validation_of
+from espalier.app.reports.metrics import edge_lines, global_line, seconds_line, validation_of
 from espalier.app.reports.run_state import RunState
 from espalier.app.reports.tracker import Tracking
 from espalier.app.tasks.task import Task
@@ -105,7 +106,7 @@ class ServerEvaluation:
 
 @dataclass(frozen=True)
 class WriteMetrics:
-    """Appends the round's lines to ``metrics.jsonl``.
+    """Appends the round's lines to ``metrics.jsonl``, and its line to ``seconds.jsonl``.
 
     Parameters
     ----------
@@ -113,6 +114,8 @@ class WriteMetrics:
         Where it is.
     meter : ByteMeter
         Counts bytes.
+    seconds : SecondsMeter
+        Tells how long clients and edges took.
     client_of : Mapping[int, int]
         Client number by node id.
     closed_form : Mapping[str, float], optional
@@ -127,6 +130,7 @@ class WriteMetrics:
 
     folder: ResultsFolder
     meter: ByteMeter
+    seconds: SecondsMeter
     client_of: Mapping[int, int]
     closed_form: Mapping[str, float] | None
     tracker: Tracking | None = None
@@ -145,6 +149,8 @@ class WriteMetrics:
         for part in self.parts:
             lines = [edge | part.of_edge(edge["edge"], over) for edge in lines]
             line |= part.end_round(over)
+        took = self.seconds.drain({name: edge.seconds for name, edge in report.outcome.edges.items()})
+        self.folder.append_seconds(seconds_line(report.outcome.number, took))
         self.folder.append_metrics([*lines, line])
         report.line = line
         if self.tracker is not None:

@@ -179,6 +179,7 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
         WriteMetrics(
             folder,
             federation.meter,
+            federation.seconds,
             federation.client_of,
             closed_form,
             checked.tracker,
@@ -238,7 +239,7 @@ def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, 
     if about := checked.task.describe():
         folder.write_json("data.json", about)
     # From the file, so that a resumed run reports on all of its rounds.
-    lines, title = folder.read_metrics(), title_of(config.algorithm, config.data, config.seed)
+    lines, title = folder.read_all_lines(), title_of(config.algorithm, config.data, config.seed)
     write_clients(folder, lines, federation.profiles, federation.hierarchical.topology)
     write_partition(
         folder, class_counts(federation.profiles, federation.hierarchical.topology, about.get("classes", ()))

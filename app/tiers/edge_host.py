@@ -12,6 +12,7 @@ from espalier.app.ground.checkpoint import from_bytes, to_bytes
 from espalier.app.ground.errors import FAULTS, UserError
 from espalier.app.ground.object_spec import error_line
 from espalier.app.meters.bytes import ByteMeter, Link, nested
+from espalier.app.meters.seconds import OfEdge, SecondsMeter
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
@@ -65,6 +66,8 @@ class EdgeRun:
         Has this one edge.
     meter : ByteMeter
         Counts bytes.
+    seconds : SecondsMeter
+        Tells how long its clients take.
     world : PlannedWorld, optional
         What plans are made for.
     state : EdgeState
@@ -85,6 +88,7 @@ class EdgeRun:
         profiles: Sequence[Profile],
         hierarchical: Hierarchical,
         meter: ByteMeter,
+        seconds: SecondsMeter,
         world: PlannedWorld | None,
         state: EdgeState,
         *,
@@ -98,6 +102,7 @@ class EdgeRun:
         self._profiles = profiles
         self._hierarchical = hierarchical
         self._meter = meter
+        self._seconds = seconds
         self._world = world
         self._state = state
         self._timeout_seconds = timeout_seconds
@@ -170,10 +175,10 @@ class EdgeRun:
         outcome: EdgeOutcome = self._converse(rounds)
         took_part = {node_id for update in outcome.updates for node_id in update.participants}
         logger.info("global round %d: done, %d of %d clients took part", number, len(took_part), len(self._profiles))
-        counts = self._meter.drain()
+        counts, seconds = self._meter.drain(), self._seconds.drain({self.name: outcome.seconds})[self.name]
         plans = self._world.edges[self.name].take_rounds() if self._world else []
         self._report_round(number, outcome, counts, [report for _, report in plans])
-        return outcome_to_wire(outcome, self._client_of) | self._rest(counts, plans)
+        return outcome_to_wire(outcome, self._client_of) | self._rest(counts, plans, seconds)
 
     def _evaluate(self, request: Wire) -> Wire:
         number = request["round"]
@@ -211,6 +216,7 @@ class EdgeRun:
             self._grid,
             timeout_seconds=self._timeout_seconds,
             on_message=lambda *what: self._meter.on_message("edge", *what),
+            on_trip=self._seconds.on_trip,
         )
 
     def _load_state(self, state: dict[str, Any]) -> None:
@@ -219,12 +225,18 @@ class EdgeRun:
         if self._deadline:
             self._deadline.release()
         self._meter.drain()
+        self._seconds.drain({self.name: 0.0})
         if self._world:
             self._world.edges[self.name].take_rounds()
 
-    def _rest(self, counts: Counter[Link], plans: Sequence[tuple[int, dict[str, Any]]] = ()) -> Wire:
+    def _rest(
+        self,
+        counts: Counter[Link],
+        plans: Sequence[tuple[int, dict[str, Any]]] = (),
+        seconds: OfEdge | None = None,
+    ) -> Wire:
         """Return what every answer holds besides its result."""
-        return {"counted": counted_to_wire(counts, plans), "state": self._state.to_answer()}
+        return {"counted": counted_to_wire(counts, plans, seconds), "state": self._state.to_answer()}
 
     def _report_round(
         self, number: int, outcome: EdgeOutcome, counts: Counter[Link], plans: list[dict[str, Any]]

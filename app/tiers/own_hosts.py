@@ -14,6 +14,7 @@ from espalier.app.config.run_config import RunConfig
 from espalier.app.features.feature import Scene
 from espalier.app.features.table import parts_of
 from espalier.app.meters.bytes import ByteMeter
+from espalier.app.meters.seconds import SecondsMeter
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.sections import Split
 from espalier.app.tasks.task import Task
@@ -32,10 +33,10 @@ def edge_run(config: RunConfig, grid: Grid, task: Task, model: nn.Module, stream
     """Wait for the devices of an edge that has a host of its own, and return its run; UserError as of `assemble`."""
     name, deploy = config.deploy.edge_name, config.deploy
     profiles, topology = clients_and_edges(config, grid, streams)
-    meter = ByteMeter({"edge": "edge"})
-    world = planned_world(config, topology, profiles, task, model)
-    transport_of = transports(config, meter, streams, None)
-    hierarchical = one_edge(Scene(config, profiles, topology, world), task, model, meter, transport_of)
+    meter, world = ByteMeter({"edge": "edge"}), planned_world(config, topology, profiles, task, model)
+    scene, transport_of = Scene(config, profiles, topology, world), transports(config, meter, streams, None)
+    seconds = SecondsMeter(scene.client_of)
+    hierarchical = one_edge(scene, task, model, (meter, seconds), transport_of)
     return EdgeRun(
         name,
         config.as_dict(),
@@ -43,6 +44,7 @@ def edge_run(config: RunConfig, grid: Grid, task: Task, model: nn.Module, stream
         profiles,
         hierarchical,
         meter,
+        seconds,
         world,
         OwnState(hierarchical.edges[name], world),
         timeout_seconds=deploy.reply_timeout or None,
@@ -60,6 +62,8 @@ def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, obse
     # Radio cells are blocks of client numbers, whatever their edges are called.
     by_cell = dict(sorted(topology.items(), key=lambda edge: min(edge[1])))
     meter, world = ByteMeter({"cloud": "cloud"}), planned_world(config, by_cell, profiles, task, model)
+    scene = Scene(config, profiles, topology, world)
+    seconds = SecondsMeter(scene.client_of)
     make_edge = remote_edges(
         hosts,
         config.federation.edge_rounds,
@@ -67,10 +71,9 @@ def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, obse
         task.objective.figures,
         head=tuned_head(config.algorithm, config.split, model),
         is_planned=world is not None,
-        on_counted=partial(add_counted, meter, world),
+        on_counted=partial(add_counted, meter, seconds, world),
     )
-    scene = Scene(config, profiles, topology, world)
-    return federation_over(scene, make_edge, meter, parts_of(scene), observers)
+    return federation_over(scene, make_edge, meter, seconds, parts_of(scene), observers)
 
 
 def tuned_head(algorithm: Algorithm, split: Split, model: nn.Module) -> ArrayRecord | None:
@@ -78,9 +81,13 @@ def tuned_head(algorithm: Algorithm, split: Split, model: nn.Module) -> ArrayRec
     return head_weights(model) if algorithm.splits and split.tail_layer.is_none else None
 
 
-def add_counted(meter: ByteMeter, world: PlannedWorld | None, edge: str, counted: Counted) -> None:
+def add_counted(
+    meter: ByteMeter, seconds: SecondsMeter, world: PlannedWorld | None, edge: str, counted: Counted
+) -> None:
     """Count what an edge counted that runs elsewhere, as if it ran here."""
     meter.add(edge, counted.sent)
+    if counted.seconds:
+        seconds.add(edge, counted.seconds)
     if world:
         for server_round, report in counted.plans:
             world.edges[edge].carried_out(server_round, report)

@@ -21,6 +21,7 @@ from espalier.app.features.table import parts_of
 from espalier.app.ground.checkpoint import to_bytes
 from espalier.app.ground.errors import UserError, shown
 from espalier.app.meters.bytes import ByteMeter
+from espalier.app.meters.seconds import SecondsMeter
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.tasks.common import set_up_torch
 from espalier.app.tasks.task import Task
@@ -43,6 +44,8 @@ from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.edge import PAYLOAD, QUERY_EDGE, EdgeRequest, to_payload
 from espalier.clients.messages.profile import EDGE_NAME
+from espalier.clients.messages.seconds import tell_waiting
+from espalier.clients.seconds import tell_seconds
 from espalier.clients.shared.lanes import Lanes
 from espalier.clients.stacked.stacking import TrainingStack
 from espalier.sim.in_process_grid import InProcessGrid
@@ -91,7 +94,7 @@ class EdgeApp:
         self._topology = group_by_edge(profiles, config.edges)
         self._load_task = looked_up_once()
         self._lanes = Lanes()
-        self._client_app = make_client_app(self._load_task, durable=False, lanes=self._lanes)
+        self._client_app = make_client_app(self._load_task, durable=False, lanes=self._lanes, mods=[tell_seconds])
         self._edges: dict[str, EdgeRun] = {}
 
     def __call__(self, message: Message, context: Context) -> Message:
@@ -118,15 +121,17 @@ class EdgeApp:
             node_configs=[{"partition-id": client, "num-partitions": len(self._profiles)} for client in clients],
             node_ids=members,
             stack=TrainingStack(self._load_task, stack, self._lanes) if stack else None,
+            on_waited=tell_waiting,
         )
         meter = ByteMeter({"edge": "edge"})
         task, model = self._task_and_model
         transport_of = transports(config, meter, self._streams, self._lanes)
         everybody, topology = list(self._profiles.values()), {name: members}
         scene = Scene(config, everybody, topology, self._world)
-        hierarchical = one_edge(scene, task, model, meter, transport_of)
+        seconds = SecondsMeter(scene.client_of)
+        hierarchical = one_edge(scene, task, model, (meter, seconds), transport_of)
         state = WholeState(hierarchical.edges[name], self._world, grid, clients)
-        return EdgeRun(name, {}, grid, profiles, hierarchical, meter, self._world, state, timeout_seconds=None)
+        return EdgeRun(name, {}, grid, profiles, hierarchical, meter, seconds, self._world, state, timeout_seconds=None)
 
     @cached_property
     def _task_and_model(self) -> tuple[Task, nn.Module]:
@@ -246,6 +251,8 @@ def assemble_served(
     by_number = {profile.partition_id: profile for profile in profiles}
     meter = ByteMeter({"cloud": "cloud"})  # the edges count theirs
     world = planned_world(config, topology, profiles, task, model)
+    scene = Scene(config, profiles, topology, world)
+    seconds = SecondsMeter(scene.client_of)
     states = {name: AtDriver(numbers, kept, world) for name, numbers in clients.items()}
     node_of_edge = introduced(grid, states)
 
@@ -262,11 +269,10 @@ def assemble_served(
             head=tuned_head(config.algorithm, config.split, model),
             is_planned=world is not None,
             is_own=True,
-            on_counted=partial(add_counted, meter, world),
+            on_counted=partial(add_counted, meter, seconds, world),
         )
 
-    scene = Scene(config, profiles, topology, world)
-    federation = federation_over(scene, make_edge, meter, parts_of(scene), observers)
+    federation = federation_over(scene, make_edge, meter, seconds, parts_of(scene), observers)
     return federation, ServedEdges(grid, kept, states, node_of_edge)
 
 

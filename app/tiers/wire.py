@@ -9,6 +9,7 @@ from typing import Any
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
 from espalier.app.meters.bytes import KINDS, Link
+from espalier.app.meters.seconds import OfEdge, Seconds
 from espalier.clients.messages.profile import MOST_CLASSES
 from espalier.clients.messages.train import NUM_EXAMPLES, TOP
 from espalier.clients.shared.arrays import to_record
@@ -39,10 +40,13 @@ class Counted:
         Bytes between its clients and itself, by direction and kind.
     plans : Sequence[tuple[int, dict]]
         Number and report of each edge round that was planned.
+    seconds : OfEdge, optional
+        How long its clients and itself took in training; None of other requests.
     """
 
     sent: Mapping[tuple[str, str], int]
     plans: Sequence[tuple[int, dict[str, Any]]]
+    seconds: OfEdge | None
 
 
 def node_of(client: int) -> int:
@@ -142,10 +146,20 @@ def updates_from_wire(wire: Wire, sent: ArrayRecord, edge_rounds: int, clients: 
     ]
 
 
-def counted_to_wire(counts: Counter[Link], plans: Sequence[tuple[int, dict[str, Any]]]) -> Wire:
-    """Return what an edge counted: bytes, and the number and report of each edge round that was planned."""
+def counted_to_wire(
+    counts: Counter[Link], plans: Sequence[tuple[int, dict[str, Any]]], seconds: OfEdge | None = None
+) -> Wire:
+    """Return what an edge counted: bytes, the number and report of each edge round that was planned, and seconds."""
     sent = [(link.direction, link.kind, count) for link, count in sorted(counts.items())]
-    return {"sent": sent, "plans": list(plans)}
+    counted: Wire = {"sent": sent, "plans": list(plans)}
+    if seconds:
+        clients = {client: _seconds_to_wire(own) for client, own in seconds.clients.items()}
+        counted["seconds"] = {"clients": clients, "edge": _seconds_to_wire(seconds.edge)}
+    return counted
+
+
+def _seconds_to_wire(seconds: Seconds) -> list[float]:
+    return [seconds.training, seconds.waiting, seconds.transfer, seconds.edge_rounds]
 
 
 def counted_from_wire(wire: Wire, clients: Collection[int], edge_rounds: range) -> Counted:
@@ -170,7 +184,23 @@ def counted_from_wire(wire: Wire, clients: Collection[int], edge_rounds: range) 
     numbers = [number for number, _ in wire["plans"]]
     if numbers != sorted(set(numbers)) or any(type(n) is not int or n not in edge_rounds for n in numbers):
         raise ValueError(f"its plans are of edge rounds {numbers}")
-    return Counted(sent, [(number, _plan(report, clients)) for number, report in wire["plans"]])
+    plans = [(number, _plan(report, clients)) for number, report in wire["plans"]]
+    return Counted(sent, plans, _seconds_from_wire(wire["seconds"], clients) if "seconds" in wire else None)
+
+
+def _seconds_from_wire(wire: Wire, clients: Collection[int]) -> OfEdge:
+    """Return the times of an edge and of its clients."""
+    own = wire["clients"]
+    _nodes(own, clients)  # raises for others
+    return OfEdge({client: _as_seconds(values) for client, values in own.items()}, _as_seconds(wire["edge"]))
+
+
+def _as_seconds(values: Any) -> Seconds:
+    training, waiting, transfer, edge_rounds = values
+    amounts = (training, waiting, transfer)
+    if type(edge_rounds) is not int or not all(_is_amount(one, (int, float)) for one in (*amounts, edge_rounds)):
+        raise ValueError("its seconds are no numbers >= 0")
+    return Seconds(training, waiting, transfer, edge_rounds)
 
 
 def _plan(report: Any, clients: Collection[int]) -> dict[str, Any]:

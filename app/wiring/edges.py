@@ -23,7 +23,7 @@ from espalier.app.tasks.task import Task
 from espalier.app.wiring.cloud import checked_by_profiles, cut_rule, equally_weighted, under_cloud
 from espalier.app.wiring.streams import Streams
 from espalier.clients.shared.lanes import Lanes
-from espalier.strategies import EdgeRounds, Guard, Hierarchical
+from espalier.strategies import EdgeRounds, Guard, Hierarchical, Observer
 from espalier.strategies.randomness import derived_seed
 from espalier.strategies.split.fused import FusedTransport
 from espalier.strategies.split.transports import Transport
@@ -158,7 +158,7 @@ def one_edge(
     scene: Scene,
     task: Task,
     model: nn.Module,
-    meter: ByteMeter,
+    observers: Sequence[Observer],
     transport_of: Callable[[str], Transport] | None,
 ) -> Hierarchical:
     """Return the algorithm of one edge that runs by itself: on a host of its own, or in a worker.
@@ -171,8 +171,8 @@ def one_edge(
         What clients train for.
     model : nn.Module
         The whole model.
-    meter : ByteMeter
-        Counts its bytes.
+    observers : Sequence[Observer]
+        Told of its messages and edge rounds.
     transport_of : Callable[[str], Transport], optional
         See `transports`.
     """
@@ -180,4 +180,4 @@ def one_edge(
     config = scene.case
     alone = config.federation.model_copy(update={"cloud_strategy": parse_strategy("cloud-strategy", "FedAvg")})
     make_edge = edges_here(scene, task, model, transport_of)
-    return algorithm_over(config, alone, make_edge, scene.topology, scene.client_of, (meter,))
+    return algorithm_over(config, alone, make_edge, scene.topology, scene.client_of, observers)

@@ -14,6 +14,7 @@ from espalier.app.config.run_config import RunConfig
 from espalier.app.features.feature import MakeEdge, Part, Scene
 from espalier.app.features.table import FEATURES, parts_of
 from espalier.app.meters.bytes import ByteMeter
+from espalier.app.meters.seconds import SecondsMeter
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.recording import check_cuda_graph
@@ -45,6 +46,8 @@ class Assembled:
         The algorithm; it knows the topology.
     meter : ByteMeter
         Counts bytes.
+    seconds : SecondsMeter
+        Tells how long clients and edges take.
     world : PlannedWorld, optional
         Counts joules, and simulated seconds, where rounds are planned.
     parts : Sequence[Part] (default: none)
@@ -55,6 +58,7 @@ class Assembled:
     client_of: Mapping[int, int]
     hierarchical: Hierarchical
     meter: ByteMeter
+    seconds: SecondsMeter
     world: PlannedWorld | None
     parts: Sequence[Part] = ()
 
@@ -134,7 +138,7 @@ def assemble(
     scene = replace(scene, topology_of=who_is_where(scene, grid))
     parts = parts_of(scene)
     make_edge = edges_here(scene, task, model, transports(config, meter, streams, lanes), parts)
-    return federation_over(scene, make_edge, meter, parts, observers)
+    return federation_over(scene, make_edge, meter, SecondsMeter(scene.client_of), parts, observers)
 
 
 def who_is_where(scene: Scene, grid: Grid) -> TopologyOf | None:
@@ -160,12 +164,17 @@ def clients_and_edges(
 
 
 def federation_over(
-    scene: Scene, make_edge: MakeEdge, meter: ByteMeter, parts: Sequence[Part], observers: Sequence[Any]
+    scene: Scene,
+    make_edge: MakeEdge,
+    meter: ByteMeter,
+    seconds: SecondsMeter,
+    parts: Sequence[Part],
+    observers: Sequence[Any],
 ) -> Assembled:
     """Return the algorithm over edges, wherever they run, with what counts and plans; parameters as of `Assembled`."""
     case, world, client_of, topology_of = scene.case, scene.world, scene.client_of, scene.topology_of
-    observers = (meter, *observers, *(observer for part in parts for observer in part.observers()))
+    observers = (meter, seconds, *observers, *(observer for part in parts for observer in part.observers()))
     hierarchical = algorithm_over(
         case, case.federation, make_edge, scene.topology, client_of, observers, parts, topology_of=topology_of
     )
-    return Assembled(scene.profiles, client_of, hierarchical, meter, world, parts)
+    return Assembled(scene.profiles, client_of, hierarchical, meter, seconds, world, parts)

@@ -29,6 +29,7 @@ from ..messages.frames import (
     unpack_gradient,
 )
 from ..messages.profile import key_of
+from ..messages.seconds import ToldSeconds
 from ..messages.split import SplitStream
 from ..messages.split_names import INDICES, STREAM_WITHDRAWN
 from ..task import ClientTask
@@ -176,15 +177,21 @@ def split_stream(message: Message, context: Context, task: ClientTask, sessions:
     instruction = SplitStream.from_content(message.content)
     sessions.drop(context)  # of a round by messages that was broken off
     check_registered(context, task, instruction.begin.labels)
-    session, feedback, rates = Session.begin(task, instruction.begin, kept(context)), Feedback(), []
+    session, feedback = Session.begin(task, instruction.begin, kept(context)), Feedback()
+    links, asked = list[_Link](), time.perf_counter()
     try:
         with open_stream(instruction.ticket, instruction.timeout_seconds) as stream:
+            seconds_to_open = time.perf_counter() - asked
             while not session.is_over:
-                rates.append(_step(session, stream, instruction.payload, feedback))
+                links.append(_step(session, stream, instruction.payload, feedback))
     except Withdrawn as withdrawn:
         return Message(Error(STREAM_WITHDRAWN, str(withdrawn)), reply_to=message)
-    context.state[LINK] = MetricRecord({LINK_BITS_PER_SECOND: statistics.median(rates)})
-    return result_reply(message, context, session)
+    rate = statistics.median(link.bits / max(link.seconds, SHORTEST_SECONDS) for link in links)
+    context.state[LINK] = MetricRecord({LINK_BITS_PER_SECOND: rate})
+    reply = result_reply(message, context, session)
+    held, moving = sum(link.seconds_held for link in links), sum(link.seconds for link in links)
+    ToldSeconds(waiting=held, moving=max(moving, 0.0) + seconds_to_open).add_to(reply)
+    return reply
 
 
 def measure_link(ticket: StreamTicket, num_frames: int = 4) -> float:
@@ -212,8 +219,8 @@ def measure_link(ticket: StreamTicket, num_frames: int = 4) -> float:
     return 2 * 8 * num_frames * len(frame) / max(seconds, SHORTEST_SECONDS)
 
 
-def _step(session: Session, stream: OpenStream, payload: str, feedback: Feedback) -> float:
-    """Make a split step and return the bits per second of its frames."""
+def _step(session: Session, stream: OpenStream, payload: str, feedback: Feedback) -> "_Link":
+    """Make a split step and return what carried its frames."""
     batch = session.forward()
     form, link = Format(payload, batch.values.dtype), _Link(stream)
     labels = None if batch.numbers is None else torch.from_numpy(batch.numbers)
@@ -225,14 +232,14 @@ def _step(session: Session, stream: OpenStream, payload: str, feedback: Feedback
         sent = pack(form, session.at_tail(link.exchange(sent, as_features)), step=batch.step)
     as_gradient = partial(unpack_gradient, form, step=batch.step, shape=tuple(batch.values.shape))
     session.backward(link.exchange(sent, as_gradient))
-    return link.bits / max(link.seconds, SHORTEST_SECONDS)
+    return link
 
 
 class _Link:
-    """Exchanges frames, and adds up their bits and how long they were on the way."""
+    """Exchanges frames, and adds up their bits, how long they were on the way, and how long the edge held them."""
 
     def __init__(self, stream: OpenStream) -> None:
-        self.bits, self.seconds = 0, 0.0
+        self.bits, self.seconds, self.seconds_held = 0, 0.0, 0.0
         self._stream = stream
 
     def exchange(self, sent: bytes, read: Callable[[bytes], Frame]) -> Tensor:
@@ -243,4 +250,5 @@ class _Link:
         frame = read(received)
         self.bits += 8 * (len(sent) + len(received))
         self.seconds += seconds - frame.seconds_held
+        self.seconds_held += frame.seconds_held
         return frame.values

@@ -1,5 +1,6 @@
 """The client halves of split training side by side, against an edge in the same process."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -95,6 +96,8 @@ class Halves:
     ----------
     left : dict[int, BaseException]
         Why who has left, by node id.
+    seconds_at_edges : float
+        How long the edges took for their halves.
     """
 
     def __init__(self, model: StackedModel, clients: Sequence[Half]) -> None:
@@ -103,6 +106,7 @@ class Halves:
         trained = [name for name, weights in side.named_parameters() if weights.requires_grad]
         states = [to_weights(client.instruction.block) for client in clients]
         self.left: dict[int, BaseException] = {}
+        self.seconds_at_edges = 0.0
         self._clients = list(clients)
         self._blocks = StackedBlocks(model, states, trained, how, clients[0].task.device)
 
@@ -120,7 +124,9 @@ class Halves:
                 for made in passes
                 for row, values in zip(made.rows, rows_as_travel(made.outputs), strict=True)
             }
+            asked = time.perf_counter()
             gradients = _exchanged(entered, sent)
+            self.seconds_at_edges += time.perf_counter() - asked
             for node_id in sent.keys() - gradients.keys():
                 self.left[node_id] = ValueError("the edge goes on without it")
             for made in passes:

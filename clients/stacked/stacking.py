@@ -1,5 +1,6 @@
 """Several clients' instructions to train, answered at once; see `espalier.sim.in_process_grid.Stack`."""
 
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ from flwr.app import Context, Message
 from torch import nn
 
 from ..half import PLAIN, ClientHalf
+from ..messages.seconds import ToldSeconds
 from ..messages.split import SplitFused
 from ..messages.split_names import SPLIT_FUSED
 from ..messages.train import TRAIN, TRAIN_ACCUMULATED, proximal_mu
@@ -62,11 +64,14 @@ class TrainingStack:
     def __call__(self, messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message | BaseException]:
         """Return the replies, one per message; a client that fails against its edge has failed alone.
 
+        Clients that train side by side take, each, the seconds of all of them together.
+
         Raises
         ------
         Exception
             If a client can't train. Who it is shows when each is answered by itself.
         """
+        started, at_edges = time.perf_counter(), 0.0
         tasks = [self._load_task(context) for context in contexts]
         is_split = [message.metadata.message_type == SPLIT_FUSED for message in messages]
         whole = [i for i, splits in enumerate(is_split) if not splits]
@@ -79,7 +84,13 @@ class TrainingStack:
             terms = half.instruction.server_round, half.instruction.cut, replace(half.training, local_epochs=1)
             together.setdefault(terms, []).append(i)
         for those in together.values():
-            replies |= self._train_halves({i: halves[i] for i in those}, messages)
+            trained, seconds = self._train_halves({i: halves[i] for i in those}, messages)
+            replies |= trained
+            at_edges += seconds
+        told = ToldSeconds(time.perf_counter() - started - at_edges, waiting=at_edges)
+        for reply in replies.values():
+            if isinstance(reply, Message):
+                told.add_to(reply)
         return [replies[i] for i in range(len(messages))]
 
     def _train_whole(
@@ -110,17 +121,18 @@ class TrainingStack:
 
     def _train_halves(
         self, halves: Mapping[int, Half], messages: Sequence[Message]
-    ) -> dict[int, Message | BaseException]:
-        """Return the replies to instructions to train halves of one cut."""
+    ) -> tuple[dict[int, Message | BaseException], float]:
+        """Return the replies to instructions to train halves of one cut, and the seconds that their edges took."""
         clients = list(halves.values())
         blocks = as_blocks(clients[0].task.model)
         cut = Cut.of(blocks, clients[0].instruction.cut)
         together = Halves(self._model(cut.first, cut.front(blocks)), clients)
         together.train(self._lanes)
-        return {
+        replies = {
             i: together.left.get(half.node_id) or Message(together.result(row).to_content(), reply_to=messages[i])
             for row, (i, half) in enumerate(halves.items())
         }
+        return replies, together.seconds_at_edges
 
     def _model(self, cut: int | None, model: nn.Module) -> StackedModel:
         if cut not in self._models:

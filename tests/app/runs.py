@@ -1,6 +1,7 @@
 """Runs of the app in this process, as the command line makes them."""
 
 import atexit
+import csv
 import json
 import shutil
 import subprocess
@@ -60,6 +61,13 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def summary(folder: Path) -> dict:
     return json.loads((folder / "summary.json").read_text())
+
+
+def rows_of_clients(folder: Path) -> list[dict]:
+    """Return the rows of ``clients.csv``, apart from real time."""
+    with (folder / "clients.csv").open(newline="") as file:
+        times = ("training_seconds", "waiting_seconds", "transfer_seconds")
+        return [{key: value for key, value in row.items() if key not in times} for row in csv.DictReader(file)]
 
 
 def lines(folder: Path, scope: str) -> list[dict]:

@@ -17,7 +17,7 @@ from espalier.app.wiring.federation import gather_clients
 from espalier.app.wiring.task_of_run import build_task
 from tests.app.assembling import config_of, engine_of
 from tests.app.own_folders import OWN, SMALL, cut, noise_folder, own_folders
-from tests.app.runs import key_of, lines, run_app, same_weights, summary
+from tests.app.runs import key_of, lines, rows_of_clients, run_app, same_weights, summary
 
 
 def engine_with(config, folders):
@@ -44,7 +44,7 @@ def test_folders_cut_by_a_partition_give_its_weights_to_the_bit(tmp_path, partit
     own = shared | told | {"data_dir": str(tmp_path / "own"), "partition": "own"}
     second = run_app(tmp_path / "2", **own)
     assert same_weights(first, second)
-    assert (first / "clients.csv").read_text() == (second / "clients.csv").read_text()
+    assert rows_of_clients(first) == rows_of_clients(second)
     for key in ("global", "test", "bytes", "personalised"):
         assert summary(first).get(key) == summary(second).get(key)
     assert not same_weights(first, run_app(tmp_path / "3", **(own | {"pixel_mean": "0.5,0.5,0.5"})))

@@ -84,7 +84,7 @@ def test_what_is_over_is_on_the_disk(recorded):
         disk.do(*operation)
     left = list(disk.images())
     of_the_run = {"clients.csv", "partition.csv", "best-model.pt", "model.pt", "round-0.json", "made-by.json"}
-    of_what_can_be_resumed = {"config.json", "metrics.jsonl", "state.npz", "summary.json"}
+    of_what_can_be_resumed = {"config.json", "metrics.jsonl", "seconds.jsonl", "state.npz", "summary.json"}
     assert left[0].keys() == {f"results/run/{name}" for name in of_the_run | of_what_can_be_resumed}
     assert left == [left[0]] * len(left)
 

@@ -48,6 +48,8 @@ def test_a_run_leaves_every_report_and_its_figures_agree(tmp_path, capsys):
         *FILES,
         "round-0.json",
         "rounds.png",
+        "seconds.jsonl",
+        "seconds.png",
         "state.npz",
         "summary.json",
     ]
@@ -90,7 +92,7 @@ def test_without_plots_a_run_has_the_same_figures_and_they_can_be_drawn_later(tm
 
 
 def figures_of(final):
-    return {key: value for key, value in final.items() if key != "wall_seconds"}
+    return {key: value for key, value in final.items() if key not in ("seconds", "wall_seconds")}
 
 
 def test_a_run_whose_plots_could_not_be_written_has_its_figures(tmp_path, monkeypatch, capsys):

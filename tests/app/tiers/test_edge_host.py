@@ -7,6 +7,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from espalier.app.ground.checkpoint import from_bytes, to_bytes
 from espalier.app.ground.errors import UserError
 from espalier.app.meters.bytes import ByteMeter
+from espalier.app.meters.seconds import SecondsMeter
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.tiers import own_hosts
 from espalier.app.tiers.edge_host import EdgeRun
@@ -16,6 +17,7 @@ from espalier.app.wiring.planning import planned_world
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.messages.edge import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE
 from espalier.strategies import Profile, ask_profiles
+from espalier.strategies.topology import clients_by_node
 from tests.app.assembling import config_of
 from tests.app.tiers.hosts import SMALL, EdgeHost, edge_hosts
 from tests.strategies.asynchronous.test_wall_clock import Delayed
@@ -175,7 +177,8 @@ def edge_with_late_results():
     strategy, resources, nodes = federation(grid, 5.0)
     own = OwnState(strategy.edges["edge-0"], None)
     meter = ByteMeter({"edge": "edge"})
-    parts = ask_profiles(grid), strategy, meter, None, own
+    profiles = ask_profiles(grid)
+    parts = profiles, strategy, meter, SecondsMeter(clients_by_node(profiles)), None, own
     edge = EdgeRun("edge-0", {}, grid, *parts, timeout_seconds=None, deadline=resources.deadline)
     return edge, resources, nodes, grid
 

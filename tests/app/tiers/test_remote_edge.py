@@ -255,7 +255,7 @@ def test_what_an_edge_counted_comes_back_with_its_answer(remote):
     sent = Counter({Link("west", "edge", "uplink", "model"): 7, Link("west", "edge", "downlink", "config"): 2})
     plans = [(4, PLAN), (6, PLAN | {"selected": [2], "late": []})]
     train(remote, wire_of(counted=counted_to_wire(sent, plans)))
-    assert [("west", Counted({("downlink", "config"): 2, ("uplink", "model"): 7}, plans))] == COUNTED
+    assert [("west", Counted({("downlink", "config"): 2, ("uplink", "model"): 7}, plans, None))] == COUNTED
     unplanned = RemoteEdge("east", 9, PROFILES, 3, AtCloud({}), wait_seconds=0, reply_seconds=0)
     _, update = train(unplanned, wire_of(counted=counted_to_wire(sent, plans)))
     assert "its plans are of edge rounds [4, 6]" in update.failures[0].reason

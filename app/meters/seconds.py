@@ -1,0 +1,159 @@
+"""Seconds by client and by edge, in three parts, from the trips of messages."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import Message
+
+from espalier.clients.messages import begins_round, ends_round, goes_on
+from espalier.clients.messages.edge import TRAIN_EDGE
+from espalier.strategies import Observer, Update
+from espalier.strategies.exchange import Trip
+
+DIGITS = 6
+PARTS = ("training", "waiting", "transfer")
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Wall time of a client, or of an edge, in some edge rounds.
+
+    Parameters
+    ----------
+    training : float (default: 0)
+        A client computed. Of an edge: its slowest client of each edge round did.
+    waiting : float (default: 0)
+        A client waited for others: for the other half of a split model, for the others of its group, or for a turn of
+        its process. Of an edge: all that is neither of the other two.
+    transfer : float (default: 0)
+        The rest, from the first message of an edge round until its last reply. Of an edge: its slowest client's of each
+        edge round, and between the edge and the cloud where it is elsewhere.
+    edge_rounds : int (default: 0)
+        Edge rounds in which it was asked.
+    """
+
+    training: float = 0.0
+    waiting: float = 0.0
+    transfer: float = 0.0
+    edge_rounds: int = 0
+
+    def __add__(self, other: "Seconds") -> "Seconds":
+        return Seconds(
+            self.training + other.training,
+            self.waiting + other.waiting,
+            self.transfer + other.transfer,
+            self.edge_rounds + other.edge_rounds,
+        )
+
+    @property
+    def own(self) -> float:
+        """How slow it was: what it did not wait for others."""
+        return self.training + self.transfer
+
+    @property
+    def total(self) -> float:
+        """All three parts."""
+        return self.own + self.waiting
+
+    @property
+    def mean(self) -> "Seconds":
+        """Of an edge round."""
+        rounds = max(self.edge_rounds, 1)
+        return Seconds(self.training / rounds, self.waiting / rounds, self.transfer / rounds, min(self.edge_rounds, 1))
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> "Seconds":
+        """Return what `as_data` made a line's fields of."""
+        training, waiting, transfer = (float(data[f"{part}_seconds"]) for part in PARTS)
+        return cls(training, waiting, transfer, int(data["edge_rounds"]))
+
+    def as_data(self) -> dict[str, float]:
+        """Return the fields of a line."""
+        parts = {f"{part}_seconds": round(getattr(self, part), DIGITS) for part in PARTS}
+        return {"edge_rounds": self.edge_rounds, **parts}
+
+
+@dataclass(frozen=True)
+class OfEdge:
+    """Times of an edge's clients, by their numbers, and its own."""
+
+    clients: Mapping[int, Seconds]
+    edge: Seconds
+
+
+@dataclass
+class _Edge:
+    """What was noticed of an edge since its times were taken."""
+
+    clients: dict[int, Seconds] = field(default_factory=dict)  # in whole edge rounds
+    in_round: dict[int, Seconds] = field(default_factory=dict)  # in the edge round that goes on
+    slowest: Seconds = field(default_factory=Seconds)
+    elsewhere: Seconds | None = None  # what it says of itself, where it ran elsewhere
+    waited: float | None = None  # before it was served, then; None: it was not asked by a message
+
+
+class SecondsMeter(Observer):
+    """Tells how long clients and edges took in training; evaluations are not in it.
+
+    Parameters
+    ----------
+    client_of : Mapping[int, int]
+        Client number by node id.
+    """
+
+    def __init__(self, client_of: Mapping[int, int]) -> None:
+        self._client_of = client_of
+        self._edges: dict[str, _Edge] = {}
+        self._last_reply: dict[int, float] = {}  # when it came, by node id
+
+    def on_trip(self, edge: str, message: Message, trip: Trip) -> None:
+        """Add the seconds of a message by which a client trains, or an edge that is elsewhere."""
+        kind, node_id = message.metadata.message_type, message.metadata.dst_node_id
+        own, now = self._edges.setdefault(edge, _Edge()), time.monotonic()
+        if kind == TRAIN_EDGE:
+            own.waited = (own.waited or 0.0) + trip.waiting
+        elif node_id in self._client_of and (begins_round(kind) or ends_round(kind) or goes_on(kind)):
+            # Between the messages of one round the client waits for the edge, and for the others of its group.
+            pause = max(now - trip.seconds - self._last_reply.get(node_id, now), 0.0) if goes_on(kind) else 0.0
+            seconds = Seconds(trip.computing, trip.waiting + pause, trip.transfer)
+            client = self._client_of[node_id]
+            own.in_round[client] = own.in_round.get(client, Seconds()) + seconds
+            self._last_reply[node_id] = now
+
+    def on_edge_round(self, server_round: int, edge: str, update: Update) -> None:
+        """Take the edge's slowest client, by its own seconds: an edge is as slow as that."""
+        own = self._edges.setdefault(edge, _Edge())
+        in_round, own.in_round = own.in_round, {}
+        slowest = max(in_round.values(), key=lambda seconds: seconds.own, default=Seconds())
+        own.slowest += Seconds(slowest.training, 0.0, slowest.transfer, 1)
+        for client, seconds in in_round.items():
+            own.clients[client] = own.clients.get(client, Seconds()) + seconds + Seconds(edge_rounds=1)
+
+    def add(self, edge: str, told: OfEdge) -> None:
+        """Add what an edge in another process, or on another host, has noticed of its clients and itself."""
+        own = self._edges.setdefault(edge, _Edge())
+        for client, seconds in told.clients.items():
+            own.clients[client] = own.clients.get(client, Seconds()) + seconds
+        own.elsewhere = (own.elsewhere or Seconds()) + told.edge
+
+    def drain(self, seconds: Mapping[str, float]) -> dict[str, OfEdge]:
+        """Return the times of those edges whose part of a global round is over, since they were taken last.
+
+        Parameters
+        ----------
+        seconds : Mapping[str, float]
+            How long their parts took, by edge.
+        """
+        return {name: _of_edge(self._edges.pop(name, _Edge()), took) for name, took in seconds.items()}
+
+
+def _of_edge(own: _Edge, took: float) -> OfEdge:
+    slowest = own.slowest
+    if own.waited is None:  # it ran here
+        waiting = max(took - slowest.own, 0.0) if slowest.edge_rounds else 0.0
+        return OfEdge(own.clients, slowest + Seconds(waiting=waiting))
+    there = own.elsewhere or Seconds(edge_rounds=slowest.edge_rounds)
+    on_the_way = max(took - there.total - own.waited, 0.0)
+    return OfEdge(own.clients, there + Seconds(waiting=own.waited, transfer=on_the_way))
