@@ -15,7 +15,7 @@ from espalier.app.meters.bytes import EVALUATION
 from espalier.app.reports.folder import damaged
 
 Line = Mapping[str, Any]
-OWN = {"personalised": "fine-tuned heads, at the end", "personal": "clients' own models, at the end"}
+OWN = {"personalised": "fine-tuned heads", "personal": "clients' own models"}
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,10 @@ def _draw_end(ax: Axes, curve: Curve, words: str, look: Look, spread: Spread, po
     """Draw a marker, so many points to the right of a curve's end, with a line to it."""
     end, x, figure = curve.own[words], curve.x[-1], ax.figure.get_figure(root=True)
     beside = offset_copy(ax.transData, figure, x=points, units="points")
-    bars: Any = {"yerr": spread.of(end) or 0.0, "elinewidth": 0.8, "capsize": 2, "clip_on": False}
+    wide = spread.of(end) or 0.0
+    ax.update_datalim([(x, end.mean - wide), (x, end.mean + wide)])  # which it is not by itself, for its transform
+    ax.autoscale_view()
+    bars: Any = {"yerr": wide, "elinewidth": 0.8, "capsize": 2, "clip_on": False}
     ax.errorbar(x, end.mean, fmt=END_MARKERS[words], ms=7, color=look.color, transform=beside, **bars)
     line = {"arrowstyle": "-", "color": look.color, "ls": look.style, "lw": 0.7, "shrinkA": 0, "shrinkB": 0}
     ax.annotate("", (x, end.mean), (x, curve.y[-1].mean), beside, "data", arrowprops=line, annotation_clip=False)

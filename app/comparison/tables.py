@@ -77,12 +77,13 @@ def columns_of(text: str | None, groups: Sequence[Group]) -> list[str]:
     UserError
         If no run has such a figure.
     """
-    every = list(dict.fromkeys(name for group in groups for run in group.runs for name in run.figures))
+    every = {name for group in groups for run in group.runs for name in run.figures}
     if text is None:
         found = {
             name for group in groups for run in group.runs for name, value in run.figures.items() if value is not None
         }
-        return [name for name in every if name in found and not HIDDEN.fullmatch(name)]
+        shown = [name for name in figure_names(groups) if name in found and not HIDDEN.fullmatch(name)]
+        return [one for name in shown for one in (name, name + OVER_CLIENTS) if one in found]
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in every:

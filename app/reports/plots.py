@@ -204,6 +204,9 @@ def _draw_bytes(axes: Sequence[Axes], lines: Sequence[Line]) -> None:
     ax.margins(y=0.1)  # for the sums above the bars
     if ax.get_legend_handles_labels()[0]:
         ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    if not sums:
+        ax.text(0.5, 0.5, "nothing was sent", ha="center", transform=ax.transAxes)
+        ax.set(xticks=[], yticks=[])
 
 
 def seen_kinds(totals: Mapping[str, Mapping[str, float]], tallest: float) -> dict[str, list[float]]:
