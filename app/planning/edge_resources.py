@@ -110,7 +110,7 @@ class EdgeResources:
 
     def carried_out(self, server_round: int, report: dict[str, Any]) -> None:
         """Take over the report of an edge round that was carried out in another process."""
-        self._world.book(self._edge, report)
+        self._world.add_report(self._edge, report)
         self._note(server_round, report)
 
     def seconds_of(self, edge_rounds: Collection[int]) -> float:

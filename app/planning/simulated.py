@@ -163,12 +163,12 @@ class WirelessWorld(PlannedWorld):
             "seconds": seconds,
             "short": falls_short(self._plan, self._rule, self._cell[clients], plan),
         }
-        self.book(edge, report)
+        self.add_report(edge, report)
         return report
 
-    def book(self, edge: str, report: Mapping[str, Any]) -> None:
+    def add_report(self, edge: str, report: Mapping[str, Any]) -> None:
         """Take note of what became of a plan: joules, cuts, the time that it took, and how many were late."""
-        super().book(edge, report)
+        super().add_report(edge, report)
         self.clock.advance(edge, report["seconds"])
         self._results += len(report["selected"])
         self._late_results += len(report["late"])

@@ -106,7 +106,7 @@ class PlannedWorld(ABC):
     def describe(self) -> dict[str, Any]:
         """Return what there is to know of it, as plain data."""
 
-    def book(self, edge: str, report: Mapping[str, Any]) -> None:
+    def add_report(self, edge: str, report: Mapping[str, Any]) -> None:
         """Take note of what became of a plan, from what `carry_out` returned, here or in the world of another process.
 
         Parameters

@@ -71,7 +71,7 @@ class Sessions:
             context.state[STATE + "-at"] = MetricRecord(at)
         self._alive[context.node_id] = session
 
-    def take(self, context: Context, task: ClientTask, instruction: SplitStep | SplitTail) -> Session:
+    def pop(self, context: Context, task: ClientTask, instruction: SplitStep | SplitTail) -> Session:
         """Return the session that waits for what an instruction brings, and forget it.
 
         Raises
