@@ -1,13 +1,11 @@
 """What pictures call a run, and how its data are shared out."""
 
-from espalier.app.config.run_config import RunConfig
 from espalier.app.settings.sections import VIDEO_CACHING, Data
 
 
-def picture_title(config: RunConfig) -> str:
+def picture_title(algorithm: str, data: Data, num_clients: int, seed: int) -> str:
     """Return the title of a run's pictures: algorithm, data, how these are shared out, clients and seed."""
-    parts = [config.algorithm.name, config.data.title, shared_out(config.data)]
-    parts += [f"{config.federation.num_clients} clients", f"seed {config.seed}"]
+    parts = [algorithm, data.title, shared_out(data), f"{num_clients} clients", f"seed {seed}"]
     return ", ".join(filter(None, parts))
 
 

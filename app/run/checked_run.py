@@ -233,7 +233,9 @@ def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, 
     )
     write_summary(title, folder, lines, closed_form, config.stop)
     if config.report.plots:
-        draw_run(picture_title(config), folder, lines)
+        draw_run(
+            picture_title(config.algorithm.name, config.data, config.federation.num_clients, config.seed), folder, lines
+        )
 
 
 def title_of(algorithm: Algorithm, data: Data, seed: int) -> RunTitle:

@@ -170,7 +170,8 @@ def _draw_energy(axes: Sequence[Axes], data: tuple[Sequence[Line], Sequence[Line
     axes[3].stackplot(numbers, *parts, colors=[ORANGE, BLUE], labels=labels, alpha=0.8, lw=0)
     axes[3].set(xlabel="global round", ylabel="joules of all clients so far")
     axes[3].xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[3].legend(frameon=False, fontsize=8, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
+    if total:
+        axes[3].legend(frameon=False, fontsize=8, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
 
 
 def _part(name: str, joules: float, total: float) -> str:

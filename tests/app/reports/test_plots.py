@@ -25,6 +25,10 @@ def line(number, clients, **more):
     return {"scope": "global", "round": number, "clients": figures, "bytes": sent, **spread, **more}
 
 
+def title_of(config):
+    return picture_title(config.algorithm.name, config.data, config.federation.num_clients, config.seed)
+
+
 def legend_of(ax):
     return [text.get_text() for text in ax.get_legend().get_texts()]
 
@@ -35,8 +39,8 @@ def test_each_picture_is_a_pdf_too_and_the_same_figures_give_the_same_bytes(tmp_
     assert names == {path.stem for path in folder.glob("*.pdf")} == {"rounds", "clients", "bytes", "partition"}
     lines = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
     config = config_of(global_rounds=1, batches_per_epoch=1, edge_rounds=1)
-    assert picture_title(config) == "h-fedavg, digits, Dir(0.5), 8 clients, seed 0"
-    draw_plots(tmp_path, picture_title(config), lines)
+    assert title_of(config) == "h-fedavg, digits, Dir(0.5), 8 clients, seed 0"
+    draw_plots(tmp_path, title_of(config), lines)
     for name in ("rounds", "bytes"):
         pdf = (folder / f"{name}.pdf").read_bytes()
         assert pdf == (tmp_path / f"{name}.pdf").read_bytes()
@@ -53,7 +57,7 @@ def test_each_picture_is_a_pdf_too_and_the_same_figures_give_the_same_bytes(tmp_
     ],
 )
 def test_titles_say_how_data_are_shared_out(settings, words):
-    assert picture_title(config_of(**settings)) == f"h-fedavg, digits, {words}, 8 clients, seed 0"
+    assert title_of(config_of(**settings)) == f"h-fedavg, digits, {words}, 8 clients, seed 0"
 
 
 @pytest.mark.parametrize("width", [4.8, 6.0, 9.0])
