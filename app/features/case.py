@@ -73,7 +73,7 @@ class Decisions:
 
 
 class Case(Section):
-    """All settings of a run, and what follows from them; those of a feature are ``case[TheSection]``."""
+    """All settings of a run, and what follows from them; a feature's, or an algorithm's, are ``case[TheSection]``."""
 
     name = ""
 
@@ -118,7 +118,7 @@ class Case(Section):
     features: Mapping[str, Section] = {}
 
     def __getitem__(self, kind: type[Kind]) -> Kind:
-        """Return a feature's section."""
+        """Return the section of a feature, or of an algorithm."""
         section = self.features[kind.name]
         assert isinstance(section, kind)
         return section
@@ -224,6 +224,12 @@ class Case(Section):
         return self.plan.resources == "measured" and self.deploy.role != "cloud"
 
     @property
+    def of_algorithm(self) -> Section | None:
+        """The algorithm's own settings."""
+        kind = self.algorithm.section
+        return None if kind is None else self.features.get(kind.name, kind())
+
+    @property
     def is_flat(self) -> bool:
         """True where the clients are under the cloud."""
         return self.algorithm.is_flat(self.federation.num_edges)
@@ -242,6 +248,11 @@ class Case(Section):
     def edges(self) -> int:
         """Number of edges; without edges there is one group of clients, the cloud's own."""
         return self.algorithm.num_edges(self.federation.num_edges)
+
+    @property
+    def edge_rounds_in_all(self) -> int:
+        """Number of edge rounds of the whole run; without edges each global round is one."""
+        return self.federation.global_rounds * (1 if self.is_flat else self.federation.edge_rounds)
 
     @property
     def cells(self) -> int:

@@ -131,6 +131,7 @@ class EdgeResources:
     def _note(self, server_round: int, report: dict[str, Any]) -> None:
         """Keep a report; log where it fell short of clients, and the first plan of the run that is not converged."""
         self.pending.append((server_round, report))
+        self._world.last_planned = max(self._world.last_planned, server_round)
         if report["short"]:
             line = "edge round %d: %s: %d clients, not %d in each cell"
             logger.info(line, server_round, self._edge, len(report["selected"]), self._world.clients_wanted)

@@ -12,6 +12,7 @@ from espalier.app.algorithms.split_edges import check_cuts, head_weights
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import Engine
 from espalier.app.ground.strategy_spec import StrategySpec
+from espalier.app.planning.limits import free_of_limits
 from espalier.app.reports.closed_form import closed_form_bits
 from espalier.app.reports.divergence import DivergenceWarning
 from espalier.app.reports.final import draw_run, write_clients, write_model, write_summary
@@ -96,6 +97,9 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     config, federation, folder, model = checked.config, checked.federation, checked.folder, checked.model
     if federation.world:
         folder.write_json("world.json", federation.world.describe())
+        _write_world_files(checked, 0)
+        if config.rule and (line := free_of_limits(config.rule, federation.world, config.edge_rounds_in_all)):
+            logger.info(line)
     if checked.tracker:
         checked.tracker.run_begins(config.as_dict(), folder.path)
     closed_form = closed_form_of(config, checked.task, model, federation.profiles)
@@ -118,9 +122,18 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     )
     if config.algorithm.splits and config.fine_tune.steps:
         _personalise(checked, arrays)
+    _write_world_files(checked, config.edge_rounds_in_all)
     _report(checked, arrays, closed_form)
     if checked.tracker:
         checked.tracker.run_over(folder.read_json("summary.json"))
+
+
+def _write_world_files(checked: CheckedRun, num_written: int) -> None:
+    """Write what there is of the world for all edge rounds, unless so many are written and no edge was beyond them."""
+    world, num_rounds = checked.federation.world, checked.config.edge_rounds_in_all
+    if world and (num_rounds := max(num_rounds, world.last_planned)) > num_written:
+        for name, write in world.files(num_rounds).items():
+            checked.folder.write_file(name, write)
 
 
 def _last_round(stop: Stop, num_rounds: int, state: RunState | None, so_far: SoFar) -> int:

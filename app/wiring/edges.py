@@ -78,6 +78,7 @@ def edges_here(
             device=compute_device(config.device),
             max_steps=max_steps.__getitem__,
             stacks=config.decided.stack > 0,
+            own=config.of_algorithm,
         )
         return own_edge(algorithm, site) if algorithm.written else algorithm.make_edge(site)
 

@@ -78,6 +78,9 @@ def check_optimizer(
     if algorithm.adds_gradients and task.training != training:
         what = "one without an optimizer or a learning rate of its own"
         raise task.refused(f"{what} for algorithm = {algorithm.text!r}, whose edges add up gradients")
+    if algorithm.counts_gradients and callable(task.training.optimizer):
+        what = "one without an optimizer of its own"
+        raise task.refused(f"{what} for algorithm = {algorithm.text!r}, which counts gradients")
 
 
 @lru_cache(maxsize=1)
