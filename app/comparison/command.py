@@ -11,7 +11,10 @@ from pathlib import Path
 from espalier.app.comparison.curves import AXES, Axis, Curve, check_curves, curves
 from espalier.app.comparison.figures import draw_curves, setting
 from espalier.app.comparison.groups import Group, chosen_if_readable, grouped, without_repeats
+from espalier.app.comparison.looks import looks_of
 from espalier.app.comparison.runs import FinishedRun, read_run, write_runs
+from espalier.app.comparison.spread import OPTION as SPREAD
+from espalier.app.comparison.spread import SPREADS, STD, Spread, spread_named
 from espalier.app.comparison.tables import as_csv, as_latex, as_text, columns_of, figure_names
 from espalier.app.comparison.targets import OPTION, target_of, with_target
 from espalier.app.ground.durable import replace_text
@@ -38,7 +41,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--columns",
         metavar="NAME,...",
-        help="figures in comparison.txt and .tex, by their names in runs.csv (default: the main ones)",
+        help="figures in comparison.txt and .tex, and no others, by their names in runs.csv (default: the main ones)",
+    )
+    parser.add_argument(
+        SPREAD,
+        metavar="NAME",
+        default=STD.name,
+        help="what is behind +- and in bands: std (of the sample, over seeds; the default), or ci95 (95 %% interval)",
     )
     parser.add_argument(
         OPTION,
@@ -60,15 +69,15 @@ def main(arguments: Sequence[str]) -> int:
         for again, once in repeated.items():
             print(f"{again}: has the settings and the seed of {once}, and is left out", file=sys.stderr)
         groups = grouped(kept)
-        columns = columns_of(options.columns, groups)
-        write_comparison(output, groups, columns)
+        columns, spread = columns_of(options.columns, groups), spread_named(options.spread)
+        write_comparison(output, groups, columns, spread)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"error: {error.filename or '--output'}: can't be written ({error.strerror})", file=sys.stderr)
         return 2
-    print(as_text(groups, columns))
+    print(as_text(groups, columns, spread))
     print(f"comparison: {output}")
     return 0
 
@@ -116,21 +125,26 @@ def in_order_of_sweep(folder: Path) -> list[Path]:
     return sorted(paths, key=key)
 
 
-def write_comparison(output: Path, groups: Sequence[Group], columns: Sequence[str]) -> None:
+def write_comparison(output: Path, groups: Sequence[Group], columns: Sequence[str], spread: Spread) -> None:
     """Write the tables, text and LaTeX with some of the figures, and the curves of settings into a folder."""
     output.mkdir(parents=True, exist_ok=True)
-    texts = {"csv": as_csv(groups), "tex": as_latex(groups, columns), "txt": as_text(groups, columns) + "\n"}
+    texts = {
+        "csv": as_csv(groups),
+        "tex": as_latex(groups, columns, spread),
+        "txt": as_text(groups, columns, spread) + "\n",
+    }
     for ending, text in texts.items():
         replace_text(output / f"comparison.{ending}", text)
     write_runs(output / "runs.csv", [(group.chosen, run) for group in groups for run in group.runs])
-    names = figure_names(groups)
+    names, looks = figure_names(groups), looks_of(groups)
     drawn: list[tuple[Axis, str, list[Curve]]] = []
     for figure in [name for name in names if name in (LOSS, ACCURACY) or f"test_{name}" in names]:
         for axis in AXES:
             if not (found := curves(groups, axis, figure)):
                 continue
             drawn.append((axis, figure, found))
-            draw_curves(output, found, axis, figure, setting([curve.group for curve in found]))
+            title = setting([curve.group for curve in found], spread)
+            draw_curves(output, found, looks, axis, figure, title, spread)
             if lacking := {*range(len(groups))} - {curve.place for curve in found}:
                 others = "; ".join(groups[place].label for place in sorted(lacking))
                 why = f"not two evaluated rounds with {axis.label}"
@@ -142,10 +156,11 @@ def curve_table(groups: Sequence[Group], drawn: Sequence[tuple[Axis, str, Sequen
     """Return the points of all curves as CSV."""
     text = StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*groups[0].chosen, "figure", "over", "x", "mean", "std", "runs"])
+    writer.writerow([*groups[0].chosen, "figure", "over", "x", "mean", *SPREADS, "runs"])
     for axis, figure, found in drawn:
         for curve in found:
-            for x, mean, std in zip(curve.x.tolist(), curve.mean.tolist(), curve.std.tolist(), strict=True):
-                count = len(curve.group.runs)
-                writer.writerow([*curve.group.chosen.values(), figure, axis.name, f"{x:.10g}", mean, std, count])
+            setting, count = curve.group.chosen.values(), len(curve.group.runs)
+            for x, y in zip(curve.x.tolist(), curve.y, strict=True):
+                spreads = [spread.of(y) for spread in SPREADS.values()]
+                writer.writerow([*setting, figure, axis.name, f"{x:.10g}", y.mean, *spreads, count])
     return text.getvalue()

@@ -1,7 +1,7 @@
 """Learning curves of runs, and of the runs of a setting together: the mean of their figures in each round."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
@@ -9,11 +9,13 @@ import numpy as np
 
 from espalier.app.comparison.groups import Group
 from espalier.app.comparison.runs import MEAN, OVER_CLIENTS, FinishedRun
+from espalier.app.comparison.spread import OverSeeds, over_seeds
 from espalier.app.ground.figures import is_figure
 from espalier.app.meters.bytes import EVALUATION
 from espalier.app.reports.folder import damaged
 
 Line = Mapping[str, Any]
+OWN = {"personalised": "fine-tuned heads", "personal": "clients' own models"}
 
 
 @dataclass(frozen=True)
@@ -48,16 +50,19 @@ class Curve:
         Of the setting among those that are compared.
     group : Group
         The runs.
-    x, mean, std : np.ndarray
-        Shape (N,), for each round that all runs have evaluated: mean over the runs of what the axis counts, mean of the
-        figure, and its standard deviation, that of the population.
+    x : np.ndarray
+        Shape (N,), for each round that all runs have evaluated: mean over the runs of what the axis counts.
+    y : Sequence[OverSeeds]
+        Of N figures in these rounds.
+    own : Mapping[str, OverSeeds] (default: none)
+        The figure that clients end with, with what is their own, by what that is in words.
     """
 
     place: int
     group: Group
     x: np.ndarray
-    mean: np.ndarray
-    std: np.ndarray
+    y: Sequence[OverSeeds]
+    own: Mapping[str, OverSeeds] = field(default_factory=dict)
 
 
 def _rounds(lines: Sequence[Line]) -> list[float]:
@@ -97,9 +102,10 @@ def curves(groups: Sequence[Group], axis: Axis, figure: str) -> list[Curve]:
     """Return a curve for each setting whose runs all have the figure, and something that the axis counts."""
     found = []
     for place, group in enumerate(groups):
-        x, mean, std = together([points_of(run, axis, figure) for run in group.runs])
+        x, y = together([points_of(run, axis, figure) for run in group.runs])
         if len(x) > 1 and x[-1] > x[0]:
-            found.append(Curve(place, group, x, mean, std))
+            ends = {words: group.figure(f"{prefix}_{figure}") for prefix, words in OWN.items()}
+            found.append(Curve(place, group, x, y, {words: end for words, end in ends.items() if end}))
     return found
 
 
@@ -134,8 +140,8 @@ def points_of(run: FinishedRun, axis: Axis, figure: str) -> np.ndarray:
     return np.array([point for point in points if point[-1] is not None], dtype=float).reshape(-1, 3)
 
 
-def together(points: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return means of x, and means and standard deviations of y, of several runs, in the rounds that all have."""
+def together(points: Sequence[np.ndarray]) -> tuple[np.ndarray, list[OverSeeds]]:
+    """Return means of x, and y over seeds, of several runs, in the rounds that all have."""
     rounds = reduce(np.intersect1d, [own[:, 0] for own in points])
     common = np.array([own[np.isin(own[:, 0], rounds)] for own in points])
-    return common[:, :, 1].mean(axis=0), common[:, :, 2].mean(axis=0), common[:, :, 2].std(axis=0)
+    return common[:, :, 1].mean(axis=0), [over_seeds(values) for values in common[:, :, 2].T.tolist()]

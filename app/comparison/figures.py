@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from functools import partial
 from math import ceil, floor, log10
 from pathlib import Path
 from textwrap import wrap
@@ -13,52 +12,75 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, MaxNLocator
+from matplotlib.transforms import offset_copy
 
-from espalier.app.comparison.curves import Axis, Curve
+from espalier.app.comparison.curves import OWN, Axis, Curve
 from espalier.app.comparison.groups import Group
-from espalier.app.ground.durable import replace_file
+from espalier.app.comparison.looks import Look
+from espalier.app.comparison.spread import Spread
+from espalier.app.ground.pictures import GREY, write_picture
+from espalier.app.ground.pictures import STYLE as PICTURES
+from espalier.app.reports.titles import dirichlet
 from espalier.app.settings.sections import VIDEO_CACHING
 
 WIDTH_INCHES, HEIGHT_INCHES = 3.5, 2.3
 LEGEND_ROW_INCHES = 0.14
 CHARACTERS = 58  # of the title's size that a column takes
-# Okabe and Ito's colours, which all can tell apart, without the yellow, which is too bright for lines.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-STYLES, MARKERS = ("-", "--", ":", "-."), ("o", "s", "^", "D", "v", "P", "X")
+END_MARKERS = dict(zip(OWN.values(), ("*", "h"), strict=True))
+END_POINTS = 9  # between the end of curves and such a marker, and from one to the next
 HIDES = 20  # times as long: a curve that is a vertical line beside the other
-STYLE: Any = {  # for rc_context, which lists all names there are in its type
+STYLE: Any = PICTURES | {  # for rc_context, which lists all names there are in its type
     "font.size": 8,
     "axes.titlesize": 8,
     "legend.fontsize": 7,
-    "pdf.fonttype": 42,  # publishers refuse Type 3
     "lines.linewidth": 1.2,
     "lines.markersize": 3,
 }
 
 
-def draw_curves(folder: Path, curves: Sequence[Curve], axis: Axis, figure: str, title: str) -> list[Path]:
-    """Write ``FIGURE-over-AXIS.pdf`` and ``.png`` and return where.
+def draw_curves(
+    folder: Path,
+    curves: Sequence[Curve],
+    looks: Sequence[Look],
+    axis: Axis,
+    figure: str,
+    title: str,
+    spread: Spread,
+) -> Path:
+    """Write ``FIGURE-over-AXIS.png``, and ``.pdf`` beside it, and return where.
 
     Parameters
     ----------
     folder : Path
         Where to.
     curves : Sequence[Curve]
-        A line each, with a band of one standard deviation over seeds.
+        A line each, with a band of the spread over seeds; what clients end with that is their own is a marker of
+        another shape, in the curve's colour.
+    looks : Sequence[Look]
+        Of all settings that are compared.
     axis : Axis
         What they go over.
     figure : str
         What they show.
     title : str
         The setting.
+    spread : Spread
+        What bands show.
     """
-    columns = 2 if max(len(curve.group.label) for curve in curves) <= 26 else 1
-    rows = -(-len(curves) // columns) * (len(curves) > 1)
+    own = list(dict.fromkeys(words for curve in curves for words in curve.own))
+    labels = [curve.group.label for curve in curves if len(curves) > 1] + own
+    columns = 2 if max(map(len, labels), default=0) <= 26 else 1
+    rows = -(-len(labels) // columns)
     with matplotlib.rc_context(STYLE):
         drawn = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES + rows * LEGEND_ROW_INCHES), layout="constrained")
         ax = drawn.subplots()
         for curve in curves:
-            _draw(ax, curve)
+            _draw(ax, curve, looks[curve.place], curve.group.label if len(curves) > 1 else "", spread)
+        ends = [(curve, words) for curve in curves for words in curve.own]
+        for number, (curve, words) in enumerate(ends, 1):
+            _draw_end(ax, curve, words, looks[curve.place], spread, number * END_POINTS)
+        for words in own:
+            ax.plot([], [], END_MARKERS[words], color=GREY, ms=7, ls="", label=words)
         ax.set(xlabel=axis.label, ylabel=f"test {figure.replace('_', ' ')}, mean of clients")
         if axis.name == "rounds":
             ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -75,10 +97,7 @@ def draw_curves(folder: Path, curves: Sequence[Curve], axis: Axis, figure: str, 
         if rows:
             drawn.legend(loc="outside lower center", ncols=columns, frameon=False, labelspacing=0.2, borderpad=0.1)
         name = re.sub(r"[^\w.+-]", "-", figure)  # a metric of a task's own may be called anything
-        paths = [folder / f"{name}-over-{axis.name}.{ending}" for ending in ("pdf", "png")]
-        for path in paths:
-            replace_file(path, partial(drawn.savefig, dpi=300, format=path.suffix[1:]))
-    return paths
+        return write_picture(folder / f"{name}-over-{axis.name}.png", drawn, dpi=300)
 
 
 def powers_of_ten(low: float, high: float) -> list[float]:
@@ -95,22 +114,30 @@ def first_steps(curves: Sequence[Curve]) -> list[float]:
     return [float(curve.x[curve.x > 0].min()) for curve in curves]
 
 
-def _draw(ax: Axes, curve: Curve) -> None:
-    color, marker, style = look_of(curve.place)
-    ax.fill_between(curve.x, curve.mean - curve.std, curve.mean + curve.std, color=color, alpha=0.15, lw=0)
+def _draw(ax: Axes, curve: Curve, look: Look, label: str, spread: Spread) -> None:
+    mean = np.array([y.mean for y in curve.y])
+    wide = np.array([spread.of(y) or 0.0 for y in curve.y])
+    ax.fill_between(curve.x, mean - wide, mean + wide, color=look.color, alpha=0.15, lw=0)
     every = max(len(curve.x) // 8, 1)
     at = np.arange(curve.place % every, len(curve.x), every).tolist()  # not all curves' at the same x
-    ax.plot(curve.x, curve.mean, color=color, ls=style, marker=marker, markevery=at, label=curve.group.label)
+    ax.plot(curve.x, mean, color=look.color, ls=look.style, marker=look.marker, markevery=at, label=label)
 
 
-def look_of(number: int) -> tuple[str, str, str]:
-    """Return colour, marker and line style of a setting; where a colour comes again it has another marker."""
-    marker = MARKERS[(number + number // len(COLORS)) % len(MARKERS)]
-    return COLORS[number % len(COLORS)], marker, STYLES[number % len(STYLES)]
+def _draw_end(ax: Axes, curve: Curve, words: str, look: Look, spread: Spread, points: float) -> None:
+    """Draw a marker, so many points to the right of a curve's end, with a line to it."""
+    end, x, figure = curve.own[words], curve.x[-1], ax.figure.get_figure(root=True)
+    beside = offset_copy(ax.transData, figure, x=points, units="points")
+    wide = spread.of(end) or 0.0
+    ax.update_datalim([(x, end.mean - wide), (x, end.mean + wide)])  # which it is not by itself, for its transform
+    ax.autoscale_view()
+    bars: Any = {"yerr": wide, "elinewidth": 0.8, "capsize": 2, "clip_on": False}
+    ax.errorbar(x, end.mean, fmt=END_MARKERS[words], ms=7, color=look.color, transform=beside, **bars)
+    line = {"arrowstyle": "-", "color": look.color, "ls": look.style, "lw": 0.7, "shrinkA": 0, "shrinkB": 0}
+    ax.annotate("", (x, end.mean), (x, curve.y[-1].mean), beside, "data", arrowprops=line, annotation_clip=False)
 
 
-def setting(groups: Sequence[Group]) -> str:
-    """Return in words what all runs have in common, and how many seeds."""
+def setting(groups: Sequence[Group], spread: Spread) -> str:
+    """Return in words what all runs have in common, how many seeds, and what bands show."""
     runs = [run for group in groups for run in group.runs]
     common = {k: v for k, v in runs[0].settings.items() if all(run.settings[k] == v for run in runs)}
     own_tasks = {run.settings["task"] for run in runs}
@@ -122,11 +149,9 @@ def setting(groups: Sequence[Group]) -> str:
     # Who brings data shares them out too.
     if own_tasks == {""} and all(run.settings["dataset"] != VIDEO_CACHING for run in runs):
         scheme = str(common.get("partition", ""))
-        drawn = (
-            f"Dir({common['alpha']:g}){scheme.removeprefix('dirichlet').replace('-', ' ')}" if "alpha" in common else ""
-        )
+        drawn = dirichlet(scheme, common["alpha"]) if "alpha" in common else ""
         parts.append(drawn if scheme.startswith("dirichlet") else scheme)
     counts = sorted({len(group.runs) for group in groups})
     seeds = "-".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-    parts.append(f"{seeds} seeds (band: 1 std)" if counts[-1] > 1 else "1 seed")
+    parts.append(f"{seeds} seeds (band: {spread.band})" if counts[-1] > 1 else "1 seed")
     return ", ".join(part for part in parts if part)

@@ -5,10 +5,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import Any
 
 from espalier.app.comparison.runs import FinishedRun
+from espalier.app.comparison.spread import OverSeeds, over_seeds
 from espalier.app.config.defaults import without_defaults
 from espalier.app.config.keys import keys_tagged
 from espalier.app.config.parse import parse_saved
@@ -41,11 +41,11 @@ class Group:
         """The setting in words."""
         return ", ".join(words(key, value) for key, value in self.chosen.items()) or "all"
 
-    def figure(self, name: str) -> tuple[float, float] | None:
-        """Return mean and standard deviation (of the population) of a figure over the runs; None where one lacks it."""
+    def figure(self, name: str) -> OverSeeds | None:
+        """Return a figure over the runs; None where one lacks it."""
         values = [run.figures.get(name) for run in self.runs]
         numbers = [value for value in values if value is not None]
-        return (fmean(numbers), pstdev(numbers)) if len(numbers) == len(values) else None
+        return over_seeds(numbers) if len(numbers) == len(values) else None
 
 
 def words(key: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Tables of runs that are compared: mean and standard deviation over seeds, and over clients."""
+"""Tables of runs that are compared: mean and spread over seeds, and standard deviation over clients."""
 
 import csv
 import re
@@ -7,6 +7,7 @@ from io import StringIO
 
 from espalier.app.comparison.groups import Group
 from espalier.app.comparison.runs import OVER_CLIENTS
+from espalier.app.comparison.spread import SPREADS, Spread
 from espalier.app.ground.errors import bad_value
 
 # Figures that no column of the other tables has unless it is asked for: those on the whole test pool, and counts.
@@ -17,11 +18,12 @@ HIDDEN = re.compile(
 COUNT = re.compile("(best_)?round|(target_)?rounds|failures|late|spare|edge_rounds_.*|.*_bytes")
 UNITS = {"joules": ("energy", "J"), "seconds": ("time", "s"), "bytes": ("", "B")}
 SPREAD = "over clients"  # heads the column behind a mean over clients
-ABOUT = (
-    "+-: standard deviation over seeds; over clients: that of each run's clients, mean over seeds; of the population"
-)
+ABOUT = "over clients: standard deviation over each run's clients, all there are, mean over seeds"
+DIGITS = 2  # of what is behind +-, and the mean's last digit is its last
+NONE_BELOW = 1e-6  # of the mean: what is less is rounding
 GAP = 2  # characters between columns
 WIDTH = 100  # of the text table, in characters; what is wider goes on below
+SMALL = 0.001  # figures below this are written with a power of ten
 POWER, TIMES_TEN = re.compile(r"(?<=\d)e([-+]?)0*(\d+)"), r" \\cdot 10^{\1\2}"
 NUMBER = re.compile(r"-?[\d.]+e[-+]?\d+")
 LATEX = str.maketrans({c: "\\" + c for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"})
@@ -34,22 +36,24 @@ def figure_names(groups: Sequence[Group]) -> list[str]:
 
 
 def as_csv(groups: Sequence[Group]) -> str:
-    """Return a line per setting, with a column for each figure's mean and standard deviation over seeds.
+    """Return a line per setting, with columns for each figure's mean, standard deviation and 95 % interval over seeds.
 
-    Where a figure is a mean over clients, another column has their standard deviation, as the mean over seeds.
+    Of one run there are no such deviation and interval. Where a figure is a mean over clients, another column has their
+    standard deviation, as the mean over seeds.
     """
     names, rows = figure_names(groups), []
     for group in groups:
         row: dict[str, object] = {**group.chosen, "runs": len(group.runs)}
         for name in names:
-            mean, std = group.figure(name) or (None, None)
-            row |= {f"{name}_mean": mean, f"{name}_std": std}
+            figure = group.figure(name)
+            row[f"{name}_mean"] = figure and figure.mean
+            row |= {f"{name}_{spread.name}": figure and spread.of(figure) for spread in SPREADS.values()}
             if over_clients := group.figure(name + OVER_CLIENTS):
-                row[name + OVER_CLIENTS] = over_clients[0]
+                row[name + OVER_CLIENTS] = over_clients.mean
         rows.append(row)
     header = [*groups[0].chosen, "runs"]
     for name in names:
-        header += [f"{name}_mean", f"{name}_std"]
+        header += [f"{name}_{part}" for part in ("mean", *SPREADS)]
         header += [name + OVER_CLIENTS] * any(name + OVER_CLIENTS in row for row in rows)
     text = StringIO(newline="")
     writer = csv.DictWriter(text, header, lineterminator="\n")
@@ -73,35 +77,36 @@ def columns_of(text: str | None, groups: Sequence[Group]) -> list[str]:
     UserError
         If no run has such a figure.
     """
-    every = figure_names(groups)
+    every = {name for group in groups for run in group.runs for name in run.figures}
     if text is None:
         found = {
             name for group in groups for run in group.runs for name, value in run.figures.items() if value is not None
         }
-        return [name for name in every if name in found and not HIDDEN.fullmatch(name)]
+        shown = [name for name in figure_names(groups) if name in found and not HIDDEN.fullmatch(name)]
+        return [one for name in shown for one in (name, name + OVER_CLIENTS) if one in found]
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in every:
-            raise bad_value("--columns", name, ", ".join(every))
+            raise bad_value("--columns", name, ", ".join(figure_names(groups)))
     return names
 
 
-def as_text(groups: Sequence[Group], columns: Sequence[str]) -> str:
+def as_text(groups: Sequence[Group], columns: Sequence[str], spread: Spread) -> str:
     """Return the table for a terminal; figures that find no room in a line of `WIDTH` follow in another table below."""
-    header, *rows = cells(groups, columns)
+    header, *rows = cells(groups, columns, spread)
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     left = len(groups[0].chosen)
     tables = _folded(header, widths, left + 1)
     folded = "\n\n".join("\n".join(_aligned(row, widths, left, places) for row in (header, *rows)) for places in tables)
     lacking = [f"{run.folder.name}: {run.lacking}" for group in groups for run in group.runs if run.lacking]
-    return "\n".join([folded, "", ABOUT, *lacking])
+    return "\n".join([folded, "", *about(columns, spread), *lacking])
 
 
 def _folded(header: Sequence[str], widths: Sequence[int], first: int) -> list[list[int]]:
     """Return the places of each table's columns: those before ``first`` in all, and of the others what finds room."""
     together: list[list[int]] = []
     for place in range(first, len(header)):
-        if header[place] == SPREAD:
+        if header[place] == SPREAD and together:
             together[-1].append(place)
         else:
             together.append([place])
@@ -117,14 +122,19 @@ def _folded(header: Sequence[str], widths: Sequence[int], first: int) -> list[li
     return tables or [list(range(first))]
 
 
-def as_latex(groups: Sequence[Group], columns: Sequence[str]) -> str:
+def about(columns: Sequence[str], spread: Spread) -> list[str]:
+    """Return what a table's spreads are."""
+    return [f"+-: {spread.about}"] + [ABOUT] * any(name.endswith(OVER_CLIENTS) for name in columns)
+
+
+def as_latex(groups: Sequence[Group], columns: Sequence[str], spread: Spread) -> str:
     """Return the table for a paper that uses the package booktabs."""
-    header, *rows = cells(groups, columns)
+    header, *rows = cells(groups, columns, spread)
     lines = [" & ".join(_latex(cell) for cell in row) + r" \\" for row in (header, *rows)]
     left = len(groups[0].chosen)
     alignment = "l" * left + "r" * (len(header) - left)
     parts = [
-        f"% {ABOUT}",
+        *(f"% {line}" for line in about(columns, spread)),
         rf"\begin{{tabular}}{{{alignment}}}",
         r"\toprule",
         lines[0],
@@ -135,22 +145,24 @@ def as_latex(groups: Sequence[Group], columns: Sequence[str]) -> str:
     return "\n".join([*parts, r"\end{tabular}", ""])
 
 
-def cells(groups: Sequence[Group], columns: Sequence[str]) -> list[list[str]]:
-    """Return header and rows: what was chosen, the number of runs, and for each figure its mean and deviation.
+def cells(groups: Sequence[Group], columns: Sequence[str], spread: Spread) -> list[list[str]]:
+    """Return header and rows: what was chosen, the number of runs, and for each figure its mean and spread.
 
-    A single run has no deviation over seeds. Behind a mean over clients is their deviation, as the mean over seeds.
+    A single run has no spread over seeds. The deviation over clients, a mean over seeds, has none either.
     """
     header, rows = [*groups[0].chosen, "runs"], [[*map(str, g.chosen.values()), str(len(g.runs))] for g in groups]
-    for name in columns:
-        header.append(heading(name))
+    for column in columns:
+        name, is_over_clients = column.removesuffix(OVER_CLIENTS), column.endswith(OVER_CLIENTS)
+        follows = is_over_clients and header[-1] == heading(name)
+        header.append(SPREAD if follows else f"{heading(name)} {SPREAD}" if is_over_clients else heading(name))
         for row, group in zip(rows, groups, strict=True):
-            mean_and_std = group.figure(name)
-            row.append("-" if mean_and_std is None else _spread(name, *mean_and_std, len(group.runs)))
-        if any(group.figure(name + OVER_CLIENTS) for group in groups):
-            header.append(SPREAD)
-            for row, group in zip(rows, groups, strict=True):
-                mean, over_clients = group.figure(name), group.figure(name + OVER_CLIENTS)
-                row.append(f"+- {number(over_clients[0], mean and mean[0])}" if over_clients else "-")
+            figure = group.figure(column)
+            if figure is None:
+                row.append("-")
+            elif is_over_clients:
+                row.append(f"+- {rounded(figure.mean)}")
+            else:
+                row.append(with_spread(name, figure.mean, spread.of(figure)))
     return [header, *rows]
 
 
@@ -163,20 +175,29 @@ def heading(name: str) -> str:
     return " ".join(dict.fromkeys([*what.split("_"), *noun.split(), f"({unit})"]))
 
 
-def number(value: float, beside: float | None = None) -> str:
-    """Return a figure with four decimals; fewer from 10 on, and four digits if it is small.
-
-    Parameters
-    ----------
-    value : float
-        The figure.
-    beside : float, optional (default: itself)
-        The mean that it stands beside: a small deviation of a mean that is not small has four decimals.
-    """
-    if 0 < abs(value if beside is None else beside) < 0.001:
-        return f"{value:.4g}"
+def number(value: float) -> str:
+    """Return a figure with four decimals; fewer from 10 on, and four digits if it is small."""
     size = abs(value)
+    if 0 < size < SMALL:
+        return f"{value:.4g}"
     return f"{value:.4f}" if round(size, 4) < 10 else f"{value:.2f}" if round(size, 2) < 1000 else f"{value:,.0f}"
+
+
+def rounded(value: float) -> str:
+    """Return a deviation with two digits."""
+    if not value:
+        return "0"
+    return f"{value:.{DIGITS - 1}e}" if value < SMALL else to_place(value, last_place(value))
+
+
+def last_place(value: float) -> int:
+    """Return the power of ten of a deviation's second digit, the last that is written."""
+    return int(f"{value:.{DIGITS - 1}e}".partition("e")[2]) - DIGITS + 1
+
+
+def to_place(value: float, place: int) -> str:
+    """Return a number rounded to a power of ten."""
+    return f"{round(value, -place):,.0f}" if place > 0 else f"{value:,.{-place}f}"
 
 
 def count(value: float) -> str:
@@ -184,9 +205,24 @@ def count(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
-def _spread(name: str, mean: float, std: float, runs: int) -> str:
-    both = (count(mean), count(std)) if COUNT.fullmatch(name) else (number(mean), number(std, mean))
-    return " +- ".join(both) if runs > 1 else both[0]
+def with_spread(name: str, mean: float, wide: float | None) -> str:
+    """Return a figure's mean and spread: this with two digits, the mean to the same place.
+
+    Parameters
+    ----------
+    name : str
+        The figure's; counts are whole.
+    mean, wide : float
+        The mean, and what is behind +-; None for nothing.
+    """
+    if wide is None or wide <= NONE_BELOW * abs(mean):
+        plain = count(mean) if COUNT.fullmatch(name) else number(mean)
+        return plain if wide is None else f"{plain} +- 0"
+    if 0 < abs(mean) < SMALL:
+        digits = max(int(f"{mean:e}".partition("e")[2]) - last_place(wide), 0)
+        return f"{mean:.{digits}e} +- {wide:.{DIGITS - 1}e}"
+    place = last_place(wide)
+    return f"{to_place(mean, place)} +- {to_place(wide, place)}"
 
 
 def _aligned(row: Sequence[str], widths: Sequence[int], left: int, places: Iterable[int]) -> str:

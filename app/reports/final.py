@@ -19,6 +19,7 @@ from espalier.app.reports.metrics import failures_of, in_digits, lacks_figures, 
 from espalier.app.reports.partition import read_partition
 from espalier.app.reports.saved import saved_config
 from espalier.app.reports.stopping import SoFar
+from espalier.app.reports.titles import picture_title
 from espalier.app.settings.sections import Stop
 from espalier.clients.messages.train import PERSONAL
 from espalier.strategies import Profile
@@ -42,19 +43,18 @@ def write_clients(
     folder.write_file("clients.csv", lambda file: file.write(table.getvalue().encode()))
 
 
-def draw_run(title: RunTitle, folder: ResultsFolder, lines: Sequence[dict[str, Any]]) -> None:
-    """Draw all plots of a run from the lines of ``metrics.jsonl``."""
+def draw_run(title: str, folder: ResultsFolder, lines: Sequence[dict[str, Any]]) -> None:
+    """Draw all plots of a run from the lines of ``metrics.jsonl``, as PNG and PDF."""
     # Imported here: it takes a second, and somebody who asks for help, mistyped a key or wants no plots need not wait.
     from espalier.app.reports.partition_plot import draw_partition
     from espalier.app.reports.plots import draw_plots
 
-    text = f"{title.algorithm} on {title.dataset}, seed {title.seed}"
-    draw_plots(folder.path, text, lines)
+    draw_plots(folder.path, title, lines)
     world = folder.read_world()
     for feature in FEATURES:
-        feature.draw(folder.path, text, lines, world)
+        feature.draw(folder.path, title, lines, world)
     if found := read_partition(folder.path):
-        draw_partition(folder.path, text, found)
+        draw_partition(folder.path, title, found)
 
 
 def write_summary(
@@ -94,7 +94,9 @@ def report_again(path: Path) -> None:
     title = RunTitle(config.algorithm.name, config.data.title, config.seed)
     closed_forms = [line["closed_form_bits"] for line in lines if "closed_form_bits" in line]
     write_summary(title, folder, lines, closed_forms[-1] if closed_forms else None, config.stop)
-    draw_run(title, folder, lines)
+    draw_run(
+        picture_title(config.algorithm.name, config.data, config.federation.num_clients, config.seed), folder, lines
+    )
 
 
 def client_table(

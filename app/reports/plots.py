@@ -1,8 +1,10 @@
 """The pictures of a run, drawn from ``metrics.jsonl``."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -10,16 +12,23 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from espalier.app.ground.figures import drawn_figures
-from espalier.app.ground.pictures import BLUE, GREY, ORANGE, PALETTE, number, save_plot
+from espalier.app.ground.pictures import BLUE, GREY, ORANGE, PALETTE, SEEN, number, save_plot
 from espalier.app.reports.closed_form import closed_form_bytes
-from espalier.app.reports.metrics import top_m
+from espalier.app.reports.metrics import failures_of, top_m
 from espalier.clients.messages.train import ACCURACY, LOSS
 
 Line = dict[str, Any]
+MOST_BARS = 200
+MOST_BESIDE = 40  # clients of pictures beside each other; of more they are one below the other
+WIDEST_NAME = 0.3  # inches between the names of clients
+CLOSED_FORM = "eq. 17\nboth directions"
+CLOSED_FORM_IN_WORDS = """closed form, eq. 17 of the PHSFL
+paper: what clients send and get,
+both directions, at 33 bits a value"""
 
 
 def draw_plots(folder: Path, title: str, lines: Sequence[Line]) -> list[Path]:
-    """Write the plots of a run as PNG files.
+    """Write the plots of a run as PNG files, and each as PDF beside it.
 
     Parameters
     ----------
@@ -45,18 +54,36 @@ def draw_plots(folder: Path, title: str, lines: Sequence[Line]) -> list[Path]:
         names, of_clients = drawn_figures(evaluated), title_after(title, evaluated[-1])
         drawn, width = ([line for line in rounds if "clients" in line or "test" in line], names), 4.5 * len(names)
         paths.append(save_plot(folder / "rounds.png", title, _draw_rounds, drawn, width=width, columns=len(names)))
-        bars = (evaluated[-1]["clients"], names[0])
+        bars = (evaluated[-1]["clients"], names[0], clients_of(lines))
         paths.append(save_plot(folder / "clients.png", of_clients, _draw_clients, bars, width=9.0))
         if tops := top_m(evaluated[-1]["clients"]):
             paths.append(save_plot(folder / "top-m.png", of_clients, _draw_top_m, tops, width=4.8))
     personalised = [line for line in lines if line["scope"] == "personalised" and line["clients"]]
     if evaluated and personalised:
         two = list(dict.fromkeys((names[0], names[-1])))
-        drawn_heads = (rounds[-1].get("clients", {}), personalised[-1]["clients"], two)
-        path, width = folder / "personalised.png", 4.5 * len(two)
-        paths.append(save_plot(path, title, _draw_personalised, drawn_heads, width=width, columns=len(two)))
-    paths.append(save_plot(folder / "bytes.png", title, _draw_bytes, lines, width=6.5))
+        ours, heads = rounds[-1].get("clients", {}), personalised[-1]["clients"]
+        clients = sorted(set(ours) & set(heads) or heads, key=int)  # of the last model there may be none
+        drawn_heads, beside = (ours, heads, clients, two), len(clients) <= MOST_BESIDE
+        size = _in_a_row(len(two), 4.5) if beside else _in_a_column(len(two), 9.0)
+        paths.append(save_plot(folder / "personalised.png", title, _draw_personalised, drawn_heads, **size))
+    paths.append(save_plot(folder / "bytes.png", title, _draw_bytes, lines, width=7.5))
     return paths
+
+
+def _in_a_row(count: int, width: float) -> dict[str, Any]:
+    return {"width": width * count, "columns": count}
+
+
+def _in_a_column(count: int, width: float) -> dict[str, Any]:
+    return {"width": width, "height": 3.2 * count, "rows": count}
+
+
+def clients_of(lines: Sequence[Line]) -> list[str]:
+    """Return all clients that lines know of, whether they were evaluated or not, in the order of their numbers."""
+    evaluated = {int(client) for line in lines for client in line.get("clients", {})}
+    trained = {client for line in lines for clients in line.get("participants", ()) for client in clients}
+    failed = {failure["client"] for line in lines for failure in failures_of(line)}
+    return [str(client) for client in sorted(evaluated | trained | (failed - {None}))]
 
 
 def title_after(title: str, line: Line) -> str:
@@ -82,16 +109,48 @@ def _draw_rounds(axes: Sequence[Axes], drawn: tuple[Sequence[Line], Sequence[str
     axes[0].legend(frameon=False, fontsize=8)
 
 
-def _draw_clients(axes: Sequence[Axes], drawn: tuple[dict[str, Line], str]) -> None:
-    (ax,), (clients, name) = axes, drawn
-    values = [number(metrics.get(name)) for metrics in clients.values()]
-    ax.bar(list(clients), values, color=BLUE, width=0.7)
+def _draw_clients(axes: Sequence[Axes], drawn: tuple[dict[str, Line], str, Sequence[str]]) -> None:
+    (ax,), (found, name, clients) = axes, drawn
+    values = [number(found.get(client, {}).get(name)) for client in clients]
+    _bars(ax, values, 0.0, 0.7, color=BLUE)
     mean = _mean(values)
     ax.axhline(mean, color=ORANGE, lw=1.2, label=f"mean {mean:.3f}")
     ax.set(xlabel="client", ylabel=f"test {name} of the global model", ylim=(0, 1) if name == ACCURACY else None)
-    if len(values) > 30:
-        ax.xaxis.set_major_locator(MaxNLocator(20, integer=True))
-    ax.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1))
+    _name_clients(ax, clients)
+    _mark(ax, [place for place, value in enumerate(values) if value == 0], "o", BLUE, "exactly 0")
+    _mark(ax, [place for place, value in enumerate(values) if math.isnan(value)], "x", GREY, "no figure")
+    _legend_above(ax, 3)
+
+
+def _bars(ax: Axes, values: Sequence[float], shift: float, width: float, *, color: str, label: str = "") -> None:
+    """Draw a bar for each client."""
+    places = np.arange(len(values)) + shift
+    if len(values) <= MOST_BARS:
+        ax.bar(places, values, width=width, color=color, label=label)
+    else:  # one set of lines: bars take a millisecond each
+        points = 72 * ax.bbox.width / ax.figure.dpi / len(values)
+        ax.vlines(places, 0, values, color=color, lw=width * points, label=label)
+
+
+def _mark(ax: Axes, places: Sequence[int], marker: str, color: str, what: str) -> None:
+    """Mark clients at the foot of a picture, and say how many they are."""
+    if places:
+        label = f"{what}: {len(places)} client{'s' * (len(places) > 1)}"
+        height = [0.02] * len(places)  # of the picture
+        ax.plot(places, height, marker, color=color, ms=4, label=label, transform=ax.get_xaxis_transform())
+
+
+def _name_clients(ax: Axes, clients: Sequence[str]) -> None:
+    """Name every so many clients along an axis, as many as have room."""
+    room = ax.bbox.width / ax.figure.dpi / WIDEST_NAME
+    steps = (digit * 10**power for power in count() for digit in (1, 2, 5))
+    every = next(step for step in steps if len(clients) <= step * room)
+    ax.set_xticks(range(0, len(clients), every), clients[::every])
+    ax.set_xlim(-0.7, len(clients) - 0.3)
+
+
+def _legend_above(ax: Axes, columns: int) -> None:
+    ax.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=columns)
 
 
 def _draw_top_m(axes: Sequence[Axes], tops: dict[str, Line]) -> None:
@@ -104,44 +163,73 @@ def _draw_top_m(axes: Sequence[Axes], tops: dict[str, Line]) -> None:
     ax.legend(frameon=False, fontsize=8, loc="lower right")
 
 
-def _draw_personalised(axes: Sequence[Axes], drawn: tuple[dict[str, Line], dict[str, Line], Sequence[str]]) -> None:
-    ours, heads, names = drawn
-    clients = sorted(set(ours) & set(heads) or heads, key=int)  # of the last model there may be none
-    positions = range(len(clients))
+def _draw_personalised(
+    axes: Sequence[Axes], drawn: tuple[dict[str, Line], dict[str, Line], Sequence[str], Sequence[str]]
+) -> None:
+    ours, heads, clients, names = drawn
     for ax, key in zip(axes, names, strict=True):
         for shift, metrics, color, name in ((-0.2, ours, BLUE, "global"), (0.2, heads, ORANGE, "fine-tuned head")):
             values = [number(metrics.get(i, {}).get(key)) for i in clients]
-            label = f"{name}, mean {_mean(values):.3f}"
-            ax.bar([x + shift for x in positions], values, color=color, width=0.4, label=label)
-        ax.set(xlabel="client", ylabel=f"test {key}")
-        if len(clients) <= 30:
-            ax.set_xticks(positions, clients)
-        ax.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
+            _bars(ax, values, shift, 0.4, color=color, label=f"{name}, mean {_mean(values):.3f}")
+        ax.set(xlabel="client", ylabel=f"test {key}", ylim=(0, 1) if key == ACCURACY else None)
+        _name_clients(ax, clients)
+        _legend_above(ax, 2)
 
 
 def _draw_bytes(axes: Sequence[Axes], lines: Sequence[Line]) -> None:
     (ax,) = axes
-    totals: dict[tuple[str, str], dict[str, float]] = {}
+    totals: dict[str, dict[str, float]] = {}
     for line in (line for line in lines if line["scope"] == "global"):
         for tier, directions in line["bytes"].items():
             for direction, kinds in directions.items():
-                bar = totals.setdefault((tier, direction), {})
-                for kind, count in kinds.items():
-                    bar[kind] = bar.get(kind, 0.0) + count / 1e6
-    kinds = sorted({kind for bar in totals.values() for kind in bar}, key=lambda kind: (kind != "model", kind))
-    labels = [f"{tier}\n{direction}" for tier, direction in totals]
-    below = [0.0] * len(totals)
-    for i, kind in enumerate(kinds):
-        heights = [bar.get(kind, 0.0) for bar in totals.values()]
-        ax.bar(labels, heights, bottom=below, color=PALETTE[i % len(PALETTE)], width=0.6, label=kind)
-        below = [a + b for a, b in zip(below, heights, strict=True)]
+                bar = totals.setdefault(f"{tier}\n{direction}", {})
+                for kind, number_of_bytes in kinds.items():
+                    bar[kind] = bar.get(kind, 0.0) + number_of_bytes / 1e6
     formula = closed_form_bytes(lines)
+    measured = {label: sum(bar.values()) for label, bar in totals.items()}
+    sums = measured if formula is None else measured | {CLOSED_FORM: formula / 1e6}
+    below = dict.fromkeys(totals, 0.0)
+    for i, (name, heights) in enumerate(seen_kinds(totals, max(sums.values(), default=0.0)).items()):
+        ax.bar(
+            list(below), heights, bottom=list(below.values()), color=PALETTE[i % len(PALETTE)], width=0.6, label=name
+        )
+        below = {label: low + high for (label, low), high in zip(below.items(), heights, strict=True)}
     if formula is not None:
         # White: it is a formula's, not one of the kinds that were measured.
-        ax.bar(["eq. 17\nboth directions"], formula / 1e6, color="white", edgecolor=GREY, hatch="//", width=0.6)
+        style: dict[str, Any] = {"color": "white", "edgecolor": GREY, "hatch": "//", "label": CLOSED_FORM_IN_WORDS}
+        ax.bar([CLOSED_FORM], formula / 1e6, width=0.6, **style)
+    for place, total in enumerate(sums.values()):
+        ax.annotate(f"{total:.3g}", (place, total), (0, 2), textcoords="offset points", ha="center", fontsize=8)
     ax.set(ylabel="megabytes (10^6), all rounds")
-    if kinds:
-        ax.legend(frameon=False, fontsize=8)
+    ax.margins(y=0.1)  # for the sums above the bars
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
+    if not sums:
+        ax.text(0.5, 0.5, "nothing was sent", ha="center", transform=ax.transAxes)
+        ax.set(xticks=[], yticks=[])
+
+
+def seen_kinds(totals: Mapping[str, Mapping[str, float]], tallest: float) -> dict[str, list[float]]:
+    """Return the heights of what bars are made of, by its name in the legend, the models first.
+
+    Kinds too small to be seen are one, which has no name (it begins with ``_``) if it can't be seen either.
+
+    Parameters
+    ----------
+    totals : Mapping[str, Mapping[str, float]]
+        The heights by bar and kind.
+    tallest : float
+        The height of the tallest bar.
+    """
+    every = sorted({kind for bar in totals.values() for kind in bar}, key=lambda kind: (kind != "model", kind))
+    heights = {kind: [bar.get(kind, 0.0) for bar in totals.values()] for kind in every}
+    seen = {kind: own for kind, own in heights.items() if max(own) > SEEN * tallest}
+    small = {kind: own for kind, own in heights.items() if kind not in seen and max(own) > 0}
+    if small:
+        rest = [sum(own) for own in zip(*small.values(), strict=True)]
+        name = fill(f"other: {', '.join(small)}", 34)
+        seen[name if max(rest) > SEEN * tallest else f"_{name}"] = rest
+    return seen
 
 
 def _mean(values: Sequence[float]) -> float:

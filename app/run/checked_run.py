@@ -30,6 +30,7 @@ from espalier.app.reports.partition import class_counts, write_partition
 from espalier.app.reports.progress import BarProgress, LogProgress
 from espalier.app.reports.run_state import RunState
 from espalier.app.reports.stopping import SoFar, StopRule, check_stop
+from espalier.app.reports.titles import picture_title
 from espalier.app.reports.tracker import Tracking
 from espalier.app.run.personalisation import personalise
 from espalier.app.run.rounds import train
@@ -246,7 +247,9 @@ def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, 
     )
     write_summary(title, folder, lines, closed_form, config.stop)
     if config.report.plots:
-        draw_run(title, folder, lines)
+        draw_run(
+            picture_title(config.algorithm.name, config.data, config.federation.num_clients, config.seed), folder, lines
+        )
 
 
 def title_of(algorithm: Algorithm, data: Data, seed: int) -> RunTitle:

@@ -14,6 +14,7 @@ from matplotlib.patches import Circle
 from matplotlib.ticker import MaxNLocator
 
 from espalier.app.features.feature import Line
+from espalier.app.features.plans.labels import label_points
 from espalier.app.features.plans.reports import (
     ClientTotals,
     cdf,
@@ -23,7 +24,7 @@ from espalier.app.features.plans.reports import (
     joules_of_clients,
 )
 from espalier.app.ground.figures import drawn_figures
-from espalier.app.ground.pictures import BLUE, GREY, ORANGE, PALETTE, number, save_plot
+from espalier.app.ground.pictures import BLUE, GREY, ORANGE, PALETTE, SEEN, number, save_plot
 from espalier.clients.messages.train import ACCURACY
 
 MAX_LABELS = 100  # clients that can be told apart in a plot
@@ -31,7 +32,7 @@ LOG_FROM = 100  # ratio of the largest to the smallest figure from which an axis
 
 
 def draw_resource_plots(folder: Path, title: str, lines: Sequence[Line], world: Mapping[str, Any] | None) -> list[Path]:
-    """Write the plots of a planned run as PNG files.
+    """Write the plots of a planned run as PNG files, and each as PDF beside it.
 
     Parameters
     ----------
@@ -118,14 +119,12 @@ def _draw_positions(axes: Sequence[Axes], map_: tuple[Mapping[str, Any], dict[in
             x[never], y[never], s=size, facecolor="white", edgecolor=GREY, lw=0.8, label=f"{never.sum()} clients never"
         )
     points = ax.scatter(x[~never], y[~never], s=size, c=times[~never], cmap="viridis", vmin=0, vmax=max(times.max(), 1))
-    for client, place in zip(clients if few else [], places, strict=False):
-        ax.annotate(
-            str(client["client"]), tuple(place), (4, 4), textcoords="offset points", fontsize=6, color="#444444"
-        )
     ax.set(xlabel="metres", ylabel="metres", aspect="equal")
     bar = ax.figure.colorbar(points, ax=ax, shrink=0.7, label="edge rounds in which it was selected")
     bar.ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     ax.legend(frameon=False, fontsize=8, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
+    if few:
+        label_points(ax, [str(client["client"]) for client in clients], places, xy, size=size)
 
 
 def _draw_selections(axes: Sequence[Axes], totals: dict[int, ClientTotals]) -> None:
@@ -166,11 +165,18 @@ def _draw_energy(axes: Sequence[Axes], data: tuple[Sequence[Line], Sequence[Line
     )
     numbers = [line["round"] for line in rounds]
     parts = [np.cumsum([line["energy_joules"][part] for line in rounds]) for part in ("compute", "upload")]
-    labels = [f"{name}, {sums[-1]:.4g} J" for name, sums in zip(("computing", "uploading"), parts, strict=True)]
+    total = sum(sums[-1] for sums in parts)
+    labels = [_part(name, sums[-1], total) for name, sums in zip(("computing", "uploading"), parts, strict=True)]
     axes[3].stackplot(numbers, *parts, colors=[ORANGE, BLUE], labels=labels, alpha=0.8, lw=0)
     axes[3].set(xlabel="global round", ylabel="joules of all clients so far")
     axes[3].xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[3].legend(frameon=False, fontsize=8, loc="upper left")
+    if total:
+        axes[3].legend(frameon=False, fontsize=8, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
+
+
+def _part(name: str, joules: float, total: float) -> str:
+    # What is less high than a line can't be seen, and has no entry.
+    return f"{name}, {joules:.4g} J" if joules > SEEN * total else f"_{name}"
 
 
 def _draw_cdfs(ax: Axes, what: str, cells: Mapping[int, Sequence[float]]) -> None:

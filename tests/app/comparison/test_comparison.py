@@ -6,18 +6,32 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from espalier.app.command_line import main
 from espalier.app.comparison.command import finished_runs, in_order_of_sweep, write_comparison
 from espalier.app.comparison.curves import AXES, Curve, curves, points_of, together
-from espalier.app.comparison.figures import draw_curves, first_steps, look_of, powers_of_ten, setting
+from espalier.app.comparison.figures import draw_curves, first_steps, powers_of_ten, setting
 from espalier.app.comparison.groups import Group, grouped, without_repeats
+from espalier.app.comparison.looks import looks_of
 from espalier.app.comparison.runs import OVER_CLIENTS, FinishedRun, is_over, is_surely_over, read_run
-from espalier.app.comparison.tables import _latex, as_latex, as_text, cells, columns_of, count, heading, number
+from espalier.app.comparison.spread import CI95, STD, OverSeeds, half_width, over_seeds
+from espalier.app.comparison.tables import (
+    _latex,
+    as_latex,
+    as_text,
+    cells,
+    columns_of,
+    count,
+    heading,
+    number,
+    rounded,
+    with_spread,
+)
 from espalier.app.reports.final import report_again
 from espalier.app.reports.owner import disown, own
 from espalier.app.sweeps.grid import planned_runs, read_sweep, run_by_folder
@@ -43,10 +57,10 @@ def test_settings_are_told_apart_by_what_differs_and_seeds_are_not(folder):
     assert [group.label for group in groups] == ["alpha 0.1", "alpha 0.5"]
     assert [run.settings["seed"] for run in groups[0].runs] == [0, 1]
     values = [summary(folder / f"0.1-{seed}")["global"]["accuracy"]["mean"] for seed in (0, 1)]
-    assert groups[0].figure("accuracy") == (fmean(values), pstdev(values))
+    assert groups[0].figure("accuracy") == over_seeds(values)
     assert groups[0].figure("joy") is None
-    assert setting(groups) == "h-fedavg, digits, 4 clients, 2 seeds (band: 1 std)"
-    assert setting(groups[:1]) == "h-fedavg, digits, 4 clients, Dir(0.1), 2 seeds (band: 1 std)"
+    assert setting(groups, STD) == "h-fedavg, digits, 4 clients, 2 seeds (band: 1 std)"
+    assert setting(groups[:1], CI95) == "h-fedavg, digits, 4 clients, Dir(0.1), 2 seeds (band: 95 % interval)"
 
 
 DIGITS = {"algorithm": "fedavg", "task": "", "dataset": "digits", "model": "auto", "num-clients": 8}
@@ -66,7 +80,7 @@ DIGITS |= {"partition": "dirichlet", "alpha": 0.5}
 )
 def test_a_title_says_of_data_what_all_runs_have(first, second, title):
     runs = [FinishedRun(Path("run"), DIGITS | own, {}, {}) for own in (first, second)]
-    assert setting([Group({}, [run]) for run in runs]) == title
+    assert setting([Group({}, [run]) for run in runs], STD) == title
 
 
 def test_what_follows_from_another_setting_is_no_difference(tmp_path):
@@ -86,7 +100,7 @@ def test_compare_writes_tables_curves_and_figures_and_prints_where(folder, tmp_p
     own = [summary(folder / f"0.1-{seed}") for seed in (0, 1)]
     assert float(first["loss_mean"]) == fmean(one["global"]["loss"]["mean"] for one in own)
     assert float(first["loss_std_over_clients"]) == fmean(one["global"]["loss"]["std"] for one in own)
-    assert float(first["energy_joules_std"]) == pstdev(one["energy_joules"]["total"] for one in own)
+    assert float(first["energy_joules_std"]) == stdev(one["energy_joules"]["total"] for one in own)
     with (tmp_path / "out/runs.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["alpha"], row["seed"]) for row in rows] == [("0.1", "0"), ("0.1", "1"), ("0.5", "0"), ("0.5", "1")]
@@ -99,7 +113,7 @@ def test_compare_writes_tables_curves_and_figures_and_prints_where(folder, tmp_p
     assert (
         (tmp_path / "out/curves.csv")
         .read_text()
-        .startswith("alpha,figure,over,x,mean,std,runs\n0.1,accuracy,rounds,0,")
+        .startswith("alpha,figure,over,x,mean,std,ci95,runs\n0.1,accuracy,rounds,0,")
     )
 
 
@@ -143,10 +157,10 @@ def test_tables_have_what_was_reached_on_examples_held_back(tmp_path):
     held_back = summary(folder)["personalised_validation"]
     assert figures["personalised_validation_loss"] == held_back["loss"]["mean"]
     groups = grouped([read_run(folder)])
-    header, _ = cells(groups, columns_of(None, groups))
+    header, _ = cells(groups, columns_of(None, groups), STD)
     assert {"best validation accuracy", "personalised validation accuracy"} <= set(header)
     assert "best test accuracy" not in header
-    *tables, _about = as_text(groups, columns_of(None, groups)).split("\n\n")
+    *tables, _about = as_text(groups, columns_of(None, groups), STD).split("\n\n")
     assert len(tables) > 1
     assert max(len(line) for table in tables for line in table.splitlines()) <= 100
 
@@ -154,7 +168,7 @@ def test_tables_have_what_was_reached_on_examples_held_back(tmp_path):
 def test_an_axis_is_logarithmic_where_one_curve_would_hide_another():
     group = Group({}, [])
     short, long, longest = (
-        Curve(0, group, np.array([0.0, end / 2, end]), np.zeros(3), np.zeros(3)) for end in (4.0, 60.0, 200.0)
+        Curve(0, group, np.array([0.0, end / 2, end]), [over_seeds([0.0])] * 3) for end in (4.0, 60.0, 200.0)
     )
     assert first_steps([short, long]) == []
     assert first_steps([long, short, longest]) == [30.0, 2.0, 100.0]
@@ -164,7 +178,51 @@ def test_an_axis_is_logarithmic_where_one_curve_would_hide_another():
 
 
 def test_no_two_of_thirteen_curves_share_colour_and_marker():
-    assert len({look_of(number)[:2] for number in range(13)}) == 13
+    groups = [Group({"alpha": number}, []) for number in range(13)]
+    assert len({(look.color, look.marker) for look in looks_of(groups)}) == 13
+
+
+def test_colour_says_the_algorithm_and_line_and_marker_say_the_rest():
+    chosen = [{"algorithm": a, "alpha": alpha} for a in ("hsfl", "phsfl") for alpha in (0.1, 0.5, 1.0)]
+    looks = looks_of([Group(own, []) for own in chosen])
+    by_look = {(look.color, look.style, look.marker): own.values() for look, own in zip(looks, chosen, strict=True)}
+    assert len(by_look) == 6
+    assert len({look.color for look in looks[:3]}) == len({look.color for look in looks[3:]}) == 1
+    assert looks[0].color != looks[3].color
+    for one, other in zip(looks[:3], looks[3:], strict=True):
+        assert (one.style, one.marker) == (other.style, other.marker)
+    assert len({look.style for look in looks}) == len({look.marker for look in looks}) == 3
+
+
+def test_algorithms_alone_differ_in_print_without_colours_too():
+    looks = looks_of([Group({"algorithm": name}, []) for name in ("fedavg", "hsfl", "phsfl")])
+    assert len({look.color for look in looks}) == len({look.style for look in looks}) == 3
+
+
+def test_what_clients_end_with_is_a_marker_within_the_figure(tmp_path, figures):
+    def curve(place, algorithm, end):
+        runs = [FinishedRun(Path("a"), {}, {"accuracy": 0.2, "personalised_accuracy": y}, {}) for y in end]
+        y = [over_seeds([0.1, 0.2])] * 2
+        group = Group({"algorithm": algorithm}, runs)
+        return Curve(place, group, np.array([0.0, 3.0]), y, {"fine-tuned heads": group.figure("personalised_accuracy")})
+
+    drawn = [curve(0, "hsfl", (0.5, 0.7)), curve(1, "phsfl", (0.9, 0.9))]
+    looks = looks_of([one.group for one in drawn])
+    for spread, wide in ((STD, 0.1 * 2**0.5), (CI95, 0.1 * 12.7062)):
+        draw_curves(tmp_path, drawn, looks, AXES[0], "accuracy", "a title", spread)
+        figure = figures["accuracy-over-rounds.png"]
+        (ax,), (legend,) = figure.axes, figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == ["hsfl", "phsfl", "fine-tuned heads"]
+        stars = [bars.lines[0] for bars in ax.containers]
+        assert [star.get_ydata().tolist() for star in stars] == [[pytest.approx(0.6)], [0.9]]
+        assert [star.get_color() for star in stars] == [look.color for look in looks]
+        (segment,) = ax.containers[0].lines[2][0].get_segments()
+        assert segment[:, 1] == pytest.approx([0.6 - wide, 0.6 + wide], abs=1e-5)
+        low, high = ax.get_ylim()
+        assert low <= 0.6 - wide
+        assert high >= max(0.9, 0.6 + wide)
+        ends = [star.get_window_extent().x0 for star in stars]
+        assert ax.bbox.x0 < ends[0] < ends[1] < figure.bbox.x1
 
 
 def test_curves_begin_with_the_model_before_training(folder):
@@ -179,21 +237,21 @@ def test_curves_begin_with_the_model_before_training(folder):
     assert seconds[1][-1] == summary(run)["simulated_seconds"]
     assert joules[1][-1] == pytest.approx(summary(run)["energy_joules"]["total"])
     (curve, _) = curves(grouped(finished_runs([folder])), AXES[0], "accuracy")
-    assert curve.mean[0] == pytest.approx(
+    assert curve.y[0].mean == pytest.approx(
         fmean([initial, points_of(read_run(folder / "0.1-1"), AXES[0], "accuracy")[0, 2]])
     )
 
 
 def test_a_setting_is_the_mean_of_its_runs_in_each_round_that_all_have():
-    x, mean, std = together(
+    x, y = together(
         [
             np.array([(0, 0.0, 1.0), (1, 2.0, 3.0), (2, 5.0, 4.0), (4, 8.0, 6.0)]),
             np.array([(0, 0.0, 3.0), (2, 9.0, 8.0), (3, 10.0, 8.0), (4, 12.0, 8.0)]),
         ]
     )
     assert x.tolist() == [0, 7, 10]
-    assert mean.tolist() == [2, 6, 7]
-    assert std.tolist() == [1, 2, 1]
+    assert [own.mean for own in y] == [2, 6, 7]
+    assert [own.std for own in y] == pytest.approx([2**0.5, 8**0.5, 2**0.5])
 
 
 def test_a_curve_over_joules_ends_where_the_table_says(folder):
@@ -203,9 +261,9 @@ def test_a_curve_over_joules_ends_where_the_table_says(folder):
             groups := grouped(finished_runs([folder])), curves(groups, axis, "accuracy"), strict=True
         ):
             ways = [group.figure(f"{way}_bytes") for way in ("uplink", "downlink")]
-            end = group.figure(name)[0] if name else sum(mean for mean, _ in ways)
+            end = group.figure(name).mean if name else sum(way.mean for way in ways)
             assert curve.x[-1] == pytest.approx(end)
-            assert (curve.mean[-1], curve.std[-1]) == pytest.approx(group.figure("accuracy"))
+            assert vars(curve.y[-1]) == pytest.approx(vars(group.figure("accuracy")))
 
 
 def test_a_setting_looks_the_same_in_all_figures_and_what_lacks_it_is_said(folder, tmp_path, capsys):
@@ -218,7 +276,7 @@ def test_a_setting_looks_the_same_in_all_figures_and_what_lacks_it_is_said(folde
     groups = grouped(runs)
     assert [group.chosen["alpha"] for group in groups] == [0.9, 0.1, 0.5]
     assert [curve.place for curve in curves(groups, AXES[2], "accuracy")] == [1, 2]
-    write_comparison(tmp_path, groups, ["accuracy"])
+    write_comparison(tmp_path, groups, ["accuracy"], STD)
     line = "accuracy-over-seconds lacks alpha 0.9: not two evaluated rounds with simulated time\n"
     assert line in capsys.readouterr().err
 
@@ -228,19 +286,61 @@ def test_a_figure_that_one_seed_lacks_is_not_the_others(folder):
     runs = groups[0].runs
     lacking = replace(runs[1], figures=runs[1].figures | {"loss": None})
     header, row = cells(
-        [Group(groups[0].chosen, [runs[0], lacking])], columns_of(None, [Group({}, [runs[0], lacking])])
+        [Group(groups[0].chosen, [runs[0], lacking])], columns_of(None, [Group({}, [runs[0], lacking])]), STD
     )
     assert row[header.index("loss")] == "-"
 
 
 def test_tables_say_mean_and_deviation(folder):
     groups = grouped(finished_runs([folder]))
-    mean, std = groups[0].figure("loss")
-    columns = columns_of(None, groups)
-    assert f"{mean:.4f} +- {std:.4f}" in as_text(groups, columns)
-    assert rf"${mean:.4f} \pm {std:.4f}$" in as_latex(groups, columns)
+    loss, columns = groups[0].figure("loss"), columns_of(None, groups)
+    for spread, wide in ((STD, loss.std), (CI95, loss.ci95)):
+        written = with_spread("loss", loss.mean, wide)
+        assert f"  {written}  " in as_text(groups, columns, spread)
+        assert rf"${written}$".replace("+-", r"\pm") in as_latex(groups, columns, spread)
+        assert spread.about in as_text(groups, columns, spread)
     single = grouped([groups[0].runs[0], groups[1].runs[0]])
-    assert " & 1 & $" not in as_latex(single, columns)  # no deviation of one run
+    assert " & 1 & $" not in as_latex(single, columns, STD)  # no deviation of one run
+
+
+def test_intervals_of_the_mean_are_those_of_students_t(folder, tmp_path):
+    for values in ([0.1, 0.4], [0.3, 0.32, 0.37], list(np.random.default_rng(0).normal(size=30))):
+        own = over_seeds(values)
+        low, high = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
+        assert (own.mean - own.ci95, own.mean + own.ci95) == pytest.approx((low, high), rel=1e-12)
+        assert own.std == pytest.approx(np.std(values, ddof=1), rel=1e-12)
+    assert half_width(3) == pytest.approx(4.302653 / 3**0.5, rel=1e-6)  # as printed in tables
+    assert over_seeds([0.5]) == OverSeeds(0.5, None, None)
+    assert main(["compare", str(folder / "0.1-0"), str(folder / "0.1-1"), "--output", str(tmp_path)]) == 0
+    (row,) = csv.DictReader((tmp_path / "comparison.csv").read_text().splitlines())
+    expected = over_seeds([summary(folder / f"0.1-{seed}")["global"]["loss"]["mean"] for seed in (0, 1)])
+    assert (float(row["loss_std"]), float(row["loss_ci95"])) == (expected.std, expected.ci95)
+
+
+def test_an_unknown_spread_is_refused(folder, capsys):
+    assert main(["compare", str(folder), "--spread", "sem"]) == 2
+    assert capsys.readouterr().err == "error: --spread = 'sem': allowed is std, ci95\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "wide", "written"),
+    [
+        ("accuracy", 0.45178, 0.00691, "0.4518 +- 0.0069"),
+        ("accuracy", 0.45178, 0.0996, "0.45 +- 0.10"),
+        ("accuracy", 0.45178, 0.0994, "0.452 +- 0.099"),
+        ("accuracy", 0.45178, 0.15, "0.45 +- 0.15"),
+        ("accuracy", 0.5, 1e-17, "0.5000 +- 0"),
+        ("accuracy", 0.5, None, "0.5000"),
+        ("energy_joules", 15738.31, 1488.51, "15,700 +- 1,500"),
+        ("energy_joules", 5.3541e-06, 2.04e-07, "5.35e-06 +- 2.0e-07"),
+        ("energy_joules", 1e-06, 2.04e-04, "1e-06 +- 2.0e-04"),
+        ("uplink_bytes", 6862784.0, 0.0, "6,862,784 +- 0"),
+        ("uplink_bytes", 6862784.0, 35.4, "6,862,784 +- 35"),
+        ("rounds", 12.5, 2.12, "12.5 +- 2.1"),
+    ],
+)
+def test_a_mean_has_the_digits_that_its_spread_allows(name, mean, wide, written):
+    assert with_spread(name, mean, wide) == written
 
 
 def test_columns_are_chosen_by_name(folder, tmp_path, capsys):
@@ -255,7 +355,13 @@ def test_columns_are_chosen_by_name(folder, tmp_path, capsys):
     header, first, *_ = (tmp_path / "out/comparison.txt").read_text().splitlines()
     assert re.split("  +", header) == ["alpha", "runs", "energy (J)", "uplink (B)"]
     bytes_of = [sum(summary(folder / f"0.1-{seed}")["bytes"]["uplink"].values()) for seed in (0, 1)]
-    assert first.endswith(f"  {fmean(bytes_of):,.0f} +- {pstdev(bytes_of):,.0f}")
+    assert first.endswith(f"  {with_spread('uplink_bytes', fmean(bytes_of), stdev(bytes_of))}")
+    assert main([*command, "accuracy,loss,loss_std_over_clients,accuracy_std_over_clients"]) == 0
+    header, first, *_ = (tmp_path / "out/comparison.txt").read_text().splitlines()
+    assert re.split("  +", header) == ["alpha", "runs", "accuracy", "loss", "over clients", "accuracy over clients"]
+    stds = [summary(folder / f"0.1-{seed}")["global"]["accuracy"]["std"] for seed in (0, 1)]
+    assert first.endswith(f"  +- {fmean(stds):#.2g}")
+    assert main([*command, "energy_joules, uplink_bytes"]) == 0
     assert r"alpha & runs & energy (J) & uplink (B) \\" in (tmp_path / "out/comparison.tex").read_text()
 
 
@@ -265,7 +371,7 @@ def test_columns_without_room_in_a_line_follow_below_with_their_settings():
     }
     runs = [FinishedRun(Path(name), {}, figures, {}) for name in "ab"]
     groups = [Group({"alpha": alpha}, [run]) for alpha, run in zip((0.1, 0.5), runs, strict=True)]
-    *tables, _about = as_text(groups, columns_of(None, groups)).split("\n\n")
+    *tables, _about = as_text(groups, columns_of(None, groups), STD).split("\n\n")
     assert [[cell.strip() for cell in table.splitlines()[0].split("  ") if cell] for table in tables] == [
         ["alpha", "runs", "a somewhat longer figure 0", "a somewhat longer figure 1"],
         ["alpha", "runs", "a somewhat longer figure 2", "over clients", "a somewhat longer figure 3"],
@@ -274,7 +380,7 @@ def test_columns_without_room_in_a_line_follow_below_with_their_settings():
 
 
 def test_a_table_without_figures_has_the_settings():
-    text = as_text([Group({"alpha": 0.1}, [FinishedRun(Path("a"), {}, {}, {})])], [])
+    text = as_text([Group({"alpha": 0.1}, [FinishedRun(Path("a"), {}, {}, {})])], [], STD)
     assert text.splitlines()[:2] == ["alpha  runs", "0.1       1"]
 
 
@@ -451,8 +557,14 @@ def test_a_path_of_nobodys_home_gets_one_line(folder, capsys):
 def test_small_figures_have_four_digits_too():
     assert [number(v) for v in (0.0, 0.5, 5.3541e-06, 1234.5)] == ["0.0000", "0.5000", "5.354e-06", "1,234"]
     assert [number(v) for v in (9.99994, 9.99996, 999.994, 999.996)] == ["9.9999", "10.00", "999.99", "1,000"]
-    assert (number(0.00042, 0.5), number(2e-7, 5e-6)) == ("0.0004", "2e-07")
-    assert (number(0.4, 1500.0), number(12.5, 1e6), number(2500.0, 1e6)) == ("0.4000", "12.50", "2,500")
+    assert [rounded(v) for v in (0.0, 0.00042, 2e-7, 0.4, 12.5, 2512.0)] == [
+        "0",
+        "4.2e-04",
+        "2.0e-07",
+        "0.40",
+        "12",
+        "2,500",
+    ]
     assert _latex("5.354e-06") == r"$5.354 \cdot 10^{-6}$"
     assert _latex("5.354e-06 +- 2e-07") == r"$5.354 \cdot 10^{-6} \pm 2 \cdot 10^{-7}$"
 
@@ -468,7 +580,7 @@ def test_a_lock_that_is_left_over_does_no_harm(folder, tmp_path):
 
 
 def test_a_figure_of_any_name_has_files(tmp_path):
-    curve = Curve(0, Group({}, []), np.arange(3.0), np.arange(3.0), np.zeros(3))
-    made = draw_curves(tmp_path, [curve], AXES[0], "error/mae, mean", "a title")
-    assert [path.name for path in made] == ["error-mae--mean-over-rounds.pdf", "error-mae--mean-over-rounds.png"]
-    assert all(path.stat().st_size > 1000 for path in made)
+    curve = Curve(0, Group({}, []), np.arange(3.0), [over_seeds([y]) for y in (0.0, 1.0, 2.0)])
+    made = draw_curves(tmp_path, [curve], looks_of([curve.group]), AXES[0], "error/mae, mean", "a title", STD)
+    assert made.name == "error-mae--mean-over-rounds.png"
+    assert all(path.stat().st_size > 1000 for path in (made, made.with_suffix(".pdf")))

@@ -10,6 +10,7 @@ from espalier.app.comparison.command import finished_runs
 from espalier.app.comparison.curves import AXES, points_of
 from espalier.app.comparison.groups import grouped
 from espalier.app.comparison.runs import read_run
+from espalier.app.comparison.spread import STD, over_seeds
 from espalier.app.comparison.tables import cells, columns_of
 from espalier.app.comparison.targets import target_of, with_target
 from tests.app.runs import lines, run_app
@@ -64,11 +65,11 @@ def test_a_setting_of_which_one_seed_never_gets_there_has_no_mean(folder):
     runs = finished_runs([folder])
     best = [min(line["loss"]["mean"] for line in run.lines) for run in runs]
     (group,) = grouped(with_target(runs, target_of(f"loss={sum(best) / 2!r}")))
-    assert group.figure("target_reached") == (0.5, 0.5)
+    assert group.figure("target_reached") == over_seeds([0.0, 1.0])
     assert group.figure("target_rounds") is group.figure("target_joules") is None
-    header, row = cells([group], columns_of(None, [group]))
+    header, row = cells([group], columns_of(None, [group]), STD)
     shown = {name: value for name, value in zip(header, row, strict=True) if name.startswith("target")}
-    assert shown.pop("target reached") == "0.5000 +- 0.5000"
+    assert shown.pop("target reached") == "0.50 +- 0.71"
     assert {*shown.values()} == {"-"}
 
 
@@ -79,7 +80,9 @@ def test_tables_have_what_it_took(folder, tmp_path, capsys):
     for table in ("runs.csv", "comparison.csv"):
         with (tmp_path / table).open(newline="") as file:
             row = next(csv.DictReader(file))
-        assert {float(value) for name, value in row.items() if re.match("target_(?!reached|.*_std)", name)} == {0}
+        assert {float(value) for name, value in row.items() if re.match("target_(?!reached|.*_std|.*_ci95)", name)} == {
+            0
+        }
 
 
 @pytest.mark.parametrize(
