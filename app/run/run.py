@@ -12,7 +12,7 @@ from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies, falling_short
 from espalier.app.config.unused import unused_keys
 from espalier.app.engines.engine import Engine, serves_edges
-from espalier.app.engines.in_process import InProcess
+from espalier.app.engines.in_process import InProcess, threads_for
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.ground.memory import keep_memory
 from espalier.app.reports.folder import ResultsFolder, refuse_used
@@ -52,16 +52,21 @@ from espalier.app.tiers.own_hosts import edge_run, over_hosts
 from espalier.app.tiers.remote_edge import EdgeFailed
 from espalier.app.tiers.served import assemble_served
 from espalier.app.wiring.one_server import assemble, checked_task, streams_of
+from espalier.clients.device.machine import cpu_count
+from espalier.sim.side_by_side import Runs, one_by_one
 
 logger = getLogger("espalier")
 
 
 @contextmanager
-def simulation(config: RunConfig) -> Iterator[Engine]:
-    """Open the engine that a run config names, other than Flower's."""
+def simulation(config: RunConfig, cores: int = 0) -> Iterator[Engine]:
+    """Open the engine that a run config names, other than Flower's; in process it uses `cores`, 0: all there are."""
     num_clients, values, seed = config.federation.num_clients, config.as_dict(), config.seed
     if config.engine != "ray":
-        yield InProcess.open(num_clients, values, seed, config.decided.stack)
+        runs: Runs = one_by_one
+        if compute_device(config.device).type == "cpu":  # a GPU computes for one at a time
+            runs = threads_for(config.decided.workers, cores or cpu_count(), config.train.torch_threads, values)
+        yield InProcess.open(num_clients, values, seed, config.decided.stack, runs)
         return
     try:
         from espalier.app.engines.ray import Ray  # which other runs have no time for, and need not have

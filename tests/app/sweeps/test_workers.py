@@ -75,7 +75,7 @@ def test_a_run_that_another_sweep_begins_while_the_child_starts_is_left_to_it(pl
             finish(path, run)
             disown(locks.pop())
 
-    def start(run, path):
+    def start(run, path, cores):
         path.mkdir()
         locks.append(own(path, "output-dir"))
         if is_quick:
@@ -91,7 +91,7 @@ def test_a_run_that_another_sweep_begins_while_the_child_starts_is_left_to_it(pl
 def test_a_run_that_another_sweep_has_made_meanwhile_is_not_counted_as_made(tmp_path, monkeypatch, capsys):
     log = tmp_path / "log"
 
-    def start(run, path):
+    def start(run, path, cores):
         finish(path, run)
         status = run.settings["seed"]  # the second one finds its run made
         log.write_text("")
@@ -117,7 +117,7 @@ def test_a_process_that_ends_without_a_summary_has_failed(planned, monkeypatch):
     log = path.parent / "log"
     log.write_text("")
 
-    def start(run, path):
+    def start(run, path, cores):
         process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(0)"], stdin=subprocess.PIPE)
         return Child(run, path, process, log)
 
@@ -214,7 +214,7 @@ def test_a_child_that_found_another_run_in_its_folder_has_not_made_its_own(plann
     path, run = planned
     (other,) = planned_runs(read_sweep(["algorithm=fedavg", "num-clients=4", "global-rounds=1", "alpha=0.1"]))
 
-    def start(run, path):
+    def start(run, path, cores):
         finish(path, other)
         log = path.parent / "log"
         log.write_text("")
