@@ -93,8 +93,8 @@ class Case(Section):
     depend on `stack`.
     """
     workers: Annotated[int, Field(ge=0, le=1024), Tag.OWN_AT_EDGES, Tag.HOW] = 0
-    """With `engine = "in-process"`: so many clients run at the same time, in threads. 0: as many as there are cores,
-    divided by `train.torch-threads`, or fewer where they would wait for each other. All numbers give the same bits.
+    """With `engine = "in-process"`: so many clients run at the same time, in threads, with the bits of 1. 0: as many as
+    there are cores, divided by `train.torch-threads`, or fewer where they would wait for each other.
     """
     output_dir: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW] = ""
     """The results folder. By default a new one in `./results` (`python -m app`) or `~/espalier-results` (`flwr run`).
