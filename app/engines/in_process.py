@@ -1,11 +1,14 @@
 """All clients in this process, as many at a time as it has cores."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from logging import getLogger
 from typing import Any, TypeVar
 
+from espalier.app.engines.opening import Opening
 from espalier.app.wiring.clients import client_half, looked_up_once, why_in_turn
 from espalier.clients.client_app import make_client_app
+from espalier.clients.device.machine import cpu_count
 from espalier.clients.shared.lanes import Lanes
 from espalier.clients.stacked.stacking import TrainingStack
 from espalier.sim.in_process_grid import InProcessGrid
@@ -93,3 +96,11 @@ class InProcess:
     def load_clients_state(self, state: Mapping[str, Any]) -> None:
         """Give all nodes their state back."""
         self.grid.load_state_dict(state)
+
+
+def opened(opening: Opening) -> AbstractContextManager[InProcess]:
+    """Open it for a run."""
+    runs: Runs = one_by_one
+    if not opening.on_gpu:  # which computes for one at a time
+        runs = threads_for(opening.workers, opening.cores or cpu_count(), opening.threads, opening.settings)
+    return nullcontext(InProcess.open(opening.num_clients, opening.settings, opening.seed, opening.stack, runs))

@@ -12,7 +12,7 @@ from torch import nn
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.ground.errors import UserError
-from espalier.app.tasks.common import compute_device, placed, room_for_examples, set_up_torch
+from espalier.app.tasks.common import compute_device, on_device_if_it_fits, room_for_examples, set_up_torch
 from espalier.app.tasks.node import ClientNode, parse_node
 from espalier.app.tasks.recording import gradients_of
 from espalier.app.tasks.task import Task
@@ -114,7 +114,7 @@ class ClientTasks:
             task = replace(
                 made, gradients=self._gradients, half=self._half, own=self._own, model_draws=self._model_draws
             )
-            self._tasks[node], self._room_bytes = placed(task, self._room_bytes)
+            self._tasks[node], self._room_bytes = on_device_if_it_fits(task, self._room_bytes)
         return self._tasks[node]
 
     def _model_here(self) -> nn.Module:
