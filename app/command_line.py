@@ -39,7 +39,7 @@ COMMANDS = {
 }
 USAGE = """python -m espalier KEY=VALUE ... [FILE.toml ...]
 
-Runs Espalier's Flower app in this process, without Flower's runtime; with engine=ray the clients on all cores.
+Runs Espalier's Flower app in this process, without Flower's runtime.
 
   python -m espalier algorithm=fedavg global-rounds=5 alpha=0.1
   python -m espalier experiment.toml seed=1 engine=ray
@@ -57,13 +57,13 @@ keys and defaults, by section:
 """
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run what a command line asks for and return the exit code."""
-    return command_of(arguments)()
+def main(arguments: Sequence[str], cores: int = 0) -> int:
+    """Run what a command line asks for and return the exit code; in process a run uses `cores`, 0: all there are."""
+    return command_of(arguments, cores)()
 
 
-def command_of(arguments: Sequence[str]) -> Callable[[], int]:
-    """Return what runs what a command line asks for, and gives the exit code."""
+def command_of(arguments: Sequence[str], cores: int = 0) -> Callable[[], int]:
+    """Return what runs what a command line asks for, see `main`, and gives the exit code."""
     if arguments and arguments[0] in COMMANDS:
         # Imported here: a single run has no use for the others.
         return partial(_with_a_terminal, import_module(COMMANDS[arguments[0]]).main, arguments[1:])
@@ -73,7 +73,7 @@ def command_of(arguments: Sequence[str]) -> Callable[[], int]:
         return partial(print_help, *arguments[1:])
     if list(arguments) == ["--version"]:
         return print_version
-    return partial(_with_a_terminal, _run, arguments)
+    return partial(_with_a_terminal, partial(_run, cores=cores), arguments)
 
 
 def _with_a_terminal(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
@@ -81,7 +81,7 @@ def _with_a_terminal(command: Callable[[Sequence[str]], int], arguments: Sequenc
         return command(arguments)
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run(arguments: Sequence[str], *, cores: int) -> int:
     """Make one run and return the exit code."""
     show_own_lines()
     quiet_flower()
@@ -89,7 +89,7 @@ def _run(arguments: Sequence[str]) -> int:
         config = _config(read_arguments(arguments))
         if not arguments:
             print(_what_begins(config), flush=True)
-        with engine_of(config) as engine:
+        with engine_of(config, cores=cores) as engine:
             path = run(config, engine, progress_on(Console()), Path.cwd() / "results")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

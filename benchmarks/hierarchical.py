@@ -36,6 +36,7 @@ from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.randomness import client_generator
 from espalier.clients.task import LocalTraining
 from espalier.clients.whole.training import mini_batches
+from espalier.sim.side_by_side import Runs, one_by_one
 from espalier.strategies import Hierarchical
 
 ROUNDS = 5
@@ -91,10 +92,13 @@ def measure(config: RunConfig) -> None:
 
 
 def hierarchical_rounds(
-    config: RunConfig, start: Weights, change: Callable[[Hierarchical], None] = lambda hierarchical: None
+    config: RunConfig,
+    start: Weights,
+    change: Callable[[Hierarchical], None] = lambda hierarchical: None,
+    runs: Runs = one_by_one,
 ) -> Iterator[Weights]:
     """Yield the global weights after each round of the config's algorithm, which `change` may change first."""
-    engine = InProcess.open(config.federation.num_clients, config.as_dict(), config.seed, config.stack)
+    engine = InProcess.open(config.federation.num_clients, config.as_dict(), config.seed, config.stack, runs)
     federation = assemble(config, engine.grid, *checked_task(config), lanes=engine.lanes)
     change(federation.hierarchical)
     for outcome in federation.hierarchical.rounds(engine.grid, ArrayRecord(start), config.federation.global_rounds):

@@ -12,6 +12,10 @@ _NEVER_DRAW = frozenset(
     | {nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh}
     | {nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm}
 )
+# Likewise, of a library that may not be there.
+_NEVER_DRAW_BY_NAME = frozenset({f"torchvision.models.resnet.{name}" for name in ("BasicBlock", "Bottleneck")})
+# Those that draw in training mode alone.
+_DROPOUT = frozenset({nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout})
 
 
 def client_generator(seed: int, partition_id: int, server_round: int, purpose: str) -> torch.Generator:
@@ -38,6 +42,25 @@ def client_seed(seed: int, partition_id: int, server_round: int, purpose: str) -
 
 def may_draw(module: nn.Module) -> bool:
     """Return whether a forward pass may draw from PyTorch's generator: that of a module not known to draw nothing."""
-    return any(
-        type(part) not in _NEVER_DRAW or part._forward_hooks or part._forward_pre_hooks for part in module.modules()
-    )
+    return not all(map(_is_known, module.modules()))
+
+
+def may_draw_in_evaluations(module: nn.Module) -> bool:
+    """Return whether a forward pass in eval mode may draw from PyTorch's generator."""
+    return not all(_is_known(part) or (type(part) in _DROPOUT and not _has_hooks(part)) for part in module.modules())
+
+
+def has_dropout(module: nn.Module) -> bool:
+    """Return whether a module holds one of PyTorch's layers that draw in training mode alone."""
+    return any(type(part) in _DROPOUT for part in module.modules())
+
+
+def _is_known(part: nn.Module) -> bool:
+    """Return whether a module, but for those in it, is known to draw nothing."""
+    kind = type(part)
+    by_name = f"{kind.__module__}.{kind.__qualname__}" in _NEVER_DRAW_BY_NAME
+    return (kind in _NEVER_DRAW or by_name) and not _has_hooks(part)
+
+
+def _has_hooks(part: nn.Module) -> bool:
+    return bool(part._forward_hooks or part._forward_pre_hooks)

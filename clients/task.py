@@ -133,7 +133,8 @@ class ClientTask:
     Parameters
     ----------
     model : nn.Module
-        Workspace: every message brings its own weights. It may be shared by clients that run one after another.
+        Workspace: every message brings its own weights. It may be shared by clients that run one after another, and not
+        by those that run at the same time, in threads.
     train, test : Examples
         The device's own data.
     prepare : Callable
@@ -163,6 +164,9 @@ class ClientTask:
         What it trains for and is judged by.
     prepare_draws : bool (default: True)
         Whether `prepare` may draw from PyTorch's generator, as random crops do: then it is seeded for every mini-batch.
+    model_draws : bool (default: True)
+        Whether a step of training may draw from PyTorch's generator, as dropout does: then it is seeded, and clients
+        that train in threads take turns.
     augment : Callable, optional (default: None)
         Changes a mini-batch of training inputs before `prepare`, with draws from the generator (of the CPU) that it is
         given: one for every mini-batch, so that a model which is cut is trained on the same inputs. None: no change.
@@ -192,6 +196,7 @@ class ClientTask:
     sgd: Callable[[nn.Module, Examples, Iterable[Tensor], float], float] | None = None
     objective: Objective = Objective()
     prepare_draws: bool = True
+    model_draws: bool = True
     augment: Callable[[Any, torch.Generator], Any] | None = None
     validation: Examples | None = None
     gradients: Gradients = compute_gradients

@@ -2,13 +2,16 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
 from logging import getLogger
 from typing import Protocol
 
-from flwr.app import Context, Message, UserConfig
+from flwr.app import Context, Message, RecordDict, UserConfig
 
 from .answering import FAULTS, AnyClientApp, answer, context_of
 from .flower_private import copy_message, copy_records, handed_over, kind_and_text, raised, unavailable
+from .side_by_side import Runs, one_by_one
 from .simulated_grid import Node, OnWaited, SimulatedGrid
 
 logger = getLogger("espalier")
@@ -36,7 +39,7 @@ class Stack(Protocol):
 
 
 class InProcessGrid(SimulatedGrid):
-    """A Grid that runs the ClientApp in this process: no Ray, no polling, one message after the other.
+    """A Grid that runs the ClientApp in this process: no Ray, no polling.
 
     Parameters
     ----------
@@ -47,13 +50,16 @@ class InProcessGrid(SimulatedGrid):
     stack : Stack, optional (default: None)
         Answers those messages that it accepts, of those that are pulled together. If it raises, each of them is
         answered by itself. None: all are.
+    runs : Runs (default: one after the other)
+        Runs the nodes whose messages are pulled together, such as `espalier.sim.side_by_side.Threads`: then the
+        ClientApp has to be safe in threads. A node's own messages run one after the other.
 
     Notes
     -----
     Of what a `SimulatedGrid` leaves open:
 
-    - A message runs when its reply is pulled, in the order of pushing. The result of a run therefore depends on no
-      clock.
+    - A message runs when its reply is pulled, in the order of pushing. Where several nodes run at a time, replies and
+      states are still taken in this order. The result of a run therefore depends on no clock.
     - Messages and contexts are copied on the way there and back; only what an `Array` holds is shared, which nobody
       can change: its `bytes`, or with a subclass what its ``__copy__`` shares.
     - `KeyboardInterrupt` raised in a ClientApp reaches whoever pulls; by all else its node fails, as by an error.
@@ -77,6 +83,7 @@ class InProcessGrid(SimulatedGrid):
         seed: int = 0,
         node_ids: Sequence[int] | None = None,
         stack: Stack | None = None,
+        runs: Runs = one_by_one,
         on_waited: OnWaited | None = None,
     ) -> None:
         super().__init__(
@@ -89,6 +96,7 @@ class InProcessGrid(SimulatedGrid):
         )
         self._client_app = client_app
         self._stack = stack
+        self._runs = runs
         self._pushed: dict[str, Message] = {}
         self._pushed_at: dict[str, float] = {}
         self._took: dict[str, float] = {}  # seconds that nodes were at work on the messages of one pull
@@ -104,12 +112,12 @@ class InProcessGrid(SimulatedGrid):
         """
         ids = sorted(set(message_ids))  # sorted as they were pushed: see `_give_id`
         messages = {message_id: self._pushed.pop(message_id, None) for message_id in ids}
-        stacked = self._answer_stacked([message for message in messages.values() if message is not None])
+        there = [message for message in messages.values() if message is not None]
+        answers = self._answer_stacked(there)
+        answers |= self._answer_alone([message for message in there if message.metadata.message_id not in answers])
         replies = []
-        for message_id, message in messages.items():
-            reply = stacked.get(message_id)
-            if reply is None:
-                reply = self._unknown(message_id) if message is None else self._answer(message)
+        for message_id in ids:
+            reply = answers[message_id] if message_id in answers else self._unknown(message_id)
             self._give_id(reply)
             replies.append(reply)
         self._tell_waits(replies)
@@ -132,16 +140,35 @@ class InProcessGrid(SimulatedGrid):
             if message_id in took:
                 self._on_waited(reply, max(now - pushed_at - took[message_id], 0.0))
 
-    def _answer(self, message: Message) -> Message:
-        """Let the message's node reply to it."""
-        if not self._node(message).connected:
-            return unavailable(message, "the node is disconnected")
-        started = time.monotonic()
-        reply, state = answer(self._client_app, message, self._context(message))
-        self._took[message.metadata.message_id] = time.monotonic() - started
-        if state is not None:
-            self._node(message).state = state
-        return reply
+    def _answer_alone(self, messages: Sequence[Message]) -> dict[str, Message]:
+        """Return the replies, by message id, to messages that nodes answer each by itself."""
+        of_node: dict[int, list[Message]] = {}
+        for message in messages:
+            of_node.setdefault(message.metadata.dst_node_id, []).append(message)
+        replies: dict[str, Message] = {}
+        for kind, group in groupby(of_node.items(), lambda own: own[1][0].metadata.message_type):
+            nodes = dict(group)
+            answered = self._runs(kind, [partial(self._answer_in_turn, own) for own in nodes.values()])
+            for node_id, (answers, state) in zip(nodes, answered, strict=True):
+                replies |= answers
+                self._nodes[node_id].state = state
+        return replies
+
+    def _answer_in_turn(self, messages: Sequence[Message]) -> tuple[dict[str, Message], RecordDict]:
+        """Let a node reply to its messages, one after the other; return its new state, too."""
+        node, replies = self._node(messages[0]), dict[str, Message]()
+        state = node.state
+        for message in messages:
+            if not node.connected:
+                replies[message.metadata.message_id] = unavailable(message, "the node is disconnected")
+                continue
+            context = context_of(message, node.config, copy_records(state), self._run_config)
+            started = time.monotonic()
+            reply, new_state = answer(self._client_app, message, context)
+            self._took[message.metadata.message_id] = time.monotonic() - started
+            replies[message.metadata.message_id] = reply
+            state = state if new_state is None else new_state
+        return replies, state
 
     def _answer_stacked(self, messages: Sequence[Message]) -> dict[str, Message]:
         """Return the replies, by message id, to those messages that were answered together."""

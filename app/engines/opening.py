@@ -35,6 +35,10 @@ class Opening:
         Models compute on a GPU.
     grid : Grid, optional
         The one that Flower handed to the ServerApp; None without Flower's runtime.
+    workers : int (default: 1)
+        So many clients of this process may run at the same time, in threads; 0: as many as pay.
+    cores : int (default: 0)
+        Of this machine, for the run; 0: all.
     """
 
     num_clients: int
@@ -45,6 +49,8 @@ class Opening:
     threads: int
     on_gpu: bool
     grid: Grid | None
+    workers: int = 1
+    cores: int = 0
 
 
 def open_engine(kind: EngineKind, opening: Opening) -> AbstractContextManager[Engine]:

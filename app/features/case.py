@@ -60,6 +60,10 @@ class Decisions:
         So many clients train side by side: ``stack``, and 0 where that has no effect.
     why_not_stacked : str
         Why they can't; nothing if they can.
+    workers : int
+        So many clients run at the same time, in threads: ``workers``, and 1 where that has no effect.
+    why_in_turn : str
+        Why they can't; nothing if they can.
     records : bool
         GPUs record gradients: ``train.cuda-graph``, and False where that has no effect.
     why_not_recorded : str
@@ -68,6 +72,8 @@ class Decisions:
 
     stack: int
     why_not_stacked: str
+    workers: int
+    why_in_turn: str
     records: bool
     why_not_recorded: str
 
@@ -94,6 +100,10 @@ class Case(Section):
     """With `engine = "in-process"`, and in the edges of `engine = "ray"`: so many clients train side by side, as one
     batched computation; 0: one after the other. The results agree to rounding with those of `0`, and their bits
     depend on `stack`.
+    """
+    workers: Annotated[int, Field(ge=0, le=1024), Tag.OWN_AT_EDGES, Tag.HOW] = 0
+    """With `engine = "in-process"`: so many clients run at the same time, in threads, with the bits of 1. 0: as many as
+    there are cores, divided by `train.torch-threads`, or fewer where they would wait for each other.
     """
     output_dir: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW] = ""
     """The results folder. By default a new one in `./results` (`python -m app`) or `~/espalier-results` (`flwr run`).
@@ -152,7 +162,9 @@ class Case(Section):
         not_stacked = self._why_not_stacked()
         stack = 0 if not_stacked else self.stack
         not_recorded = self._why_not_recorded(stack)
-        return Decisions(stack, not_stacked, self.train.cuda_graph and not not_recorded, not_recorded)
+        in_turn = self._why_in_turn(stack)
+        workers = 1 if in_turn else self.workers
+        return Decisions(stack, not_stacked, workers, in_turn, self.train.cuda_graph and not not_recorded, not_recorded)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy with other sections, for which all is decided anew."""
@@ -170,6 +182,15 @@ class Case(Section):
         if algorithm.splits and (algorithm.shares_server or by_messages or not split.tail_layer.is_none):
             return "side by side train whole models, and in SFL-V1, HSFL and PHSFL halves by fused steps"
         return "" if algorithm.trains_clients else f"algorithm = {algorithm.text!r} trains no clients"
+
+    def _why_in_turn(self, stack: int) -> str:
+        if not self.engine.in_this_process:
+            return f"engine = {self.engine.text!r}"
+        if stack:
+            return f"stack = {stack}: clients train as one"
+        if self.trains_by_stream:
+            return "split.transport = 'stream': clients take turns in one process"
+        return "" if self.algorithm.trains_clients else f"algorithm = {self.algorithm.text!r} trains no clients"
 
     def _why_not_recorded(self, stack: int) -> str:
         if self.device == "cpu":

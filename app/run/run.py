@@ -57,8 +57,18 @@ from espalier.app.wiring.one_server import assemble, checked_task, streams_of
 logger = getLogger("espalier")
 
 
-def engine_of(config: RunConfig, grid: Grid | None = None) -> AbstractContextManager[Engine]:
-    """Open the engine that a run config names; `grid` is the one of Flower's runtime, where it calls."""
+def engine_of(config: RunConfig, grid: Grid | None = None, cores: int = 0) -> AbstractContextManager[Engine]:
+    """Open the engine that a run config names.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The run.
+    grid : Grid, optional (default: None)
+        The one of Flower's runtime, where it calls.
+    cores : int (default: 0)
+        Of this machine, for the run; 0: all.
+    """
     return open_engine(
         config.engine,
         Opening(
@@ -70,6 +80,8 @@ def engine_of(config: RunConfig, grid: Grid | None = None) -> AbstractContextMan
             threads=config.train.torch_threads,
             on_gpu=compute_device(config.device).type == "cuda",
             grid=grid,
+            workers=config.decided.workers,
+            cores=cores,
         ),
     )
 

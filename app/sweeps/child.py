@@ -1,4 +1,4 @@
-"""A run of a sweep, in a process of its own: ``python -m espalier.app.sweeps.child KEY=VALUE ...``.
+"""A run of a sweep, in a process of its own: ``python -m espalier.app.sweeps.child CORES KEY=VALUE ...``.
 
 Its standard input is a pipe from the sweep. When that ends, because the sweep closes it or is gone itself, whatever
 ended it, the run is interrupted as by Ctrl-C.
@@ -26,9 +26,10 @@ def interrupted_with(pipe: int) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Make one run and return its exit code."""
+    """Make one run, on the cores that the first argument says, and return its exit code."""
     interrupted_with(sys.stdin.fileno())
-    return main(arguments)
+    cores, *given = arguments
+    return main(given, int(cores))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from espalier.app.comparison.runs import is_surely_over
 from espalier.app.ground.regular_files import open_to_append, open_to_read
 from espalier.app.reports.owner import is_owned
 from espalier.app.sweeps.grid import PlannedRun, check_place
+from espalier.clients.device.machine import cpu_count
 
 LOOK_SECONDS = 0.2
 PATIENCE_SECONDS = 60.0  # for a run that was interrupted to end by itself
@@ -66,8 +67,8 @@ class Child:
     _rounds: int = 0
 
     @classmethod
-    def start(cls, run: PlannedRun, path: Path) -> "Child":
-        """Begin a run, or go on with one that was interrupted."""
+    def start(cls, run: PlannedRun, path: Path, cores: int) -> "Child":
+        """Begin a run, or go on with one that was interrupted; in process it has so many cores."""
         begun = (path / "config.json").exists()
         values = dict(run.given) | ({"resume": str(path)} if begun else {"output-dir": str(path)})
         # What JSON writes of text and numbers TOML reads.
@@ -77,7 +78,7 @@ class Child:
         with open_to_append(log) as out:
             log_start = out.tell()
             process = subprocess.Popen(
-                [sys.executable, "-m", "espalier.app.sweeps.child", *arguments],
+                [sys.executable, "-m", "espalier.app.sweeps.child", str(cores), *arguments],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -144,11 +145,12 @@ def make(places: Mapping[Path, PlannedRun], workers: int, watcher: Watcher) -> d
     places : Mapping[Path, PlannedRun]
         The runs by their folders.
     workers : int
-        Processes at a time.
+        Processes at a time; each has its share of the cores.
     watcher : Watcher
         Is told how far they are.
     """
     waiting, running = deque(places), list[Child]()
+    cores = max(cpu_count() // max(min(workers, len(places)), 1), 1)
     elsewhere, failed = set[Path](), dict[Path, str]()
 
     def over(path: Path, why: str) -> None:
@@ -173,7 +175,7 @@ def make(places: Mapping[Path, PlannedRun], workers: int, watcher: Watcher) -> d
                     over(path, "")
                 else:
                     elsewhere.discard(path)
-                    child = Child.start(places[path], path)
+                    child = Child.start(places[path], path, cores)
                     running.append(child)
                     watcher.started(child.run, child.rounds())
                     if len(running) == workers:

@@ -30,6 +30,9 @@ from espalier.clients.shared.generators import seeded_torch
 from espalier.clients.shared.nested import concatenate, map_tensors, rows_on, tensors_of
 from espalier.clients.task import ClientTask, Examples, LocalTraining, Objective
 
+# The methods of a user's own that are called while clients train and are evaluated.
+CALLED_BY_CLIENTS = ("prepare", "augment", "loss", "metrics", "optimizer", "learning_rate")
+
 
 class AdaptedTask(Task):
     """What `espalier.app.tasks.OwnTask` describes, with the settings of a run.
@@ -83,6 +86,8 @@ class AdaptedTask(Task):
         self.splits_for = splits_for
         self.validation_share = section.validation_share
         self.own = own = self._made()
+        self.has_own_methods = any(map(self._has_own, CALLED_BY_CLIENTS))
+        self.side_by_side = own.side_by_side
         self._loaded: list[tuple[Examples, Examples]] = []
         self.training = training
         if self._has_own("optimizer"):
@@ -224,6 +229,7 @@ class AdaptedTask(Task):
             device=self.device,
             edge_name=node.edge_name,
             objective=self.objective,
+            prepare_draws=not self.side_by_side,
             augment=self.own.augment if self._has_own("augment") else None,
             validation=validation,
         )

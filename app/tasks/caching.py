@@ -197,6 +197,7 @@ class CachingTask(Task):
             available=available,
             top_m=self.top_m,
             sgd=_sgd_on(table),
+            prepare_draws=False,
         )
 
 

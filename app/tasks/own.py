@@ -32,7 +32,18 @@ class OwnTask(ABC):
     A subclass has `model`, `client_data` or `pool`, and of the others what it does differently. One is made in every
     process of a run, the server's and the clients', and keeps what it has loaded as it likes. Inputs are a tensor, or a
     tuple, list or dict of tensors, with a row per example in each.
+
+    Attributes
+    ----------
+    side_by_side : bool, optional (default: None)
+        Whether clients of one process may run at the same time, in threads, each with a model of its own. True says
+        that methods and model are safe there, and draw nothing from PyTorch's generator but in layers such as
+        `nn.Dropout`: training with these takes turns. None: they do where the model is made of PyTorch's own layers and
+        the class has none of the methods from `prepare` to `learning_rate`. False: they run one after the other. The
+        results are the same.
     """
+
+    side_by_side: bool | None = None
 
     @abstractmethod
     def model(self) -> nn.Module:

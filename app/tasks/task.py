@@ -30,6 +30,10 @@ class Task(Protocol):
         Labels are contents that were asked for, which can be ranked by how often.
     has_own_model : bool
         The model is part of the task; the run config names none.
+    has_own_methods : bool
+        Beside model and data, clients call methods of a user's own.
+    side_by_side : bool, optional
+        Whether clients may run at the same time, in threads; None: where neither the model nor methods are in the way.
     """
 
     training: LocalTraining
@@ -38,6 +42,8 @@ class Task(Protocol):
     top_m: ClassVar[tuple[int, ...]] = ()
     counts_requests: ClassVar[bool] = False
     has_own_model: ClassVar[bool] = False
+    has_own_methods: bool = False
+    side_by_side: bool | None = None
 
     def check_data(self) -> None:
         """Raise UserError if the data can't be had."""

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from threading import RLock
 from typing import Any
 
 from flwr.app import Context
+from torch import nn
 
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
@@ -13,10 +15,13 @@ from espalier.app.ground.errors import UserError
 from espalier.app.tasks.common import compute_device, on_device_if_it_fits, room_for_examples, set_up_torch
 from espalier.app.tasks.node import ClientNode, parse_node
 from espalier.app.tasks.recording import gradients_of
+from espalier.app.tasks.task import Task
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.gradients import compute_gradients
-from espalier.clients.half import ClientHalf
+from espalier.clients.half import PLAIN, ClientHalf
+from espalier.clients.randomness import has_dropout, may_draw, may_draw_in_evaluations
 from espalier.clients.task import ClientTask
+from espalier.sim.side_by_side import place_here
 
 
 def client_task(context: Context) -> ClientTask:
@@ -26,15 +31,21 @@ def client_task(context: Context) -> ClientTask:
 
 
 def looked_up_once() -> Callable[[Context], ClientTask]:
-    """Return a `client_task` for an engine whose nodes keep their configs: it looks at each node's once."""
-    tasks: dict[int, ClientTask] = {}
+    """Return a `client_task` for an engine whose nodes keep their configs: it looks at each node's once in a thread."""
+    tasks: dict[tuple[int, int], ClientTask] = {}
 
     def task_of_node(context: Context) -> ClientTask:
-        if context.node_id not in tasks:
-            tasks[context.node_id] = client_task(context)
-        return tasks[context.node_id]
+        where = place_here(), context.node_id
+        if where not in tasks:
+            tasks[where] = client_task(context)
+        return tasks[where]
 
     return task_of_node
+
+
+def why_in_turn(run_config: Mapping[str, Any]) -> str:
+    """Return why the clients of a run are not to run at the same time, in threads; an empty text if they may."""
+    return _tasks(tuple(sorted(run_config.items()))).in_turn
 
 
 def client_half(run_config: Mapping[str, Any]) -> ClientHalf:
@@ -50,13 +61,19 @@ def _tasks(run_config: tuple[tuple[str, object], ...]) -> "ClientTasks":
 class ClientTasks:
     """The tasks of one run's clients that this process has met.
 
-    Clients of one process run one after another, so they share a model to work on. Their examples are put on a GPU
-    once, as long as there is room; those of further clients go there mini-batch by mini-batch.
+    Clients that run one after another share a model to work on; each of the threads that work side by side has one.
+    Their examples are put on a GPU once, as long as there is room; those of further clients go there mini-batch by
+    mini-batch.
 
     Parameters
     ----------
     config : RunConfig
         The run.
+
+    Attributes
+    ----------
+    in_turn : str
+        Why clients are not to run at the same time, in threads; empty if they may.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -64,27 +81,58 @@ class ClientTasks:
         self._num_clients = config.federation.num_clients
         device = compute_device(config.device)
         self._task = build_task(config)
-        self._model = self._task.new_model().to(device)
+        self._device = device
+        model = self._task.new_model().to(device)
+        self._models = {place_here(): model}
         self._half = config.algorithm.client
-        state, stays = self._model.state_dict(), self._half.stays(self._model)
+        state, stays = model.state_dict(), self._half.stays(model)
         self._own = {name: state[name].cpu().clone() for name in stays}  # as the model's seed makes them
+        self._model_draws = has_dropout(model) if self._task.side_by_side else may_draw(model)
+        self.in_turn = _why_in_turn(config, self._task, model)
         self._gradients = gradients_of(config.train, device) if config.decided.records else compute_gradients
         self._room_bytes = room_for_examples(device)
         self._tasks: dict[ClientNode, ClientTask] = {}
+        self._lock = RLock()
 
     def of(self, node: ClientNode) -> ClientTask:
-        """Return a client's task.
+        """Return a client's task, for the thread that asks.
 
         Raises
         ------
         UserError
             If there is no such client, or its data can't be had.
         """
+        with self._lock:  # who is first reads the data
+            return replace(self._task_of(node), model=self._model_here())
+
+    def _task_of(self, node: ClientNode) -> ClientTask:
         if node not in self._tasks:
             if not 0 <= node.partition_id < self._num_clients:
                 allowed = f"0 to num-clients - 1 = {self._num_clients - 1}"
                 raise UserError(f"partition-id = {node.partition_id}: allowed is {allowed}")
-            made = self._task.new_client_task(self._model, node)
-            task = replace(made, gradients=self._gradients, half=self._half, own=self._own)
+            made = self._task.new_client_task(self._model_here(), node)
+            task = replace(
+                made, gradients=self._gradients, half=self._half, own=self._own, model_draws=self._model_draws
+            )
             self._tasks[node], self._room_bytes = on_device_if_it_fits(task, self._room_bytes)
         return self._tasks[node]
+
+    def _model_here(self) -> nn.Module:
+        place = place_here()
+        if place not in self._models:
+            self._models[place] = self._task.new_model().to(self._device)
+        return self._models[place]
+
+
+def _why_in_turn(config: RunConfig, task: Task, model: nn.Module) -> str:
+    """Return why clients take turns where code that is not the package's, or draws of theirs, may need it."""
+    algorithm, half = config.algorithm, config.algorithm.client
+    if algorithm.written and half != PLAIN:
+        return f"algorithm = {algorithm.text!r} has clients of its own"
+    if task.side_by_side is not None:
+        return "" if task.side_by_side else f"{config.data.source} says so"
+    if task.has_own_methods:
+        return f"methods of {config.data.source} may need it (side_by_side = True in the task says that they don't)"
+    if may_draw_in_evaluations(model):
+        return "the model may draw from PyTorch's generator in evaluations"
+    return ""

@@ -164,8 +164,8 @@ class Session:
         self.step = 0
         self.awaits_features = False
         self.loss_sum = 0.0
-        self._draws = task.prepare_draws or may_draw(self.front.blocks)
-        self._tail_draws = self.tail is not None and may_draw(self.tail.blocks)
+        self._draws = task.prepare_draws or (task.model_draws and may_draw(self.front.blocks))
+        self._tail_draws = self.tail is not None and task.model_draws and may_draw(self.tail.blocks)
         self._tail_layout: torch.memory_format | None = None  # known when features have come
         self._output: Tensor | None = None  # of the first blocks, with its graph
         self._training = training

@@ -84,6 +84,8 @@ class Sessions:
         due = server_round, step, _ = instruction.server_round, instruction.step, brings_features
         alive = self._alive.pop(context.node_id, None)
         session = alive if alive and (alive.server_round, alive.step, alive.awaits_features) == due else None
+        if session:
+            session.task = task  # whose model no other client works on at the same time
         if session and not self._durable:
             return session
         at = context.state.metric_records.get(STATE + "-at", MetricRecord())

@@ -1,6 +1,7 @@
 """Local training of the whole model: FedAvg's client."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 
 import torch
 from flwr.app import Context, Message
@@ -102,9 +103,10 @@ def local_sgd(
     parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     steps = CorrectedSteps(make_optimizer([p for _, p in parameters], training), parameters, correction)
     dropout = client_seed(task.seed, task.partition_id, server_round, "dropout")
+    draws = task.prepare_draws or task.model_draws
     total_loss, seen = torch.zeros((), device=device), 0
     model.train()
-    with seeded_torch(dropout, device):
+    with seeded_torch(dropout, device) if draws else nullcontext():
         for step, batch in enumerate(batches_there(task.train, batches)):
             inputs = task.training_inputs(batch, server_round, step)
             labels = task.train.labels[batch].to(device)

@@ -103,7 +103,7 @@ class ActivationGuard:
         """
         faults: dict[int, str] = {}
         for cut in sorted({*(cut for cut, _ in self._longest.values()), *self._refused.values()}):
-            lengths = {n: length for n, (own, length) in self._longest.items() if own == cut}
+            lengths = {n: length for n, (own, length) in sorted(self._longest.items()) if own == cut}
             firsts = [length for own, length in self._first.values() if own == cut]
             most = self.most(cut, firsts if by_first else list(lengths.values()))
             # What was clipped to the bound may be beyond it by a rounding.

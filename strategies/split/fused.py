@@ -60,7 +60,7 @@ class FusedTransport:
             except (ValueError, KeyError, TypeError) as error:
                 lane.leave(node_id, error)
         outcome = SplitOutcome()
-        for lane in dict.fromkeys(lanes.values()):
+        for lane in dict.fromkeys(lanes[node_id] for node_id in alone):  # in no order of arrival
             outcome.add(lane.loop.outcome())
         if together := [node_id for group in groups if len(group) > 1 for node_id in group]:
             outcome.add((yield from lock_step(together, terms, serve)))

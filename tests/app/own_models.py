@@ -55,3 +55,23 @@ class Drawing(Whole):
 
 
 constant = 3
+
+
+def with_dropout(num_classes):
+    blocks = {
+        "conv": nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten()),
+        "body": nn.Sequential(nn.Dropout(0.3), nn.Linear(144, 16), nn.Dropout(0.3)),
+        "head": nn.Linear(16, num_classes),
+    }
+    return nn.Sequential(OrderedDict(blocks))
+
+
+class Noise(nn.Module):
+    """Draws in evaluations, too."""
+
+    def forward(self, inputs):
+        return inputs + 0.1 * torch.randn_like(inputs)
+
+
+def with_noise(num_classes):
+    return nn.Sequential(nn.Flatten(), Noise(), nn.Linear(64, num_classes))

@@ -621,3 +621,42 @@ class SharedOut(OwnTask):
         if self.labels == "untrained" and seed == 0:
             labels = labels % 2
         return Examples(points, labels.float() if self.labels == "numbers" else labels)
+
+
+class Noisy(Points):
+    """Inputs with noise that PyTorch's generator gives, in training and in evaluations."""
+
+    def prepare(self, inputs):
+        return tuple(part + 0.1 * torch.randn_like(part) for part in inputs)
+
+
+class SideBySide(Points):
+    """Says that it is safe in threads."""
+
+    side_by_side = True
+
+    def prepare(self, inputs):
+        return tuple(part * 2 for part in inputs)
+
+
+class FalselySideBySide(Noisy):
+    """Says so, too, and draws."""
+
+    side_by_side = True
+
+
+class InTurn(SideBySide):
+    """Says that it is not."""
+
+    side_by_side = False
+
+
+class Interrupting(SideBySide):
+    """Sends the interrupt of a terminal when the second global round has begun, and trains for ever."""
+
+    def learning_rate(self, rate, server_round):
+        if server_round == 3:
+            signal.raise_signal(signal.SIGINT)
+            while True:
+                sum(range(1000))
+        return rate

@@ -1,4 +1,5 @@
 import random
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from espalier.sim.in_process_grid import InProcessGrid
+from espalier.sim.side_by_side import FittingThreads, Threads
 
 SERVER = 1
 MODEL = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)
@@ -528,3 +530,26 @@ def test_a_stack_answers_several_messages_at_once_and_who_harms_it_is_answered_a
     first, second = grid.send_and_receive([good, bad])
     assert not first.has_error()
     assert "not alone either" in second.error.reason
+
+
+@pytest.mark.parametrize("runs", [Threads(2), Threads(5), FittingThreads(3)])
+def test_threads_give_the_replies_and_states_of_one(runs):
+    """Also where nodes fail, are away, or have several messages, and whoever is ready first."""
+
+    def waits(message, context):
+        time.sleep(0.002 * (5 - context.node_config["partition-id"]))
+        return app(message, context)
+
+    def asked(grid):
+        node_ids = grid.get_node_ids()
+        grid.disconnect(node_ids[3])
+        told = [*node_ids, node_ids[1], node_ids[0], node_ids[1]]
+        contents = [records(fail=i % 4 == 2) for i in range(len(told))]
+        kinds = ["query.custom", "train"] * len(told)
+        sent = [Message(c, n, kind) for c, n, kind in zip(contents, told, kinds, strict=False)]
+        return [
+            (r.metadata.src_node_id, r.error if r.has_error() else repr(sorted(r.content.items())))
+            for r in grid.send_and_receive(sent)
+        ], grid.state_dict()
+
+    assert asked(InProcessGrid(waits, 5, runs=runs)) == asked(InProcessGrid(app, 5))

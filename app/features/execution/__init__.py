@@ -11,6 +11,8 @@ def without_use(case: Case) -> Unused:
     name = f"algorithm = {algorithm.text!r}"
     if why := case.decided.why_not_stacked:
         yield ("stack",), why
+    if why := case.decided.why_in_turn:
+        yield ("workers",), why
     if why := case.decided.why_not_recorded:
         yield ("train.cuda-graph",), why
     if case.engine.is_flowers or split.transport == "stream":

@@ -86,7 +86,7 @@ def test_a_command_without_settings_says_what_begins_and_how_to_stop_it(capsys, 
     assert capsys.readouterr().out == ""
 
 
-def interrupt(config):
+def interrupt(config, *, cores):
     raise KeyboardInterrupt
 
 

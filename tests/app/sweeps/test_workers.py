@@ -75,7 +75,7 @@ def test_a_run_that_another_sweep_begins_while_the_child_starts_is_left_to_it(pl
             finish(path, run)
             disown(locks.pop())
 
-    def start(run, path):
+    def start(run, path, cores):
         path.mkdir()
         locks.append(own(path, "output-dir"))
         if is_quick:
@@ -91,7 +91,7 @@ def test_a_run_that_another_sweep_begins_while_the_child_starts_is_left_to_it(pl
 def test_a_run_that_another_sweep_has_made_meanwhile_is_not_counted_as_made(tmp_path, monkeypatch, capsys):
     log = tmp_path / "log"
 
-    def start(run, path):
+    def start(run, path, cores):
         finish(path, run)
         status = run.settings["seed"]  # the second one finds its run made
         log.write_text("")
@@ -106,7 +106,7 @@ def test_a_run_that_another_sweep_has_made_meanwhile_is_not_counted_as_made(tmp_
 def test_a_run_that_fails_by_itself_has_failed(planned, monkeypatch):
     path, run = planned
     log = path.parent / "log"
-    monkeypatch.setattr(workers.Child, "start", lambda run, path: Child(run, path, failing(log), log))
+    monkeypatch.setattr(workers.Child, "start", lambda run, path, cores: Child(run, path, failing(log), log))
     other = Other(lambda run: None)
     assert make({path: run}, 1, other) == {run.name: f"exit code 2, another process has it (see {log})"}
     assert other.told == ["started", f"exit code 2, another process has it (see {log})"]
@@ -117,7 +117,7 @@ def test_a_process_that_ends_without_a_summary_has_failed(planned, monkeypatch):
     log = path.parent / "log"
     log.write_text("")
 
-    def start(run, path):
+    def start(run, path, cores):
         process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(0)"], stdin=subprocess.PIPE)
         return Child(run, path, process, log)
 
@@ -214,7 +214,7 @@ def test_a_child_that_found_another_run_in_its_folder_has_not_made_its_own(plann
     path, run = planned
     (other,) = planned_runs(read_sweep(["algorithm=fedavg", "num-clients=4", "global-rounds=1", "alpha=0.1"]))
 
-    def start(run, path):
+    def start(run, path, cores):
         finish(path, other)
         log = path.parent / "log"
         log.write_text("")
@@ -253,3 +253,22 @@ def test_a_run_that_was_begun_in_vain_is_left_again(planned):
         assert progress._left - progress._made == 1
         progress.ended(run, path, "")
         assert progress._left - progress._made == 0
+
+
+@pytest.mark.parametrize(("at_a_time", "count", "share"), [(1, 3, 8), (2, 3, 4), (3, 3, 2), (5, 3, 2), (16, 20, 1)])
+def test_each_run_has_its_share_of_the_cores(tmp_path, monkeypatch, at_a_time, count, share):
+    seeds = ",".join(map(str, range(count)))
+    runs = planned_runs(read_sweep(["algorithm=fedavg", "num-clients=4", "global-rounds=1", f"seed={seeds}"]))
+    cores = []
+
+    def start(run, path, own):
+        cores.append(own)
+        finish(path, run)
+        return Child(run, path, subprocess.Popen([sys.executable, "-Sc", ""], stdin=subprocess.PIPE), tmp_path / "log")
+
+    monkeypatch.setattr(workers.Child, "start", start)
+    monkeypatch.setattr(workers, "cpu_count", lambda: 8)
+    monkeypatch.setattr(workers, "LOOK_SECONDS", 0.01)
+    (tmp_path / "log").write_text("")
+    assert make({tmp_path / run.name: run for run in runs}, at_a_time, Other(lambda run: None)) == {}
+    assert cores == [share] * count
