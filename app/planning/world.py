@@ -39,7 +39,7 @@ class PlannedWorld(ABC):
     num_examples : Sequence[int]
         By client: the examples of a local round.
     clock : Callable[[], float], optional (default: None)
-        By which clients keep the deadline; None: time is simulated, or clients take turns.
+        By which clients keep the deadline; None: time is simulated, or nobody is late.
     is_there : Callable[[int, int], bool], optional (default: None)
         Says of a client and an edge round whether the client is there when it begins. None: all are, always.
     """

@@ -90,7 +90,7 @@ def test_cases_of_one_name_are_refused_for_the_folder_and_of_one_setting_for_tha
         (["sede=0,1"], "unknown key 'sede': did you mean 'seed', "),
         (["seed=0,x"], "error: seed = 'x': allowed is an integer"),
         (
-            ["algorithm=fedavg,hsfl", "cloud-strategy=FedProx"],
+            ["algorithm=fedavg,sfl-v2", "cloud-strategy=FedProx"],
             "cloud-strategy = 'FedProx': allowed is another strategy",
         ),
         (["engine=flower"], "engine = 'flower': allowed is 'in-process' or 'ray'"),
