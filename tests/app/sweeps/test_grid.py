@@ -90,8 +90,8 @@ def test_cases_of_one_name_are_refused_for_the_folder_and_of_one_setting_for_tha
         (["sede=0,1"], "unknown key 'sede': did you mean 'seed', "),
         (["seed=0,x"], "error: seed = 'x': allowed is an integer"),
         (
-            ["algorithm=fedavg,sfl-v2", "cloud-strategy=FedProx"],
-            "cloud-strategy = 'FedProx': allowed is another strategy",
+            ["algorithm=h-fedavg,ditto", "edge-strategy=FedProx", "num-edges=2"],
+            "edge-strategy = 'FedProx': allowed is another strategy",
         ),
         (["engine=flower"], "engine = 'flower': allowed is 'in-process' or 'ray'"),
         (["resume=results/old"], "resume = 'results/old': allowed is none"),
