@@ -29,8 +29,10 @@ from tests.app.assembling import config_of, engine_of
 from tests.app.runs import ROOT, lines, run_app, same_weights, summary, weights
 
 FILES = [
+    "bytes.pdf",
     "bytes.png",
     "clients.csv",
+    "clients.pdf",
     "clients.png",
     "config.json",
     "data.json",
@@ -38,6 +40,7 @@ FILES = [
     "metrics.jsonl",
     "model.pt",
     "partition.csv",
+    "partition.pdf",
     "partition.png",
 ]
 
@@ -47,6 +50,7 @@ def test_a_run_leaves_every_report_and_its_figures_agree(tmp_path, capsys):
     assert sorted(p.name for p in folder.iterdir()) == [
         *FILES,
         "round-0.json",
+        "rounds.pdf",
         "rounds.png",
         "seconds.jsonl",
         "seconds.png",
