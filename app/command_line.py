@@ -23,7 +23,7 @@ from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
 from espalier.app.reports.progress import progress_on
 from espalier.app.reports.saved import own_code, saved_config
-from espalier.app.run.run import run, simulation
+from espalier.app.run.run import engine_of, run
 from espalier.app.settings.values import path_of
 
 logger = getLogger("espalier")
@@ -87,7 +87,7 @@ def _run(arguments: Sequence[str]) -> int:
         config = _config(read_arguments(arguments))
         if not arguments:
             print(_what_begins(config), flush=True)
-        with simulation(config) as engine:
+        with engine_of(config) as engine:
             path = run(config, engine, progress_on(Console()), Path.cwd() / "results")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -86,7 +86,7 @@ class CheckedRun:
 
         Whoever waits for a worker of ours is not late: how long that takes depends on what else it has to do.
         """
-        return (self.config.deploy.reply_timeout or None) if self.config.engine == "flower" else None
+        return (self.config.deploy.reply_timeout or None) if self.config.engine.is_flowers else None
 
 
 def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDisplay) -> None:
@@ -133,7 +133,7 @@ def _write_round_0(checked: CheckedRun) -> None:
     """Evaluate the model before any training, if it is evaluated at all."""
     config = checked.config
     if config.algorithm.has_model and config.report.evaluate_every:
-        here = config.federation.num_clients if config.engine != "flower" else 0
+        here = config.federation.num_clients if not config.engine.is_flowers else 0
         figures = initial_figures(checked.task, checked.model, compute_device(config.device), here)
         check_stop(config.stop, figures["test"])
         checked.folder.write_json(ROUND_0, figures)

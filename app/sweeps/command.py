@@ -14,6 +14,7 @@ from espalier.app.comparison.groups import RUNS, chosen_before
 from espalier.app.comparison.runs import FinishedRun, is_surely_over, read_run, write_runs
 from espalier.app.ground.errors import UserError, bad_value, shown
 from espalier.app.ground.logs import quiet_flower
+from espalier.app.settings.engine_kinds import engine_unimported
 from espalier.app.sweeps.grid import PlannedRun, check_data, placed, planned_runs, read_sweep
 from espalier.app.sweeps.progress import SweepProgress
 from espalier.app.sweeps.workers import make
@@ -81,7 +82,10 @@ def default_workers(runs: Sequence[PlannedRun]) -> int:
 
     Nobody can tell beforehand how many a GPU's memory suffices for.
     """
-    if any(run.settings["engine"] == "ray" or compute_device(run.settings["device"]).type != "cpu" for run in runs):
+    if any(
+        engine_unimported(run.settings["engine"]).has_workers or compute_device(run.settings["device"]).type != "cpu"
+        for run in runs
+    ):
         return 1
     return max(cpu_count() // max(run.settings["train.torch-threads"] for run in runs), 1)
 

@@ -49,11 +49,11 @@ def build_task(config: RunConfig) -> Task:
         check_optimizer(config, task, training)
         return task
     if kind is OwnImagesTask:
-        here = num_clients if config.engine != "flower" else 0
+        here = num_clients if not config.engine.is_flowers else 0
         return _built(
             kind, data, training, seed, device, has_pool=has_pool, num_clients_here=here, splits_for=splits_for
         )
-    options = {"are_clients_here": config.engine == "in-process", "splits_for": splits_for, "num_edges": config.cells}
+    options = {"are_clients_here": config.engine.in_this_process, "splits_for": splits_for, "num_edges": config.cells}
     return _built(kind, data, training, num_clients, seed, device, **options)
 
 

@@ -43,7 +43,7 @@ def check_strategies(case: Case) -> None:
         if not samples.takes("fraction_train"):
             allowed = f"1.0: {samples.name} has no fraction_train"
             raise bad_value("participation", case.federation.participation, allowed)
-    if case.engine != "flower" and not case.out_of_step:
+    if not case.engine.is_flowers and not case.out_of_step:
         _check_replies_of_all(case.federation, case.edges, is_flat=case.is_flat)
 
 
