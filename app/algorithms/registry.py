@@ -19,6 +19,7 @@ from espalier.app.algorithms.h_fedavg_ub import H_FEDAVG_UB
 from espalier.app.algorithms.hsfl import HSFL
 from espalier.app.algorithms.hsfl_feddyn import HSFL_FEDDYN
 from espalier.app.algorithms.hsfl_scaffold import HSFL_SCAFFOLD
+from espalier.app.algorithms.mtgc import MTGC
 from espalier.app.algorithms.phsfl import PHSFL
 from espalier.app.algorithms.rawhfl import RAWHFL
 from espalier.app.algorithms.scaffold import SCAFFOLD
@@ -44,6 +45,7 @@ ALGORITHMS = {
         FEDDYN,
         HSFL_FEDDYN,
         FEDNOVA,
+        MTGC,
         FEDPER,
         DITTO,
         RAWHFL,

@@ -150,3 +150,31 @@ def fednova(clients, edges, global_rounds, edge_rounds, pull=0.0):
         return {n: x[n] - tau * clients.rate * d[n] for n in names}
 
     return two_tiers(clients, edges, round_of_edge, global_rounds, edge_rounds)
+
+
+def mtgc(clients, edges, global_rounds, edge_rounds):
+    """MTGC (arXiv:2409.18448, Alg. 1); return the model."""
+    x, names = clients.start(), [name for name, _ in clients.model.named_parameters()]
+    zeros = {name: torch.zeros_like(x[name]) for name in names}
+    y = [dict(zeros) for _ in edges]
+    for t in range(global_rounds):
+        made, paths = [], []
+        for j, members in enumerate(edges):
+            own, z, path = x, {i: dict(zeros) for i in members}, 0.0
+            for e in range(1, edge_rounds + 1):
+                server_round, models = t * edge_rounds + e, {}
+                for i in members:
+                    drift = {name: z[i][name] + y[j][name] for name in names}
+                    models[i] = clients.train(i, own, server_round, drift=drift)
+                steps = {clients.steps(i, server_round) for i in members}
+                assert len(steps) == 1  # the paper's H
+                rate = steps.pop() * clients.rate
+                own, path = clients.average(models, members), path + rate
+                z = {i: {n: z[i][n] + (models[i][n] - own[n]) / rate for n in names} for i in members}
+            made.append(own)
+            paths.append(path)
+        equal = clients.config.train.weighting == "equal"
+        sizes = [1 if equal else sum(clients.sizes[i] for i in members) for members in edges]
+        x = {n: sum(m[n] * (s / sum(sizes)) for m, s in zip(made, sizes, strict=True)) for n in x}
+        y = [{n: y[j][n] + (made[j][n] - x[n]) / paths[j] for n in names} for j in range(len(edges))]
+    return x
