@@ -206,7 +206,7 @@ class Session:
         self._conversation = self.task.half.rule(Begun(start, trained, sent, kept))
         due = next(self._conversation)
         for part in self.parts:
-            part.correct(due.correction)
+            part.correct(due.corrected())
 
     @property
     def is_over(self) -> bool:
