@@ -19,6 +19,7 @@ from espalier.app.algorithms.h_fedavg_ub import H_FEDAVG_UB
 from espalier.app.algorithms.hsfl import HSFL
 from espalier.app.algorithms.hsfl_feddyn import HSFL_FEDDYN
 from espalier.app.algorithms.hsfl_scaffold import HSFL_SCAFFOLD
+from espalier.app.algorithms.local import LOCAL
 from espalier.app.algorithms.mtgc import MTGC
 from espalier.app.algorithms.phsfl import PHSFL
 from espalier.app.algorithms.rawhfl import RAWHFL
@@ -48,6 +49,7 @@ ALGORITHMS = {
         MTGC,
         FEDPER,
         DITTO,
+        LOCAL,
         RAWHFL,
         H_FEDAVG_M1,
         H_FEDAVG_M2,
