@@ -12,6 +12,7 @@ from espalier.app.algorithms.fedavg_ub import FEDAVG_UB
 from espalier.app.algorithms.feddyn import FEDDYN
 from espalier.app.algorithms.fednova import FEDNOVA
 from espalier.app.algorithms.fedper import FEDPER
+from espalier.app.algorithms.fedrep import FEDREP
 from espalier.app.algorithms.h_fedavg import H_FEDAVG
 from espalier.app.algorithms.h_fedavg_m1 import H_FEDAVG_M1
 from espalier.app.algorithms.h_fedavg_m2 import H_FEDAVG_M2
@@ -48,6 +49,7 @@ ALGORITHMS = {
         FEDNOVA,
         MTGC,
         FEDPER,
+        FEDREP,
         DITTO,
         LOCAL,
         RAWHFL,

@@ -5,6 +5,8 @@ import copy
 import torch
 from torch.nn.functional import cross_entropy
 
+from tests.app.algorithms.plain import two_tiers
+
 
 def loss(clients, number, state):
     """Return the loss of a model on a client's test set."""
@@ -37,3 +39,24 @@ def local(clients, rounds):
     for t in range(1, rounds + 1):
         own = [clients.train(i, state, t) for i, state in enumerate(own)]
     return own
+
+
+def fedrep(clients, edges, global_rounds, edge_rounds, head, head_epochs):
+    """FedRep within every edge (arXiv:2102.07078, Alg. 1); return the model, and each client's head."""
+    first = {name: tensor for name, tensor in clients.start().items() if name in head}
+    body = [name for name in clients.start() if name not in head]
+    own = [first for _ in clients.sizes]
+
+    def round_of_edge(j, members, x, server_round):
+        models = {}
+        for i in members:
+            state = {**x, **own[i]}
+            for names, epochs in ((head, head_epochs), (body, None)):
+                training = Training(clients, i, state, names)
+                for batch in clients.batches(i, server_round, epochs):
+                    training.step(batch)
+                state = training.state()
+            models[i], own[i] = state, {name: state[name] for name in head}
+        return {**clients.average(models, members), **first}
+
+    return two_tiers(clients, edges, round_of_edge, global_rounds, edge_rounds), own
