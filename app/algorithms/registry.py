@@ -9,6 +9,7 @@ from espalier.app.algorithms.centralised import CENTRALISED
 from espalier.app.algorithms.ditto import DITTO
 from espalier.app.algorithms.fedavg import FEDAVG
 from espalier.app.algorithms.fedavg_ub import FEDAVG_UB
+from espalier.app.algorithms.fedbabu import FEDBABU
 from espalier.app.algorithms.feddyn import FEDDYN
 from espalier.app.algorithms.fednova import FEDNOVA
 from espalier.app.algorithms.fedper import FEDPER
@@ -50,6 +51,7 @@ ALGORITHMS = {
         MTGC,
         FEDPER,
         FEDREP,
+        FEDBABU,
         DITTO,
         LOCAL,
         RAWHFL,

@@ -5,6 +5,9 @@ import copy
 import torch
 from torch.nn.functional import cross_entropy
 
+from espalier.clients.randomness import client_generator
+from espalier.clients.task import LocalTraining
+from espalier.clients.whole.training import mini_batches
 from tests.app.algorithms.plain import two_tiers
 
 
@@ -60,3 +63,30 @@ def fedrep(clients, edges, global_rounds, edge_rounds, head, head_epochs):
         return {**clients.average(models, members), **first}
 
     return two_tiers(clients, edges, round_of_edge, global_rounds, edge_rounds), own
+
+
+def fedbabu(clients, edges, global_rounds, edge_rounds, head):
+    """FedBABU within every edge (arXiv:2106.06042, Alg. 1); return the model."""
+    body = [name for name in clients.start() if name not in head]
+
+    def round_of_edge(j, members, x, server_round):
+        models = {}
+        for i in members:
+            training = Training(clients, i, x, body)
+            for batch in clients.batches(i, server_round):
+                training.step(batch)
+            models[i] = training.state()
+        return clients.average(models, members)
+
+    return two_tiers(clients, edges, round_of_edge, global_rounds, edge_rounds)
+
+
+def fine_tuned(clients, number, state, steps, rate, names=None):
+    """Return what plain SGD steps make of a client's model, or of those of its weights that are named."""
+    training = Training(clients, number, state, names)
+    training.optimizer = torch.optim.SGD(training.optimizer.param_groups[0]["params"], lr=rate)
+    order = client_generator(clients.config.seed, number, 0, "fine-tuning")
+    how = LocalTraining(batches_per_epoch=steps, batch_size=clients.how.batch_size)
+    for batch in mini_batches(clients.sizes[number], how, order):
+        training.step(batch)
+    return training.state()
