@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
+from espalier.app.algorithms.apfl import APFL
 from espalier.app.algorithms.centralised import CENTRALISED
 from espalier.app.algorithms.ditto import DITTO
 from espalier.app.algorithms.fedavg import FEDAVG
@@ -53,6 +54,7 @@ ALGORITHMS = {
         FEDREP,
         FEDBABU,
         DITTO,
+        APFL,
         LOCAL,
         RAWHFL,
         H_FEDAVG_M1,

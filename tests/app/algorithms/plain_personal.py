@@ -90,3 +90,35 @@ def fine_tuned(clients, number, state, steps, rate, names=None):
     for batch in mini_batches(clients.sizes[number], how, order):
         training.step(batch)
     return training.state()
+
+
+def mixed(v, w, mixing):
+    return {name: mixing * v[name] + (1 - mixing) * w[name] for name in w}
+
+
+def apfl(clients, edges, global_rounds, edge_rounds, mixing, *, adapts):
+    """APFL within every edge (arXiv:2003.13461, Alg. 1); return the model, each client's v and each client's a."""
+    own, shares = [clients.start() for _ in clients.sizes], [mixing for _ in clients.sizes]
+
+    def round_of_edge(j, members, x, server_round):
+        models = {}
+        for i in members:
+            of_w = Training(clients, i, x)
+            for batch in clients.batches(i, server_round):
+                of_w.step(batch)
+                w, v, a = of_w.state(), own[i], shares[i]
+                gradient = gradient_at(clients, i, mixed(v, w, a), batch)
+                own[i] = {n: v[n] - clients.rate * a * gradient[n] for n in v}
+                if adapts:
+                    of_a = sum(float(((v[n] - w[n]) * gradient[n]).sum()) for n in v)
+                    shares[i] = min(max(a - clients.rate * of_a, 0.0), 1.0)
+            models[i] = of_w.state()
+        return clients.average(models, members)
+
+    return two_tiers(clients, edges, round_of_edge, global_rounds, edge_rounds), own, shares
+
+
+def gradient_at(clients, number, state, batch):
+    training = Training(clients, number, state)
+    cross_entropy(training.model(training.inputs[batch]), training.labels[batch]).backward()
+    return {name: parameter.grad for name, parameter in training.model.named_parameters()}

@@ -21,6 +21,7 @@ HALVES = (
     "fedrep",
     "fedbabu",
     "ditto",
+    "apfl",
     "local",
 )
 SMALL = {"num-clients": 4, "num-edges": 2, "edge-rounds": 1, "local-epochs": 1, "batches-per-epoch": 2}
