@@ -24,6 +24,7 @@ from espalier.app.algorithms.hsfl_feddyn import HSFL_FEDDYN
 from espalier.app.algorithms.hsfl_scaffold import HSFL_SCAFFOLD
 from espalier.app.algorithms.local import LOCAL
 from espalier.app.algorithms.mtgc import MTGC
+from espalier.app.algorithms.pfedme import PFEDME
 from espalier.app.algorithms.phsfl import PHSFL
 from espalier.app.algorithms.rawhfl import RAWHFL
 from espalier.app.algorithms.scaffold import SCAFFOLD
@@ -55,6 +56,7 @@ ALGORITHMS = {
         FEDBABU,
         DITTO,
         APFL,
+        PFEDME,
         LOCAL,
         RAWHFL,
         H_FEDAVG_M1,

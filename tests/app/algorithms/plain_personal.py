@@ -122,3 +122,23 @@ def gradient_at(clients, number, state, batch):
     training = Training(clients, number, state)
     cross_entropy(training.model(training.inputs[batch]), training.labels[batch]).backward()
     return {name: parameter.grad for name, parameter in training.model.named_parameters()}
+
+
+def pfedme(clients, edges, global_rounds, edge_rounds, *, pull, rate, steps, beta):
+    """pFedMe within every edge (arXiv:2006.08848, Alg. 1); return the model, and each client's theta."""
+    own = [None for _ in clients.sizes]
+
+    def round_of_edge(j, members, x, server_round):
+        models = {}
+        for i in members:
+            theta, w = x, x
+            for batch in clients.batches(i, server_round):
+                for _ in range(steps):
+                    gradient = gradient_at(clients, i, theta, batch)
+                    theta = {n: theta[n] - clients.rate * (gradient[n] + pull * (theta[n] - w[n])) for n in x}
+                w = {n: w[n] - rate * pull * (w[n] - theta[n]) for n in x}
+            models[i], own[i] = w, theta
+        average = clients.average(models, members)
+        return {n: (1 - beta) * x[n] + beta * average[n] for n in x}
+
+    return two_tiers(clients, edges, round_of_edge, global_rounds, edge_rounds), own

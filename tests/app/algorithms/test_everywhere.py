@@ -22,6 +22,7 @@ HALVES = (
     "fedbabu",
     "ditto",
     "apfl",
+    "pfedme",
     "local",
 )
 SMALL = {"num-clients": 4, "num-edges": 2, "edge-rounds": 1, "local-epochs": 1, "batches-per-epoch": 2}
