@@ -35,6 +35,7 @@ COMMANDS = {
     "convert": "espalier.app.conversion.command",
     "blocks": "espalier.app.run.blocks",
     "check": "espalier.app.checks.command",
+    "new": "espalier.app.project.command",
 }
 USAGE = """python -m espalier KEY=VALUE ... [FILE.toml ...]
 
@@ -49,6 +50,7 @@ Runs Espalier's Flower app in this process, without Flower's runtime; with engin
   python -m espalier blocks model=cnn                                  blocks of a model, and what a cut takes
   python -m espalier help split                                        settings of a section, a key or a word
   python -m espalier check my_package.my_module:MyTask                 whether your own code fits: check --help
+  python -m espalier new my-study                                      a project with code of your own: new --help
 
 keys and defaults, by section:
 

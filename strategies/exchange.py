@@ -141,7 +141,7 @@ class _Exchange:
         self._asked = {i: message.metadata.dst_node_id for i, message in zip(self._ids, messages, strict=True)}
         self.waiting = {message_id for message_id in self._ids if message_id}
 
-    def take(self, reply: Message) -> None:
+    def keep(self, reply: Message) -> None:
         """Keep a reply to one of these messages."""
         message_id = reply.metadata.reply_to_message_id
         self.waiting.remove(message_id)
@@ -254,7 +254,7 @@ class Conversations:
             num_replies, went_on = self._pull(), self._go_on()
             pause = self._poll_seconds if went_on else pause
 
-    def take_in(self) -> None:
+    def advance(self) -> None:
         """Go on with the conversations that were yielded in a `Beside`, as far as replies are in; don't wait."""
         self._pull()
         self._go_on()
@@ -309,7 +309,7 @@ class Conversations:
         for reply in replies:
             # A reply that nobody waits for (any more) is nobody's.
             if exchange := waiting.pop(reply.metadata.reply_to_message_id, None):
-                exchange.take(reply)
+                exchange.keep(reply)
         return len(replies)
 
     def _settle(self) -> None:

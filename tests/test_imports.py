@@ -39,6 +39,7 @@ LAYERS = (
         "tiers",
         "run",
         "checks",
+        "project",
         "client",
         "server",
         "command_line",

@@ -65,7 +65,7 @@ class ServerDynamics(EdgeHalf):
         return {node_id: {n: w - shift[n] for n, w in own.items()} for node_id, own in models.items()}
 
 
-FEDDYN_CLIENT = ClientHalf(rule=feddyn_round)
+FEDDYN_CLIENT = ClientHalf(rule=feddyn_round, pulls=True)
 
 
 def server_dynamics(site: Site) -> ServerDynamics:

@@ -63,7 +63,7 @@ def own_model(sent: Weights, kept: Weights) -> Weights:
     return kept or sent
 
 
-PFEDME_CLIENT = ClientHalf(rule=pfedme_round, personal=own_model)
+PFEDME_CLIENT = ClientHalf(rule=pfedme_round, personal=own_model, pulls=True)
 
 
 def pfedme_edge(site: Site) -> AlgorithmEdge:

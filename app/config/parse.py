@@ -185,15 +185,24 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def toml_tables(path: Path) -> dict[str, Any]:
-    """Return the content of a TOML file; UserError if it can't be read."""
+    """Return the content of a TOML file, of a ``pyproject.toml`` its run config; UserError if it can't be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(
             f"{path}: can't be read ({error.strerror}); allowed is a TOML file of run-config keys"
         ) from None
     except (ValueError, RecursionError) as error:  # tomllib's, or Python's of a number of 5,000 digits
         raise UserError(f"{path}: is not TOML ({error})") from None
+    return _config_of_project(path, tables) if path.name == "pyproject.toml" else tables
+
+
+def _config_of_project(path: Path, tables: Any) -> dict[str, Any]:
+    for name in (place := "tool.flwr.app.config").split("."):
+        tables = tables.get(name) if isinstance(tables, dict) else None
+    if not isinstance(tables, dict):
+        raise UserError(f"{path}: has no table [{place}]: expected is the project of a Flower app")
+    return tables
 
 
 def flat(tables: Mapping[str, Any]) -> dict[str, Any]:

@@ -250,6 +250,11 @@ class Case(Section):
         return self.algorithm.num_edges(self.federation.num_edges)
 
     @property
+    def edge_rounds_in_all(self) -> int:
+        """Number of edge rounds of the whole run; without edges each global round is one."""
+        return self.federation.global_rounds * (1 if self.is_flat else self.federation.edge_rounds)
+
+    @property
     def cells(self) -> int:
         """Number of radio cells."""
         return self.algorithm.num_cells(self.federation.num_edges)

@@ -135,7 +135,7 @@ class WriteMetrics:
 
     def round_over(self, report: RoundReport) -> None:
         """Write the lines of the round."""
-        report.seconds, counts = report.wall_seconds(), self.meter.take()
+        report.seconds, counts = report.wall_seconds(), self.meter.drain()
         lines = edge_lines(report.outcome, counts, self.client_of)
         line = global_line(report.outcome, counts, self.client_of, report.test, self.closed_form, report.seconds)
         if self.validates:

@@ -54,6 +54,7 @@ def planned_world(
         is_there=presence.is_there if presence else None,
         drops_out=presence.drops_out if presence else None,
         edge_rounds=config.federation.edge_rounds,
+        num_rounds=config.edge_rounds_in_all,
     )
     if not (is_part and plan.resources == "measured"):  # then other edges' clients are not known here
         check_deadline(plan, rule, world)

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..randomness import client_generator
 from ..shared.head import fine_tuned
-from ..shared.nested import take
+from ..shared.nested import rows_on
 from ..task import ClientTask
 from .training import mini_batches
 
@@ -41,7 +41,7 @@ def tuned_state(
     task.model.load_state_dict(state)
     task.model.eval()
     batches = fine_tuning_batches(task, num_steps)
-    inputs = (task.prepare(take(task.train.inputs, batch, task.device)) for batch in batches)
+    inputs = (task.prepare(rows_on(task.train.inputs, batch, task.device)) for batch in batches)
     labels = (task.train.labels[batch].to(task.device) for batch in batches)
     pairs = zip(inputs, labels, strict=True)
     return fine_tuned(task.model, pairs, learning_rate, task.objective.loss, only).state_dict()

@@ -72,7 +72,7 @@ class SplitAlgorithm(SplitFedV1):
         """True: the rule corrects them."""
         return True
 
-    def begin_halves(self, servers: Mapping[int, ServerSide | ClientOfJoint]) -> None:
+    def begin_halves(self, servers: Mapping[int, ServerSide | ClientOfJoint], pull: float) -> None:
         """Let the rule correct the steps of every client's server blocks."""
         self._rounds, model = {}, self.model.state_dict()
         for node_id, server in servers.items():
@@ -81,7 +81,7 @@ class SplitAlgorithm(SplitFedV1):
             own = of_blocks(self.half.sent(node_id), start, model)
             trained = {name: start[name] for name in server.trained}
             self._rounds[node_id] = self.rule(Begun(start, trained, own, self._kept.get(node_id, {})))
-            server.correct(next(self._rounds[node_id]).corrected())
+            server.correct(next(self._rounds[node_id]).corrected().pulled(pull, trained))
 
     def end_halves(
         self,
@@ -95,7 +95,7 @@ class SplitAlgorithm(SplitFedV1):
         told: dict[int, Weights] = {}
         for node_id, server in servers.items():
             assert isinstance(server, ServerSide)
-            learned = Learned(on_cpu(server.state_dict()), server.path, server.steps, server.momentum)
+            learned = Learned(on_cpu(server.state_dict()), server.path, server.steps, server.momentum, server.pull)
             done = ended(self._rounds[node_id], learned)
             told[node_id] = {**outcome.told.get(node_id, {}), **done.told}
             if done.kept is not None:

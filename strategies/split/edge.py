@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from espalier.clients.messages.train import TRAIN_LOSS
+from espalier.clients.messages.train import PROXIMAL_MU, TRAIN_LOSS
 from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.cut import Cut, part_of
 from espalier.clients.shared.generators import seeded_torch
@@ -288,6 +288,7 @@ class SplitEdge(Edge):
         server_round: int,
         config: ConfigRecord,
         serve: Serve,
+        pull: float = 0.0,
     ) -> Exchanges[SplitOutcome]:
         """Train groups of clients, all from the client blocks of `weights`.
 
@@ -304,6 +305,8 @@ class SplitEdge(Edge):
         serve : Callable
             Serves one mini-batch of each client given. For clients of different groups it may be called at the same
             time, from threads.
+        pull : float (default: 0.0)
+            The weight of FedProx's proximal term of the clients' blocks; that in `config` is told to nobody.
         """
         cuts = {node_id: self.cut_of(node_id) for group in groups for node_id in group}
         by_cut = {cut: to_record(self.client_block(weights, cut)) for cut in set(cuts.values())}
@@ -316,7 +319,7 @@ class SplitEdge(Edge):
             dtype=next(self.model.parameters()).dtype,
             labels=self.labels,
             num_classes=self.num_classes,
-            config=config,
+            config={n: v for n, v in config.items() if n != PROXIMAL_MU} | ({PROXIMAL_MU: pull} if pull else {}),
             max_batch=self.max_batch,
             max_steps=self.max_steps,
             measures=self.activation_guard is not None,

@@ -64,6 +64,7 @@ class ServerSide(ABC):
         self._rates = [group["lr"] for group in self._optimizer.param_groups] if self._optimizer else []
         self._steps = CorrectedSteps(self._optimizer, self.trained.items())
         self.path, self.steps = 0.0, 0  # the sum of the learning rates of its steps, and their number
+        self.pull = 0.0  # of their correction
 
     @property
     def momentum(self) -> float:
@@ -73,6 +74,7 @@ class ServerSide(ABC):
     def correct(self, correction: Correction) -> None:
         """Correct every step from now on."""
         self._steps = CorrectedSteps(self._optimizer, self.trained.items(), correction)
+        self.pull = correction.pull
 
     def load(self, weights: dict[str, Tensor]) -> None:
         """Take the weights of the server's blocks out of a whole model's."""

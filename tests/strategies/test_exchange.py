@@ -191,7 +191,7 @@ def test_if_one_raises_the_others_give_back_what_they_hold_and_those_from_before
         conversations.run({"a": outer, "b": failing()})
     assert ended == ["inner", "outer"]
     is_over = True
-    conversations.take_in()
+    conversations.advance()
     assert ended == ["inner", "outer", "late"]
 
 

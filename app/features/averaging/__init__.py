@@ -3,6 +3,7 @@
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
+    FedProx,
 )
 
 from espalier.app.algorithms.algorithm import Algorithm
@@ -35,6 +36,9 @@ def check_strategies(case: Case) -> None:
         spec.check()
         if spec.has_any(CLIPPED_BY_CLIENTS) and not _is_answered_by_plain_clients(case.algorithm, spec.key):
             allowed = "one that clips at the server: clients clip for their own tier, whole models trained as FedAvg's"
+            raise bad_value(spec.key, spec.text, allowed)
+        if spec.has_any(FedProx) and case.algorithm.client.pulls:
+            allowed = f"another strategy: {case.algorithm.name} draws clients' steps by itself"
             raise bad_value(spec.key, spec.text, allowed)
     samples_clients = case.algorithm.strategy_key and not case.algorithm.splits
     if samples_clients and case.deploy.role != "cloud" and case.federation.participation < 1:

@@ -233,8 +233,9 @@ def test_a_strategy_that_is_none_gets_one_line(own_module, text, allowed):
 
 
 def test_a_strategy_of_ones_own_says_what_it_is_to_split_training(own_module):
-    with pytest.raises(UserError, match="the proximal term is for clients that have the whole model"):
-        check_strategies(parse_config({"algorithm": "hsfl", "cloud-strategy": "own_strategies:Bare"}))
+    given = {"algorithm": "sfl-v2", "num-edges": 2, "cloud-strategy": "own_strategies:Bare"}
+    with pytest.raises(UserError, match="in sfl-v2 clients share the server's block"):
+        check_strategies(parse_config(given))
     with pytest.raises(UserError, match=r"participation = 0\.5: allowed is 1\.0: Bare has no fraction_train"):
         check_strategies(parse_config({"edge-strategy": "own_strategies:Bare", "participation": 0.5}))
 
