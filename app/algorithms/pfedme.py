@@ -7,6 +7,7 @@ import torch
 from pydantic import Field
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
+from espalier.app.algorithms.ditto import own_model
 from espalier.app.algorithms.strategies import edge_of_halves
 from espalier.app.ground.errors import bad_value
 from espalier.app.settings.section import Section
@@ -56,11 +57,6 @@ class Towards(SentNumbers):
         return {
             n: {name: torch.lerp(x[name], w, beta) for name, w in own.items()} for n, own in gathered.models.items()
         }
-
-
-def own_model(sent: Weights, kept: Weights) -> Weights:
-    """Return a client's own model; before it has one, that which the edge sent."""
-    return kept or sent
 
 
 PFEDME_CLIENT = ClientHalf(rule=pfedme_round, personal=own_model, pulls=True)

@@ -13,6 +13,8 @@ from ..shared.correction import Weights
 from ..shared.local_round import Begun, Done, Learned, Pass
 from ..task import ClientTask, LocalTraining
 
+NO_EXAMPLES = "it has no training examples yet"
+
 
 @dataclass(frozen=True)
 class LocalResult:
@@ -59,6 +61,8 @@ class RuledRound:
         self.instruction = Train.from_content(message.content)
         self._training = planned(task.training, self.instruction.config).at(self.instruction.server_round)
         self._task, self._context = task, context
+        if not task.num_train(self.instruction.server_round):
+            raise ValueError(NO_EXAMPLES)
         own = kept(context, OWN_WEIGHTS) or task.own
         self._start = {**to_weights(self.instruction.arrays), **own}
         self._trained = {n: self._start[n] for n, p in task.model.named_parameters() if p.requires_grad}

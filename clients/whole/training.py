@@ -16,7 +16,7 @@ from ..shared.generators import seeded_torch
 from ..shared.local_round import WHOLE_PASS, Pass
 from ..shared.nested import tensors_of
 from ..task import ClientTask, Examples, LocalTraining, batches_of_a_pass
-from .ruled_round import LocalResult, RuledRound
+from .ruled_round import NO_EXAMPLES, LocalResult, RuledRound
 
 
 def train(message: Message, context: Context, task: ClientTask) -> Message:
@@ -143,7 +143,7 @@ def round_batches(task: ClientTask, server_round: int, training: LocalTraining, 
     """Return the indices of a client's mini-batches of a pass; ValueError if it has nothing to train on yet."""
     num_examples = task.num_train(server_round)
     if num_examples == 0:
-        raise ValueError("it has no training examples yet")
+        raise ValueError(NO_EXAMPLES)
     order = client_generator(task.seed, task.partition_id, server_round, "batches")
     every = list(mini_batches(num_examples, training, order))
     return every if due.batches is None else [every[number] for number in due.batches]
