@@ -98,7 +98,7 @@ class _Recording:
         self._model, self._loss = model, loss
         self._layouts = _layouts(inputs, labels)
         self._inputs, self._labels = map_tensors(torch.clone, inputs), labels.clone()
-        self._weights = [weights for weights in model.parameters() if weights.requires_grad]
+        self._weights = _training(model)
         self._made: tuple[Tensor, list[Tensor | None]] | None = None
         # To record is not to train: statistics of BatchNorm stay, and so does what is drawn next.
         before = [buffer.clone() for buffer in model.buffers()]
@@ -111,7 +111,8 @@ class _Recording:
 
     def suits(self, model: nn.Module, loss: Loss, inputs: Any, labels: Tensor) -> bool:
         """Return whether this is a recording of these."""
-        return model is self._model and loss == self._loss and _layouts(inputs, labels) == self._layouts
+        same = model is self._model and loss == self._loss and _layouts(inputs, labels) == self._layouts
+        return same and list(map(id, _training(model))) == list(map(id, self._weights))
 
     def replay(self, inputs: Any, labels: Tensor) -> Tensor:
         """Compute again, for another mini-batch."""
@@ -130,6 +131,10 @@ class _Recording:
             weights.grad = None
         loss = compute_gradients(self._model, self._loss, self._inputs, self._labels)
         self._made = loss, [weights.grad for weights in self._weights]
+
+
+def _training(model: nn.Module) -> list[nn.Parameter]:
+    return [weights for weights in model.parameters() if weights.requires_grad]
 
 
 def _layouts(inputs: Any, labels: Tensor) -> list[tuple[object, ...]]:

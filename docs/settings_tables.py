@@ -5,8 +5,10 @@
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.config.keys import SECTIONS
 from espalier.app.config.project_table import config_tables
 from espalier.app.config.run_config import RunConfig
@@ -14,23 +16,31 @@ from espalier.app.settings.section import Section
 
 ROOT = Path(__file__).resolve().parent.parent
 END = "<!-- end -->"
+OF_ALGORITHMS = {algorithm.section for algorithm in ALGORITHMS.values() if algorithm.section}
 PAGE, PROJECT = ROOT / "docs/configuration.md", ROOT / "pyproject.toml"
 
 
 def page_with_tables(page: str) -> str:
-    """Return the page with a table for each section, between ``<!-- NAME -->`` and ``<!-- end -->``."""
+    """Return the page with a table for each section, between ``<!-- NAME -->`` and ``<!-- end -->``.
+
+    Those of single algorithms have one together.
+    """
+    tables: dict[str, list[type[Section]]] = {}
     for kind in SECTIONS.values():
-        begin = f"<!-- {kind.name or 'run'} -->\n"
+        tables.setdefault("algorithms" if kind in OF_ALGORITHMS else kind.name or "run", []).append(kind)
+    for name, kinds in tables.items():
+        begin = f"<!-- {name} -->\n"
         before, _, after = page.partition(begin)
-        page = before + begin + table(kind) + after[after.index(END) :]
+        page = before + begin + table(kinds) + after[after.index(END) :]
     return page
 
 
-def table(kind: type[Section]) -> str:
-    """Return a section's table."""
-    values, fields = RunConfig().as_dict(), kind.model_fields
+def table(kinds: Sequence[type[Section]]) -> str:
+    """Return the table of some sections."""
+    values = RunConfig().as_dict()
     rows = [
-        f"| `{key}` | `{json.dumps(values[key])}` | {' '.join((fields[field].description or '').split())} |"
+        f"| `{key}` | `{json.dumps(values[key])}` | {' '.join((kind.model_fields[field].description or '').split())} |"
+        for kind in kinds
         for field, key in kind.keys().items()
     ]
     return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows, ""])

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .algorithm_edge import AlgorithmEdge
     from .available import Available
     from .edge_base import Edge, EdgeRounds
-    from .edge_half import EdgeHalf, Gathered
+    from .edge_half import EdgeHalf, Gathered, SentNumbers
     from .edge_laws import Trial, check_edge, plain_client
     from .edges import EdgeDecorator
     from .equal_weights import EqualWeights
@@ -57,6 +57,7 @@ __all__ = [
     "Resources",
     "Round",
     "RoundTerms",
+    "SentNumbers",
     "StrategyEdge",
     "Trial",
     "Update",
@@ -77,7 +78,7 @@ _MODULES = {
     "algorithm_edge": ("AlgorithmEdge",),
     "available": ("Available",),
     "edge_base": ("Edge", "EdgeRounds"),
-    "edge_half": ("EdgeHalf", "Gathered"),
+    "edge_half": ("EdgeHalf", "Gathered", "SentNumbers"),
     "edge_laws": ("Trial", "check_edge", "plain_client"),
     "edges": ("EdgeDecorator",),
     "equal_weights": ("EqualWeights",),

@@ -115,6 +115,23 @@ class EdgeHalf:
             setattr(self, name, to_weights(value) if isinstance(value, ArrayRecord) else value)
 
 
+class SentNumbers(EdgeHalf):
+    """Sends all clients the same numbers in every round, such as an algorithm's settings.
+
+    Parameters
+    ----------
+    numbers : Mapping[str, float]
+        By their names, which no weight has.
+    """
+
+    def __init__(self, numbers: Mapping[str, float]) -> None:
+        self.numbers: Weights = {n: torch.tensor(float(value), dtype=torch.float64) for n, value in numbers.items()}
+
+    def sent(self, node_id: int) -> Weights:
+        """Return them."""
+        return self.numbers
+
+
 def moved(weights: Weights) -> dict[str, Tensor]:
     """Return those weights of a model's state that an optimizer moves: no running statistics, no counters."""
     return {name: w for name, w in weights.items() if w.is_floating_point() and not is_statistic(name)}

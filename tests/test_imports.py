@@ -27,6 +27,7 @@ LIBRARIES = {
 }
 PRIVATE = "sim/flower_private.py"
 WHOLE_CONFIG = "espalier.app.config.run_config"
+SAME_WORDS = {"app/engines/ray_cluster.py": {"local"}}  # an address as Ray calls it
 OF_AN_ALGORITHM = {f"app/algorithms/{name.replace('-', '_')}.py": name for name in ALGORITHMS}
 # The folders of `app/` from the ground up: each imports from those before it, and from no other.
 LAYERS = (
@@ -143,7 +144,7 @@ def test_the_wall_around_the_run_config_would_notice():
 @pytest.mark.parametrize("module", [m for m in modules() if m.startswith("app/")])
 def test_algorithms_are_named_in_their_own_files_alone(module):
     if module not in OF_AN_ALGORITHM and module != "app/algorithms/registry.py":
-        assert set(constants(ROOT / module)) & ALGORITHMS.keys() == set()
+        assert set(constants(ROOT / module)) & ALGORITHMS.keys() == SAME_WORDS.get(module, set())
 
 
 @pytest.mark.parametrize("module", [m for m in modules() if m.startswith("app/")])

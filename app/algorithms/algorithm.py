@@ -102,6 +102,9 @@ class Algorithm:
         Whether clients train one after the other, which no plan can be made for.
     freezes_head : bool (default: False)
         The head keeps its initial weights while all train.
+    tunes : bool (default: False)
+        After training, its edges have each client fine-tune a model of its own, as ``fine-tune`` says; so do those of
+        all that cut the model.
     rule : PlanRule, optional (default: None)
         It always has plans, made in this way. None: only with ``selection = "resource-aware"``.
     adds_gradients : bool (default: False)
@@ -134,6 +137,7 @@ class Algorithm:
     shares_server: bool = False
     in_turn: Callable[[Split], bool] = lambda split: False
     freezes_head: bool = False
+    tunes: bool = False
     rule: PlanRule | None = None
     adds_gradients: bool = False
     counts_gradients: bool = False
@@ -149,6 +153,11 @@ class Algorithm:
     def text(self) -> str:
         """As a run config names it."""
         return self.written or self.name
+
+    @property
+    def fine_tunes(self) -> bool:
+        """Whether clients fine-tune models of their own after training."""
+        return self.splits or self.tunes
 
     @property
     def files(self) -> set[str]:

@@ -5,13 +5,16 @@ from dataclasses import replace
 from typing import NoReturn
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
+from espalier.app.algorithms.apfl import APFL
 from espalier.app.algorithms.centralised import CENTRALISED
 from espalier.app.algorithms.ditto import DITTO
 from espalier.app.algorithms.fedavg import FEDAVG
 from espalier.app.algorithms.fedavg_ub import FEDAVG_UB
+from espalier.app.algorithms.fedbabu import FEDBABU
 from espalier.app.algorithms.feddyn import FEDDYN
 from espalier.app.algorithms.fednova import FEDNOVA
 from espalier.app.algorithms.fedper import FEDPER
+from espalier.app.algorithms.fedrep import FEDREP
 from espalier.app.algorithms.h_fedavg import H_FEDAVG
 from espalier.app.algorithms.h_fedavg_m1 import H_FEDAVG_M1
 from espalier.app.algorithms.h_fedavg_m2 import H_FEDAVG_M2
@@ -19,7 +22,9 @@ from espalier.app.algorithms.h_fedavg_ub import H_FEDAVG_UB
 from espalier.app.algorithms.hsfl import HSFL
 from espalier.app.algorithms.hsfl_feddyn import HSFL_FEDDYN
 from espalier.app.algorithms.hsfl_scaffold import HSFL_SCAFFOLD
+from espalier.app.algorithms.local import LOCAL
 from espalier.app.algorithms.mtgc import MTGC
+from espalier.app.algorithms.pfedme import PFEDME
 from espalier.app.algorithms.phsfl import PHSFL
 from espalier.app.algorithms.rawhfl import RAWHFL
 from espalier.app.algorithms.scaffold import SCAFFOLD
@@ -47,7 +52,12 @@ ALGORITHMS = {
         FEDNOVA,
         MTGC,
         FEDPER,
+        FEDREP,
+        FEDBABU,
         DITTO,
+        APFL,
+        PFEDME,
+        LOCAL,
         RAWHFL,
         H_FEDAVG_M1,
         H_FEDAVG_M2,

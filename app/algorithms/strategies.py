@@ -4,7 +4,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 
 from espalier.app.algorithms.algorithm import ONE_NODE, Site
 from espalier.clients.half import ClientHalf
-from espalier.strategies import AlgorithmEdge, EdgeHalf, StrategyEdge
+from espalier.strategies import AlgorithmEdge, EdgeHalf, SentNumbers, StrategyEdge
 
 
 def cloud_strategy(site: Site) -> Strategy:
@@ -31,6 +31,12 @@ def edge_of_halves(site: Site, client: ClientHalf, half: EdgeHalf | None = None)
     """
     spec = site.federation.edge_strategy
     return AlgorithmEdge(edge_strategy(site), half, client.stays(site.task.new_model()), name=spec.name)
+
+
+def settings_sent(site: Site) -> SentNumbers:
+    """Return the half of an edge that sends clients the algorithm's own settings, by their keys."""
+    assert site.own is not None
+    return SentNumbers(site.own.as_dict())
 
 
 def fedavg_of_all() -> StrategyEdge:

@@ -89,7 +89,7 @@ def _is_written(path: Path) -> bool:
     config = saved_config(path)
     if summary["rounds"] < config.federation.global_rounds and not _has_stopped(path, config.stop):
         return False
-    return not (config.algorithm.splits and config.fine_tune.steps) or "personalised" in summary
+    return not (config.algorithm.fine_tunes and config.fine_tune.steps) or "personalised" in summary
 
 
 def _has_stopped(path: Path, stop: Stop) -> bool:

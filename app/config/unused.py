@@ -31,6 +31,7 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     name = f"algorithm = {config.algorithm.text!r}"
     for tag, lacks in (
         (Tag.CUTS, "" if config.algorithm.splits else "cuts no model"),
+        (Tag.TUNES, "" if config.algorithm.fine_tunes else "fine-tunes no models"),
         (Tag.TRAINS_CLIENTS, "" if config.algorithm.trains_clients else "trains no clients"),
         (Tag.TRAINING, "" if config.algorithm.has_model else "trains nothing"),
     ):

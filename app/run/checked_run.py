@@ -120,7 +120,7 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
         timeout_seconds=checked.timeout_seconds,
         state=state,
     )
-    if config.algorithm.splits and config.fine_tune.steps:
+    if config.algorithm.fine_tunes and config.fine_tune.steps:
         _personalise(checked, arrays)
     _write_world_files(checked, config.edge_rounds_in_all)
     _report(checked, arrays, closed_form)

@@ -26,6 +26,8 @@ class Tag(Enum):
     """Of no use where no clients train."""
     CUTS = auto()
     """Of no use where no model is cut."""
+    TUNES = auto()
+    """Of no use where no model is fine-tuned."""
     SELECTS = auto()
     """Of no use where plans do not select a number of clients."""
     READS_DATA = auto()

@@ -340,7 +340,7 @@ class FineTune(Section):
     """Heads of the clients' own, after training."""
 
     name = "fine-tune"
-    tags = (Tag.CUTS,)
+    tags = (Tag.TUNES,)
 
     steps: NotNegative = 10
     """SGD steps on each client's own head after training (the PHSFL paper's K); 0: no fine-tuning."""

@@ -1,6 +1,6 @@
-"""Fine-tuning of a head, where all in front of it stays as it is: the same at the edge and on a device."""
+"""Fine-tuning of a head, or of a whole model: the same at the edge and on a device."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ def fine_tuned(
     batches: Iterable[tuple[Tensor, Tensor]],
     learning_rate: float,
     loss: Callable[[Tensor, Tensor], Tensor],
+    only: Collection[str] | None = None,
 ) -> nn.Module:
     """Return a copy of a head after an SGD step on each mini-batch (PHSFL, Section III-B).
 
@@ -26,6 +27,8 @@ def fine_tuned(
         Of the steps.
     loss : Callable[[Tensor, Tensor], Tensor]
         Of outputs and labels, the mean over a mini-batch.
+    only : Collection[str], optional (default: None)
+        The names of the weights that train. None: all.
 
     Raises
     ------
@@ -33,9 +36,9 @@ def fine_tuned(
         If weights are not finite any more.
     """
     head = copied(head)
-    travels = head.state_dict().keys()
+    trains = head.state_dict().keys() if only is None else head.state_dict().keys() & set(only)
     for name, weight in head.named_parameters():
-        weight.requires_grad_(name in travels)
+        weight.requires_grad_(name in trains)
     for inputs, labels in batches:
         head.zero_grad()
         loss(head(inputs), labels).backward()

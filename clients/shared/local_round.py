@@ -8,8 +8,9 @@ what stays. So an algorithm's client half is written once, and all that trains r
         return Done(learned.weights)
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -30,17 +31,36 @@ class Begun:
         What the edge's half sent beside the model, see `espalier.strategies.EdgeHalf`.
     kept : Mapping[str, Tensor] (default: none)
         What `Done.kept` was in the client's last round; none before.
+    own : Collection[str] (default: none)
+        The names of weights that never leave the client, see `espalier.clients.half.ClientHalf.stays`.
+    num_batches : int (default: 0)
+        The mini-batches of a pass. In split training it is not said.
     """
 
     start: Weights
     trained: Weights
     sent: Weights = field(default_factory=dict)
     kept: Weights = field(default_factory=dict)
+    own: Collection[str] = ()
+    num_batches: int = 0
+
+
+@dataclass
+class OptimizerState:
+    """What an optimizer goes on with in the next `Pass` that has the same one of these: its momentum, Adam's moments.
+
+    Parameters
+    ----------
+    held : Any (default: None)
+        Is for that which trains alone; None: no pass was yet.
+    """
+
+    held: Any = None
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Local training on the mini-batches of a round.
+    """Local training on the mini-batches of a round. Each pass sees the same, in the same order.
 
     Parameters
     ----------
@@ -48,10 +68,39 @@ class Pass:
         The state of the model to start from. None: that which the edge sent.
     correction : Correction (default: none)
         Corrects each step.
+    trains : Collection[str], optional (default: None)
+        The names of the weights that train; all others stay to the bit, but for running statistics. None: all train.
+    epochs : int, optional (default: None)
+        Local epochs. None: as the client was told.
+    batches : Sequence[int], optional (default: None)
+        Which of the round's mini-batches it sees, by their numbers from 0, in this order. None: each once.
+    optimizer : OptimizerState, optional (default: None)
+        Lets the optimizer go on from the last pass that had the same. None: it begins anew.
     """
 
     start: Weights | None = None
     correction: Correction = NO_CORRECTION
+    trains: Collection[str] | None = None
+    epochs: int | None = None
+    batches: Sequence[int] | None = None
+    optimizer: OptimizerState | None = None
+
+    def among(self, names: Sequence[str]) -> list[str]:
+        """Return those of a model's weights that this trains."""
+        return list(names) if self.trains is None else [name for name in names if name in self.trains]
+
+    def dropout_purpose(self) -> str:
+        """Return what to draw dropout for: not the same for every mini-batch that is seen by itself."""
+        return f"dropout/{self.batches[0]}" if self.batches else "dropout"
+
+    def corrected(self) -> Correction:
+        """Return its correction, where blocks of a cut model train: ValueError if it asks for more than that."""
+        if self != Pass(correction=self.correction):
+            raise ValueError("the algorithm's clients train parts of a model or of a round, which a cut model can't")
+        return self.correction
+
+
+WHOLE_PASS = Pass()
 
 
 @dataclass(frozen=True)
@@ -70,6 +119,8 @@ class Learned:
         SGD's.
     pull : float (default: 0.0)
         How much each step was drawn to an anchor, see `Correction`; a strategy's proximal term is among it.
+    loss : float (default: 0.0)
+        The mean over the examples seen.
     """
 
     weights: Weights
@@ -77,6 +128,7 @@ class Learned:
     steps: int
     momentum: float = 0.0
     pull: float = 0.0
+    loss: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -92,11 +144,14 @@ class Done:
         tensors without dimensions, by other names.
     kept : Mapping[str, Tensor], optional (default: None)
         What the client keeps until its next round. None: what it has.
+    loss : float, optional (default: None)
+        The round's training loss. None: that of the first pass.
     """
 
     weights: Weights
     told: Weights = field(default_factory=dict)
     kept: Mapping[str, Tensor] | None = None
+    loss: float | None = None
 
 
 LocalRound = Generator[Pass, Learned, Done]

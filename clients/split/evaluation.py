@@ -10,7 +10,6 @@ from ..half import Handler
 from ..messages.head_tuning import Features, SplitFeatures, SplitHead
 from ..messages.split_evaluation import EvaluateFront, EvaluateOutputs, TestActivations
 from ..messages.split_names import EVALUATE_FRONT, EVALUATE_OUTPUTS, SPLIT_FEATURES, SPLIT_HEAD
-from ..randomness import client_generator
 from ..shared.arrays import record_of, to_record, to_weights
 from ..shared.cut import Cut, as_blocks
 from ..shared.head import fine_tuned
@@ -18,7 +17,7 @@ from ..shared.layouts import laid_out
 from ..shared.nested import rows_on
 from ..task import ClientTask, Examples
 from ..whole.evaluation import BATCH_SIZE, evaluated, figures_of, outputs_on, top_accuracies_of
-from ..whole.training import mini_batches
+from ..whole.tuning import fine_tuning_batches
 from .registered_labels import check_registered, label_numbers
 from .tail_layout import tail_layout
 
@@ -37,7 +36,7 @@ def fine_tuning_features(message: Message, context: Context, task: ClientTask) -
     block = _first_blocks(task, asked.cut)
     block.load_state_dict(to_weights(asked.block))
     block.eval()
-    batches = _fine_tuning_batches(task, asked.num_steps)
+    batches = fine_tuning_batches(task, asked.num_steps)
     outputs = [block(task.prepare(rows_on(task.train.inputs, batch, task.device))) for batch in batches]
     policy = asked.labels.policy
     features = Features(outputs, policy, label_numbers(torch.cat(batches), task, policy), len(task.train))
@@ -50,7 +49,7 @@ def fine_tune_head(message: Message, context: Context, task: ClientTask) -> Mess
     tail = _last_blocks(task, asked.tail)
     tail.load_state_dict(to_weights(asked.block))
     tail.eval()
-    labels = [task.train.labels[batch].to(task.device) for batch in _fine_tuning_batches(task, len(asked.features))]
+    labels = [task.train.labels[batch].to(task.device) for batch in fine_tuning_batches(task, len(asked.features))]
     with torch.no_grad():
         inputs = [tail[:-1](features) for features in _as_whole(task, asked.tail, asked.features)]
     pairs = zip(inputs, labels, strict=True)
@@ -125,9 +124,3 @@ def _as_whole(task: ClientTask, tail: int, features: Sequence[Tensor]) -> Iterat
     layout = tail_layout(task, tail, features[0]) if features else torch.contiguous_format
     for batch in features:
         yield laid_out(batch.to(task.device), layout)
-
-
-def _fine_tuning_batches(task: ClientTask, num_steps: int) -> list[Tensor]:
-    order = client_generator(task.seed, task.partition_id, 0, "fine-tuning")
-    training = type(task.training)(batches_per_epoch=num_steps, batch_size=task.training.batch_size)
-    return list(mini_batches(len(task.train), training, order))

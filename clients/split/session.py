@@ -210,7 +210,7 @@ class Session:
         """
         trained = {name: start[name] for part in self.parts for name in part.trained}
         self._conversation = self.task.half.rule(Begun(start, trained, sent, kept))
-        correction = next(self._conversation).correction.pulled(self.terms.pull, trained)
+        correction = next(self._conversation).corrected().pulled(self.terms.pull, trained)
         self._pull = correction.pull
         for part in self.parts:
             part.correct(correction)

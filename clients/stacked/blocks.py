@@ -16,6 +16,22 @@ Tensors = dict[tuple[str, str], Tensor]
 
 
 @dataclass(frozen=True)
+class Held:
+    """What the optimizer of a copy goes on with.
+
+    Parameters
+    ----------
+    tensors : Tensors
+        By what they are and the weights' name.
+    steps : int
+        The steps that it has made.
+    """
+
+    tensors: Tensors
+    steps: int
+
+
+@dataclass(frozen=True)
 class Pass:
     """A forward pass of some of the copies.
 
@@ -70,6 +86,18 @@ class StackedBlocks:
         self._all: Tensors = {("state", name): tensor for name, tensor in stacked_states(states, device).items()}
         for kind in kept_by_optimizer(training):
             self._all |= {(kind, name): torch.zeros_like(self._all["state", name]) for name in trained}
+
+    def go_on(self, held: Sequence[Held | None]) -> int:
+        """Let optimizers go on with what `held` gave, one per copy and of as many steps; return these."""
+        for row, own in enumerate(held):
+            for key, tensor in own.tensors.items() if own else ():
+                self._all[key][row] = tensor
+        return held[0].steps if held[0] else 0
+
+    def held(self, row: int, steps: int) -> Held:
+        """Return what the optimizer of a copy has after so many steps."""
+        kinds = kept_by_optimizer(self._training)
+        return Held({key: own[row].clone() for key, own in self._all.items() if key[0] in kinds}, steps)
 
     def forward(self, rows: Sequence[int], inputs: Tensor, generators: Sequence[torch.Generator]) -> Pass:
         """Let some copies compute; the others stay as they are.

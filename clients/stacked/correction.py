@@ -1,11 +1,12 @@
 """The corrections of several clients' steps at once."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
 
 from ..shared.correction import Correction
+from ..shared.local_round import Pass
 from .blocks import StackedBlocks
 
 
@@ -49,6 +50,10 @@ class StackedCorrection:
         blocks.move(rows, {name: drifts[list(rows)] for name, drifts in self._drifts.items()}, -rate)
 
 
-def alike(correction: Correction) -> tuple[float, frozenset[str], frozenset[str]]:
-    """Return what corrections of copies that train side by side have in common."""
-    return correction.pull, frozenset(correction.anchor), frozenset(correction.drift)
+def alike(due: Pass) -> tuple[Hashable, ...]:
+    """Return what passes of copies that train side by side have in common."""
+    correction, optimizer = due.correction, due.optimizer
+    of_correction = correction.pull, frozenset(correction.anchor), frozenset(correction.drift)
+    trains = None if due.trains is None else frozenset(due.trains)
+    goes_on = None if optimizer is None or optimizer.held is None else optimizer.held.steps
+    return of_correction, trains, optimizer is None, goes_on

@@ -99,11 +99,11 @@ class TrainingStack:
         """Return the replies to instructions to train whole models."""
         rounds = {i: RuledRound(message, contexts[i], tasks[i]) for i, message in messages.items()}
         while due := {i: own for i, own in rounds.items() if not own.is_over}:
-            corrections = {i: own.correction for i, own in due.items()}
+            passes = {i: own.due for i, own in due.items()}
             # A strategy may send clients different settings.
             together: dict[Hashable, list[int]] = {}
             for i, own in due.items():
-                terms = own.instruction.server_round, alike(corrections[i]), replace(own.training, local_epochs=1)
+                terms = own.instruction.server_round, alike(passes[i]), replace(own.training, local_epochs=1)
                 together.setdefault(terms, []).append(i)
             for those in together.values():
                 server_round = due[those[0]].instruction.server_round
@@ -113,7 +113,7 @@ class TrainingStack:
                     [due[i].start for i in those],
                     server_round,
                     [due[i].training for i in those],
-                    [corrections[i] for i in those],
+                    [passes[i] for i in those],
                 )
                 for i, state, loss in zip(those, states, losses, strict=True):
                     due[i].learned(state, loss)

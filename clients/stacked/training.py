@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..randomness import client_generator
-from ..shared.correction import NO_CORRECTION, Correction
 from ..shared.generators import kept_torch
+from ..shared.local_round import WHOLE_PASS, Pass
 from ..task import ClientTask, LocalTraining
 from ..whole.training import batches_there, round_batches
 from .blocks import StackedBlocks
@@ -25,7 +25,7 @@ def stacked_sgd(
     starts: Sequence[Mapping[str, Tensor]],
     server_round: int,
     trainings: Sequence[LocalTraining],
-    corrections: Sequence[Correction] = (),
+    dues: Sequence[Pass] = (),
 ) -> tuple[list[dict[str, Tensor]], list[float]]:
     """Train several clients; return the states of their models, and their mean losses over the examples seen.
 
@@ -41,8 +41,8 @@ def stacked_sgd(
         Selects the mini-batches, and what dropout drops.
     trainings : Sequence[LocalTraining]
         How each trains; they differ in `local_epochs` alone.
-    corrections : Sequence[Correction] (default: none)
-        Of each one's steps; they differ in their tensors alone.
+    dues : Sequence[Pass] (default: all of the models, on all mini-batches)
+        What trains in each, on which mini-batches, and what corrects its steps; they are `alike`.
 
     Raises
     ------
@@ -54,28 +54,39 @@ def stacked_sgd(
     In step k those clients advance that have a k-th mini-batch, and together those whose k-th mini-batches are equally
     large. So no mini-batch is padded, and BatchNorm's statistics are those of each one's own.
     """
-    batches = [round_batches(task, server_round, training) for task, training in zip(tasks, trainings, strict=True)]
+    dues = dues or [WHOLE_PASS] * len(tasks)
+    each = list(zip(tasks, trainings, dues, strict=True))
+    batches = [round_batches(task, server_round, training, due) for task, training, due in each]
+    numbers = [due.batches or range(len(own)) for due, own in zip(dues, batches, strict=True)]
     there = [list(batches_there(task.train, own)) for task, own in zip(tasks, batches, strict=True)]
-    dropout = [client_generator(task.seed, task.partition_id, server_round, "dropout") for task in tasks]
-    trained = [name for name, weights in tasks[0].model.named_parameters() if weights.requires_grad]
+    dropout = [client_generator(t.seed, t.partition_id, server_round, due.dropout_purpose()) for t, _, due in each]
+    trained = dues[0].among([name for name, weights in tasks[0].model.named_parameters() if weights.requires_grad])
     device = tasks[0].device
     blocks = StackedBlocks(model, starts, trained, trainings[0], device)
-    corrected = StackedCorrection(corrections or [NO_CORRECTION] * len(tasks), trained, device)
+    states_of_optimizers = [due.optimizer for due in dues]
+    before = blocks.go_on([own.held if own else None for own in states_of_optimizers])
+    corrected = StackedCorrection([due.correction for due in dues], trained, device)
     precision = torch.promote_types(torch.float32, next(tasks[0].model.parameters()).dtype)
     totals, seen = torch.zeros(len(tasks), device=device, dtype=precision), torch.zeros(len(tasks))
     for number in range(max(map(len, batches))):
         for rows, size in of_equal_size(batches, number):
             examples = [(tasks[row], there[row][number]) for row in rows]
             draws = [dropout[row] for row in rows]
-            inputs = [prepared(*one, server_round, number, own) for one, own in zip(examples, draws, strict=True)]
+            inputs = [
+                prepared(*one, server_round, numbers[row][number], own)
+                for row, one, own in zip(rows, examples, draws, strict=True)
+            ]
             made = blocks.forward(rows, torch.stack(inputs), draws)
             losses = mini_batch_losses(examples, made.outputs)
             # Of the sum, since no client's loss depends on the weights of another.
             gradients = list(torch.autograd.grad(losses.sum(), made.leaves))
-            blocks.step(made, corrected.pulled(rows, made.leaves, gradients), number + 1)
+            blocks.step(made, corrected.pulled(rows, made.leaves, gradients), before + number + 1)
             corrected.drift(rows, blocks, trainings[0].learning_rate)
             totals[rows] += losses.detach().to(precision) * size
             seen[rows] += size
+    for row, own in enumerate(states_of_optimizers):
+        if own is not None:
+            own.held = blocks.held(row, before + len(batches[row]))
     states = [blocks.state(row) for row in range(len(tasks))]
     return states, (totals.cpu() / seen.clamp(min=1)).tolist()
 

@@ -31,13 +31,17 @@ def evaluate(message: Message, context: Context, task: ClientTask) -> Message:
         task.model.load_state_dict(task.half.personal(state, kept(context)))
         own = figures_on(task.model, task.test, task.prepare, task.device, task.objective)
         personal = {PERSONAL + name: value for name, value in own.items()}
+    return Message(evaluated_state(task, state, personal).to_content(), reply_to=message)
+
+
+def evaluated_state(task: ClientTask, state: Mapping[str, Tensor], beside: Mapping[str, float]) -> Evaluated:
+    """Return what a client tells of the state of a whole model, with figures that are known `beside`."""
     task.model.load_state_dict(state)
     figures, held_back = (
         figures_on(task.model, examples, task.prepare, task.device, task.objective) if examples is not None else {}
         for examples in (task.test, task.validation)
     )
-    told = evaluated(task, {**figures, **personal}, held_back, top_accuracies(task))
-    return Message(told.to_content(), reply_to=message)
+    return evaluated(task, {**figures, **beside}, held_back, top_accuracies(task))
 
 
 def evaluated(

@@ -9,9 +9,11 @@ from torch import Tensor
 from ..memory import OWN_WEIGHTS, keep, kept
 from ..messages.train import LOCAL_ROUNDS, Train
 from ..shared.arrays import to_weights
-from ..shared.correction import Correction, Weights
+from ..shared.correction import Weights
 from ..shared.local_round import Begun, Done, Learned, Pass
 from ..task import ClientTask, LocalTraining
+
+NO_EXAMPLES = "it has no training examples yet"
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class LocalResult:
     weights : Mapping[str, Tensor]
         The state of its model that goes to the edge.
     loss : float
-        The mean over the examples that it saw in its first pass.
+        Over the examples that it saw, see `Done.loss`.
     num_examples : int
         The training examples that it has.
     told : Mapping[str, Tensor] (default: none)
@@ -43,7 +45,7 @@ class LocalResult:
 
 
 class RuledRound:
-    """A round of one client. While it is not over, a pass is due: from `start`, by `training` and `correction`.
+    """A round of one client. While it is not over, a pass is `due`: from `start`, by `training`.
 
     Parameters
     ----------
@@ -57,49 +59,59 @@ class RuledRound:
 
     def __init__(self, message: Message, context: Context, task: ClientTask) -> None:
         self.instruction = Train.from_content(message.content)
-        self.training = planned(task.training, self.instruction.config).at(self.instruction.server_round)
+        self._training = planned(task.training, self.instruction.config).at(self.instruction.server_round)
         self._task, self._context = task, context
+        if not task.num_train(self.instruction.server_round):
+            raise ValueError(NO_EXAMPLES)
         own = kept(context, OWN_WEIGHTS) or task.own
         self._start = {**to_weights(self.instruction.arrays), **own}
         self._trained = {n: self._start[n] for n, p in task.model.named_parameters() if p.requires_grad}
         sent = {} if self.instruction.sent is None else to_weights(self.instruction.sent)
-        self._conversation = task.half.rule(Begun(self._start, self._trained, sent, kept(context)))
+        self._conversation = task.half.rule(
+            Begun(self._start, self._trained, sent, kept(context), tuple(task.own), self._num_batches(self._training))
+        )
         self._loss: float | None = None
-        self._due: Pass | Done = next(self._conversation)
+        self._next: Pass | Done = next(self._conversation)
 
     @property
     def is_over(self) -> bool:
         """Whether no pass is due."""
-        return isinstance(self._due, Done)
+        return isinstance(self._next, Done)
 
     @property
     def start(self) -> Weights:
         """The state of the model that the due pass starts from."""
-        due = self._due
-        assert isinstance(due, Pass)
+        due = self._passing
         return self._start if due.start is None else due.start
 
     @property
-    def correction(self) -> Correction:
-        """What corrects the steps of the due pass, a strategy's proximal term among it."""
-        due = self._due
-        assert isinstance(due, Pass)
-        return due.correction.pulled(self.instruction.proximal_mu, self._trained)
+    def due(self) -> Pass:
+        """The due pass, a strategy's proximal term in its correction."""
+        due = self._passing
+        return replace(due, correction=due.correction.pulled(self.instruction.proximal_mu, self._trained))
+
+    @property
+    def training(self) -> LocalTraining:
+        """How the due pass trains."""
+        epochs = None if self.is_over else self._passing.epochs
+        return self._training if epochs is None else replace(self._training, local_epochs=epochs)
 
     def learned(self, state: Weights, loss: float) -> None:
         """Go on with what came of the due pass: the state of the model, and the mean loss."""
         self._loss = loss if self._loss is None else self._loss
-        training, pull = self.training, self.correction.pull
-        steps = training.num_steps(self._task.num_train(self.instruction.server_round))
-        learned = Learned(state, training.learning_rate * steps, steps, training.momentum, pull)
+        training, due = self.training, self.due
+        steps = self._num_batches(training) if due.batches is None else len(due.batches)
+        path = training.learning_rate * steps
         try:
-            self._due = self._conversation.send(learned)
+            self._next = self._conversation.send(
+                Learned(state, path, steps, training.momentum, due.correction.pull, loss)
+            )
         except StopIteration as stop:
-            self._due = stop.value
+            self._next = stop.value
 
     def result(self) -> LocalResult:
         """Return what the client has learned; it keeps what its rule and its algorithm say."""
-        done, task = self._due, self._task
+        done, task = self._next, self._task
         if not isinstance(done, Done) or self._loss is None:
             raise TypeError(f"a rule returned {type(done).__name__} without a pass, expected Done after one")
         keep(self._context, done.kept)
@@ -107,7 +119,16 @@ class RuledRound:
             keep(self._context, {name: done.weights[name] for name in task.own}, OWN_WEIGHTS)
         weights = {name: tensor for name, tensor in done.weights.items() if name not in task.own}
         num_examples = task.num_train(self.instruction.server_round)
-        return LocalResult(self.instruction, self.training, weights, self._loss, num_examples, done.told)
+        loss = self._loss if done.loss is None else done.loss
+        return LocalResult(self.instruction, self._training, weights, loss, num_examples, done.told)
+
+    @property
+    def _passing(self) -> Pass:
+        assert isinstance(self._next, Pass)
+        return self._next
+
+    def _num_batches(self, training: LocalTraining) -> int:
+        return training.num_steps(self._task.num_train(self.instruction.server_round))
 
 
 def planned(training: LocalTraining, config: Mapping[str, ConfigRecordValues]) -> LocalTraining:

@@ -1,7 +1,7 @@
 """Local training of the whole model: FedAvg's client."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 
 import torch
 from flwr.app import Context, Message
@@ -11,11 +11,12 @@ from ..messages.train import AccumulatedGradient, Trained
 from ..optimizers import SGD, Adam
 from ..randomness import client_generator, client_seed
 from ..shared.arrays import to_record, to_weights
-from ..shared.correction import NO_CORRECTION, CorrectedSteps, Correction
+from ..shared.correction import CorrectedSteps
 from ..shared.generators import seeded_torch
+from ..shared.local_round import WHOLE_PASS, Pass
 from ..shared.nested import tensors_of
 from ..task import ClientTask, Examples, LocalTraining, batches_of_a_pass
-from .ruled_round import LocalResult, RuledRound
+from .ruled_round import NO_EXAMPLES, LocalResult, RuledRound
 
 
 def train(message: Message, context: Context, task: ClientTask) -> Message:
@@ -58,7 +59,7 @@ def _train(message: Message, context: Context, task: ClientTask) -> LocalResult:
     ruled = RuledRound(message, context, task)
     while not ruled.is_over:
         task.model.load_state_dict(ruled.start)
-        loss = local_sgd(task, ruled.instruction.server_round, ruled.training, ruled.correction)
+        loss = local_sgd(task, ruled.instruction.server_round, ruled.training, ruled.due)
         state = task.model.state_dict()
         # A rule may train the same model again.
         ruled.learned(state if task.half.is_plain else {name: tensor.clone() for name, tensor in state.items()}, loss)
@@ -69,7 +70,7 @@ def local_sgd(
     task: ClientTask,
     server_round: int,
     training: LocalTraining | None = None,
-    correction: Correction = NO_CORRECTION,
+    due: Pass = WHOLE_PASS,
 ) -> float:
     """Train `task.model` in place on the client's mini-batches of this round.
 
@@ -81,8 +82,8 @@ def local_sgd(
         Selects the mini-batches, and what dropout drops.
     training : LocalTraining, optional (default: None)
         How to train; None: as the task says.
-    correction : Correction (default: none)
-        Corrects every step.
+    due : Pass (default: all of the model, on all mini-batches)
+        What trains, on which of them, and what corrects every step. It starts from what `task.model` is.
 
     Returns
     -------
@@ -96,35 +97,57 @@ def local_sgd(
     """
     model, device = task.model, task.device
     training = (training or task.training).at(server_round)
-    batches = round_batches(task, server_round, training)
+    batches = round_batches(task, server_round, training, due)
     is_plain_sgd = training.optimizer == "sgd" and not (training.momentum or training.weight_decay)
-    if task.sgd is not None and is_plain_sgd and correction.is_none:
+    if task.sgd is not None and is_plain_sgd and due.correction.is_none and due.trains is None:
         return task.sgd(model, task.train, batches, training.learning_rate)
-    parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    steps = CorrectedSteps(make_optimizer([p for _, p in parameters], training), parameters, correction)
-    dropout = client_seed(task.seed, task.partition_id, server_round, "dropout")
-    draws = task.prepare_draws or task.model_draws
+    dropout = client_seed(task.seed, task.partition_id, server_round, due.dropout_purpose())
+    draws = seeded_torch(dropout, device) if task.prepare_draws or task.model_draws else nullcontext()
     total_loss, seen = torch.zeros((), device=device), 0
+    numbers = range(len(batches)) if due.batches is None else due.batches
     model.train()
-    with seeded_torch(dropout, device) if draws else nullcontext():
-        for step, batch in enumerate(batches_there(task.train, batches)):
-            inputs = task.training_inputs(batch, server_round, step)
+    with only_training(model, due) as parameters, draws:
+        optimizer = make_optimizer([p for _, p in parameters], training)
+        if due.optimizer is not None and due.optimizer.held is not None:
+            optimizer.load_state_dict(due.optimizer.held)
+        steps = CorrectedSteps(optimizer, parameters, due.correction)
+        for number, batch in zip(numbers, batches_there(task.train, batches), strict=True):
+            inputs = task.training_inputs(batch, server_round, number)
             labels = task.train.labels[batch].to(device)
             steps.zero_grad()
             loss = task.gradients(model, task.objective.loss, inputs, labels)
             steps.step()
             total_loss = total_loss + loss * len(batch)  # of the more precise data type
             seen += len(batch)
+        if due.optimizer is not None:
+            due.optimizer.held = optimizer.state_dict()
     return float(total_loss) / max(seen, 1)
 
 
-def round_batches(task: ClientTask, server_round: int, training: LocalTraining) -> list[Tensor]:
-    """Return the indices of a client's mini-batches of a round; ValueError if it has nothing to train on yet."""
+@contextmanager
+def only_training(model: nn.Module, due: Pass) -> Iterator[list[tuple[str, nn.Parameter]]]:
+    """Freeze what does not train in a pass, and give what does."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    trained = due.among(list(named))
+    frozen = [p for name, p in named.items() if name not in set(trained)]
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+        parameter.grad = None
+    try:
+        yield [(name, named[name]) for name in trained]
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+
+
+def round_batches(task: ClientTask, server_round: int, training: LocalTraining, due: Pass = WHOLE_PASS) -> list[Tensor]:
+    """Return the indices of a client's mini-batches of a pass; ValueError if it has nothing to train on yet."""
     num_examples = task.num_train(server_round)
     if num_examples == 0:
-        raise ValueError("it has no training examples yet")
+        raise ValueError(NO_EXAMPLES)
     order = client_generator(task.seed, task.partition_id, server_round, "batches")
-    return list(mini_batches(num_examples, training, order))
+    every = list(mini_batches(num_examples, training, order))
+    return every if due.batches is None else [every[number] for number in due.batches]
 
 
 def mini_batches(num_examples: int, training: LocalTraining, generator: torch.Generator) -> Iterator[Tensor]:

@@ -81,7 +81,7 @@ class SplitAlgorithm(SplitFedV1):
             own = of_blocks(self.half.sent(node_id), start, model)
             trained = {name: start[name] for name in server.trained}
             self._rounds[node_id] = self.rule(Begun(start, trained, own, self._kept.get(node_id, {})))
-            server.correct(next(self._rounds[node_id]).correction.pulled(pull, trained))
+            server.correct(next(self._rounds[node_id]).corrected().pulled(pull, trained))
 
     def end_halves(
         self,

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from espalier.clients.gradients import RecordedGradients, compute_gradients
 from espalier.clients.shared.correction import Correction
+from espalier.clients.shared.local_round import Pass
 from espalier.clients.task import ClientTask, Examples, LocalTraining
 from espalier.clients.whole.training import local_sgd
 from tests.clients import tape
@@ -73,8 +74,8 @@ def test_clients_learn_the_same_bits_from_one_recording(settings, mu):
     for server_round, client, count in ((1, 0, 43), (1, 1, 50), (2, 2, 5), (2, 0, 43)):
         training = {**settings, "learning_rate": 0.1 / server_round}
         pulled = Correction(pull=mu, anchor={name: w.detach().clone() for name, w in ours.named_parameters()})
-        found = local_sgd(task(ours, client, count, recorded, **training), server_round, correction=pulled)
-        expected = local_sgd(task(reference, client, count, **training), server_round, correction=pulled)
+        found = local_sgd(task(ours, client, count, recorded, **training), server_round, due=Pass(correction=pulled))
+        expected = local_sgd(task(reference, client, count, **training), server_round, due=Pass(correction=pulled))
         assert found == expected
         for (name, left), right in zip(ours.state_dict().items(), reference.state_dict().values(), strict=True):
             assert torch.equal(left, right), name
@@ -178,3 +179,14 @@ def test_a_recording_that_fails_leaves_the_model_as_it_is():
     with pytest.raises(RuntimeError, match="no room"):
         RecordedGradients(8, fails)(model, cross_entropy, torch.rand(8, 1, 8, 8), torch.zeros(8, dtype=torch.int64))
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_a_recording_is_of_the_weights_that_train():
+    ours, reference = convolutional(), convolutional()
+    recorded = RecordedGradients(8, Recorder())
+    last = [name for name, _ in ours.named_parameters()][-2:]
+    for due in (Pass(), Pass(trains=last), Pass()):
+        found = local_sgd(task(ours, 0, 43, recorded), 1, due=due)
+        assert found == local_sgd(task(reference, 0, 43), 1, due=due)
+        for (name, left), right in zip(ours.state_dict().items(), reference.state_dict().values(), strict=True):
+            assert torch.equal(left, right), name

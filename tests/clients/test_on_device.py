@@ -26,6 +26,7 @@ from espalier.clients.shared.arrays import to_array, to_record
 from espalier.clients.shared.correction import Correction
 from espalier.clients.shared.cut import Cut
 from espalier.clients.shared.lanes import Lanes
+from espalier.clients.shared.local_round import Pass
 from espalier.clients.shared.tensor_array import num_bytes
 from espalier.clients.split.session import Session, SessionTerms
 from espalier.clients.stacked.model import StackedModel
@@ -179,7 +180,7 @@ def test_clients_side_by_side_read_nothing_from_the_device(settings, mu):
     trained = {name: WEIGHTS[name] for name, _ in placed[0].model.named_parameters()}
     pulled = Correction(pull=mu, anchor=trained)
     with Operations() as made, pytest.raises(NotImplementedError, match="out of meta"):  # the losses, at the end
-        stacked_sgd(stacked, placed, [WEIGHTS] * CLIENTS, 1, trainings, [pulled] * CLIENTS)
+        stacked_sgd(stacked, placed, [WEIGHTS] * CLIENTS, 1, trainings, [Pass(correction=pulled)] * CLIENTS)
     # Four layers with two gradients, but for that of the inputs.
     assert made.names["bmm"] + made.names["baddbmm"] == (4 * 3 - 1) * STEPS
     assert made.names["_log_softmax"] == STEPS  # the losses of all clients at once

@@ -41,6 +41,8 @@ def check_strategies(case: Case) -> None:
 def without_use(case: Case) -> Unused:
     """Yield what has no use by how the model is cut, and how the server trains."""
     algorithm, split = case.algorithm, case.split
+    if not case.fine_tune.steps:
+        yield ("fine-tune.rate",), "fine-tune.steps = 0"
     if not (case.plan.resources == "measured" or (algorithm.splits and split.transport == "stream")):
         yield StreamSettings.own_keys(), "no mini-batch goes through a stream: see split.transport"
     if not algorithm.splits:
@@ -51,8 +53,6 @@ def without_use(case: Case) -> Unused:
         yield ("split.server-order",), f"algorithm = {algorithm.text!r} has an order of its own"
     if split.server_optimizer != "sgd":
         yield ("split.server-momentum",), f"split.server-optimizer = {split.server_optimizer!r}"
-    if not case.fine_tune.steps:
-        yield ("fine-tune.rate",), "fine-tune.steps = 0"
     if not split.tail_layer.is_none:
         yield ("split.label-policy",), f"with tail-layer = {split.tail_layer.text!r} no label leaves a client"
 

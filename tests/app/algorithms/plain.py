@@ -1,5 +1,7 @@
 """Algorithms in plain PyTorch, on a run's own data, first model and mini-batches: what the app is held against."""
 
+from dataclasses import replace
+
 import torch
 from torch.nn.functional import cross_entropy
 
@@ -26,9 +28,10 @@ class Clients:
     def start(self):
         return {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
-    def batches(self, number, server_round):
+    def batches(self, number, server_round, epochs=None):
+        how = self.how if epochs is None else replace(self.how, local_epochs=epochs)
         order = client_generator(self.config.seed, number, server_round, "batches")
-        return list(mini_batches(self.sizes[number], self.how, order))
+        return list(mini_batches(self.sizes[number], how, order))
 
     def train(self, number, weights, server_round, drift=None, pull=0.0, anchor=None):
         """Return what a client makes of weights by ``g + pull * (w - anchor)`` and ``drift``, after the momentum."""

@@ -10,12 +10,26 @@ from espalier.clients.client_app import make_client_app
 from tests.app.assembling import build_task, config_of, engine_of, federation_of
 from tests.app.runs import flwr_run, lines, run_app, same_weights, summary, weights
 
-HALVES = ("scaffold", "hsfl-scaffold", "feddyn", "hsfl-feddyn", "fednova", "mtgc", "fedper", "ditto")
+HALVES = (
+    "scaffold",
+    "hsfl-scaffold",
+    "feddyn",
+    "hsfl-feddyn",
+    "fednova",
+    "mtgc",
+    "fedper",
+    "fedrep",
+    "fedbabu",
+    "ditto",
+    "apfl",
+    "pfedme",
+    "local",
+)
 SMALL = {"num-clients": 4, "num-edges": 2, "edge-rounds": 1, "local-epochs": 1, "batches-per-epoch": 2}
 
 
 @pytest.mark.usefixtures("ray_here")
-@pytest.mark.parametrize("algorithm", ["hsfl-scaffold", "ditto", "mtgc"])
+@pytest.mark.parametrize("algorithm", ["apfl", "fedbabu", "hsfl-scaffold", "ditto", "mtgc"])
 def test_workers_of_ray_give_the_same_bits(algorithm, tmp_path):
     here = run_app(tmp_path / "here", algorithm=algorithm, **SMALL)
     assert same_weights(here, run_app(tmp_path / "ray", algorithm=algorithm, **SMALL, engine="ray", ray_workers=2))
@@ -64,7 +78,7 @@ def test_beside_a_feature_a_run_is_repeatable_and_leaves_nobody_out(algorithm, f
 
 
 @pytest.mark.deploy
-@pytest.mark.parametrize("algorithm", ["hsfl-scaffold", "ditto", "mtgc"])
+@pytest.mark.parametrize("algorithm", ["hsfl-scaffold", "ditto", "mtgc", "fedbabu"])
 def test_flwr_run_gives_the_same_bits(algorithm, tmp_path):
     settings = {"algorithm": algorithm, **SMALL, "global-rounds": 1, "report.plots": False}
     code, said = flwr_run("num-supernodes=4", **settings, output_dir=str(tmp_path / "flwr"))

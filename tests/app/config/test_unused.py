@@ -19,7 +19,7 @@ CHEAPEST = {"algorithm": "rawhfl", "plan.solver": "cheapest-at-full-power"}
         ({"algorithm": "h-fedavg", "cut-layer": 2}, "cut-layer", "algorithm = 'h-fedavg' cuts no model"),
         ({"algorithm": "h-fedavg", "tail-layer": "head"}, "tail-layer", "algorithm = 'h-fedavg' cuts no model"),
         ({"algorithm": "fedavg", "split.evaluate": "whole"}, "split.evaluate", "algorithm = 'fedavg' cuts no model"),
-        ({"algorithm": "fedavg", "fine-tune.steps": 3}, "fine-tune.steps", "algorithm = 'fedavg' cuts no model"),
+        ({"algorithm": "fedavg", "fine-tune.steps": 3}, "fine-tune.steps", "algorithm = 'fedavg' fine-tunes no models"),
         ({"algorithm": "hsfl", "split.server-order": "one-by-one"}, "split.server-order", "a server block for each"),
         ({"algorithm": "sl", "split.server-order": "one-by-one"}, "split.server-order", "an order of its own"),
         ({"algorithm": "hsfl", "stream.payload": "int8"}, "stream.payload", "see split.transport"),

@@ -20,6 +20,7 @@ CASES = {
         "cloud_strategy": "FedAvgM(server_momentum=0.5, server_learning_rate=0.9)",
     },
     "phsfl": {"algorithm": "phsfl", "fine_tune_steps": 3, "cut_layer": "1,2"},
+    "fedbabu": {"algorithm": "fedbabu", "fine_tune_steps": 3, "fedbabu.tunes": "all"},
     "sfl-v2": {"algorithm": "sfl-v2", "server_optimizer": "adam", "server_learning_rate": 0.01},
     "rawhfl": {
         "algorithm": "rawhfl",

@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from espalier.app.tasks.models import build_model
-from espalier.clients.shared.correction import NO_CORRECTION, Correction
+from espalier.clients.shared.correction import Correction
+from espalier.clients.shared.local_round import WHOLE_PASS, OptimizerState, Pass
 from espalier.clients.stacked.blocks import StackedBlocks
 from espalier.clients.stacked.model import StackedModel, check_stackable
 from espalier.clients.stacked.training import stacked_sgd
@@ -91,9 +92,9 @@ def corrections_of(clients, starts, mu, drifts):
     return found
 
 
-def alone(task, start, training, correction):
+def alone(task, start, training, due):
     task.model.load_state_dict(start)
-    loss = local_sgd(task, 3, training, correction)
+    loss = local_sgd(task, 3, training, due)
     return {name: tensor.clone() for name, tensor in task.model.state_dict().items()}, loss
 
 
@@ -119,10 +120,10 @@ def test_each_client_learns_what_it_learns_alone(model, training):
     # A plan may give each its own number of epochs.
     plans = [replace(task.training, local_epochs=1 + i % 3) for i, task in enumerate(clients)]
     before = [{name: tensor.clone() for name, tensor in start.items()} for start in starts]
-    corrections = corrections_of(clients, starts, mu, drifts)
-    states, losses = stacked_sgd(StackedModel(model), clients, starts, 3, plans, corrections)
+    passes = [Pass(correction=own) for own in corrections_of(clients, starts, mu, drifts)]
+    states, losses = stacked_sgd(StackedModel(model), clients, starts, 3, plans, passes)
     for i, task in enumerate(clients):
-        state, loss = alone(task, starts[i], plans[i], corrections[i])
+        state, loss = alone(task, starts[i], plans[i], passes[i])
         assert losses[i] == pytest.approx(loss, abs=1e-6)
         assert states[i].keys() == state.keys()
         for name, tensor in state.items():
@@ -137,11 +138,32 @@ def test_a_frozen_head_stays_as_it_was_to_the_bit():
     clients, starts = tasks_of(model), starts_of(model)
     states, _ = stacked_sgd(StackedModel(model), clients, starts, 3, [t.training for t in clients])
     for i, task in enumerate(clients):
-        state, _ = alone(task, starts[i], task.training, NO_CORRECTION)
+        state, _ = alone(task, starts[i], task.training, WHOLE_PASS)
         for name, tensor in state.items():
             torch.testing.assert_close(states[i][name], tensor, rtol=1e-8, atol=1e-8)
         assert torch.equal(states[i]["head.weight"], starts[i]["head.weight"])
         assert not torch.allclose(states[i]["conv1.0.weight"], starts[i]["conv1.0.weight"], atol=1e-4)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("settings", [{"momentum": 0.9, "weight_decay": 0.01}, {"optimizer": "adam"}], ids=str)
+def test_parts_of_a_model_and_of_a_round_train_as_they_do_alone(model, settings):
+    """Passes of one mini-batch that go on with an optimizer, then of the last layer alone."""
+    model = MODELS[model]()
+    last = [[name for name, _ in model.named_parameters()][-1]]
+    clients, starts = tasks_of(model, **settings), starts_of(model)
+    plans, stack = [task.training for task in clients], StackedModel(model)
+    side_by_side, each = [OptimizerState() for _ in clients], [OptimizerState() for _ in clients]
+    states, expected = list(starts), list(starts)
+    for batches in ((1,), (0, 1, 1), (0,)):
+        parts = {"batches": batches, "trains": last if batches == (0,) else None}
+        own = [Pass(**parts, optimizer=None if parts["trains"] else one) for one in side_by_side]
+        states, _ = stacked_sgd(stack, clients, states, 3, plans, own)
+        for i, task in enumerate(clients):
+            due = Pass(**parts, optimizer=None if parts["trains"] else each[i])
+            expected[i], _ = alone(task, expected[i], plans[i], due)
+            for name, tensor in expected[i].items():
+                torch.testing.assert_close(states[i][name], tensor, rtol=1e-8, atol=1e-8)
 
 
 def test_a_client_that_diverges_harms_no_other():

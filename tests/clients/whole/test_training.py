@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from espalier.clients.client_app import make_client_app
 from espalier.clients.randomness import client_generator
 from espalier.clients.shared.correction import Correction
+from espalier.clients.shared.local_round import OptimizerState, Pass
 from espalier.clients.task import ClientTask, Examples, LocalTraining
 from espalier.clients.whole.training import local_sgd, mini_batches
 from espalier.sim.in_process_grid import InProcessGrid
@@ -99,7 +100,7 @@ def pulled_to(model, pull):
 def test_the_proximal_term_is_fedproxs():
     ours, reference = small_model(), small_model()
     t = task(ours, batches_per_epoch=4)
-    local_sgd(t, server_round=1, correction=pulled_to(ours, 0.7))
+    local_sgd(t, server_round=1, due=Pass(correction=pulled_to(ours, 0.7)))
     start = [p.detach().clone() for p in reference.parameters()]
     optimizer = torch.optim.SGD(reference.parameters(), lr=0.1)
     for batch in mini_batches(50, t.training, client_generator(0, 0, 1, "batches")):
@@ -114,9 +115,9 @@ def test_the_proximal_term_is_fedproxs():
 def test_the_proximal_term_of_a_weight_that_nothing_depends_on_is_zero():
     model = small_model()
     model.register_parameter("spare", nn.Parameter(torch.ones(2)))
-    local_sgd(task(model, batches_per_epoch=4), server_round=1, correction=pulled_to(model, 0.7))
+    local_sgd(task(model, batches_per_epoch=4), server_round=1, due=Pass(correction=pulled_to(model, 0.7)))
     same_as = small_model()
-    local_sgd(task(same_as, batches_per_epoch=4), server_round=1, correction=pulled_to(same_as, 0.7))
+    local_sgd(task(same_as, batches_per_epoch=4), server_round=1, due=Pass(correction=pulled_to(same_as, 0.7)))
     for name, weight in same_as.named_parameters():
         assert torch.equal(weight, model.get_parameter(name))
     assert torch.equal(model.spare, torch.ones(2))
@@ -186,3 +187,24 @@ def test_weights_that_do_not_fit_are_an_error_reply(change):
     message = Message(RecordDict({"arrays": ArrayRecord(state)}), next(iter(grid.get_node_ids())), "train")
     (reply,) = grid.send_and_receive([message])
     assert "0.weight" in reply.error.reason
+
+
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9, "weight_decay": 0.01}, {"optimizer": "adam"}], ids=str)
+def test_mini_batches_one_by_one_are_a_whole_pass_where_the_optimizer_goes_on(settings):
+    whole, parts, held = small_model(), small_model(), OptimizerState()
+    local_sgd(task(whole, **settings), 2)
+    for number in range(7):
+        local_sgd(task(parts, **settings), 2, due=Pass(batches=(number,), optimizer=held))
+    assert same(parts, whole)
+
+
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9, "weight_decay": 0.01}, {"optimizer": "adam"}], ids=str)
+def test_what_a_pass_does_not_train_stays_to_the_bit_and_trains_again_after_it(settings):
+    model, before = small_model(), small_model()
+    local_sgd(task(model, **settings), 2)  # leaves gradients
+    middle = copy.deepcopy(model)
+    local_sgd(task(model, **settings), 2, due=Pass(trains=("4.weight", "4.bias")))
+    for name, weights in model.named_parameters():
+        assert torch.equal(weights, middle.get_parameter(name)) == (not name.startswith("4"))
+        assert not torch.equal(weights, before.get_parameter(name))
+        assert weights.requires_grad

@@ -1,0 +1,100 @@
+"""FedBABU: bodies train for one random head, and each client fine-tunes a model at the end (arXiv:2106.06042)."""
+
+from typing import Literal
+
+from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, Context, Message, MetricRecord, RecordDict
+
+from espalier.app.algorithms.algorithm import Algorithm, Site
+from espalier.app.algorithms.fedper import head_names
+from espalier.app.algorithms.strategies import edge_strategy
+from espalier.app.settings.section import Section
+from espalier.clients.half import ClientHalf
+from espalier.clients.messages.train import ARRAYS, CONFIG, EVALUATE, NUM_EXAMPLES, Evaluate
+from espalier.clients.shared.arrays import to_weights
+from espalier.clients.shared.local_round import Begun, Done, LocalRound, Pass
+from espalier.clients.task import ClientTask
+from espalier.clients.whole.evaluation import evaluate, evaluated_state
+from espalier.clients.whole.tuning import tuned_state
+from espalier.strategies import AlgorithmEdge, MemberGrid
+from espalier.strategies.exchange import Exchanges
+from espalier.strategies.screening import screen
+from espalier.strategies.split import FineTuning, Personalised
+
+STEPS, RATE, TUNES = "fine-tune.steps", "fine-tune.rate", "fedbabu.tunes"
+
+
+class FedBabuSettings(Section):
+    """Of FedBABU."""
+
+    name = "fedbabu"
+
+    tunes: Literal["head", "all"] = "head"
+    """With [FedBABU](personal.md#fedbabu): what is fine-tuned after training; the authors' code tunes all of it."""
+
+
+def fedbabu_round(begun: Begun) -> LocalRound:
+    """Train the body for a head that stays as it was drawn (Alg. 1)."""
+    learned = yield Pass(trains=[name for name in begun.trained if name not in begun.own])
+    return Done(learned.weights)
+
+
+def evaluate_tuned(message: Message, context: Context, task: ClientTask) -> Message:
+    """Answer ``evaluate``; where it has steps of fine-tuning, evaluate what they make of the model."""
+    asked = message.content.config_records.get(CONFIG, ConfigRecord())
+    if STEPS not in asked:
+        return evaluate(message, context, task)
+    state = {**to_weights(Evaluate.from_content(message.content).arrays), **task.own}
+    only = head_names(task.model) if asked[TUNES] == "head" else None
+    own = tuned_state(task, state, int(asked[STEPS]), float(asked[RATE]), only)  # type: ignore[arg-type]
+    return Message(evaluated_state(task, own, {}).to_content(), reply_to=message)
+
+
+class FedBabuEdge(AlgorithmEdge):
+    """An edge that averages bodies, and has its clients fine-tune what `tunes` says, "head" or "all"."""
+
+    tunes: str = "head"
+
+    def personalise(self, arrays: ArrayRecord, fine_tuning: FineTuning, grid: MemberGrid) -> Exchanges[Personalised]:
+        """Let every client fine-tune a model of its own, from a trained one, and evaluate it; it stays there."""
+        config: dict[str, ConfigRecordValues] = {
+            STEPS: fine_tuning.num_steps,
+            RATE: fine_tuning.learning_rate,
+            TUNES: self.tunes,
+        }
+        body = ArrayRecord({name: array for name, array in arrays.items() if name not in self.stays})
+        messages = [
+            Message(RecordDict({ARRAYS: body.copy(), CONFIG: ConfigRecord(config)}), node_id, EVALUATE)
+            for node_id in grid.get_node_ids()
+        ]
+        screened, failures = screen(messages, (yield messages), NUM_EXAMPLES)
+        metrics = {
+            message.metadata.dst_node_id: MetricRecord({**next(iter(reply.content.metric_records.values()))})
+            for message, reply in zip(messages, screened, strict=True)
+            if not reply.has_error()
+        }
+        return Personalised({}, metrics, failures)
+
+
+FEDBABU_CLIENT = ClientHalf(rule=fedbabu_round, stays=head_names, handlers={EVALUATE: evaluate_tuned})
+
+
+def fedbabu_edge(site: Site) -> FedBabuEdge:
+    """Return ``edge-strategy`` over all of the model but the head."""
+    assert isinstance(site.own, FedBabuSettings)
+    stays = FEDBABU_CLIENT.stays(site.task.new_model())
+    edge = FedBabuEdge(edge_strategy(site), stays=stays, name=site.federation.edge_strategy.name)
+    edge.tunes = site.own.tunes
+    return edge
+
+
+FEDBABU = Algorithm(
+    name="fedbabu",
+    summary="Bodies for one random head, which never trains; afterwards each client's head, or all, is fine-tuned.",
+    make_edge=fedbabu_edge,
+    tiers="one or two",
+    strategy_key="edge-strategy",
+    freezes_head=True,
+    tunes=True,
+    client=FEDBABU_CLIENT,
+    section=FedBabuSettings,
+)
