@@ -9,6 +9,7 @@ from espalier.app.algorithms.fedper import head_names
 from espalier.app.algorithms.strategies import edge_strategy
 from espalier.app.settings.section import Section
 from espalier.clients.half import ClientHalf
+from espalier.clients.memory import keep
 from espalier.clients.messages.train import ARRAYS, CONFIG, EVALUATE, NUM_EXAMPLES, Evaluate
 from espalier.clients.shared.arrays import to_weights
 from espalier.clients.shared.local_round import Begun, Done, LocalRound, Pass
@@ -20,6 +21,7 @@ from espalier.strategies.exchange import Exchanges
 from espalier.strategies.screening import screen
 from espalier.strategies.split import FineTuning, Personalised
 
+TUNED = "tuned-model"  # record of a node's state, which never leaves it
 STEPS, RATE, TUNES = "fine-tune.steps", "fine-tune.rate", "fedbabu.tunes"
 
 
@@ -46,6 +48,7 @@ def evaluate_tuned(message: Message, context: Context, task: ClientTask) -> Mess
     state = {**to_weights(Evaluate.from_content(message.content).arrays), **task.own}
     only = head_names(task.model) if asked[TUNES] == "head" else None
     own = tuned_state(task, state, int(asked[STEPS]), float(asked[RATE]), only)  # type: ignore[arg-type]
+    keep(context, own, TUNED)
     return Message(evaluated_state(task, own, {}).to_content(), reply_to=message)
 
 

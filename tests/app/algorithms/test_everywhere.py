@@ -4,27 +4,15 @@ import pytest
 import torch
 from flwr.app import ArrayRecord
 
+from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.command_line import main
 from espalier.app.wiring.clients import client_task
 from espalier.clients.client_app import make_client_app
+from espalier.clients.half import PLAIN
 from tests.app.assembling import build_task, config_of, engine_of, federation_of
 from tests.app.runs import flwr_run, lines, run_app, same_weights, summary, weights
 
-HALVES = (
-    "scaffold",
-    "hsfl-scaffold",
-    "feddyn",
-    "hsfl-feddyn",
-    "fednova",
-    "mtgc",
-    "fedper",
-    "fedrep",
-    "fedbabu",
-    "ditto",
-    "apfl",
-    "pfedme",
-    "local",
-)
+HALVES = [name for name, algorithm in ALGORITHMS.items() if algorithm.client is not PLAIN]
 SMALL = {"num-clients": 4, "num-edges": 2, "edge-rounds": 1, "local-epochs": 1, "batches-per-epoch": 2}
 
 
