@@ -23,7 +23,7 @@ from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
 from espalier.app.reports.progress import progress_on
 from espalier.app.reports.saved import own_code, saved_config
-from espalier.app.run.run import run, simulation
+from espalier.app.run.run import engine_of, run
 from espalier.app.settings.values import path_of
 
 logger = getLogger("espalier")
@@ -35,6 +35,7 @@ COMMANDS = {
     "convert": "espalier.app.conversion.command",
     "blocks": "espalier.app.run.blocks",
     "check": "espalier.app.checks.command",
+    "new": "espalier.app.project.command",
 }
 USAGE = """python -m espalier KEY=VALUE ... [FILE.toml ...]
 
@@ -49,6 +50,7 @@ Runs Espalier's Flower app in this process, without Flower's runtime; with engin
   python -m espalier blocks model=cnn                                  blocks of a model, and what a cut takes
   python -m espalier help split                                        settings of a section, a key or a word
   python -m espalier check my_package.my_module:MyTask                 whether your own code fits: check --help
+  python -m espalier new my-study                                      a project with code of your own: new --help
 
 keys and defaults, by section:
 
@@ -87,7 +89,7 @@ def _run(arguments: Sequence[str]) -> int:
         config = _config(read_arguments(arguments))
         if not arguments:
             print(_what_begins(config), flush=True)
-        with simulation(config) as engine:
+        with engine_of(config) as engine:
             path = run(config, engine, progress_on(Console()), Path.cwd() / "results")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

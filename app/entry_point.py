@@ -4,6 +4,7 @@ import os
 import shlex
 import signal
 import sys
+from contextlib import suppress
 
 
 def entry() -> int:
@@ -11,6 +12,9 @@ def entry() -> int:
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else somebody wants none
     if is_default:
         signal.signal(signal.SIGINT, lambda *_: os._exit(interrupted()))  # a library that is half imported fails anyhow
+    if not sys.flags.safe_path:
+        with suppress(OSError):  # of a folder that was removed
+            sys.path.append(os.getcwd())  # last, so that nothing there hides a library
     from espalier.app.command_line import command_of
 
     command = command_of(sys.argv[1:])

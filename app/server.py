@@ -1,7 +1,6 @@
 """The ServerApp, as Flower finds it."""
 
 import logging
-from contextlib import nullcontext
 from pathlib import Path
 
 from flwr.app import Context
@@ -16,7 +15,7 @@ from espalier.app.ground.terminal import lasting_terminal
 from espalier.app.reports.final import result_table
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.progress import LogProgress
-from espalier.app.run.run import run, run_edge, simulation
+from espalier.app.run.run import engine_of, run, run_edge
 from espalier.app.settings.section import Tag
 
 app = ServerApp()
@@ -39,7 +38,7 @@ def main(grid: Grid, context: Context) -> None:
     if config.deploy.role == "edge":
         run_edge(config, Flower(grid), results)
         return
-    with nullcontext(Flower(grid)) if config.engine == "flower" else simulation(config) as engine:
+    with engine_of(config, grid) as engine:
         path = run(config, engine, LogProgress(), results)
     print(result_table(ResultsFolder(path).read_json("summary.json")))
     print(f"results: {path}", flush=True)

@@ -34,7 +34,7 @@ from espalier.app.engines.ray import Ray
 from espalier.app.engines.ray_cluster import started_ray
 from espalier.app.ground.logs import quiet_flower
 from espalier.app.ground.memory import keep_memory
-from espalier.app.run.run import simulation
+from espalier.app.run.run import engine_of
 from espalier.app.tiers.served import assemble_served
 from espalier.app.wiring.one_server import checked_task
 from espalier.clients.device.machine import cpu_count
@@ -81,7 +81,7 @@ def config_of(data_dir: Path, folder: str, num_edges: int) -> RunConfig:
 def compare(config: RunConfig, num_workers: int) -> None:
     """Print what one process and some workers take for a global round, and whether the weights are the same."""
     ray_section = config.ray.model_copy(update={"workers": num_workers})
-    with simulation(config.model_copy(update={"ray": ray_section})) as engine:
+    with engine_of(config.model_copy(update={"ray": ray_section})) as engine:
         start = checked_task(config)[1].state_dict()
         here, there = hierarchical_rounds(config, start), worker_rounds(config, engine, start)
         workers = [about["pid"] for about in engine.grid.workers]

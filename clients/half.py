@@ -37,6 +37,8 @@ class ClientHalf:
     personal : Callable[[Mapping, Mapping], Mapping], optional (default: None)
         The state of a client's own model, of the state that the edge sent and what the rule keeps: an evaluation tells
         its figures too, under ``personal-`` and their names. None: there is no such model.
+    pulls : bool (default: False)
+        The rule draws steps to an anchor of its own, so no strategy can ask for a proximal term beside it.
     handlers : Mapping[str, Handler] (default: none)
         By message type, what answers in the place of the client's own handlers, see `espalier.clients.client_app`.
     mods : Mapping[str, Sequence[Mod]] (default: none)
@@ -46,6 +48,7 @@ class ClientHalf:
     rule: Rule = plain_round
     stays: Callable[[nn.Module], Collection[str]] = nothing
     personal: Callable[[Weights, Weights], Weights] | None = None
+    pulls: bool = False
     handlers: Mapping[str, Handler] = field(default_factory=dict)
     mods: Mapping[str, Sequence[Mod]] = field(default_factory=dict)
 

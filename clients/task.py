@@ -12,7 +12,7 @@ from .gradients import Gradients, compute_gradients
 from .half import PLAIN, ClientHalf
 from .messages.train import ACCURACY, LOSS
 from .randomness import client_generator
-from .shared.nested import map_tensors, take, tensors_of
+from .shared.nested import map_tensors, rows_on, tensors_of
 
 MakeOptimizer = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]
 
@@ -224,7 +224,7 @@ class ClientTask:
         step : int
             The mini-batches that the client has trained on before in this round.
         """
-        inputs = take(self.train.inputs, batch, self.device)
+        inputs = rows_on(self.train.inputs, batch, self.device)
         if self.augment is not None:
             draws = client_generator(self.seed, self.partition_id, server_round, f"augmentation/{step}")
             inputs = self.augment(inputs, draws)

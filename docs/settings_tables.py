@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from espalier.app.config.keys import SECTIONS
+from espalier.app.config.project_table import config_tables
 from espalier.app.config.run_config import RunConfig
 from espalier.app.settings.section import Section
 
@@ -37,17 +38,8 @@ def table(kind: type[Section]) -> str:
 
 def project_with_defaults(project: str) -> str:
     """Return the project's file with every key and its default, in a table for each section."""
-    values, lines = RunConfig().as_dict(), list[str]()
-    tables: dict[str, list[str]] = {"": []}
-    for kind in SECTIONS.values():
-        for key in kind.keys().values():
-            name, _, own = key.rpartition(".")
-            tables.setdefault(name, []).append(f"{own} = {json.dumps(values[key])}")
-    for name, settings in tables.items():
-        lines += [f"[tool.flwr.app.config{'.' * bool(name)}{name}]", *settings, ""]
-    return re.sub(
-        r"^\[tool\.flwr\.app\.config\]\n.*?(?=^\[tool\.(?!flwr))", "\n".join([*lines, ""]), project, flags=re.M | re.S
-    )
+    table = r"^\[tool\.flwr\.app\.config\]\n.*?(?=^\[tool\.(?!flwr))"
+    return re.sub(table, f"{config_tables()}\n", project, flags=re.M | re.S)
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ from espalier.app.ground.pictures import PALETTE, save_plot
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
 from espalier.app.reports.progress import BarProgress
-from espalier.app.run.run import run, simulation
+from espalier.app.run.run import engine_of, run
 from experiments.records import read_rows, run_script, write_rows
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -205,7 +205,7 @@ def rows_of_run(setting: str, mode: str, seed: int, target: float, **changes: An
         config = parse_config({**settings, "output-dir": str(path)})
         progress = UntilAccurate(target)
         try:
-            with simulation(config) as engine:
+            with engine_of(config) as engine:
                 run(config, engine, progress, Path(folder))
         except Interrupted:
             if not progress.is_reached:

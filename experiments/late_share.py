@@ -22,7 +22,7 @@ from espalier.app.ground.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
 from espalier.app.reports.progress import BarProgress
-from espalier.app.run.run import run, simulation
+from espalier.app.run.run import engine_of, run
 from experiments.records import append_rows, read_rows, run_script
 
 TABLE_3 = Path(__file__).parent / "rawhfl-table3.toml"
@@ -68,7 +68,7 @@ def row_of_run(error_db: float, way: str, seed: int, **changes: Any) -> Row:
     with TemporaryDirectory() as name, redirect_stdout(StringIO()):
         folder = Path(name) / "run"
         config = parse_config({**read_toml(TABLE_3), **SETTING, **own, **changes, "output-dir": str(folder)})
-        with simulation(config) as engine:
+        with engine_of(config) as engine:
             run(config, engine, BarProgress(Console(file=StringIO())), Path(name))
         results = ResultsFolder(folder)
         summary = results.read_json("summary.json")

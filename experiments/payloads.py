@@ -23,7 +23,7 @@ from espalier.app.ground.logs import quiet_flower
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
 from espalier.app.reports.progress import BarProgress
-from espalier.app.run.run import run, simulation
+from espalier.app.run.run import engine_of, run
 from espalier.app.settings.sections import StreamSettings
 from experiments.records import append_rows, read_rows, run_script
 
@@ -61,7 +61,7 @@ def row_of_run(setting: str, payload: str, seed: int, **changes: Any) -> Row:
     with TemporaryDirectory() as folder, redirect_stdout(StringIO()):
         path = Path(folder) / "run"
         config = parse_config({**own, "output-dir": str(path)})
-        with simulation(config) as engine:
+        with engine_of(config) as engine:
             run(config, engine, BarProgress(Console(file=StringIO())), Path(folder))
         summary = ResultsFolder(path).read_json("summary.json")
     return {

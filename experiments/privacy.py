@@ -51,7 +51,7 @@ from espalier.clients.messages.split_names import (
 from espalier.clients.messages.train import CONFIG, METRICS, SERVER_ROUND, TRAIN, only_arrays
 from espalier.clients.shared.arrays import config_of, to_tensor, to_weights
 from espalier.clients.shared.cut import as_blocks, copied
-from espalier.clients.shared.nested import take
+from espalier.clients.shared.nested import rows_on
 from espalier.clients.split.session import Session
 from espalier.clients.task import ClientTask, Examples
 from espalier.sim.in_process_grid import InProcessGrid
@@ -206,7 +206,7 @@ class Seen:
     def pixels(self) -> Tensor:
         """The inputs of the round's samples."""
         task = self.task
-        return torch.cat([task.prepare(take(task.train.inputs, batch, task.device)) for batch in self.batches])
+        return torch.cat([task.prepare(rows_on(task.train.inputs, batch, task.device)) for batch in self.batches])
 
     def values(self, name: str, payload: str = "float32") -> Tensor:
         """Return the rows of a record, a sample each, as the other end of a stream reads them with a payload."""

@@ -519,7 +519,7 @@ class WorkerNodes:
                 answers.append((reply, state))
             else:
                 answers.append((reply, None))
-        return pack((answers, took, self._log.take()))
+        return pack((answers, took, self._log.drain()))
 
 
 class _Collected(logging.Handler):
@@ -532,7 +532,7 @@ class _Collected(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self._lines.append((record.levelno, self.format(record)))
 
-    def take(self) -> list[tuple[int, str]]:
+    def drain(self) -> list[tuple[int, str]]:
         """Return the lines since the last time, with their levels."""
         lines, self._lines = self._lines, []
         return lines

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .algorithm_edge import AlgorithmEdge
     from .available import Available
     from .edge_base import Edge, EdgeRounds
-    from .edge_half import EdgeHalf
+    from .edge_half import EdgeHalf, Gathered
     from .edge_laws import Trial, check_edge, plain_client
     from .edges import EdgeDecorator
     from .equal_weights import EqualWeights
@@ -45,6 +45,7 @@ __all__ = [
     "EqualWeights",
     "Evaluation",
     "Failure",
+    "Gathered",
     "Guard",
     "Hierarchical",
     "KnownClients",
@@ -76,7 +77,7 @@ _MODULES = {
     "algorithm_edge": ("AlgorithmEdge",),
     "available": ("Available",),
     "edge_base": ("Edge", "EdgeRounds"),
-    "edge_half": ("EdgeHalf",),
+    "edge_half": ("EdgeHalf", "Gathered"),
     "edge_laws": ("Trial", "check_edge", "plain_client"),
     "edges": ("EdgeDecorator",),
     "equal_weights": ("EqualWeights",),

@@ -7,15 +7,16 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from espalier.clients.messages.train import CLIENT_HALF, EDGE_HALF
+from espalier.clients.messages.train import CLIENT_HALF, EDGE_HALF, only_arrays
 from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.correction import Weights
 from espalier.clients.shared.tensor_array import record_by_reference
 
-from .edge_half import EdgeHalf, GuardOfTold, told_fault
+from .edge_half import EdgeHalf, Gathered, GuardOfTold, averaged_within, moved, told_fault
 from .exchange import REJECTED, Exchanges
 from .guards.updates import UpdateGuard
 from .outcomes import Evaluation, Failure, Update
+from .replies import weight_of
 from .strategy_edge import StrategyEdge
 from .views import MemberGrid
 
@@ -24,8 +25,9 @@ class AlgorithmEdge(StrategyEdge):
     """A Flower strategy as an edge whose clients do what another algorithm says.
 
     It sends what the algorithm's edge half sends beside the model, takes what clients tell out of their replies before
-    the strategy gets these, checks and bounds it as it does models, and hands it to the edge half. Weights that stay
-    with the clients are part of no message; in the edge's own model they are as they were.
+    the strategy gets these, checks and bounds it as it does models, and hands it to the edge half, which may put other
+    models into the strategy's average. Weights that stay with the clients are part of no message; in the edge's own
+    model they are as they were.
 
     Parameters
     ----------
@@ -52,6 +54,7 @@ class AlgorithmEdge(StrategyEdge):
         self.half = half or EdgeHalf()
         self.stays = frozenset(stays)
         self._told = GuardOfTold(lambda: self.guard)
+        self._averaged = GuardOfTold(lambda: self.guard)
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -60,6 +63,7 @@ class AlgorithmEdge(StrategyEdge):
         if self.guard is not None:
             self.guard.begin_round(grid.terms.local_rounds)
         travelling = self._travelling(arrays)
+        self.half.begin(server_round, moved(to_weights(travelling)))
         messages, too_few = self.instructions(server_round, travelling, config, grid)
         if too_few:
             return Update(failures=too_few)
@@ -67,10 +71,12 @@ class AlgorithmEdge(StrategyEdge):
         screened, failures = self.screened(messages, replies)
         kept, beyond = self.within_bounds(messages, screened)
         kept, told, too_long = self._told_within_bounds(messages, kept, told)
-        update = self.aggregated(server_round, travelling, messages, kept, [*failures, *beyond, *too_long])
+        kept, useless = self._as_averaged(messages, kept, told, travelling, grid)
+        update = self.aggregated(server_round, travelling, messages, kept, [*failures, *beyond, *too_long, *useless])
         if update.arrays is None:
             return update
-        self.half.learn({n: told.get(n, {}) for n in update.participants}, grid.num_clients)
+        model = moved(to_weights(update.arrays))
+        self.half.learn(model, {n: told.get(n, {}) for n in update.participants}, grid.num_clients)
         return replace(update, arrays=record_by_reference({**arrays, **update.arrays}))
 
     def evaluate_round(
@@ -81,14 +87,15 @@ class AlgorithmEdge(StrategyEdge):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the strategy's state, and that of the edge's half."""
-        told = self._told.state_dict()
-        return {"strategy": super().state_dict(), "half": self.half.state_dict(), "told": told}
+        guards = {"told": self._told.state_dict(), "averaged": self._averaged.state_dict()}
+        return {"strategy": super().state_dict(), "half": self.half.state_dict(), **guards}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
         super().load_state_dict(state["strategy"])
         self.half.load_state_dict(state["half"])
         self._told.load_state_dict(state["told"])
+        self._averaged.load_state_dict(state["averaged"])
 
     def _travelling(self, arrays: ArrayRecord) -> ArrayRecord:
         if not self.stays:
@@ -97,10 +104,9 @@ class AlgorithmEdge(StrategyEdge):
 
     def _with_beside(self, messages: list[Message]) -> list[Message]:
         """Put what the edge's half sends into messages; a strategy may have given several the same records."""
-        if beside := self.half.sent():
-            record = to_record(beside)
-            for message in messages:
-                message.content = RecordDict({**message.content, EDGE_HALF: record.copy()})
+        for message in messages:
+            if beside := self.half.sent(message.metadata.dst_node_id):
+                message.content = RecordDict({**message.content, EDGE_HALF: to_record(beside)})
         return messages
 
     def _take_out(
@@ -133,3 +139,34 @@ class AlgorithmEdge(StrategyEdge):
             for m, reply in pairs
         ]
         return left, kept, [Failure(node_id, fault) for node_id, fault in faults.items()]
+
+    def _as_averaged(
+        self,
+        messages: Sequence[Message],
+        replies: Sequence[Message],
+        told: Mapping[int, Weights],
+        start: ArrayRecord,
+        grid: MemberGrid,
+    ) -> tuple[list[Message], list[Failure]]:
+        """Return replies with the weights that the edge's half has averaged."""
+        good = {m.metadata.dst_node_id: r for m, r in zip(messages, replies, strict=True) if not r.has_error()}
+        models = {n: to_weights(only_arrays(reply.content)) for n, reply in good.items()}
+        examples = {n: weight_of(reply, self.weight_key) for n, reply in good.items()}
+        gathered = Gathered.of(to_weights(start), models, told, examples, grid.num_clients)
+        averaged, faults = averaged_within(self.half, gathered, self._averaged)
+        left = list[Message]()
+        for message, reply in zip(messages, replies, strict=True):
+            node_id = message.metadata.dst_node_id
+            if node_id in faults:
+                reply = Message(Error(REJECTED, faults[node_id]), reply_to=message)
+            elif node_id in good and averaged[node_id] is not gathered.models[node_id]:
+                _put(reply, averaged[node_id])
+            left.append(reply)
+        return left, [Failure(node_id, fault) for node_id, fault in faults.items()]
+
+
+def _put(reply: Message, weights: Weights) -> None:
+    """Put weights into the model that a reply holds."""
+    ((name, model),) = reply.content.array_records.items()
+    whole = record_by_reference({**model, **to_record(weights)})
+    reply.content = RecordDict({**reply.content, name: whole})

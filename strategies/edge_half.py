@@ -1,11 +1,13 @@
 """The edge's half of an algorithm, beside a strategy that averages models."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
+from torch import Tensor
 
 from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.correction import Weights
@@ -14,25 +16,91 @@ from espalier.clients.shared.text import quoted
 
 from .guards.updates import UpdateGuard, guard_state, load_guard_state
 from .reply_faults import array_fault
+from .running_statistics import is_statistic
+
+NO_USE = "what it tells beside the model is of no use"
+MOST_NUMBERS = 16  # that a client tells beside the model
+NUMBER = Array(np.zeros((), np.float32))
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What clients made of a round, before it is averaged. Weights are those that an optimizer moves.
+
+    Parameters
+    ----------
+    start : Mapping[str, Tensor]
+        The weights that clients started from.
+    models : Mapping[int, Mapping[str, Tensor]]
+        What they made of them, by node id, in client order.
+    told : Mapping[int, Mapping[str, Tensor]]
+        What they tell beside, see `espalier.clients.shared.local_round.Done`; nothing of those who tell nothing.
+    shares : Mapping[int, float]
+        What each weighs in an average by examples; they add up to 1.
+    num_clients : int
+        How many clients the edge has.
+    """
+
+    start: Weights
+    models: Mapping[int, Weights]
+    told: Mapping[int, Weights]
+    shares: Mapping[int, float]
+    num_clients: int
+
+    @classmethod
+    def of(
+        cls,
+        start: Weights,
+        models: Mapping[int, Weights],
+        told: Mapping[int, Weights],
+        examples: Mapping[int, float],
+        num_clients: int,
+    ) -> "Gathered":
+        """Return it of whole models, and of what each weighs."""
+        total = sum(examples[n] for n in models) or 1.0
+        shares = {n: examples[n] / total for n in models}
+        own = {n: moved(model) for n, model in models.items()}
+        return cls(moved(start), own, {n: told.get(n, {}) for n in models}, shares, num_clients)
 
 
 class EdgeHalf:
-    """What goes to clients beside the model, and what is made of what they tell; the default is nothing.
+    """What goes to clients beside the model, and what is made of what comes back; the default is FedAvg's edge.
 
-    A subclass whose attributes are numbers, or weights by name, is saved as it is.
+    In every round `begin`, `sent`, `averaged` and `learn` are called in this order. A subclass whose attributes are
+    numbers, lists of them, or weights by name, is saved as it is.
     """
 
-    def sent(self) -> Weights:
-        """Return what goes to every client of a round beside the model, by the names of the model's weights."""
-        return {}
-
-    def learn(self, told: Mapping[int, Weights], num_clients: int) -> None:
-        """Take note of what clients told.
+    def begin(self, server_round: int, start: Weights) -> None:
+        """Take note of a round that begins.
 
         Parameters
         ----------
+        server_round : int
+            Counted over global rounds, from 1.
+        start : Mapping[str, Tensor]
+            The weights that clients start from, of those that an optimizer moves.
+        """
+
+    def sent(self, node_id: int) -> Weights:
+        """Return what goes to a client beside the model: weights by their names in it, and numbers by other names."""
+        return {}
+
+    def averaged(self, gathered: Gathered) -> Mapping[int, Weights]:
+        """Return what the edge's strategy averages, by node id: `gathered.models`, or weights in their place.
+
+        Who is not in it is left out of the round, as one who tells what is of no use.
+        """
+        return gathered.models
+
+    def learn(self, model: Weights, told: Mapping[int, Weights], num_clients: int) -> None:
+        """Take note of the model that was made.
+
+        Parameters
+        ----------
+        model : Mapping[str, Tensor]
+            Its weights, of those that an optimizer moves.
         told : Mapping[int, Mapping[str, Tensor]]
-            By node id, in client order, of those whose models are part of the average.
+            What clients told, by node id, in client order, of those whose models are part of the average.
         num_clients : int
             How many clients the edge has.
         """
@@ -47,14 +115,48 @@ class EdgeHalf:
             setattr(self, name, to_weights(value) if isinstance(value, ArrayRecord) else value)
 
 
+def moved(weights: Weights) -> dict[str, Tensor]:
+    """Return those weights of a model's state that an optimizer moves: no running statistics, no counters."""
+    return {name: w for name, w in weights.items() if w.is_floating_point() and not is_statistic(name)}
+
+
+def of_blocks(beside: Weights, blocks: Collection[str], model: Collection[str]) -> dict[str, Tensor]:
+    """Return what of an edge's half is for some blocks of a model: all but the weights of other blocks."""
+    return {name: tensor for name, tensor in beside.items() if name in blocks or name not in model}
+
+
 def told_fault(told: ArrayRecord | None, model: ArrayRecord) -> str:
-    """Return why what a client told can't be of a model, or an empty string: it has arrays like some of the model's."""
+    """Return why what a client told can't be of a model, or an empty string: arrays like some of it, and numbers."""
     told = told or ArrayRecord()
-    if len(told) > len(model):
-        return f"it tells {len(told)} arrays beside the model, expected {len(model)} at most"
-    if unknown := [name for name in told if name not in model]:
+    numbers = [name for name, array in told.items() if name not in model and not array.shape]
+    if unknown := [name for name in told if name not in model and name not in numbers]:
         return f"it tells {quoted(unknown[0])} beside the model, which has no such array"
-    return array_fault(told, record_by_reference({name: model[name] for name in told}))
+    if len(numbers) > MOST_NUMBERS:
+        return f"it tells {len(numbers)} numbers beside the model, expected {MOST_NUMBERS} at most"
+    return array_fault(told, record_by_reference({name: model.get(name, NUMBER) for name in told}))
+
+
+def averaged_within(
+    half: EdgeHalf, gathered: Gathered, guard: "GuardOfTold"
+) -> tuple[dict[int, Weights], dict[int, str]]:
+    """Return what is averaged by an edge's half, as a guard allows, and why who is left out is.
+
+    What the half makes of a good model goes by what the client tells, so it is judged once more.
+    """
+    made, start = dict(half.averaged(gathered)), gathered.start
+    faults = {n: NO_USE for n in gathered.models if n not in made}
+    changes = {
+        n: {name: w - start[name] for name, w in own.items()}
+        for n, own in made.items()
+        if own is not gathered.models[n]
+    }
+    kept, too_long = guard.within_bounds(changes)
+    for node_id, change in changes.items():
+        if node_id in too_long:
+            del made[node_id]
+        elif kept[node_id] is not change:
+            made[node_id] = {name: start[name] + w for name, w in kept[node_id].items()}
+    return made, {**faults, **too_long}
 
 
 class GuardOfTold:

@@ -175,11 +175,11 @@ class _Exchange:
         self._asked = dict(zip(self._ids, messages, strict=True))
         self.waiting = {message_id for message_id in self._ids if message_id}
 
-    def take(self, reply: Message) -> tuple[Message, Trip]:
+    def keep(self, reply: Message) -> tuple[Message, Trip]:
         """Keep a reply to one of these messages; return which, and how long it took."""
         message_id, seconds = reply.metadata.reply_to_message_id, time.monotonic() - self._began
         self.waiting.remove(message_id)
-        trip = Trip.of(seconds, ToldSeconds.taken_from(reply))
+        trip = Trip.of(seconds, ToldSeconds.removed_from(reply))
         self._replies[message_id] = reply
         message = self._asked[message_id]
         self._patience.note(message.metadata.dst_node_id, seconds)
@@ -303,7 +303,7 @@ class Conversations:
             num_replies, went_on = self._pull(), self._go_on()
             pause = self._poll_seconds if went_on else pause
 
-    def take_in(self) -> None:
+    def advance(self) -> None:
         """Go on with the conversations that were yielded in a `Beside`, as far as replies are in; don't wait."""
         self._pull()
         self._go_on()
@@ -358,7 +358,7 @@ class Conversations:
         for reply in replies:
             # A reply that nobody waits for (any more) is nobody's.
             if exchange := waiting.pop(reply.metadata.reply_to_message_id, None):
-                message, trip = exchange.take(reply)
+                message, trip = exchange.keep(reply)
                 if not reply.has_error():
                     self._on_trip(self._running[exchange][0], message, trip)
         return len(replies)

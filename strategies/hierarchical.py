@@ -167,7 +167,7 @@ class Hierarchical(Edge):
         self._connected = Connected()
         self._topology_of = topology_of
         self._guardless = {name for name, edge in self._inner.items() if edge.is_guarded and edge.guard is None}
-        self._take(Place("", seed or 0, seed is None, tuple(observers), node_name, guard or Guard("off")))
+        self._move_to(Place("", seed or 0, seed is None, tuple(observers), node_name, guard or Guard("off")))
 
     def summary(self) -> None:
         """Log all tiers."""
@@ -484,7 +484,7 @@ class Hierarchical(Edge):
 
     # The tree.
 
-    def _take(self, place: Place) -> None:
+    def _move_to(self, place: Place) -> None:
         """Take a place in the tree and give the edges theirs; a seed of its own an edge keeps."""
         self._place = place
         # Under another tier it is an edge by the name that the one above knows.
@@ -498,7 +498,7 @@ class Hierarchical(Edge):
         self._attendance = Attendance(members, place.node_name)
         for name, inner in self._inner.items():
             if isinstance(inner, Hierarchical):
-                inner._take(place.of_edge(name, inner.seed))
+                inner._move_to(place.of_edge(name, inner.seed))
             inner.use_seed(place.seed_of(name), hides_noise=place.hides_noise)
             if name in self._guardless:
                 inner.guard = UpdateGuard(place.guard, place.node_name)

@@ -1,6 +1,7 @@
 """The four programs in CONTRIBUTING.md are complete, and do what the page says."""
 
 import importlib
+import json
 import re
 
 import numpy as np
@@ -10,10 +11,7 @@ from espalier.app.algorithms import Algorithm
 from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.algorithms.strategies import fedavg_of_all
 from espalier.app.command_line import main
-from espalier.app.reports.progress import LogProgress
-from espalier.app.run.run import run
 from espalier.strategies import Hierarchical
-from tests.app.assembling import config_of
 from tests.app.runs import ROOT, run_app, same_weights, summary
 from tests.strategies.toys import initial, local_step, to_numpy, to_record, toy_grid, toy_topology
 
@@ -39,7 +37,7 @@ def contributed(name):
 
 def test_the_files_and_names_that_the_page_speaks_of_are_there():
     paths = set(re.findall(r"`((?:app|tests|docs|strategies)/[\w/]+\.(?:py|md))`", PAGE))
-    made = {"app/algorithms/h_median.py", "strategies/cyclic.py", "app/engines/plain.py"}
+    made = {"app/algorithms/h_median.py", "strategies/cyclic.py"}
     assert {path for path in paths if not (ROOT / path).exists()} == made
     for target in re.findall(r"^make (\w[\w-]*)", PAGE, re.M):
         assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M)
@@ -104,10 +102,9 @@ def test_the_edge_serves_an_algorithm_that_is_resumed_to_the_bit(tmp_path):
 @pytest.mark.parametrize("algorithm", ["h-fedavg", "phsfl"])
 def test_the_engine_gives_the_bits_of_the_built_in_one(algorithm, tmp_path):
     here = run_app(tmp_path / "here", algorithm=algorithm, **SMALL)
-    settings = {"algorithm": algorithm, "global_rounds": 2, "report_plots": False, **SMALL}
-    config = config_of(engine="in-process", output_dir=str(tmp_path / "plain"), **settings)
-    engine = contributed("contributed_engine").Plain(4, config.as_dict(), config.seed)
-    assert same_weights(here, run(config, engine, LogProgress(), tmp_path))
+    named = "contributed_engine:PLAIN"
+    assert same_weights(here, run_app(tmp_path / "plain", algorithm=algorithm, engine=named, **SMALL))
+    assert json.loads((tmp_path / "plain/config.json").read_text())["engine"] == named
 
 
 def test_the_data_set_is_learned_whole_and_split(tmp_path):

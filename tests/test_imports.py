@@ -38,6 +38,7 @@ LAYERS = (
         "tiers",
         "run",
         "checks",
+        "project",
         "client",
         "server",
         "command_line",

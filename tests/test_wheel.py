@@ -1,5 +1,6 @@
 """The wheel, installed into an empty folder, beside a user's own modules that have the names of our folders."""
 
+import json
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("app", "clients", "sim", "strategies", "espalier")
@@ -130,3 +132,50 @@ def test_the_command_runs(user, site, tmp_path):
 
 def test_plans_need_numpy_and_cvxpy_alone(user):
     assert user(sys.executable, "-c", PLAN).stdout == "2 2\n"
+
+
+@pytest.mark.slow
+@pytest.mark.deploy
+def test_a_new_project_runs_and_shows_what_is_changed_in_it(site, tmp_path):
+    """Each of the three files changed in one line, and `flwr run` of it as it then is."""
+    environment = {**os.environ, "PYTHONPATH": str(site), "HOME": str(tmp_path / "home")}
+    project, short = tmp_path / "my-study", "global-rounds=2 report.plots=false"
+
+    def run(*command: str | Path, cwd: Path = project) -> str:
+        finished = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert finished.returncode == 0, finished.stdout + finished.stderr
+        return finished.stdout
+
+    def flwr_run(*options: str) -> dict[str, torch.Tensor]:
+        script = (sys.executable, ROOT / "deploy/flwr_run.py", ".", "--run-config")
+        return weights(*re.findall(r"^results: (.+)$", run(*script, *options), re.M))
+
+    def weights(folder: str) -> dict[str, torch.Tensor]:
+        (maker,) = json.loads(Path(folder, "made-by.json").read_text(encoding="utf-8"))
+        assert maker["commit"] == ""  # it is the wheel's code
+        return torch.load(Path(folder, "model.pt"), weights_only=True)
+
+    run(site / "bin/espalier", "new", "my-study", cwd=tmp_path)
+    first = flwr_run(short)
+    run(site / "bin/espalier", "pyproject.toml", *short.split(), f"output-dir={tmp_path / 'here'}")
+    torch.testing.assert_close(weights(str(tmp_path / "here")), first, rtol=0, atol=0)
+    of_flower = f'engine="flower" num-clients=4 {short}'
+    federation = "num-supernodes=4 client-resources-num-cpus=1 init-args-num-cpus=2"
+    on_nodes = flwr_run(of_flower, "--federation-config", federation)
+    assert on_nodes["head.weight"].shape == (2, 16)
+
+    for name, old, new in (
+        ("algorithm", "PULL = 0.1", "PULL = 10.0"),
+        ("strategy", "POWER = 0.5", "POWER = 0.0"),
+        ("task", "hidden: int = 16", "hidden: int = 8"),
+    ):
+        file = project / f"my_study/{name}.py"
+        text = file.read_text(encoding="utf-8")
+        assert text.count(old) == 1
+        file.write_text(text.replace(old, new), encoding="utf-8")
+        changed = flwr_run(short)
+        assert not torch.equal(changed["head.bias"], first["head.bias"]), name
+        file.write_text(text, encoding="utf-8")
+    assert changed["head.weight"].shape == (2, 8)

@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import Strategy
 from torch import nn
 
 from espalier.app.planning.rule import PlanRule
+from espalier.app.settings.section import Section
 from espalier.app.settings.sections import Federation, Split, TrainSettings
 from espalier.app.tasks.task import Task
 from espalier.clients.half import PLAIN, ClientHalf
@@ -52,6 +53,8 @@ class Site:
         The most mini-batches that a client has in an edge round, by its node id; None: not known.
     stacks : bool (default: False)
         Clients' blocks of the server, where each has its own, compute side by side.
+    own : Section, optional (default: None)
+        The algorithm's own settings, see `Algorithm.section`.
     """
 
     name: str
@@ -67,6 +70,7 @@ class Site:
     device: torch.device
     max_steps: Callable[[int], int] | None = None
     stacks: bool = False
+    own: Section | None = None
 
     def new_model(self) -> nn.Sequential:
         """Return a model of the edge's own to split, on the device that it computes on."""
@@ -102,6 +106,8 @@ class Algorithm:
         It always has plans, made in this way. None: only with ``selection = "resource-aware"``.
     adds_gradients : bool (default: False)
         Edges add up gradients: all clients of an edge weigh the same by themselves, and all edges.
+    counts_gradients : bool (default: False)
+        It goes by how many gradients are in the change of a client's model, which is known of SGD alone.
     averages : bool (default: True)
         It averages models of clients.
     client : ClientHalf (default: FedAvg's client)
@@ -110,6 +116,9 @@ class Algorithm:
         Clients train; else the server does, or nobody.
     has_model : bool (default: True)
         It trains a model.
+    section : type[Section], optional (default: None)
+        Its own settings, whose keys begin with the section's name. Several algorithms may have one section. One of your
+        own has those of a built-in one, or the defaults of its section.
     ranks_requests : bool (default: False)
         It is for tasks whose labels are contents that were asked for.
     written : str (default: "")
@@ -127,10 +136,12 @@ class Algorithm:
     freezes_head: bool = False
     rule: PlanRule | None = None
     adds_gradients: bool = False
+    counts_gradients: bool = False
     averages: bool = True
     client: ClientHalf = PLAIN
     trains_clients: bool = True
     has_model: bool = True
+    section: type[Section] | None = None
     ranks_requests: bool = False
     written: str = ""
 

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.strategies import fedavg_of_all
-from espalier.app.tasks.common import placed, room_for_examples
+from espalier.app.tasks.common import on_device_if_it_fits, room_for_examples
 from espalier.app.tasks.recording import gradients_of
 from espalier.clients.messages.train import TRAIN_LOSS
 from espalier.clients.task import ClientTask
@@ -64,7 +64,7 @@ def all_data_in_one_place(site: Site) -> CentralisedEdge:
     """Return the edge that has all the data."""
     task = site.task.centralised_task()
     task = replace(task, gradients=gradients_of(site.train, task.device))
-    return CentralisedEdge(placed(task, room_for_examples(task.device))[0], fedavg_of_all())
+    return CentralisedEdge(on_device_if_it_fits(task, room_for_examples(task.device))[0], fedavg_of_all())
 
 
 CENTRALISED = Algorithm(

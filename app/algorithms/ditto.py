@@ -27,5 +27,5 @@ DITTO = Algorithm(
     make_edge=edge_strategy,
     tiers="one or two",
     strategy_key="edge-strategy",
-    client=ClientHalf(rule=ditto_round, personal=own_model),
+    client=ClientHalf(rule=ditto_round, personal=own_model, pulls=True),
 )

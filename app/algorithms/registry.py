@@ -9,13 +9,17 @@ from espalier.app.algorithms.centralised import CENTRALISED
 from espalier.app.algorithms.ditto import DITTO
 from espalier.app.algorithms.fedavg import FEDAVG
 from espalier.app.algorithms.fedavg_ub import FEDAVG_UB
+from espalier.app.algorithms.feddyn import FEDDYN
+from espalier.app.algorithms.fednova import FEDNOVA
 from espalier.app.algorithms.fedper import FEDPER
 from espalier.app.algorithms.h_fedavg import H_FEDAVG
 from espalier.app.algorithms.h_fedavg_m1 import H_FEDAVG_M1
 from espalier.app.algorithms.h_fedavg_m2 import H_FEDAVG_M2
 from espalier.app.algorithms.h_fedavg_ub import H_FEDAVG_UB
 from espalier.app.algorithms.hsfl import HSFL
+from espalier.app.algorithms.hsfl_feddyn import HSFL_FEDDYN
 from espalier.app.algorithms.hsfl_scaffold import HSFL_SCAFFOLD
+from espalier.app.algorithms.mtgc import MTGC
 from espalier.app.algorithms.phsfl import PHSFL
 from espalier.app.algorithms.rawhfl import RAWHFL
 from espalier.app.algorithms.scaffold import SCAFFOLD
@@ -38,6 +42,10 @@ ALGORITHMS = {
         PHSFL,
         SCAFFOLD,
         HSFL_SCAFFOLD,
+        FEDDYN,
+        HSFL_FEDDYN,
+        FEDNOVA,
+        MTGC,
         FEDPER,
         DITTO,
         RAWHFL,

@@ -27,11 +27,11 @@ class ServerControl(EdgeHalf):
     def __init__(self) -> None:
         self.control: Weights = {}
 
-    def sent(self) -> Weights:
+    def sent(self, node_id: int) -> Weights:
         """Return the control variate."""
         return self.control
 
-    def learn(self, told: Mapping[int, Weights], num_clients: int) -> None:
+    def learn(self, model: Weights, told: Mapping[int, Weights], num_clients: int) -> None:
         """Add ``|S| / m`` times the mean change."""
         for change in told.values():
             shares = {name: values / num_clients for name, values in change.items()}

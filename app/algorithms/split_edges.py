@@ -14,7 +14,7 @@ from espalier.app.algorithms.strategies import fedavg_of_all
 from espalier.app.ground.errors import bad_value
 from espalier.app.settings.sections import AS_CLIENTS, Split
 from espalier.clients.shared.cut import Cut, as_blocks
-from espalier.clients.shared.nested import take
+from espalier.clients.shared.nested import rows_on
 from espalier.clients.task import LocalTraining
 from espalier.clients.whole.training import make_optimizer
 from espalier.strategies import StrategyEdge
@@ -56,7 +56,7 @@ def server_training(site: Site) -> LocalTraining:
 
 def example_on(site: Site) -> Any:
     """Return a batch of one example, where the edge computes."""
-    return take(site.task.example_input(), slice(None), site.device)
+    return rows_on(site.task.example_input(), slice(None), site.device)
 
 
 def server_block_per_client(

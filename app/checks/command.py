@@ -27,7 +27,7 @@ HELP = """Try what you wrote against the laws that hold of all of its kind, in t
   espalier check "own_task.tabular:Diabetes(hidden=8)"               a subclass of OwnTask
 
 It prints one line for each law that does not hold: which, what was seen, what to do. The exit code is 0 where all
-hold, and 1 where one does not. The module has to be importable (PYTHONPATH).
+hold, and 1 where one does not. The module is in this folder, on the PYTHONPATH or installed.
 """
 ALLOWED = "an Algorithm, a subclass of OwnTask, or a class or function that makes a Flower strategy or an edge"
 NUM_NODES = 4

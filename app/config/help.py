@@ -7,7 +7,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.config.run_config import RunConfig
+from espalier.app.settings.engine_kinds import ENGINES, EngineKind
 from espalier.app.settings.section import Section
+
+# What a setting may name that is a value of a table.
+TABLES: dict[Any, list[str]] = {EngineKind: [*ENGINES, "package.module:NAME of your own"]}
 
 
 def help_text(word: str = "") -> str:
@@ -90,4 +94,4 @@ def choices(annotation: Any) -> list[str]:
         parts = get_args(annotation)
         found = [value for part in parts for value in choices(part)]
         return [*found, "or a number"] if found and any(not choices(part) for part in parts) else found
-    return []
+    return TABLES.get(annotation, [])

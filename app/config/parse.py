@@ -16,6 +16,7 @@ from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_together
 from espalier.app.ground.errors import UserError, bad_value, shown
 from espalier.app.ground.object_spec import ObjectSpec
+from espalier.app.settings.engine_kinds import ENGINES, engine_unimported
 from espalier.app.settings.section import Section
 from espalier.app.settings.values import Channels, Words
 
@@ -50,15 +51,16 @@ def parse_config(values: Mapping[str, Any]) -> RunConfig:
 def parse_saved(values: Mapping[str, Any]) -> RunConfig:
     """Return the config that a run was made with, to read what the run left: nothing that it names is imported.
 
-    An algorithm of a user's own is a stand-in; what goes together was checked before the run.
+    An algorithm or engine of a user's own is a stand-in; what goes together was checked before the run.
 
     Raises
     ------
     UserError
         For an unknown key, or a value of the wrong type or out of range.
     """
-    named = values.get("algorithm")
-    return _resolved({**values, "algorithm": algorithm_unimported(named)} if isinstance(named, str) else values)
+    stand_ins = {"algorithm": algorithm_unimported, "engine": engine_unimported}
+    named = {key: find(values[key]) for key, find in stand_ins.items() if isinstance(values.get(key), str)}
+    return _resolved({**values, **named})
 
 
 def _resolved(values: Mapping[str, Any]) -> RunConfig:
@@ -82,8 +84,9 @@ def without_runtime(given: Mapping[str, Any]) -> dict[str, Any]:
     UserError
         If another engine is given than those that need none.
     """
-    if given.get("engine", "in-process") not in ("in-process", "ray"):
-        allowed = "'in-process' or 'ray' for python -m app; for Flower's runtime type: flwr run ."
+    if given.get("engine") in [kind.name for kind in ENGINES.values() if kind.is_flowers]:
+        others = " or ".join(repr(kind.name) for kind in ENGINES.values() if not kind.is_flowers)
+        allowed = f"{others} for python -m app; for Flower's runtime type: flwr run ."
         raise bad_value("engine", given["engine"], allowed)
     return {"engine": "in-process", **given}
 
@@ -182,15 +185,24 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def toml_tables(path: Path) -> dict[str, Any]:
-    """Return the content of a TOML file; UserError if it can't be read."""
+    """Return the content of a TOML file, of a ``pyproject.toml`` its run config; UserError if it can't be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(
             f"{path}: can't be read ({error.strerror}); allowed is a TOML file of run-config keys"
         ) from None
     except (ValueError, RecursionError) as error:  # tomllib's, or Python's of a number of 5,000 digits
         raise UserError(f"{path}: is not TOML ({error})") from None
+    return _config_of_project(path, tables) if path.name == "pyproject.toml" else tables
+
+
+def _config_of_project(path: Path, tables: Any) -> dict[str, Any]:
+    for name in (place := "tool.flwr.app.config").split("."):
+        tables = tables.get(name) if isinstance(tables, dict) else None
+    if not isinstance(tables, dict):
+        raise UserError(f"{path}: has no table [{place}]: expected is the project of a Flower app")
+    return tables
 
 
 def flat(tables: Mapping[str, Any]) -> dict[str, Any]:

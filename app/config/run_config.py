@@ -1,16 +1,18 @@
-"""The whole run config: what is asked of a run, with the settings of all features."""
+"""The whole run config: what is asked of a run, with the settings of all features and of single algorithms."""
 
 from collections.abc import Mapping
 
 from pydantic import Field
 
+from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.features.case import Case
 from espalier.app.features.table import FEATURES
 from espalier.app.settings.section import Section
 
 
 def _features() -> dict[str, Section]:
-    return {feature.section.name: feature.section() for feature in FEATURES if feature.section}
+    kinds = [own.section for own in FEATURES] + [own.section for own in ALGORITHMS.values()]
+    return {kind.name: kind() for kind in kinds if kind}
 
 
 class RunConfig(Case):
@@ -20,7 +22,7 @@ class RunConfig(Case):
 
     @classmethod
     def sections(cls) -> dict[str, type[Section]]:
-        """Return the sections by the names of their fields, and those of features by their own."""
+        """Return the sections by the names of their fields, and those of features and algorithms by their own."""
         return super().sections() | {name: type(section) for name, section in _features().items()}
 
     @property

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.config.defaults import with_defaults
 from espalier.app.config.keys import keys_tagged
 from espalier.app.config.run_config import RunConfig
@@ -35,5 +36,9 @@ def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     ):
         if lacks:
             yield keys_tagged(tag), f"{name} {lacks}"
+    for other in ALGORITHMS.values():
+        if other.section and other.section is not config.algorithm.section:
+            owners = [repr(own.name) for own in ALGORITHMS.values() if own.section is other.section]
+            yield other.section.own_keys(), f"it is for algorithm = {' and '.join(owners)}"
     for feature in FEATURES:
         yield from feature.without_use(config)

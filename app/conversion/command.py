@@ -11,10 +11,11 @@ from pathlib import Path, PurePath
 from rich.console import Console
 from rich.progress import track
 
-from espalier.app.conversion.folder import check_free, made_as_a_whole, place, place_resized
+from espalier.app.conversion.folder import check_outside, made_as_a_whole, place, place_resized
 from espalier.app.conversion.ham10000 import ham10000_files
 from espalier.app.conversion.tiny_imagenet import tiny_imagenet_files
 from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.free_folder import check_free
 
 HELP = """Make an image folder, train/<class>/* and test/<class>/*, of a data set as it is unpacked.
 
@@ -34,7 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     source, destination = options.source.expanduser(), options.destination.expanduser()
     try:
-        check_free(destination, source)
+        check_outside(destination, source)
+        check_free(destination)
         if options.dataset == "tiny-imagenet":
             convert(tiny_imagenet_files(source), destination, partial(place, copy=options.copy))
         else:

@@ -13,15 +13,10 @@ from espalier.app.ground.errors import UserError
 from espalier.app.tasks.image_folder import decode_images, size_of
 
 
-def check_free(destination: Path, source: Path) -> None:
-    """Raise UserError unless a folder can be made here, or an empty one is, outside of what it is made from."""
+def check_outside(destination: Path, source: Path) -> None:
+    """Raise UserError where a folder would be made inside of what it is made from."""
     if destination.resolve().is_relative_to(source.resolve()):
         raise UserError(f"{destination}: lies in {source}: expected is a folder outside of it")
-    if destination.is_dir():
-        if any(destination.iterdir()):
-            raise UserError(f"{destination}: is not empty: expected is a new folder")
-    elif destination.exists() or destination.is_symlink():
-        raise UserError(f"{destination}: is no folder: expected is a new one")
 
 
 @contextmanager

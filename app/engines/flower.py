@@ -1,9 +1,12 @@
 """Flower's own runtime: a simulation, or SuperNodes on devices."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from flwr.serverapp import Grid
+
+from espalier.app.engines.opening import Opening
 
 
 class Flower:
@@ -30,3 +33,9 @@ class Flower:
 
     def load_clients_state(self, state: Mapping[str, Any]) -> None:
         """Do nothing: Flower's nodes begin anew."""
+
+
+def opened(opening: Opening) -> AbstractContextManager[Flower]:
+    """Open it with the grid that Flower handed over."""
+    assert opening.grid is not None, "only Flower's runtime names this engine"
+    return nullcontext(Flower(opening.grid))

@@ -1,8 +1,10 @@
 """All clients in this process, one after the other."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from espalier.app.engines.opening import Opening
 from espalier.app.wiring.clients import client_half, looked_up_once
 from espalier.clients.client_app import make_client_app
 from espalier.clients.messages.seconds import tell_waiting
@@ -60,3 +62,8 @@ class InProcess:
     def load_clients_state(self, state: Mapping[str, Any]) -> None:
         """Give all nodes their state back."""
         self.grid.load_state_dict(state)
+
+
+def opened(opening: Opening) -> AbstractContextManager[InProcess]:
+    """Open it for a run."""
+    return nullcontext(InProcess.open(opening.num_clients, opening.settings, opening.seed, opening.stack))

@@ -1,7 +1,7 @@
 """Clients, or edges with their clients, in worker processes that Ray runs, on one machine or a cluster."""
 
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from logging import getLogger
@@ -10,6 +10,7 @@ from typing import Any
 from espalier.app.config.parse import parse_config
 from espalier.app.engines.engine import App, MakeApp
 from espalier.app.engines.in_process import PATIENCE_SECONDS
+from espalier.app.engines.opening import Opening
 from espalier.app.engines.ray_cluster import (
     is_connected,
     machine_here,
@@ -199,3 +200,21 @@ class Ray:
         places = share_out([machine_here()])
         self._open.enter_context(started_ray(""))
         return places
+
+
+@contextmanager
+def opened(opening: Opening) -> Iterator[Ray]:
+    """Open it for a run."""
+    engine = Ray(
+        opening.num_clients,
+        opening.num_edges,
+        opening.settings,
+        opening.seed,
+        parse_config(opening.settings).ray,
+        threads=opening.threads,
+        on_gpu=opening.on_gpu,
+    )
+    try:
+        yield engine
+    finally:
+        engine.close()

@@ -12,6 +12,7 @@ from espalier.app.algorithms.h_fedavg import H_FEDAVG
 from espalier.app.algorithms.registry import algorithm_named
 from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.planning.rule import PlanRule
+from espalier.app.settings.engine_kinds import ENGINES, EngineKind, engine_named
 from espalier.app.settings.section import Section, Tag, is_section
 from espalier.app.settings.sections import (
     Caching,
@@ -41,6 +42,14 @@ def _algorithm(given: Any) -> Algorithm:
     return algorithm_named(given)
 
 
+def _engine(given: Any) -> EngineKind:
+    if isinstance(given, EngineKind):
+        return given
+    if not isinstance(given, str):
+        raise ValueError("a string")
+    return engine_named(given)
+
+
 @dataclass(frozen=True)
 class Decisions:
     """What follows from all settings together of how clients of one process train.
@@ -64,7 +73,7 @@ class Decisions:
 
 
 class Case(Section):
-    """All settings of a run, and what follows from them; those of a feature are ``case[TheSection]``."""
+    """All settings of a run, and what follows from them; a feature's, or an algorithm's, are ``case[TheSection]``."""
 
     name = ""
 
@@ -74,10 +83,10 @@ class Case(Section):
     """
     seed: Annotated[int, Field(ge=0, lt=2**63), Tag.FIRST, Tag.BESIDE] = 0
     """Decides partition, initial weights, mini-batches and samples of clients."""
-    engine: Annotated[Literal["flower", "in-process", "ray"], Tag.OWN_AT_EDGES, Tag.HOW] = "flower"
+    engine: Annotated[EngineKind, BeforeValidator(_engine), Tag.OWN_AT_EDGES, Tag.HOW] = ENGINES["flower"]
     """`"flower"`: Flower's own runtime; `"in-process"`: all clients in the ServerApp's process; `"ray"`: in workers of
-    its own, on all cores or on a cluster ([which engine when](scale.md)). Under `python -m app` the default is
-    `"in-process"`, and `"flower"` is not allowed.
+    its own, on all cores or on a cluster ([which engine when](scale.md)); or one of your own: `"package.module:NAME"`.
+    Under `python -m app` the default is `"in-process"`, and `"flower"` is not allowed.
     """
     device: Annotated[Literal["auto", "cpu", "cuda"], Tag.OWN_AT_EDGES, Tag.MAY_CHANGE] = "auto"
     """`"cpu"`, `"cuda"`, or `"auto"`: a GPU where there is one."""
@@ -109,7 +118,7 @@ class Case(Section):
     features: Mapping[str, Section] = {}
 
     def __getitem__(self, kind: type[Kind]) -> Kind:
-        """Return a feature's section."""
+        """Return the section of a feature, or of an algorithm."""
         section = self.features[kind.name]
         assert isinstance(section, kind)
         return section
@@ -154,7 +163,7 @@ class Case(Section):
     def _why_not_stacked(self) -> str:
         algorithm, split = self.algorithm, self.split
         by_messages = split.execution == "messages" or split.transport == "stream"
-        if self.engine == "flower":
+        if self.engine.is_flowers:
             return "engine = 'flower' runs every client by itself"
         if self.has_clients_in_workers:
             return self.no_edge_in_a_worker
@@ -207,12 +216,18 @@ class Case(Section):
     @property
     def trains_here(self) -> bool:
         """True where processes of this run train, not Flower's clients."""
-        return self.engine != "flower" or not self.algorithm.trains_clients
+        return not self.engine.is_flowers or not self.algorithm.trains_clients
 
     @property
     def measures(self) -> bool:
         """True where clients measure themselves, and their links to this host."""
         return self.plan.resources == "measured" and self.deploy.role != "cloud"
+
+    @property
+    def of_algorithm(self) -> Section | None:
+        """The algorithm's own settings."""
+        kind = self.algorithm.section
+        return None if kind is None else self.features.get(kind.name, kind())
 
     @property
     def is_flat(self) -> bool:
@@ -227,12 +242,17 @@ class Case(Section):
     @property
     def has_clients_in_workers(self) -> bool:
         """True where workers of Ray run clients, one by one; else they run edges with all of their clients."""
-        return self.engine == "ray" and not self.has_whole_edges
+        return self.engine.has_workers and not self.has_whole_edges
 
     @property
     def edges(self) -> int:
         """Number of edges; without edges there is one group of clients, the cloud's own."""
         return self.algorithm.num_edges(self.federation.num_edges)
+
+    @property
+    def edge_rounds_in_all(self) -> int:
+        """Number of edge rounds of the whole run; without edges each global round is one."""
+        return self.federation.global_rounds * (1 if self.is_flat else self.federation.edge_rounds)
 
     @property
     def cells(self) -> int:

@@ -118,12 +118,12 @@ def _read_stored(stored: Any, num_bytes: int) -> Any:
         raise ValueError("compressed data")
     unused = set(stored.files)
 
-    def take(name: str) -> np.ndarray:
+    def read_once(name: str) -> np.ndarray:
         unused.remove(name)  # `_write` refers to each array once; every time would be a copy
         _check_size(stored.zip, f"{name}.npy")
         return stored[name]
 
-    return _unpack(json.loads(take("tree").tobytes()), lambda number: take(str(number)), sys.maxsize)
+    return _unpack(json.loads(read_once("tree").tobytes()), lambda number: read_once(str(number)), sys.maxsize)
 
 
 def _check_size(archive: ZipFile, name: str) -> None:

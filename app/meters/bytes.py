@@ -109,11 +109,11 @@ class ByteMeter(Observer):
             self._add("edge", edge, direction, {kind: count})
 
     def so_far(self) -> Counter[Link]:
-        """Return what was counted since the last call of `take`."""
+        """Return what was counted since the last call of `drain`."""
         with self._lock:
             return self.counts.copy()
 
-    def take(self) -> Counter[Link]:
+    def drain(self) -> Counter[Link]:
         """Return what was counted since the last call and start again."""
         with self._lock:
             counts, self.counts = self.counts, Counter()

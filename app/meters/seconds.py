@@ -138,7 +138,7 @@ class SecondsMeter(Observer):
             own.clients[client] = own.clients.get(client, Seconds()) + seconds
         own.elsewhere = (own.elsewhere or Seconds()) + told.edge
 
-    def take(self, seconds: Mapping[str, float]) -> dict[str, OfEdge]:
+    def drain(self, seconds: Mapping[str, float]) -> dict[str, OfEdge]:
         """Return the times of those edges whose part of a global round is over, since they were taken last.
 
         Parameters

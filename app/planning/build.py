@@ -10,9 +10,11 @@ from espalier.app.planning.simulated import WirelessWorld
 from espalier.app.planning.work import Work
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.sections import Plans, RadioWorld, TrainSettings
+from espalier.app.settings.values import read_csv
 from espalier.app.tasks.task import Task
 from espalier.clients.shared.nested import tensors_of
 from espalier.clients.task import batches_of_a_pass
+from espalier.sim.radio_trace import COLUMNS, RadioTrace, read_radio_trace
 from espalier.strategies import Profile
 from espalier.strategies.topology import clients_by_node
 
@@ -33,6 +35,7 @@ def world_of(
     is_there: Callable[[int, int], bool] | None = None,
     drops_out: Callable[[int, int], bool] | None = None,
     edge_rounds: int = 1,
+    num_rounds: int = 1,
 ) -> PlannedWorld:
     """Return what plans are made for: the clients' measurements, or the simulated radio world.
 
@@ -60,6 +63,13 @@ def world_of(
         As for `PlannedWorld`.
     drops_out, edge_rounds
         As for `WirelessWorld`.
+    num_rounds : int (default: 1)
+        Edge rounds of the whole run, which a trace must have.
+
+    Raises
+    ------
+    UserError
+        For a trace that is not one of these clients and rounds.
     """
     client_of = clients_by_node(profiles)
     examples = examples_of_local_rounds(train, task.grows, [profile.num_train_examples for profile in profiles])
@@ -80,6 +90,28 @@ def world_of(
         is_there=is_there,
         drops_out=drops_out,
         edge_rounds=edge_rounds,
+        trace=radio_trace(
+            radio, len(cell_of), max(cell_of.values()) + 1, num_rounds, [cell_of[i] for i in sorted(cell_of)]
+        ),
+    )
+
+
+def radio_trace(
+    radio: RadioWorld, num_clients: int, num_cells: int, num_rounds: int, first_cells: Sequence[int] | None = None
+) -> RadioTrace | None:
+    """Return the trace that the settings name, if any; parameters as of `read_radio_trace`, and UserError for none."""
+    if not radio.trace:
+        return None
+    return read_csv(
+        "radio.trace",
+        radio.trace,
+        ",".join(COLUMNS),
+        read_radio_trace,
+        num_clients=num_clients,
+        num_cells=num_cells,
+        num_rounds=num_rounds,
+        first_cells=first_cells,
+        may_move=radio.speed_metres_per_second > 0,
     )
 
 

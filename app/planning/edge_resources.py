@@ -110,7 +110,7 @@ class EdgeResources:
 
     def carried_out(self, server_round: int, report: dict[str, Any]) -> None:
         """Take over the report of an edge round that was carried out in another process."""
-        self._world.book(self._edge, report)
+        self._world.add_report(self._edge, report)
         self._note(server_round, report)
 
     def seconds_of(self, edge_rounds: Collection[int]) -> float:
@@ -131,6 +131,7 @@ class EdgeResources:
     def _note(self, server_round: int, report: dict[str, Any]) -> None:
         """Keep a report; log where it fell short of clients, and the first plan of the run that is not converged."""
         self.pending.append((server_round, report))
+        self._world.last_planned = max(self._world.last_planned, server_round)
         if report["short"]:
             line = "edge round %d: %s: %d clients, not %d in each cell"
             logger.info(line, server_round, self._edge, len(report["selected"]), self._world.clients_wanted)

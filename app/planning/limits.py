@@ -9,6 +9,7 @@ from espalier.app.ground.errors import bad_value
 from espalier.app.planning.rule import PlanRule
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.sections import Plans
+from espalier.strategies.allocation import full_work_at_full_power
 from espalier.strategies.allocation.feasibility import least_seconds
 
 TRIED_ROUNDS = 20  # in one of which somebody must be able to take part for a run to start
@@ -44,6 +45,30 @@ def check_deadline(plan: Plans, rule: PlanRule, world: PlannedWorld) -> None:
     kept = f" in {plan.planned_seconds:.3g} s (plan.margin)" if plan.margin else ""
     allowed = f"more: the fastest client needs {fastest:.3g} s for one local round{kept}"
     raise bad_value("plan.deadline-seconds", plan.deadline_seconds, allowed)
+
+
+def free_of_limits(rule: PlanRule, world: PlannedWorld, num_rounds: int) -> str:
+    """Return a line that says that deadline and energy budgets bind nobody; nothing where they do, or none is kept.
+
+    They bind a client that can't make all local rounds at its highest frequency and power, in one of the first edge
+    rounds of so many.
+    """
+    if not rule.has_limits:
+        return ""
+    seconds, joules, num_tried = [], [], min(num_rounds, TRIED_ROUNDS)
+    for edge_round in range(1, num_tried + 1):
+        problem = world.problem(edge_round, world.everybody, None, 0)
+        takes, costs = full_work_at_full_power(problem)
+        if (takes > problem.deadline_seconds).any() or (problem.energy_budget_joules < costs.T).any():
+            return ""
+        seconds.append(takes)
+        joules.append(costs)
+    return (
+        f"limits bind nobody in edge rounds 1 to {num_tried}: at full frequency and power all local rounds take "
+        f"{np.median(seconds):.2g} s (median, at most {np.max(seconds):.2g}) of {problem.deadline_seconds:.3g} s and "
+        f"{np.median(joules):.2g} J (at most {np.max(joules):.2g}) of {problem.energy_budget_joules.min():.3g} J; "
+        "lower ones, as in docs/radio.md, tell apart algorithms that differ by limits alone"
+    )
 
 
 def check_cell_size(plan: Plans, rule: PlanRule, smallest: int) -> None:

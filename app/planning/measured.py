@@ -121,7 +121,7 @@ class MeasuredWorld(PlannedWorld):
             "seconds": float(plan.seconds[who].max(initial=0.0)),
             "short": falls_short(self._plan, self._rule, self._cell[self._rows(clients)], plan),
         }
-        self.book(edge, report)
+        self.add_report(edge, report)
         return report
 
     def took(self, client: int, expected_seconds: float, seconds: float) -> None:

@@ -1,9 +1,10 @@
 """The simulated radio world of a run, as its edges see it: problems to solve, and what becomes of the plans."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import lru_cache, partial
 from math import inf
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -14,10 +15,14 @@ from espalier.app.planning.work import Work
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.sections import Plans, RadioWorld
 from espalier.sim.meters import SimulatedClock
-from espalier.sim.world import make_world, realise
+from espalier.sim.radio import Radio
+from espalier.sim.radio_trace import RadioTrace, trace_lines, traced
+from espalier.sim.world import World, make_world, realise
 from espalier.strategies.allocation import Plan, Problem
 
 BITS_PER_INPUT = 32  # D_u = 43 features x 32 bit in the RawHFL paper
+RADIO_TRACE = "radio-trace.csv"
+OF_LINKS = [field.name for field in fields(Radio)]  # settings have the names of the model's parameters
 EDGE_ROUNDS_KEPT = 8  # whose gains are kept: edges that wait for nobody are at different ones
 
 
@@ -38,6 +43,8 @@ class WirelessWorld(PlannedWorld):
         Says of a client and an edge round whether its result never comes. None: all come.
     edge_rounds : int (default: 1)
         Edge rounds of a global round: clients that walk do so between global rounds, for as long as all deadlines.
+    trace : RadioTrace, optional (default: None)
+        Where the clients are, or their gains, by client number; None: they are drawn.
     """
 
     def __init__(
@@ -55,6 +62,7 @@ class WirelessWorld(PlannedWorld):
         is_there: Callable[[int, int], bool] | None = None,
         drops_out: Callable[[int, int], bool] | None = None,
         edge_rounds: int = 1,
+        trace: RadioTrace | None = None,
     ) -> None:
         cells = np.array([cell_of[client] for client in sorted(cell_of)])
         super().__init__(plan, rule, seed, topology, client_of, cells, work, num_examples, is_there=is_there)
@@ -67,8 +75,7 @@ class WirelessWorld(PlannedWorld):
             planning_error_db=radio.planning_error_db,
             metres_per_step=radio.speed_metres_per_second * plan.deadline_seconds * edge_rounds,
             rounds_per_step=edge_rounds,
-            bandwidth_hz=radio.bandwidth_hz,
-            noise_figure_db=radio.noise_figure_db,
+            **{name: getattr(radio, name) for name in OF_LINKS},
             **ranges,
         )
         self._work_bits = np.array(num_examples, dtype=np.float64) * BITS_PER_INPUT * values_per_example
@@ -76,6 +83,7 @@ class WirelessWorld(PlannedWorld):
         self.clock = SimulatedClock(topology)
         self._drops_out = drops_out
         self._edge_rounds = edge_rounds
+        self._trace = trace
         self._results = self._late_results = 0
         self._draw(cells.copy())
 
@@ -83,7 +91,9 @@ class WirelessWorld(PlannedWorld):
         """Draw places and devices for clients that begin in these cells."""
         self._cells_at_first = cells
         self._place = np.argsort(np.argsort(cells, kind="stable"), kind="stable")  # of each client in the world
-        self.world = self._new_world(clients_per_cell=np.bincount(cells).tolist())
+        self.world: World = self._new_world(clients_per_cell=np.bincount(cells).tolist())
+        if self._trace:
+            self.world = traced(self.world, self._trace.in_order(np.argsort(cells, kind="stable")))
         # Of all cells: every edge asks for its own part of them.
         self._gains = lru_cache(EDGE_ROUNDS_KEPT)(self.world.gains)
         self._gains_to_plan_with = lru_cache(EDGE_ROUNDS_KEPT)(self._planned_gains)
@@ -163,12 +173,12 @@ class WirelessWorld(PlannedWorld):
             "seconds": seconds,
             "short": falls_short(self._plan, self._rule, self._cell[clients], plan),
         }
-        self.book(edge, report)
+        self.add_report(edge, report)
         return report
 
-    def book(self, edge: str, report: Mapping[str, Any]) -> None:
+    def add_report(self, edge: str, report: Mapping[str, Any]) -> None:
         """Take note of what became of a plan: joules, cuts, the time that it took, and how many were late."""
-        super().book(edge, report)
+        super().add_report(edge, report)
         self.clock.advance(edge, report["seconds"])
         self._results += len(report["selected"])
         self._late_results += len(report["late"])
@@ -217,10 +227,20 @@ class WirelessWorld(PlannedWorld):
             ],
         }
 
+    def files(self, num_rounds: int) -> Mapping[str, Callable[[BinaryIO], object]]:
+        """Return the trace of so many edge rounds, and how it is written."""
+
+        def write(file: BinaryIO) -> None:
+            file.writelines(line.encode() for line in trace_lines(self.world, self._place, num_rounds))
+
+        return {RADIO_TRACE: write}
+
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
         state = super().state_dict() | {"clock": self.clock.state_dict(), "cells": self._cells_at_first.tolist()}
         counts = {"results": self._results, "late_results": self._late_results}
+        if self._trace:
+            state["trace"] = self._trace.digest(self.last_planned)
         return state | counts if self._plan.late_share else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -229,6 +249,8 @@ class WirelessWorld(PlannedWorld):
         if not self._can_be_first(cells):
             raise ValueError("cells: they are not those of this run's clients")
         super().load_state_dict(state)
+        if self._trace and state["trace"] != self._trace.digest(self.last_planned):
+            raise ValueError(f"radio.trace has changed in edge rounds 1 to {self.last_planned}, which are over")
         self.clock.load_state_dict(state["clock"])
         self._results, self._late_results = state.get("results", 0), state.get("late_results", 0)
         # Nodes may be at other edges when a run goes on; they keep their devices and places.

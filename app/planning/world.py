@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -65,6 +65,7 @@ class PlannedWorld(ABC):
             for edge in self.edges.values():
                 edge.deadline = Deadline(plan.deadline_seconds, clock)
         self.told_unconverged = False
+        self.last_planned = 0  # the highest number of an edge round with a plan
         self._plan = plan
         self._rule = rule
         self._value = value_of(plan) if rule.selects_a_number else None
@@ -106,7 +107,7 @@ class PlannedWorld(ABC):
     def describe(self) -> dict[str, Any]:
         """Return what there is to know of it, as plain data."""
 
-    def book(self, edge: str, report: Mapping[str, Any]) -> None:
+    def add_report(self, edge: str, report: Mapping[str, Any]) -> None:
         """Take note of what became of a plan, from what `carry_out` returned, here or in the world of another process.
 
         Parameters
@@ -119,6 +120,10 @@ class PlannedWorld(ABC):
         clients = np.array(report["selected"], dtype=int)
         self.energy.add(self._rows(clients), report["compute_joules"], report["upload_joules"])
         self.options |= dict(zip(report["selected"], report["option"], strict=True))
+
+    def files(self, num_rounds: int) -> Mapping[str, Callable[[BinaryIO], object]]:
+        """Return what the results folder has for so many edge rounds beside ``world.json``: names, and writers."""
+        return {}
 
     def took(self, client: int, expected_seconds: float, seconds: float) -> None:
         """Take note of how long a client took for a plan, in real time; for worlds of real devices."""
@@ -171,7 +176,8 @@ class PlannedWorld(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
-        state = {"energy": self.energy.state_dict(), "options": dict(self.options)}
+        state: dict[str, Any] = {"energy": self.energy.state_dict(), "options": dict(self.options)}
+        state["last_planned"] = self.last_planned
         # Of edges that are at work while the cloud goes on.
         pending = {name: list(edge.pending) for name, edge in self.edges.items() if edge.pending}
         return {**state, "pending": pending} if pending else state
@@ -180,6 +186,7 @@ class PlannedWorld(ABC):
         """Take back what `state_dict` returned."""
         self.energy.load_state_dict(state["energy"])
         self.options = dict(state["options"])
+        self.last_planned = int(state.get("last_planned", 0))
         for name, reports in state.get("pending", {}).items():
             self.edges[name].pending = list(reports)
 

@@ -62,10 +62,11 @@ def refuse_used(path: Path) -> None:
 class ResultsFolder:
     """Where a run writes, and nobody else as long as it is open; a context manager that closes it.
 
-    ``config.json``, ``world.json`` (where rounds are planned), ``metrics.jsonl`` (a line per edge and global round, and
-    a global line), ``seconds.jsonl`` (a line per global round), ``state.npz`` (to resume from), and at the end
-    ``summary.json``, ``clients.csv``, ``model.pt`` and the plots. Config, metrics and state reach the disk in this
-    order, so that a run can be resumed from whatever a power cut leaves; everything is there when the folder is closed.
+    ``config.json``, ``world.json`` and ``radio-trace.csv`` (where rounds are planned), ``metrics.jsonl`` (a line per
+    edge and global round, and a global line), ``seconds.jsonl`` (a line per global round), ``state.npz`` (to resume
+    from), and at the end ``summary.json``, ``clients.csv``, ``model.pt`` and the plots. Config, metrics and state reach
+    the disk in this order, so that a run can be resumed from whatever a power cut leaves; everything is there when the
+    folder is closed.
 
     Parameters
     ----------

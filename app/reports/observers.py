@@ -139,7 +139,7 @@ class WriteMetrics:
 
     def round_over(self, report: RoundReport) -> None:
         """Write the lines of the round."""
-        report.seconds, counts = report.wall_seconds(), self.meter.take()
+        report.seconds, counts = report.wall_seconds(), self.meter.drain()
         lines = edge_lines(report.outcome, counts, self.client_of)
         line = global_line(report.outcome, counts, self.client_of, report.test, self.closed_form, report.seconds)
         if self.validates:
@@ -149,7 +149,7 @@ class WriteMetrics:
         for part in self.parts:
             lines = [edge | part.of_edge(edge["edge"], over) for edge in lines]
             line |= part.end_round(over)
-        took = self.seconds.take({name: edge.seconds for name, edge in report.outcome.edges.items()})
+        took = self.seconds.drain({name: edge.seconds for name, edge in report.outcome.edges.items()})
         self.folder.append_seconds(seconds_line(report.outcome.number, took))
         self.folder.append_metrics([*lines, line])
         report.line = line

@@ -36,5 +36,9 @@ def own_code(config: RunConfig) -> dict[str, str]:
         plan.solver,
         plan.value,
     )
-    own = {"algorithm": config.algorithm.written, "report.tracker": config.report.tracker}
+    own = {
+        "algorithm": config.algorithm.written,
+        "engine": config.engine.written,
+        "report.tracker": config.report.tracker,
+    }
     return {key: text for key, text in own.items() if text} | {spec.key: spec.text for spec in specs if spec.module}

@@ -11,6 +11,8 @@ from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.split_edges import check_cuts, head_weights
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import Engine
+from espalier.app.ground.strategy_spec import StrategySpec
+from espalier.app.planning.limits import free_of_limits
 from espalier.app.reports.closed_form import closed_form_bits
 from espalier.app.reports.divergence import DivergenceWarning
 from espalier.app.reports.final import draw_run, write_clients, write_model, write_summary
@@ -86,7 +88,7 @@ class CheckedRun:
 
         Whoever waits for a worker of ours is not late: how long that takes depends on what else it has to do.
         """
-        return (self.config.deploy.reply_timeout or None) if self.config.engine == "flower" else None
+        return (self.config.deploy.reply_timeout or None) if self.config.engine.is_flowers else None
 
 
 def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDisplay) -> None:
@@ -94,6 +96,9 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     config, federation, folder, model = checked.config, checked.federation, checked.folder, checked.model
     if federation.world:
         folder.write_json("world.json", federation.world.describe())
+        _write_world_files(checked, 0)
+        if config.rule and (line := free_of_limits(config.rule, federation.world, config.edge_rounds_in_all)):
+            logger.info(line)
     if checked.tracker:
         checked.tracker.run_begins(config.as_dict(), folder.path)
     closed_form = closed_form_of(config, checked.task, model, federation.profiles)
@@ -116,9 +121,18 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     )
     if config.algorithm.splits and config.fine_tune.steps:
         _personalise(checked, arrays)
+    _write_world_files(checked, config.edge_rounds_in_all)
     _report(checked, arrays, closed_form)
     if checked.tracker:
         checked.tracker.run_over(folder.read_json("summary.json"))
+
+
+def _write_world_files(checked: CheckedRun, num_written: int) -> None:
+    """Write what there is of the world for all edge rounds, unless so many are written and no edge was beyond them."""
+    world, num_rounds = checked.federation.world, checked.config.edge_rounds_in_all
+    if world and (num_rounds := max(num_rounds, world.last_planned)) > num_written:
+        for name, write in world.files(num_rounds).items():
+            checked.folder.write_file(name, write)
 
 
 def _last_round(stop: Stop, num_rounds: int, state: RunState | None, so_far: SoFar) -> int:
@@ -133,7 +147,7 @@ def _write_round_0(checked: CheckedRun) -> None:
     """Evaluate the model before any training, if it is evaluated at all."""
     config = checked.config
     if config.algorithm.has_model and config.report.evaluate_every:
-        here = config.federation.num_clients if config.engine != "flower" else 0
+        here = config.federation.num_clients if not config.engine.is_flowers else 0
         figures = initial_figures(checked.task, checked.model, compute_device(config.device), here)
         check_stop(config.stop, figures["test"])
         checked.folder.write_json(ROUND_0, figures)
@@ -157,7 +171,9 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
         so_far,
     )
     untrained = initial_figures_of(folder).get("test", {}).get(LOSS)
-    divergence = DivergenceWarning(untrained, _smaller_steps(config))
+    specs = (config.federation.cloud_strategy, config.federation.edge_strategy)
+    server_rate = config.split.server_learning_rate if config.algorithm.splits else 0.0
+    divergence = DivergenceWarning(untrained, _smaller_steps(config.train.learning_rate, server_rate, specs))
     observers: list[RoundObserver] = [*evaluations, divergence, stop_rule]
     observers.append(
         WriteMetrics(
@@ -181,12 +197,11 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
     return observers
 
 
-def _smaller_steps(config: RunConfig) -> str:
+def _smaller_steps(rate: float, server_rate: float, specs: Sequence[StrategySpec]) -> str:
     """Return what to try where the model diverges, with the keys that set its steps."""
-    steps = [f"learning-rate (now {config.train.learning_rate:g})"]
-    if config.algorithm.splits and config.split.server_learning_rate:
-        steps.append(f"split.server-learning-rate (now {config.split.server_learning_rate:g})")
-    specs = (config.federation.cloud_strategy, config.federation.edge_strategy)
+    steps = [f"learning-rate (now {rate:g})"]
+    if server_rate:
+        steps.append(f"split.server-learning-rate (now {server_rate:g})")
     others = " and ".join(f"{spec.key} = {spec.text!r}" for spec in specs if spec.text != "FedAvg")
     return f"try a smaller {' or '.join(steps)}" + (f", or other steps of {others}" if others else "")
 

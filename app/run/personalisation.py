@@ -51,4 +51,4 @@ def personalise(
     heads = {client_of[n]: head for result in results.values() for n, head in result.heads.items()}
     if heads:  # those of clients with a tail stay there
         folder.write_file("heads.pt", lambda file: torch.save(dict(sorted(heads.items())), file))
-    folder.append_metrics([personalised_line(number, results, meter.take(), client_of, test, validates=validates)])
+    folder.append_metrics([personalised_line(number, results, meter.drain(), client_of, test, validates=validates)])

@@ -1,19 +1,20 @@
 """One run: from a validated config and an engine to a results folder."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from logging import getLogger
 from pathlib import Path
 from typing import Any
 
+from flwr.serverapp import Grid
 from torch import nn
 
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies, falling_short
 from espalier.app.config.unused import unused_keys
 from espalier.app.engines.engine import Engine, serves_edges
-from espalier.app.engines.in_process import InProcess
-from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.engines.opening import Opening, open_engine
+from espalier.app.ground.errors import UserError
 from espalier.app.ground.memory import keep_memory
 from espalier.app.reports.folder import ResultsFolder, refuse_used
 from espalier.app.reports.made_by import note_made_by
@@ -56,27 +57,21 @@ from espalier.app.wiring.one_server import assemble, checked_task, streams_of
 logger = getLogger("espalier")
 
 
-@contextmanager
-def simulation(config: RunConfig) -> Iterator[Engine]:
-    """Open the engine that a run config names, other than Flower's."""
-    num_clients, values, seed = config.federation.num_clients, config.as_dict(), config.seed
-    if config.engine != "ray":
-        yield InProcess.open(num_clients, values, seed, config.decided.stack)
-        return
-    try:
-        from espalier.app.engines.ray import Ray  # which other runs have no time for, and need not have
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise bad_value("engine", "ray", "another one: Ray is not installed (pip install ray)") from None
-
-    on_gpu = compute_device(config.device).type == "cuda"
-    edges = 0 if config.is_flat else config.edges
-    engine = Ray(num_clients, edges, values, seed, config.ray, threads=config.train.torch_threads, on_gpu=on_gpu)
-    try:
-        yield engine
-    finally:
-        engine.close()
+def engine_of(config: RunConfig, grid: Grid | None = None) -> AbstractContextManager[Engine]:
+    """Open the engine that a run config names; `grid` is the one of Flower's runtime, where it calls."""
+    return open_engine(
+        config.engine,
+        Opening(
+            num_clients=config.federation.num_clients,
+            num_edges=0 if config.is_flat else config.edges,
+            settings=config.as_dict(),
+            seed=config.seed,
+            stack=config.decided.stack,
+            threads=config.train.torch_threads,
+            on_gpu=compute_device(config.device).type == "cuda",
+            grid=grid,
+        ),
+    )
 
 
 @ended_program_as_user_error()

@@ -131,8 +131,8 @@ class Federation(Section):
     cloud_strategy: Annotated[CloudStrategy, Tag.COMMON, Tag.FIRST, Tag.OWN_AT_EDGES] = parse_strategy(
         "cloud-strategy", "FedAvg"
     )
-    """Strategy of the cloud: `"NAME"` or `"NAME(parameter=value, ...)"`, see below. Split training works with all but
-    `FedProx`; without edges only with `FedAvg`.
+    """Strategy of the cloud: `"NAME"` or `"NAME(parameter=value, ...)"`, see below. SL and SFL-V2 work with all but
+    `FedProx`; split training without edges only with `FedAvg`.
     """
     edge_strategy: Annotated[EdgeStrategy, Tag.COMMON, Tag.FIRST] = parse_strategy("edge-strategy", "FedAvg")
     """Strategy of every edge, likewise. In SFL-V1, HSFL and PHSFL it aggregates the clients' whole models, client block
@@ -424,6 +424,20 @@ class RadioWorld(Section):
 
     cell_radius_metres: Annotated[float, Field(gt=10, le=5000)] = 400.0
     """Radius of a cell."""
+    trace: Annotated[str, Tag.PATH] = ""
+    """CSV file with the clients' places, or their links' gains, or both, in each edge round, instead of drawn ones
+    ([traces](radio.md#a-trace)). The results folder of a planned run has its own, `radio-trace.csv`.
+    """
+    carrier_hz: Annotated[float, Field(ge=0.5e9, le=100e9)] = 2.4e9
+    """Carrier frequency ([the radio model](radio.md))."""
+    station_height_metres: Annotated[float, Field(gt=13, le=500)] = 25.0
+    """Height of the base stations' antennas."""
+    client_height_metres: Annotated[float, Field(ge=1.5, le=13)] = 1.5
+    """Height of the clients' antennas."""
+    shadowing_los_db: Annotated[float, Field(ge=0, le=60)] = 4.0
+    """Standard deviation of the shadowing of links with a line of sight."""
+    shadowing_nlos_db: Annotated[float, Field(ge=0, le=60)] = 6.0
+    """Likewise of links without one."""
     fading: Literal["redrawn", "static"] = "redrawn"
     """Line of sight and shadowing: drawn anew in every edge round, or `"static"`."""
     bandwidth_hz: Annotated[float, Field(ge=1, le=1e12)] = 540e3
@@ -509,9 +523,9 @@ class Guards(Section):
     `"off"`: nothing is measured.
     """
     update_norm: Bound = 0.0
-    """How many times the median length an update may have: the difference of the model that comes back from the one
-    sent. `0`: any length up to 10^9 times that of the model and the median; `10` is a tight bound, see
-    [threats](threats.md#a-tight-bound).
+    """The longest update that is taken, in multiples of the round's median length; an update is the returned model
+    minus the sent one, and `10` is [a tight bound](threats.md#a-tight-bound). `0`: only an update more than 10^9 times
+    as long as the median, and as the model, is refused.
     """
     activation_norm: Annotated[Bound, Tag.CUTS] = 0.0
     """How many times the median length a sample's activations at the cut may have. `0`: up to 10^9 times; `5` is a

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from errno import ENAMETOOLONG
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator
 
 from espalier.app.ground.errors import bad_value
 
+T = TypeVar("T")
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 BEST_CUT = "best"
 NO_TAIL = "none"
@@ -227,3 +228,32 @@ def path_of(key: str, text: str) -> Path:
         if error.errno == ENAMETOOLONG:
             raise bad_value(key, text, "a shorter path") from None
     return path
+
+
+def read_csv(key: str, given: str, columns: str, read: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """Return what a function makes of the CSV file that a setting of `Tag.PATH` names.
+
+    Parameters
+    ----------
+    key, given : str
+        The setting, and its value.
+    columns : str
+        The columns of such a file, for errors.
+    read : Callable[..., T]
+        Gets the path; it raises OSError for a file that can't be read, and ValueError for one of another content.
+    *arguments, **options : Any
+        More that it gets.
+
+    Raises
+    ------
+    UserError
+        If there is no such file, or it holds something else.
+    """
+    path = path_of(key, given)
+    try:
+        return read(path, *arguments, **options)
+    except OSError as error:
+        reason = error.strerror or "it can't be read"
+        raise bad_value(key, given, f"a CSV file that can be read: {reason}") from None
+    except ValueError as error:
+        raise bad_value(key, given, f"a CSV file {columns}: {error}") from None

@@ -14,7 +14,8 @@ from espalier.app.comparison.groups import RUNS, chosen_before
 from espalier.app.comparison.runs import FinishedRun, is_surely_over, read_run, write_runs
 from espalier.app.ground.errors import UserError, bad_value, shown
 from espalier.app.ground.logs import quiet_flower
-from espalier.app.sweeps.grid import PlannedRun, check_data, placed, planned_runs, read_sweep
+from espalier.app.settings.engine_kinds import engine_unimported
+from espalier.app.sweeps.grid import PlannedRun, check_data, planned_runs, read_sweep, run_by_folder
 from espalier.app.sweeps.progress import SweepProgress
 from espalier.app.sweeps.workers import make
 from espalier.app.tasks.common import compute_device
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         folder = sweep.folder
         chosen_before(folder, ())  # a table that can't be read must not be written over
         runs = planned_runs(sweep)
-        places = placed(runs, folder)
+        places = run_by_folder(runs, folder)
         left = {path: run for path, run in places.items() if not is_surely_over(path)}
         check_data(list(left.values()))
         warn_of_equal_runs(runs)
@@ -81,7 +82,10 @@ def default_workers(runs: Sequence[PlannedRun]) -> int:
 
     Nobody can tell beforehand how many a GPU's memory suffices for.
     """
-    if any(run.settings["engine"] == "ray" or compute_device(run.settings["device"]).type != "cpu" for run in runs):
+    if any(
+        engine_unimported(run.settings["engine"]).has_workers or compute_device(run.settings["device"]).type != "cpu"
+        for run in runs
+    ):
         return 1
     return max(cpu_count() // max(run.settings["train.torch-threads"] for run in runs), 1)
 

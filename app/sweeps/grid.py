@@ -269,7 +269,7 @@ def check_data(runs: Sequence[PlannedRun]) -> None:
             checked_task(config)
 
 
-def placed(runs: Sequence[PlannedRun], folder: Path) -> dict[Path, PlannedRun]:
+def run_by_folder(runs: Sequence[PlannedRun], folder: Path) -> dict[Path, PlannedRun]:
     """Return the runs by their folders: the one in `folder` that has a run's settings, or else one of the run's name.
 
     Raises

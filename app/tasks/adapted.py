@@ -27,7 +27,7 @@ from espalier.clients.messages.profile import MOST_CLASSES
 from espalier.clients.messages.train import ACCURACY
 from espalier.clients.shared.cut import Cut
 from espalier.clients.shared.generators import seeded_torch
-from espalier.clients.shared.nested import concatenate, map_tensors, take, tensors_of
+from espalier.clients.shared.nested import concatenate, map_tensors, rows_on, tensors_of
 from espalier.clients.task import ClientTask, Examples, LocalTraining, Objective
 
 
@@ -180,7 +180,7 @@ class AdaptedTask(Task):
 
     def example_input(self) -> Any:
         """Return the first example of the server's test pool, as the model takes it."""
-        example = take(self.pool.inputs, slice(1), torch.device("cpu"))
+        example = rows_on(self.pool.inputs, slice(1), torch.device("cpu"))
         with self._does("prepare(inputs)"):
             return self.own.prepare(example)
 

@@ -44,7 +44,7 @@ def room_for_examples(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else 0
 
 
-def placed(task: ClientTask, room_bytes: int) -> tuple[ClientTask, int]:
+def on_device_if_it_fits(task: ClientTask, room_bytes: int) -> tuple[ClientTask, int]:
     """Return a client's task with its examples on its device if there is room for them, and what is left of it."""
     needed = task.num_bytes
     return (task.on_device(), room_bytes - needed) if needed <= room_bytes else (task, room_bytes)

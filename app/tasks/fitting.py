@@ -16,7 +16,7 @@ from espalier.app.tasks.trial import CPU, MisfitError, Tried, named, spread_over
 from espalier.clients.messages.frames import Format
 from espalier.clients.shared.cut import Cut, as_blocks
 from espalier.clients.shared.generators import seeded_torch
-from espalier.clients.shared.nested import take
+from espalier.clients.shared.nested import rows_on
 from espalier.clients.task import ClientTask, Examples
 from espalier.strategies.split.shapes import cut_shapes
 
@@ -150,7 +150,7 @@ def are_classes(labels: Tensor) -> bool:
 def _try_cut(task: Task, tried: Tried, cut: Cut, form: Format | None, seed: int, num_examples: int) -> None:
     pool = task.test_examples()
     rows = spread_over(pool, num_examples)
-    few = Examples(take(pool.inputs, rows, CPU), pool.labels[rows])
+    few = Examples(rows_on(pool.inputs, rows, CPU), pool.labels[rows])
     client = ClientTask(
         model=task.new_model(),
         train=few,

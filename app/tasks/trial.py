@@ -14,7 +14,7 @@ from espalier.app.ground.errors import FAULTS
 from espalier.app.ground.object_spec import error_and_place
 from espalier.clients.gradients import Loss
 from espalier.clients.messages.train import TAKEN_BEGINNINGS, is_own_figure
-from espalier.clients.shared.nested import concatenate, take, tensors_of
+from espalier.clients.shared.nested import concatenate, rows_on, tensors_of
 from espalier.clients.shared.text import LONGEST_NAME, is_name
 from espalier.clients.task import Examples, LocalTraining
 from espalier.clients.whole.evaluation import BATCH_SIZE, outputs_on
@@ -96,7 +96,7 @@ def check_training(
     if not parameters:
         raise MisfitError("one whose model has weights that train")
     with named("one whose augment(inputs, generator) gives what prepare() takes", tried):
-        inputs = tried.prepare(tried.augment(take(examples.inputs, rows, CPU), torch.Generator()))
+        inputs = tried.prepare(tried.augment(rows_on(examples.inputs, rows, CPU), torch.Generator()))
     with named("one whose model trains on its data", tried):
         outputs = model.train()(inputs)
     with named("one whose loss(outputs, labels) takes what its model gives, and its labels", tried):
@@ -156,7 +156,7 @@ def check_metrics(tried: Tried, model: nn.Module, examples: Examples, taken_name
 @torch.no_grad()
 def figures_of(tried: Tried, model: nn.Module, examples: Examples, rows: Tensor) -> Mapping[Any, float]:
     """Return the task's own figures of a model on some examples, in eval mode; raises whatever is wrong with them."""
-    chosen = Examples(take(examples.inputs, rows, CPU), examples.labels[rows])
+    chosen = Examples(rows_on(examples.inputs, rows, CPU), examples.labels[rows])
     batches = list(outputs_on(model, chosen, tried.prepare, CPU))
     check_rows(batches[0], min(len(rows), BATCH_SIZE), has_one_batch=len(examples) <= BATCH_SIZE)
     outputs = concatenate(batches)

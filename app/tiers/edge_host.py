@@ -150,7 +150,7 @@ class EdgeRun:
         self._hierarchical.members(self.name, self._grid).get_node_ids()
         if self._deadline:
             with self._deadline.held():  # the next request brings the state that their times go into
-                self._conversations.take_in()
+                self._conversations.advance()
 
     def _introduce(self, request: Wire) -> Wire:
         logger.info("the cloud asked for edge %r", self.name)
@@ -175,7 +175,7 @@ class EdgeRun:
         outcome: EdgeOutcome = self._converse(rounds)
         took_part = {node_id for update in outcome.updates for node_id in update.participants}
         logger.info("global round %d: done, %d of %d clients took part", number, len(took_part), len(self._profiles))
-        counts, seconds = self._meter.take(), self._seconds.take({self.name: outcome.seconds})[self.name]
+        counts, seconds = self._meter.drain(), self._seconds.drain({self.name: outcome.seconds})[self.name]
         plans = self._world.edges[self.name].take_rounds() if self._world else []
         self._report_round(number, outcome, counts, [report for _, report in plans])
         return outcome_to_wire(outcome, self._client_of) | self._rest(counts, plans, seconds)
@@ -188,7 +188,7 @@ class EdgeRun:
         )
         self._hierarchical.log_failures(f"round {number}, evaluation", self.name, evaluation.failures)
         metrics = reported(evaluation.metrics or {})
-        counts = self._meter.take()
+        counts = self._meter.drain()
         self._write({"round": number, "scope": "evaluation", "edge": self.name, **metrics, "bytes": nested(counts)})
         return evaluation_to_wire(evaluation, self._client_of) | self._rest(counts)
 
@@ -199,7 +199,7 @@ class EdgeRun:
         given: Personalised = self._converse(self._edge.personalise(request["arrays"], fine_tuning, members))
         result = given.judged_by(self._figures)
         self._hierarchical.log_failures("personalisation", self.name, result.failures)
-        counts = self._meter.take()
+        counts = self._meter.drain()
         self._write(personalised_line(self._round, {self.name: result}, counts, self._client_of, self._figures))
         return heads_to_wire(result, self._client_of) | self._rest(counts)
 
@@ -221,11 +221,11 @@ class EdgeRun:
 
     def _load_state(self, state: dict[str, Any]) -> None:
         """Take the state that came with a request; what a request that failed has counted is none of this one's."""
-        self._state.take(state)
+        self._state.from_request(state)
         if self._deadline:
             self._deadline.release()
-        self._meter.take()
-        self._seconds.take({self.name: 0.0})
+        self._meter.drain()
+        self._seconds.drain({self.name: 0.0})
         if self._world:
             self._world.edges[self.name].take_rounds()
 

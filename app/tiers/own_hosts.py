@@ -71,7 +71,7 @@ def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, obse
         task.objective.figures,
         head=tuned_head(config.algorithm, config.split, model),
         is_planned=world is not None,
-        on_counted=partial(book, meter, seconds, world),
+        on_counted=partial(add_counted, meter, seconds, world),
     )
     return federation_over(scene, make_edge, meter, seconds, parts_of(scene), observers)
 
@@ -81,7 +81,9 @@ def tuned_head(algorithm: Algorithm, split: Split, model: nn.Module) -> ArrayRec
     return head_weights(model) if algorithm.splits and split.tail_layer.is_none else None
 
 
-def book(meter: ByteMeter, seconds: SecondsMeter, world: PlannedWorld | None, edge: str, counted: Counted) -> None:
+def add_counted(
+    meter: ByteMeter, seconds: SecondsMeter, world: PlannedWorld | None, edge: str, counted: Counted
+) -> None:
     """Count what an edge counted that runs elsewhere, as if it ran here."""
     meter.add(edge, counted.sent)
     if counted.seconds:

@@ -213,7 +213,7 @@ class RemoteEdge(Edge):
         try:
             result, counted = read(reply), counted_from_wire(reply["counted"], self.clients, planned)
             if not keeps_state:
-                self._state.take(reply["state"])
+                self._state.from_answer(reply["state"])
                 self._num_taken += 1
         except Exception as error:  # all of this only reads foreign data, which can fail in any way
             raise EdgeError(f"its answer does not fit: {type(error).__name__}: {one_line(error)}") from None

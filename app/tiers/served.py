@@ -26,7 +26,7 @@ from espalier.app.planning.world import PlannedWorld
 from espalier.app.tasks.common import set_up_torch
 from espalier.app.tasks.task import Task
 from espalier.app.tiers.edge_host import EdgeRun
-from espalier.app.tiers.own_hosts import book, tuned_head
+from espalier.app.tiers.own_hosts import add_counted, tuned_head
 from espalier.app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
 from espalier.app.tiers.states import AtDriver, WholeState
 from espalier.app.tiers.wire import node_of
@@ -269,7 +269,7 @@ def assemble_served(
             head=tuned_head(config.algorithm, config.split, model),
             is_planned=world is not None,
             is_own=True,
-            on_counted=partial(book, meter, seconds, world),
+            on_counted=partial(add_counted, meter, seconds, world),
         )
 
     federation = federation_over(scene, make_edge, meter, seconds, parts_of(scene), observers)
@@ -292,6 +292,6 @@ def introduced(grid: Grid, states: Mapping[str, AtDriver]) -> dict[str, int]:
             answer = reply_of(reply)
         except EdgeError as error:
             raise UserError(f"an edge can't be made: {error}") from None
-        states[answer["name"]].take(answer["state"])
+        states[answer["name"]].from_answer(answer["state"])
         nodes[answer["name"]] = node_id
     return nodes

@@ -12,7 +12,7 @@ from espalier.strategies import Edge
 class EdgeState(Protocol):
     """The state of an edge where it runs."""
 
-    def take(self, state: Wire) -> None:
+    def from_request(self, state: Wire) -> None:
         """Take what came with a request."""
 
     def to_answer(self) -> Wire:
@@ -29,7 +29,7 @@ class CloudState(Protocol):
     def to_request(self) -> Wire:
         """Return what goes with a request."""
 
-    def take(self, state: Wire) -> None:
+    def from_answer(self, state: Wire) -> None:
         """Take what came with an answer; raises whatever it can't be taken for."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class OwnState:
         self._edge = edge
         self._world = world
 
-    def take(self, state: Wire) -> None:
+    def from_request(self, state: Wire) -> None:
         """Take what came with a request."""
         self._edge.load_state_dict(state["edge"])
         if self._world:
@@ -87,7 +87,7 @@ class WholeState:
         self._clients = clients
         self._labels = edge.inner.labels
 
-    def take(self, state: Wire) -> None:
+    def from_request(self, state: Wire) -> None:
         """Take what came with a request."""
         self._edge.load_state_dict(state["edge"])
         if self._world:
@@ -122,7 +122,7 @@ class AtCloud:
         """Return what goes with a request."""
         return self._state
 
-    def take(self, state: Wire) -> None:
+    def from_answer(self, state: Wire) -> None:
         """Take what came with an answer."""
         if not isinstance(state, dict):
             raise TypeError(f"its state is a {type(state).__name__}")
@@ -168,7 +168,7 @@ class AtDriver:
         chosen = {client: options[client] for client in self.clients if client in options}
         return {"edge": self._edge, "labels": self._labels, "clients": kept, "options": chosen}
 
-    def take(self, state: Wire) -> None:
+    def from_answer(self, state: Wire) -> None:
         """Take what came with an answer."""
         self._edge, self._labels, kept = state["edge"], state["labels"], state["clients"]
         self.is_untried = False

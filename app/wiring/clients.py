@@ -10,7 +10,7 @@ from flwr.app import Context
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.ground.errors import UserError
-from espalier.app.tasks.common import compute_device, placed, room_for_examples, set_up_torch
+from espalier.app.tasks.common import compute_device, on_device_if_it_fits, room_for_examples, set_up_torch
 from espalier.app.tasks.node import ClientNode, parse_node
 from espalier.app.tasks.recording import gradients_of
 from espalier.app.wiring.task_of_run import build_task
@@ -86,5 +86,5 @@ class ClientTasks:
                 raise UserError(f"partition-id = {node.partition_id}: allowed is {allowed}")
             made = self._task.new_client_task(self._model, node)
             task = replace(made, gradients=self._gradients, half=self._half, own=self._own)
-            self._tasks[node], self._room_bytes = placed(task, self._room_bytes)
+            self._tasks[node], self._room_bytes = on_device_if_it_fits(task, self._room_bytes)
         return self._tasks[node]

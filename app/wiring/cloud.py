@@ -99,7 +99,7 @@ def equally_weighted(make_edge: MakeEdge) -> MakeEdge:
     return lambda name, size: EqualWeights(make_edge(name, size))
 
 
-def knowing(
+def checked_by_profiles(
     make_edge: MakeEdge,
     profiles: Sequence[Profile],
     objective: Objective,

@@ -20,7 +20,7 @@ from espalier.app.meters.bytes import ByteMeter
 from espalier.app.settings.sections import Federation
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
-from espalier.app.wiring.cloud import cut_rule, equally_weighted, knowing, under_cloud
+from espalier.app.wiring.cloud import checked_by_profiles, cut_rule, equally_weighted, under_cloud
 from espalier.app.wiring.streams import Streams
 from espalier.clients.shared.lanes import Lanes
 from espalier.strategies import EdgeRounds, Guard, Hierarchical, Observer
@@ -78,6 +78,7 @@ def edges_here(
             device=compute_device(config.device),
             max_steps=max_steps.__getitem__,
             stacks=config.decided.stack > 0,
+            own=config.of_algorithm,
         )
         return own_edge(algorithm, site) if algorithm.written else algorithm.make_edge(site)
 
@@ -88,7 +89,7 @@ def edges_here(
         make_edge = feature.in_front(scene, make_edge)
     if config.train.weighting == "equal":
         make_edge = equally_weighted(make_edge)
-    return knowing(
+    return checked_by_profiles(
         make_edge,
         profiles,
         task.objective,

@@ -152,7 +152,7 @@ def clients_and_edges(
 ) -> tuple[list[Profile], dict[str, list[int]]]:
     """Wait for the clients; return their profiles in client order, and their node ids by edge."""
     deploy, num_clients = config.deploy, config.federation.num_clients
-    if config.engine != "flower":  # on engines of our own nobody is late
+    if not config.engine.is_flowers:  # on engines of our own nobody is late
         deploy = deploy.model_copy(update={"reply_timeout": 0})
     edge_names = config.federation.edge_names.items
     gather = gather_devices if deploy.role == "edge" else partial(gather_clients, edge_names=edge_names)

@@ -50,10 +50,11 @@ def planned_world(
         work=work_of(config.algorithm, config.split, config.stream, task, model),
         task=task,
         train=config.train,
-        clock=time.monotonic if config.engine == "flower" and config.deploy.role != "cloud" else None,
+        clock=time.monotonic if config.engine.is_flowers and config.deploy.role != "cloud" else None,
         is_there=presence.is_there if presence else None,
         drops_out=presence.drops_out if presence else None,
         edge_rounds=config.federation.edge_rounds,
+        num_rounds=config.edge_rounds_in_all,
     )
     if not (is_part and plan.resources == "measured"):  # then other edges' clients are not known here
         check_deadline(plan, rule, world)

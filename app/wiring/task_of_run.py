@@ -3,6 +3,7 @@
 from functools import lru_cache
 from typing import Any
 
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.config.run_config import RunConfig
 from espalier.app.ground.errors import bad_value
 from espalier.app.settings.section import Tag
@@ -46,35 +47,40 @@ def build_task(config: RunConfig) -> Task:
             has_pool=has_pool,
             splits_for=splits_for,
         )
-        check_optimizer(config, task, training)
+        check_optimizer(config.algorithm, data.source, config.train, config.split, task, training)
         return task
     if kind is OwnImagesTask:
-        here = num_clients if config.engine != "flower" else 0
+        here = num_clients if not config.engine.is_flowers else 0
         return _built(
             kind, data, training, seed, device, has_pool=has_pool, num_clients_here=here, splits_for=splits_for
         )
-    options = {"are_clients_here": config.engine == "in-process", "splits_for": splits_for, "num_edges": config.cells}
+    options = {"are_clients_here": config.engine.in_this_process, "splits_for": splits_for, "num_edges": config.cells}
     return _built(kind, data, training, num_clients, seed, device, **options)
 
 
-def check_optimizer(config: RunConfig, task: AdaptedTask, training: LocalTraining) -> None:
+def check_optimizer(
+    algorithm: Algorithm, source: str, train: TrainSettings, split: Split, task: AdaptedTask, training: LocalTraining
+) -> None:
     """Refuse what has no use for an optimizer, or learning rates, of the task's own, or beside them.
 
-    `training` is how clients train by the config alone.
+    `source` names the task, and `training` is how clients train by `train` alone.
     """
     usual = {**TrainSettings().as_dict(), **Split().beside(TrainSettings()).as_dict()}
-    given = {**config.train.as_dict(), **config.split.as_dict()}
+    given = {**train.as_dict(), **split.as_dict()}
     keys = (*TrainSettings.keys_tagged(Tag.OPTIMIZER), *Split.keys_tagged(Tag.OPTIMIZER))
     for key in keys if callable(task.training.optimizer) else ():
         if given[key] != usual[key]:
-            allowed = f"{usual[key]!r} for {config.data.source}, which has an optimizer of its own"
+            allowed = f"{usual[key]!r} for {source}, which has an optimizer of its own"
             raise bad_value(key, given[key], allowed)
     if training.schedule and task.training.schedule != training.schedule:
-        allowed = f"'constant' for {config.data.source}, which has learning rates of its own"
-        raise bad_value("train.schedule", config.train.schedule, allowed)
-    if config.algorithm.adds_gradients and task.training != training:
+        allowed = f"'constant' for {source}, which has learning rates of its own"
+        raise bad_value("train.schedule", train.schedule, allowed)
+    if algorithm.adds_gradients and task.training != training:
         what = "one without an optimizer or a learning rate of its own"
-        raise task.refused(f"{what} for algorithm = {config.algorithm.text!r}, whose edges add up gradients")
+        raise task.refused(f"{what} for algorithm = {algorithm.text!r}, whose edges add up gradients")
+    if algorithm.counts_gradients and callable(task.training.optimizer):
+        what = "one without an optimizer of its own"
+        raise task.refused(f"{what} for algorithm = {algorithm.text!r}, which counts gradients")
 
 
 @lru_cache(maxsize=1)

@@ -48,7 +48,7 @@ class ToldSeconds:
         return cls(*(_seconds(record.get(key)) for key in (COMPUTING, WAITING, MOVING)))
 
     @classmethod
-    def taken_from(cls, reply: Message) -> Self:
+    def removed_from(cls, reply: Message) -> Self:
         """Return what a reply tells, and take it out of the reply: it is no part of what was asked for."""
         told = cls.of(reply)
         if reply.has_content():

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, MetricRecord, RecordDict
 
@@ -73,7 +73,7 @@ class Train(Instruction, message_type=TRAIN, begins_round=True, ends_round=True)
     @property
     def proximal_mu(self) -> float:
         """The weight of FedProx's proximal term."""
-        return float(self.config.get(PROXIMAL_MU, 0.0))  # type: ignore[arg-type]
+        return proximal_mu(self.config)
 
     def to_content(self) -> RecordDict:
         """Return the records."""
@@ -210,6 +210,11 @@ def only_arrays(content: RecordDict) -> ArrayRecord:
     """Return the model in a message, under whatever name; ValueError if it has none or several."""
     (arrays,) = (r for name, r in content.items() if isinstance(r, ArrayRecord) and name != EDGE_HALF)
     return arrays
+
+
+def proximal_mu(config: Mapping[str, Any]) -> float:
+    """Return the weight of FedProx's proximal term, as a config record tells it; 0 where it does not."""
+    return float(config.get(PROXIMAL_MU, 0.0))
 
 
 def _learned(train_loss: float, num_examples: int) -> MetricRecord:

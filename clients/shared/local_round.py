@@ -64,10 +64,19 @@ class Learned:
         The state of the model after it.
     path : float
         The sum of the learning rates of its steps, K * eta.
+    steps : int
+        How many they were, K.
+    momentum : float (default: 0.0)
+        SGD's.
+    pull : float (default: 0.0)
+        How much each step was drawn to an anchor, see `Correction`; a strategy's proximal term is among it.
     """
 
     weights: Weights
     path: float
+    steps: int
+    momentum: float = 0.0
+    pull: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,8 @@ class Done:
     weights : Mapping[str, Tensor]
         The state of the model that goes to the edge.
     told : Mapping[str, Tensor] (default: none)
-        What the edge's half is told beside it.
+        What the edge's half is told beside it: weights by the names that they have in the model, and numbers, which are
+        tensors without dimensions, by other names.
     kept : Mapping[str, Tensor], optional (default: None)
         What the client keeps until its next round. None: what it has.
     """

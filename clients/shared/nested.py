@@ -26,7 +26,7 @@ def map_tensors(function: Callable[..., Any], *trees: Any) -> Any:
     raise TypeError(f"inputs hold a {type(first).__name__}: allowed are tensors, and tuples, lists and dicts of them")
 
 
-def take(inputs: Any, rows: Tensor | slice, device: torch.device) -> Any:
+def rows_on(inputs: Any, rows: Tensor | slice, device: torch.device) -> Any:
     """Return some examples' inputs on a device; copies, which a model may change in place."""
     return map_tensors(lambda tensor: tensor[rows].to(device, copy=isinstance(rows, slice)), inputs)
 

@@ -27,7 +27,7 @@ def split_begin(message: Message, context: Context, task: ClientTask, sessions: 
 def split_tail(message: Message, context: Context, task: ClientTask, sessions: Sessions) -> Message:
     """Answer ``train.split_tail``: compute the loss of the edge's features, and send its gradient."""
     instruction = SplitTail.from_content(message.content)
-    session = sessions.take(context, task, instruction)
+    session = sessions.pop(context, task, instruction)
     gradient = FeatureGradient(session.at_tail(instruction.features), instruction.step)
     sessions.keep(context, session)
     return Message(gradient.to_content(), reply_to=message)
@@ -59,6 +59,6 @@ def split_handlers(sessions: Sessions) -> dict[str, Handler]:
 
 def _apply_gradient(message: Message, context: Context, task: ClientTask, sessions: Sessions) -> Session:
     instruction = SplitStep.from_content(message.content)
-    session = sessions.take(context, task, instruction)
+    session = sessions.pop(context, task, instruction)
     session.backward(instruction.gradient)
     return session

@@ -15,7 +15,7 @@ from ..shared.arrays import record_of, to_record, to_weights
 from ..shared.cut import Cut, as_blocks
 from ..shared.head import fine_tuned
 from ..shared.layouts import laid_out
-from ..shared.nested import take
+from ..shared.nested import rows_on
 from ..task import ClientTask, Examples
 from ..whole.evaluation import BATCH_SIZE, evaluated, figures_of, outputs_on, top_accuracies_of
 from ..whole.training import mini_batches
@@ -38,7 +38,7 @@ def fine_tuning_features(message: Message, context: Context, task: ClientTask) -
     block.load_state_dict(to_weights(asked.block))
     block.eval()
     batches = _fine_tuning_batches(task, asked.num_steps)
-    outputs = [block(task.prepare(take(task.train.inputs, batch, task.device))) for batch in batches]
+    outputs = [block(task.prepare(rows_on(task.train.inputs, batch, task.device))) for batch in batches]
     policy = asked.labels.policy
     features = Features(outputs, policy, label_numbers(torch.cat(batches), task, policy), len(task.train))
     return Message(features.to_content(), reply_to=message)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..memory import keep
 from ..messages.split import Activations, SplitBegin, SplitResult
+from ..messages.train import proximal_mu
 from ..randomness import client_seed, may_draw
 from ..shared.arrays import to_record, to_weights
 from ..shared.correction import CorrectedSteps, Correction, Weights
@@ -99,6 +100,8 @@ class SessionTerms:
         Local epochs to train for.
     frozen_head : bool (default: False)
         The head, in the client's tail, keeps its weights.
+    pull : float (default: 0.0)
+        The weight of FedProx's proximal term.
     """
 
     cut: Cut
@@ -106,6 +109,7 @@ class SessionTerms:
     label_policy: str
     local_epochs: int
     frozen_head: bool = False
+    pull: float = 0.0
 
 
 class Session:
@@ -164,9 +168,10 @@ class Session:
         self._tail_draws = self.tail is not None and may_draw(self.tail.blocks)
         self._tail_layout: torch.memory_format | None = None  # known when features have come
         self._output: Tensor | None = None  # of the first blocks, with its graph
-        self._rate = training.learning_rate
+        self._training = training
         self.kept: Weights | None = None
         self._conversation: LocalRound | None = None
+        self._pull = 0.0
 
     @classmethod
     def begin(cls, task: ClientTask, instruction: SplitBegin, kept: Weights | None = None) -> "Session":
@@ -181,6 +186,7 @@ class Session:
                 label_policy=instruction.labels.policy,
                 local_epochs=planned(task.training, instruction.config).local_epochs,
                 frozen_head=instruction.frozen_head,
+                pull=proximal_mu(instruction.config),
             ),
         )
         weights = to_weights(instruction.block)
@@ -204,9 +210,10 @@ class Session:
         """
         trained = {name: start[name] for part in self.parts for name in part.trained}
         self._conversation = self.task.half.rule(Begun(start, trained, sent, kept))
-        due = next(self._conversation)
+        correction = next(self._conversation).correction.pulled(self.terms.pull, trained)
+        self._pull = correction.pull
         for part in self.parts:
-            part.correct(due.correction)
+            part.correct(correction)
 
     @property
     def is_over(self) -> bool:
@@ -288,7 +295,9 @@ class Session:
             trained = self.tail.blocks[:-1] if self.terms.frozen_head else self.tail.blocks
             weights |= trained.state_dict()
             loss = self.loss_sum / sum(map(len, self.batches))
-        done = ended(self._conversation, Learned(weights, self._rate * len(self.batches)))
+        training, steps = self._training, len(self.batches)
+        path = training.learning_rate * steps
+        done = ended(self._conversation, Learned(weights, path, steps, training.momentum, self._pull))
         told = to_record(done.told) if done.told else None
         self.kept = done.kept
         return SplitResult(to_record(done.weights), count, step, loss, told)

@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from ..memory import kept
 from ..messages.split import Activations, SplitBegin, SplitStep, SplitTail
 from ..messages.split_names import CUT, FROZEN_HEAD, STEP, TAIL
-from ..messages.train import LOCAL_ROUNDS, SERVER_ROUND
+from ..messages.train import LOCAL_ROUNDS, PROXIMAL_MU, SERVER_ROUND, proximal_mu
 from ..shared.arrays import count_of, record_of, to_weights
 from ..shared.correction import Weights
 from ..shared.cut import Cut, as_blocks
@@ -40,7 +40,7 @@ class Sessions:
 
     def note(self, context: Context, instruction: SplitBegin, task: ClientTask) -> None:
         """Keep what a round begins with, where the algorithm's rule goes by it in another process too."""
-        if self._durable and not task.half.is_plain:
+        if self._durable and (proximal_mu(instruction.config) or not task.half.is_plain):
             context.state[BEGUN] = instruction.block
             context.state[BEGUN_SENT] = instruction.sent or ArrayRecord()
 
@@ -63,6 +63,7 @@ class Sessions:
                 STEP: session.step,
                 CUT: terms.cut.first,
                 LOCAL_ROUNDS: terms.local_epochs,
+                PROXIMAL_MU: terms.pull,
             }
             if session.tail is not None:
                 context.state[TAIL_STATE] = session.tail.snapshot()
@@ -71,7 +72,7 @@ class Sessions:
             context.state[STATE + "-at"] = MetricRecord(at)
         self._alive[context.node_id] = session
 
-    def take(self, context: Context, task: ClientTask, instruction: SplitStep | SplitTail) -> Session:
+    def pop(self, context: Context, task: ClientTask, instruction: SplitStep | SplitTail) -> Session:
         """Return the session that waits for what an instruction brings, and forget it.
 
         Raises
@@ -107,6 +108,7 @@ def _restored(context: Context, task: ClientTask, at: MetricRecord, label_policy
         label_policy=label_policy,
         local_epochs=count_of(at, LOCAL_ROUNDS),
         frozen_head=bool(at.get(FROZEN_HEAD, 0)),
+        pull=proximal_mu(at),
     )
     session, awaits_features = Session(task, terms), bool(at.get(AWAITS_FEATURES, 0))
     session.follow(*_begun(context, session), kept(context))
@@ -117,7 +119,7 @@ def _restored(context: Context, task: ClientTask, at: MetricRecord, label_policy
 
 
 def _begun(context: Context, session: Session) -> tuple[Weights, Weights]:
-    """Return what the session's round began with, see `Sessions.note`; no plain rule asks for it."""
-    if session.task.half.is_plain:
+    """Return what the session's round began with, see `Sessions.note`; no plain rule without a pull asks for it."""
+    if session.task.half.is_plain and not session.terms.pull:
         return {name: weight.detach() for part in session.parts for name, weight in part.trained.items()}, {}
     return to_weights(record_of(context.state, BEGUN)), to_weights(record_of(context.state, BEGUN_SENT))

@@ -6,7 +6,7 @@ from torch import Tensor
 from ..shared.cut import Cut, as_blocks
 from ..shared.generators import seeded_torch
 from ..shared.layouts import layout_of
-from ..shared.nested import take
+from ..shared.nested import rows_on
 from ..task import ClientTask
 
 
@@ -17,5 +17,5 @@ def tail_layout(task: ClientTask, tail: int, features: Tensor) -> torch.memory_f
         return torch.contiguous_format
     blocks = Cut(0, tail).server_side(as_blocks(task.model)).eval()
     with seeded_torch(0, task.device):  # to prepare an example may draw
-        example = task.prepare(take(task.train.inputs, torch.zeros(1, dtype=torch.long), task.device))
+        example = task.prepare(rows_on(task.train.inputs, torch.zeros(1, dtype=torch.long), task.device))
     return layout_of(blocks(example))

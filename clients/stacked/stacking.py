@@ -11,7 +11,7 @@ from ..half import PLAIN, ClientHalf
 from ..messages.seconds import ToldSeconds
 from ..messages.split import SplitFused
 from ..messages.split_names import SPLIT_FUSED
-from ..messages.train import TRAIN, TRAIN_ACCUMULATED
+from ..messages.train import TRAIN, TRAIN_ACCUMULATED, proximal_mu
 from ..shared.cut import Cut, as_blocks
 from ..shared.lanes import Lanes
 from ..task import ClientTask
@@ -58,7 +58,8 @@ class TrainingStack:
             return False
         if kind in REPLIES:
             return not is_told_to_clip(message)
-        return self._half.is_plain and SplitFused.from_content(message.content).tail is None
+        instruction = SplitFused.from_content(message.content)
+        return self._half.is_plain and instruction.tail is None and not proximal_mu(instruction.config)
 
     def __call__(self, messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message | BaseException]:
         """Return the replies, one per message; a client that fails against its edge has failed alone.

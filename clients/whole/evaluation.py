@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from ..memory import OWN_WEIGHTS, kept
 from ..messages.train import ACCURACY, LOSS, PERSONAL, Evaluate, Evaluated
 from ..shared.arrays import to_weights
-from ..shared.nested import concatenate, take
+from ..shared.nested import concatenate, rows_on
 from ..task import ClientTask, Examples, Objective
 
 BATCH_SIZE = 512
@@ -95,7 +95,7 @@ def outputs_on(
     """Yield what a model, or its first blocks, in eval mode make of `examples`, by batches."""
     model.eval()
     for start in range(0, len(examples), batch_size):
-        yield model(prepare(take(examples.inputs, slice(start, start + batch_size), device)))
+        yield model(prepare(rows_on(examples.inputs, slice(start, start + batch_size), device)))
 
 
 @torch.inference_mode()
@@ -138,7 +138,7 @@ def top_accuracies(task: ClientTask) -> list[float]:
     if not task.top_m:
         return []
     task.model.eval()
-    return top_accuracies_of(task.model(task.prepare(take(task.test.inputs, slice(None), task.device))), task)
+    return top_accuracies_of(task.model(task.prepare(rows_on(task.test.inputs, slice(None), task.device))), task)
 
 
 def top_accuracies_of(outputs: Tensor, task: ClientTask) -> list[float]:

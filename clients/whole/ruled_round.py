@@ -89,9 +89,11 @@ class RuledRound:
     def learned(self, state: Weights, loss: float) -> None:
         """Go on with what came of the due pass: the state of the model, and the mean loss."""
         self._loss = loss if self._loss is None else self._loss
-        steps = self.training.num_steps(self._task.num_train(self.instruction.server_round))
+        training, pull = self.training, self.correction.pull
+        steps = training.num_steps(self._task.num_train(self.instruction.server_round))
+        learned = Learned(state, training.learning_rate * steps, steps, training.momentum, pull)
         try:
-            self._due = self._conversation.send(Learned(state, self.training.learning_rate * steps))
+            self._due = self._conversation.send(learned)
         except StopIteration as stop:
             self._due = stop.value
 

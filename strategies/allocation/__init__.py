@@ -10,7 +10,15 @@ from .feasibility import report, violations
 from .operating_point import OperatingPoint, best_operating_point
 from .plan import Plan, make_plan, objective
 from .problem import Problem
-from .rules import cheapest_at_full_power, eligible_at_full_power, h_fedavg_m1, h_fedavg_m2, h_fedavg_ub, random
+from .rules import (
+    cheapest_at_full_power,
+    eligible_at_full_power,
+    full_work_at_full_power,
+    h_fedavg_m1,
+    h_fedavg_m2,
+    h_fedavg_ub,
+    random,
+)
 from .sca import SCA
 from .selection import choose, why_not
 from .single_client import BestChoice, best_choice
@@ -30,6 +38,7 @@ __all__ = [
     "choose",
     "eligible_at_full_power",
     "exact",
+    "full_work_at_full_power",
     "get_solver",
     "h_fedavg_m1",
     "h_fedavg_m2",

@@ -91,6 +91,19 @@ def eligible_at_full_power(problem: Problem) -> np.ndarray:
     return _most_rounds(problem).max(axis=1) >= 1
 
 
+def full_work_at_full_power(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """Return what all local rounds take at the highest frequency and power.
+
+    Returns
+    -------
+    tuple[np.ndarray, np.ndarray]
+        Seconds and joules of ``max_local_rounds`` local rounds by each option, of shape ``(U, K)``. Where they are
+        within deadline and budget for all clients, neither limit changes what `h_fedavg_m1` and `h_fedavg_m2` do.
+    """
+    a, b, c, d = _at_full_power(problem)
+    return a + problem.max_local_rounds * b, c + problem.max_local_rounds * d
+
+
 def _at_full_power(problem: Problem) -> tuple[np.ndarray, ...]:
     """Return a, b, c and d of shape ``(U, K)``: L local rounds take ``a + L b`` seconds and ``c + L d`` joules."""
     power, frequency = problem.max_power_watts[:, np.newaxis], problem.max_frequency_hz[:, np.newaxis]

@@ -92,7 +92,7 @@ def asynchronous_round(
     # Whoever comes first: averages are taken in the nodes' order.
     arrivals.sort(key=lambda arrival: arrival.flight.node)
     asked = [_instruction(nodes.ids[arrival.flight.node], arrays, config) for arrival in arrivals]
-    replies, failures = _placed(edge, tier, arrays, arrivals, asked, nodes.contents)
+    replies, failures = _replies_by_mode(edge, tier, arrays, arrivals, asked, nodes.contents)
     first: dict[int, Message] = {}
     by_node: dict[int, list[Message]] = {}
     for arrival, message, reply in zip(arrivals, asked, replies, strict=True):
@@ -103,7 +103,7 @@ def asynchronous_round(
     return edge.aggregated(server_round, arrays, list(first.values()), merged, failures), arrivals
 
 
-def _placed(
+def _replies_by_mode(
     edge: StrategyEdge,
     tier: AsynchronousTier,
     arrays: ArrayRecord,
@@ -125,7 +125,7 @@ def _placed(
     for arrival, origin, reply in zip(arrivals, began_with, kept, strict=True):
         if not reply.has_error():
             name, record = next(iter(reply.content.array_records.items()))
-            placed = tier.mode.placed(arrays, origin, record, arrival.staleness)
+            placed = tier.mode.applied(arrays, origin, record, arrival.staleness)
             if placed is not record:
                 reply.content = RecordDict({**reply.content, name: placed})
     return kept, [*failures, *beyond]

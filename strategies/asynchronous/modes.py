@@ -36,7 +36,7 @@ class Mode(Protocol):
     @property
     def begins_again(self) -> bool: ...  # noqa: D102
 
-    def placed(self, model: ArrayRecord, began_with: ArrayRecord, update: ArrayRecord, staleness: int) -> ArrayRecord:
+    def applied(self, model: ArrayRecord, began_with: ArrayRecord, update: ArrayRecord, staleness: int) -> ArrayRecord:
         """Return the model to aggregate for an update; of statistics, such as BatchNorm's, see `moved`.
 
         Parameters
@@ -82,7 +82,7 @@ class FedBuff:
         if self.size < 1:
             raise ValueError(f"size = {self.size}: must be an integer >= 1")
 
-    def placed(self, model: ArrayRecord, began_with: ArrayRecord, update: ArrayRecord, staleness: int) -> ArrayRecord:
+    def applied(self, model: ArrayRecord, began_with: ArrayRecord, update: ArrayRecord, staleness: int) -> ArrayRecord:
         """Return the model, moved as the update moved the one it began with."""
         return moved(model, began_with, update, self.staleness(staleness), is_fresh=staleness == 0)
 
@@ -114,7 +114,7 @@ class FedAsync:
         if not 0 < self.mixing <= 1:
             raise ValueError(f"mixing = {self.mixing}: must be a number > 0 and <= 1")
 
-    def placed(self, model: ArrayRecord, began_with: ArrayRecord, update: ArrayRecord, staleness: int) -> ArrayRecord:
+    def applied(self, model: ArrayRecord, began_with: ArrayRecord, update: ArrayRecord, staleness: int) -> ArrayRecord:
         """Return the tier's model mixed with the update's."""
         return moved(model, model, update, self.mixing * self.staleness(staleness), is_fresh=True)
 
@@ -148,7 +148,7 @@ class SemiSynchronous:
         if not self.deadline_seconds > 0:
             raise ValueError(f"deadline_seconds = {self.deadline_seconds}: must be a number > 0")
 
-    def placed(self, model: ArrayRecord, began_with: ArrayRecord, update: ArrayRecord, staleness: int) -> ArrayRecord:
+    def applied(self, model: ArrayRecord, began_with: ArrayRecord, update: ArrayRecord, staleness: int) -> ArrayRecord:
         """Return the model, moved as the update moved the one it began with."""
         return moved(model, began_with, update, self.staleness(staleness), is_fresh=staleness == 0)
 

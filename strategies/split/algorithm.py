@@ -1,20 +1,23 @@
 """SFL-V1 whose clients do what another algorithm says: its rule runs on both sides of the cut, each with its blocks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from torch import Tensor
 
 from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.correction import Weights
 from espalier.clients.shared.local_round import Begun, Learned, LocalRound, Rule, ended
 
-from ..edge_half import EdgeHalf, GuardOfTold
+from ..edge_half import EdgeHalf, Gathered, GuardOfTold, averaged_within, moved, of_blocks
+from ..exchange import Exchanges
 from ..views import MemberGrid
 from .averages import on_cpu
 from .joint import ClientOfJoint
 from .loop import SplitOutcome
+from .loop import Weights as State
+from .losses import Losses
 from .server_block import ServerSide
 from .sfl_v1 import SplitFedV1
 
@@ -40,44 +43,76 @@ class SplitAlgorithm(SplitFedV1):
         self.half = half
         self._kept: dict[int, Weights] = {}  # of clients' server blocks, from round to round
         self._rounds: dict[int, LocalRound] = {}
+        self._heard: dict[int, Weights] = {}  # what clients told in the round, in both parts
         self._told = GuardOfTold(lambda: self.guard)
+        self._averaged = GuardOfTold(lambda: self.guard)
 
-    def beside(self) -> Mapping[str, Tensor]:
+    def split_round(
+        self,
+        server_round: int,
+        weights: State,
+        config: ConfigRecord,
+        clients: Sequence[int],
+        losses: Losses,
+        grid: MemberGrid,
+    ) -> Exchanges[tuple[SplitOutcome, State]]:
+        """Train as SFL-V1 does, and let the edge's half know where it began and what came of it."""
+        self.half.begin(server_round, moved(weights))
+        outcome, new = yield from super().split_round(server_round, weights, config, clients, losses, grid)
+        if outcome.blocks:
+            self.half.learn(moved(new), {n: self._heard[n] for n in outcome.blocks}, grid.num_clients)
+        return outcome, new
+
+    def beside(self, node_id: int) -> Mapping[str, Tensor]:
         """Return what the edge's half sends."""
-        return self.half.sent()
+        return self.half.sent(node_id)
 
-    def begin_halves(self, servers: Mapping[int, ServerSide | ClientOfJoint]) -> None:
+    @property
+    def corrects(self) -> bool:
+        """True: the rule corrects them."""
+        return True
+
+    def begin_halves(self, servers: Mapping[int, ServerSide | ClientOfJoint], pull: float) -> None:
         """Let the rule correct the steps of every client's server blocks."""
-        sent = self.half.sent()
-        self._rounds = {}
+        self._rounds, model = {}, self.model.state_dict()
         for node_id, server in servers.items():
             assert isinstance(server, ServerSide)
             start = {name: tensor.detach().clone() for name, tensor in server.state_dict().items()}
-            own = {name: tensor for name, tensor in sent.items() if name in start}
+            own = of_blocks(self.half.sent(node_id), start, model)
             trained = {name: start[name] for name in server.trained}
             self._rounds[node_id] = self.rule(Begun(start, trained, own, self._kept.get(node_id, {})))
-            server.correct(next(self._rounds[node_id]).correction)
+            server.correct(next(self._rounds[node_id]).correction.pulled(pull, trained))
 
     def end_halves(
-        self, outcome: SplitOutcome, servers: Mapping[int, ServerSide | ClientOfJoint], grid: MemberGrid
-    ) -> None:
-        """End the rounds of server blocks, and let the edge's half learn what both parts of each client tell."""
+        self,
+        outcome: SplitOutcome,
+        servers: Mapping[int, ServerSide | ClientOfJoint],
+        start: State,
+        models: dict[int, State],
+        grid: MemberGrid,
+    ) -> dict[int, State]:
+        """End the rounds of server blocks, and let the edge's half say what of the models is averaged."""
         told: dict[int, Weights] = {}
         for node_id, server in servers.items():
             assert isinstance(server, ServerSide)
-            done = ended(self._rounds[node_id], Learned(on_cpu(server.state_dict()), server.path))
+            learned = Learned(on_cpu(server.state_dict()), server.path, server.steps, server.momentum, server.pull)
+            done = ended(self._rounds[node_id], learned)
             told[node_id] = {**outcome.told.get(node_id, {}), **done.told}
             if done.kept is not None:
                 self._kept[node_id] = on_cpu(dict(done.kept))
-        told, faults = self._told.within_bounds(told)
-        for node_id, fault in faults.items():
+        self._heard, faults = self._told.within_bounds(told)
+        good = {n: model for n, model in models.items() if n not in faults}
+        gathered = Gathered.of(start, good, self._heard, outcome.num_examples, grid.num_clients)
+        averaged, useless = averaged_within(self.half, gathered, self._averaged)
+        for node_id, fault in {**faults, **useless}.items():
             outcome.leave_out(node_id, fault)
-        self.half.learn(told, grid.num_clients)
+        return {n: {**model, **averaged[n]} for n, model in good.items() if n in averaged}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
         kept = {str(node_id): to_record(weights) for node_id, weights in self._kept.items()}
-        own = {"half": self.half.state_dict(), "kept": kept, "told": self._told.state_dict()}
+        guards = {"told": self._told.state_dict(), "averaged": self._averaged.state_dict()}
+        own = {"half": self.half.state_dict(), "kept": kept, **guards}
         return {**super().state_dict(), "algorithm": own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -88,3 +123,4 @@ class SplitAlgorithm(SplitFedV1):
         kept: Mapping[str, ArrayRecord] = own["kept"]
         self._kept = {int(node_id): to_weights(weights) for node_id, weights in kept.items()}
         self._told.load_state_dict(own["told"])
+        self._averaged.load_state_dict(own["averaged"])

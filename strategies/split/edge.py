@@ -14,13 +14,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from espalier.clients.messages.train import TRAIN_LOSS
+from espalier.clients.messages.train import PROXIMAL_MU, TRAIN_LOSS
 from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.cut import Cut, part_of
 from espalier.clients.shared.generators import seeded_torch
 from espalier.clients.shared.tensor_array import record_by_reference
 
 from ..edge_base import Edge
+from ..edge_half import of_blocks
 from ..exchange import REJECTED, Exchanges, answered
 from ..guards.activations import ActivationGuard
 from ..guards.updates import UpdateGuard, guard_state, load_guard_state
@@ -287,6 +288,7 @@ class SplitEdge(Edge):
         server_round: int,
         config: ConfigRecord,
         serve: Serve,
+        pull: float = 0.0,
     ) -> Exchanges[SplitOutcome]:
         """Train groups of clients, all from the client blocks of `weights`.
 
@@ -303,29 +305,32 @@ class SplitEdge(Edge):
         serve : Callable
             Serves one mini-batch of each client given. For clients of different groups it may be called at the same
             time, from threads.
+        pull : float (default: 0.0)
+            The weight of FedProx's proximal term of the clients' blocks; that in `config` is told to nobody.
         """
         cuts = {node_id: self.cut_of(node_id) for group in groups for node_id in group}
         by_cut = {cut: to_record(self.client_block(weights, cut)) for cut in set(cuts.values())}
+        blocks = {node_id: by_cut[cut] for node_id, cut in cuts.items()}
         terms = Terms(
             server_round=server_round,
-            blocks={node_id: by_cut[cut] for node_id, cut in cuts.items()},
+            blocks=blocks,
             cuts=cuts,
             cut_shapes={node_id: self._forms[cut.first].shape for node_id, cut in cuts.items()},
             dtype=next(self.model.parameters()).dtype,
             labels=self.labels,
             num_classes=self.num_classes,
-            config=config,
+            config={n: v for n, v in config.items() if n != PROXIMAL_MU} | ({PROXIMAL_MU: pull} if pull else {}),
             max_batch=self.max_batch,
             max_steps=self.max_steps,
             measures=self.activation_guard is not None,
             with_tail={node_id for node_id, cut in cuts.items() if cut.has_tail(self.model)},
             frozen=self.frozen or (),
-            beside=self.beside(),
+            beside={n: of_blocks(self.beside(n), block, weights) for n, block in blocks.items()},
         )
         return self.transport.train(groups, terms, serve)
 
-    def beside(self) -> Mapping[str, Tensor]:
-        """Return what goes to clients beside their blocks, by the names of the model's weights."""
+    def beside(self, node_id: int) -> Mapping[str, Tensor]:
+        """Return what is for a client beside the model, by the names of the model's weights, and numbers."""
         return {}
 
     def step(

@@ -71,8 +71,8 @@ class Terms:
         Node ids of those who have the model's last blocks, compute the loss, and keep their labels.
     frozen : Collection[str] (default: none)
         Names of the head's weights where nobody trains it; who has it does not send it back.
-    beside : Mapping[str, Tensor] (default: none)
-        What goes to clients beside their blocks, by the names of weights; each gets that of its own.
+    beside : Mapping[int, Mapping[str, Tensor]] (default: none)
+        What goes to a client beside its blocks, by node id.
     """
 
     server_round: int
@@ -88,7 +88,7 @@ class Terms:
     measures: bool = False
     with_tail: Collection[int] = ()
     frozen: Collection[str] = ()
-    beside: Mapping[str, Tensor] = field(default_factory=dict)
+    beside: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
 
     def label_policy(self, node_id: int) -> str:
         """Return what goes with a client's activations."""
@@ -145,8 +145,7 @@ class Terms:
     def begin(self, node_id: int) -> SplitBegin:
         """Return the instruction that begins a client's round."""
         block, cut = self.blocks[node_id], self.cuts[node_id]
-        beside = {name: tensor for name, tensor in self.beside.items() if name in block}
-        sent = to_record(beside) if beside else None
+        sent = to_record(beside) if (beside := self.beside.get(node_id)) else None
         if node_id not in self.with_tail:
             labels = self.labels.terms(node_id)
             return SplitBegin(block, self.server_round, cut.first, labels, self.config, sent=sent)

@@ -63,11 +63,18 @@ class ServerSide(ABC):
         self._optimizer = make_optimizer(self._parameters) if self._parameters else None
         self._rates = [group["lr"] for group in self._optimizer.param_groups] if self._optimizer else []
         self._steps = CorrectedSteps(self._optimizer, self.trained.items())
-        self.path = 0.0  # the sum of the learning rates of its steps
+        self.path, self.steps = 0.0, 0  # the sum of the learning rates of its steps, and their number
+        self.pull = 0.0  # of their correction
+
+    @property
+    def momentum(self) -> float:
+        """The optimizer's; 0 where it has none."""
+        return self._optimizer.param_groups[0].get("momentum", 0.0) if self._optimizer else 0.0
 
     def correct(self, correction: Correction) -> None:
         """Correct every step from now on."""
         self._steps = CorrectedSteps(self._optimizer, self.trained.items(), correction)
+        self.pull = correction.pull
 
     def load(self, weights: dict[str, Tensor]) -> None:
         """Take the weights of the server's blocks out of a whole model's."""
@@ -108,6 +115,7 @@ class ServerSide(ABC):
             raise ValueError("its activations make the loss, or a gradient, NaN or too large")
         self._steps.step()
         self.path += self._optimizer.param_groups[0]["lr"] if self._optimizer else 0.0
+        self.steps += 1
         return inputs.grad
 
     def _through(self, activations: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,8 +7,9 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message
 from torch import nn
 
-from espalier.clients.messages.train import Trained
+from espalier.clients.messages.train import PROXIMAL_MU, Trained, proximal_mu
 from espalier.clients.shared.arrays import to_record
+from espalier.clients.shared.correction import NO_CORRECTION
 from espalier.clients.shared.cut import Cut
 
 from ..exchange import REJECTED, Exchanges
@@ -39,12 +40,12 @@ class SplitFedV1(SplitEdge):
     aggregation : StrategyEdge, optional (default: None)
         Its strategy, of any kind, says who trains, gets the clients' whole models, client block and server block
         together, as if they had been trained whole, and evaluates. None: everybody, the average by examples, and
-        `evaluation`. One that sends clients another model than the edge's, or tells them anything, is a failure of the
-        round: split training can't pass it on.
+        `evaluation`. One that sends clients another model than the edge's, or tells them anything but the weight of
+        FedProx's proximal term, is a failure of the round: split training can't pass it on.
     together : Callable[[nn.Module, int], JointBlocks], optional (default: None)
         Makes the server's blocks of all clients of a cut as one, for a round, from what each starts from. The results
-        agree to rounding. None, where clients have the head, and under a guard that clips, for then each step waits for
-        its verdict: each client's are a `ServerSide` of their own.
+        agree to rounding. None, where clients have the head, where steps are corrected, and under a guard that clips,
+        for then each step waits for its verdict: each client's are a `ServerSide` of their own.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class SplitFedV1(SplitEdge):
         grid: MemberGrid,
     ) -> Exchanges[tuple[SplitOutcome, Weights]]:
         """Train every client against a server block of its own, then aggregate."""
-        asked, sent = list[Message](), ArrayRecord()
+        asked, sent, pull = list[Message](), ArrayRecord(), proximal_mu(config)
         if self.aggregation is not None:
             # The strategy gets to see all of a model but a frozen head.
             sent = to_record({n: w for n, w in weights.items() if self.frozen is None or n not in self.frozen})
@@ -80,9 +81,10 @@ class SplitFedV1(SplitEdge):
             if faults:
                 return SplitOutcome(failures=faults), weights
             clients = [message.metadata.dst_node_id for message in asked]
+            pull = max(map(_pull_in, asked), default=0.0)
         self.model.load_state_dict(weights)  # once for all of the copies made next
-        servers = self._servers(clients, server_round)
-        self.begin_halves(servers)
+        servers = self._servers(clients, server_round, pull)
+        self.begin_halves(servers, pull)
         joint = [server for server in servers.values() if isinstance(server, ClientOfJoint)]
 
         def generator_of(node_id: int) -> torch.Generator:
@@ -93,7 +95,7 @@ class SplitFedV1(SplitEdge):
             make_joint_steps(joint, batches, generator_of)
             return side_by_side({b.node_id: self.step(servers[b.node_id], b, server_round, losses) for b in batches})
 
-        outcome = yield from self.converse([[n] for n in clients], weights, server_round, config, serve)
+        outcome = yield from self.converse([[n] for n in clients], weights, server_round, config, serve, pull)
         losses.report(outcome.train_losses)
         # Long activations have spoilt only their client's own server block, so it is early enough to compare them when
         # all have trained. They can no longer be clipped then, but the update that came of them can.
@@ -103,8 +105,7 @@ class SplitFedV1(SplitEdge):
                 outcome.leave_out(node_id, too_long[node_id])
         models = {n: {**block, **on_cpu(servers[n].state_dict())} for n, block in outcome.blocks.items()}
         models = self.keep_within(outcome, weights, models)
-        self.end_halves(outcome, {n: servers[n] for n in models}, grid)
-        models = {n: model for n, model in models.items() if n in outcome.blocks}
+        models = self.end_halves(outcome, {n: servers[n] for n in models}, weights, models, grid)
         if not models:
             return outcome, weights
         if self.aggregation is None:
@@ -117,16 +118,32 @@ class SplitFedV1(SplitEdge):
         outcome.metrics = update.metrics
         return outcome, {**weights, **update.arrays.to_torch_state_dict()}
 
-    def begin_halves(self, servers: Mapping[int, ServerSide | ClientOfJoint]) -> None:
-        """Let the server's blocks of clients begin a round; for algorithms whose clients do more than to train."""
+    @property
+    def corrects(self) -> bool:
+        """Whether steps of the server's blocks are corrected: then each client's are a `ServerSide` of their own."""
+        return False
+
+    def begin_halves(self, servers: Mapping[int, ServerSide | ClientOfJoint], pull: float) -> None:
+        """Let the server's blocks of clients begin a round, with the weight of FedProx's proximal term."""
+        for server in servers.values() if pull else ():
+            assert isinstance(server, ServerSide)
+            anchor = {name: parameter.detach().clone() for name, parameter in server.trained.items()}
+            server.correct(NO_CORRECTION.pulled(pull, anchor))
 
     def end_halves(
-        self, outcome: SplitOutcome, servers: Mapping[int, ServerSide | ClientOfJoint], grid: MemberGrid
-    ) -> None:
-        """Take note of how the round ended for those whose models are averaged."""
+        self,
+        outcome: SplitOutcome,
+        servers: Mapping[int, ServerSide | ClientOfJoint],
+        start: Weights,
+        models: dict[int, Weights],
+        grid: MemberGrid,
+    ) -> dict[int, Weights]:
+        """Take note of how the round ended; return what of the clients' models is averaged."""
+        return models
 
-    def _servers(self, clients: Sequence[int], server_round: int) -> dict[int, ServerSide | ClientOfJoint]:
+    def _servers(self, clients: Sequence[int], server_round: int, pull: float) -> dict[int, ServerSide | ClientOfJoint]:
         """Return the server's blocks of every client, as the model is now."""
+        alone = self.together is None or self.clips or self.corrects or pull
         servers: dict[int, ServerSide | ClientOfJoint] = {}
         joint: dict[Cut, JointBlocks] = {}
         for node_id in clients:
@@ -134,9 +151,10 @@ class SplitFedV1(SplitEdge):
             if cut not in joint:
                 own = self.server_block(cut)
                 self.set_learning_rates(own, server_round)
-                if self.together is None or self.clips or cut.has_tail(self.model):
+                if alone or cut.has_tail(self.model):
                     servers[node_id] = own
                     continue
+                assert self.together is not None
                 joint[cut] = self.together(own.blocks, server_round)
             servers[node_id] = ClientOfJoint(joint[cut], node_id, next(self.model.parameters()).device)
         return servers
@@ -169,9 +187,16 @@ def _asked(
     """Return a strategy's instructions to train, in client order; or failures, where they can't be followed."""
     messages, failures = edge.instructions(server_round, sent, config, grid)
     for message in messages:
-        if fault := beyond_a_choice(message, sent, config):
+        if fault := beyond_a_choice(message, sent, config, (PROXIMAL_MU,)):
             return [], [Failure(EVERYBODY, f"{edge.name} {fault}")]
+    if len(set(map(_pull_in, messages))) > 1:
+        return [], [Failure(EVERYBODY, f"{edge.name} tells clients different values of {PROXIMAL_MU}")]
     return messages, failures
+
+
+def _pull_in(message: Message) -> float:
+    """Return the weight of the proximal term that an instruction tells; 0 where it does not."""
+    return max(map(proximal_mu, message.content.config_records.values()), default=0.0)
 
 
 def _aggregated(

@@ -270,12 +270,12 @@ class StreamServer:
         token = secrets.token_urlsafe(32)
         digest = _digest(token)
         told = StreamTicket(self.address, self._certificate, token, self._max_bytes)
-        ticket = Ticket(told, serve, lambda: self._take(digest))
+        ticket = Ticket(told, serve, lambda: self._redeem(digest))
         with self._lock:
             self._tickets[digest] = ticket
         return ticket
 
-    def _take(self, digest: bytes) -> Ticket | None:
+    def _redeem(self, digest: bytes) -> Ticket | None:
         with self._lock:
             return self._tickets.pop(digest, None)
 
@@ -285,7 +285,7 @@ class StreamServer:
         It is called by the one thread that takes in all streams, and must not wait.
         """
         # Looked up by its digest, whose time says nothing about tokens that are known; used up by that.
-        ticket = self._take(_digest(token))
+        ticket = self._redeem(_digest(token))
         if ticket is not None:
             return partial(_begin, ticket)
         return self._refuse if self._refusals.acquire(blocking=False) else None

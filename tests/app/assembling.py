@@ -59,6 +59,7 @@ def site_of(config: RunConfig) -> Site:
         train=config.train,
         split=config.split,
         device=compute_device(config.device),
+        own=config.of_algorithm,
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from espalier.app.command_line import main
 from espalier.app.ground.errors import Interrupted
 from espalier.app.reports.progress import LogProgress
-from espalier.app.run.run import run, simulation
+from espalier.app.run.run import engine_of, run
 from espalier.sim.clock import draw_client_seconds
 from tests.app.assembling import config_of
 from tests.app.runs import key_of, lines, run_app, same_weights, summary
@@ -76,7 +76,7 @@ def test_clients_that_all_are_waited_for_are_the_synchronous_run(tmp_path):
 def test_a_run_depends_on_its_seed_alone_and_goes_on_to_the_same_bits(tmp_path, settings):
     whole, again = run_app(tmp_path / "whole", global_rounds=5, report_plots=True, **settings), tmp_path / "again"
     config = config_of(global_rounds=5, output_dir=str(again), **settings)
-    with pytest.raises(Interrupted), simulation(config) as engine:
+    with pytest.raises(Interrupted), engine_of(config) as engine:
         run(config, engine, StopsAfterTwo(), tmp_path)
     assert main([f"resume={again}"]) == 0
     assert same_weights(again, whole)

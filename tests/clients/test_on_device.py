@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from espalier.app.algorithms.stacked_servers import StackedServers
 from espalier.app.config.parse import parse_config
 from espalier.app.ground.errors import UserError
-from espalier.app.tasks.common import placed
+from espalier.app.tasks.common import on_device_if_it_fits
 from espalier.app.tasks.stacking import check_stack
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.gradients import RecordedGradients
@@ -102,7 +102,7 @@ def test_clients_are_placed_while_there_is_room():
     client = task()
     tasks, room = [], 2 * client.num_bytes + 1
     for _ in range(4):
-        one, room = placed(client, room)
+        one, room = on_device_if_it_fits(client, room)
         tasks.append(one.train.labels.device.type)
     assert tasks == ["meta", "meta", "cpu", "cpu"]
     assert room == 1

@@ -201,7 +201,7 @@ def test_if_one_raises_the_others_give_back_what_they_hold_and_those_from_before
         conversations.run({"a": outer, "b": failing()})
     assert ended == ["inner", "outer"]
     is_over = True
-    conversations.take_in()
+    conversations.advance()
     assert ended == ["inner", "outer", "late"]
 
 
@@ -246,9 +246,9 @@ def test_a_trip_has_three_parts_and_what_a_node_tells_is_taken_out_of_its_reply(
 def test_what_is_no_time_is_not_told(value):
     InProcessGrid(echo, 1)
     reply = Message(RecordDict({SECONDS: ConfigRecord({"computing": value, "waiting": 0.5})}), 1, "query")
-    assert ToldSeconds.taken_from(reply) == ToldSeconds(0.0, 0.5)
+    assert ToldSeconds.removed_from(reply) == ToldSeconds(0.0, 0.5)
     reply.content[SECONDS] = ArrayRecord()
-    assert ToldSeconds.taken_from(reply) == ToldSeconds()
+    assert ToldSeconds.removed_from(reply) == ToldSeconds()
     assert not reply.content
 
 

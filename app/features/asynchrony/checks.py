@@ -77,8 +77,8 @@ def _check_clock(case: Case) -> None:
     clock = case[Asynchrony].clock
     if clock == "simulated" and case.deploy.role == "cloud":
         raise bad_value("async.clock", clock, "'auto' or 'wall' for deploy.role = 'cloud'")
-    if clock == "wall" and case.engine != "flower":
-        allowed = f"'auto' or 'simulated' for engine = {case.engine!r}, whose clients take turns"
+    if clock == "wall" and not case.engine.is_flowers:
+        allowed = f"'auto' or 'simulated' for engine = {case.engine.text!r}, whose clients take turns"
         raise bad_value("async.clock", clock, allowed)
     if by_wall_clock(case) and case.rule:
         raise bad_value("async.mode", case[Asynchrony].mode, "'off' for plans of rounds by the clock on the wall")

@@ -1,22 +1,16 @@
 """Clients of a run that come and go, as its config says."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
 
 from flwr.serverapp import Grid
 
 from espalier.app.features.availability.settings import Availability
 from espalier.app.features.case import Case
 from espalier.app.features.feature import MakeEdge, Scene
-from espalier.app.ground.errors import bad_value
-from espalier.app.settings.values import path_of
+from espalier.app.settings.values import read_csv
 from espalier.sim.availability import AvailabilityModel, Markov, Trace, drops_out, read_moves, read_trace
 from espalier.strategies import Available, EdgeRounds, moving
 from espalier.strategies.topology import TopologyOf
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ def coming_and_going(case: Case) -> ComingAndGoing | None:
     if section.mode == "markov":
         model = Markov(seed, section.leave, section.back)
     if section.mode == "trace":
-        model = _read("availability.trace", section.trace, "client,from,to", read_trace, case.federation.num_clients)
+        model = read_csv("availability.trace", section.trace, "client,from,to", read_trace, case.federation.num_clients)
     return ComingAndGoing(model, seed, section.drop_out)
 
 
@@ -92,18 +86,7 @@ def moves_of(scene: Scene, grid: Grid) -> TopologyOf | None:
     section, profiles, topology = scene.case[Availability], scene.profiles, scene.topology
     if not section.moves:
         return None
-    moves = _read("availability.moves", section.moves, "client,from,edge", read_moves, len(profiles), list(topology))
+    moves = read_csv("availability.moves", section.moves, "client,from,edge", read_moves, len(profiles), list(topology))
     node_of = {profile.partition_id: profile.node_id for profile in profiles}
     by_node = [(number, node_of[client], edge) for number, client, edge in moves]
     return moving(topology, [profile.node_id for profile in profiles], by_node)
-
-
-def _read(key: str, given: str, columns: str, read: Callable[..., T], *arguments: Any) -> T:
-    path: Path = path_of(key, given)
-    try:
-        return read(path, *arguments)
-    except OSError as error:
-        reason = error.strerror or "it can't be read"
-        raise bad_value(key, given, f"a CSV file that can be read: {reason}") from None
-    except ValueError as error:
-        raise bad_value(key, given, f"a CSV file {columns}: {error}") from None

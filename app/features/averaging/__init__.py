@@ -3,6 +3,7 @@
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
+    FedProx,
 )
 
 from espalier.app.algorithms.algorithm import Algorithm
@@ -23,7 +24,7 @@ def check(case: Case) -> None:
     """Refuse strategies, weights and rates that the algorithm has no use for, and more edges than clients."""
     _refuse_unused_strategies(case.algorithm, case.federation, is_flat=case.is_flat)
     _check_weighting(case.algorithm, case.train, is_flat=case.is_flat)
-    _check_schedule(case.algorithm, case.train)
+    _check_steps(case.algorithm, case.train)
     if case.edges > case.federation.num_clients:
         raise bad_value("num-edges", case.edges, f"at most num-clients = {case.federation.num_clients}")
 
@@ -36,6 +37,9 @@ def check_strategies(case: Case) -> None:
         if spec.has_any(CLIPPED_BY_CLIENTS) and not _is_answered_by_plain_clients(case.algorithm, spec.key):
             allowed = "one that clips at the server: clients clip for their own tier, whole models trained as FedAvg's"
             raise bad_value(spec.key, spec.text, allowed)
+        if spec.has_any(FedProx) and case.algorithm.client.pulls:
+            allowed = f"another strategy: {case.algorithm.name} draws clients' steps by itself"
+            raise bad_value(spec.key, spec.text, allowed)
     samples_clients = case.algorithm.strategy_key and not case.algorithm.splits
     if samples_clients and case.deploy.role != "cloud" and case.federation.participation < 1:
         by_key = {spec.key: spec for spec in (case.federation.cloud_strategy, case.federation.edge_strategy)}
@@ -43,7 +47,7 @@ def check_strategies(case: Case) -> None:
         if not samples.takes("fraction_train"):
             allowed = f"1.0: {samples.name} has no fraction_train"
             raise bad_value("participation", case.federation.participation, allowed)
-    if case.engine != "flower" and not case.out_of_step:
+    if not case.engine.is_flowers and not case.out_of_step:
         _check_replies_of_all(case.federation, case.edges, is_flat=case.is_flat)
 
 
@@ -112,8 +116,11 @@ def _check_weighting(algorithm: Algorithm, train: TrainSettings, *, is_flat: boo
         raise bad_value("train.weighting", train.weighting, f"'examples': {why}")
 
 
-def _check_schedule(algorithm: Algorithm, train: TrainSettings) -> None:
-    """Refuse learning rates that change where steps are counted by one rate."""
+def _check_steps(algorithm: Algorithm, train: TrainSettings) -> None:
+    """Refuse learning rates that change where steps are counted by one rate, and optimizers whose steps can't be."""
+    if train.optimizer != "sgd" and algorithm.counts_gradients:
+        allowed = f"'sgd' for {algorithm.name}, which counts the gradients in what clients learned"
+        raise bad_value("optimizer", train.optimizer, allowed)
     if train.schedule != "constant" and algorithm.adds_gradients:
         allowed = f"'constant' for {algorithm.name}, whose edges add up gradients"
         raise bad_value("train.schedule", train.schedule, allowed)

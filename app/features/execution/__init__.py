@@ -13,14 +13,14 @@ def without_use(case: Case) -> Unused:
         yield ("stack",), why
     if why := case.decided.why_not_recorded:
         yield ("train.cuda-graph",), why
-    if case.engine == "flower" or split.transport == "stream":
+    if case.engine.is_flowers or split.transport == "stream":
         yield ("split.execution",), "clients and edges have processes of their own, or streams between them"
     elif case.has_clients_in_workers:
         yield ("split.execution",), case.no_edge_in_a_worker
     elif algorithm.shares_server and not algorithm.in_turn(split):
         yield ("split.execution",), f"in {name} clients advance together, by messages"
-    if case.engine != "ray":
-        yield RayWorkers.own_keys(), f"engine = {case.engine!r}"
+    if not case.engine.has_workers:
+        yield RayWorkers.own_keys(), f"engine = {case.engine.text!r}"
 
 
 EXECUTION = Feature(name="execution", without_use=without_use)

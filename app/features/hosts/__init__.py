@@ -25,9 +25,9 @@ def check(case: Case) -> None:
         return
     if case.is_flat:
         raise bad_value("algorithm", case.algorithm.text, f"one with two tiers for role {case.deploy.role!r}")
-    if case.engine != "flower":
+    if not case.engine.is_flowers:
         allowed = f"'flower' for deploy.role = {case.deploy.role!r}: type: flwr run . --run-config 'deploy.role=...'"
-        raise bad_value("engine", case.engine, allowed)
+        raise bad_value("engine", case.engine.text, allowed)
     if case.deploy.role == "edge":
         for key, allowed in (
             ("deploy.edge-name", "the name of this edge"),
@@ -42,15 +42,15 @@ def check(case: Case) -> None:
 
 def without_use(case: Case) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield what is for nodes of Flower's."""
-    if case.engine != "flower":
-        yield ("deploy.reply-timeout",), f"with engine = {case.engine!r} nobody is late"
-        yield ("deploy.nodes-move",), f"with engine = {case.engine!r} no node has a config that changes"
-        yield ("edge-names",), f"with engine = {case.engine!r} edges are named by their numbers"
+    if not case.engine.is_flowers:
+        yield ("deploy.reply-timeout",), f"with engine = {case.engine.text!r} nobody is late"
+        yield ("deploy.nodes-move",), f"with engine = {case.engine.text!r} no node has a config that changes"
+        yield ("edge-names",), f"with engine = {case.engine.text!r} edges are named by their numbers"
 
 
 def nodes_move(case: Case) -> bool:
     """Return whether nodes may name another edge before every global round."""
-    return case.deploy.nodes_move and case.engine == "flower"
+    return case.deploy.nodes_move and case.engine.is_flowers
 
 
 def topology_of(scene: Scene, grid: Grid) -> TopologyOf | None:

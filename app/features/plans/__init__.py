@@ -27,6 +27,7 @@ def _topology_of(scene: Scene, grid: Grid) -> TopologyOf | None:
 PLANS = Feature(
     name="plans",
     check=checks.check,
+    check_files=checks.check_files,
     check_moves=checks.check_moves,
     without_use=checks.without_use,
     mover=lambda case: ("radio.speed-metres-per-second", "0.0") if clients_walk(case) else None,

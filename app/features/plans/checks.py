@@ -3,6 +3,7 @@
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Unused
 from espalier.app.ground.errors import bad_value
+from espalier.app.planning.build import radio_trace
 from espalier.app.planning.limits import check_cell_size
 from espalier.app.planning.rule import PlanRule
 from espalier.app.settings.section import Tag
@@ -31,6 +32,12 @@ def check(case: Case) -> None:
         role = f"deploy.role = {case.deploy.role!r}"
         allowed = f"another one for {role}: its plans need the clients of all edges at once"
         raise bad_value("algorithm", algorithm.text, allowed)
+
+
+def check_files(case: Case) -> None:
+    """Refuse a trace that is none."""
+    if case.rule and case.plan.resources == "simulated":
+        radio_trace(case.radio, case.federation.num_clients, case.cells, case.edge_rounds_in_all)
 
 
 def check_moves(case: Case) -> str:

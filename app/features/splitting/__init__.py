@@ -31,10 +31,10 @@ def check(case: Case) -> None:
 
 
 def check_strategies(case: Case) -> None:
-    """Refuse strategies whose clients would need the whole model."""
-    for spec in case.strategies_here if case.algorithm.splits else ():
+    """Refuse a proximal term where clients share the server's block, which has no start of its own to be drawn to."""
+    for spec in case.strategies_here if case.algorithm.shares_server else ():
         if spec.has_any(FedProx):
-            allowed = "another strategy: the proximal term is for clients that have the whole model"
+            allowed = f"another strategy: in {case.algorithm.name} clients share the server's block"
             raise bad_value(spec.key, spec.text, allowed)
 
 

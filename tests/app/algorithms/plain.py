@@ -58,14 +58,23 @@ class Clients:
         with torch.no_grad():
             return self.model(self.task.normaliser()(self.tests[number].inputs)), self.tests[number].labels
 
+    def weights(self, members):
+        equal = self.config.train.weighting == "equal"
+        return [1 if equal else self.sizes[i] for i in members]
+
+    def shares(self, members):
+        own = self.weights(members)
+        return {i: weight / sum(own) for i, weight in zip(members, own, strict=True)}
+
     def average(self, models, members):
-        total = sum(self.sizes[i] for i in members)
-        return {name: sum(models[i][name] * (self.sizes[i] / total) for i in members) for name in models[members[0]]}
+        shares = self.shares(members)
+        return {name: sum(models[i][name] * shares[i] for i in members) for name in models[members[0]]}
 
 
 def two_tiers(clients, edges, train_edge, global_rounds, edge_rounds):
     """Return the global model of FedAvg over edges, each of which `train_edge` trains for a round."""
-    model, sizes = clients.start(), [sum(clients.sizes[i] for i in members) for members in edges]
+    equal = clients.config.train.weighting == "equal"
+    model, sizes = clients.start(), [1 if equal else sum(clients.weights(members)) for members in edges]
     for t in range(global_rounds):
         made = []
         for j, members in enumerate(edges):
@@ -98,3 +107,74 @@ def scaffold(clients, edges, global_rounds, edge_rounds):
         return clients.average(models, members)
 
     return two_tiers(clients, edges, round_of_edge, global_rounds, edge_rounds), of_client, of_edge
+
+
+def feddyn(clients, edges, global_rounds, edge_rounds, alpha):
+    """FedDyn within every edge (arXiv:2111.04263, Alg. 1); return the model."""
+    zeros = {name: torch.zeros_like(own) for name, own in clients.start().items()}
+    q, h = [dict(zeros) for _ in clients.sizes], [dict(zeros) for _ in edges]
+
+    def round_of_edge(j, members, x, server_round):
+        models = {}
+        for i in members:
+            drift = {name: -own for name, own in q[i].items()}
+            models[i] = clients.train(i, x, server_round, drift=drift, pull=alpha, anchor=x)
+            q[i] = {name: q[i][name] - alpha * (models[i][name] - x[name]) for name in x}
+        for name in x:
+            h[j][name] = h[j][name] - alpha / len(members) * sum(models[i][name] - x[name] for i in members)
+        average = clients.average(models, members)
+        return {name: average[name] - h[j][name] / alpha for name in x}
+
+    return two_tiers(clients, edges, round_of_edge, global_rounds, edge_rounds)
+
+
+def fednova(clients, edges, global_rounds, edge_rounds, pull=0.0):
+    """FedNova within every edge (arXiv:2007.07481, eq. 9); return the model."""
+    names = [name for name, _ in clients.model.named_parameters()]
+
+    def gradients_in(steps):
+        # The change is linear in the gradients: with each of them 1 it is the sum of their coefficients.
+        w = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=clients.rate, momentum=clients.momentum)
+        for _ in range(steps):
+            w.grad = 1 + pull * w.detach()
+            optimizer.step()
+        return -float(w.detach()) / clients.rate
+
+    def round_of_edge(j, members, x, server_round):
+        p = clients.shares(members)
+        models = {i: clients.train(i, x, server_round, pull=pull, anchor=x) for i in members}
+        counts = {i: gradients_in(clients.steps(i, server_round)) for i in members}
+        d = {n: sum(p[i] * (x[n] - models[i][n]) / (clients.rate * counts[i]) for i in members) for n in names}
+        tau = sum(p[i] * counts[i] for i in members)
+        return {n: x[n] - tau * clients.rate * d[n] for n in names}
+
+    return two_tiers(clients, edges, round_of_edge, global_rounds, edge_rounds)
+
+
+def mtgc(clients, edges, global_rounds, edge_rounds):
+    """MTGC (arXiv:2409.18448, Alg. 1); return the model."""
+    x, names = clients.start(), [name for name, _ in clients.model.named_parameters()]
+    zeros = {name: torch.zeros_like(x[name]) for name in names}
+    y = [dict(zeros) for _ in edges]
+    for t in range(global_rounds):
+        made, paths = [], []
+        for j, members in enumerate(edges):
+            own, z, path = x, {i: dict(zeros) for i in members}, 0.0
+            for e in range(1, edge_rounds + 1):
+                server_round, models = t * edge_rounds + e, {}
+                for i in members:
+                    drift = {name: z[i][name] + y[j][name] for name in names}
+                    models[i] = clients.train(i, own, server_round, drift=drift)
+                steps = {clients.steps(i, server_round) for i in members}
+                assert len(steps) == 1  # the paper's H
+                rate = steps.pop() * clients.rate
+                own, path = clients.average(models, members), path + rate
+                z = {i: {n: z[i][n] + (models[i][n] - own[n]) / rate for n in names} for i in members}
+            made.append(own)
+            paths.append(path)
+        equal = clients.config.train.weighting == "equal"
+        sizes = [1 if equal else sum(clients.sizes[i] for i in members) for members in edges]
+        x = {n: sum(m[n] * (s / sum(sizes)) for m, s in zip(made, sizes, strict=True)) for n in x}
+        y = [{n: y[j][n] + (made[j][n] - x[n]) / paths[j] for n in names} for j in range(len(edges))]
+    return x

@@ -10,7 +10,7 @@ from espalier.clients.client_app import make_client_app
 from tests.app.assembling import build_task, config_of, engine_of, federation_of
 from tests.app.runs import flwr_run, lines, run_app, same_weights, summary, weights
 
-HALVES = ("scaffold", "hsfl-scaffold", "fedper", "ditto")
+HALVES = ("scaffold", "hsfl-scaffold", "feddyn", "hsfl-feddyn", "fednova", "mtgc", "fedper", "ditto")
 SMALL = {"num-clients": 4, "num-edges": 2, "edge-rounds": 1, "local-epochs": 1, "batches-per-epoch": 2}
 
 

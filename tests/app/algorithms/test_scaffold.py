@@ -78,6 +78,12 @@ def test_clients_side_by_side_learn_what_each_learns_alone(tmp_path):
     torch.testing.assert_close(weights(stacked), weights(alone), rtol=0, atol=1e-5)
 
 
+def test_cut_clients_beside_a_stack_learn_what_each_learns_alone(tmp_path):
+    every = {"algorithm": CUT, **SMALL, **TWO, "report_evaluate_every": 0, "fine-tune.steps": 0}
+    alone, stacked = run_app(tmp_path / "alone", **every), run_app(tmp_path / "stacked", **every, stack=4)
+    torch.testing.assert_close(weights(stacked), weights(alone), rtol=0, atol=1e-5)
+
+
 def edge_half_of(edge):
     while not hasattr(edge, "half"):
         edge = edge.edge

@@ -20,7 +20,7 @@ from espalier.app.comparison.runs import OVER_CLIENTS, FinishedRun, is_over, is_
 from espalier.app.comparison.tables import _latex, as_latex, as_text, cells, columns_of, count, heading, number
 from espalier.app.reports.final import report_again
 from espalier.app.reports.owner import disown, own
-from espalier.app.sweeps.grid import placed, planned_runs, read_sweep
+from espalier.app.sweeps.grid import planned_runs, read_sweep, run_by_folder
 from tests.app.runs import lines, run_app, summary
 
 SHORT = {"num_clients": 4, "batches_per_epoch": 1, "local_epochs": 1, "fine_tune_steps": 1}
@@ -416,7 +416,7 @@ def test_who_only_reads_folders_imports_nothing_that_they_name(folder, tmp_path,
     assert main(["compare", str(runs), "--output", str(tmp_path / "out")]) == 0
     assert [group.chosen for group in grouped(finished_runs([runs]))] == [{"alpha": 0.1}, {"alpha": 0.5}]
     report_again(runs / "0.1-0")
-    placed(planned_runs(read_sweep(["num-clients=4"])), runs)
+    run_by_folder(planned_runs(read_sweep(["num-clients=4"])), runs)
     assert not (tmp_path / "imported").exists()
 
     capsys.readouterr()

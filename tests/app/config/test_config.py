@@ -44,7 +44,7 @@ def test_every_key_is_explained_in_the_docs():
         ({"dataset": "mnist"}, ["dataset = 'mnist'", "'digits'", "'image-folder'"]),
         ({"model": "vgg"}, ["model = 'vgg'", "'resnet18'"]),
         ({"partition": "x"}, ["partition = 'x'", "'dirichlet'"]),
-        ({"engine": "dask"}, ["engine = 'dask'", "'flower', 'in-process' or 'ray'"]),
+        ({"engine": "dask"}, ["engine = 'dask'", "'flower', 'in-process', 'ray', or package.module:NAME"]),
         ({"ray.workers": -1}, ["ray.workers = -1", "greater than or equal to 0"]),
         ({"cloud-strategy": "FedFoo"}, ["cloud-strategy = 'FedFoo'", "FedAdam", "Krum"]),
         ({"edge-strategy": "FedXgbBagging"}, ["edge-strategy = 'FedXgbBagging'", "FedAvg"]),
@@ -233,8 +233,9 @@ def test_a_strategy_that_is_none_gets_one_line(own_module, text, allowed):
 
 
 def test_a_strategy_of_ones_own_says_what_it_is_to_split_training(own_module):
-    with pytest.raises(UserError, match="the proximal term is for clients that have the whole model"):
-        check_strategies(parse_config({"algorithm": "hsfl", "cloud-strategy": "own_strategies:Bare"}))
+    given = {"algorithm": "sfl-v2", "num-edges": 2, "cloud-strategy": "own_strategies:Bare"}
+    with pytest.raises(UserError, match="in sfl-v2 clients share the server's block"):
+        check_strategies(parse_config(given))
     with pytest.raises(UserError, match=r"participation = 0\.5: allowed is 1\.0: Bare has no fraction_train"):
         check_strategies(parse_config({"edge-strategy": "own_strategies:Bare", "participation": 0.5}))
 

@@ -77,7 +77,7 @@ def test_the_version_is_printed(capsys):
 
 
 def test_a_command_without_settings_says_what_begins_and_how_to_stop_it(capsys, monkeypatch):
-    monkeypatch.setattr(command_line, "simulation", interrupt)
+    monkeypatch.setattr(command_line, "engine_of", interrupt)
     assert main([]) == 130
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first == "nothing given: h-fedavg on digits begins, 8 clients, 10 global rounds."

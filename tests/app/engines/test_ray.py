@@ -17,7 +17,7 @@ from espalier.app.command_line import main
 from espalier.app.engines.ray_cluster import Machine, check_address, places_of
 from espalier.app.ground.errors import UserError
 from espalier.app.reports.progress import LogProgress
-from espalier.app.run.run import run, simulation
+from espalier.app.run.run import engine_of, run
 from tests.app.assembling import config_of
 from tests.app.own_folders import OWN, own_folders
 from tests.app.runs import lines, run_app, summary
@@ -119,7 +119,7 @@ def test_without_workers_a_run_ends_with_a_line_and_goes_on_later(ray_here, tmp_
     here, there = run_app(tmp_path / "here", **settings), tmp_path / "there"
     config = config_of(engine="ray", ray_workers=2, output_dir=str(there), **settings)
     go_on = f"no Ray worker is left; to go on after the last whole round, set resume = {str(there)!r}"
-    with simulation(config) as engine, pytest.raises(UserError, match=f"^{re.escape(go_on)}$"):
+    with engine_of(config) as engine, pytest.raises(UserError, match=f"^{re.escape(go_on)}$"):
         run(config, engine, KillWorkers(engine), tmp_path)
     assert len(lines(there, "global")) == 1
     assert main([f"resume={there}", "engine=ray", "ray.workers=1"]) == 0

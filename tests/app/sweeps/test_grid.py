@@ -8,7 +8,7 @@ import pytest
 from espalier.app.command_line import main
 from espalier.app.ground.errors import UserError
 from espalier.app.sweeps.command import default_workers, warn_of_equal_runs
-from espalier.app.sweeps.grid import check_data, placed, planned_runs, read_sweep, read_values
+from espalier.app.sweeps.grid import check_data, planned_runs, read_sweep, read_values, run_by_folder
 
 
 def planned(*arguments):
@@ -139,17 +139,17 @@ def test_a_run_is_found_again_by_its_settings_and_no_other_is_taken_for_it(tmp_p
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({**run.settings, "output-dir": str(folder), "engine": "ray"}))
     first, second = planned("seed=1,2", "num-clients=4", "data.cache-dir=/elsewhere")
-    assert list(placed([first, second], tmp_path)) == [folder, tmp_path / second.name]
+    assert list(run_by_folder([first, second], tmp_path)) == [folder, tmp_path / second.name]
 
     taken = tmp_path / second.name
     taken.mkdir()
     (taken / "config.json").write_text(json.dumps({**second.settings, "learning-rate": 0.7}))
     with pytest.raises(UserError, match=r"seed-2 in it has learning-rate = 0.7, not 0.1$"):
-        placed([first, second], tmp_path)
+        run_by_folder([first, second], tmp_path)
     (taken / "config.json").write_text(json.dumps({**second.settings, "global-rounds": 4}))
     longer = re.escape(f"has global-rounds = 4, not 10; to make it longer: espalier resume={taken} global-rounds=10")
     with pytest.raises(UserError, match=longer):
-        placed([first, second], tmp_path)
+        run_by_folder([first, second], tmp_path)
 
 
 def test_swept_values_without_effect_are_told_once(capsys):

@@ -116,7 +116,7 @@ def counts_told():
     meter = ByteMeter({"edge": "edge"})
     for name, counted in COUNTED:
         meter.add(name, counted.sent)
-    return meter.take()
+    return meter.drain()
 
 
 def answers(remote, wire, ask):

@@ -11,6 +11,7 @@ from espalier.strategies.allocation import (
     cheapest_at_full_power,
     eligible_at_full_power,
     exact,
+    full_work_at_full_power,
     h_fedavg_m1,
     h_fedavg_m2,
     h_fedavg_ub,
@@ -72,6 +73,22 @@ def test_ub_has_no_limits():
     assert set(plan.local_rounds) == {50}
     assert plan.seconds.max() > 1
     assert {line.split(":")[0] for line in violations(problem, plan)} == {"C2", "C7", "C8"}
+
+
+def test_full_work_is_what_ub_does_and_within_both_limits_all_three_rules_are_one():
+    problem = paper_problem(seed=0)
+    seconds, joules = full_work_at_full_power(problem)
+    ub = h_fedavg_ub(problem)
+    np.testing.assert_allclose(seconds[:, 0], ub.seconds)
+    np.testing.assert_allclose(joules[:, 0], ub.joules)
+    for tight, are_one in ((1.001, True), (0.999, False)):
+        limits = vars(problem) | {
+            "deadline_seconds": seconds.max() * 1.001,
+            "energy_budget_joules": joules[:, 0] * tight,
+        }
+        limited = Problem(**limits)
+        plans = [rule(limited).local_rounds.tolist() for rule in (h_fedavg_m1, h_fedavg_m2, h_fedavg_ub)]
+        assert (plans[0] == plans[1] == plans[2]) == are_one
 
 
 def test_without_limits_and_with_all_clients_the_optimum_is_ubs_selection_and_rounds():

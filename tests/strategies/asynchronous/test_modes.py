@@ -28,7 +28,7 @@ def of_value(value):
 @pytest.mark.parametrize("mode", [FedBuff(2, SQUARE_ROOT), SemiSynchronous(1.0, SQUARE_ROOT)])
 @pytest.mark.parametrize("staleness", [1, 3, 8])
 def test_weights_move_by_the_change_and_statistics_are_mixed(mode, staleness):
-    placed = mode.placed(of_value(0.34), of_value(1.0), of_value(0.3), staleness)
+    placed = mode.applied(of_value(0.34), of_value(1.0), of_value(0.3), staleness)
     weight, mean, variance = (float(array.numpy()[0]) for array in placed.values())
     share = (1 + staleness) ** -0.5
     assert weight == pytest.approx(0.34 + share * (0.3 - 1.0), rel=1e-14)

@@ -50,20 +50,20 @@ def record(*values, dtype=np.float32) -> ArrayRecord:
 def test_updates_are_placed_on_the_model_of_now():
     model, began_with, update = record(1.0, 2.0), record(0.0, 4.0), record(0.5, 2.0)
     for mode in (FedBuff(2, polynomial(0.5)), SemiSynchronous(3.0, polynomial(0.5))):
-        placed = mode.placed(model, began_with, update, 3)
+        placed = mode.applied(model, began_with, update, 3)
         np.testing.assert_array_equal(placed["w"].numpy(), np.float32([1.25, 1.0]))
         assert placed["w"].dtype == "float32"
-        assert mode.placed(model, model, update, 0) is update
-    mixed = FedAsync(0.5, hinge(1.0, 0.0)).placed(model, began_with, update, 1)
+        assert mode.applied(model, model, update, 0) is update
+    mixed = FedAsync(0.5, hinge(1.0, 0.0)).applied(model, began_with, update, 1)
     np.testing.assert_array_equal(mixed["w"].numpy(), np.float32([0.875, 2.0]))
-    assert FedAsync(1.0, constant).placed(model, began_with, update, 5) is update
+    assert FedAsync(1.0, constant).applied(model, began_with, update, 5) is update
 
 
 def test_counters_stay_integers():
     def counter(value):
         return ArrayRecord({"n": Array(np.array(value, np.int64)), "u": Array(np.array([value], np.uint8))})
 
-    placed = FedBuff(1, constant).placed(counter(20), counter(10), counter(5), 1)
+    placed = FedBuff(1, constant).applied(counter(20), counter(10), counter(5), 1)
     assert placed["n"].numpy() == 15
     assert placed["n"].dtype == "int64"
     assert placed["u"].numpy().tolist() == [15]

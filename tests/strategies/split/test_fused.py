@@ -35,7 +35,7 @@ def run(federation, kind, cut, *, lanes=None, rounds=2, **options):
     edge = federation.split(kind, cut, transport=transport, **options)
     outcomes = federation.run(edge, grid=grid, rounds=rounds, observers=[meter])
     counts = Counter()
-    for link, count in meter.take().items():
+    for link, count in meter.drain().items():
         counts[link.direction, link.kind] += count
     return outcomes, counts
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from espalier.clients.messages.split_names import SPLIT_BEGIN
@@ -37,8 +37,19 @@ class Telling(FedAvg):
     """Tells clients what split clients do not know of."""
 
     def configure_train(self, server_round, arrays, config, grid):
-        config["proximal-mu"] = 0.5
+        config["temperature"] = 0.5
         return super().configure_train(server_round, arrays, config, grid)
+
+
+class Choosy(FedAvg):
+    """Tells each client a proximal term of its own."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        for number, message in enumerate(messages):
+            own = ConfigRecord({**message.content["config"], "proximal-mu": 0.1 * number})
+            message.content = RecordDict({**message.content, "config": own})
+        return messages
 
 
 class TwoModels(FedAvg):
@@ -110,7 +121,8 @@ def test_it_chooses_trains_and_evaluates_as_over_whole_models(name):
             TwoModels,
             "TwoModels sends clients other records than a model and a config, which split training does not pass on",
         ),
-        (Telling, "Telling tells clients proximal-mu, which split training does not pass on"),
+        (Telling, "Telling tells clients temperature, which split training does not pass on"),
+        (Choosy, "Choosy tells clients different values of proximal-mu"),
     ],
 )
 def test_what_split_training_can_not_pass_on_is_a_failure_and_nobody_trains(strategy, reason):

@@ -1,0 +1,1 @@
+"""A task, a strategy and an algorithm of your own for Espalier's app."""

@@ -1,0 +1,88 @@
+"""The engines that a run config can name: where clients are, and who opens that."""
+
+import difflib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from espalier.app.ground.errors import bad_value
+from espalier.app.ground.object_spec import ObjectSpec
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """An engine. One of your own is named in the run config: ``engine="your_package.module:NAME"``.
+
+    Parameters
+    ----------
+    name : str
+        As the run config calls it.
+    opener : Callable[[Opening], AbstractContextManager[Engine]] | str
+        Opens it for a run, and closes it; of built-in ones ``module:function``, which other runs do not import. See
+        `espalier.app.engines.opening.Opening`.
+    is_flowers : bool (default: False)
+        Its clients are nodes of Flower's runtime: they have configs of their own, and can be late.
+    in_this_process : bool (default: False)
+        Clients are in this process, and use the data that it has loaded.
+    has_workers : bool (default: False)
+        Processes of its own, the settings of ``ray`` say how many, run edges with all of their clients.
+    requires : str (default: "")
+        The package that has to be installed for it.
+    written : str (default: "")
+        As a run config names it; set where it is looked up.
+    """
+
+    name: str
+    opener: Callable[[Any], AbstractContextManager[Any]] | str
+    is_flowers: bool = False
+    in_this_process: bool = False
+    has_workers: bool = False
+    requires: str = ""
+    written: str = ""
+
+    @property
+    def text(self) -> str:
+        """As a run config names it."""
+        return self.written or self.name
+
+
+ENGINES = {
+    kind.name: kind
+    for kind in (
+        EngineKind("flower", "espalier.app.engines.flower:opened", is_flowers=True),
+        EngineKind("in-process", "espalier.app.engines.in_process:opened", in_this_process=True),
+        EngineKind("ray", "espalier.app.engines.ray:opened", has_workers=True, requires="ray"),
+    )
+}
+
+
+def engine_named(text: str) -> EngineKind:
+    """Return the built-in engine of this name, or a user's own that is given as ``package.module:NAME``.
+
+    Raises
+    ------
+    UserError
+        If there is none.
+    """
+    if text in ENGINES:
+        return ENGINES[text]
+    found = _own_spec(text).load()
+    if not isinstance(found, EngineKind):
+        raise bad_value("engine", text, f"an espalier.app.settings.engine_kinds.EngineKind, not {type(found).__name__}")
+    return replace(found, written=text)
+
+
+def engine_unimported(text: str) -> EngineKind:
+    """Return the engine of a name, for one of a user's own a stand-in of that name; UserError if it is no such name."""
+    return ENGINES.get(text) or EngineKind(_own_spec(text).text, "", written=text)
+
+
+def _own_spec(text: str) -> ObjectSpec:
+    """Return where an engine of a user's own is; UserError if the text names none."""
+    module, _, name = text.partition(":")
+    if not (module and name.isidentifier()):
+        names = f"{', '.join(map(repr, ENGINES))}, or package.module:NAME of your own"
+        close = difflib.get_close_matches(text, ENGINES, n=1)
+        raise bad_value("engine", text, f"{names}: did you mean {close[0]!r}?" if close else names)
+    return ObjectSpec("engine", text, module, name, ())
