@@ -179,7 +179,7 @@ class _Exchange:
         """Keep a reply to one of these messages; return which, and how long it took."""
         message_id, seconds = reply.metadata.reply_to_message_id, time.monotonic() - self._began
         self.waiting.remove(message_id)
-        trip = Trip.of(seconds, ToldSeconds.taken_from(reply))
+        trip = Trip.of(seconds, ToldSeconds.removed_from(reply))
         self._replies[message_id] = reply
         message = self._asked[message_id]
         self._patience.note(message.metadata.dst_node_id, seconds)

@@ -1,1 +1,1 @@
-"""What counts a run's bytes."""
+"""What counts a run's bytes and seconds."""

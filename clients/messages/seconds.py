@@ -30,15 +30,14 @@ class ToldSeconds:
 
     def add_to(self, reply: Message) -> None:
         """Add these seconds to those that a reply tells; one that tells of an error tells of no time."""
-        if reply.has_content():
-            told = self.of(reply)
-            reply.content[SECONDS] = ConfigRecord(
-                {
-                    COMPUTING: told.computing + self.computing,
-                    WAITING: told.waiting + self.waiting,
-                    MOVING: told.moving + self.moving,
-                }
-            )
+        if not reply.has_content():
+            return
+        if SECONDS not in reply.content:
+            reply.content[SECONDS] = ConfigRecord()
+        record = reply.content[SECONDS]
+        for key, seconds in ((COMPUTING, self.computing), (WAITING, self.waiting), (MOVING, self.moving)):
+            if seconds and isinstance(record, ConfigRecord):
+                record[key] = _seconds(record.get(key)) + seconds
 
     @classmethod
     def of(cls, reply: Message) -> Self:
@@ -49,7 +48,7 @@ class ToldSeconds:
         return cls(*(_seconds(record.get(key)) for key in (COMPUTING, WAITING, MOVING)))
 
     @classmethod
-    def taken_from(cls, reply: Message) -> Self:
+    def removed_from(cls, reply: Message) -> Self:
         """Return what a reply tells, and take it out of the reply: it is no part of what was asked for."""
         told = cls.of(reply)
         if reply.has_content():

@@ -3,8 +3,9 @@
 import time
 
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
+from espalier.clients.messages.seconds import SECONDS, ToldSeconds
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.exchange import LATE, Beside, Conversations, Losable, Together, Until, answered, converse
 
@@ -35,8 +36,17 @@ def test_a_lost_reply_is_not_waited_for(lost, seconds):
         return (yield Losable(messages, lambda node_id: lost and node_id == nodes[0]))
 
     started = time.monotonic()
-    replies = converse(grid, {"edge": conversation()}, timeout_seconds=seconds, poll_seconds=0.01)["edge"]
+    trips = {}
+    replies = converse(
+        grid,
+        {"edge": conversation()},
+        timeout_seconds=seconds,
+        poll_seconds=0.01,
+        on_trip=lambda path, message, trip: trips.update({message.metadata.dst_node_id: trip.transfer}),
+    )["edge"]
     assert [reply.has_error() for reply in replies] == [True, False, False]
+    assert trips.keys() == set(nodes)
+    assert (trips[nodes[0]] >= seconds) == (not lost)
     assert replies[0].error.code == LATE
     assert (time.monotonic() - started < seconds) == lost
 
@@ -205,3 +215,48 @@ def test_answered_steps_are_answered_by_another_conversation():
         return again
 
     assert converse(grid, {"": answered(asking(nodes[:1] * 2), twice)}) == {"": [nodes[1]] * 2}
+
+
+def test_a_trip_has_three_parts_and_what_a_node_tells_is_taken_out_of_its_reply():
+    told = {0: (0.0, 0.0), 1: (9e9, 0.0), 2: (0.0, 9e9)}  # more than it took is no more than that
+
+    def node(message, context):
+        reply = echo(message, context)
+        computing, waiting = told[context.node_config["partition-id"]]
+        ToldSeconds(computing, waiting).add_to(reply)
+        return reply
+
+    grid, trips = InProcessGrid(node, 3), []
+
+    def conversation():
+        replies = yield [Message(RecordDict(), node_id, "query.profile") for node_id in grid.get_node_ids()]
+        return [SECONDS in reply.content for reply in replies]
+
+    assert converse(grid, {"edge": conversation()}, on_trip=lambda *what: trips.append(what))["edge"] == [False] * 3
+    assert [(path, message.metadata.dst_node_id) for path, message, _ in trips] == [
+        ("edge", node_id) for node_id in grid.get_node_ids()
+    ]
+    whole = [
+        (trip.computing / trip.seconds, trip.waiting / trip.seconds, trip.transfer / trip.seconds) for *_, trip in trips
+    ]
+    assert sorted(whole) == [(0.0, 0.0, 1.0), (0.0, 1.0, 0.0), (1.0, 0.0, 0.0)]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 3, "x", b"x", [1.0]])
+def test_what_is_no_time_is_not_told(value):
+    InProcessGrid(echo, 1)
+    reply = Message(RecordDict({SECONDS: ConfigRecord({"computing": value, "waiting": 0.5})}), 1, "query")
+    assert ToldSeconds.removed_from(reply) == ToldSeconds(0.0, 0.5)
+    reply.content[SECONDS] = ArrayRecord()
+    assert ToldSeconds.removed_from(reply) == ToldSeconds()
+    assert not reply.content
+
+
+def test_a_node_that_failed_has_no_trip():
+    def fails(message, context):
+        raise ValueError
+
+    trips = []
+    grid = InProcessGrid(fails, 1)
+    converse(grid, {"": asking(grid.get_node_ids())}, on_trip=lambda *what: trips.append(what))
+    assert trips == []

@@ -11,6 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from espalier.app.ground.checkpoint import from_bytes, to_bytes
 from espalier.app.ground.errors import UserError
 from espalier.app.meters.bytes import Link
+from espalier.app.meters.seconds import OfEdge, Seconds
 from espalier.app.tiers.remote_edge import EdgeFailed, RemoteEdge
 from espalier.app.tiers.states import AtCloud
 from espalier.app.tiers.wire import (
@@ -194,7 +195,16 @@ def planned(*reports, first=4, **changes):
     return {"counted": {"sent": [], "plans": [(first + i, PLAN | one) for i, one in enumerate(reports)]} | changes}
 
 
+def timed(clients, edge=(1.0, 2.0, 3.0, 3)):
+    return planned(seconds={"clients": clients, "edge": list(edge)})
+
+
 BAD |= {
+    "seconds of others": (timed({3: [1.0, 0.0, 0.0, 1]}), "client 3 is not one of the edge's"),
+    "endless seconds": (timed({}, (math.inf, 0.0, 0.0, 1)), "its seconds are no numbers >= 0"),
+    "negative seconds": (timed({2: [-1.0, 0.0, 0.0, 1]}), "its seconds are no numbers >= 0"),
+    "half a round": (timed({2: [1.0, 0.0, 0.0, 0.5]}), "its seconds are no numbers >= 0"),
+    "no seconds": (planned(seconds=3), "TypeError"),
     "no counts": ({"counted": None}, "TypeError"),
     "bytes of nothing": (planned(sent=[("uplink", "model")]), "not enough values"),
     "sideways": (planned(sent=[("sideways", "model", 1)]), "its bytes are of 'sideways', 'model'"),
@@ -254,8 +264,9 @@ def test_a_client_fails_once_in_an_edge_round(remote):
 def test_what_an_edge_counted_comes_back_with_its_answer(remote):
     sent = Counter({Link("west", "edge", "uplink", "model"): 7, Link("west", "edge", "downlink", "config"): 2})
     plans = [(4, PLAN), (6, PLAN | {"selected": [2], "late": []})]
-    train(remote, wire_of(counted=counted_to_wire(sent, plans)))
-    assert [("west", Counted({("downlink", "config"): 2, ("uplink", "model"): 7}, plans, None))] == COUNTED
+    seconds = OfEdge({2: Seconds(1.0, 0.5, 0.25, 3)}, Seconds(1.0, 2.0, 3.0, 3))
+    train(remote, wire_of(counted=counted_to_wire(sent, plans, seconds)))
+    assert [("west", Counted({("downlink", "config"): 2, ("uplink", "model"): 7}, plans, seconds))] == COUNTED
     unplanned = RemoteEdge("east", 9, PROFILES, 3, AtCloud({}), wait_seconds=0, reply_seconds=0)
     _, update = train(unplanned, wire_of(counted=counted_to_wire(sent, plans)))
     assert "its plans are of edge rounds [4, 6]" in update.failures[0].reason

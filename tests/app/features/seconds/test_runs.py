@@ -65,7 +65,7 @@ def test_in_one_process_others_wait_for_the_slow_client_and_nothing_is_on_the_wa
 
 
 RAY = {
-    "clients in workers": WHOLE | {"async.mode": "fedbuff", "async.tier": "edges", "async.buffer-size": 2},
+    "clients in workers": WHOLE | {"async.mode": "semi-synchronous", "async.tier": "edges"},
     "edges in workers": WHOLE,
     "split, by streams": SPLIT | {"split.transport": "stream"},
 }
