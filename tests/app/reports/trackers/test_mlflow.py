@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.reports.trackers.runs import a_failure, expected, tracked
+from tests.app.runs import run_app
 
 pytestmark = pytest.mark.filterwarnings("default")
 pytest.importorskip("mlflow")
@@ -36,3 +37,12 @@ def test_it_has_all_figures_texts_and_files_and_a_resumed_run_goes_on(tmp_path, 
     assert Path(model).read_bytes() == (folder / "model.pt").read_bytes()
     pictures = [one.path for one in client.list_artifacts(run.info.run_id, "pictures")]
     assert "pictures/rounds.png" in pictures
+
+
+def test_a_server_that_is_gone_ends_no_run(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    settings = {"num_clients": 2, "batches_per_epoch": 1, "global_rounds": 1}
+    run_app(tmp_path / "run", report_tracker="mlflow(uri='http://127.0.0.1:9')", **settings)
+    (said,) = [text for text in caplog.messages if "report.tracker" in text]
+    assert "failed at the start, the run goes on: MlflowException: API request to http://127.0.0.1:9" in said
+    assert "\n" not in said
