@@ -13,7 +13,7 @@ pytest.importorskip("mlflow")
 
 
 def test_it_has_all_figures_texts_and_files_and_a_resumed_run_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # which MLflow asks for since its 3.7
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # without it MLflow refuses this store
     from mlflow import MlflowClient
 
     uri = f"file:{tmp_path}/store"
