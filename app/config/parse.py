@@ -18,6 +18,7 @@ from espalier.app.ground.errors import UserError, bad_value, shown
 from espalier.app.ground.object_spec import ObjectSpec
 from espalier.app.settings.engine_kinds import ENGINES, engine_unimported
 from espalier.app.settings.section import Section
+from espalier.app.settings.tracker_kinds import Trackers
 from espalier.app.settings.values import Channels, Words
 
 Kind = TypeVar("Kind", bound=Section)
@@ -28,7 +29,7 @@ KEYS = tuple(FIELD_OF)
 def _takes_text_alone(key: str) -> bool:
     section, field = FIELD_OF[key]
     wanted = SECTIONS[section].model_fields[field].annotation
-    return isinstance(wanted, type) and issubclass(wanted, str | ObjectSpec | Words | Channels)
+    return isinstance(wanted, type) and issubclass(wanted, str | ObjectSpec | Trackers | Words | Channels)
 
 
 BARE_POINT = re.compile(r"[+-]?([0-9]+\.|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)  # .3 and 1., which TOML refuses

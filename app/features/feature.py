@@ -1,6 +1,7 @@
 """What a feature is: a frozen value that says what it adds to the settings, to a run and to its reports."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -87,6 +88,13 @@ class RoundOver:
     at_work: Mapping[str, Collection[int]]
 
 
+class Watcher(Protocol):
+    """Is told of the lines of ``metrics.jsonl`` while a run, or an edge host, lasts."""
+
+    def lines_over(self, lines: Sequence[Line]) -> None:
+        """Notice lines that were written together: those of a round, or of an edge host's answer."""
+
+
 class Part:
     """What a feature puts into a run; each method that a feature does without does nothing."""
 
@@ -153,6 +161,8 @@ class Feature:
         What it puts in front of edges, wherever they run.
     part : Callable[[Scene], Part | None], optional
         What it puts into a run, where the cloud is.
+    watch : Callable[[Case, Callable[[], int]], AbstractContextManager[Watcher | None]], optional
+        Opens what watches a run, or an edge host, while it lasts; gets what counts the nodes that are connected.
     summary : Callable[[Sequence[Line]], Line], optional
         What ``summary.json`` says of it, by the lines of ``metrics.jsonl``.
     words : Callable[[Mapping[str, Any]], Iterable[str]], optional
@@ -179,6 +189,9 @@ class Feature:
     presence: Callable[[Case], Presence | None] = lambda case: None
     in_front: Callable[[Scene, MakeEdge], MakeEdge] = lambda scene, make_edge: make_edge
     part: Callable[[Scene], Part | None] = lambda scene: None
+    watch: Callable[[Case, Callable[[], int]], AbstractContextManager[Watcher | None]] = lambda case, count: (
+        nullcontext()
+    )
     summary: Callable[[Sequence[Line]], Line] = lambda lines: {}
     words: Callable[[Mapping[str, Any]], Iterable[str]] = lambda summary: ()
     columns: Callable[[Sequence[Line], Sequence[int]], Mapping[str, Sequence[Any]]] = lambda lines, clients: {}

@@ -1,14 +1,20 @@
 """The features: what comes first is nearer to the edges' strategies, and reports first."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from flwr.serverapp import Grid
+
 from espalier.app.features.asynchrony import ASYNCHRONY
 from espalier.app.features.availability import AVAILABILITY
 from espalier.app.features.averaging import AVERAGING
 from espalier.app.features.case import Case
 from espalier.app.features.data import DATA
 from espalier.app.features.execution import EXECUTION
-from espalier.app.features.feature import Feature, Part, Presence, Scene
+from espalier.app.features.feature import Feature, Part, Presence, Scene, Watcher
 from espalier.app.features.guards import GUARDS
 from espalier.app.features.hosts import HOSTS
+from espalier.app.features.monitoring import MONITORING
 from espalier.app.features.plans import PLANS
 from espalier.app.features.seconds import SECONDS
 from espalier.app.features.splitting import SPLITTING
@@ -26,6 +32,7 @@ FEATURES: tuple[Feature, ...] = (
     GUARDS,
     STOPPING,
     SECONDS,
+    MONITORING,
 )
 
 
@@ -33,6 +40,22 @@ def parts_of(scene: Scene) -> list[Part]:
     """Return what the features put into a run, where the cloud is."""
     made = (feature.part(scene) for feature in FEATURES)
     return [part for part in made if part]
+
+
+@contextmanager
+def watching(case: Case, grid: Grid) -> Iterator[list[Watcher]]:
+    """Return what watches a run, or an edge host, that reaches its nodes by `grid`; it is closed at the end.
+
+    Raises
+    ------
+    UserError
+        If something of it can't be opened.
+    """
+    with ExitStack() as opened:
+        found = [
+            opened.enter_context(feature.watch(case, lambda: len(list(grid.get_node_ids())))) for feature in FEATURES
+        ]
+        yield [watcher for watcher in found if watcher]
 
 
 def presence_of(case: Case) -> Presence | None:

@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from espalier.app.engines.engine import Engine
-from espalier.app.features.feature import Part, RoundOver
+from espalier.app.features.feature import Part, RoundOver, Watcher
 from espalier.app.meters.bytes import ByteMeter
 from espalier.app.meters.seconds import SecondsMeter
 from espalier.app.planning.world import PlannedWorld
@@ -120,8 +120,10 @@ class WriteMetrics:
         Client number by node id.
     closed_form : Mapping[str, float], optional
         The payload by a formula.
-    tracker : Tracking, optional (default: None)
-        Gets the global line too.
+    trackers : Sequence[Tracking] (default: none)
+        Get the lines too.
+    watchers : Sequence[Watcher] (default: none)
+        So do these.
     parts : Sequence[Part] (default: none)
         What features put into the run reports of it.
     validates : bool (default: False)
@@ -133,7 +135,8 @@ class WriteMetrics:
     seconds: SecondsMeter
     client_of: Mapping[int, int]
     closed_form: Mapping[str, float] | None
-    tracker: Tracking | None = None
+    trackers: Sequence[Tracking] = ()
+    watchers: Sequence[Watcher] = ()
     parts: Sequence[Part] = ()
     validates: bool = False
 
@@ -153,8 +156,11 @@ class WriteMetrics:
         self.folder.append_seconds(seconds_line(report.outcome.number, took))
         self.folder.append_metrics([*lines, line])
         report.line = line
-        if self.tracker is not None:
-            self.tracker.round_over(report.outcome.number, line)
+        for watcher in self.watchers:
+            watcher.lines_over([*lines, line])
+        for tracker in self.trackers:
+            tracker.edges_over(report.outcome.number, lines)
+            tracker.round_over(report.outcome.number, line)
 
 
 @dataclass

@@ -39,6 +39,6 @@ def own_code(config: RunConfig) -> dict[str, str]:
     own = {
         "algorithm": config.algorithm.written,
         "engine": config.engine.written,
-        "report.tracker": config.report.tracker,
+        "report.tracker": config.report.tracker.own,
     }
     return {key: text for key, text in own.items() if text} | {spec.key: spec.text for spec in specs if spec.module}

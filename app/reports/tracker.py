@@ -1,22 +1,25 @@
-"""A user's own object that gets the settings and figures of a run, to send them elsewhere."""
+"""Who gets the settings and figures of a run, to send them elsewhere: trackers by name, and a user's own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from importlib import import_module
+from importlib.util import find_spec
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Protocol
 
 from espalier.app.ground.errors import FAULTS, bad_value
-from espalier.app.ground.object_spec import ObjectSpec, error_line, parse_object
+from espalier.app.ground.object_spec import ObjectSpec, error_line
+from espalier.app.settings.tracker_kinds import TRACKERS, TrackerKind, Trackers
 
 logger = getLogger("espalier")
-FORM = "package.module:NAME or package.module:NAME(argument=value, ...) of your own"
 
 
 class Tracker(Protocol):
     """What ``report.tracker = "package.module:NAME(argument=value)"`` names a maker of.
 
-    It may also have ``run_begins(settings, folder)`` and ``run_over(summary)``.
+    It may also have ``run_begins(settings, folder)``, ``edges_over(number, lines)`` with a line of each edge before
+    each `round_over`, ``run_over(summary)``, and ``close()``, which is called last, whatever has ended the run.
     """
 
     def round_over(self, number: int, line: Mapping[str, Any]) -> None:
@@ -43,6 +46,10 @@ class Tracking:
         """Tell it all settings by key, and the results folder, before a run trains or goes on."""
         self._tell("at the start", "run_begins", settings, folder)
 
+    def edges_over(self, number: int, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Tell it the lines of a round's edges."""
+        self._tell(f"in round {number}", "edges_over", number, deepcopy(lines))
+
     def round_over(self, number: int, line: Mapping[str, Any]) -> None:
         """Tell it the global line of a round."""
         self._tell(f"in round {number}", "round_over", number, deepcopy(line))
@@ -50,6 +57,10 @@ class Tracking:
     def run_over(self, summary: Mapping[str, Any]) -> None:
         """Tell it what is in ``summary.json``, when all is written."""
         self._tell("at the end", "run_over", summary)
+
+    def close(self) -> None:
+        """Let it end what it has begun."""
+        self._tell("at the end", "close")
 
     def _tell(self, when: str, method: str, *about: Any) -> None:
         try:
@@ -62,28 +73,38 @@ class Tracking:
             self._has_failed = True
 
 
-def load_tracker(text: str) -> Tracking | None:
-    """Return a new tracker, None for an empty text; the run goes on where it fails.
+def load_trackers(trackers: Trackers) -> list[Tracking]:
+    """Return new trackers; the run goes on where one fails.
 
     Raises
     ------
     UserError
-        If it can't be imported or made, or is none.
+        If one can't be imported or made, or is none.
     """
-    if not text:
-        return None
-    try:
-        module, name, parameters = parse_object(text)
-    except ValueError:
-        raise bad_value("report.tracker", text, FORM) from None
-    if not module:
-        raise bad_value("report.tracker", text, FORM)
-    spec = ObjectSpec("report.tracker", text, module, name, parameters)
-    tracker = spec.call(spec.load())
+    return [_loaded(spec, TRACKERS.get(spec.name) if not spec.module else None) for spec in trackers.specs]
+
+
+def _loaded(spec: ObjectSpec, kind: TrackerKind | None) -> Tracking:
+    tracker = spec.call(_maker_of(spec, kind) if kind else spec.load())
     try:
         is_tracker = callable(getattr(tracker, "round_over", None))
     except FAULTS as error:
-        raise bad_value("report.tracker", text, f"one that does not fail ({error_line(error)})") from None
+        raise bad_value(spec.key, spec.text, f"one that does not fail ({error_line(error)})") from None
     if not is_tracker:
-        raise bad_value("report.tracker", text, "what makes an object with a method round_over(number, line)")
-    return Tracking(tracker, text)
+        raise bad_value(spec.key, spec.text, "what makes an object with a method round_over(number, line)")
+    return Tracking(tracker, spec.text)
+
+
+def _maker_of(spec: ObjectSpec, kind: TrackerKind) -> Any:
+    """Return what makes a tracker of the app's; UserError if its package is not installed, or can't be imported."""
+    if find_spec(kind.requires) is None:
+        allowed = f"one whose package is installed: type pip install 'espalier-fl[{kind.name}]'"
+        raise bad_value(spec.key, spec.text, allowed)
+    module, _, name = kind.maker.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except FAULTS as error:
+        allowed = (
+            f"one whose package can be imported ({error_line(error)}): type pip install 'espalier-fl[{kind.name}]'"
+        )
+        raise bad_value(spec.key, spec.text, allowed) from None

@@ -11,6 +11,7 @@ from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.split_edges import check_cuts, head_weights
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import Engine
+from espalier.app.features.feature import Watcher
 from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.planning.limits import free_of_limits
 from espalier.app.reports.closed_form import closed_form_bits
@@ -69,8 +70,10 @@ class CheckedRun:
         Where it writes.
     best : BestRound, optional
         Keeps the best round's model; None where clients hold back no examples.
-    tracker : Tracking, optional
-        Gets settings and figures.
+    trackers : Sequence[Tracking]
+        Get settings and figures.
+    watchers : Sequence[Watcher]
+        Get figures while it lasts.
     """
 
     config: RunConfig
@@ -81,7 +84,8 @@ class CheckedRun:
     federation: Assembled
     folder: ResultsFolder
     best: BestRound | None
-    tracker: Tracking | None
+    trackers: Sequence[Tracking]
+    watchers: Sequence[Watcher]
 
     @property
     def timeout_seconds(self) -> float | None:
@@ -100,8 +104,8 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
         _write_world_files(checked, 0)
         if config.rule and (line := free_of_limits(config.rule, federation.world, config.edge_rounds_in_all)):
             logger.info(line)
-    if checked.tracker:
-        checked.tracker.run_begins(config.as_dict(), folder.path)
+    for tracker in checked.trackers:
+        tracker.run_begins(config.as_dict(), folder.path)
     closed_form = closed_form_of(config, checked.task, model, federation.profiles)
     model.to(compute_device(config.device))
     lines = folder.read_metrics()
@@ -124,8 +128,8 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
         _personalise(checked, arrays)
     _write_world_files(checked, config.edge_rounds_in_all)
     _report(checked, arrays, closed_form)
-    if checked.tracker:
-        checked.tracker.run_over(folder.read_json("summary.json"))
+    for tracker in checked.trackers:
+        tracker.run_over(folder.read_json("summary.json"))
 
 
 def _write_world_files(checked: CheckedRun, num_written: int) -> None:
@@ -183,7 +187,8 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
             federation.seconds,
             federation.client_of,
             closed_form,
-            checked.tracker,
+            checked.trackers,
+            checked.watchers,
             federation.parts,
             validates=checked.best is not None,
         )

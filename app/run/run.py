@@ -14,13 +14,14 @@ from espalier.app.config.together import check_strategies, falling_short
 from espalier.app.config.unused import unused_keys
 from espalier.app.engines.engine import Engine, serves_edges
 from espalier.app.engines.opening import Opening, open_engine
+from espalier.app.features.table import watching
 from espalier.app.ground.errors import UserError
 from espalier.app.ground.memory import keep_memory
 from espalier.app.reports.folder import ResultsFolder, refuse_used
 from espalier.app.reports.made_by import note_made_by
 from espalier.app.reports.observers import BestRound
 from espalier.app.reports.run_state import RunState
-from espalier.app.reports.tracker import load_tracker
+from espalier.app.reports.tracker import load_trackers
 from espalier.app.run.checked_run import (
     CheckedRun,
     ProgressDisplay,
@@ -120,7 +121,10 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             folder = opened.enter_context(reopened)
         else:
             refuse_used(path)
-        tracker = load_tracker(config.report.tracker)
+        trackers = load_trackers(config.report.tracker)
+        for tracker in trackers:
+            opened.callback(tracker.close)
+        watchers = opened.enter_context(watching(config, engine.grid))
         task, model = checked_task(config)
         if config.trains_here and config.decided.records:
             try_recording(task, model, compute_device(config.device))
@@ -139,7 +143,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         logger.info("results go to %s", folder.path)
         best = BestRound(travelling_weights(config.algorithm, model)) if config.data.validation_share else None
         frozen = frozen_weights(config.algorithm, model)
-        checked = CheckedRun(config, engine, task, model, frozen, federation, folder, best, tracker)
+        checked = CheckedRun(config, engine, task, model, frozen, federation, folder, best, trackers, watchers)
         with lost_grid_as_user_error(folder.path), unwritable_as_user_error(folder.path), interrupted_in(folder.path):
             try:
                 with own_code_as_user_error(config.strategies_here, config.algorithm, folder.path):
@@ -220,11 +224,12 @@ def run_edge(
     with (
         EdgeListener(Path(config.deploy.edge_folder).expanduser()) as listener,
         streams_of(config, model, task, engine.stream_patience_seconds) as streams,
+        watching(config, engine.grid) as watchers,
     ):
         edge = edge_run(config, engine.grid, task, model, streams)
         create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
         with create(path, config.as_dict()) as folder:
-            edge.report_to(folder)
+            edge.report_to(folder, watchers)
             keep_memory()
             serve(edge, listener, is_over, look_seconds)
 

@@ -10,6 +10,7 @@ from espalier.app.ground.object_spec import ObjectSpec, parse_object
 from espalier.app.ground.registered import parse_registered
 from espalier.app.ground.strategy_spec import StrategySpec, parse_strategy
 from espalier.app.settings.section import Before, Section, Tag
+from espalier.app.settings.tracker_kinds import Trackers, parse_trackers
 from espalier.app.settings.values import (
     NO_TAIL,
     AugmentationSetting,
@@ -577,6 +578,14 @@ class Deploy(Section):
     """Seconds to wait for `num-clients` SuperNodes before giving up. The time in which they are asked for their
     profiles does not count.
     """
+    metrics_port: Annotated[int, Field(ge=0, le=65535), Tag.HOW] = 0
+    """Port where [Prometheus](operations.md#prometheus-and-grafana) finds what the run, or the edge host, counts; 0:
+    none.
+    """
+    metrics_address: Annotated[str, Tag.HOW] = "127.0.0.1"
+    """Address of this host where `deploy.metrics-port` is open: by default to programs on it alone, `"0.0.0.0"`: to
+    everybody who reaches it.
+    """
     nodes_move: bool = False
     """Before every global round the SuperNodes are asked which edge their `edge-name` names; a node that names another
     one [moves there](availability.md#clients-that-move-to-another-edge).
@@ -594,7 +603,10 @@ class Report(Section):
     """Draw the plots at the end. `false` saves the time, as in a sweep of many short runs; `report_again` [draws them
     later](results.md#reports-of-a-run-that-is-over).
     """
-    tracker: Annotated[str, Tag.BESIDE] = ""
-    """An object of your own that gets [settings and figures](tracker.md): `"package.module:Class(argument=value)"`,
-    with a method `round_over(number, line)`.
+    tracker: Annotated[Trackers, BeforeValidator(parse_trackers), Tag.BESIDE] = Trackers((), "")
+    """Who gets [settings and figures](tracker.md): `"tensorboard"`, `"mlflow"`, `"wandb"` or `"trackio"`, with
+    arguments or without, or an object of your own with a method `round_over(number, line)`:
+    `"package.module:Class(argument=value)"`; several with commas between them.
     """
+    group: Annotated[str, Tag.OWN_AT_EDGES, Tag.HOW, Tag.BESIDE] = ""
+    """The group that trackers put the run into; a sweep's runs are in one of its folder's name."""

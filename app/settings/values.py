@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from errno import ENAMETOOLONG
 from pathlib import Path
@@ -16,6 +16,7 @@ T = TypeVar("T")
 NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 BEST_CUT = "best"
 NO_TAIL = "none"
+BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
 @dataclass(frozen=True)
@@ -206,6 +207,24 @@ TailSetting = Annotated[Tail, BeforeValidator(_parse_tail)]
 AugmentationSetting = Annotated[Words, BeforeValidator(_parse_augmentation)]
 ClassesSetting = Annotated[Words, BeforeValidator(_parse_classes)]
 EdgeNamesSetting = Annotated[Words, BeforeValidator(_parse_edge_names)]
+
+
+def between_commas(text: str) -> Iterator[str]:
+    """Yield what is between the commas that are in no quotes or brackets."""
+    part, closing = "", ""
+    for character in text:
+        if closing and character == closing[-1]:
+            closing = closing[:-1]
+        elif character in "'\"" and not closing.endswith(("'", '"')):
+            closing += character
+        elif character in BRACKETS and not closing.endswith(("'", '"')):
+            closing += BRACKETS[character]
+        elif character == "," and not closing:
+            yield part.strip()
+            part = ""
+            continue
+        part += character
+    yield part.strip()
 
 
 def path_of(key: str, text: str) -> Path:

@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import product
@@ -20,12 +20,11 @@ from espalier.app.ground.errors import UserError, bad_value, shown
 from espalier.app.reports.folder import CONFIG
 from espalier.app.reports.saved import saved_config
 from espalier.app.settings.section import Tag
-from espalier.app.settings.values import path_of
+from espalier.app.settings.values import between_commas, path_of
 from espalier.app.wiring.one_server import checked_task
 
 # Those of the settings that say how a run goes, and not what it gives.
 HOW_IT_RUNS = keys_tagged(Tag.HOW)
-BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
 @dataclass(frozen=True)
@@ -151,30 +150,12 @@ def read_values(key: str, text: str) -> list[Any]:
     if isinstance(value, list):
         return _some_different(key, value, text)
     if text.startswith("[") and text.endswith("]"):
-        parts = list(_parts(text[1:-1]))
+        parts = list(between_commas(text[1:-1]))
     else:
-        parts = list(_parts(text)) if value == text else [text]
+        parts = list(between_commas(text)) if value == text else [text]
     if len(parts) > 1 and "" in parts:
         raise bad_value(key, text, "values with a comma between two of them")
     return _some_different(key, [read_value(key, part) for part in parts], text)
-
-
-def _parts(text: str) -> Iterator[str]:
-    """Yield what is between the commas that are in no quotes or brackets."""
-    part, closing = "", ""
-    for character in text:
-        if closing and character == closing[-1]:
-            closing = closing[:-1]
-        elif character in "'\"" and not closing.endswith(("'", '"')):
-            closing += character
-        elif character in BRACKETS and not closing.endswith(("'", '"')):
-            closing += BRACKETS[character]
-        elif character == "," and not closing:
-            yield part.strip()
-            part = ""
-            continue
-        part += character
-    yield part.strip()
 
 
 def _some_different(key: str, values: Sequence[Any], given: Any) -> list[Any]:

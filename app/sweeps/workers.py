@@ -70,7 +70,9 @@ class Child:
     def start(cls, run: PlannedRun, path: Path, cores: int) -> "Child":
         """Begin a run, or go on with one that was interrupted; in process it has so many cores."""
         begun = (path / "config.json").exists()
-        values = dict(run.given) | ({"resume": str(path)} if begun else {"output-dir": str(path)})
+        values = {"report.group": path.parent.name, **run.given} | (
+            {"resume": str(path)} if begun else {"output-dir": str(path)}
+        )
         # What JSON writes of text and numbers TOML reads.
         arguments = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
         log = path.parent / LOGS / f"{path.name}.log"

@@ -8,6 +8,7 @@ from typing import Any
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
+from espalier.app.features.feature import Watcher
 from espalier.app.ground.checkpoint import from_bytes, to_bytes
 from espalier.app.ground.errors import FAULTS, UserError
 from espalier.app.ground.object_spec import error_line
@@ -110,6 +111,7 @@ class EdgeRun:
         self._figures = dict.fromkeys(figures, 0.0)
         self._conversations = self._new_conversations()
         self._folder: ResultsFolder | None = None
+        self._watchers: Sequence[Watcher] = ()
         self._is_unwritable = False
         self._round = 0  # the last one asked for, to report
         self._client_of = clients_by_node(profiles)
@@ -127,9 +129,9 @@ class EdgeRun:
         """Numbers of its clients."""
         return [profile.partition_id for profile in self._profiles]
 
-    def report_to(self, folder: ResultsFolder) -> None:
-        """Write a line for every request to ``metrics.jsonl`` in this folder from now on."""
-        self._folder = folder
+    def report_to(self, folder: ResultsFolder, watchers: Sequence[Watcher] = ()) -> None:
+        """Write a line for every request to ``metrics.jsonl`` in this folder from now on, and tell watchers of it."""
+        self._folder, self._watchers = folder, watchers
         logger.info("results go to %s", folder.path)
         if self._world:
             folder.write_json("world.json", self._world.describe())
@@ -248,6 +250,8 @@ class EdgeRun:
         self._write(line)
 
     def _write(self, line: Wire) -> None:
+        for watcher in self._watchers:
+            watcher.lines_over([line])
         if not self._folder:
             return
         try:

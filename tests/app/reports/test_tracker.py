@@ -34,8 +34,18 @@ class Whole(Keeper):
     def run_begins(self, settings, folder):
         self.began = settings, folder, (folder / "summary.json").exists()
 
+    def edges_over(self, number, lines):
+        self.edges = [*getattr(self, "edges", []), (number, len(self.seen), lines)]
+
     def run_over(self, summary):
         self.ended = summary
+
+    def close(self):
+        self.closed = hasattr(self, "ended")
+
+class Interrupted(Whole):
+    def round_over(self, number, line):
+        raise KeyboardInterrupt
 
 class Silent(Exception):
     def __str__(self):
@@ -70,8 +80,29 @@ def test_it_gets_settings_and_final_figures_if_it_has_methods_for_them(tmp_path,
     (whole,) = sys.modules["own_tracker"].KEPT
     assert whole.began == (json.loads((folder / "config.json").read_text()), folder, False)
     assert [number for number, _ in whole.seen] == [1, 2]
+    assert [(number, seen) for number, seen, _ in whole.edges] == [(1, 0), (2, 1)]  # before the global line
+    assert [line for _, _, of_round in whole.edges for line in of_round] == lines(folder, "edge")
     assert whole.ended == summary(folder)
     assert "personalised" in whole.ended
+    assert whole.closed
+
+
+def test_it_is_closed_when_a_run_is_interrupted(tmp_path, own_tracker):
+    tracker = "report.tracker=own_tracker:Interrupted, own_tracker:Keeper(name='second')"
+    assert main([f"output-dir={tmp_path / 'run'}", "num-clients=2", "batches-per-epoch=1", tracker]) == 130
+    whole, second = sys.modules["own_tracker"].KEPT
+    assert (whole.closed, second.name, second.seen) == (False, "second", [])
+
+
+def test_one_whose_package_is_missing_is_told_before_training(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "trackio", None)  # as if it were not installed
+    assert main([f"output-dir={tmp_path / 'run'}", "report.tracker=trackio(project='p')"]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error == (
+        "error: report.tracker = \"trackio(project='p')\": allowed is one whose package is installed: "
+        "type pip install 'espalier-fl[trackio]'"
+    )
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_trackers_in_the_docs_make_a_table_of_runs(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Sweeps make what is missing, whatever ended them; a run that fails stops no other."""
 
 import csv
+import json
 import os
 import shlex
 import signal
@@ -85,6 +86,8 @@ def test_a_sweep_that_was_killed_makes_what_is_missing_and_its_table_is_that_of_
     write_runs(tmp_path / "alone.csv", list(zip(chosen, map(read_run, alone), strict=True)))
     assert table(folder / "runs.csv") == table(tmp_path / "alone.csv")
     assert all(map(same_weights, (first, second), alone))
+    groups = [json.loads((one / "config.json").read_text())["report.group"] for one in (first, second, *alone)]
+    assert groups == ["sweep", "sweep", "", ""]
 
 
 @pytest.mark.slow
