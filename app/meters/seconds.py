@@ -65,9 +65,11 @@ class Seconds:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "Seconds":
-        """Return what `as_data` made a line's fields of."""
+        """Return what `as_data` made a line's fields of; ValueError, TypeError or KeyError if it did not."""
         training, waiting, transfer = (float(data[f"{part}_seconds"]) for part in PARTS)
-        return cls(training, waiting, transfer, int(data["edge_rounds"]))
+        if not isinstance(rounds := data["edge_rounds"], int):
+            raise TypeError(f"edge_rounds is {rounds!r}")
+        return cls(training, waiting, transfer, rounds)
 
     def as_data(self) -> dict[str, float]:
         """Return the fields of a line."""

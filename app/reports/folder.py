@@ -14,6 +14,7 @@ from espalier.app.ground.checkpoint import load_state, save_state
 from espalier.app.ground.durable import PART, append_text, make_folder, replace_file, replace_text, sync_folder
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.ground.regular_files import open_to_read, read_text
+from espalier.app.meters.seconds import Seconds
 from espalier.app.reports.owner import LOCK, Ownership, disown, own, why_lost
 from espalier.app.reports.run_state import RunState, run_state_of
 from espalier.app.settings.section import Tag
@@ -338,7 +339,12 @@ def _line_of(data: bytes) -> dict[str, Any]:
     if line["scope"] == "global":
         line["bytes"], line["failures"], line["wall_seconds"]  # a KeyError without them
     if line["scope"] == "seconds":
-        line["clients"], line["edges"]
+        if not isinstance(line["clients"], dict) or not isinstance(line["edges"], dict):
+            raise TypeError
+        for client, own in line["clients"].items():
+            int(client), own["edge"]
+        for own in (*line["clients"].values(), *line["edges"].values()):
+            Seconds.from_data(own)
     return line
 
 

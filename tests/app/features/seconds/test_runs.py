@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from espalier.app.features.seconds.reports import slowest_summary, totals_of
+from espalier.app.meters.seconds import Seconds
 from espalier.app.reports.final import report_again
 from espalier.app.reports.folder import ResultsFolder
 from tests.app.runs import ROOT, flwr_run, lines, run_app, same_weights, summary
@@ -122,6 +123,25 @@ def run_resumed(folder, rounds):
     """Go on up to a round, and return the rounds whose seconds are told."""
     run_app("", **SHORT | {"resume": str(folder), "global_rounds": rounds})
     return [line["round"] for line in ResultsFolder(folder).read_seconds()]
+
+
+DAMAGED = (
+    {"clients": []},
+    {"clients": {"x": {"edge": "edge-0", **Seconds().as_data()}}},
+    {"clients": {"0": Seconds().as_data()}},
+    {"edges": {"edge-0": 3}},
+    {"edges": {"edge-0": Seconds().as_data() | {"edge_rounds": 1e400}}},
+    {"edges": {"edge-0": Seconds().as_data() | {"training_seconds": "long"}}},
+)
+
+
+@pytest.mark.parametrize("damage", DAMAGED, ids=str)
+def test_lines_that_a_run_does_not_write_are_not_reported(tmp_path, damage):
+    folder = run_app(tmp_path / "run", **SHORT | {"global_rounds": 1})
+    (line,) = ResultsFolder(folder).read_seconds()
+    (folder / "seconds.jsonl").write_text(json.dumps(line | damage) + "\n")
+    report_again(folder)
+    assert "seconds" not in summary(folder)
 
 
 def test_a_run_of_an_earlier_edition_is_reported_without_them(tmp_path):
