@@ -17,7 +17,7 @@ from .deadline import Deadline
 from .edge_base import EdgeRounds
 from .edges import EdgeDecorator, idle
 from .exchange import LATE, Exchanges, answered, without_results
-from .outcomes import Update
+from .outcomes import Evaluation, Update
 from .views import MemberGrid
 
 
@@ -45,7 +45,8 @@ class Resources(Protocol):
     """What an edge knows of its clients' channels and devices: simulated, or measured.
 
     One that also has a method ``learned(losses)`` is told after every round how well those who took part fit the model:
-    their mean training losses by node id. One that has a ``deadline`` (`espalier.strategies.deadline.Deadline`, not
+    their mean training losses by node id. One that has ``evaluated(accuracies)`` is told after every evaluation the
+    accuracies that clients report, likewise. One that has a ``deadline`` (`espalier.strategies.deadline.Deadline`, not
     None) begins it when a plan is carried out; then rounds end by real time, and ``delivered(late)`` is told the node
     ids of those who were late.
     """
@@ -134,6 +135,16 @@ class ResourceAware(EdgeDecorator):
         if learned := getattr(self.resources, "learned", None):
             learned(update.losses)
         return update
+
+    def evaluate_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Evaluation]:
+        """Let the edge evaluate on all of its nodes, and tell the resources how accurate the model is on each."""
+        evaluation = yield from self.edge.evaluate_round(server_round, arrays, config, grid)
+        if evaluated := getattr(self.resources, "evaluated", None):
+            told = {node_id: reply.get("accuracy") for node_id, reply in evaluation.replies.items()}
+            evaluated({node_id: float(one) for node_id, one in told.items() if isinstance(one, int | float)})
+        return evaluation
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""

@@ -221,7 +221,8 @@ class Case(Section):
     @property
     def rule(self) -> PlanRule | None:
         """How the plans of edge rounds are made; None for a run without plans."""
-        return self.algorithm.rule or (PlanRule() if self.plan.selection == "resource-aware" else None)
+        rule = self.algorithm.rule or (PlanRule() if self.plan.selection == "resource-aware" else None)
+        return rule and rule.with_solver(self.plan.solver)
 
     @property
     def strategies_here(self) -> list[StrategySpec]:

@@ -108,6 +108,11 @@ class EdgeResources:
         clients = self._world.clients(list(losses)).tolist()
         self._book.losses |= dict(zip(clients, losses.values(), strict=True))
 
+    def evaluated(self, accuracies: Mapping[int, float]) -> None:
+        """Take note of the accuracies of clients on their own test examples, by node id."""
+        clients = self._world.clients(list(accuracies)).tolist()
+        self._book.accuracies |= dict(zip(clients, accuracies.values(), strict=True))
+
     def carried_out(self, server_round: int, report: dict[str, Any]) -> None:
         """Take over the report of an edge round that was carried out in another process."""
         self._world.add_report(self._edge, report)

@@ -27,9 +27,9 @@ def solver_of(spec: ObjectSpec) -> Solver:
     Raises
     ------
     UserError
-        If it names one that can't be imported or made, or that is no function.
+        If it names one that can't be imported or made of its parameters, or that is no function.
     """
-    return own_solver(spec) if spec.module else get_solver(spec.name)
+    return own_solver(spec) if spec.module else spec.call(partial(get_solver, spec.name))
 
 
 def own_solver(spec: ObjectSpec) -> "OwnSolver":

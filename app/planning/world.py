@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from espalier.app.planning.edge_resources import EdgeResources
-from espalier.app.planning.rule import PlanRule
+from espalier.app.planning.rule import PlanRule, kind_of
 from espalier.app.planning.work import Work, traffic_of
 from espalier.app.planning.worth import Book, value_of, valued
 from espalier.app.settings.sections import Plans
@@ -135,8 +135,10 @@ class PlannedWorld(ABC):
 
     @property
     def keeps_books(self) -> bool:
-        """Whether plans depend on what became of earlier ones: by what clients are worth, or by their batteries."""
-        return self._rule.selects_a_number and bool(self._value or self._plan.battery_joules)
+        """Whether plans depend on what became of earlier ones: by worth, by batteries, or by the solver."""
+        kind = kind_of(self._plan.solver)  # the user's own may look back
+        asked = self._value or self._plan.battery_joules or kind is None or kind.looks_back
+        return self._rule.selects_a_number and bool(asked)
 
     def valued(self, problem: Problem, server_round: int, clients: np.ndarray, book: Book) -> Problem:
         """Return the problem of these clients in an edge round with what they are worth and what they may spend."""

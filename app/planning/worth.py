@@ -5,7 +5,7 @@ is taken off it, so the selection stays a matroid's base and the optimum stays o
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -14,45 +14,11 @@ import numpy as np
 from espalier.app.ground.errors import FAULTS, bad_value
 from espalier.app.ground.object_spec import error_line
 from espalier.app.settings.sections import Plans
-from espalier.strategies.allocation import Problem
+from espalier.strategies.allocation import Problem, Standing
+from espalier.strategies.allocation.oort import statistical_utility
 
 # What an empty battery counts as: `Problem` allows no budget of 0, and every round takes more than this.
 NOTHING_JOULES = float(np.finfo(float).tiny)
-
-
-@dataclass(frozen=True, eq=False)
-class Standing:
-    """What an edge knows of its U clients before an edge round. All arrays have the shape ``(U,)``.
-
-    Attributes
-    ----------
-    edge_round : int
-        Number of the edge round, counted from 1 through all global rounds.
-    clients : np.ndarray
-        Numbers of the clients.
-    examples : np.ndarray
-        Examples of a local round.
-    loss : np.ndarray
-        Mean training loss of the last round that the client took part in; NaN before.
-    age : np.ndarray
-        Edge rounds since the client was selected last: 1 after a round in which it was. For one that never was,
-        `edge_round`.
-    joules : np.ndarray
-        What it has spent so far.
-    battery_joules : np.ndarray
-        What is left of its battery; infinite without one.
-    battery_share : np.ndarray
-        The same as a share of a full one, from 0 to 1; 1 without one.
-    """
-
-    edge_round: int
-    clients: np.ndarray
-    examples: np.ndarray
-    loss: np.ndarray
-    age: np.ndarray
-    joules: np.ndarray
-    battery_joules: np.ndarray
-    battery_share: np.ndarray
 
 
 Value = Callable[[Standing], np.ndarray]
@@ -64,7 +30,7 @@ def loss_value(standing: Standing) -> np.ndarray:
     ``|B| sqrt(mean loss^2)`` over the examples B of a local round. Clients tell one loss for all of them, their mean,
     so the root of the mean square is that loss's amount. Who has told none yet counts like the largest.
     """
-    utility = standing.examples * np.abs(standing.loss)
+    utility = statistical_utility(standing)
     largest = np.nanmax(utility, initial=0.0)
     return np.where(np.isnan(utility), 1.0, utility / largest if largest > 0 else 0.0)
 
@@ -116,11 +82,14 @@ class Book:
         Number of the last edge round of those who were selected.
     joules : dict[int, float]
         What those spent who were selected.
+    accuracies : dict[int, float]
+        The last accuracy of those who told one.
     """
 
     losses: dict[int, float] = field(default_factory=dict)
     selected: dict[int, int] = field(default_factory=dict)
     joules: dict[int, float] = field(default_factory=dict)
+    accuracies: dict[int, float] = field(default_factory=dict)
 
     def add(self, edge_round: int, clients: Sequence[int], joules: Sequence[float]) -> None:
         """Note who was selected in an edge round, and what each spent."""
@@ -142,32 +111,34 @@ class Book:
             joules=joules,
             battery_joules=left,
             battery_share=left / battery_joules if battery_joules else np.ones(len(numbers)),
+            accuracy=np.array([self.accuracies.get(client, np.nan) for client in numbers]),
         )
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive an interruption."""
-        return {"losses": dict(self.losses), "selected": dict(self.selected), "joules": dict(self.joules)}
+        return {own.name: dict(getattr(self, own.name)) for own in fields(self)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
-        self.losses, self.selected, self.joules = (dict(state[name]) for name in ("losses", "selected", "joules"))
+        for own in fields(self):
+            setattr(self, own.name, dict(state.get(own.name, {})))
 
 
 def valued(problem: Problem, plan: Plans, value: Value | None, standing: Standing) -> Problem:
-    """Return the problem with what its clients are worth, and nobody allowed more than is left in its battery.
+    """Return the problem with what is known of its clients and what they are worth, and no budget above a battery.
 
     Raises
     ------
     UserError
         If a function of the user's own fails, or returns anything but a finite number for each client.
     """
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"standing": standing}
     if plan.battery_joules:
         left = np.maximum(standing.battery_joules, NOTHING_JOULES)
         changes["energy_budget_joules"] = np.minimum(problem.energy_budget_joules, left)
     if value is not None:
         changes["worth"] = plan.value_weight * _checked(plan, value, standing)
-    return replace(problem, **changes) if changes else problem
+    return replace(problem, **changes)
 
 
 def _checked(plan: Plans, value: Value, standing: Standing) -> np.ndarray:

@@ -27,6 +27,7 @@ from espalier.app.settings.values import (
     numbers_within,
     range_within,
 )
+from espalier.strategies.allocation import solvers
 
 MOST = 10**9  # of whatever is counted, seconds too
 LARGEST = 1e38  # a factor of numbers that are float32
@@ -64,8 +65,7 @@ def _task(given: Any) -> ObjectSpec:
     return ObjectSpec("task", given, module, name, parameters)
 
 
-# The solvers that select a number of clients; others are rules of algorithms.
-SOLVERS = ("exact", "sca", "random", "cheapest-at-full-power")
+SOLVERS = tuple(name for name, kind in solvers.SOLVERS.items() if not kind.is_rule)
 BUILT_IN_VALUES = ("uniform", "loss", "age", "battery")
 
 
@@ -85,7 +85,18 @@ def _function(key: str, built_in: Sequence[str], given: Any) -> ObjectSpec:
     return ObjectSpec(key, given, module, name, parameters)
 
 
-_solver = partial(_function, "plan.solver", SOLVERS)
+def _solver(given: Any) -> ObjectSpec:
+    """Return which solver is meant, with its parameters, or one of the user's own."""
+    name, bracket, rest = given.partition("(") if isinstance(given, str) else ("", "", "")
+    if not (bracket and name in SOLVERS):
+        return _function("plan.solver", SOLVERS, given)
+    try:
+        parameters = parse_object(f"_({rest}")[2]  # not all of the names are Python's
+    except ValueError:
+        return _function("plan.solver", SOLVERS, given)
+    return ObjectSpec("plan.solver", given, "", name, parameters)
+
+
 _value = partial(_function, "plan.value", BUILT_IN_VALUES)
 
 
@@ -365,7 +376,8 @@ class Plans(Section):
     """
     solver: Annotated[SolverSetting, Tag.SELECTS] = _solver("exact")
     """`"exact"`, `"sca"` (the paper's; not for split training, where uploads grow with rounds), `"random"`,
-    `"cheapest-at-full-power"`, or `"package.module:function"` of your own: [the solvers](allocation.md#solvers).
+    `"cheapest-at-full-power"`, another of [the solvers](allocation.md#solvers), some of which take parameters, such as
+    `"oort(window=10)"`, or `"package.module:function"` of your own.
     """
     selected_per_edge: Annotated[NotNegative, Tag.LEFT_OPEN, Tag.SELECTS] = 0
     """Clients selected in each cell, Z; 0 is half of a cell's clients, rounded up."""

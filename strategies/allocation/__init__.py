@@ -7,8 +7,11 @@ A `Problem` holds channels, limits and costs; a solver makes a `Plan` of it::
 
 from .exact import exact, with_best_choices
 from .feasibility import report, violations
+from .fedcs import FedCS
+from .oort import Oort
 from .operating_point import OperatingPoint, best_operating_point
 from .plan import Plan, make_plan, objective
+from .power_of_choice import PowerOfChoice
 from .problem import Problem
 from .rules import (
     cheapest_at_full_power,
@@ -22,16 +25,24 @@ from .rules import (
 from .sca import SCA
 from .selection import choose, why_not
 from .single_client import BestChoice, best_choice
-from .solvers import SOLVERS, Solver, get_solver
+from .solvers import SOLVERS, Solver, SolverKind, get_solver
+from .standing import Standing
+from .tifl import TiFL
 
 __all__ = [
     "SCA",
     "SOLVERS",
     "BestChoice",
+    "FedCS",
+    "Oort",
     "OperatingPoint",
     "Plan",
+    "PowerOfChoice",
     "Problem",
     "Solver",
+    "SolverKind",
+    "Standing",
+    "TiFL",
     "best_choice",
     "best_operating_point",
     "cheapest_at_full_power",

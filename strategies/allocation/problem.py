@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .standing import Standing, nothing_known
+
 PER_CLIENT = ("gain", "max_frequency_hz", "min_frequency_hz", "max_power_watts", "energy_budget_joules", "worth")
 PER_OPTION = (
     "cycles_per_local_round",
@@ -101,6 +103,8 @@ class Problem:
         objective.
     seed : int (default: 0)
         What a solver that draws at random follows: hand in another one in every round.
+    standing : Standing, optional (default: None)
+        What earlier rounds have shown of the clients, for solvers that learn; None: nothing is known.
 
     Raises
     ------
@@ -130,6 +134,7 @@ class Problem:
     idle_seconds_per_local_round: np.ndarray = 0.0  # type: ignore[assignment]
     worth: np.ndarray = 0.0  # type: ignore[assignment]
     seed: int = 0
+    standing: Standing | None = None
 
     def __post_init__(self) -> None:
         given = {name: _numbers(name, getattr(self, name)) for name in (*PER_CLIENT, *PER_OPTION)}
@@ -153,6 +158,8 @@ class Problem:
         self._check_integer("max_local_rounds", low=1, high=MOST_ROUNDS)
         self._check_integer("seed", low=0)
         self._set_cells()
+        if self.standing is not None and self.standing.clients.shape != (clients,):
+            raise _bad("standing.clients", self.standing.clients, f"{clients} numbers, one per client")
 
     @property
     def clients(self) -> int:
@@ -163,6 +170,11 @@ class Problem:
     def options(self) -> int:
         """Number of options of a client, K; 1 if there is nothing to choose."""
         return self.payload_bits.shape[1]
+
+    @property
+    def known(self) -> Standing:
+        """What earlier rounds have shown of the clients; that of clients before their first one where none is given."""
+        return self.standing or nothing_known(self.clients)
 
     def _set_array(self, name: str, given: np.ndarray, shape: tuple[int, ...]) -> None:
         # A value per client stands in front of the options, not at their place.

@@ -6,8 +6,8 @@ energy that allows the rounds. H-FedAvg has everybody train so. Its plans select
 
 import numpy as np
 
-from . import costs
 from .exact import with_best_choices
+from .full_work import at_full_power, full_work, most_rounds
 from .operating_point import ENOUGH
 from .plan import Plan, make_plan
 from .problem import Problem
@@ -34,25 +34,9 @@ def cheapest_at_full_power(problem: Problem) -> Plan:
     overlap holds, and with it the joules of each cell are the least that full power allows. A cell in which fewer than
     Z clients can make all rounds within deadline and budgets gets all who can, even where more could make a few.
     """
-    rounds = problem.max_local_rounds
-    possible = _most_rounds(problem) >= rounds
-    a, b, c, d = _at_full_power(problem)
-    joules = np.where(possible, c + rounds * d, np.inf)
-    least = joules.min(axis=1)
-    able = np.isfinite(least)
-    selected, skipped = choose(problem, able, least)
-    late = (a + rounds * b > problem.deadline_seconds * ENOUGH).all(axis=1)
-    limit = np.where(late, "all rounds take too long", "all rounds take too much energy")
-    return make_plan(
-        problem,
-        selected=selected,
-        local_rounds=np.full(problem.clients, rounds),
-        frequency_hz=problem.max_frequency_hz,
-        power_watts=problem.max_power_watts,
-        option=joules.argmin(axis=1),
-        eligible=able,
-        reason=why_not(able, limit, skipped),
-    )
+    work = full_work(problem)
+    selected, skipped = choose(problem, work.able, work.joules)
+    return work.plan(problem, selected, why_not(work.able, work.reason, skipped))
 
 
 def h_fedavg_m1(problem: Problem) -> Plan:
@@ -60,7 +44,7 @@ def h_fedavg_m1(problem: Problem) -> Plan:
 
     If one client of any cell cannot make a single one, nobody trains in the round.
     """
-    most = _most_rounds(problem)
+    most = most_rounds(problem)
     everybody = np.full(problem.clients, bool(most.max(axis=1).min() >= 1))
     return _together(problem, everybody, most)
 
@@ -70,7 +54,7 @@ def h_fedavg_m2(problem: Problem) -> Plan:
 
     The others, of all cells, make the most local rounds that all of them can.
     """
-    most = _most_rounds(problem)
+    most = most_rounds(problem)
     return _together(problem, most.max(axis=1) >= 1, most)
 
 
@@ -88,7 +72,7 @@ def eligible_at_full_power(problem: Problem) -> np.ndarray:
     np.ndarray
         Booleans of shape ``(U,)``. `exact` may find more clients eligible: lower frequency and power take less energy.
     """
-    return _most_rounds(problem).max(axis=1) >= 1
+    return most_rounds(problem).max(axis=1) >= 1
 
 
 def full_work_at_full_power(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
@@ -100,45 +84,15 @@ def full_work_at_full_power(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
         Seconds and joules of ``max_local_rounds`` local rounds by each option, of shape ``(U, K)``. Where they are
         within deadline and budget for all clients, neither limit changes what `h_fedavg_m1` and `h_fedavg_m2` do.
     """
-    a, b, c, d = _at_full_power(problem)
+    a, b, c, d = at_full_power(problem)
     return a + problem.max_local_rounds * b, c + problem.max_local_rounds * d
-
-
-def _at_full_power(problem: Problem) -> tuple[np.ndarray, ...]:
-    """Return a, b, c and d of shape ``(U, K)``: L local rounds take ``a + L b`` seconds and ``c + L d`` joules."""
-    power, frequency = problem.max_power_watts[:, np.newaxis], problem.max_frequency_hz[:, np.newaxis]
-    rate = costs.rate_bits_per_second(
-        power_watts=power,
-        gain=problem.gain[:, np.newaxis],
-        noise_watts=problem.noise_watts,
-        bandwidth_hz=problem.bandwidth_hz,
-    )
-    once, again = problem.payload_bits / rate, problem.payload_bits_per_local_round / rate
-    cycles = problem.cycles_per_local_round
-    computing = costs.compute_seconds(cycles=cycles, frequency_hz=frequency)
-    return (
-        problem.idle_seconds + once,
-        problem.idle_seconds_per_local_round + computing + again,
-        costs.upload_joules(power_watts=power, upload_seconds=once),
-        costs.compute_joules(cycles=cycles, frequency_hz=frequency, capacitance=problem.capacitance)
-        + costs.upload_joules(power_watts=power, upload_seconds=again),
-    )
-
-
-def _most_rounds(problem: Problem) -> np.ndarray:
-    """Return the most local rounds of each client and option, shape ``(U, K)``; 0 if not even one is possible."""
-    a, b, c, d = _at_full_power(problem)
-    in_time = (problem.deadline_seconds * ENOUGH - a) / b
-    with np.errstate(invalid="ignore"):  # Infinite cycles in an infinite budget: the time decides.
-        in_budget = (problem.energy_budget_joules[:, np.newaxis] * ENOUGH - c) / d
-    return np.floor(np.clip(np.fmin(in_time, in_budget), 0, problem.max_local_rounds)).astype(np.int64)
 
 
 def _together(problem: Problem, who: np.ndarray, most: np.ndarray) -> Plan:
     """Return the plan in which all of `who` make the most local rounds that all of them can."""
     able = most.max(axis=1)
     rounds = able[who].min(initial=problem.max_local_rounds)
-    a, b, c, d = _at_full_power(problem)
+    a, b, c, d = at_full_power(problem)
     late = (a + b > problem.deadline_seconds * ENOUGH).all(axis=1)
     limit = np.where(late, "deadline", "energy at full power")
     return make_plan(

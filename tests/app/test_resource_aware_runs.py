@@ -26,7 +26,15 @@ from espalier.clients.shared.cut import Cut
 from espalier.clients.task import LocalTraining
 from espalier.clients.whole.evaluation import top_m_accuracies
 from espalier.clients.whole.training import mini_batches
-from espalier.strategies.allocation import SCA, SOLVERS, eligible_at_full_power, exact, get_solver, violations
+from espalier.strategies.allocation import (
+    SCA,
+    SOLVERS,
+    SolverKind,
+    eligible_at_full_power,
+    exact,
+    get_solver,
+    violations,
+)
 from espalier.strategies.allocation.feasibility import least_seconds
 from tests.app.assembling import config_of, engine_of, federation_of, make_world
 from tests.app.cut_tasks import View
@@ -274,7 +282,7 @@ def test_plans_that_did_not_converge_are_said_once_and_counted(tmp_path, monkeyp
     whole = run_app(tmp_path / "whole", **settings)
     assert summary(whole)["edge_rounds_unconverged"] == 0
     assert "converged" not in caplog.text
-    monkeypatch.setitem(SOLVERS, "sca", lambda: SCA(max_iterations=2))
+    monkeypatch.setitem(SOLVERS, "sca", SolverKind(lambda: SCA(max_iterations=2)))
     folder = run_app(tmp_path / "short", **settings)
     assert summary(folder)["edge_rounds_unconverged"] == 4  # two edges, two edge rounds
     assert [plan["converged"] for line in lines(folder, "edge") for plan in line["plans"]] == [False] * 4
@@ -719,10 +727,10 @@ def test_runs_resume_to_the_same_bits_and_the_same_figures(tmp_path, settings):
         ({"margin": 0.9999}, "plan.deadline-seconds = 150.0: allowed is more: the fastest client needs"),
         ({"late_share": -0.1}, "plan.late-share = -0.1: allowed is greater than or equal to 0"),
         ({"theta": 1.5}, "plan.theta = 1.5: allowed is less than or equal to 1"),
-        ({"solver": "best"}, "plan.solver = 'best': allowed is exact, sca, random, cheapest-at-full-power"),
+        ({"solver": "best"}, "plan.solver = 'best': allowed is exact, sca, random, cheapest-at-full-power, fedcs"),
         (
             {"solver": "h-fedavg-ub"},
-            "plan.solver = 'h-fedavg-ub': allowed is exact, sca, random, cheapest-at-full-power",
+            "plan.solver = 'h-fedavg-ub': allowed is exact, sca, random, cheapest-at-full-power, fedcs",
         ),
         ({"participation": 0.5}, "participation = 0.5: allowed is 1.0: plans select the clients"),
         ({"edge_strategy": "Krum"}, "edge-strategy = 'Krum': allowed is 'FedAvg'"),
@@ -755,7 +763,8 @@ def test_runs_resume_to_the_same_bits_and_the_same_figures(tmp_path, settings):
         ),
         (
             SPLIT | {"solver": "sca"},
-            "plan.solver = 'sca': allowed is 'exact', 'random', 'cheapest-at-full-power' for split training",
+            "plan.solver = 'sca': allowed is 'exact', 'random', 'cheapest-at-full-power', 'fedcs', 'power-of-choice', "
+            "'tifl', 'oort' for split training",
         ),
         ({"exploitation": "lots"}, "caching.exploitation = 'lots': allowed is a probability"),
         (

@@ -5,12 +5,18 @@ from espalier.app.features.feature import Unused
 from espalier.app.ground.errors import bad_value
 from espalier.app.planning.build import radio_trace
 from espalier.app.planning.limits import check_cell_size
-from espalier.app.planning.rule import PlanRule
+from espalier.app.planning.rule import PlanRule, kind_of
+from espalier.app.planning.solving import solver_of
 from espalier.app.settings.section import Tag
 from espalier.app.settings.sections import SOLVERS, Plans, RadioWorld
 
-# The solvers to which no client is worth more than another.
-WORTHLESS = ("random", "cheapest-at-full-power")
+# The keys of what a solver may ignore, by its name in a `Problem`.
+KEYS = {
+    "theta": ("plan.theta",),
+    "min_frequency_hz": ("plan.min-frequency-hz",),
+    "max_overlap": ("plan.max-overlap",),
+    "worth": ("plan.value", "plan.value-weight"),
+}
 
 
 def clients_walk(case: Case) -> bool:
@@ -47,6 +53,8 @@ def check_moves(case: Case) -> str:
         return f"plan.battery-joules = {plan.battery_joules}: an edge knows what a client spent there alone"
     if case.rule and case.rule.selects_a_number and plan.value.text != "uniform":
         return f"plan.value = {plan.value.text!r}: an edge knows what it has seen of a client alone"
+    if case.rule and case.rule.selects_a_number and (kind := kind_of(plan.solver)) and kind.looks_back:
+        return f"plan.solver = {plan.solver.text!r}: an edge knows what it has seen of a client alone"
     return ""
 
 
@@ -58,9 +66,12 @@ def _check_plans(case: Case, rule: PlanRule) -> None:
         )
     if case.algorithm.in_turn(case.split):
         raise bad_value("selection", case.plan.selection, "'everybody': here clients train one after the other")
-    if case.algorithm.splits and case.plan.solver.text == "sca":
+    if case.algorithm.splits and not case.plan.solver.module and case.plan.solver.name == "sca":
         allowed = ", ".join(repr(name) for name in SOLVERS if name != "sca")
-        raise bad_value("plan.solver", "sca", f"{allowed} for split training, where uploads grow with rounds")
+        allowed += " for split training, where uploads grow with rounds"
+        raise bad_value("plan.solver", case.plan.solver.text, allowed)
+    if not case.plan.solver.module:
+        solver_of(case.plan.solver)  # refuses parameters that it does not take
     if case.algorithm.splits and len(set(case.split.cut_layer.items)) > 1:
         raise bad_value("cut-layer", case.split.cut_layer.text, "one cut, or 'best', with selection = 'resource-aware'")
     if case.plan.value.text == "battery" and not case.plan.battery_joules:
@@ -96,13 +107,13 @@ def without_use(case: Case) -> Unused:
         return
     name = f"algorithm = {case.algorithm.text!r}"
     if not rule.selects_a_number:
-        yield Plans.keys_tagged(Tag.SELECTS), f"{name} has a rule of its own"
-    elif case.plan.solver.text == "cheapest-at-full-power":
-        yield ("plan.theta", "plan.min-frequency-hz"), f"plan.solver = {case.plan.solver.text!r}"
+        why = f"{name} has a rule of its own" if rule.solver else f"plan.solver = {case.plan.solver.text!r}"
+        yield [key for key in Plans.keys_tagged(Tag.SELECTS) if rule.solver or key != "plan.solver"], why
+    elif kind := kind_of(case.plan.solver):
+        ignored = [key for name in kind.ignores for key in KEYS[name]]
+        yield ignored, f"plan.solver = {case.plan.solver.text!r}"
     if not case.plan.value.module and case.plan.value.name == "uniform":
         yield ("plan.value-weight",), "plan.value = 'uniform'"
-    if case.plan.solver.text in WORTHLESS:
-        yield ("plan.value", "plan.value-weight"), f"plan.solver = {case.plan.solver.text!r}"
     if not rule.has_limits:
         yield ("plan.margin", "plan.late-share", "plan.divide-by-arrived"), f"{name} keeps no deadline"
         if not clients_walk(case):

@@ -12,8 +12,13 @@ from benchmarks.allocation import paper_problem
 from espalier.strategies.allocation import (
     SCA,
     SOLVERS,
+    FedCS,
+    Oort,
     Plan,
+    PowerOfChoice,
     Problem,
+    SolverKind,
+    TiFL,
     cheapest_at_full_power,
     exact,
     get_solver,
@@ -35,7 +40,7 @@ def test_every_solver_makes_a_plan_of_one_entry_per_client(name):
     assert isinstance(plan, Plan)
     for field, value in vars(plan).items():
         assert field in ("objective", "short_cells", "converged") or value.shape == (10,), field
-    assert plan.objective >= exact(problem).objective or name.startswith("h-fedavg")
+    assert plan.objective >= exact(problem).objective or not SOLVERS[name].selects_a_number
 
 
 def test_a_name_is_that_solvers():
@@ -45,8 +50,10 @@ def test_a_name_is_that_solvers():
         "h-fedavg-m2": h_fedavg_m2,
         "h-fedavg-ub": h_fedavg_ub,
     }
-    assert {name: get_solver(name) for name in SOLVERS if name != "sca"} == {"exact": exact, "random": random, **rules}
-    assert isinstance(get_solver("sca"), SCA)
+    classes = {"sca": SCA, "fedcs": FedCS, "power-of-choice": PowerOfChoice, "tifl": TiFL, "oort": Oort}
+    functions = {name: get_solver(name) for name in SOLVERS if name not in classes}
+    assert functions == {"exact": exact, "random": random, **rules}
+    assert {name: type(get_solver(name)) for name in classes} == classes
 
 
 def test_an_unknown_solver_is_one_line():
@@ -54,7 +61,7 @@ def test_an_unknown_solver_is_one_line():
         get_solver("cplex")
     assert str(error.value) == (
         "solver = 'cplex': allowed is one of exact, sca, random, cheapest-at-full-power, "
-        "h-fedavg-m1, h-fedavg-m2, h-fedavg-ub"
+        "fedcs, power-of-choice, tifl, oort, h-fedavg-m1, h-fedavg-m2, h-fedavg-ub"
     )
 
 
@@ -69,7 +76,7 @@ def test_a_solver_of_ones_own_is_a_function_that_ends_with_make_plan(monkeypatch
             reason=np.full(problem.clients, "not among the first"),
         )  # fmt: skip
 
-    monkeypatch.setitem(SOLVERS, "first", lambda: first)
+    monkeypatch.setitem(SOLVERS, "first", SolverKind(lambda: first))
     problem = paper_problem(seed=0, cells=2, clients_in_cell=5, clients_per_cell=1, energy_budget_joules=2.0)
     plan = get_solver("first")(problem)
     assert violations(problem, plan) == []

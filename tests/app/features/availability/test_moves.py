@@ -189,6 +189,7 @@ def test_a_file_of_no_moves_is_refused_with_its_line(tmp_path, capsys, rows, why
     [
         ({"algorithm": "fedavg"}, "'' for fedavg without edges"),
         ({"async_mode": "fedbuff"}, "'' for async.mode = 'fedbuff', where edges are in different rounds"),
+        ({"algorithm": "rawhfl", "plan_solver": "oort"}, "'' for plan.solver = 'oort': an edge knows what it has seen"),
         ({"algorithm": "rawhfl", "plan_value": "age"}, "'' for plan.value = 'age': an edge knows what it has seen"),
         ({"algorithm": "rawhfl", "speed_metres_per_second": 1.0}, "'' for radio.speed-metres-per-second = 1.0, by"),
         ({"role": "cloud", "engine": "flower"}, "'' for deploy.role = 'cloud': each host has its own clients"),
