@@ -94,7 +94,8 @@ class _TableApp(ClientApp):
         handler = task.half.handlers.get(kind) or self._table.get(kind)
         if handler is None:
             return super().__call__(message, context)
-        return through(task.half.mods.get(kind, ()), partial(_handled, handler, task))(message, context)
+        reply = through(task.half.mods.get(kind, ()), partial(_handled, handler, task))(message, context)
+        return task.as_travels(reply, message, context)
 
 
 def _handled(handler: Handler, task: ClientTask, message: Message, context: Context) -> Message:

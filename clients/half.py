@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Handler = Callable[[Message, Context, "ClientTask"], Message]
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]  # as Flower means it
+# Called with a reply, what it answers, context and task, it returns the reply as it travels.
+Outgoing = Callable[[Message, Message, Context, "ClientTask"], Message]
 
 
 def nothing(model: nn.Module) -> Collection[str]:

@@ -1,15 +1,16 @@
 """What a device trains: handed in from outside, so that the handlers know no data set and no model by name."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
+from flwr.app import Context, Message
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from .gradients import Gradients, compute_gradients
-from .half import PLAIN, ClientHalf
+from .half import PLAIN, ClientHalf, Outgoing
 from .messages.train import ACCURACY, LOSS
 from .randomness import client_generator
 from .shared.nested import map_tensors, rows_on, tensors_of
@@ -179,6 +180,8 @@ class ClientTask:
         What the algorithm's clients do.
     own : Mapping[str, Tensor] (default: none)
         The weights that never leave the client, as they are before it has trained, see `ClientHalf.stays`.
+    outgoing : Sequence[Outgoing] (default: none)
+        What replies pass on their way out, one after the other, when handlers and mods of the algorithm are done.
     """
 
     model: nn.Module
@@ -202,10 +205,17 @@ class ClientTask:
     gradients: Gradients = compute_gradients
     half: ClientHalf = PLAIN
     own: Mapping[str, Tensor] = field(default_factory=dict)
+    outgoing: Sequence[Outgoing] = ()
 
     def num_train(self, server_round: int) -> int:
         """Return the number of training examples in a round."""
         return len(self.train) if self.available is None else self.available(server_round)
+
+    def as_travels(self, reply: Message, message: Message, context: Context) -> Message:
+        """Return the reply to a message when it has passed `outgoing`."""
+        for last in self.outgoing:
+            reply = last(reply, message, context, self)
+        return reply
 
     @property
     def num_bytes(self) -> int:

@@ -9,12 +9,13 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
 from espalier.clients.messages.train import NUM_EXAMPLES, TRAIN_LOSS, AccumulatedGradient, TrainAccumulated
+from espalier.clients.shared.statistics import is_statistic
 
 from .edge_base import Edge
 from .exchange import Exchanges
 from .guards.updates import UpdateGuard, guard_state, load_guard_state
 from .outcomes import Evaluation, Update
-from .running_statistics import is_statistic, with_possible_variances
+from .running_statistics import with_possible_variances
 from .screening import screen
 from .strategy_edge import StrategyEdge
 from .views import MemberGrid

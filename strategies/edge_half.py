@@ -11,12 +11,12 @@ from torch import Tensor
 
 from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.correction import Weights
+from espalier.clients.shared.statistics import is_statistic
 from espalier.clients.shared.tensor_array import record_by_reference
 from espalier.clients.shared.text import quoted
 
 from .guards.updates import UpdateGuard, guard_state, load_guard_state
 from .reply_faults import array_fault
-from .running_statistics import is_statistic
 
 NO_USE = "what it tells beside the model is of no use"
 MOST_NUMBERS = 16  # that a client tells beside the model

@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from espalier.clients.messages.train import ARRAYS, METRICS
 
 from .attendance import Attendance
+from .compression import PlainUplinks, Uplinks
 from .edge_base import Edge, EdgeRounds
 from .edges import edge_of
 from .exchange import EDGE_FAILED, Conversations, Exchanges, Together, answered
@@ -90,6 +91,8 @@ class Hierarchical(Edge):
         `espalier.strategies.moving` makes one. It must be a function of the round alone, so that a resumed run
         goes on with the same bits. Edges and nodes are those of `topology`; an edge may have none for a while. None:
         nobody moves.
+    uplinks : Uplinks, optional (default: None)
+        How the models of this tier's edges come up to it. None: as they are.
 
     Raises
     ------
@@ -136,6 +139,7 @@ class Hierarchical(Edge):
         node_name: Callable[[int], str] = str,
         guard: Guard | None = None,
         topology_of: TopologyOf | None = None,
+        uplinks: Uplinks | None = None,
     ) -> None:
         if isinstance(cloud, type):
             raise ValueError(
@@ -166,6 +170,7 @@ class Hierarchical(Edge):
         self._edge_of_id = dict(enumerate(self.edges, start=1))
         self._connected = Connected()
         self._topology_of = topology_of
+        self._uplinks = uplinks or PlainUplinks()
         self._guardless = {name for name, edge in self._inner.items() if edge.is_guarded and edge.guard is None}
         self._move_to(Place("", seed or 0, seed is None, tuple(observers), node_name, guard or Guard("off")))
 
@@ -359,11 +364,18 @@ class Hierarchical(Edge):
             outcomes.update((yield self._together(self.train_edge, server_round, messages, grid)))
             with_model = {name: outcome for name, outcome in outcomes.items() if outcome.arrays is not None}
             metrics = metrics_of_all(with_model.values())
-            contents = {
-                name: RecordDict({ARRAYS: outcome.arrays.copy(), METRICS: self._metrics(own, outcome.weight)})  # type: ignore[union-attr]
-                for (name, outcome), own in zip(with_model.items(), metrics, strict=True)
-            }
-            return self._replies(messages, contents, "no edge round gave a model")
+            started = {self._edge_of_id[m.metadata.dst_node_id]: arrays_and_config(m)[0] for m in messages}
+            contents, sent, faults = dict[str, RecordDict](), dict[str, RecordDict](), dict[str, str]()
+            for (name, outcome), own in zip(with_model.items(), metrics, strict=True):
+                told = {METRICS: self._metrics(own, outcome.weight)}
+                try:
+                    up = self._uplinks.carried(self._place.path_to(name), server_round, started[name], outcome.arrays)  # type: ignore[arg-type]
+                except ValueError as error:
+                    faults[name] = str(error)
+                else:
+                    contents[name] = RecordDict({ARRAYS: up.arrived, **told})
+                    sent[name] = RecordDict({**up.sent, **told})
+            return self._replies(messages, contents, "no edge round gave a model", sent=sent, faults=faults)
 
         update = yield from answered(self._top.train_round(server_round, arrays, config, self._edge_grid(grid)), train)
         failures = self._failures(self._place.when(server_round), update.failures, outcomes)
@@ -402,11 +414,13 @@ class Hierarchical(Edge):
         return {
             "cloud": self._top.state_dict(),
             "edges": {name: edge.state_dict() for name, edge in self.edges.items()},
+            **({"uplinks": kept} if (kept := self._uplinks.state_dict()) else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned for the same strategies and edges."""
         self._top.load_state_dict(state["cloud"])
+        self._uplinks.load_state_dict(state.get("uplinks", {}))
         for name, edge in self.edges.items():
             edge.load_state_dict(state["edges"][name])
 
@@ -533,16 +547,28 @@ class Hierarchical(Edge):
             conversations[name] = run_edge(name, number, *arrays_and_config(message), grid)
         return Together(conversations)
 
-    def _replies(self, messages: Sequence[Message], contents: Mapping[str, RecordDict], why: str) -> list[Message]:
-        """Return the edges' replies; for those without content error replies that say why."""
+    def _replies(
+        self,
+        messages: Sequence[Message],
+        contents: Mapping[str, RecordDict],
+        why: str,
+        *,
+        sent: Mapping[str, RecordDict] | None = None,
+        faults: Mapping[str, str] | None = None,
+    ) -> list[Message]:
+        """Return the edges' replies; for those without content error replies that say why, by the fault of their own.
+
+        What travels is what was `sent`, where that is of another form.
+        """
         replies = []
         for message in messages:
             name = self._edge_of_id[message.metadata.dst_node_id]
             if name in contents:
                 replies.append(Message(contents[name], reply_to=message))
-                self._place.notice(self._place.tier, self._place.path_to(name), "uplink", replies[-1])
+                travels = replies[-1] if sent is None else Message(sent[name], reply_to=message)
+                self._place.notice(self._place.tier, self._place.path_to(name), "uplink", travels)
             else:
-                replies.append(Message(Error(EDGE_FAILED, why), reply_to=message))
+                replies.append(Message(Error(EDGE_FAILED, (faults or {}).get(name, why)), reply_to=message))
         return replies
 
     def _took_part(self, update: Update, outcomes: Mapping[str, EdgeOutcome]) -> list[int]:

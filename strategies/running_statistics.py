@@ -1,33 +1,16 @@
-"""Statistics in a model: what normalisation layers keep of the data they saw, as distinct from weights."""
+"""Statistics in a model that a strategy made of others: averaged, and possible."""
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Final
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from espalier.clients.shared.arrays import values_of
+from espalier.clients.shared.statistics import VARIANCE, is_beside_weights, last_name
 from espalier.clients.shared.tensor_array import record_by_reference
 
-VARIANCE: Final = "running_var"
-STATISTICS: Final = frozenset({"running_mean", VARIANCE})
-
 Models = Sequence[Mapping[str, Array]]
-
-
-def is_statistic(name: str) -> bool:
-    """Return whether an array of a model is a running statistic, by the name that PyTorch's normalisations give it.
-
-    Gradients do not move these arrays. They can be averaged and mixed safely, but not extrapolated: a variance may
-    become negative, and the model's outputs NaN.
-    """
-    return _last(name) in STATISTICS
-
-
-def is_beside_weights(name: str, dtype: np.dtype) -> bool:
-    """Return whether an array of a model is nothing that an optimizer moves: a running statistic, or a counter."""
-    return is_statistic(name) or dtype.kind in "biu"
 
 
 def with_averages(made: ArrayRecord, models: Models, weights: Sequence[float], *, always: bool) -> ArrayRecord:
@@ -58,7 +41,7 @@ def with_averages(made: ArrayRecord, models: Models, weights: Sequence[float], *
 
 def with_possible_variances(made: ArrayRecord) -> ArrayRecord:
     """Return a model whose variances are not below zero, where noise or a rounding may have taken them."""
-    variances = {name: np.maximum(values_of(made[name]), 0) for name in made if _last(name) == VARIANCE}
+    variances = {name: np.maximum(values_of(made[name]), 0) for name in made if last_name(name) == VARIANCE}
     return _with(made, variances)
 
 
@@ -80,7 +63,3 @@ def _is_beyond(made: Array, own: Sequence[Array]) -> bool:
 
 def _with(made: ArrayRecord, values: Mapping[str, np.ndarray]) -> ArrayRecord:
     return record_by_reference({**made, **{name: Array(array) for name, array in values.items()}})
-
-
-def _last(name: str) -> str:
-    return name.rpartition(".")[2]

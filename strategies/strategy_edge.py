@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import (
 )
 
 from espalier.clients.messages.train import TRAIN_LOSS
+from espalier.clients.shared.statistics import is_beside_weights
 
 from .edge_base import Edge
 from .exchange import Exchanges
@@ -36,7 +37,7 @@ from .randomness import derived_seed, seeded_globals
 from .replies import number_of, one_line, weight_of
 from .reply_faults import model_fault
 from .reply_forms import complete, in_form_of
-from .running_statistics import Models, is_beside_weights, with_averages, with_possible_variances
+from .running_statistics import Models, with_averages, with_possible_variances
 from .screening import screen
 from .state import built_attributes, restore_strategy_state, spoilt_attribute, strategy_state
 from .views import MemberGrid

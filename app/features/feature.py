@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import Strategy
 from espalier.app.features.case import Case
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.section import Section
+from espalier.clients.half import Outgoing
 from espalier.strategies import EdgeRounds, Hierarchical, Observer, Profile, Round
 from espalier.strategies.topology import Topology, TopologyOf, clients_by_node
 
@@ -157,6 +158,8 @@ class Feature:
         Whether a run in which nobody trained is over: that nobody can take part is what it has to say.
     presence : Callable[[Case], Presence | None], optional
         Says which clients are there; None: all.
+    outgoing : Callable[[Case], Iterable[Outgoing]], optional
+        What the replies of clients pass on their way out, wherever they run.
     in_front : Callable[[Scene, MakeEdge], MakeEdge], optional
         What it puts in front of edges, wherever they run.
     part : Callable[[Scene], Part | None], optional
@@ -187,6 +190,7 @@ class Feature:
     topology_of: Callable[[Scene, Grid], TopologyOf | None] = lambda scene, grid: None
     may_leave_nobody: Callable[[Case], bool] = lambda case: False
     presence: Callable[[Case], Presence | None] = lambda case: None
+    outgoing: Callable[[Case], Iterable[Outgoing]] = lambda case: ()
     in_front: Callable[[Scene, MakeEdge], MakeEdge] = lambda scene, make_edge: make_edge
     part: Callable[[Scene], Part | None] = lambda scene: None
     watch: Callable[[Case, Callable[[], int]], AbstractContextManager[Watcher | None]] = lambda case, count: (

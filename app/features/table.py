@@ -9,6 +9,7 @@ from espalier.app.features.asynchrony import ASYNCHRONY
 from espalier.app.features.availability import AVAILABILITY
 from espalier.app.features.averaging import AVERAGING
 from espalier.app.features.case import Case
+from espalier.app.features.compression import COMPRESSION
 from espalier.app.features.data import DATA
 from espalier.app.features.execution import EXECUTION
 from espalier.app.features.feature import Feature, Part, Presence, Scene, Watcher
@@ -19,8 +20,10 @@ from espalier.app.features.plans import PLANS
 from espalier.app.features.seconds import SECONDS
 from espalier.app.features.splitting import SPLITTING
 from espalier.app.features.stopping import STOPPING
+from espalier.clients.half import Outgoing
 
 FEATURES: tuple[Feature, ...] = (
+    COMPRESSION,  # what is behind it has whole models
     DATA,
     AVERAGING,
     SPLITTING,
@@ -34,6 +37,11 @@ FEATURES: tuple[Feature, ...] = (
     SECONDS,
     MONITORING,
 )
+
+
+def outgoing_of(case: Case) -> list[Outgoing]:
+    """Return what the replies of a run's clients pass on their way out."""
+    return [outgoing for feature in FEATURES for outgoing in feature.outgoing(case)]
 
 
 def parts_of(scene: Scene) -> list[Part]:

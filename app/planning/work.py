@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from espalier.clients.messages.frames import TOP_SHARES, Format
 from espalier.clients.shared.cut import Cut, part_of
+from espalier.clients.shared.rounding import place_dtype
 from espalier.strategies.split.shapes import cut_shapes, example_input
 
 BITS_PER_VALUE = 33  # phi = 32 and a sign bit, as the RawHFL and PHSFL papers count
@@ -94,7 +95,7 @@ def bits_at_cut(num_values: int, payload: str) -> float:
     """Return the bits of an example's activations, of so many values, in a payload of `Format`'s."""
     if payload in TOP_SHARES:
         form = Format(payload)
-        return float(form.num_kept(num_values) * (BITS_PER_VALUE + 8 * form.place_dtype(num_values).itemsize))
+        return float(form.num_kept(num_values) * (BITS_PER_VALUE + 8 * place_dtype(num_values).itemsize))
     value_bits, scale_bits = STREAM_PAYLOAD_BITS[payload]
     return scale_bits + value_bits * float(num_values)
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
+from espalier.app.features.table import outgoing_of
 from espalier.app.ground.errors import UserError
 from espalier.app.tasks.common import compute_device, on_device_if_it_fits, room_for_examples, set_up_torch
 from espalier.app.tasks.node import ClientNode, parse_node
@@ -87,6 +88,7 @@ class ClientTasks:
         self._half = config.algorithm.client
         state, stays = model.state_dict(), self._half.stays(model)
         self._own = {name: state[name].cpu().clone() for name in stays}  # as the model's seed makes them
+        self._outgoing = outgoing_of(config)
         self._model_draws = has_dropout(model) if self._task.side_by_side else may_draw(model)
         self.in_turn = _why_in_turn(config, self._task, model)
         self._gradients = gradients_of(config.train, device) if config.decided.records else compute_gradients
@@ -112,7 +114,12 @@ class ClientTasks:
                 raise UserError(f"partition-id = {node.partition_id}: allowed is {allowed}")
             made = self._task.new_client_task(self._model_here(), node)
             task = replace(
-                made, gradients=self._gradients, half=self._half, own=self._own, model_draws=self._model_draws
+                made,
+                gradients=self._gradients,
+                half=self._half,
+                own=self._own,
+                model_draws=self._model_draws,
+                outgoing=self._outgoing,
             )
             self._tasks[node], self._room_bytes = on_device_if_it_fits(task, self._room_bytes)
         return self._tasks[node]

@@ -19,6 +19,7 @@ from flwr.app import ConfigRecordValues
 from torch import Tensor
 
 from ..shared.arrays import as_computed, as_travels
+from ..shared.rounding import check_finite, from_int8, largest_places, place_dtype, to_half, to_int8
 
 # The RPC that carries frames, and the key of its metadata that holds the client's ticket.
 METHOD: Final = "/espalier.CutLayer/Stream"
@@ -122,7 +123,7 @@ class Format:
         if self.payload == "int8":
             return num_samples * (4 + values_per_sample)
         if self.payload in TOP_SHARES:
-            place = self.place_dtype(values_per_sample).itemsize
+            place = place_dtype(values_per_sample).itemsize
             return num_samples * self.num_kept(values_per_sample) * (place + self.dtype.itemsize)
         return num_samples * values_per_sample * (2 if self.payload in _HALVES else self.dtype.itemsize)
 
@@ -130,11 +131,6 @@ class Format:
         """Return how many of a sample's values travel."""
         share = TOP_SHARES.get(self.payload, 1.0)
         return max(1, math.ceil(share * values_per_sample)) if values_per_sample else 0
-
-    @staticmethod
-    def place_dtype(values_per_sample: int) -> np.dtype:
-        """Return how the place of a value in its sample is written."""
-        return np.dtype("<u2" if values_per_sample <= 2**16 else "<u4")
 
     def frame_bytes(self, num_samples: int, sample_shape: tuple[int, ...]) -> int:
         """Return the bytes of the frame that carries the activations of so many samples and their labels."""
@@ -355,7 +351,7 @@ def _read(form: Format, frame: bytes, head: _Head) -> Frame:
     if form.payload == "int8":
         scales, data = torch.from_numpy(data[: 4 * num_samples].view("<f4")), data[4 * num_samples :]
         whole = torch.from_numpy(data.view(np.int8)).view(num_samples, per_sample)
-        values = whole.to(form.dtype) * scales.to(form.dtype)[:, None]
+        values = from_int8(scales, whole, form.dtype)
     elif form.payload in TOP_SHARES:
         values = _scattered(form, data, num_samples, per_sample)
     else:
@@ -368,26 +364,21 @@ def _written(form: Format, values: Tensor) -> tuple[Tensor, ...]:
     """Return what a frame holds of some values."""
     if form.payload == "float32":
         return (values,)
-    if not torch.isfinite(values.sum()) and not torch.isfinite(values).all():
-        raise ValueError(f"there is NaN or Inf in what is to travel as {form.payload}")
+    check_finite(values, form.payload)
     if (half := _HALVES.get(form.payload)) is not None:
-        limit = torch.finfo(half).max
-        return (values.clamp(-limit, limit).to(half),)
+        return (to_half(values, half),)
     rows = values.reshape(len(values), -1)
     if form.payload in TOP_SHARES:
         # In the order of their places: so none is named twice.
-        places = rows.abs().topk(form.num_kept(rows.shape[1]), sorted=False).indices.sort().values
-        written = places.numpy().astype(form.place_dtype(rows.shape[1]))
+        places = largest_places(rows, form.num_kept(rows.shape[1]))
+        written = places.numpy().astype(place_dtype(rows.shape[1]))
         return torch.from_numpy(written.view(np.uint8)), rows.gather(1, places)
-    scales = (rows.abs().amax(1) / 127).to(torch.float32)
-    # A scale of 0 stands for a sample of zeros, or of values too small for float32.
-    divisors = torch.where(scales > 0, scales, 1.0).to(rows.dtype)[:, None]
-    return scales, (rows / divisors).round().clamp(-127, 127).to(torch.int8)
+    return to_int8(rows)
 
 
 def _scattered(form: Format, data: np.ndarray, num_samples: int, per_sample: int) -> Tensor:
     """Return samples of which the largest values came, with their places."""
-    shape, kind = (num_samples, form.num_kept(per_sample)), form.place_dtype(per_sample)
+    shape, kind = (num_samples, form.num_kept(per_sample)), place_dtype(per_sample)
     end = math.prod(shape) * kind.itemsize
     places = torch.from_numpy(data[:end].view(kind).astype(np.int64)).view(shape)
     if (places >= per_sample).any() or (places.diff() <= 0).any():

@@ -117,7 +117,11 @@ class TrainingStack:
                 )
                 for i, state, loss in zip(those, states, losses, strict=True):
                     due[i].learned(state, loss)
-        return {i: REPLIES[messages[i].metadata.message_type](messages[i], own.result()) for i, own in rounds.items()}
+        replies = dict[int, Message]()
+        for i, own in rounds.items():
+            reply = REPLIES[messages[i].metadata.message_type](messages[i], own.result())
+            replies[i] = tasks[i].as_travels(reply, messages[i], contexts[i])
+        return replies
 
     def _train_halves(
         self, halves: Mapping[int, Half], messages: Sequence[Message]

@@ -8,9 +8,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from espalier.clients.shared.arrays import values_of
+from espalier.clients.shared.statistics import is_statistic
 from espalier.clients.shared.tensor_array import record_by_reference
 
-from ..running_statistics import is_statistic
 from .staleness import Staleness
 
 

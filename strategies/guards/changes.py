@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from ..running_statistics import VARIANCE, is_statistic
+from espalier.clients.shared.statistics import VARIANCE, is_statistic
 
 Arrays = Mapping[str, np.ndarray]
 

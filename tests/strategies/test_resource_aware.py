@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from espalier.clients.messages.split_names import SPLIT_END
 from espalier.clients.messages.train import CPU_FREQUENCY_HZ, LOCAL_ROUNDS, TRAIN_ACCUMULATED, TRANSMIT_POWER_WATTS
+from espalier.clients.shared.statistics import is_statistic
 from espalier.strategies import (
     AccumulatedGradients,
     Arrivals,
@@ -26,7 +27,6 @@ from espalier.strategies.accumulated import step
 from espalier.strategies.allocation import Problem, exact
 from espalier.strategies.edges import EVERYBODY
 from espalier.strategies.resource_aware import Outcome
-from espalier.strategies.running_statistics import is_statistic
 from espalier.strategies.split import SplitFedV1
 from tests.strategies.split.federation import ANY, SGD, SHAPE, Federation, assert_close, same, weights
 

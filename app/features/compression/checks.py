@@ -1,0 +1,58 @@
+"""What does not go together with compressed updates, and where they have no use."""
+
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+)
+
+from espalier.app.features.case import Case
+from espalier.app.features.compression.codecs import NONE, codec_of
+from espalier.app.features.compression.settings import Compression
+from espalier.app.features.feature import Unused
+from espalier.app.ground.errors import bad_value
+from espalier.app.ground.object_spec import ObjectSpec
+
+CLIPPED_BY_CLIENTS = (DifferentialPrivacyClientSideAdaptiveClipping, DifferentialPrivacyClientSideFixedClipping)
+
+
+def check(case: Case) -> None:
+    """Refuse codecs that can't be made, and those where no whole models, or others' plans of them, go up."""
+    own = case[Compression]
+    for spec, why in ((own.client, _why_not_clients(case)), (own.edge, _why_not_edges(case))):
+        if codec_of(spec) and why:
+            raise _refused(spec, why)
+
+
+def check_strategies(case: Case) -> None:
+    """Refuse codecs where clients clip for a strategy, whose noise is for no longer updates than theirs."""
+    client = case[Compression].client
+    for spec in case.strategies_here if codec_of(client) else ():
+        if spec.key == case.algorithm.strategy_key and spec.has_any(CLIPPED_BY_CLIENTS):
+            raise _refused(client, f"{spec.key} = {spec.text!r}, for which clients clip: what is decoded may be longer")
+
+
+def without_use(case: Case) -> Unused:
+    """Yield what is for edges that there are none of."""
+    if case.is_flat and case.algorithm.trains_clients:
+        yield ("compress.edge",), f"algorithm = {case.algorithm.text!r} has no edges"
+
+
+def _why_not_clients(case: Case) -> str:
+    name = f"algorithm = {case.algorithm.text!r}"
+    if not case.algorithm.trains_clients:  # it has no use then, which is said elsewhere
+        return ""
+    if case.algorithm.splits:
+        return f"{name}, whose clients send blocks; its mini-batches are compressed by stream.payload"
+    if case.algorithm.adds_gradients:
+        return f"{name}, whose clients send gradients"
+    return "plans, which count the bits of whole models" if case.rule else ""
+
+
+def _why_not_edges(case: Case) -> str:
+    if case.deploy.role != "server":
+        return f"deploy.role = {case.deploy.role!r}, whose link to the cloud carries whole models"
+    return f"{case.out_of_step}, where edges may be in rounds of their own" if case.out_of_step else ""
+
+
+def _refused(spec: ObjectSpec, why: str) -> Exception:
+    return bad_value(spec.key, spec.text, f"{NONE!r} for {why}")

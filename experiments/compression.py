@@ -1,0 +1,104 @@
+"""What smaller updates cost in accuracy, and save in bytes.
+
+``python -m experiments.compression`` trains h-fedavg on digits with each codec at both tiers, and prints the final test
+accuracies and the bytes that went up. ``--csv PATH`` writes a row for each run as soon as it is over, with the commit
+and the machine; runs that have a row are not made again.
+"""
+
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from io import StringIO
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+
+from espalier.app.config.parse import parse_config
+from espalier.app.ground.logs import quiet_flower
+from espalier.app.reports.folder import ResultsFolder
+from espalier.app.reports.made_by import maker
+from espalier.app.reports.progress import BarProgress
+from espalier.app.run.run import engine_of, run
+from experiments.records import append_rows, read_rows, run_script
+
+SETTING: dict[str, Any] = {
+    "engine": "in-process",
+    "algorithm": "h-fedavg",
+    "global-rounds": 10,
+    "alpha": 0.3,
+    "report.evaluate-every": 0,
+}
+EXACT = "none"
+CODECS = (
+    *(EXACT, "float16", "int8"),
+    *("qsgd(levels=7)", "qsgd(levels=1)"),
+    *("top-k(share=0.1)", "top-k(share=0.01)"),
+)
+SEEDS = (0,)
+COLUMNS = {
+    "codec": str,
+    "seed": int,
+    "accuracy": float,
+    "from_clients_bytes": int,
+    "from_edges_bytes": int,
+    "commit": str,
+    "machine": str,
+}
+MB = 1e6
+
+Row = dict[str, Any]
+
+
+def row_of_run(codec: str, seed: int, **changes: Any) -> Row:
+    """Train; return the accuracy on the test pool, and the bytes of training that went up at both tiers."""
+    own = {**SETTING, "compress.client": codec, "compress.edge": codec, "seed": seed, **changes}
+    with TemporaryDirectory() as folder, redirect_stdout(StringIO()):
+        path = Path(folder) / "run"
+        config = parse_config({**own, "output-dir": str(path)})
+        with engine_of(config) as engine:
+            run(config, engine, BarProgress(Console(file=StringIO())), Path(folder))
+        summary = ResultsFolder(path).read_json("summary.json")
+    return {
+        "codec": codec,
+        "seed": seed,
+        "accuracy": round(summary["test"]["accuracy"], 4),
+        "from_clients_bytes": summary["bytes"]["uplink"]["edge"],
+        "from_edges_bytes": summary["bytes"]["uplink"]["cloud"],
+    }
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """Print the table as it is in the docs."""
+    sums = {(row["codec"], row["seed"]): row["from_clients_bytes"] + row["from_edges_bytes"] for row in rows}
+    print("| codec at both tiers | seed | accuracy | from clients, MB | from edges, MB | of all bytes up |")
+    print("|---|---|---|---|---|---|")
+    for row in rows:
+        up = f"{row['from_clients_bytes'] / MB:.3f} | {row['from_edges_bytes'] / MB:.3f}"
+        share = sums[row["codec"], row["seed"]] / sums[EXACT, row["seed"]]
+        print(f'| `"{row["codec"]}"` | {row["seed"]} | {row["accuracy"]:.4f} | {up} | {100 * share:.1f} % |')
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make the runs that have no row, and print the table."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--csv", type=Path)
+    given = parser.parse_args(arguments)
+    quiet_flower()
+    made_by = {key: maker()[key] for key in ("commit", "machine")}
+    rows = read_rows(given.csv, COLUMNS) if given.csv else []
+    done = {(row["codec"], row["seed"]) for row in rows}
+    missing = [(codec, seed) for seed, codec in product(given.seeds, CODECS) if (codec, seed) not in done]
+    for codec, seed in track(missing, console=Console(stderr=True)):
+        rows.append({**row_of_run(codec, seed), **made_by})
+        if given.csv:
+            append_rows(given.csv, COLUMNS, [rows[-1]])
+    print_table(rows)
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,165 @@
+"""Models that come up compressed: from clients, and from edges to the tier above."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.serverapp.strategy import Strategy
+
+from espalier.clients.messages.train import ARRAYS, CLIENT_HALF, TRAIN, only_arrays
+from espalier.clients.shared import text
+from espalier.clients.shared.arrays import record_of, to_record, to_weights
+from espalier.clients.shared.compression import Codec, compressed, decompressed
+from espalier.clients.shared.compression.updates import COMPRESSED
+
+from .edge_base import EdgeRounds
+from .edges import EdgeDecorator
+from .exchange import REJECTED, Exchanges, Together, answered
+from .outcomes import Update
+from .randomness import derived_seed
+from .views import MemberGrid
+
+
+class CompressedReplies(EdgeDecorator):
+    """An edge, of whatever kind, whose clients send compressed updates: it gets the models that these make.
+
+    A reply that is no update of the model which was sent is left out. All that judges models comes after.
+
+    Parameters
+    ----------
+    edge : Strategy | EdgeRounds
+        Trains. What judges or bounds models, such as its guard, belongs inside.
+    codec : Codec
+        Reads updates; the clients have the same one.
+    """
+
+    def __init__(self, edge: Strategy | EdgeRounds, codec: Codec) -> None:
+        super().__init__(edge)
+        self._codec = codec
+
+    def train_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
+    ) -> Exchanges[Update]:
+        """Run the edge's round with the models that its clients' updates make."""
+        return answered(self.edge.train_round(server_round, arrays, config, grid), self._read)
+
+    def _read(self, step: list[Message] | Together) -> Exchanges[Any]:
+        """Pass a step on; replies to messages hold models."""
+        answers = yield step
+        if isinstance(step, Together):
+            return answers
+        return [self._with_model(message, reply) for message, reply in zip(step, answers, strict=True)]
+
+    def _with_model(self, message: Message, reply: Message) -> Message:
+        if message.metadata.message_type != TRAIN or reply.has_error():
+            return reply
+        try:
+            content = reply.content
+            update = record_of(content, COMPRESSED)
+            others = [n for n in content.array_records if n not in (COMPRESSED, CLIENT_HALF)]
+            if len(others) != 1:
+                raise ValueError(f"beside its update are {len(others)} records of arrays, expected 1")
+            model = decompressed(self._codec, content.array_records[others[0]], update, only_arrays(message.content))
+        except ValueError as error:
+            return Message(Error(REJECTED, text.one_line(str(error))), reply_to=message)
+        reply.content = RecordDict(
+            {name: model if name == others[0] else record for name, record in content.items() if name != COMPRESSED}
+        )
+        return reply
+
+
+@dataclass(frozen=True)
+class Carried:
+    """An edge's model on its way up.
+
+    Parameters
+    ----------
+    sent : Mapping[str, ArrayRecord]
+        What travels, by the names of the records.
+    arrived : ArrayRecord
+        The model that the tier above makes of it.
+    """
+
+    sent: Mapping[str, ArrayRecord]
+    arrived: ArrayRecord
+
+
+class Uplinks(Protocol):
+    """How the models of a tier's edges come up."""
+
+    def carried(self, edge: str, number: int, start: ArrayRecord, model: ArrayRecord) -> Carried:
+        """Carry a model up; ValueError if it can't be.
+
+        Parameters
+        ----------
+        edge : str
+            Path of the edge.
+        number : int
+            The round of the tier above.
+        start : ArrayRecord
+            The model that the edge was sent.
+        model : ArrayRecord
+            What it has made of it.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive an interruption."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+
+
+class PlainUplinks:
+    """Models come up as they are."""
+
+    def carried(self, edge: str, number: int, start: ArrayRecord, model: ArrayRecord) -> Carried:
+        """Return the model as what travels and what arrives."""
+        arrived = model.copy()
+        return Carried({ARRAYS: arrived}, arrived)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take nothing back."""
+
+
+class CompressedUplinks:
+    """Edges' updates come up compressed; what is left out of one is kept for the edge's next.
+
+    Both ends are one object: what travels is made and read here, as it is where an edge has a host of its own.
+
+    Parameters
+    ----------
+    codec : Codec
+        Writes and reads updates.
+    seed : int
+        What the codec draws follows it, the edge and the round.
+    """
+
+    def __init__(self, codec: Codec, seed: int) -> None:
+        self._codec = codec
+        self._seed = seed
+        self._errors: dict[str, ArrayRecord] = {}
+
+    def carried(self, edge: str, number: int, start: ArrayRecord, model: ArrayRecord) -> Carried:
+        """Compress an edge's update."""
+        errors = to_weights(self._errors[edge]) if edge in self._errors else {}
+        draws = torch.Generator().manual_seed(derived_seed(self._seed, "compression", edge, number))
+        made = compressed(self._codec, model, start, errors, draws)
+        if self._codec.keeps_errors:
+            self._errors[edge] = to_record(made.errors)
+        # What the tier above has is read from what travelled, not from what was written.
+        arrived = decompressed(self._codec, made.beside, made.update, start)
+        return Carried({ARRAYS: made.beside, COMPRESSED: made.update}, arrived)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was left out, by edge."""
+        return dict(self._errors)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self._errors = dict(state)

@@ -1,0 +1,222 @@
+"""Runs whose updates go up compressed: wherever clients run, against a reference, and with liars among them."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord
+
+from espalier.app.command_line import main
+from espalier.app.wiring.clients import client_task
+from espalier.clients.client_app import make_client_app
+from espalier.clients.randomness import client_generator
+from espalier.clients.shared.compression import Float16
+from espalier.strategies.randomness import derived_seed
+from tests.app.algorithms.plain import Clients
+from tests.app.assembling import build_task, config_of, engine_of, federation_of
+from tests.app.runs import lines, run_app, same_weights, summary, weights
+
+SMALL = {"num-clients": 4, "num-edges": 2, "edge-rounds": 2, "local-epochs": 1, "batches-per-epoch": 2}
+BOTH = {"compress.client": "top-k(share=0.1)", "compress.edge": "qsgd(levels=7)"}
+FEEDBACK = {"compress.client": "top-k(share=0.1)", "compress.edge": "top-k(share=0.2)"}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    return run_app(tmp_path_factory.mktemp("plain") / "run", **SMALL)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    return run_app(tmp_path_factory.mktemp("both") / "run", **SMALL, **BOTH)
+
+
+def update_bytes(codec, folder):
+    """Return the bytes of an update of a run's model as they are counted: NumPy's header, and both names."""
+    return sum(codec.num_bytes(own.numel(), own.dtype) for own in weights(folder).values()) + 128 + len("compressed")
+
+
+def test_all_of_top_k_is_the_plain_run_to_the_bit(plain, tmp_path):
+    every = "top-k(share=1.0)"
+    found = run_app(tmp_path / "all", **SMALL, **{"compress.client": every, "compress.edge": every})
+    assert same_weights(plain, found)
+
+
+def test_bytes_are_those_that_travel(plain, tmp_path):
+    found = run_app(tmp_path / "half", **SMALL, **{"compress.client": "float16", "compress.edge": "float16"})
+    assert not same_weights(plain, found)
+    size = update_bytes(Float16(), found)
+    (last, before) = (lines(found, "global")[-1], lines(plain, "global")[-1])
+    up = {tier: own["uplink"]["model"] for tier, own in last["bytes"].items()}
+    assert up == {"edge": 8 * size, "cloud": 2 * size}  # a global round: 4 clients twice, 2 edges once
+    down = [{tier: own["downlink"] for tier, own in line["bytes"].items()} for line in (last, before)]
+    assert down[0] == down[1]
+
+
+def test_two_tiers_with_both_are_a_plain_reference(both):
+    config = config_of(**{key.replace("-", "_"): value for key, value in SMALL.items()})
+    clients, left, seed = Clients(config), [{} for _ in range(4)], config.seed
+
+    def top_k(i, x, w):
+        got = {}
+        for name in x:
+            u = (w[name] - x[name]).numpy().ravel() + left[i].get(name, 0.0)
+            places = np.argsort(-np.abs(u), kind="stable")[: max(1, int(np.ceil(0.1 * u.size)))]
+            sent = np.zeros_like(u)
+            sent[places] = u[places]
+            left[i][name] = u - sent
+            got[name] = x[name] + torch.from_numpy(sent.reshape(x[name].shape))
+        return got
+
+    def qsgd(draws, x, w, s=7, bucket=512):
+        got = {}
+        for name in sorted(x):
+            v = (w[name] - x[name]).numpy().ravel().astype(np.float64)
+            width = min(bucket, v.size)
+            uniform = torch.rand(-(-v.size // width), width, generator=draws, dtype=torch.float64).numpy()
+            q = np.zeros_like(v)
+            for b, k in enumerate(range(0, v.size, width)):
+                part, norm = v[k : k + width], np.linalg.norm(v[k : k + width])
+                r = s * np.abs(part) / norm
+                xi = np.floor(r) + (uniform[b, : part.size] < r - np.floor(r))
+                q[k : k + width] = norm * np.sign(part) * xi / s
+            got[name] = x[name] + torch.from_numpy(q.reshape(x[name].shape)).to(x[name].dtype)
+        return got
+
+    model, edges = clients.start(), ([0, 1], [2, 3])
+    for t in (1, 2):
+        made = []
+        for j, members in enumerate(edges):
+            own = model
+            for e in (1, 2):
+                trained = {i: clients.train(i, own, 2 * (t - 1) + e) for i in members}
+                own = clients.average({i: top_k(i, own, w) for i, w in trained.items()}, members)
+            draws = torch.Generator().manual_seed(derived_seed(seed, "compression", f"edge-{j}", t))
+            made.append(qsgd(draws, model, own))
+        sizes = [sum(clients.weights(members)) for members in edges]
+        shares = [size / sum(sizes) for size in sizes]
+        model = {name: sum(m[name] * share for m, share in zip(made, shares, strict=True)) for name in model}
+    found = weights(both)
+    assert max(float((found[name] - model[name]).abs().max()) for name in model) < 1e-6
+
+
+@pytest.mark.parametrize("settings", [BOTH, FEEDBACK], ids=["both", "feedback"])
+def test_a_resumed_run_goes_on_with_what_was_left_out(settings, tmp_path):
+    straight = run_app(tmp_path / "straight", **SMALL, **settings, **{"global-rounds": 3})
+    begun = run_app(tmp_path / "begun", **SMALL, **settings, **{"global-rounds": 1})
+    assert main([f"resume={begun}", "global-rounds=3"]) == 0
+    assert same_weights(straight, begun)
+
+
+def last_model(config, client_app):
+    grid = engine_of(config, client_app=client_app).grid
+    *_, last = federation_of(config, grid).hierarchical.rounds(
+        grid, ArrayRecord(build_task(config).new_model().state_dict()), 2
+    )
+    return last.arrays.to_torch_state_dict()
+
+
+def test_a_process_for_every_message_gives_the_same_bits(both):
+    """As on devices, where what a client knows is what its node's state holds."""
+    config = config_of(**SMALL, **BOTH)
+    found = last_model(config, lambda message, context: make_client_app(client_task)(message, context))
+    expected = weights(both)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.usefixtures("ray_here")
+def test_workers_of_ray_give_the_same_bits(both, tmp_path):
+    assert same_weights(both, run_app(tmp_path / "ray", **SMALL, **BOTH, engine="ray", ray_workers=2))
+
+
+def test_clients_side_by_side_send_what_each_sends(tmp_path):
+    settings = {**SMALL, "global-rounds": 1, "compress.client": "float16"}
+    alone, together = run_app(tmp_path / "alone", **settings), run_app(tmp_path / "together", **settings, stack=4)
+    a, b = weights(alone), weights(together)
+    assert max(float((a[name] - b[name]).abs().max()) for name in a) < 1e-4
+    assert summary(alone)["bytes"] == summary(together)["bytes"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "scaffold"},
+        {"algorithm": "fedper", "alpha": 0.3},
+        {"algorithm": "fedavg", "async.mode": "fedbuff"},
+        {"algorithm": "h-fedavg", "async.mode": "fedbuff"},
+        {"edge-strategy": "Krum", "guard.update-norm": 10.0},
+        {"train.weighting": "equal", "availability.mode": "markov"},
+    ],
+    ids=str,
+)
+def test_beside_other_settings_all_of_top_k_is_the_plain_run(settings, tmp_path):
+    """Whatever stands around the seam: halves of algorithms, weights that stay, flights, guards."""
+    settings = {**SMALL, **settings, "edge-rounds": 1}
+    before = run_app(tmp_path / "before", **settings)
+    after = run_app(tmp_path / "after", **settings, **{"compress.client": "top-k(share=1)"})
+    assert same_weights(before, after)
+    assert summary(after)["replies_left_out"] == 0
+
+
+@pytest.mark.parametrize("algorithm", ["hsfl", "rawhfl"])
+def test_edges_of_split_and_planned_algorithms_send_models_too(algorithm, tmp_path):
+    settings = {**SMALL, "algorithm": algorithm, "edge-rounds": 1, "global-rounds": 1, "fine_tune_steps": 0}
+    before = run_app(tmp_path / "before", **settings)
+    after = run_app(tmp_path / "after", **settings, **{"compress.edge": "top-k(share=1)"})
+    assert same_weights(before, after)
+    sent = [lines(run, "global")[-1]["bytes"]["cloud"]["uplink"]["model"] for run in (before, after)]
+    assert sent[0] != sent[1]
+
+
+def lying(how):
+    """Return a ClientApp whose client 2 changes the record of its update."""
+    app = make_client_app(client_task)
+
+    def answer(message, context):
+        reply = app(message, context)
+        if context.node_config["partition-id"] == 2 and "compressed" in reply.content:
+            data = np.frombuffer(reply.content["compressed"]["compressed"].data[128:], np.uint8).copy()
+            made = how(data)
+            del reply.content["compressed"]
+            if made is not None:
+                reply.content["compressed"] = ArrayRecord({"compressed": Array(made)})
+        return reply
+
+    return answer
+
+
+def overwritten(data, value):
+    data[:4] = np.array([value], "<f4").view(np.uint8)
+    return data
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        (lambda data: data[:-3], "its update is uint8 of shape"),
+        (lambda data: np.zeros(10**7, np.uint8), "its update is uint8 of shape (10000000,)"),
+        (lambda data: overwritten(data, np.nan), "a scale of its update is negative, NaN or Inf"),
+        (lambda data: None, "its reply has no record 'compressed'"),
+        (lambda data: overwritten(data, 3e38), "holds NaN or Inf"),
+    ],
+    ids=["short", "huge", "NaN", "none", "absurd"],
+)
+def test_who_sends_no_update_is_left_out_by_name_and_said_once(how, reason, caplog):
+    config = config_of(algorithm="fedavg", num_clients=4, batches_per_epoch=2, compress_client="int8")
+    grid = engine_of(config, client_app=lying(how)).grid
+    federation = federation_of(config, grid)
+    start = ArrayRecord(build_task(config).new_model().state_dict())
+    with caplog.at_level(logging.WARNING):
+        (outcome,) = federation.hierarchical.rounds(grid, start, 1)
+    (edge,) = outcome.edges.values()
+    (failure,) = edge.updates[0].failures
+    assert federation.client_of[failure.node_id] == 2
+    assert reason in failure.reason
+    assert len(edge.updates[0].participants) == 3
+    assert sum("client 2 of cloud left out" in record.message for record in caplog.records) == 1
+
+
+def test_what_a_codec_draws_follows_client_and_round():
+    first, second = (client_generator(0, 0, number, "compression") for number in (1, 2))
+    assert not torch.equal(torch.rand(4, generator=first), torch.rand(4, generator=second))
