@@ -40,6 +40,15 @@ class Tiny(OwnTask):
         features, labels = torch.randn(9, 16, generator=draw), torch.randint(4, (9,), generator=draw)
         return Examples(features[:8], labels[:8]), Examples(features[8:], labels[8:])
 
+    def num_examples(self, client: int, num_clients: int, seed: int) -> tuple[int, int]:
+        """Return the numbers of `client_data`."""
+        return 8, 1
+
+    def test_data(self) -> Examples:
+        """Return the server's 100 examples."""
+        draw = torch.Generator().manual_seed(0)
+        return Examples(torch.randn(100, 16, generator=draw), torch.randint(4, (100,), generator=draw))
+
 
 def main() -> None:
     """Measure every size and print the table."""

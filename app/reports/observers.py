@@ -219,7 +219,7 @@ class StateSaver:
         Plans have.
     fingerprint : str
         Of the data.
-    edges : Mapping[str, list[int]]
+    edges : Mapping[str, Sequence[int]]
         Client numbers by edge.
     settings : Mapping[str, Any]
         Those that a resumed run must not change, by key.
@@ -232,7 +232,7 @@ class StateSaver:
     engine: Engine
     world: PlannedWorld | None
     fingerprint: str
-    edges: Mapping[str, list[int]]
+    edges: Mapping[str, Sequence[int]]
     settings: Mapping[str, Any]
     best: BestRound | None = None
 
@@ -245,7 +245,7 @@ class StateSaver:
             RunState(
                 round=outcome.number,
                 data=self.fingerprint,
-                edges=dict(self.edges),
+                edges=self.edges,
                 wall_seconds=report.seconds,
                 arrays=outcome.arrays,
                 strategies=strategies,
