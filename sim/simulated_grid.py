@@ -198,8 +198,8 @@ class SimulatedGrid(Grid, ABC):
 
     def connected_of(self, node_ids: Sequence[int]) -> list[int]:
         """Return those of some nodes that are connected, in their order; how many others there are costs nothing."""
-        away, numbers = self._away, self._nodes.numbers
-        return [node_id for node_id in node_ids if node_id in numbers and node_id not in away]
+        there = filter(self._nodes.numbers.__contains__, node_ids)
+        return [node_id for node_id in there if node_id not in self._away] if self._away else list(there)
 
     @property
     def numbers(self) -> Mapping[int, int]:

@@ -234,7 +234,7 @@ class AdaptedTask(Task):
         if min(train, test) < 1:
             call = f"num_examples({client}, {self.num_clients}, {self.seed})"
             raise self.refused(f"one whose {call} returns two numbers, 1 or more, not {given!r}")
-        return len(self._kept_of(np.arange(train), client)), test
+        return len(self._kept_of(np.arange(train), client)) if self.validation_share else train, test
 
     def class_counts(self, client: int) -> tuple[int, ...]:
         """Return a client's training examples per class, if the run shares out a pool of classes."""
