@@ -1,7 +1,7 @@
 """What grids whose nodes are simulated have in common: nodes, ids of messages, states."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from logging import getLogger
@@ -40,6 +40,53 @@ class Node:
     config: UserConfig
     state: RecordDict = field(default_factory=RecordDict)
     connected: bool = True
+
+
+class _Nodes(Mapping[int, Node]):
+    """All nodes by their ids, in partition order; one is made when somebody first looks at it.
+
+    Parameters
+    ----------
+    node_ids : Sequence[int]
+        In partition order.
+    node_configs : Sequence[UserConfig], optional
+        One per node, see `SimulatedGrid`.
+    """
+
+    def __init__(self, node_ids: Sequence[int], node_configs: Sequence[UserConfig] | None) -> None:
+        self._ids = node_ids
+        self._configs = node_configs
+        self._number_of = {node_id: i for i, node_id in enumerate(node_ids)}
+        self._made: dict[int, Node] = {}
+
+    def __getitem__(self, node_id: int) -> Node:
+        if node_id not in self._made:
+            number = self._number_of[node_id]
+            config = {PARTITION_ID_KEY: number, NUM_PARTITIONS_KEY: len(self._ids)}
+            self._made[node_id] = Node(number, config | dict(self._configs[number] if self._configs else {}))
+        return self._made[node_id]
+
+    def __contains__(self, node_id: object) -> bool:
+        return node_id in self._number_of
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def numbers(self) -> Mapping[int, int]:
+        """The nodes' places, by their ids."""
+        return self._number_of
+
+    def at(self, number: int) -> Node:
+        """Return the node of a place; IndexError if there is none."""
+        return self[self._ids[number]]
+
+    def made(self) -> list[Node]:
+        """Return the nodes that somebody has looked at, in partition order: all others are as they were."""
+        return sorted(self._made.values(), key=lambda node: node.partition_id)
 
 
 class SimulatedGrid(Grid, ABC):
@@ -101,9 +148,7 @@ class SimulatedGrid(Grid, ABC):
     ) -> None:
         if num_nodes < 1:
             raise ValueError(f"num_nodes is {num_nodes}: it must be 1 or more")
-        if node_configs is None:
-            node_configs = [{}] * num_nodes
-        if len(node_configs) != num_nodes:
+        if node_configs is not None and len(node_configs) != num_nodes:
             raise ValueError(f"node_configs has {len(node_configs)} entries for {num_nodes} nodes")
         self._run_config = dict(run_config or {})
         if node_ids is None:
@@ -111,11 +156,9 @@ class SimulatedGrid(Grid, ABC):
             node_ids = Random(seed).sample(range(2, 2**63), num_nodes)
         if len(node_ids) != num_nodes:
             raise ValueError(f"node_ids has {len(node_ids)} entries for {num_nodes} nodes")
-        self._nodes = {
-            node_id: Node(i, {PARTITION_ID_KEY: i, NUM_PARTITIONS_KEY: num_nodes, **node_configs[i]})
-            for i, node_id in enumerate(node_ids)
-        }
-        self._connected = sorted(self._nodes)
+        self._nodes = _Nodes(node_ids, node_configs)
+        self._away: set[int] = set()
+        self._connected = sorted(node_ids)
         self._on_waited = on_waited or (lambda reply, seconds: None)
         self._grid_id = str(uuid4())
         self._message_numbers = count()
@@ -152,6 +195,16 @@ class SimulatedGrid(Grid, ABC):
     def get_node_ids(self) -> list[int]:
         """Return the ids of the connected nodes, in ascending order, which is not the partitions' order."""
         return self._connected.copy()
+
+    def connected_of(self, node_ids: Sequence[int]) -> list[int]:
+        """Return those of some nodes that are connected, in their order; how many others there are costs nothing."""
+        there = filter(self._nodes.numbers.__contains__, node_ids)
+        return [node_id for node_id in there if node_id not in self._away] if self._away else list(there)
+
+    @property
+    def numbers(self) -> Mapping[int, int]:
+        """Every node's ``partition-id`` by its id, in ascending order of the numbers."""
+        return self._nodes.numbers
 
     def disconnect(self, node_id: int) -> None:
         """Take a node off the network; its messages get error replies (`ErrorCode.NODE_UNAVAILABLE`) when pulled.
@@ -213,7 +266,7 @@ class SimulatedGrid(Grid, ABC):
 
     def state_dict(self) -> dict[str, bytes]:
         """Return the states of the nodes that have one, serialised, by partition index as a string."""
-        return {str(node.partition_id): records_to_bytes(node.state) for node in self._nodes.values() if node.state}
+        return {str(node.partition_id): records_to_bytes(node.state) for node in self._nodes.made() if node.state}
 
     def load_state_dict(self, state: Mapping[str, bytes]) -> None:
         """Give all nodes the states that `state_dict` returned; nodes that are not in it get an empty one.
@@ -225,15 +278,22 @@ class SimulatedGrid(Grid, ABC):
         google.protobuf.message.DecodeError
             If a value is not a serialised state. No node is changed then.
         """
-        if unknown := state.keys() - {str(node.partition_id) for node in self._nodes.values()}:
+        if unknown := [key for key in state if not self._is_number(key)]:
             raise ValueError(f"states of unknown partitions: {sorted(unknown)}")
-        states = {key: records_from_bytes(value) for key, value in state.items()}
-        for node in self._nodes.values():
-            node.state = states.get(str(node.partition_id), RecordDict())
+        states = {int(key): records_from_bytes(value) for key, value in state.items()}
+        for node in self._nodes.made():
+            node.state = RecordDict()
+        for number, records in states.items():
+            self._nodes.at(number).state = records
+
+    def _is_number(self, key: str) -> bool:
+        """Return whether a text is the number of a node, as `state_dict` writes it."""
+        return key.isdecimal() and str(int(key)) == key and int(key) < len(self._nodes)
 
     def _set_connected(self, node_id: int, connected: bool) -> None:
         self._nodes[node_id].connected = connected
-        self._connected = sorted(n for n, node in self._nodes.items() if node.connected)
+        (self._away.discard if connected else self._away.add)(node_id)
+        self._connected = sorted(node_id for node_id in self._nodes if node_id not in self._away)
 
     def _give_id(self, message: Message) -> str:
         """Write a new id into the message; ids of one grid sort in the order they were given."""

@@ -17,9 +17,9 @@ from .edge_base import EdgeRounds
 from .edges import EdgeDecorator
 from .exchange import REJECTED, Exchanges, Together, answered
 from .outcomes import Evaluation, Update
+from .profiles import profiles_by_node
 from .replies import number_of
 from .reply_faults import size_fault
-from .topology import profiles_by_node
 from .views import MemberGrid
 
 

@@ -57,16 +57,6 @@ def wait_for_nodes(grid: Grid, count: int, *, timeout_seconds: float = 60.0) -> 
     return node_ids
 
 
-def clients_by_node(profiles: Iterable[Profile]) -> dict[int, int]:
-    """Return the number of each client, its ``partition-id``, by its node id."""
-    return {profile.node_id: profile.partition_id for profile in profiles}
-
-
-def profiles_by_node(profiles: Iterable[Profile]) -> dict[int, Profile]:
-    """Return profiles by node id."""
-    return {profile.node_id: profile for profile in profiles}
-
-
 def ask_to_measure(node_id: int) -> ProfileQuery:
     """Return the query by which any node is asked to measure its device."""
     return ProfileQuery(measure=True)
@@ -168,13 +158,33 @@ def group_by_edge(profiles: Sequence[Profile], num_edges: int) -> dict[str, list
     ValueError
         If a block would be empty.
     """
-    if not 1 <= num_edges <= len(profiles):
-        raise ValueError(f"{num_edges} edges for {len(profiles)} nodes: an edge needs at least one node")
+    _check_blocks(num_edges, len(profiles))
     topology: dict[str, list[int]] = {f"edge-{i}": [] for i in range(num_edges)}
     for i, profile in enumerate(profiles):
         name = profile.edge or f"edge-{i * num_edges // len(profiles)}"
         topology.setdefault(name, []).append(profile.node_id)
     return {name: members for name, members in topology.items() if members}
+
+
+def in_blocks(node_ids: Sequence[int], num_edges: int) -> dict[str, list[int]]:
+    """Group nodes whose configs name no edge, as `group_by_edge` does.
+
+    Parameters
+    ----------
+    node_ids : Sequence[int]
+        In client order.
+    num_edges, returns, raises
+        As of `group_by_edge`.
+    """
+    size = len(node_ids)
+    _check_blocks(num_edges, size)
+    begins = [-(-edge * size // num_edges) for edge in range(num_edges + 1)]
+    return {f"edge-{i}": list(node_ids[begins[i] : begins[i + 1]]) for i in range(num_edges)}
+
+
+def _check_blocks(num_edges: int, num_nodes: int) -> None:
+    if not 1 <= num_edges <= num_nodes:
+        raise ValueError(f"{num_edges} edges for {num_nodes} nodes: an edge needs at least one node")
 
 
 def moving(topology: Topology, node_ids: Sequence[int], moves: Iterable[tuple[int, int, str]]) -> TopologyOf:

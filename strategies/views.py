@@ -2,10 +2,18 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+
+
+@runtime_checkable
+class KnowsConnected(Protocol):
+    """A Grid that tells at once which of some nodes are connected, as simulated ones do."""
+
+    def connected_of(self, node_ids: Sequence[int]) -> list[int]:
+        """Return those of some nodes that are connected, in their order."""
 
 
 class Connected:
@@ -21,6 +29,8 @@ class Connected:
 
     def among(self, members: Sequence[int], grid: Grid) -> list[int]:
         """Return those of `members` that are connected to a grid, in their order."""
+        if isinstance(grid, KnowsConnected):
+            return grid.connected_of(members)
         node_ids = list(grid.get_node_ids())
         if node_ids != self._last:
             self._last, self._all = node_ids, frozenset(node_ids)
@@ -95,10 +105,13 @@ class MemberGrid(Grid):
         Flower's strategies look several times while they configure a round, and wait, blocking all edges, if a node
         is gone between two looks.
         """
-        return _FixedGrid(self._grid, self.get_node_ids(), terms=self.terms)
+        return FixedGrid(self._grid, self.get_node_ids(), terms=self.terms)
 
     def in_client_order(self, messages: Iterable[Message]) -> list[Message]:
         """Sort messages by their destination's place among the members."""
+        messages = list(messages)
+        if len(messages) < 2:
+            return messages
         place = {node_id: i for i, node_id in enumerate(self._members)}
         return sorted(messages, key=lambda m: place.get(m.metadata.dst_node_id, len(place)))
 
@@ -140,7 +153,7 @@ def terms_of(grid: Grid) -> RoundTerms:
     return grid.terms if isinstance(grid, MemberGrid) else RoundTerms()
 
 
-class _FixedGrid(MemberGrid):
+class FixedGrid(MemberGrid):
     """A view whose members are all taken to be connected."""
 
     def get_node_ids(self) -> list[int]:
@@ -152,7 +165,7 @@ class _FixedGrid(MemberGrid):
         return self
 
 
-class EdgeGrid(_FixedGrid):
+class EdgeGrid(FixedGrid):
     """What a cloud strategy sees: one node per edge, always connected.
 
     A cloud strategy's messages never travel: `Hierarchical` hands them to the edges itself.

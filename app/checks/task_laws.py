@@ -102,6 +102,15 @@ def _other_data(new_task: NewTask) -> str:
     return ""
 
 
+def _other_numbers(new_task: NewTask) -> str:
+    task = new_task("")
+    for client in range(NUM_CLIENTS):
+        told, held = task.num_examples(client), tuple(map(len, task.client_examples(client)))
+        if told is not None and told != held:
+            return f"num_examples({client}, {NUM_CLIENTS}, 0) says {told}, and client_data() gave {held}"
+    return ""
+
+
 def _other_weights(new_task: NewTask) -> str:
     states = []
     for seed in (1, 2):
@@ -144,6 +153,7 @@ BASIC: tuple[Law[NewTask], ...] = (
 )
 LAWS: tuple[Law[NewTask], ...] = (
     Law("the same arguments give the same data", _other_data, "draw by seed and client alone, and keep no generator"),
+    Law("num_examples() is what clients have", _other_numbers, "return the lengths of what client_data() returns"),
     Law("the model's weights follow the seed", _other_weights, "draw them from PyTorch's generator alone"),
     Law(
         "a model learns from the data",

@@ -24,6 +24,10 @@ class Engine(Protocol):
     def lanes(self) -> Lanes | None:
         """Where clients look for an edge of this process; None if they run elsewhere."""
 
+    @property
+    def numbers(self) -> Mapping[int, int] | None:
+        """Each client's number by its node id, in client order, where the clients are in this process; else None."""
+
     def stream_patience_seconds(self, timeout_seconds: float) -> float:
         """Return how long to wait until all streams of a group of clients are open."""
 

@@ -19,6 +19,7 @@ class Flower:
     """
 
     lanes = None  # clients have processes of their own
+    numbers = None  # they are asked
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid

@@ -67,6 +67,11 @@ class InProcess:
         self.grid = grid
         self.lanes = lanes
 
+    @property
+    def numbers(self) -> Mapping[int, int]:
+        """Each client's number by its node id, in client order."""
+        return self.grid.numbers
+
     @classmethod
     def open(
         cls,

@@ -89,6 +89,7 @@ class Ray:
     """
 
     lanes = None  # clients are in the workers, edges here, or in workers with their clients
+    numbers = None  # they are asked, which has workers read their data side by side
 
     def __init__(
         self,

@@ -15,7 +15,8 @@ from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.section import Section
 from espalier.clients.half import Outgoing
 from espalier.strategies import EdgeRounds, Hierarchical, Observer, Profile, Round
-from espalier.strategies.topology import Topology, TopologyOf, clients_by_node
+from espalier.strategies.profiles import clients_by_node
+from espalier.strategies.topology import Topology, TopologyOf
 
 Line = dict[str, Any]
 # Makes the edge of a name and a number of nodes.
@@ -50,7 +51,7 @@ class Scene:
     topology_of: TopologyOf | None = None
 
     @cached_property
-    def client_of(self) -> dict[int, int]:
+    def client_of(self) -> Mapping[int, int]:
         """Client number by node id, in client order."""
         return clients_by_node(self.profiles)
 

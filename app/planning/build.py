@@ -16,7 +16,7 @@ from espalier.clients.shared.nested import tensors_of
 from espalier.clients.task import batches_of_a_pass
 from espalier.sim.radio_trace import COLUMNS, RadioTrace, read_radio_trace
 from espalier.strategies import Profile
-from espalier.strategies.topology import clients_by_node
+from espalier.strategies.profiles import clients_by_node
 
 
 def world_of(

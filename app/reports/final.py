@@ -1,9 +1,9 @@
 """What a run writes and shows at its end."""
 
 import csv
+from codecs import getwriter
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from io import StringIO
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from espalier.app.reports.titles import picture_title
 from espalier.app.settings.sections import Stop
 from espalier.clients.messages.train import PERSONAL
 from espalier.strategies import Profile
+from espalier.strategies.profiles import clients_by_node
 
 
 def write_model(folder: ResultsFolder, name: str, model: nn.Module) -> None:
@@ -38,9 +39,8 @@ def write_clients(
     topology: Mapping[str, Sequence[int]],
 ) -> None:
     """Write ``clients.csv`` from the lines of the rounds, see `ResultsFolder.read_all_lines`."""
-    table = StringIO(newline="")
-    csv.writer(table).writerows(client_table(lines, profiles, topology))
-    folder.write_file("clients.csv", lambda file: file.write(table.getvalue().encode()))
+    rows = client_table(lines, profiles, topology)
+    folder.write_file("clients.csv", lambda file: csv.writer(getwriter("utf-8")(file)).writerows(rows))
 
 
 def draw_run(title: str, folder: ResultsFolder, lines: Sequence[dict[str, Any]]) -> None:
@@ -101,8 +101,8 @@ def report_again(path: Path) -> None:
 
 def client_table(
     lines: Sequence[dict[str, Any]], profiles: Sequence[Profile], topology: Mapping[str, Sequence[int]]
-) -> list[list[Any]]:
-    """Return a header and a row per client: its data, the last model's figures and how often it was left out.
+) -> Iterator[list[Any]]:
+    """Yield a header and a row per client: its data, the last model's figures and how often it was left out.
 
     Features have columns of their own.
     """
@@ -110,7 +110,7 @@ def client_table(
     names, metrics = names_of_figures(lines), last_round(lines).get("clients", {})
     personalised: dict[str, Any] = next((line["clients"] for line in lines if line["scope"] == "personalised"), {})
     failures = Counter(failure["client"] for line in lines for failure in failures_of(line))
-    clients, more = [profile.partition_id for profile in profiles], dict[str, Sequence[Any]]()
+    clients, more = list(clients_by_node(profiles).values()), dict[str, Sequence[Any]]()
     if "personal" in last_round(lines):
         own_models = [metrics.get(str(client), {}) for client in clients]
         more |= {f"personal_{name}": [own.get(PERSONAL + name) for own in own_models] for name in names}
@@ -118,25 +118,22 @@ def client_table(
         more |= feature.columns(lines, clients)
     header = ["client", "edge", "train_examples", "test_examples", "classes", *names, "times_left_out"]
     header += [f"personalised_{name}" for name in names] * bool(personalised)
-    rows: list[list[Any]] = [[*header, *more]]
+    yield [*header, *more]
     for i, profile in enumerate(profiles):
         own = metrics.get(str(profile.partition_id), {})
-        rows.append(
-            [
-                profile.partition_id,
-                edge_of[profile.node_id],
-                profile.num_train_examples,
-                profile.num_test_examples,
-                sum(count > 0 for count in profile.class_counts),
-                *map(own.get, names),
-                failures[profile.partition_id],
-            ]
-        )
+        row = [
+            profile.partition_id,
+            edge_of[profile.node_id],
+            profile.num_train_examples,
+            profile.num_test_examples,
+            sum(count > 0 for count in profile.class_counts),
+            *map(own.get, names),
+            failures[profile.partition_id],
+        ]
         if personalised:
             own = personalised.get(str(profile.partition_id), {})
-            rows[-1] += map(own.get, names)
-        rows[-1] += [values[i] for values in more.values()]
-    return rows
+            row += map(own.get, names)
+        yield row + [values[i] for values in more.values()]
 
 
 def result_table(summary: Mapping[str, Any]) -> str:

@@ -220,7 +220,7 @@ class ResultsFolder:
     def save_state(self, state: RunState) -> None:
         """Save what a resumed run needs."""
         self._check_owner()
-        save_state(self._state, dict(state))
+        save_state(self._state, state.as_data())
 
     def append_metrics(self, lines: Collection[Mapping[str, Any]]) -> None:
         """Append lines to ``metrics.jsonl``."""

@@ -1,5 +1,6 @@
 """The figures of the model that a run starts from: round 0 of learning curves."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from espalier.clients.whole.evaluation import figures_on
 ROUND_0 = "round-0.json"
 
 
-def initial_figures(task: Task, model: nn.Module, device: torch.device, num_clients_here: int) -> dict[str, Any]:
+def initial_figures(task: Task, model: nn.Module, device: torch.device, clients_here: Iterable[int]) -> dict[str, Any]:
     """Return what ``round-0.json`` says of a new model.
 
     Parameters
@@ -26,8 +27,8 @@ def initial_figures(task: Task, model: nn.Module, device: torch.device, num_clie
         On `device`.
     device : torch.device
         Where it computes.
-    num_clients_here : int
-        Clients whose data can be read in this process.
+    clients_here : Iterable[int]
+        Numbers of clients whose data can be read in this process.
 
     Returns
     -------
@@ -37,7 +38,7 @@ def initial_figures(task: Task, model: nn.Module, device: torch.device, num_clie
     test = figures_on(model, task.test_examples(), task.normaliser(), device, task.objective)
     names = figure_names(test)
     found = []
-    for i in range(num_clients_here):
+    for i in clients_here:
         try:
             client = task.new_client_task(model, ClientNode(i))
             figures = figures_on(model, client.test, client.prepare, device, task.objective)

@@ -225,7 +225,7 @@ class StateSaver:
         Plans have.
     fingerprint : str
         Of the data.
-    edges : Mapping[str, list[int]]
+    edges : Mapping[str, Sequence[int]]
         Client numbers by edge.
     settings : Mapping[str, Any]
         Those that a resumed run must not change, by key.
@@ -238,7 +238,7 @@ class StateSaver:
     engine: Engine
     world: PlannedWorld | None
     fingerprint: str
-    edges: Mapping[str, list[int]]
+    edges: Mapping[str, Sequence[int]]
     settings: Mapping[str, Any]
     best: BestRound | None = None
 
@@ -251,7 +251,7 @@ class StateSaver:
             RunState(
                 round=outcome.number,
                 data=self.fingerprint,
-                edges=dict(self.edges),
+                edges=self.edges,
                 wall_seconds=report.seconds,
                 arrays=outcome.arrays,
                 strategies=strategies,

@@ -12,6 +12,7 @@ import numpy as np
 from espalier.app.ground.regular_files import read_text
 from espalier.app.reports.folder import ResultsFolder, damaged, unreadable
 from espalier.strategies import Profile
+from espalier.strategies.profiles import clients_by_node
 
 PARTITION = "partition.csv"
 MOST_CLASSES = 1000  # a table, or a picture, of more helps nobody
@@ -53,17 +54,17 @@ def class_counts(
     classes : Sequence[str] (default: their numbers)
         The names of the classes, by label.
     """
-    by_node = {profile.node_id: profile for profile in profiles}
-    members = [(edge, by_node[node_id]) for edge, nodes in topology.items() for node_id in nodes if node_id in by_node]
-    width = max((len(profile.class_counts) for _, profile in members), default=0)
+    counts, client_of = {profile.node_id: profile.class_counts for profile in profiles}, clients_by_node(profiles)
+    members = [(edge, node_id) for edge, nodes in topology.items() for node_id in nodes if node_id in counts]
+    width = max((len(counts[node_id]) for _, node_id in members), default=0)
     if not 0 < width <= MOST_CLASSES:
         return None
     names = classes if len(classes) == width else range(width)
     return ClassCounts(
-        tuple(profile.partition_id for _, profile in members),
+        tuple(client_of[node_id] for _, node_id in members),
         tuple(edge for edge, _ in members),
         tuple(map(str, names)),
-        np.array([[*own.class_counts, *[0] * (width - len(own.class_counts))] for _, own in members], dtype=np.int64),
+        np.array([[*counts[n], *[0] * (width - len(counts[n]))] for _, n in members], dtype=np.int64),
     )
 
 

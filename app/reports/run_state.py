@@ -1,10 +1,21 @@
 """What a resumed run needs, as it is saved after every global round."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from flwr.app import ArrayRecord
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
+
+
+def _clients(value: Any, listed: Callable[[Any], Any]) -> Any:
+    """Return a block of clients, as it is or of its text, or what else is `listed`."""
+    if isinstance(value, str) and (ends := re.fullmatch(r"(\d{1,12})-(\d{1,12})", value)):
+        return range(int(ends[1]), int(ends[2]) + 1)
+    return value if isinstance(value, range) else listed(value)
+
+
+Clients = Annotated[Sequence[int], WrapValidator(_clients)]
 
 
 class RunState(BaseModel):
@@ -18,8 +29,8 @@ class RunState(BaseModel):
         The global round, from 1.
     data : str
         The data's fingerprint.
-    edges : dict[str, list[int]]
-        Client numbers by edge.
+    edges : dict[str, list[int] | range]
+        Client numbers by edge. A block of them is saved by its ends, such as ``"0-999"``.
     wall_seconds : float
         Since the run began.
     arrays : ArrayRecord
@@ -41,7 +52,7 @@ class RunState(BaseModel):
     version: Literal[1] = 1
     round: Annotated[int, Field(gt=0)]
     data: str
-    edges: dict[str, list[int]]
+    edges: Mapping[str, Clients]
     wall_seconds: Annotated[float, Field(ge=0)]
     arrays: ArrayRecord
     strategies: dict[str, Any]
@@ -51,11 +62,22 @@ class RunState(BaseModel):
     settings: dict[str, Any] = Field(default_factory=dict)
     lines: Annotated[int, Field(ge=0)] = 0
 
+    def as_data(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        edges = {name: f"{own[0]}-{own[-1]}" if isinstance(own, range) else own for name, own in self.edges.items()}
+        return {**dict(self), "edges": edges}
+
     @model_validator(mode="before")
     @classmethod
     def _without_models_of_edges(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Leave out what earlier editions saved and nobody read."""
         return {key: value for key, value in values.items() if key != "edge_arrays"}
+
+
+def as_block(clients: Sequence[int]) -> Sequence[int]:
+    """Return client numbers as a range where they are consecutive."""
+    block = range(clients[0], clients[-1] + 1) if clients else range(0)
+    return block if clients and list(block) == list(clients) else clients
 
 
 def run_state_of(values: Mapping[str, Any]) -> RunState:

@@ -1,5 +1,6 @@
 """What a run does once everything about it was checked: train, personalise, report."""
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
@@ -29,7 +30,7 @@ from espalier.app.reports.observers import (
 )
 from espalier.app.reports.partition import class_counts, write_partition
 from espalier.app.reports.progress import BarProgress, LogProgress
-from espalier.app.reports.run_state import RunState
+from espalier.app.reports.run_state import RunState, as_block
 from espalier.app.reports.stopping import SoFar, StopRule, check_stop
 from espalier.app.reports.titles import picture_title
 from espalier.app.reports.tracker import Tracking
@@ -42,6 +43,7 @@ from espalier.app.wiring.one_server import Assembled
 from espalier.clients.messages.train import LOSS
 from espalier.clients.shared.cut import as_blocks
 from espalier.strategies import Profile
+from espalier.strategies.randomness import derived_seed
 from espalier.strategies.split import FineTuning
 
 logger = getLogger("espalier")
@@ -152,10 +154,19 @@ def _write_round_0(checked: CheckedRun) -> None:
     """Evaluate the model before any training, if it is evaluated at all."""
     config = checked.config
     if config.algorithm.has_model and config.report.evaluate_every:
-        here = config.federation.num_clients if not config.engine.is_flowers else 0
+        here = _evaluated_here(config) if not config.engine.is_flowers else ()
         figures = initial_figures(checked.task, checked.model, compute_device(config.device), here)
         check_stop(config.stop, figures["test"])
         checked.folder.write_json(ROUND_0, figures)
+
+
+def _evaluated_here(config: RunConfig) -> Sequence[int]:
+    """Return the numbers of the clients on which a model is evaluated before any training."""
+    clients, share = range(config.federation.num_clients), config.report.evaluate_clients
+    if share == 1:
+        return clients
+    count = max(1, int(len(clients) * share)) if share else 0
+    return sorted(random.Random(derived_seed(config.seed, "evaluate")).sample(clients, count))
 
 
 def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, so_far: SoFar) -> list[RoundObserver]:
@@ -196,10 +207,8 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
     if checked.best:
         observers.append(checked.best)
     hierarchical, world, data = federation.hierarchical, federation.world, checked.task.data_fingerprint()
-    settings = fixed_settings(config.as_dict())
-    observers.append(
-        StateSaver(folder, hierarchical, checked.engine, world, data, federation.edges, settings, checked.best)
-    )
+    settings, edges = fixed_settings(config.as_dict()), {name: as_block(own) for name, own in federation.edges.items()}
+    observers.append(StateSaver(folder, hierarchical, checked.engine, world, data, edges, settings, checked.best))
     return observers
 
 

@@ -128,6 +128,8 @@ def check_edges_for_moves(before: Mapping[str, Sequence[int]], now: Mapping[str,
 def _edges_of_same_clients(
     before: Mapping[str, Sequence[int]], now: Mapping[str, Sequence[int]]
 ) -> tuple[dict[int, str], dict[int, str]]:
+    if sum(map(len, before.values())) != sum(map(len, now.values())):
+        raise UnfitStateError("edges: it is of other clients")
     edge_before = {client: edge for edge, clients in before.items() for client in clients}
     edge_now = {client: edge for edge, clients in now.items() for client in clients}
     if edge_before.keys() != edge_now.keys():

@@ -136,7 +136,9 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         elif config.deploy.role == "cloud":
             federation = over_hosts(config, engine.grid, task, model, observers=(progress,))
         else:
-            federation = assemble(config, engine.grid, task, model, streams, observers=(progress,), lanes=engine.lanes)
+            federation = assemble(
+                config, engine.grid, task, model, streams, (progress,), lanes=engine.lanes, numbers=engine.numbers
+            )
         if folder is None:
             create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
             folder = opened.enter_context(create(path, config.as_dict()))

@@ -611,6 +611,10 @@ class Report(Section):
 
     evaluate_every: Annotated[NotNegative, Tag.OWN_AT_EDGES] = 1
     """Evaluate the global model every so many global rounds, and after the last; 0: only after the last."""
+    evaluate_clients: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of an edge's clients, or of all clients in one tier, on which the global model is evaluated: at least one,
+    drawn anew each time. 0: it is evaluated on the whole test pool alone.
+    """
     plots: Annotated[bool, Tag.OWN_AT_EDGES, Tag.HOW] = True
     """Draw the plots at the end. `false` saves the time, as in a sweep of many short runs; `report_again` [draws them
     later](results.md#reports-of-a-run-that-is-over).

@@ -1,5 +1,6 @@
 """A user's own task, as the rest of the app asks for it."""
 
+import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -8,10 +9,11 @@ from hashlib import sha256
 from inspect import getsourcefile
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.errors import FAULTS, UserError, bad_value
 from espalier.app.ground.object_spec import error_line
 from espalier.app.settings.sections import Data
 from espalier.app.tasks.fitting import are_classes, check_fit, try_cuts
@@ -213,6 +215,34 @@ class AdaptedTask(Task):
         kind = f"client {client} Examples to"
         return self._checked(train, what, f"{kind} train on"), self._checked(test, what, f"{kind} test on")
 
+    def num_examples(self, client: int) -> tuple[int, int] | None:
+        """Return how many examples a client trains on, and is tested on, if the task or its pool can tell."""
+        if self._shares_out:
+            held = self.client_indices[client]
+            return len(self._kept_of(held.train, client)), len(held.test)
+        try:
+            given = self.own.num_examples(client, self.num_clients, self.seed)
+        except FAULTS:  # entered here alone, as this is called for all clients
+            with self._does(f"num_examples({client}, {self.num_clients}, {self.seed})"):
+                raise
+        if given is None:
+            return None
+        try:
+            train, test = map(operator.index, given)
+        except (TypeError, ValueError):
+            train, test = 0, 0
+        if min(train, test) < 1:
+            call = f"num_examples({client}, {self.num_clients}, {self.seed})"
+            raise self.refused(f"one whose {call} returns two numbers, 1 or more, not {given!r}")
+        return len(self._kept_of(np.arange(train), client)) if self.validation_share else train, test
+
+    def class_counts(self, client: int) -> tuple[int, ...]:
+        """Return a client's training examples per class, if the run shares out a pool of classes."""
+        if not self._shares_out:
+            return ()
+        kept = self._kept_of(self.client_indices[client].train, client)
+        return _class_counts(self._to_share_out.train.labels[torch.from_numpy(kept)])
+
     def new_client_task(self, model: nn.Module, node: ClientNode) -> ClientTask:
         """Return the task of one client, which works on `model`."""
         test = self.client_examples(node.partition_id)[1]
@@ -225,7 +255,7 @@ class AdaptedTask(Task):
             training=self.training,
             seed=self.seed,
             partition_id=node.partition_id,
-            class_counts=tuple(torch.bincount(train.labels).tolist()) if are_classes(train.labels) else (),
+            class_counts=_class_counts(train.labels),
             device=self.device,
             edge_name=node.edge_name,
             objective=self.objective,
@@ -242,6 +272,11 @@ class AdaptedTask(Task):
         rows = kept_and_held(len(train), self.validation_share, self.seed, client)
         kept, held = (_rows_of(train, torch.from_numpy(part)) for part in rows)
         return kept, held
+
+    def _kept_of(self, rows: np.ndarray, client: int) -> np.ndarray:
+        """Return those of a client's rows that it trains on."""
+        share = self.validation_share
+        return rows[kept_and_held(len(rows), share, self.seed, client)[0]] if share else rows
 
     def centralised_task(self) -> ClientTask:
         """Return the task of a client with all data, and as many mini-batches as all clients of a flat round."""
@@ -329,6 +364,10 @@ class AdaptedTask(Task):
 
 def _rows_of(examples: Examples, rows: Tensor) -> Examples:
     return Examples(map_tensors(lambda tensor: tensor[rows], examples.inputs), examples.labels[rows])
+
+
+def _class_counts(labels: Tensor) -> tuple[int, ...]:
+    return tuple(torch.bincount(labels).tolist()) if are_classes(labels) else ()
 
 
 def _form_of(examples: Examples) -> Any:

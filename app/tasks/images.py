@@ -226,6 +226,14 @@ class ImageTask(Task):
         """Return the whole test pool."""
         return examples(self.data.test)
 
+    def num_examples(self, client: int) -> tuple[int, int] | None:
+        """Return how many images a client trains on, and is tested on."""
+        return len(self._kept_by(client)), len(self.client_indices[client].test)
+
+    def class_counts(self, client: int) -> tuple[int, ...]:
+        """Return how many images of each class a client trains on."""
+        return self._counts_of(self.data.train.labels[self._kept_by(client)])
+
     def new_client_task(self, model: nn.Module, node: ClientNode) -> ClientTask:
         """Return the task of one client, which works on `model`."""
         indices = self.client_indices[node.partition_id]
@@ -242,6 +250,14 @@ class ImageTask(Task):
             examples(self.data.test, indices.test),
             examples(self.data.train, indices.train[held]) if held is not None else None,
         )
+
+    def _kept_by(self, client: int) -> np.ndarray:
+        """Return which images of the training pool a client trains on."""
+        indices = self.client_indices[client].train
+        return indices[self.kept_and_held(len(indices), client)[0]]
+
+    def _counts_of(self, labels: np.ndarray) -> tuple[int, ...]:
+        return tuple(np.bincount(labels, minlength=self.num_classes).tolist())
 
     def kept_and_held(self, num_examples: int, client: int) -> tuple[np.ndarray | slice, np.ndarray | None]:
         """Return which of its training images a client trains on and holds back; all of them and None by default."""
@@ -264,8 +280,7 @@ class ImageTask(Task):
         """Return which images of the training pool are trained on."""
         if not self.section.validation_share:
             return slice(None)
-        parts = [indices.train for indices in self.client_indices]
-        return np.sort(np.concatenate([part[self.kept_and_held(len(part), i)[0]] for i, part in enumerate(parts)]))
+        return np.sort(np.concatenate([self._kept_by(client) for client in range(self.num_clients)]))
 
     def task_of(
         self, model: nn.Module, node: ClientNode, train: Examples, test: Examples, validation: Examples | None = None
@@ -279,7 +294,7 @@ class ImageTask(Task):
             training=self.training,
             seed=self.seed,
             partition_id=node.partition_id,
-            class_counts=tuple(np.bincount(train.labels.numpy(), minlength=self.num_classes).tolist()),
+            class_counts=self._counts_of(train.labels.numpy()),
             device=self.device,
             edge_name=node.edge_name,
             prepare_draws=False,

@@ -82,6 +82,15 @@ class OwnTask(ABC):
         """
         raise NotImplementedError
 
+    def num_examples(self, client: int, num_clients: int, seed: int) -> tuple[int, int] | None:
+        """Return how many examples `client_data` gives, to train on and to test on; parameters as for that.
+
+        With it the data of a client are made when it first trains or is evaluated, so that a run of many clients costs
+        what those cost who take part. It then tells no counts of classes (`partition.csv`). None, the default: all
+        clients' data are made at the start. A task that has `pool` is not asked.
+        """
+        return None
+
     def test_data(self) -> Examples | None:
         """Return the server's test pool. None, the default: that of `pool`, or the test examples of all clients.
 

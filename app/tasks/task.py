@@ -78,6 +78,14 @@ class Task(Protocol):
         """Return what to know of model and data to use a trained model elsewhere, as plain data; nothing by default."""
         return {}
 
+    def num_examples(self, client: int) -> tuple[int, int] | None:
+        """Return how many examples a client trains on, and is tested on; None if its data have to be made for that."""
+        return None
+
+    def class_counts(self, client: int) -> tuple[int, ...]:
+        """Return a client's training examples per class, where `num_examples` can tell; empty for no classes."""
+        return ()
+
     def new_client_task(self, model: nn.Module, node: ClientNode) -> ClientTask:
         """Return the task of one client, which works on `model`."""
 

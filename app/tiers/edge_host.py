@@ -33,8 +33,8 @@ from espalier.clients.messages.train import ACCURACY, LOSS
 from espalier.strategies import EdgeOutcome, Evaluation, Hierarchical, Profile, Round
 from espalier.strategies.deadline import Deadline
 from espalier.strategies.exchange import Conversations, Exchanges
+from espalier.strategies.profiles import clients_by_node
 from espalier.strategies.split import FineTuning, Personalised
-from espalier.strategies.topology import clients_by_node
 from espalier.strategies.views import MemberGrid
 
 logger = getLogger("espalier")

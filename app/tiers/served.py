@@ -51,7 +51,7 @@ from espalier.clients.stacked.stacking import TrainingStack
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies import Profile, group_by_edge
 from espalier.strategies.exchange import ask
-from espalier.strategies.topology import clients_by_node, profiles_by_node
+from espalier.strategies.profiles import clients_by_node, profiles_by_node
 
 logger = getLogger("espalier")
 
@@ -183,6 +183,7 @@ class ServedEdges:
     """
 
     lanes = None  # clients are in the workers, with their edges
+    numbers = None  # which were asked
 
     def __init__(
         self, grid: Grid, kept: dict[str, bytes], states: Mapping[str, AtDriver], node_of_edge: Mapping[str, int]

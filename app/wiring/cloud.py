@@ -22,8 +22,10 @@ from espalier.strategies import (
     KnownClients,
     Profile,
 )
+from espalier.strategies.profiles import profiles_by_node
+from espalier.strategies.randomness import derived_seed
+from espalier.strategies.sampled_evaluation import SampledEvaluation
 from espalier.strategies.state import UnsavableError, strategy_state
-from espalier.strategies.topology import profiles_by_node
 
 
 def under_cloud(
@@ -97,6 +99,11 @@ def check_averages(strategies: Sequence[StrategySpec], model: nn.Module) -> None
 def equally_weighted(make_edge: MakeEdge) -> MakeEdge:
     """Let all clients of an edge weigh the same, and all edges."""
     return lambda name, size: EqualWeights(make_edge(name, size))
+
+
+def evaluating_on_some(make_edge: MakeEdge, share: float, seed: int) -> MakeEdge:
+    """Let every edge evaluate on a share of its clients, drawn by the seed."""
+    return lambda name, size: SampledEvaluation(make_edge(name, size), share, derived_seed(seed, "evaluate", name))
 
 
 def checked_by_profiles(

@@ -20,10 +20,11 @@ from espalier.app.meters.bytes import ByteMeter
 from espalier.app.settings.sections import Federation
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
-from espalier.app.wiring.cloud import checked_by_profiles, cut_rule, equally_weighted, under_cloud
+from espalier.app.wiring.cloud import checked_by_profiles, cut_rule, equally_weighted, evaluating_on_some, under_cloud
 from espalier.app.wiring.streams import Streams
 from espalier.clients.shared.lanes import Lanes
 from espalier.strategies import EdgeRounds, Guard, Hierarchical, Observer
+from espalier.strategies.profiles import profiles_by_node
 from espalier.strategies.randomness import derived_seed
 from espalier.strategies.split.fused import FusedTransport
 from espalier.strategies.split.transports import Transport
@@ -61,7 +62,7 @@ def edges_here(
     cut_of = cut_rule(cuts, client_of, world, is_best=config.split.cut_layer.is_best)
     epochs = config.plan.max_local_rounds if config.rule else task.training.local_epochs
     most = replace(task.training, local_epochs=epochs)
-    max_steps = {profile.node_id: most.num_steps(profile.num_train_examples) for profile in profiles}
+    profile_of = profiles_by_node(profiles)
 
     def make(name: str, size: int) -> Any:
         site = Site(
@@ -76,7 +77,7 @@ def edges_here(
             train=config.train,
             split=config.split,
             device=compute_device(config.device),
-            max_steps=max_steps.__getitem__,
+            max_steps=lambda node_id: most.num_steps(profile_of[node_id].num_train_examples),
             stacks=config.decided.stack > 0,
             own=config.of_algorithm,
         )
@@ -85,6 +86,8 @@ def edges_here(
     make_edge: MakeEdge = make
     for part in parts:
         make_edge = part.edges(make_edge)
+    if config.report.evaluate_clients < 1:
+        make_edge = evaluating_on_some(make_edge, config.report.evaluate_clients, config.seed)
     for feature in FEATURES:
         make_edge = feature.in_front(scene, make_edge)
     if config.train.weighting == "equal":

@@ -9,9 +9,11 @@ from flwr.serverapp import Grid
 
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.settings.sections import Deploy
+from espalier.app.tasks.task import Task
 from espalier.clients.messages.profile import ProfileQuery
 from espalier.strategies import Profile, ask_profiles, group_by_edge, wait_for_nodes
-from espalier.strategies.topology import MOST_LINES, Topology, profiles_by_node
+from espalier.strategies.profiles import LazyProfiles, clients_by_node
+from espalier.strategies.topology import MOST_LINES, Topology, in_blocks
 
 logger = getLogger("espalier")
 
@@ -76,6 +78,31 @@ def gather_clients(
         missing = sorted(set(range(num_clients)) - profiles.keys())
         raise UserError(f"no profile from clients {missing}: the log says what they failed on") from None
     return [profiles[i] for i in range(num_clients)]
+
+
+def told_clients(task: Task, numbers: Mapping[int, int]) -> LazyProfiles | None:
+    """Return the profiles of clients whose data this process can tell of, each made when it is looked at.
+
+    Parameters
+    ----------
+    task : Task
+        The one that the nodes have, too.
+    numbers : Mapping[int, int]
+        Each client's number by its node id, in client order.
+
+    Returns
+    -------
+    LazyProfiles or None
+        What the nodes would answer; None where the task can't tell without making the data.
+    """
+    if task.num_examples(0) is None:
+        return None
+
+    def tell(node_id: int, client: int) -> Profile:
+        train, test = task.num_examples(client) or (0, 0)
+        return Profile(node_id, client, "", train, test, task.class_counts(client))
+
+    return LazyProfiles(numbers, tell)
 
 
 def gather_devices(grid: Grid, num_clients: int, deploy: Deploy, measure: Measure | None = None) -> list[Profile]:
@@ -190,7 +217,7 @@ def _asking(
     def ask(node_ids: Iterable[int]) -> dict[int, Profile]:
         timeout = deploy.reply_timeout or None
         asked = ask_profiles(grid, node_ids, timeout_seconds=timeout, measure=measure, is_good=is_good, said=said)
-        return profiles_by_node(asked)
+        return {profile.node_id: profile for profile in asked}
 
     return ask
 
@@ -214,12 +241,15 @@ def leave_out(node_id: int, fault: str) -> None:
     logger.warning("node %d is left out: %s (%s)", node_id, fault, hint)
 
 
-def assign_edges(profiles: list[Profile], num_edges: int | None) -> dict[str, list[int]]:
+def assign_edges(profiles: Sequence[Profile], num_edges: int | None) -> dict[str, list[int]]:
     """Return node ids by edge, and log who joined; without edges (None) there is the one group "cloud"."""
     if num_edges is None:
         log_joined(profiles, {})
-        return {"cloud": [profile.node_id for profile in profiles]}
-    topology = group_by_edge(profiles, num_edges)
+        return {"cloud": list(clients_by_node(profiles))}
+    if isinstance(profiles, LazyProfiles):  # no node's config names an edge
+        topology = in_blocks(profiles.node_ids, num_edges)
+    else:
+        topology = group_by_edge(profiles, num_edges)
     log_joined(profiles, topology)
     return topology
 
@@ -237,8 +267,11 @@ def log_joined(profiles: Sequence[Profile], edges: Topology) -> None:
 
 def _warn_of_weight(profiles: Sequence[Profile]) -> None:
     """Warn where one client says that it has most of all examples: what it says can't be checked."""
-    total = sum(profile.num_train_examples for profile in profiles)
-    largest = max(profiles, key=lambda profile: profile.num_train_examples)
+    total, largest = 0, profiles[0]
+    for profile in profiles:
+        total += profile.num_train_examples
+        if profile.num_train_examples > largest.num_train_examples:
+            largest = profile
     if len(profiles) > 2 and 2 * largest.num_train_examples > total:
         logger.warning(
             "client %d says that it has %d of all %d training examples: averages follow it. "

@@ -22,7 +22,7 @@ from espalier.app.tasks.stacking import check_stack
 from espalier.app.tasks.task import Task
 from espalier.app.wiring.cloud import check_averages
 from espalier.app.wiring.edges import algorithm_over, edges_here, transports
-from espalier.app.wiring.federation import assign_edges, gather_clients, gather_devices
+from espalier.app.wiring.federation import assign_edges, gather_clients, gather_devices, told_clients
 from espalier.app.wiring.planning import planned_world
 from espalier.app.wiring.streams import Streams, largest_frame_bytes, open_streams, stream_form
 from espalier.app.wiring.task_of_run import build_task
@@ -121,17 +121,23 @@ def assemble(
     streams: Streams | None = None,
     observers: Sequence[Any] = (),
     lanes: Lanes | None = None,
+    numbers: Mapping[int, int] | None = None,
 ) -> Assembled:
     """Wait for the clients, group them and build the algorithm over them.
 
-    Clients that are in this process look for their edge in `lanes`.
+    Clients that are in this process look for their edge in `lanes`, and are not asked who they are: `numbers` are those
+    of all clients, see `Engine.numbers`.
 
     Raises
     ------
     UserError
         For whatever the user has to change.
     """
-    profiles, topology = clients_and_edges(config, grid, streams)
+    told = told_clients(task, numbers) if numbers and not config.measures else None
+    if told is None:
+        profiles, topology = clients_and_edges(config, grid, streams)
+    else:
+        profiles, topology = told, assign_edges(told, None if config.is_flat else config.edges)
     meter = ByteMeter({"edge": "cloud"} if config.is_flat else {"edge": "edge", "cloud": "cloud"})
     world = planned_world(config, topology, profiles, task, model)
     scene = Scene(config, profiles, topology, world)
@@ -149,7 +155,7 @@ def who_is_where(scene: Scene, grid: Grid) -> TopologyOf | None:
 
 def clients_and_edges(
     config: RunConfig, grid: Grid, streams: Streams | None
-) -> tuple[list[Profile], dict[str, list[int]]]:
+) -> tuple[Sequence[Profile], dict[str, list[int]]]:
     """Wait for the clients; return their profiles in client order, and their node ids by edge."""
     deploy, num_clients = config.deploy, config.federation.num_clients
     if not config.engine.is_flowers:  # on engines of our own nobody is late

@@ -18,7 +18,7 @@ from espalier.app.settings.sections import Split, StreamSettings
 from espalier.app.tasks.task import Task
 from espalier.clients.shared.cut import as_blocks
 from espalier.strategies import Profile
-from espalier.strategies.topology import clients_by_node
+from espalier.strategies.profiles import clients_by_node
 
 
 def planned_world(

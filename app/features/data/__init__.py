@@ -24,6 +24,9 @@ def check(case: Case) -> None:
     if data.validation_share and task.grows:
         allowed = f"0.0 for {data.source}, whose clients get more data from round to round"
         raise bad_value("data.validation-share", data.validation_share, allowed)
+    if data.validation_share and not case.report.evaluate_clients:
+        allowed = f"more than 0.0 for data.validation-share = {data.validation_share:g}, which clients evaluate on"
+        raise bad_value("report.evaluate-clients", case.report.evaluate_clients, allowed)
     if algorithm.ranks_requests and not task.counts_requests:
         raise bad_value("algorithm", algorithm.text, "another algorithm, or dataset = 'video-caching'")
     _check_own_folders(algorithm, data)

@@ -97,6 +97,12 @@ class Scaled(Numbers):
         return {}
 
 
+class Miscounted(Numbers):
+    def num_examples(self, client, num_clients, seed):
+        train, test = super().client_data(client, num_clients, seed)
+        return len(train) + 1, len(test)
+
+
 class Uncuttable(Numbers):
     def model(self):
         return nn.Sequential()
@@ -181,6 +187,7 @@ def test_what_can_not_be_checked_is_one_line(capsys, name, allowed):
         (Uneven, "there is a test pool"),
         (NoModel, "there is a model"),
         (Drawn, "the same arguments give the same data"),
+        (Miscounted, "num_examples() is what clients have"),
         (OfNumpy, "the model's weights follow the seed"),
         (NoGradient, "a model learns from the data"),
         (Scaled, "data stay as they are"),

@@ -17,7 +17,7 @@ from espalier.app.wiring.planning import planned_world
 from espalier.app.wiring.task_of_run import build_task
 from espalier.clients.messages.edge import EVALUATE_EDGE, QUERY_EDGE, TRAIN_EDGE
 from espalier.strategies import Profile, ask_profiles
-from espalier.strategies.topology import clients_by_node
+from espalier.strategies.profiles import clients_by_node
 from tests.app.assembling import config_of
 from tests.app.tiers.hosts import SMALL, EdgeHost, edge_hosts
 from tests.strategies.asynchronous.test_wall_clock import Delayed

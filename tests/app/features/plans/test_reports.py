@@ -200,7 +200,7 @@ def test_the_clients_part_by_hand(lines):
 def test_client_table_has_new_columns_where_rounds_were_planned(lines):
     profiles = [Profile(10 + i, i, "", 5, 4, (1, 0)) for i in range(4)]
     topology = {"edge-0": [10, 11, 12], "edge-1": [13]}
-    old, new = client_table(without_plans(lines), profiles, topology), client_table(lines, profiles, topology)
+    old, new = (list(client_table(told, profiles, topology)) for told in (without_plans(lines), lines))
     assert [row[:8] for row in new] == old
     assert [row[8:] for row in new] == [
         [*(f"times_{name}" for name in ("eligible", "eligible_at_full_power", "selected", "late")), *JOULES],
