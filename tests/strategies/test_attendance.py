@@ -88,8 +88,8 @@ def test_many_nodes_that_leave_at_once_are_one_line(logged):
 def test_the_grid_is_asked_no_more_than_without_it(monkeypatch):
     grid = toy_grid(6)
     strategy, looks = build(grid, edge_rounds=4, evaluate_every=0), []
-    ask = grid.get_node_ids
-    monkeypatch.setattr(grid, "get_node_ids", lambda: looks.append(1) or ask())
+    ask = grid.connected_of
+    monkeypatch.setattr(grid, "connected_of", lambda members: looks.append(1) or ask(members))
     rounds = strategy.rounds(grid, to_record(initial()), 2)
     next(rounds)
     assert len(looks) == 2 * 4

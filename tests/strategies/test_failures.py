@@ -218,11 +218,11 @@ def test_a_node_that_goes_while_a_strategy_looks_does_not_stop_the_run(monkeypat
     strategy = build(grid, num_edges=1, make_edge=lambda n, s: FedAvg(min_available_nodes=4))
     everyone, looks = grid.get_node_ids(), []
 
-    def shrinking():
+    def shrinking(members):
         looks.append(1)
         return everyone if len(looks) < 2 else everyone[:-1]
 
-    monkeypatch.setattr(grid, "get_node_ids", shrinking)
+    monkeypatch.setattr(grid, "connected_of", shrinking)
     first, second = strategy.rounds(grid, to_record(initial()), 2)
     assert len(first.edges["edge-0"].updates[0].participants) == 4
     assert [f.reason for f in second.edges["edge-0"].updates[0].failures] == ["3 nodes connected, FedAvg needs 4"]

@@ -255,7 +255,7 @@ def test_servers_steps_take_the_threads_of_the_process(server):
     federation = Federation(sizes=(20, 33))
 
     class Noted(SplitFedV1):
-        def converse(self, groups, start, server_round, config, serve):
+        def converse(self, groups, start, server_round, config, serve, pull=0.0):
             def noted(batches):
                 seen.append((torch.get_num_threads(), threading.current_thread() is threading.main_thread()))
                 return serve(batches)
@@ -274,7 +274,7 @@ def test_an_error_of_the_edge_itself_is_not_a_clients_failure(server):
     federation = Federation()
 
     class Broken(SplitFedV1):
-        def converse(self, groups, start, server_round, config, serve):
+        def converse(self, groups, start, server_round, config, serve, pull=0.0):
             return super().converse(groups, start, server_round, config, lambda batches: 1 / 0)
 
     with pytest.raises(ZeroDivisionError):
@@ -776,12 +776,12 @@ def test_time_that_the_edge_computes_is_not_the_links(server):
     federation = Federation(sizes=(24,))
 
     class Slow(SplitFedV1):
-        def converse(self, groups, start, server_round, config, serve):
+        def converse(self, groups, start, server_round, config, serve, pull=0.0):
             def slowly(batches):
                 time.sleep(PAUSE_SECONDS)
                 return serve(batches)
 
-            return super().converse(groups, start, server_round, config, slowly)
+            return super().converse(groups, start, server_round, config, slowly, pull)
 
     speeds = []
     app = federation.app()
