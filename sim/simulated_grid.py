@@ -76,6 +76,11 @@ class _Nodes(Mapping[int, Node]):
         return len(self._ids)
 
     @property
+    def have_own_configs(self) -> bool:
+        """True where nodes have configs that somebody gave them."""
+        return self._configs is not None
+
+    @property
     def numbers(self) -> Mapping[int, int]:
         """The nodes' places, by their ids."""
         return self._number_of
@@ -200,6 +205,11 @@ class SimulatedGrid(Grid, ABC):
         """Return those of some nodes that are connected, in their order; how many others there are costs nothing."""
         there = filter(self._nodes.numbers.__contains__, node_ids)
         return [node_id for node_id in there if node_id not in self._away] if self._away else list(there)
+
+    @property
+    def has_own_configs(self) -> bool:
+        """True where nodes have configs that somebody gave them."""
+        return self._nodes.have_own_configs
 
     @property
     def numbers(self) -> Mapping[int, int]:

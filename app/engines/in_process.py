@@ -68,9 +68,9 @@ class InProcess:
         self.lanes = lanes
 
     @property
-    def numbers(self) -> Mapping[int, int]:
-        """Each client's number by its node id, in client order."""
-        return self.grid.numbers
+    def numbers(self) -> Mapping[int, int] | None:
+        """Each client's number by its node id, in client order; None where a node's config may say more of it."""
+        return None if self.grid.has_own_configs else self.grid.numbers
 
     @classmethod
     def open(

@@ -74,6 +74,12 @@ def named(name, record):
     return {array.split(".")[0] for array in record if "." in array}
 
 
+class Asking(InProcess):
+    """An engine whose clients are asked who they are, by messages, as devices are."""
+
+    numbers = None
+
+
 def key_of(name):
     return name.replace("__", ".").replace("_", "-")
 
@@ -83,7 +89,7 @@ def noted(tmp_path, **settings):
     config, app = parse_config({**SETTINGS, **{key_of(name): value for name, value in settings.items()}}), Watched()
     grid = InProcessGrid(app, config.federation.num_clients, run_config=config.as_dict(), seed=config.seed)
     with redirect_stdout(StringIO()):
-        run(config, InProcess(grid), BarProgress(Console(file=StringIO())), tmp_path)
+        run(config, Asking(grid), BarProgress(Console(file=StringIO())), tmp_path)
     return app.noted
 
 
@@ -192,7 +198,8 @@ def test_in_a_stream_messages_hold_no_tensor_of_a_mini_batch(tmp_path):
     begin, _ = by_messages["train.split_begin"]
     config = {*begin["config"], *ticket, "stream-payload", "stream-timeout"}
     sent = {"client-block": FRONT, "config": config}
-    streamed = {"train.split_stream": (sent, by_messages["train.split_end"][1])}
+    told = by_messages["train.split_end"][1] | {"espalier.seconds": {"moving", "waiting"}}
+    streamed = {"train.split_stream": (sent, told)}
     of_steps = ("train.split_begin", "train.split_step", "train.split_end")
     assert found == streamed | {kind: both for kind, both in by_messages.items() if kind not in of_steps}
 
@@ -212,5 +219,5 @@ def test_flowers_local_privacy_clips_what_a_device_sends_of_a_whole_model(tmp_pa
     config = parse_config({**SETTINGS, "algorithm": "h-fedavg"})
     grid = InProcessGrid(app, config.federation.num_clients, run_config=config.as_dict(), seed=config.seed)
     with redirect_stdout(StringIO()):
-        run(config, InProcess(grid), BarProgress(Console(file=StringIO())), tmp_path)
+        run(config, Asking(grid), BarProgress(Console(file=StringIO())), tmp_path)
     assert lengths == pytest.approx([0.05, 0.05], rel=1e-4)

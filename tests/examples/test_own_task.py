@@ -38,7 +38,7 @@ def test_a_regression_explains_some_of_the_variance_and_reports_its_own_metrics(
     assert final["test"]["r2"] > 0.2
     assert list(final["global"]) == ["mae", "r2", "loss"]
     assert final["global"]["mae"]["mean"] < 0.7
-    assert {path.name for path in folder.glob("*.png")} == {"rounds.png", "clients.png", "bytes.png"}
+    assert {path.name for path in folder.glob("*.png")} == {"rounds.png", "clients.png", "bytes.png", "seconds.png"}
     again = run_app(tmp_path / "2", task="own_task.tabular:Diabetes(hidden=8)", learning_rate=0.03, global_rounds=10)
     assert same_weights(folder, again)
 
@@ -48,7 +48,7 @@ def test_topics_are_told_apart_by_a_split_model_and_the_same_each_time(tmp_path)
     final = summary(folder)
     assert final["test"]["accuracy"] > 0.7  # four topics
     assert final["personalised"]["accuracy"]["mean"] > final["global"]["accuracy"]["mean"]
-    names = {"rounds.png", "clients.png", "bytes.png", "personalised.png", "partition.png"}
+    names = {"rounds.png", "clients.png", "bytes.png", "seconds.png", "personalised.png", "partition.png"}
     assert {path.name for path in folder.glob("*.png")} == names
     # Each message is 16 numbers at the cut, and as many come back.
     sent = final["bytes_by_kind"]["edge"]

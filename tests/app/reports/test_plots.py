@@ -36,7 +36,9 @@ def legend_of(ax):
 def test_each_picture_is_a_pdf_too_and_the_same_figures_give_the_same_bytes(tmp_path):
     folder = run_app(tmp_path / "run", report_plots=True, global_rounds=1, batches_per_epoch=1, edge_rounds=1)
     names = {path.stem for path in folder.glob("*.png")}
-    assert names == {path.stem for path in folder.glob("*.pdf")} == {"rounds", "clients", "bytes", "partition"}
+    assert (
+        names == {path.stem for path in folder.glob("*.pdf")} == {"rounds", "clients", "bytes", "partition", "seconds"}
+    )
     lines = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
     config = config_of(global_rounds=1, batches_per_epoch=1, edge_rounds=1)
     assert title_of(config) == "h-fedavg, digits, Dir(0.5), 8 clients, seed 0"
