@@ -53,6 +53,7 @@ def test_a_run_leaves_every_report_and_its_figures_agree(tmp_path, capsys):
         "rounds.pdf",
         "rounds.png",
         "seconds.jsonl",
+        "seconds.pdf",
         "seconds.png",
         "state.npz",
         "summary.json",
