@@ -7,23 +7,17 @@ and the machine; runs that have a row are not made again.
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from contextlib import redirect_stdout
-from io import StringIO
 from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
 from rich.progress import track
 
-from espalier.app.config.parse import parse_config
 from espalier.app.ground.logs import quiet_flower
-from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
-from espalier.app.reports.progress import BarProgress
-from espalier.app.run.run import engine_of, run
 from experiments.records import append_rows, read_rows, run_script
+from experiments.runs import summary_of_run
 
 SETTING: dict[str, Any] = {
     "engine": "in-process",
@@ -56,12 +50,7 @@ Row = dict[str, Any]
 def row_of_run(codec: str, seed: int, **changes: Any) -> Row:
     """Train; return the accuracy on the test pool, and the bytes of training that went up at both tiers."""
     own = {**SETTING, "compress.client": codec, "compress.edge": codec, "seed": seed, **changes}
-    with TemporaryDirectory() as folder, redirect_stdout(StringIO()):
-        path = Path(folder) / "run"
-        config = parse_config({**own, "output-dir": str(path)})
-        with engine_of(config) as engine:
-            run(config, engine, BarProgress(Console(file=StringIO())), Path(folder))
-        summary = ResultsFolder(path).read_json("summary.json")
+    summary = summary_of_run(own)
     return {
         "codec": codec,
         "seed": seed,

@@ -7,25 +7,19 @@ over, with its setting, the commit and the machine; runs that have a row are not
 
 from argparse import ArgumentParser
 from collections.abc import Sequence
-from contextlib import redirect_stdout
-from io import StringIO
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
 from rich.console import Console
 from rich.progress import track
 
-from espalier.app.config.parse import parse_config
 from espalier.app.ground.logs import quiet_flower
-from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
-from espalier.app.reports.progress import BarProgress
-from espalier.app.run.run import engine_of, run
 from espalier.app.settings.sections import StreamSettings
 from experiments.records import append_rows, read_rows, run_script
+from experiments.runs import summary_of_run
 
 SETTINGS: dict[str, dict[str, Any]] = {
     # Every sample comes twice in an edge round: error feedback has something to add.
@@ -58,12 +52,7 @@ Row = dict[str, Any]
 def row_of_run(setting: str, payload: str, seed: int, **changes: Any) -> Row:
     """Train through streams; return the accuracy on the test pool, and the bytes of training at the edges."""
     own = {**THROUGH_STREAMS, **SETTINGS[setting], "stream.payload": payload, "seed": seed, **changes}
-    with TemporaryDirectory() as folder, redirect_stdout(StringIO()):
-        path = Path(folder) / "run"
-        config = parse_config({**own, "output-dir": str(path)})
-        with engine_of(config) as engine:
-            run(config, engine, BarProgress(Console(file=StringIO())), Path(folder))
-        summary = ResultsFolder(path).read_json("summary.json")
+    summary = summary_of_run(own)
     return {
         "setting": setting,
         "payload": payload,

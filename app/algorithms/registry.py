@@ -1,7 +1,5 @@
 """The algorithms by name, and those of a user's own."""
 
-import difflib
-from dataclasses import replace
 from typing import NoReturn
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
@@ -32,8 +30,7 @@ from espalier.app.algorithms.sfl_v1 import SFL_V1
 from espalier.app.algorithms.sfl_v2 import SFL_V2
 from espalier.app.algorithms.sl import SL
 from espalier.app.algorithms.top_popular import TOP_POPULAR
-from espalier.app.ground.errors import bad_value
-from espalier.app.ground.object_spec import ObjectSpec
+from espalier.app.ground.registered import own_spec, value_named
 
 ALGORITHMS = {
     algorithm.name: algorithm
@@ -70,19 +67,8 @@ ALGORITHMS = {
 
 
 def algorithm_named(text: str) -> Algorithm:
-    """Return the built-in algorithm of this name, or a user's own that is given as ``package.module:NAME``.
-
-    Raises
-    ------
-    UserError
-        If there is none.
-    """
-    if text in ALGORITHMS:
-        return ALGORITHMS[text]
-    found = _own_spec(text).load()
-    if not isinstance(found, Algorithm):
-        raise bad_value("algorithm", text, f"an espalier.app.algorithms.Algorithm, not a {type(found).__name__}")
-    return replace(found, written=text)
+    """Return the built-in algorithm of this name, or a user's own; UserError if there is none."""
+    return value_named("algorithm", text, ALGORITHMS, Algorithm)
 
 
 def algorithm_unimported(text: str) -> Algorithm:
@@ -93,17 +79,8 @@ def algorithm_unimported(text: str) -> Algorithm:
     UserError
         If it is no such name.
     """
-    return ALGORITHMS.get(text) or Algorithm(_own_spec(text).text, "", _make_no_edge, written=text)
-
-
-def _own_spec(text: str) -> ObjectSpec:
-    """Return where an algorithm of a user's own is; UserError if the text names none."""
-    module, _, name = text.partition(":")
-    if not (module and name.isidentifier()):
-        names = f"{', '.join(map(repr, ALGORITHMS))}, or package.module:NAME of your own"
-        close = difflib.get_close_matches(text, ALGORITHMS, n=1)
-        raise bad_value("algorithm", text, f"{names}: did you mean {close[0]!r}?" if close else names)
-    return ObjectSpec("algorithm", text, module, name, ())
+    found = ALGORITHMS.get(text)
+    return found or Algorithm(own_spec("algorithm", text, ALGORITHMS).text, "", _make_no_edge, written=text)
 
 
 def _make_no_edge(site: Site) -> NoReturn:

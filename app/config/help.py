@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.config.run_config import RunConfig
+from espalier.app.ground.registered import OWN
 from espalier.app.settings.engine_kinds import ENGINES, EngineKind
 from espalier.app.settings.section import Section
 
 # What a setting may name that is a value of a table.
-TABLES: dict[Any, list[str]] = {EngineKind: [*ENGINES, "package.module:NAME of your own"]}
+TABLES: dict[Any, list[str]] = {EngineKind: [*ENGINES, OWN]}
 
 
 def help_text(word: str = "") -> str:

@@ -4,14 +4,29 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from espalier.app.ground.errors import FAULTS, UserError, bad_value
 from espalier.app.ground.object_spec import ObjectSpec, error_and_place, parse_object
 
 Value = TypeVar("Value")
+OWN = "package.module:NAME of your own"
 FORM = "package.module:NAME(argument=value, ...) of your own"
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+class _HasText(Protocol):
+    """A dataclass that says how a run config names it."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def written(self) -> str:
+        """As a run config names a user's own; empty for one of a table."""
+
+
+Written = TypeVar("Written", bound=_HasText)
 
 
 def parse_registered(key: str, given: Any) -> ObjectSpec:
@@ -46,10 +61,37 @@ def built_in(spec: ObjectSpec, table: Mapping[str, Value]) -> Value | None:
     return table[spec.name]
 
 
-def unknown_name(spec: ObjectSpec, names: Iterable[str]) -> UserError:
-    """Return the error for a name that is none of these."""
+def value_named(key: str, text: str, table: Mapping[str, Written], kind: type[Written]) -> Written:
+    """Return the value of a name in a table, or a user's own of the same kind, given as ``package.module:NAME``.
+
+    Of a user's own the field `written` says how.
+
+    Raises
+    ------
+    UserError
+        If there is none.
+    """
+    if text in table:
+        return table[text]
+    found = own_spec(key, text, table).load()
+    if not isinstance(found, kind):
+        raise bad_value(key, text, f"an {kind.__module__}.{kind.__name__}, not a {type(found).__name__}")
+    return replace(found, written=text)
+
+
+def own_spec(key: str, text: str, names: Iterable[str]) -> ObjectSpec:
+    """Return where a user's own value is, ``package.module:NAME``; UserError if the text names none."""
+    module, _, name = text.partition(":")
+    spec = ObjectSpec(key, text, module, name, ())
+    if not (module and name.isidentifier()):
+        raise unknown_name(replace(spec, name=text), names, OWN)
+    return spec
+
+
+def unknown_name(spec: ObjectSpec, names: Iterable[str], form: str = FORM) -> UserError:
+    """Return the error for a name that is none of these, nor of the form of a user's own."""
     known = list(names)
-    allowed = f"{', '.join(map(repr, known))}, or {FORM}"
+    allowed = f"{', '.join(map(repr, known))}, or {form}"
     close = difflib.get_close_matches(spec.name, known, n=1)
     return bad_value(spec.key, spec.text, f"{allowed}: did you mean {close[0]!r}?" if close else allowed)
 

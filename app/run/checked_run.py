@@ -36,7 +36,7 @@ from espalier.app.reports.titles import picture_title
 from espalier.app.reports.tracker import Tracking
 from espalier.app.run.personalisation import personalise
 from espalier.app.run.rounds import train
-from espalier.app.settings.sections import Data, Stop
+from espalier.app.settings.sections import Data, Split, Stop, TrainSettings
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
 from espalier.app.wiring.one_server import Assembled
@@ -108,7 +108,9 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
             logger.info(line)
     for tracker in checked.trackers:
         tracker.run_begins(config.as_dict(), folder.path)
-    closed_form = closed_form_of(config, checked.task, model, federation.profiles)
+    closed_form = None
+    if config.algorithm.splits and not config.rule:
+        closed_form = closed_form_of(config.split, config.train, checked.task, model, federation.profiles)
     model.to(compute_device(config.device))
     lines = folder.read_metrics()
     if state is None:
@@ -154,19 +156,20 @@ def _write_round_0(checked: CheckedRun) -> None:
     """Evaluate the model before any training, if it is evaluated at all."""
     config = checked.config
     if config.algorithm.has_model and config.report.evaluate_every:
-        here = _evaluated_here(config) if not config.engine.is_flowers else ()
+        num_clients = 0 if config.engine.is_flowers else config.federation.num_clients
+        here = _evaluated_here(num_clients, config.report.evaluate_clients, config.seed)
         figures = initial_figures(checked.task, checked.model, compute_device(config.device), here)
         check_stop(config.stop, figures["test"])
         checked.folder.write_json(ROUND_0, figures)
 
 
-def _evaluated_here(config: RunConfig) -> Sequence[int]:
+def _evaluated_here(num_clients: int, share: float, seed: int) -> Sequence[int]:
     """Return the numbers of the clients on which a model is evaluated before any training."""
-    clients, share = range(config.federation.num_clients), config.report.evaluate_clients
-    if share == 1:
+    clients = range(num_clients)
+    if share == 1 or not clients:
         return clients
-    count = max(1, int(len(clients) * share)) if share else 0
-    return sorted(random.Random(derived_seed(config.seed, "evaluate")).sample(clients, count))
+    count = max(1, int(num_clients * share)) if share else 0
+    return sorted(random.Random(derived_seed(seed, "evaluate")).sample(clients, count))
 
 
 def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, so_far: SoFar) -> list[RoundObserver]:
@@ -272,13 +275,13 @@ def title_of(algorithm: Algorithm, data: Data, seed: int) -> RunTitle:
 
 
 def closed_form_of(
-    config: RunConfig, task: Task, model: nn.Module, profiles: Sequence[Profile]
+    split: Split, train_settings: TrainSettings, task: Task, model: nn.Module, profiles: Sequence[Profile]
 ) -> dict[str, float] | None:
-    """Return the payload that the PHSFL paper's eq. 17 gives; None where it is not for such a run."""
-    if not config.algorithm.splits or config.rule or task.grows or not config.split.tail_layer.is_none:
+    """Return the payload that the PHSFL paper's eq. 17 gives of split training; None for other tasks."""
+    if task.grows or not split.tail_layer.is_none:
         return None
-    cuts = [cut.first for cut in check_cuts(config.split, model)]
-    return closed_form_bits(as_blocks(model), task.example_input(), cuts, config.train, profiles)
+    cuts = [cut.first for cut in check_cuts(split, model)]
+    return closed_form_bits(as_blocks(model), task.example_input(), cuts, train_settings, profiles)
 
 
 def frozen_weights(algorithm: Algorithm, model: nn.Module) -> ArrayRecord:

@@ -1,13 +1,11 @@
 """The engines that a run config can name: where clients are, and who opens that."""
 
-import difflib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from espalier.app.ground.errors import bad_value
-from espalier.app.ground.object_spec import ObjectSpec
+from espalier.app.ground.registered import own_spec, value_named
 
 
 @dataclass(frozen=True)
@@ -58,31 +56,10 @@ ENGINES = {
 
 
 def engine_named(text: str) -> EngineKind:
-    """Return the built-in engine of this name, or a user's own that is given as ``package.module:NAME``.
-
-    Raises
-    ------
-    UserError
-        If there is none.
-    """
-    if text in ENGINES:
-        return ENGINES[text]
-    found = _own_spec(text).load()
-    if not isinstance(found, EngineKind):
-        raise bad_value("engine", text, f"an espalier.app.settings.engine_kinds.EngineKind, not {type(found).__name__}")
-    return replace(found, written=text)
+    """Return the built-in engine of this name, or a user's own; UserError if there is none."""
+    return value_named("engine", text, ENGINES, EngineKind)
 
 
 def engine_unimported(text: str) -> EngineKind:
     """Return the engine of a name, for one of a user's own a stand-in of that name; UserError if it is no such name."""
-    return ENGINES.get(text) or EngineKind(_own_spec(text).text, "", written=text)
-
-
-def _own_spec(text: str) -> ObjectSpec:
-    """Return where an engine of a user's own is; UserError if the text names none."""
-    module, _, name = text.partition(":")
-    if not (module and name.isidentifier()):
-        names = f"{', '.join(map(repr, ENGINES))}, or package.module:NAME of your own"
-        close = difflib.get_close_matches(text, ENGINES, n=1)
-        raise bad_value("engine", text, f"{names}: did you mean {close[0]!r}?" if close else names)
-    return ObjectSpec("engine", text, module, name, ())
+    return ENGINES.get(text) or EngineKind(own_spec("engine", text, ENGINES).text, "", written=text)

@@ -9,6 +9,7 @@ from typing import Any
 from flwr.app import Context
 from torch import nn
 
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
 from espalier.app.features.table import outgoing_of
@@ -90,7 +91,7 @@ class ClientTasks:
         self._own = {name: state[name].cpu().clone() for name in stays}  # as the model's seed makes them
         self._outgoing = outgoing_of(config)
         self._model_draws = has_dropout(model) if self._task.side_by_side else may_draw(model)
-        self.in_turn = _why_in_turn(config, self._task, model)
+        self.in_turn = _why_in_turn(config.algorithm, config.data.source, self._task, model)
         self._gradients = gradients_of(config.train, device) if config.decided.records else compute_gradients
         self._room_bytes = room_for_examples(device)
         self._tasks: dict[ClientNode, ClientTask] = {}
@@ -131,15 +132,14 @@ class ClientTasks:
         return self._models[place]
 
 
-def _why_in_turn(config: RunConfig, task: Task, model: nn.Module) -> str:
+def _why_in_turn(algorithm: Algorithm, source: str, task: Task, model: nn.Module) -> str:
     """Return why clients take turns where code that is not the package's, or draws of theirs, may need it."""
-    algorithm, half = config.algorithm, config.algorithm.client
-    if algorithm.written and half != PLAIN:
+    if algorithm.written and algorithm.client != PLAIN:
         return f"algorithm = {algorithm.text!r} has clients of its own"
     if task.side_by_side is not None:
-        return "" if task.side_by_side else f"{config.data.source} says so"
+        return "" if task.side_by_side else f"{source} says so"
     if task.has_own_methods:
-        return f"methods of {config.data.source} may need it (side_by_side = True in the task says that they don't)"
+        return f"methods of {source} may need it (side_by_side = True in the task says that they don't)"
     if may_draw_in_evaluations(model):
         return "the model may draw from PyTorch's generator in evaluations"
     return ""

@@ -108,7 +108,7 @@ def test_plans_go_in_front_of_it(tmp_path):
 @pytest.mark.parametrize(
     ("text", "allowed"),
     [
-        ("own_algorithm.slow_edges:SHARE", "an espalier.app.algorithms.Algorithm, not a float"),
+        ("own_algorithm.slow_edges:SHARE", "an espalier.app.algorithms.algorithm.Algorithm, not a float"),
         ("own_algorithm.slow_edges:FAST", "what can be imported (AttributeError: module 'own_algorithm.slow_edges'"),
         ("nowhere:FAST", "what can be imported (ModuleNotFoundError: No module named 'nowhere')"),
         ("fedvag", "did you mean 'fedavg'?"),

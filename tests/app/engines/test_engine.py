@@ -32,7 +32,7 @@ def test_whether_an_engine_serves_edges_is_asked_without_opening_its_grid():
     ("text", "allowed"),
     [
         ("rya", "'flower', 'in-process', 'ray', or package.module:NAME of your own: did you mean 'ray'?"),
-        ("math:pi", "an espalier.app.settings.engine_kinds.EngineKind, not float"),
+        ("math:pi", "an espalier.app.settings.engine_kinds.EngineKind, not a float"),
         ("no_such_module:ENGINE", "what can be imported (ModuleNotFoundError: No module named 'no_such_module')"),
     ],
 )
