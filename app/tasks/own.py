@@ -50,7 +50,8 @@ class OwnTask(ABC):
         """Return a new model. PyTorch's generator has been seeded by the run's `seed`: the initial weights follow it.
 
         Split algorithms need an ``nn.Sequential`` of named blocks that pass on one tensor, the last of them an
-        ``nn.Linear`` called ``head``, and labels that are classes.
+        ``nn.Linear`` called ``head``, and labels that are classes, unless a tail-layer keeps them
+        on the device.
         """
 
     def pool(self) -> Pool:
