@@ -4,7 +4,6 @@
 tries all associations of each, and prints how far "nearest", "balanced" and "cheapest" stay above the best one.
 """
 
-import csv
 import platform
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
@@ -15,9 +14,18 @@ import numpy as np
 
 from espalier.app.reports.made_by import maker
 from espalier.strategies.allocation.association import ASSOCIATIONS, Association, all_associations, optimum
+from experiments.records import write_rows
 
 INSTANCES, CLIENTS, EDGES = 20, 6, (2, 3)
-COLUMNS = ("clients", "edges", "seed", "optimum", *ASSOCIATIONS, "commit", "machine")
+COLUMNS = {
+    "clients": int,
+    "edges": int,
+    "seed": int,
+    "optimum": float,
+    **dict.fromkeys(ASSOCIATIONS, float),
+    "commit": str,
+    "machine": str,
+}
 
 Row = dict[str, Any]
 
@@ -60,13 +68,6 @@ def row_of(clients: int, edges: int, seed: int) -> Row:
     }
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a CSV file."""
-    kinds = {"clients": int, "edges": int, "seed": int, "commit": str, "machine": str}
-    with path.open(newline="", encoding="utf-8") as file:
-        return [{key: kinds.get(key, float)(value) for key, value in row.items()} for row in csv.DictReader(file)]
-
-
 def table(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the lines of the docs' table."""
     yield "| clients | edges | instances | association | mean gap | largest | optimal |"
@@ -86,10 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     rows = [row_of(CLIENTS, edges, seed) for edges in EDGES for seed in range(INSTANCES)]
     if given.csv:
-        with given.csv.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(given.csv, COLUMNS, rows)
     print("\n".join(table(rows)))
 
 

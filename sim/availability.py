@@ -1,12 +1,13 @@
 """Clients that come and go: who is there in an edge round, and who is gone before it answers."""
 
-import csv
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+
+from espalier.sim.csv_lines import csv_lines
 
 COLUMNS = ("client", "from", "to")
 MOVES = ("client", "from", "edge")
@@ -159,13 +160,10 @@ def drops_out(seed: int, client: int, edge_round: int, probability: float) -> bo
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, list[str]]]:
     """Yield where they are and the words of a CSV file's lines, the empty ones and that of the columns left out."""
-    try:
-        lines = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} is no CSV file: {error}") from None
-    if not lines or tuple(word.strip() for word in lines[0]) != columns:
+    first, rows = csv_lines(path)
+    if tuple(first) != columns:
         raise ValueError(f"{path}, line 1: its columns must be {','.join(columns)}")
-    yield from ((f"{path}, line {number}", words) for number, words in enumerate(lines[1:], start=2) if words)
+    yield from rows
 
 
 def _span(where: str, words: list[str], num_clients: int) -> tuple[int, int, int]:

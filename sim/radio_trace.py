@@ -1,6 +1,5 @@
 """A radio trace: where clients are, or the gains of their links, edge round by edge round, as a CSV file."""
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
@@ -9,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from espalier.sim.cells import Cells
+from espalier.sim.csv_lines import csv_lines
 from espalier.sim.world import World
 
 ROUND, CELL, CLIENT = "edge_round", "cell", "client"
@@ -148,15 +148,11 @@ def read_radio_trace(
     OSError
         If it can't be read.
     """
-    try:
-        lines = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} is no CSV file: {error}") from None
-    columns = [word.strip() for word in lines[0]] if lines else []
+    columns, rows = csv_lines(path)
     _check_columns(f"{path}, line 1", columns)
     bounds = {ROUND: (1, MOST_ROUNDS), CELL: (0, num_cells - 1), CLIENT: (0, num_clients - 1)}
     found: dict[tuple[int, int], dict[str, float]] = {}
-    for where, words in ((f"{path}, line {n}", words) for n, words in enumerate(lines[1:], start=2) if words):
+    for where, words in rows:
         row = _numbers(where, columns, words, bounds)
         edge_round, client, cell = (int(row.get(name, 1)) for name in (ROUND, CLIENT, CELL))
         if first_cells and (edge_round == 1 or not may_move) and cell != first_cells[client]:

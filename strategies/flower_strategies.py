@@ -23,9 +23,9 @@ from espalier.clients.messages.train import NUM_EXAMPLES, WANTS_NORM_BIT
 
 # What Flower's strategies raise for replies that they can't use.
 REFUSALS = (AggregationError, InconsistentMessageReplies)
+CLIPPED_BY_CLIENTS = (DifferentialPrivacyClientSideAdaptiveClipping, DifferentialPrivacyClientSideFixedClipping)
 PRIVATE = (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
+    *CLIPPED_BY_CLIENTS,
     DifferentialPrivacyServerSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
 )

@@ -158,11 +158,11 @@ def group_by_edge(profiles: Sequence[Profile], num_edges: int) -> dict[str, list
     ValueError
         If a block would be empty.
     """
-    _check_blocks(num_edges, len(profiles))
-    topology: dict[str, list[int]] = {f"edge-{i}": [] for i in range(num_edges)}
-    for i, profile in enumerate(profiles):
-        name = profile.edge or f"edge-{i * num_edges // len(profiles)}"
-        topology.setdefault(name, []).append(profile.node_id)
+    blocks = in_blocks(range(len(profiles)), num_edges)
+    block_of = [name for name, places in blocks.items() for _ in places]
+    topology: dict[str, list[int]] = {name: [] for name in blocks}
+    for name, profile in zip(block_of, profiles, strict=True):
+        topology.setdefault(profile.edge or name, []).append(profile.node_id)
     return {name: members for name, members in topology.items() if members}
 
 
@@ -177,14 +177,10 @@ def in_blocks(node_ids: Sequence[int], num_edges: int) -> dict[str, list[int]]:
         As of `group_by_edge`.
     """
     size = len(node_ids)
-    _check_blocks(num_edges, size)
+    if not 1 <= num_edges <= size:
+        raise ValueError(f"{num_edges} edges for {size} nodes: an edge needs at least one node")
     begins = [-(-edge * size // num_edges) for edge in range(num_edges + 1)]
     return {f"edge-{i}": list(node_ids[begins[i] : begins[i + 1]]) for i in range(num_edges)}
-
-
-def _check_blocks(num_edges: int, num_nodes: int) -> None:
-    if not 1 <= num_edges <= num_nodes:
-        raise ValueError(f"{num_edges} edges for {num_nodes} nodes: an edge needs at least one node")
 
 
 def moving(topology: Topology, node_ids: Sequence[int], moves: Iterable[tuple[int, int, str]]) -> TopologyOf:

@@ -45,9 +45,10 @@ def apfl_round(begun: Begun) -> LocalRound:
         at = {**v, **mixture(w, v, mixing, begun.trained)}
         made = (yield Pass(at, batches=(number,), optimizer=of_v)).weights
         steps = {name: made[name].to(at[name]) - at[name] for name in begun.trained}
-        along = sum(float(((v[name] - w[name]) * step).sum()) for name, step in steps.items())
+        apart = {name: v[name] - w[name] for name in steps} if adapts else {}
         v = {**made, **{name: v[name] + mixing * step for name, step in steps.items()}}
-        mixing = min(max(mixing + along, 0.0), 1.0) if adapts else mixing
+        along = sum(float((apart[name] * steps[name]).sum()) for name in apart)
+        mixing = min(max(mixing + along, 0.0), 1.0)
         losses.append(learned.loss)
     return Done(w, kept={**v, MIXING: torch.tensor(mixing, dtype=torch.float64)}, loss=sum(losses) / len(losses))
 

@@ -1,8 +1,9 @@
 """FedBABU: bodies train for one random head, and each client fine-tunes a model at the end (arXiv:2106.06042)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, Context, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Strategy
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.fedper import head_names
@@ -55,7 +56,9 @@ def evaluate_tuned(message: Message, context: Context, task: ClientTask) -> Mess
 class FedBabuEdge(AlgorithmEdge):
     """An edge that averages bodies, and has its clients fine-tune what `tunes` says, "head" or "all"."""
 
-    tunes: str = "head"
+    def __init__(self, strategy: Strategy, tunes: str, **options: Any) -> None:
+        super().__init__(strategy, **options)
+        self.tunes = tunes
 
     def personalise(self, arrays: ArrayRecord, fine_tuning: FineTuning, grid: MemberGrid) -> Exchanges[Personalised]:
         """Let every client fine-tune a model of its own, from a trained one, and evaluate it; it stays there."""
@@ -85,9 +88,7 @@ def fedbabu_edge(site: Site) -> FedBabuEdge:
     """Return ``edge-strategy`` over all of the model but the head."""
     assert isinstance(site.own, FedBabuSettings)
     stays = FEDBABU_CLIENT.stays(site.task.new_model())
-    edge = FedBabuEdge(edge_strategy(site), stays=stays, name=site.federation.edge_strategy.name)
-    edge.tunes = site.own.tunes
-    return edge
+    return FedBabuEdge(edge_strategy(site), site.own.tunes, stays=stays, name=site.federation.edge_strategy.name)
 
 
 FEDBABU = Algorithm(

@@ -58,9 +58,8 @@ class ServerDynamics(EdgeHalf):
         Clients have moved their ``q`` whether an average can be made or not.
         """
         models, share = gathered.models, self.alpha / gathered.num_clients
-        for n, x in gathered.start.items():
-            h = self.h.get(n, torch.zeros_like(x))
-            self.h = {**self.h, n: h - share * sum(own[n] - x for own in models.values())}
+        h = {n: self.h.get(n, torch.zeros_like(x)) for n, x in gathered.start.items()}
+        self.h = {n: h[n] - share * sum(own[n] - x for own in models.values()) for n, x in gathered.start.items()}
         shift = {n: own / self.alpha for n, own in self.h.items()}
         return {node_id: {n: w - shift[n] for n, w in own.items()} for node_id, own in models.items()}
 

@@ -116,6 +116,9 @@ class InProcess:
 def opened(opening: Opening) -> AbstractContextManager[InProcess]:
     """Open it for a run."""
     runs: Runs = one_by_one
-    if not opening.on_gpu:  # which computes for one at a time
+    if opening.on_gpu:
+        if opening.workers > 1:
+            logger.warning("workers = %d has no effect: a GPU computes for one client at a time", opening.workers)
+    else:
         runs = threads_for(opening.workers, opening.cores or cpu_count(), opening.threads, opening.settings)
     return nullcontext(InProcess.open(opening.num_clients, opening.settings, opening.seed, opening.stack, runs))

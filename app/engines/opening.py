@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from flwr.serverapp import Grid
 
 from espalier.app.engines.engine import Engine
-from espalier.app.ground.errors import bad_value
+from espalier.app.ground.errors import FAULTS, UserError, bad_value
+from espalier.app.ground.object_spec import error_line
+from espalier.app.ground.registered import load_built_in
 from espalier.app.settings.engine_kinds import EngineKind
 
 
@@ -59,17 +60,20 @@ def open_engine(kind: EngineKind, opening: Opening) -> AbstractContextManager[En
     Raises
     ------
     UserError
-        If a package that it needs is not installed.
+        If a package that it needs is not installed, or one of a user's own can't be opened.
     """
-    if callable(kind.opener):
-        return kind.opener(opening)
-    module, _, name = kind.opener.partition(":")
+    opener = kind.opener
     try:
-        opener = getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        if not kind.requires or error.name != kind.requires:
+        if isinstance(opener, str):
+            opener = load_built_in(opener, "engine", kind.text, kind.requires, kind.requires)
+        opened = opener(opening)
+        is_opened = isinstance(opened, AbstractContextManager)
+    except UserError:
+        raise
+    except FAULTS as error:
+        if not kind.written:
             raise
-        allowed = f"another one: it is not installed (pip install {kind.requires})"
-        raise bad_value("engine", kind.text, allowed) from None
-    found: AbstractContextManager[Engine] = opener(opening)
-    return found
+        raise bad_value("engine", kind.text, f"one that can be opened ({error_line(error)})") from None
+    if not is_opened:
+        raise bad_value("engine", kind.text, f"one that opens a context manager, not a {type(opened).__name__}")
+    return opened

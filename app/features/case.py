@@ -1,6 +1,6 @@
 """What is asked of a run: its sections, and what belongs to none of them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -34,20 +34,17 @@ from espalier.app.settings.sections import (
 Kind = TypeVar("Kind", bound=Section)
 
 
-def _algorithm(given: Any) -> Algorithm:
-    if isinstance(given, Algorithm):
-        return given
-    if not isinstance(given, str):
-        raise ValueError("a string")
-    return algorithm_named(given)
+def _named(kind: type, find: Callable[[str], Any]) -> BeforeValidator:
+    """Let a setting take values of a kind, and their names."""
 
+    def value_of(given: Any) -> Any:
+        if isinstance(given, kind):
+            return given
+        if not isinstance(given, str):
+            raise ValueError("a string")
+        return find(given)
 
-def _engine(given: Any) -> EngineKind:
-    if isinstance(given, EngineKind):
-        return given
-    if not isinstance(given, str):
-        raise ValueError("a string")
-    return engine_named(given)
+    return BeforeValidator(value_of)
 
 
 @dataclass(frozen=True)
@@ -83,13 +80,13 @@ class Case(Section):
 
     name = ""
 
-    algorithm: Annotated[Algorithm, BeforeValidator(_algorithm), Tag.FIRST, Tag.SPEAKS] = H_FEDAVG
+    algorithm: Annotated[Algorithm, _named(Algorithm, algorithm_named), Tag.FIRST, Tag.SPEAKS] = H_FEDAVG
     """What is computed: one of the [algorithms](../README.md#run-it), or one of your own: `"package.module:NAME"`
     ([example](../examples/own-algorithm)).
     """
     seed: Annotated[int, Field(ge=0, lt=2**63), Tag.FIRST, Tag.BESIDE] = 0
     """Decides partition, initial weights, mini-batches and samples of clients."""
-    engine: Annotated[EngineKind, BeforeValidator(_engine), Tag.OWN_AT_EDGES, Tag.HOW] = ENGINES["flower"]
+    engine: Annotated[EngineKind, _named(EngineKind, engine_named), Tag.OWN_AT_EDGES, Tag.HOW] = ENGINES["flower"]
     """`"flower"`: Flower's own runtime; `"in-process"`: all clients in the ServerApp's process; `"ray"`: in workers of
     its own, on all cores or on a cluster ([which engine when](scale.md)); or one of your own: `"package.module:NAME"`.
     Under `python -m app` the default is `"in-process"`, and `"flower"` is not allowed.
@@ -176,7 +173,7 @@ class Case(Section):
         algorithm, split = self.algorithm, self.split
         by_messages = split.execution == "messages" or split.transport == "stream"
         if self.engine.is_flowers:
-            return "engine = 'flower' runs every client by itself"
+            return f"engine = {self.engine.text!r} runs every client by itself"
         if self.has_clients_in_workers:
             return self.no_edge_in_a_worker
         if algorithm.splits and (algorithm.shares_server or by_messages or not split.tail_layer.is_none):
@@ -203,10 +200,11 @@ class Case(Section):
 
     @property
     def no_edge_in_a_worker(self) -> str:
-        """Why single clients, not edges, are run by Ray's workers, where that is so."""
+        """Why single clients, not edges, are run by an engine's workers, where that is so."""
+        engine = f"engine = {self.engine.text!r}"
         if self.is_flat:
-            return f"algorithm = {self.algorithm.text!r} has no edges that engine = 'ray' could run as a whole"
-        return "where clients move, or edges do not wait for them, engine = 'ray' runs no edge as a whole"
+            return f"algorithm = {self.algorithm.text!r} has no edges that {engine} could run as a whole"
+        return f"where clients move, or edges do not wait for them, {engine} runs no edge as a whole"
 
     @property
     def out_of_step(self) -> str:
@@ -263,7 +261,7 @@ class Case(Section):
 
     @property
     def has_clients_in_workers(self) -> bool:
-        """True where workers of Ray run clients, one by one; else they run edges with all of their clients."""
+        """True where an engine's workers run clients, one by one; else they run edges with all of their clients."""
         return self.engine.has_workers and not self.has_whole_edges
 
     @property

@@ -16,6 +16,7 @@ BLUE, ORANGE, GREY = "#1f6f8b", "#e07a3f", "#8a8a8a"
 PALETTE = (BLUE, ORANGE, GREY, "#b4c5a1", "#6d597a", "#e5c185", "#2b2d42", "#d62839", "#8fd3e8")
 SEEN = 0.01  # of the height of a picture's tallest part: what is less high can't be seen
 TITLE_POINTS = 10
+LONGEST_NAME = 16  # characters of a name beside a picture, or under it
 CHARACTERS_PER_INCH = 13  # of a title of that size, with some room to spare
 STYLE: Any = {"pdf.fonttype": 42}  # publishers refuse Type 3; rc_context lists all names there are in its type
 # No date in the file: the same run gives the same bytes.
@@ -50,3 +51,8 @@ def write_picture(path: Path, figure: Figure, *, dpi: float) -> Path:
 def number(value: Any) -> float:
     """Return a figure of ``metrics.jsonl`` as it is drawn; what is no number, or was not finite, leaves a gap."""
     return value if is_number(value) else math.nan
+
+
+def shortened(name: str) -> str:
+    """Return a name as there is room for it beside a picture."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"

@@ -5,6 +5,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from espalier.app.ground.errors import FAULTS, UserError, bad_value
@@ -94,6 +95,34 @@ def unknown_name(spec: ObjectSpec, names: Iterable[str], form: str = FORM) -> Us
     allowed = f"{', '.join(map(repr, known))}, or {form}"
     close = difflib.get_close_matches(spec.name, known, n=1)
     return bad_value(spec.key, spec.text, f"{allowed}: did you mean {close[0]!r}?" if close else allowed)
+
+
+def load_built_in(place: str, key: str, text: object, package: str, install: str) -> Any:
+    """Return what stands at a ``module:NAME`` of the app's, which runs without it do not import.
+
+    Parameters
+    ----------
+    place : str
+        The module and the name.
+    key, text : str, object
+        The setting that asks for it, for the error.
+    package : str
+        The one that it needs; empty for none.
+    install : str
+        What pip is told to install it by.
+
+    Raises
+    ------
+    UserError
+        If the package is not installed.
+    """
+    module, _, name = place.partition(":")
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if not package or (error.name or "").partition(".")[0] != package:
+            raise
+        raise bad_value(key, text, f"another one: it is not installed (pip install {install})") from None
 
 
 def call_with(spec: ObjectSpec, offered: Mapping[str, Any], *, to_any: Iterable[str] = ()) -> Any:

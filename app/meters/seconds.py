@@ -1,6 +1,7 @@
 """Seconds by client and by edge, in three parts, from the trips of messages."""
 
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -107,13 +108,13 @@ class SecondsMeter(Observer):
 
     def __init__(self, client_of: Mapping[int, int]) -> None:
         self._client_of = client_of
-        self._edges: dict[str, _Edge] = {}
+        self._edges = defaultdict[str, _Edge](_Edge)
         self._last_reply: dict[int, float] = {}  # when it came, by node id
 
     def on_trip(self, edge: str, message: Message, trip: Trip) -> None:
         """Add the seconds of a message by which a client trains, or an edge that is elsewhere."""
         kind, node_id = message.metadata.message_type, message.metadata.dst_node_id
-        own, now = self._edges.setdefault(edge, _Edge()), time.monotonic()
+        own, now = self._edges[edge], time.monotonic()
         if kind == TRAIN_EDGE:
             own.waited = (own.waited or 0.0) + trip.waiting
         elif node_id in self._client_of and (begins_round(kind) or ends_round(kind) or goes_on(kind)):
@@ -126,7 +127,7 @@ class SecondsMeter(Observer):
 
     def on_edge_round(self, server_round: int, edge: str, update: Update) -> None:
         """Take the edge's slowest client, by its own seconds: an edge is as slow as that."""
-        own = self._edges.setdefault(edge, _Edge())
+        own = self._edges[edge]
         in_round, own.in_round = own.in_round, {}
         slowest = max(in_round.values(), key=lambda seconds: seconds.own, default=Seconds())
         own.slowest += Seconds(slowest.training, 0.0, slowest.transfer, 1)
@@ -135,7 +136,7 @@ class SecondsMeter(Observer):
 
     def add(self, edge: str, told: OfEdge) -> None:
         """Add what an edge in another process, or on another host, has noticed of its clients and itself."""
-        own = self._edges.setdefault(edge, _Edge())
+        own = self._edges[edge]
         for client, seconds in told.clients.items():
             own.clients[client] = own.clients.get(client, Seconds()) + seconds
         own.elsewhere = (own.elsewhere or Seconds()) + told.edge

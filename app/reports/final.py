@@ -136,6 +136,10 @@ def client_table(
         yield row + [values[i] for values in more.values()]
 
 
+def _spread_cells(spread: Mapping[str, Any] | None) -> list[str]:
+    return [_figure((spread or {}).get(part)) for part in ("mean", "std", "min", "max")]
+
+
 def result_table(summary: Mapping[str, Any]) -> str:
     """Return the short table that ends a run."""
     table = Table(
@@ -144,17 +148,11 @@ def result_table(summary: Mapping[str, Any]) -> str:
     for column in ("", "mean", "std", "min", "max", "whole pool"):
         table.add_column(column, justify="left" if not column else "right")
     for key in summary["global"]:
-        spread, test = summary["global"][key] or {}, summary["test"] or {}
-        cells = [_figure(spread.get(part)) for part in ("mean", "std", "min", "max")]
-        table.add_row(f"{key} of clients", *cells, _figure(test.get(key)))
-        if "personalised" in summary:
-            spread = summary["personalised"].get(key) or {}
-            cells = [_figure(spread.get(part)) for part in ("mean", "std", "min", "max")]
-            table.add_row("  fine-tuned heads", *cells, "")
-        if "personal" in summary:
-            spread = summary["personal"].get(key) or {}
-            cells = [_figure(spread.get(part)) for part in ("mean", "std", "min", "max")]
-            table.add_row("  own models", *cells, "")
+        test = summary["test"] or {}
+        table.add_row(f"{key} of clients", *_spread_cells(summary["global"][key]), _figure(test.get(key)))
+        for own, what in (("personalised", "fine-tuned heads"), ("personal", "own models")):
+            if own in summary:
+                table.add_row(f"  {what}", *_spread_cells(summary[own].get(key)), "")
     console = Console(width=100, color_system=None)
     with console.capture() as capture:
         console.print(table)

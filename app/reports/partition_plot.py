@@ -8,11 +8,10 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, LogNorm
 
-from espalier.app.ground.pictures import save_plot
+from espalier.app.ground.pictures import save_plot, shortened
 from espalier.app.reports.partition import ClassCounts, blocks_of
 
 MOST_CLIENTS_NAMED, MOST_CLASSES_NAMED, MOST_EDGES_NAMED = 25, 30, 12
-LONGEST_NAME = 16  # characters of a name beside the picture
 FEWEST = 0.25  # where the colours begin: one example is not white, which is none
 
 
@@ -50,8 +49,3 @@ def _name(set_ticks: object, names: Sequence[str], most: int) -> None:
     """Name every so many rows or columns, so that no more than `most` are."""
     places = range(0, len(names), -(-len(names) // most))
     set_ticks(places, [names[place] for place in places], fontsize=8)  # type: ignore[operator]
-
-
-def shortened(name: str) -> str:
-    """Return a name as it has room beside the picture."""
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"

@@ -5,6 +5,7 @@ from pathlib import Path
 from espalier.app.config.parse import parse_saved
 from espalier.app.config.run_config import RunConfig
 from espalier.app.ground.errors import UserError
+from espalier.app.ground.object_spec import ObjectSpec
 from espalier.app.reports.folder import saved_values
 
 
@@ -25,20 +26,11 @@ def saved_config(path: Path) -> RunConfig:
 
 def own_code(config: RunConfig) -> dict[str, str]:
     """Return the settings that name code of a user's own, which a run imports, by key."""
-    federation, plan = config.federation, config.plan
-    specs = (
-        config.data.task,
-        config.data.dataset,
-        config.data.partition,
-        config.data.model,
-        federation.cloud_strategy,
-        federation.edge_strategy,
-        plan.solver,
-        plan.value,
-    )
+    settings = (value for section in config.held for _, value in section)
+    specs = [value for value in settings if isinstance(value, ObjectSpec) and value.module]
     own = {
         "algorithm": config.algorithm.written,
         "engine": config.engine.written,
         "report.tracker": config.report.tracker.own,
     }
-    return {key: text for key, text in own.items() if text} | {spec.key: spec.text for spec in specs if spec.module}
+    return {key: text for key, text in own.items() if text} | {spec.key: spec.text for spec in specs}

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from importlib import import_module
-from importlib.util import find_spec
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Protocol
 
-from espalier.app.ground.errors import FAULTS, bad_value
+from espalier.app.ground.errors import FAULTS, UserError, bad_value
 from espalier.app.ground.object_spec import ObjectSpec, error_line
+from espalier.app.ground.registered import load_built_in
 from espalier.app.settings.tracker_kinds import TRACKERS, TrackerKind, Trackers
 
 logger = getLogger("espalier")
@@ -97,14 +96,9 @@ def _loaded(spec: ObjectSpec, kind: TrackerKind | None) -> Tracking:
 
 def _maker_of(spec: ObjectSpec, kind: TrackerKind) -> Any:
     """Return what makes a tracker of the app's; UserError if its package is not installed, or can't be imported."""
-    if find_spec(kind.requires) is None:
-        allowed = f"one whose package is installed: type pip install 'espalier-fl[{kind.name}]'"
-        raise bad_value(spec.key, spec.text, allowed)
-    module, _, name = kind.maker.partition(":")
     try:
-        return getattr(import_module(module), name)
+        return load_built_in(kind.maker, spec.key, spec.text, kind.requires, f"'espalier-fl[{kind.name}]'")
+    except UserError:
+        raise
     except FAULTS as error:
-        allowed = (
-            f"one whose package can be imported ({error_line(error)}): type pip install 'espalier-fl[{kind.name}]'"
-        )
-        raise bad_value(spec.key, spec.text, allowed) from None
+        raise bad_value(spec.key, spec.text, f"one whose package can be imported ({error_line(error)})") from None

@@ -14,7 +14,7 @@ from espalier.app.comparison.groups import RUNS, chosen_before
 from espalier.app.comparison.runs import FinishedRun, is_surely_over, read_run, write_runs
 from espalier.app.ground.errors import UserError, bad_value, shown
 from espalier.app.ground.logs import quiet_flower
-from espalier.app.settings.engine_kinds import engine_unimported
+from espalier.app.settings.engine_kinds import engine_named
 from espalier.app.sweeps.grid import PlannedRun, check_data, planned_runs, read_sweep, run_by_folder
 from espalier.app.sweeps.progress import SweepProgress
 from espalier.app.sweeps.workers import make
@@ -83,7 +83,7 @@ def default_workers(runs: Sequence[PlannedRun]) -> int:
     Nobody can tell beforehand how many a GPU's memory suffices for.
     """
     if any(
-        engine_unimported(run.settings["engine"]).has_workers or compute_device(run.settings["device"]).type != "cpu"
+        engine_named(run.settings["engine"]).has_workers or compute_device(run.settings["device"]).type != "cpu"
         for run in runs
     ):
         return 1

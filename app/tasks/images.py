@@ -234,14 +234,18 @@ class ImageTask(Task):
         """Return how many images of each class a client trains on."""
         return self._counts_of(self.data.train.labels[self._kept_by(client)])
 
+    @cached_property
+    def _bytes_of_a_batch(self) -> int:
+        _, height, width = self.image_shape
+        return self._batch_bytes(self._model_on_meta(self.image_shape, self.num_classes), height, width)
+
     def new_client_task(self, model: nn.Module, node: ClientNode) -> ClientTask:
         """Return the task of one client, which works on `model`."""
         indices = self.client_indices[node.partition_id]
         if (dataset := dataset_named(self.section.dataset)) and dataset.is_folder:
             _, height, width = self.image_shape
-            batch = self._batch_bytes(self._model_on_meta(self.image_shape, self.num_classes), height, width)
-            num_images = len(indices.train) + len(indices.test)
-            refuse_too_large(width, height, {"images": num_images * height * width * 3, "a mini-batch": batch})
+            images = (len(indices.train) + len(indices.test)) * height * width * 3
+            refuse_too_large(width, height, {"images": images, "a mini-batch": self._bytes_of_a_batch})
         kept, held = self.kept_and_held(len(indices.train), node.partition_id)
         return self.task_of(
             model,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from espalier.app.ground.errors import bad_value
+from espalier.app.ground.errors import FAULTS, bad_value
 from espalier.app.ground.object_spec import ObjectSpec, error_line
 from espalier.app.ground.registered import call_with
 from espalier.app.tasks.image_data import ImageData, LabelledImages, channel_statistics
@@ -36,7 +36,7 @@ def load_own(spec: ObjectSpec, data_dir: Path | None) -> ImageData:
         pools, names = given[:2], given[2:]
         train, test = (_pool(*pool) for pool in pools)
         classes = _classes(train, test, *names)
-    except (TypeError, ValueError, IndexError) as error:
+    except FAULTS as error:  # what it returned is foreign code, too
         raise bad_value(spec.key, spec.text, f"{WANTED} ({error_line(error)})") from None
     return ImageData(train, test, classes, *channel_statistics(train.images))
 

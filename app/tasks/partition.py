@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.errors import FAULTS, UserError, bad_value
 from espalier.app.ground.object_spec import ObjectSpec, error_line
 from espalier.app.ground.registered import built_in, call_with, parse_registered
 from espalier.app.settings.sections import OWN, Data
@@ -251,7 +251,7 @@ def _own_indices(spec: ObjectSpec, given: object, num_samples: int, num_clients:
         arrays = [np.asarray(indices) for indices in given]  # type: ignore[attr-defined]
         held = [np.sort(one.astype(np.int64, casting="same_kind" if one.size else "unsafe")) for one in arrays]
         shapes = {indices.ndim for indices in held}
-    except (TypeError, ValueError) as error:
+    except FAULTS as error:  # what it returned is foreign code, too
         raise bad_value(spec.key, spec.text, f"{wanted} ({error_line(error)})") from None
     if len(held) != num_clients or shapes != {1}:
         raise bad_value(spec.key, spec.text, f"{wanted}, not {len(held)} of {sorted(shapes)} dimensions")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import lru_cache
 
 import torch
 from flwr.app import Context, Message
@@ -145,9 +146,19 @@ def round_batches(task: ClientTask, server_round: int, training: LocalTraining, 
     num_examples = task.num_train(server_round)
     if num_examples == 0:
         raise ValueError(NO_EXAMPLES)
-    order = client_generator(task.seed, task.partition_id, server_round, "batches")
-    every = list(mini_batches(num_examples, training, order))
-    return every if due.batches is None else [every[number] for number in due.batches]
+    whose = task.seed, task.partition_id, server_round
+    if due.batches is None:
+        return list(mini_batches(num_examples, training, client_generator(*whose, "batches")))
+    every = _of_round(*whose, num_examples, training)
+    return [every[number] for number in due.batches]
+
+
+@lru_cache(maxsize=4096)
+def _of_round(
+    seed: int, partition_id: int, server_round: int, num_examples: int, training: LocalTraining
+) -> tuple[Tensor, ...]:
+    """Return all mini-batches of a client's round, of which passes see some, one pass after the other."""
+    return tuple(mini_batches(num_examples, training, client_generator(seed, partition_id, server_round, "batches")))
 
 
 def mini_batches(num_examples: int, training: LocalTraining, generator: torch.Generator) -> Iterator[Tensor]:

@@ -6,6 +6,7 @@ solved here by multipliers: the round's time, in it the price of each edge's ban
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -13,6 +14,7 @@ STEPS = 30  # halvings of the logarithm of a bracket of times
 PRICE_STEPS, NEWTON_STEPS = 9, 3  # of prices, and for each of upload times, from those before
 MOST_DOUBLINGS = 100
 LESS = 1 - 1e-9  # of a cost that counts as lower
+AT_ONCE = 2**22  # numbers of clients and edges over the associations that are solved together
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -235,12 +237,16 @@ def cheapest(problem: Association) -> np.ndarray:
     """
     found = nearest(problem)
     cost = float(optimum(problem, found[np.newaxis]).cost[0])
+    size = max(1, AT_ONCE // (problem.clients * problem.edges))
     while True:
-        others = np.array(list(_neighbours(found, problem.edges)), dtype=int).reshape(-1, problem.clients)
-        costs = optimum(problem, others).cost
-        if not costs.size or not (best := float(costs.min())) < cost * LESS:
+        neighbours, better, least = _neighbours(found, problem.edges), found, cost * LESS
+        while some := list(islice(neighbours, size)):
+            costs = optimum(problem, np.array(some)).cost
+            if (lowest := float(costs.min())) < least:
+                better, least = some[int(costs.argmin())], lowest
+        if better is found:
             return found
-        found, cost = others[int(costs.argmin())], best
+        found, cost = better, least
 
 
 def _neighbours(edges: np.ndarray, num_edges: int) -> Iterator[np.ndarray]:

@@ -13,6 +13,7 @@ from .standing import Standing
 SCALE_OF_AGE = 0.1
 FLAT, SHARP = 0.1, 5.0  # relative changes of the utility at which the pacer moves
 LEAST_RANGE = 1e-4
+LEAST_FACTOR = 1e-100  # of a slow client, which may be drawn however high the penalty
 FROM_THE_BEST = 5  # so many times as many as are explored are drawn from
 
 
@@ -123,21 +124,19 @@ class Oort:
         self, kept: Pace, known: Standing, work: FullWork, own: np.ndarray, wanted: int, rng: np.random.Generator
     ) -> np.ndarray:
         """Return whom a cell selects of its able clients."""
-        tried = own[~np.isnan(known.loss[own])]
-        new = own[np.isnan(known.loss[own])]
-        slowness = self._slowness(kept, work.seconds[own])
-        factor = dict(zip(own.tolist(), slowness.tolist(), strict=True))
+        is_new = np.isnan(known.loss[own])
+        tried, new, slowness = own[~is_new], own[is_new], self._slowness(kept, work.seconds[own])
         kept.exploration = max(kept.exploration * self.decay, self.least) if len(new) else 0.0
         number = min(int(wanted * (1 - kept.exploration)), len(tried))
         exploited = tried[:0]
         if number:
-            score = self._utility(known, tried) * np.array([factor[i] for i in tried.tolist()])
+            score = self._utility(known, tried) * slowness[~is_new]
             first = np.argsort(-score, kind="stable")
             near = first[score[first] >= self.cut * score[first[min(number, len(first) - 1)]]]
             exploited = rng.choice(tried[near], number, replace=False, p=score[near] / score[near].sum())
         explored = new[:0]
         if more := min(wanted - number, len(new)):
-            reward = known.examples[new] * np.array([factor[i] for i in new.tolist()])
+            reward = known.examples[new] * slowness[is_new]
             best = np.argsort(-reward, kind="stable")[: FROM_THE_BEST * more]
             explored = rng.choice(new[best], more, replace=False, p=reward[best] / reward[best].sum())
         kept.exploited = known.clients[exploited].tolist()
@@ -151,7 +150,8 @@ class Oort:
             return np.ones(len(seconds))
         place = min(int(len(seconds) * kept.percentile / 100), len(seconds) - 1)
         preferred = float(np.sort(seconds)[place])
-        return np.where(seconds > preferred, (preferred / seconds) ** self.penalty, 1.0)
+        slow = np.maximum((preferred / seconds) ** self.penalty, LEAST_FACTOR)
+        return np.where(seconds > preferred, slow, 1.0)
 
     def _utility(self, known: Standing, tried: np.ndarray) -> np.ndarray:
         """Return U of those tried, but for their times."""

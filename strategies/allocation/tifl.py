@@ -63,7 +63,7 @@ class TiFL:
 
     def __init__(self, tiers: int = 5, interval: int = 20, credits: int = 0) -> None:
         for name, value, least in (("tiers", tiers, 1), ("interval", interval, 1), ("credits", credits, 0)):
-            if not isinstance(value, int) or value < least:
+            if type(value) is not int or value < least:
                 raise ValueError(f"{name} = {value!r}: allowed is an integer of {least} or more")
         self.tiers, self.interval, self.credits = tiers, interval, credits
         self._cells: dict[int, Tiers] = {}

@@ -1,10 +1,6 @@
 """Strategies and weights of averages, and learning rates: what suits the algorithm and the number of replies."""
 
-from flwr.serverapp.strategy import (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
-    FedProx,
-)
+from flwr.serverapp.strategy import FedProx
 
 from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.registry import ALGORITHMS
@@ -15,9 +11,7 @@ from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.settings.sections import Federation, TrainSettings
 from espalier.app.tasks.kinds import task_kind
 from espalier.app.tasks.partition import goes_by_edges
-from espalier.strategies.flower_strategies import replies_needed, replies_to_be_robust
-
-CLIPPED_BY_CLIENTS = (DifferentialPrivacyClientSideAdaptiveClipping, DifferentialPrivacyClientSideFixedClipping)
+from espalier.strategies.flower_strategies import CLIPPED_BY_CLIENTS, replies_needed, replies_to_be_robust
 
 
 def check(case: Case) -> None:

@@ -1,18 +1,12 @@
 """What does not go together with compressed updates, and where they have no use."""
 
-from flwr.serverapp.strategy import (
-    DifferentialPrivacyClientSideAdaptiveClipping,
-    DifferentialPrivacyClientSideFixedClipping,
-)
-
 from espalier.app.features.case import Case
 from espalier.app.features.compression.codecs import NONE, codec_of
 from espalier.app.features.compression.settings import Compression
 from espalier.app.features.feature import Unused
 from espalier.app.ground.errors import bad_value
 from espalier.app.ground.object_spec import ObjectSpec
-
-CLIPPED_BY_CLIENTS = (DifferentialPrivacyClientSideAdaptiveClipping, DifferentialPrivacyClientSideFixedClipping)
+from espalier.strategies.flower_strategies import CLIPPED_BY_CLIENTS
 
 
 def check(case: Case) -> None:

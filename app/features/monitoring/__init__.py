@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Feature, Unused, Watcher
-from espalier.app.ground.errors import bad_value
+from espalier.app.ground.registered import load_built_in
 
 PORT = "deploy.metrics-port"
 
@@ -21,12 +21,10 @@ def watch(case: Case, count_nodes: Callable[[], int]) -> AbstractContextManager[
     port = case.deploy.metrics_port
     if not port:
         return nullcontext()
-    try:
-        from espalier.app.features.monitoring.exporter import served
-    except ModuleNotFoundError:
-        allowed = "0 unless prometheus-client is installed: type pip install 'espalier-fl[prometheus]'"
-        raise bad_value(PORT, port, allowed) from None
-    return served(case.deploy.metrics_address, port, count_nodes)
+    place, install = "espalier.app.features.monitoring.exporter:served", "'espalier-fl[prometheus]'"
+    served = load_built_in(place, PORT, port, "prometheus_client", install)
+    watcher: AbstractContextManager[Watcher] = served(case.deploy.metrics_address, port, count_nodes)
+    return watcher
 
 
 def without_use(case: Case) -> Unused:

@@ -9,11 +9,10 @@ from matplotlib.ticker import MaxNLocator
 
 from espalier.app.features.feature import Line
 from espalier.app.features.seconds.reports import Totals, totals_of
-from espalier.app.ground.pictures import BLUE, GREY, ORANGE, save_plot
+from espalier.app.ground.pictures import BLUE, GREY, ORANGE, save_plot, shortened
 from espalier.app.meters.seconds import Seconds
 
 MOST_NAMES = 12  # under one axis, upright
-LONGEST_NAME = 16  # letters under an axis
 MOST_BARS = 500  # more are one outline: bars take a millisecond each
 
 
@@ -54,10 +53,10 @@ def _draw_units(own: Axes, waits: Axes, what: str, units: Mapping[str, Seconds])
     _bars(waits, positions, np.zeros(len(units)), np.array([one.waiting for one in means]), GREY, "waiting")
     own.set_ylabel("seconds of an edge round")
     slowest = max(units, key=lambda name: units[name].mean.own)
-    named = f"{what} {slowest}" if slowest.isdecimal() else _short(slowest)
+    named = f"{what} {slowest}" if slowest.isdecimal() else shortened(slowest)
     own.set_title(f"slowest: {named}, {units[slowest].mean.own:.3g} s", loc="left", fontsize=8)
     waits.set(xlabel=what, ylabel="seconds waiting")
-    names = list(map(_short, units))
+    names = list(map(shortened, units))
     for ax in (own, waits):
         ax.set_ylim(bottom=0)
         ax.margins(x=0.01)
@@ -69,10 +68,6 @@ def _draw_units(own: Axes, waits: Axes, what: str, units: Mapping[str, Seconds])
     if what == "edge" and len(names) > MOST_NAMES:
         for ax in (own, waits):
             ax.tick_params(axis="x", rotation=90)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 
 
 def _bars(ax: Axes, positions: np.ndarray, below: np.ndarray, above: np.ndarray, color: str, label: str) -> None:

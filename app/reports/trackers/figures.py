@@ -47,6 +47,24 @@ def failures_in(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     return texts
 
 
+class OfEdges:
+    """What the edges' lines of a round hold, until the round's own line comes."""
+
+    def __init__(self) -> None:
+        self._figures: Figures = {}
+        self._failures: list[str] = []
+
+    def edges_over(self, number: int, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Keep the figures of a round's edges, and who failed there, for the round's."""
+        self._figures, self._failures = edge_figures(lines), failures_in(lines)
+
+    def whole_round(self, line: Mapping[str, Any]) -> tuple[Figures, list[str]]:
+        """Return figures and failures of a round, those of its edges among them, which are no other round's."""
+        figures, failures = {**self._figures, **figures_of(line)}, [*self._failures, *failures_in([line])]
+        self._figures, self._failures = {}, []
+        return figures, failures
+
+
 def _numbers(path: str, value: Any) -> Iterator[tuple[str, float]]:
     if isinstance(value, Mapping):
         for name, inner in value.items():

@@ -1,17 +1,17 @@
 """``report.tracker = "trackio"``: a run of Trackio, on this machine or in a Space of Hugging Face's."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import trackio
 
-from espalier.app.reports.trackers.figures import Figures, edge_figures, failures_in, figures_of
+from espalier.app.reports.trackers.figures import OfEdges
 from espalier.app.reports.trackers.kept import kept_id, models_in, pictures_in
 
 
-class Trackio:
+class Trackio(OfEdges):
     """Writes into a run of Trackio's, which ``trackio show`` shows.
 
     Parameters
@@ -26,11 +26,10 @@ class Trackio:
     """
 
     def __init__(self, **options: Any) -> None:
+        super().__init__()
         self._options = {"project": "espalier", **options}
         inspect.signature(trackio.init).bind(**self._options)
         self._run: Any = None
-        self._figures: Figures = {}
-        self._failures: list[str] = []
 
     def run_begins(self, settings: Mapping[str, Any], folder: Path) -> None:
         """Begin a run, or go on with that of the results folder, which Trackio knows by its name."""
@@ -44,17 +43,13 @@ class Trackio:
         }
         self._run = trackio.init(**{**given, **self._options})
 
-    def edges_over(self, number: int, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Keep the figures of a round's edges, and who failed there, for the round's."""
-        self._figures, self._failures = edge_figures(lines), failures_in(lines)
-
     def round_over(self, number: int, line: Mapping[str, Any]) -> None:
         """Write the figures of a round and its edges."""
         if not self._run:
             return
-        failures = [*self._failures, *failures_in([line])]
+        figures, failures = self.whole_round(line)
         named = {"failures_named": trackio.Markdown("\n".join(f"- {text}" for text in failures))} if failures else {}
-        self._run.log({**self._figures, **figures_of(line), **named}, step=number)
+        self._run.log({**figures, **named}, step=number)
 
     def run_over(self, summary: Mapping[str, Any]) -> None:
         """Save models and plots."""

@@ -1,17 +1,17 @@
 """``report.tracker = "wandb"``: a run of Weights & Biases, there or offline."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import wandb
 
-from espalier.app.reports.trackers.figures import Figures, edge_figures, failures_in, figures_of
+from espalier.app.reports.trackers.figures import OfEdges
 from espalier.app.reports.trackers.kept import kept_id, models_in, pictures_in
 
 
-class WandB:
+class WandB(OfEdges):
     """Writes into a run of W&B's; without ``mode="offline"`` it needs ``wandb login``.
 
     Parameters
@@ -26,11 +26,10 @@ class WandB:
     """
 
     def __init__(self, **options: Any) -> None:
+        super().__init__()
         inspect.signature(wandb.init).bind(**options)
         self._options = options
         self._run: Any = None
-        self._figures: Figures = {}
-        self._failures: list[str] = []
         self._is_over = False
 
     def run_begins(self, settings: Mapping[str, Any], folder: Path) -> None:
@@ -49,17 +48,14 @@ class WandB:
         self._run = wandb.init(**{**given, **self._options})
         self._run.define_metric("*", step_metric="round")
 
-    def edges_over(self, number: int, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Keep the figures of a round's edges, and who failed there, for the round's."""
-        self._figures, self._failures = edge_figures(lines), failures_in(lines)
-
     def round_over(self, number: int, line: Mapping[str, Any]) -> None:
         """Write the figures of a round and its edges."""
         if not self._run:
             return
-        failures = [[number, text] for text in (*self._failures, *failures_in([line]))]
-        table = {"failures_named": wandb.Table(columns=["round", "failure"], data=failures)} if failures else {}
-        self._run.log({"round": number, **self._figures, **figures_of(line), **table})
+        figures, failures = self.whole_round(line)
+        data = [[number, text] for text in failures]
+        table = {"failures_named": wandb.Table(columns=["round", "failure"], data=data)} if data else {}
+        self._run.log({"round": number, **figures, **table})
 
     def run_over(self, summary: Mapping[str, Any]) -> None:
         """Save models and plots."""

@@ -33,15 +33,12 @@ class Compressed:
         What travels as it is.
     update : ArrayRecord
         The bytes of all updates, as the one array ``compressed``.
-    arrived : ArrayRecord
-        The model that the receiver makes of both.
     errors : Mapping[str, Tensor]
         What was left out of it, to be added to the next; none of codecs that keep none.
     """
 
     beside: ArrayRecord
     update: ArrayRecord
-    arrived: ArrayRecord
     errors: Weights
 
 
@@ -70,24 +67,23 @@ def compressed(
     """
     _check_alike(model, start)
     got_to, began = to_weights(model), to_weights(start)
-    parts, left, arrived = [np.empty(0, np.uint8)], dict[str, Tensor](), dict[str, Array](model)
+    parts, left = [np.empty(0, np.uint8)], dict[str, Tensor]()
     for name in _moved(start):
         values, known = got_to[name].reshape(-1), began[name].reshape(-1)
         error = errors[name].reshape(-1) if name in errors else torch.zeros_like(values)
         # Not values + 0 where nothing was left out: -0.0 would lose its sign.
         wanted = values + error if bool(error.any()) else values
         parts.append(_checked_part(codec, codec.encode(wanted, known, draws), known))
-        told = _decoded(codec, parts[-1], known)
         if codec.keeps_errors:
+            told = _decoded(codec, parts[-1], known)
             left[name] = ((values - told) + error).reshape(got_to[name].shape)
-        arrived[name] = to_record({name: told.reshape(got_to[name].shape)})[name]
     beside = record_by_reference({name: array for name, array in model.items() if not _is_moved(name, array)})
     update = record_by_reference({COMPRESSED: to_vector(np.concatenate(parts))})
-    return Compressed(beside, update, record_by_reference(arrived), left)
+    return Compressed(beside, update, left)
 
 
 def decompressed(codec: Codec, beside: ArrayRecord, update: ArrayRecord, start: ArrayRecord) -> ArrayRecord:
-    """Return the model that was compressed; nothing is allocated that is larger than `start`.
+    """Return the model that was compressed; what is allocated follows the size of `start`, not what came in.
 
     Parameters
     ----------

@@ -99,8 +99,8 @@ def test_one_whose_package_is_missing_is_told_before_training(tmp_path, monkeypa
     assert main([f"output-dir={tmp_path / 'run'}", "report.tracker=trackio(project='p')"]) == 2
     (error,) = capsys.readouterr().err.splitlines()
     assert error == (
-        "error: report.tracker = \"trackio(project='p')\": allowed is one whose package is installed: "
-        "type pip install 'espalier-fl[trackio]'"
+        "error: report.tracker = \"trackio(project='p')\": allowed is another one: it is not installed "
+        "(pip install 'espalier-fl[trackio]')"
     )
     assert not (tmp_path / "run").exists()
 
