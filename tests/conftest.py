@@ -7,12 +7,17 @@ with warnings.catch_warnings():
     import flwr.app  # noqa: F401
 
 import gc
+import os
 
 import pytest
 import torch
 
+from espalier.app.engines import in_process
+from espalier.app.ground import pictures
+from espalier.clients.device.machine import cpu_count
 from tests.interrupts import interruptible
 
+FORMATS = pictures.FORMATS
 # As in the app: the order in which threads add up would change the last bits.
 torch.set_num_threads(1)
 
@@ -41,6 +46,29 @@ def _workers_of_ray_are_not_nice():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_worker_niceness", "0")
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _each_worker_has_its_share_of_the_cores():
+    """Let runs of the tests that go on at the same time share the cores, as those of a sweep do."""
+    share = max(cpu_count() // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")), 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(in_process, "cpu_count", lambda: share)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _pictures_are_png():
+    """Leave out the PDF files, which take as long as all else of a picture, unless a test asks for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pictures, "FORMATS", {"png": {}})
+        yield
+
+
+@pytest.fixture
+def with_pdf(monkeypatch):
+    """Ask for PDF files."""
+    monkeypatch.setattr(pictures, "FORMATS", FORMATS)
 
 
 @pytest.fixture(scope="session", autouse=True)

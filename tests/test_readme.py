@@ -18,7 +18,7 @@ from espalier.sim import InProcessGrid
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\| `python -m app (.+?)` \|", README, re.MULTILINE)
-SMALL = ("global-rounds=1", "num-clients=4", "batches-per-epoch=2", "local-epochs=1")
+SMALL = ("global-rounds=1", "num-clients=4", "batches-per-epoch=2", "local-epochs=1", "report.plots=false")
 
 
 def test_every_algorithm_has_a_command():

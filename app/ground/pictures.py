@@ -45,6 +45,7 @@ def write_picture(path: Path, figure: Figure, *, dpi: float) -> Path:
     for ending, options in FORMATS.items():
         save = partial(figure.savefig, dpi=dpi, format=ending, **options)
         replace_file(path.with_suffix(f".{ending}"), save)
+        figure.set_layout_engine("none")  # things stay where they were put for the first file
     return path
 
 

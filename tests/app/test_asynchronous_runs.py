@@ -74,8 +74,8 @@ def test_clients_that_all_are_waited_for_are_the_synchronous_run(tmp_path):
     ids=["fedbuff over edges", "fedasync over split edges", "fedbuff", "semi-synchronous", "planned", "within edges"],
 )
 def test_a_run_depends_on_its_seed_alone_and_goes_on_to_the_same_bits(tmp_path, settings):
-    whole, again = run_app(tmp_path / "whole", global_rounds=5, report_plots=True, **settings), tmp_path / "again"
-    config = config_of(global_rounds=5, output_dir=str(again), **settings)
+    whole, again = run_app(tmp_path / "whole", global_rounds=5, **settings), tmp_path / "again"
+    config = config_of(global_rounds=5, output_dir=str(again), report_plots=False, **settings)
     with pytest.raises(Interrupted), engine_of(config) as engine:
         run(config, engine, StopsAfterTwo(), tmp_path)
     assert main([f"resume={again}"]) == 0
@@ -85,7 +85,11 @@ def test_a_run_depends_on_its_seed_alone_and_goes_on_to_the_same_bits(tmp_path, 
     times = [line["simulated_seconds"] for line in lines(whole, "global")]
     assert times == sorted(times)
     assert times[-1] > 0
-    assert (whole / "async.png").exists()
+
+
+def test_a_run_draws_what_became_of_updates(tmp_path):
+    folder = run_app(tmp_path / "run", report_plots=True, **EDGES | {"async_mode": "fedbuff", "async_buffer_size": 2})
+    assert (folder / "async.png").exists()
 
 
 def test_edges_that_all_wait_for_all_their_clients_are_the_synchronous_run(tmp_path):

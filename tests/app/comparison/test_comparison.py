@@ -90,7 +90,7 @@ def test_what_follows_from_another_setting_is_no_difference(tmp_path):
     assert [group.chosen for group in grouped(finished_runs([few, many]))] == [{"num-clients": 4}, {"num-clients": 8}]
 
 
-def test_compare_writes_tables_curves_and_figures_and_prints_where(folder, tmp_path, capsys):
+def test_compare_writes_tables_curves_and_figures_and_prints_where(folder, tmp_path, capsys, with_pdf):
     assert main(["compare", str(folder), "--output", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[-1] == f"comparison: {tmp_path / 'out'}"
@@ -579,7 +579,7 @@ def test_a_lock_that_is_left_over_does_no_harm(folder, tmp_path):
     assert is_over(run)
 
 
-def test_a_figure_of_any_name_has_files(tmp_path):
+def test_a_figure_of_any_name_has_files(tmp_path, with_pdf):
     curve = Curve(0, Group({}, []), np.arange(3.0), [over_seeds([y]) for y in (0.0, 1.0, 2.0)])
     made = draw_curves(tmp_path, [curve], looks_of([curve.group]), AXES[0], "error/mae, mean", "a title", STD)
     assert made.name == "error-mae--mean-over-rounds.png"

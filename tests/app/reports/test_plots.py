@@ -33,7 +33,7 @@ def legend_of(ax):
     return [text.get_text() for text in ax.get_legend().get_texts()]
 
 
-def test_each_picture_is_a_pdf_too_and_the_same_figures_give_the_same_bytes(tmp_path):
+def test_each_picture_is_a_pdf_too_and_the_same_figures_give_the_same_bytes(tmp_path, with_pdf):
     folder = run_app(tmp_path / "run", report_plots=True, global_rounds=1, batches_per_epoch=1, edge_rounds=1)
     names = {path.stem for path in folder.glob("*.png")}
     assert (

@@ -45,7 +45,7 @@ FILES = [
 ]
 
 
-def test_a_run_leaves_every_report_and_its_figures_agree(tmp_path, capsys):
+def test_a_run_leaves_every_report_and_its_figures_agree(tmp_path, capsys, with_pdf):
     folder = run_app(tmp_path / "run", global_rounds=3, report_plots=True)
     assert sorted(p.name for p in folder.iterdir()) == [
         *FILES,
