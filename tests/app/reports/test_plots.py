@@ -63,7 +63,7 @@ def test_titles_say_how_data_are_shared_out(settings, words):
 
 
 @pytest.mark.parametrize("width", [4.8, 6.0, 9.0])
-def test_a_long_title_stays_in_its_picture(tmp_path, figures, width):
+def test_a_long_title_stays_in_its_picture(tmp_path, figures, width, with_pdf):
     title = "my_package.my_module:SomeAlgorithm, digits, Dir(0.5) over edges, Dir(0.1) within, 1000 clients, seed 10"
     save_plot(tmp_path / "a.png", title, lambda axes, data: None, None, width=width)
     (written,) = figures["a.png"].texts
