@@ -212,6 +212,11 @@ class Case(Section):
         return ""
 
     @property
+    def as_sent(self) -> str:
+        """Why the models of edges have to arrive as they were sent; nothing where they need not."""
+        return ""
+
+    @property
     def has_whole_edges(self) -> bool:
         """True where an edge's clients are its own affair in a round, so that a worker can run it with them."""
         return not (self.is_flat or self.movers)

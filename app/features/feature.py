@@ -9,11 +9,12 @@ from typing import Any, Protocol
 
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from torch import nn
 
 from espalier.app.features.case import Case
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.section import Section
-from espalier.clients.half import Outgoing
+from espalier.clients.half import ClientHalf, Outgoing
 from espalier.strategies import EdgeRounds, Hierarchical, Observer, Profile, Round
 from espalier.strategies.profiles import clients_by_node
 from espalier.strategies.topology import Topology, TopologyOf
@@ -112,6 +113,13 @@ class Part:
         """Return the numbers of the edge rounds that are under way between global rounds, by edge."""
         return {}
 
+    def go_on_from(self, lines: Sequence[Line]) -> None:
+        """Take back what follows from the lines of ``metrics.jsonl`` of the rounds before, where a run goes on."""
+
+    def ends(self, outcome: Round) -> str:
+        """Return why the run ends with a round, of which no line is written yet; nothing if it goes on."""
+        return ""
+
     def observers(self) -> Sequence[Observer]:
         """Return who watches messages and rounds of the cloud."""
         return ()
@@ -141,12 +149,16 @@ class Feature:
         Refuses strategies; servers call it, as it imports those of other packages.
     check_files : Callable[[Case], None], optional
         Refuses files that its settings name.
+    check_model : Callable[[Case, nn.Module], None], optional
+        Refuses models that its settings do not suit.
     falls_short : Callable[[Case], Mapping[str, str]], optional
         Says which strategies can do less in a run than they say, by their keys, and why; for servers alone, too.
     without_use : Callable[[Case], Iterable[tuple[Iterable[str], str]]], optional
         Says which of its settings a run has no use for, and why.
     out_of_step : Callable[[Case], str], optional
         Says why edges, or clients, are in rounds of their own; nothing where a round is everybody's.
+    as_sent : Callable[[Case], str], optional
+        Says why the models of edges have to arrive as they were sent; nothing where they need not.
     splits_edges : Callable[[Case], bool], optional
         Whether an edge's clients are not its own affair in a round.
     mover : Callable[[Case], tuple[str, str] | None], optional
@@ -159,6 +171,8 @@ class Feature:
         Whether a run in which nobody trained is over: that nobody can take part is what it has to say.
     presence : Callable[[Case], Presence | None], optional
         Says which clients are there; None: all.
+    half : Callable[[Case, ClientHalf], ClientHalf], optional
+        What the algorithm's clients do, of what they do without it.
     outgoing : Callable[[Case], Iterable[Outgoing]], optional
         What the replies of clients pass on their way out, wherever they run.
     in_front : Callable[[Scene, MakeEdge], MakeEdge], optional
@@ -182,15 +196,18 @@ class Feature:
     check: Callable[[Case], None] = lambda case: None
     check_strategies: Callable[[Case], None] = lambda case: None
     check_files: Callable[[Case], None] = lambda case: None
+    check_model: Callable[[Case, nn.Module], None] = lambda case, model: None
     falls_short: Callable[[Case], Mapping[str, str]] = lambda case: {}
     without_use: Callable[[Case], Unused] = lambda case: ()
     out_of_step: Callable[[Case], str] = lambda case: ""
+    as_sent: Callable[[Case], str] = lambda case: ""
     splits_edges: Callable[[Case], bool] = lambda case: False
     mover: Callable[[Case], tuple[str, str] | None] = lambda case: None
     check_moves: Callable[[Case], str] = lambda case: ""
     topology_of: Callable[[Scene, Grid], TopologyOf | None] = lambda scene, grid: None
     may_leave_nobody: Callable[[Case], bool] = lambda case: False
     presence: Callable[[Case], Presence | None] = lambda case: None
+    half: Callable[[Case, ClientHalf], ClientHalf] = lambda case, half: half
     outgoing: Callable[[Case], Iterable[Outgoing]] = lambda case: ()
     in_front: Callable[[Scene, MakeEdge], MakeEdge] = lambda scene, make_edge: make_edge
     part: Callable[[Scene], Part | None] = lambda scene: None

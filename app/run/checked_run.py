@@ -117,6 +117,8 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
         _write_round_0(checked)
     else:
         check_stop(config.stop, names_of_figures(lines))
+        for part in federation.parts:
+            part.go_on_from(lines)
     so_far = SoFar.of(lines)
     arrays = train(
         checked.engine,
@@ -188,6 +190,7 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
         federation.world,
         evaluations,
         so_far,
+        federation.parts,
     )
     untrained = initial_figures_of(folder).get("test", {}).get(LOSS)
     specs = (config.federation.cloud_strategy, config.federation.edge_strategy)

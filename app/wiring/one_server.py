@@ -75,6 +75,8 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
     task.check_data()
     model = task.new_model()
     check_averages(config.strategies_here, model)
+    for feature in FEATURES:
+        feature.check_model(config, model)
     tried: dict[Cut, None] = {}
     if config.algorithm.splits:
         cuts = check_cuts(config.split, model)
