@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .laws import Broken
     from .outcomes import EdgeOutcome, Evaluation, Failure, Round, Update
     from .place import Observer
+    from .privacy import PrivateCloud, PrivateMean
     from .resource_aware import Outcome, ResourceAware, Resources
     from .strategy_edge import StrategyEdge
     from .topology import ask_profiles, ask_to_measure, asking, group_by_edge, moving, wait_for_nodes
@@ -52,6 +53,8 @@ __all__ = [
     "MemberGrid",
     "Observer",
     "Outcome",
+    "PrivateCloud",
+    "PrivateMean",
     "Profile",
     "ResourceAware",
     "Resources",
@@ -89,6 +92,7 @@ _MODULES = {
     "laws": ("Broken",),
     "outcomes": ("EdgeOutcome", "Evaluation", "Failure", "Round", "Update"),
     "place": ("Observer",),
+    "privacy": ("PrivateCloud", "PrivateMean"),
     "resource_aware": ("Outcome", "ResourceAware", "Resources"),
     "strategy_edge": ("StrategyEdge",),
     "topology": ("ask_profiles", "ask_to_measure", "asking", "group_by_edge", "moving", "wait_for_nodes"),

@@ -15,6 +15,7 @@ from espalier.app.features.privacy.releases import Release, Releases
 from espalier.app.features.privacy.settings import Privacy
 from espalier.app.features.privacy.spending import ByUnit, Spending, spending_of
 from espalier.app.features.privacy.tiers import around_cloud
+from espalier.app.ground.errors import bad_value
 from espalier.strategies import EdgeOutcome, Round
 from espalier.strategies.outcomes import EVERYBODY
 from espalier.strategies.privacy import ASKED, NOISE, OF
@@ -74,6 +75,12 @@ class Ledger(Part):
         for _ in range(self.again):
             self.spent = _sum(self.spent, self.spending.planned())
 
+    def check_first_round(self) -> None:
+        """Refuse noise with which no round can be made."""
+        own, first = self.own, self._epsilon(self.spending.planned())
+        if 0 < own.epsilon < first:
+            raise bad_value("privacy.noise", own.noise, f"more: the first round would spend an epsilon of {first:.4g}")
+
     def ends(self, outcome: Round) -> str:
         """Return that the budget does not allow for another round; nothing where it does, or there is none."""
         after = self._after(outcome)
@@ -131,14 +138,22 @@ class Ledger(Part):
 
 
 def ledger_of(scene: Scene) -> Ledger | None:
-    """Return what counts a run's releases; None where nobody is protected."""
+    """Return what counts a run's releases; None where nobody is protected.
+
+    Raises
+    ------
+    UserError
+        If the first round would spend more than there is, or the accountant's package is not installed.
+    """
     case = scene.case
     if not is_on(case):
         return None
     epsilon_of = accounting(case, "epsilon_of")
-    return Ledger(
+    ledger = Ledger(
         case[Privacy], spending_of(scene), epsilon_of, scene.client_of, is_by_edges(case), around_cloud(scene)
     )
+    ledger.check_first_round()
+    return ledger
 
 
 def _means(edge: EdgeOutcome) -> list[Line | None]:

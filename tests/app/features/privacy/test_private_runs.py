@@ -1,6 +1,7 @@
 """Runs with differential privacy: without noise the plain ones, their budget counted, spent and kept."""
 
 import csv
+import json
 import math
 from dataclasses import replace
 
@@ -131,6 +132,14 @@ def test_of_examples_the_steps_of_all_clients_count(tmp_path):
     ]
     assert told(found)[-1]["epsilon"] == pytest.approx(max(spent), abs=1e-6)
     assert len(set(clients)) < len(clients)
+
+
+def test_noise_that_is_too_little_for_one_round_is_refused(tmp_path, capsys):
+    settings = {**EQUAL, **private("client-at-edge", epsilon=2.0, noise=1.0), "output-dir": str(tmp_path / "run")}
+    assert main([f"{key}={json.dumps(value)}" for key, value in settings.items()]) == 2
+    said = "privacy.noise = 1.0: allowed is more: the first round would spend an epsilon of 15.46"
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "run").exists()
 
 
 def test_secret_noise_differs_from_run_to_run_and_counts_a_repeated_round(tmp_path):
