@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from espalier.app.config.parse import parse_config, read_arguments
 from experiments import private_tiers
 from experiments.records import read_rows
@@ -42,6 +44,7 @@ def test_commands_of_the_page_are_of_settings_that_go_together():
     assert [config.as_dict()["privacy.level"] for config in configs] == ["client-at-edge", "example-at-client"]
 
 
+@pytest.mark.usefixtures("with_png")
 def test_a_figure_has_a_line_for_each_level(tmp_path):
     private_tiers.draw(tmp_path / "tiers.png", recorded())
     assert (tmp_path / "tiers.png").stat().st_size > 10_000
