@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from espalier.app.algorithms.algorithm import Algorithm
+from espalier.app.algorithms.auxiliary_heads import auxiliary_head
 from espalier.app.algorithms.split_edges import check_cuts, head_weights
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import Engine
@@ -27,6 +28,7 @@ from espalier.app.reports.observers import (
     ServerEvaluation,
     StateSaver,
     WriteMetrics,
+    whole_state,
 )
 from espalier.app.reports.partition import class_counts, write_partition
 from espalier.app.reports.progress import BarProgress, LogProgress
@@ -109,7 +111,7 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     for tracker in checked.trackers:
         tracker.run_begins(config.as_dict(), folder.path)
     closed_form = None
-    if config.algorithm.splits and not config.rule:
+    if config.algorithm.splits and not (config.rule or config.algorithm.auxiliary):
         closed_form = closed_form_of(config.split, config.train, checked.task, model, federation.profiles)
     model.to(compute_device(config.device))
     lines = folder.read_metrics()
@@ -121,7 +123,7 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     arrays = train(
         checked.engine,
         federation.hierarchical,
-        travelling_weights(config.algorithm, model),
+        travelling_weights(config, checked.task, model),
         _last_round(config.stop, config.federation.global_rounds, state, so_far),
         _observers_of(checked, closed_form, so_far),
         progress,
@@ -252,7 +254,7 @@ def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, 
     if checked.best and checked.best.arrays is not None:
         models["best-model.pt"] = checked.best.arrays
     for name, weights in models.items():
-        model.load_state_dict(ArrayRecord({**weights, **checked.frozen}).to_torch_state_dict())
+        model.load_state_dict(whole_state(model, weights, checked.frozen))
         write_model(folder, name, model)
     if about := checked.task.describe():
         folder.write_json("data.json", about)
@@ -289,7 +291,11 @@ def frozen_weights(algorithm: Algorithm, model: nn.Module) -> ArrayRecord:
     return head_weights(model) if algorithm.freezes_head else ArrayRecord()
 
 
-def travelling_weights(algorithm: Algorithm, model: nn.Module) -> ArrayRecord:
-    """Return the weights of a model that the cloud and the clients send each other."""
-    frozen = frozen_weights(algorithm, model)
-    return ArrayRecord({name: array for name, array in ArrayRecord(model.state_dict()).items() if name not in frozen})
+def travelling_weights(config: RunConfig, task: Task, model: nn.Module) -> ArrayRecord:
+    """Return the weights that the cloud and the clients send each other: a new model's, and those beside it."""
+    frozen = frozen_weights(config.algorithm, model)
+    beside = (
+        auxiliary_head(config.split, task, config.seed) if config.algorithm.auxiliary == "averaged" else nn.Module()
+    )
+    own = {name: array for name, array in ArrayRecord(model.state_dict()).items() if name not in frozen}
+    return ArrayRecord({**own, **ArrayRecord(beside.state_dict())})

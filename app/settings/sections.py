@@ -112,6 +112,7 @@ ValueSetting = Annotated[ObjectSpec, BeforeValidator(_value)]
 DatasetSetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "dataset"))]
 PartitionSetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "partition"))]
 ModelSetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "model"))]
+AuxiliarySetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "split.auxiliary"))]
 TaskSetting = Annotated[ObjectSpec, BeforeValidator(_task)]
 CloudStrategy = Annotated[StrategySpec, BeforeValidator(partial(_strategy, "cloud-strategy"))]
 EdgeStrategy = Annotated[StrategySpec, BeforeValidator(partial(_strategy, "edge-strategy"))]
@@ -313,6 +314,17 @@ class Split(Section):
     """Where clients and edge are in one process: `"fused"`: one message per round, inside of which client block and
     server block train in turns, to the same bits as by messages, and what messages would have held is counted as
     sent. `"messages"`: a message per mini-batch.
+    """
+
+    auxiliary: AuxiliarySetting = parse_registered("split.auxiliary", "linear")
+    """With [`cse-fsl`, `fsl-sage` and `decoupled`](split-learning.md#local-losses): the small model behind a client's
+    blocks by whose loss they train. `"linear"`: one linear layer, of images behind the mean over each channel;
+    `"first-block"`: a copy of the first of the edge's blocks in front of it; or a function of your own:
+    `"package.module:function"`.
+    """
+    upload_every: Annotated[int, Field(ge=0, le=MOST)] = 1
+    """With these: each client sends the activations of each so manieth of its mini-batches of a round, from the first
+    on, and the edge trains on them; 0: none, so the edge's blocks stay as they are.
     """
 
     def beside(self, train: TrainSettings) -> "Split":
