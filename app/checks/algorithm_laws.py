@@ -6,7 +6,7 @@ from typing import Any
 from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
-from espalier.app.run.checked_run import travelling_weights
+from espalier.app.run.travelling import travelling_weights
 from espalier.app.tasks.node import parse_node
 from espalier.app.wiring.clients import ClientTasks
 from espalier.app.wiring.one_server import assemble, checked_task

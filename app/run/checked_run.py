@@ -9,8 +9,7 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from espalier.app.algorithms.algorithm import Algorithm
-from espalier.app.algorithms.auxiliary_heads import auxiliary_head
-from espalier.app.algorithms.split_edges import check_cuts, head_weights
+from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import Engine
 from espalier.app.features.feature import Watcher
@@ -36,8 +35,10 @@ from espalier.app.reports.run_state import RunState, as_block
 from espalier.app.reports.stopping import SoFar, StopRule, check_stop
 from espalier.app.reports.titles import picture_title
 from espalier.app.reports.tracker import Tracking
+from espalier.app.run.ledger import write_ledger
 from espalier.app.run.personalisation import personalise
 from espalier.app.run.rounds import train
+from espalier.app.run.travelling import travelling_weights
 from espalier.app.settings.sections import Data, Split, Stop, TrainSettings
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
@@ -117,6 +118,7 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     lines = folder.read_metrics()
     if state is None:
         _write_round_0(checked)
+        write_ledger(config, federation, folder)
     else:
         check_stop(config.stop, names_of_figures(lines))
     so_far = SoFar.of(lines)
@@ -284,18 +286,3 @@ def closed_form_of(
         return None
     cuts = [cut.first for cut in check_cuts(split, model)]
     return closed_form_bits(as_blocks(model), task.example_input(), cuts, train_settings, profiles)
-
-
-def frozen_weights(algorithm: Algorithm, model: nn.Module) -> ArrayRecord:
-    """Return the weights of a new model that are never trained and do not travel."""
-    return head_weights(model) if algorithm.freezes_head else ArrayRecord()
-
-
-def travelling_weights(config: RunConfig, task: Task, model: nn.Module) -> ArrayRecord:
-    """Return the weights that the cloud and the clients send each other: a new model's, and those beside it."""
-    frozen = frozen_weights(config.algorithm, model)
-    beside = (
-        auxiliary_head(config.split, task, config.seed) if config.algorithm.auxiliary == "averaged" else nn.Module()
-    )
-    own = {name: array for name, array in ArrayRecord(model.state_dict()).items() if name not in frozen}
-    return ArrayRecord({**own, **ArrayRecord(beside.state_dict())})

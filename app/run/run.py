@@ -26,9 +26,7 @@ from espalier.app.run.checked_run import (
     CheckedRun,
     ProgressDisplay,
     carry_out,
-    frozen_weights,
     title_of,
-    travelling_weights,
 )
 from espalier.app.run.endings import (
     ended_program_as_user_error,
@@ -45,6 +43,7 @@ from espalier.app.run.resume import (
     take_back,
     take_best_back,
 )
+from espalier.app.run.travelling import frozen_weights, travelling_weights
 from espalier.app.tasks.common import compute_device, set_up_torch
 from espalier.app.tasks.recording import try_recording
 from espalier.app.tasks.task import Task

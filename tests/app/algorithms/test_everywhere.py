@@ -6,7 +6,7 @@ from flwr.app import ArrayRecord
 
 from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.command_line import main
-from espalier.app.run.checked_run import travelling_weights
+from espalier.app.run.travelling import travelling_weights
 from espalier.app.wiring.clients import client_task
 from espalier.clients.client_app import make_client_app
 from espalier.clients.half import PLAIN

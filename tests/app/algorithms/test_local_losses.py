@@ -9,7 +9,7 @@ from torch import nn
 
 from espalier.app.algorithms.auxiliary_heads import HEADS, auxiliary_head
 from espalier.app.ground.errors import UserError
-from espalier.app.run.checked_run import travelling_weights
+from espalier.app.run.travelling import travelling_weights
 from espalier.app.wiring.one_server import checked_task
 from espalier.app.wiring.task_of_run import build_task
 from tests.app.assembling import config_of
