@@ -1,8 +1,8 @@
 """What the split algorithms cost: bytes, memory and arithmetic of a round, beside the accuracy.
 
-``python -m experiments.split_ledger`` trains each of them on digits in two tiers, with the same clients and mini-batches, and
-prints a table. ``--csv PATH`` writes a row for each run as soon as it is over, with the commit and the machine; algorithms
-that have a row are not run again.
+``python -m experiments.split_ledger`` trains each of them on digits in two tiers, with the same clients and
+mini-batches, and prints a table. ``--csv PATH`` writes a row for each run as soon as it is over, with the commit and
+the machine; algorithms that have a row are not run again.
 """
 
 from argparse import ArgumentParser
@@ -62,9 +62,8 @@ def print_table(rows: Sequence[Row]) -> None:
     print("|---|---|---|---|---|---|---|")
     for row in rows:
         kilobytes = (f"{row[name] / 1e3:,.0f}" for name in list(COLUMNS)[1:5])
-        print(
-            f"| `{row['algorithm']}` | {' | '.join(kilobytes)} | {row['client_flops'] / 1e6:.1f} | {row['accuracy']:.4f} |"
-        )
+        flops = row["client_flops"] / 1e6
+        print(f"| `{row['algorithm']}` | {' | '.join(kilobytes)} | {flops:.1f} | {row['accuracy']:.4f} |")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

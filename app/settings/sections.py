@@ -185,7 +185,7 @@ class Data(Section):
     edge_alpha: Annotated[float, Field(gt=0, le=1e6), Tag.COMMON, Tag.WITH_OWN_TASK, Tag.READS_DATA] = 0.5
     """Likewise over edges, with `partition="edge-dirichlet"` and `"iid-in-edges"`."""
     model: Annotated[ModelSetting, Tag.COMMON, Tag.FIRST, Tag.SPEAKS, Tag.TRAINING] = parse_registered("model", "auto")
-    """`"small-cnn"`, `"cnn"`, `"resnet18"`, `"resnet50"`, or [a function of your
+    """`"small-cnn"`, `"cnn"`, `"resnet18"`, `"resnet18-imagenet"`, `"resnet50"`, or [a function of your
     own](data-and-models.md#a-model-of-your-own), `"package.module:function"`; `"auto"` is `"small-cnn"` for digits,
     else `"cnn"`.
     """
