@@ -176,7 +176,9 @@ class Case(Section):
             return f"engine = {self.engine.text!r} runs every client by itself"
         if self.has_clients_in_workers:
             return self.no_edge_in_a_worker
-        if algorithm.splits and (algorithm.shares_server or by_messages or not split.tail_layer.is_none):
+        if algorithm.splits and (
+            algorithm.shares_server or algorithm.auxiliary or by_messages or not split.tail_layer.is_none
+        ):
             return "side by side train whole models, and in SFL-V1, HSFL and PHSFL halves by fused steps"
         return "" if algorithm.trains_clients else f"algorithm = {algorithm.text!r} trains no clients"
 

@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 from espalier.app.algorithms.algorithm import Algorithm
-from espalier.app.algorithms.split_edges import check_cuts, head_weights
+from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import Engine
 from espalier.app.features.feature import Watcher
@@ -27,6 +27,7 @@ from espalier.app.reports.observers import (
     ServerEvaluation,
     StateSaver,
     WriteMetrics,
+    whole_state,
 )
 from espalier.app.reports.partition import class_counts, write_partition
 from espalier.app.reports.progress import BarProgress, LogProgress
@@ -34,8 +35,10 @@ from espalier.app.reports.run_state import RunState, as_block
 from espalier.app.reports.stopping import SoFar, StopRule, check_stop
 from espalier.app.reports.titles import picture_title
 from espalier.app.reports.tracker import Tracking
+from espalier.app.run.ledger import write_ledger
 from espalier.app.run.personalisation import personalise
 from espalier.app.run.rounds import train
+from espalier.app.run.travelling import travelling_weights
 from espalier.app.settings.sections import Data, Split, Stop, TrainSettings
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
@@ -109,12 +112,13 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     for tracker in checked.trackers:
         tracker.run_begins(config.as_dict(), folder.path)
     closed_form = None
-    if config.algorithm.splits and not config.rule:
+    if config.algorithm.splits and not (config.rule or config.algorithm.auxiliary):
         closed_form = closed_form_of(config.split, config.train, checked.task, model, federation.profiles)
     model.to(compute_device(config.device))
     lines = folder.read_metrics()
     if state is None:
         _write_round_0(checked)
+        write_ledger(config, federation, folder)
     else:
         check_stop(config.stop, names_of_figures(lines))
         for part in federation.parts:
@@ -123,7 +127,7 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     arrays = train(
         checked.engine,
         federation.hierarchical,
-        travelling_weights(config.algorithm, model),
+        travelling_weights(config, checked.task, model),
         _last_round(config.stop, config.federation.global_rounds, state, so_far),
         _observers_of(checked, closed_form, so_far),
         progress,
@@ -255,7 +259,7 @@ def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, 
     if checked.best and checked.best.arrays is not None:
         models["best-model.pt"] = checked.best.arrays
     for name, weights in models.items():
-        model.load_state_dict(ArrayRecord({**weights, **checked.frozen}).to_torch_state_dict())
+        model.load_state_dict(whole_state(model, weights, checked.frozen))
         write_model(folder, name, model)
     if about := checked.task.describe():
         folder.write_json("data.json", about)
@@ -285,14 +289,3 @@ def closed_form_of(
         return None
     cuts = [cut.first for cut in check_cuts(split, model)]
     return closed_form_bits(as_blocks(model), task.example_input(), cuts, train_settings, profiles)
-
-
-def frozen_weights(algorithm: Algorithm, model: nn.Module) -> ArrayRecord:
-    """Return the weights of a new model that are never trained and do not travel."""
-    return head_weights(model) if algorithm.freezes_head else ArrayRecord()
-
-
-def travelling_weights(algorithm: Algorithm, model: nn.Module) -> ArrayRecord:
-    """Return the weights of a model that the cloud and the clients send each other."""
-    frozen = frozen_weights(algorithm, model)
-    return ArrayRecord({name: array for name, array in ArrayRecord(model.state_dict()).items() if name not in frozen})

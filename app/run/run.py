@@ -26,9 +26,7 @@ from espalier.app.run.checked_run import (
     CheckedRun,
     ProgressDisplay,
     carry_out,
-    frozen_weights,
     title_of,
-    travelling_weights,
 )
 from espalier.app.run.endings import (
     ended_program_as_user_error,
@@ -45,6 +43,7 @@ from espalier.app.run.resume import (
     take_back,
     take_best_back,
 )
+from espalier.app.run.travelling import frozen_weights, travelling_weights
 from espalier.app.tasks.common import compute_device, set_up_torch
 from espalier.app.tasks.recording import try_recording
 from espalier.app.tasks.task import Task
@@ -143,7 +142,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
             folder = opened.enter_context(create(path, config.as_dict()))
         logger.info("results go to %s", folder.path)
-        best = BestRound(travelling_weights(config.algorithm, model)) if config.data.validation_share else None
+        best = BestRound(travelling_weights(config, task, model)) if config.data.validation_share else None
         frozen = frozen_weights(config.algorithm, model)
         checked = CheckedRun(config, engine, task, model, frozen, federation, folder, best, trackers, watchers)
         with lost_grid_as_user_error(folder.path), unwritable_as_user_error(folder.path), interrupted_in(folder.path):
@@ -172,7 +171,7 @@ def _state_of(folder: ResultsFolder, config: RunConfig, task: Task, model: nn.Mo
         data_fingerprint=task.data_fingerprint(),
         settings=config.as_dict(),
         defaults=RunConfig().as_dict(),
-        weights=travelling_weights(config.algorithm, model),
+        weights=travelling_weights(config, task, model),
     )
 
 

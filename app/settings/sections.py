@@ -112,6 +112,7 @@ ValueSetting = Annotated[ObjectSpec, BeforeValidator(_value)]
 DatasetSetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "dataset"))]
 PartitionSetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "partition"))]
 ModelSetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "model"))]
+AuxiliarySetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "split.auxiliary"))]
 TaskSetting = Annotated[ObjectSpec, BeforeValidator(_task)]
 CloudStrategy = Annotated[StrategySpec, BeforeValidator(partial(_strategy, "cloud-strategy"))]
 EdgeStrategy = Annotated[StrategySpec, BeforeValidator(partial(_strategy, "edge-strategy"))]
@@ -184,7 +185,7 @@ class Data(Section):
     edge_alpha: Annotated[float, Field(gt=0, le=1e6), Tag.COMMON, Tag.WITH_OWN_TASK, Tag.READS_DATA] = 0.5
     """Likewise over edges, with `partition="edge-dirichlet"` and `"iid-in-edges"`."""
     model: Annotated[ModelSetting, Tag.COMMON, Tag.FIRST, Tag.SPEAKS, Tag.TRAINING] = parse_registered("model", "auto")
-    """`"small-cnn"`, `"cnn"`, `"resnet18"`, `"resnet50"`, or [a function of your
+    """`"small-cnn"`, `"cnn"`, `"resnet18"`, `"resnet18-imagenet"`, `"resnet50"`, or [a function of your
     own](data-and-models.md#a-model-of-your-own), `"package.module:function"`; `"auto"` is `"small-cnn"` for digits,
     else `"cnn"`.
     """
@@ -313,6 +314,17 @@ class Split(Section):
     """Where clients and edge are in one process: `"fused"`: one message per round, inside of which client block and
     server block train in turns, to the same bits as by messages, and what messages would have held is counted as
     sent. `"messages"`: a message per mini-batch.
+    """
+
+    auxiliary: AuxiliarySetting = parse_registered("split.auxiliary", "linear")
+    """With [`cse-fsl`, `fsl-sage` and `decoupled`](split-learning.md#local-losses): the small model behind a client's
+    blocks by whose loss they train. `"linear"`: one linear layer, of images behind the mean over each channel;
+    `"first-block"`: a copy of the first of the edge's blocks in front of it; or a function of your own:
+    `"package.module:function"`.
+    """
+    upload_every: Annotated[int, Field(ge=0, le=MOST)] = 1
+    """With these: each client sends the activations of each so manieth of its mini-batches of a round, from the first
+    on, and the edge trains on them; 0: none, so the edge's blocks stay as they are.
     """
 
     def beside(self, train: TrainSettings) -> "Split":
@@ -618,6 +630,10 @@ class Report(Section):
     plots: Annotated[bool, Tag.OWN_AT_EDGES, Tag.HOW] = True
     """Draw the plots at the end. `false` saves the time, as in a sweep of many short runs; `report_again` [draws them
     later](results.md#reports-of-a-run-that-is-over).
+    """
+    ledger: Annotated[bool, Tag.HOW] = False
+    """In process: before a run, try what a round of training takes of a client and of its edge in memory and
+    arithmetic, for `summary.json` ([the ledger](split-ledger.md)). It costs the time of a round of one edge.
     """
     tracker: Annotated[Trackers, BeforeValidator(parse_trackers), Tag.BESIDE] = Trackers((), "")
     """Who gets [settings and figures](tracker.md): `"tensorboard"`, `"mlflow"`, `"wandb"` or `"trackio"`, with

@@ -9,6 +9,7 @@ from typing import Any
 from flwr.serverapp import Grid
 from torch import nn
 
+from espalier.app.algorithms.auxiliary_heads import auxiliary_head
 from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.config.run_config import RunConfig
 from espalier.app.features.feature import MakeEdge, Part, Scene
@@ -81,6 +82,8 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
     if config.algorithm.splits:
         cuts = check_cuts(config.split, model)
         tried = dict.fromkeys(cuts if config.split.cut_layer.items else cuts[:1])  # of those that plans choose, one
+        if config.algorithm.auxiliary:
+            auxiliary_head(config.split, task, config.seed)  # one of the user's own may not fit
         task.try_cuts(tried, stream_form(config.stream.payload, model) if config.trains_by_stream else None)
     device = compute_device(config.device)
     if config.decided.stack:
