@@ -35,6 +35,7 @@ LAYERS = (
     *("features", "config", "wiring", "engines"),
     *(
         "reports",
+        "page",
         "comparison",
         "tiers",
         "run",
