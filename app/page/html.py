@@ -6,6 +6,7 @@ of text.
 """
 
 import json
+import math
 from base64 import b64encode
 from collections.abc import Sequence
 from functools import cache
@@ -29,7 +30,11 @@ def text_of(name: str) -> str:
 
 def data_json(runs: Sequence[Any], live: dict[str, Any] | None = None) -> str:
     """Return what the page shows as JSON; `live` says how it is brought up to date, None: not at all."""
-    return json.dumps({"runs": runs, "live": live}, separators=SEPARATORS, allow_nan=False)
+    told = {"runs": runs, "live": live}
+    try:
+        return json.dumps(told, separators=SEPARATORS, allow_nan=False)
+    except ValueError:  # a number of a damaged file, say: browsers read no NaN
+        return json.dumps(_finite(told), separators=SEPARATORS)
 
 
 def policy(*, is_live: bool) -> str:
@@ -69,6 +74,15 @@ def page_html(data: str, *, is_live: bool = False) -> str:
 </body>
 </html>
 """
+
+
+def _finite(value: Any) -> Any:
+    """Return plain data with None for NaN and Inf."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @cache

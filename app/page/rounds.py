@@ -1,7 +1,7 @@
 """What the lines of a run come to, line by line, without what single clients had in rounds before the last."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from espalier.app.features.feature import State, Told
@@ -106,14 +106,12 @@ class Rounds:
         for client, _, _ in told:
             if client not in members:
                 self._moves(client, name)
-        best = bytearray(self._round)
         for client in members:
-            _put(best, client, State.WAITED)
+            _put(self._round, client, State.WAITED)
         for client, state, why in told:
-            _put(best, client, state)
+            _put(self._round, client, state)
             if why:
                 self.reasons[client] = (line["round"], why[:LONGEST_REASON])
-        self._round = best
         self._count(line)
         self.of_edges[name][line["round"]] = figures_of(line)
         self.lines.append({key: value for key, value in line.items() if key not in COUNTED})
@@ -157,7 +155,7 @@ class Rounds:
             self.edge_of[client] = edge
 
 
-def _told(line: Mapping[str, Any]) -> Iterator[Told]:
+def _told(line: Line) -> Iterator[Told]:
     """Yield what an edge's line says that clients did, each as often as it says so."""
     for clients in line["participants"]:
         yield from ((client, State.TRAINED, "") for client in clients)
@@ -166,7 +164,7 @@ def _told(line: Mapping[str, Any]) -> Iterator[Told]:
             late = "deadline" in one["reason"]
             yield one["client"], State.LATE if late else State.LEFT_OUT, one["reason"]
     for feature in FEATURES:
-        yield from feature.states(dict(line))
+        yield from feature.states(line)
 
 
 def _put(letters: bytearray, client: int, state: State) -> None:

@@ -67,12 +67,10 @@ class RunReader:
             self._rounds.add(lines, seconds)
         except (KeyError, TypeError, ValueError, AttributeError):  # a line of something else
             raise UserError(f"{self._metrics.path}: has lines that no run writes; allowed is the run's file") from None
-        state = (
-            state_of(self.path, is_ended=False),
-            *(_stamp(self.path / name) for name in ("summary.json", "config.json")),
-        )
-        is_new = bool(lines or seconds or state != self._seen)
-        self._seen = state
+        stamps = (_stamp(self.path / name) for name in ("summary.json", "config.json"))
+        seen = (state_of(self.path, is_ended=False), *stamps)
+        is_new = bool(lines or seconds or seen != self._seen)
+        self._seen = seen
         return is_new
 
     def data(self, *, with_clients: bool = True) -> Data:
@@ -88,6 +86,17 @@ class RunReader:
         UserError
             If a file can't be read, or is not what a run writes.
         """
+        try:
+            return self._data(with_clients=with_clients)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            allowed = "allowed is the folder as its run left it"
+            raise UserError(f"{self.path}: holds what no run writes; {allowed}") from None
+
+    def settings(self) -> dict[str, Any]:
+        """Return the run's settings, by key; UserError if its config is damaged."""
+        return saved_values(self.path)
+
+    def _data(self, *, with_clients: bool) -> Data:
         rounds, settings = self._rounds, saved_values(self.path)
         summary = self._folder.read_json("summary.json")
         summary = summary if isinstance(summary, dict) and summary.get("rounds") == rounds.last else {}
@@ -103,6 +112,8 @@ class RunReader:
             notes.append(f"Single clients are shown up to number {len(clients) - 1:,}, of {count:,}.")
         if not with_clients:
             notes.append("Single clients are left out, as the page has many runs: espalier page FOLDER shows them.")
+        if settings["deploy.role"] == "edge":
+            notes.append("This is the folder of an edge host, which has no global rounds: the cloud's has all.")
         world = self._folder.read_world() if with_clients else None
         ended = columns_at_the_end(self.path, clients) if state == OVER else {}
         columns = (ended or columns_so_far(rounds, clients)) | seconds_of_last_round(rounds, clients)
@@ -116,7 +127,6 @@ class RunReader:
         first, states = _states(rounds, len(clients))
         return {
             "label": self.label,
-            "folder": self.path.name,
             "title": f"{settings['algorithm']} on {settings['task'] or settings['dataset']}, seed {settings['seed']}",
             "state": state,
             "stopped": str(summary.get("stopped", "")),
@@ -143,10 +153,6 @@ class RunReader:
             "world": _map_of(world),
             "devices": _devices(settings),
         }
-
-    def settings(self) -> dict[str, Any]:
-        """Return the run's settings, by key; UserError if its config is damaged."""
-        return saved_values(self.path)
 
 
 def run_data(path: Path, label: str = "") -> Data:
@@ -216,7 +222,6 @@ def _edge(rounds: Rounds, name: str) -> Data:
         "name": name,
         "series": _aligned(figures),
         "seconds": rounds.edge_seconds.get(name, Seconds()).as_data(),
-        "last": max((number for number in own if number <= rounds.last), default=0),
     }
 
 

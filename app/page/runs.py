@@ -37,13 +37,13 @@ class Runs:
         UserError
             If a folder holds no run, or a run's files are not those that it writes.
         """
-        is_new = False
         paths = [path for folder in self.folders for path in runs_in(folder)]
-        for path, label in labels({path: self.names.get(path, path.name) for path in paths}).items():
-            if path not in self._readers:
-                self._readers[path] = RunReader(path, label)
-            self._readers[path].label = label
-            is_new |= self._readers[path].refresh()
+        named = labels({path: self.names.get(path, path.name) for path in paths})
+        is_new = self._readers.keys() != named.keys()
+        self._readers = {path: self._readers.get(path) or RunReader(path, label) for path, label in named.items()}
+        for path, reader in self._readers.items():
+            reader.label = named[path]
+            is_new |= reader.refresh()
         return is_new
 
     def data(self) -> list[Data]:

@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+import socket
 import time
 from dataclasses import dataclass, field
 from hmac import compare_digest
@@ -97,14 +98,15 @@ class Server(ThreadingHTTPServer):
         self.source = source
         self.token = token
         self.is_local = is_loopback(host)
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), Handler)
 
     @property
     def url(self) -> str:
         """What to open in a browser."""
-        host, port = self.server_address[:2]
+        host, port = str(self.server_address[0]), self.server_address[1]
         query = f"?token={self.token}" if self.token else ""
-        return f"http://{host!s}:{port}/{query}"
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/{query}"
 
 
 class Handler(BaseHTTPRequestHandler):

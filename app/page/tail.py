@@ -25,7 +25,7 @@ class Tail:
     """
 
     path: Path
-    damaged: bool = False
+    damaged: bool = field(default=False, init=False)
     _identity: tuple[int, int] | None = field(default=None, init=False)
     _offset: int = field(default=0, init=False)
 

@@ -2,7 +2,6 @@
 
 import re
 import secrets
-import signal
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -43,7 +42,6 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     with server, suppress(KeyboardInterrupt):
         print(f"page: {server.url}\nCtrl-C ends it; the runs go on", flush=True)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         server.serve_forever()
     return 0
 

@@ -87,6 +87,11 @@ def test_a_page_asks_for_no_other_file():
     assert "url(" not in "".join(map(text_of, STYLE))
 
 
+def test_what_is_no_number_is_none():
+    data = {"a": [1.5, float("nan"), {"b": float("-inf")}]}
+    assert json.loads(data_json([data]))["runs"] == [{"a": [1.5, None, {"b": None}]}]
+
+
 def test_the_library_is_the_one_that_was_published():
     assert sha256(text_of(PROGRAM[0]).encode()).hexdigest() == UPLOT
     assert "MIT License" in text_of("uplot/LICENSE")

@@ -145,7 +145,7 @@ def test_files_that_grow_give_what_they_give_at_once(planned, tmp_path):
     for name in ("summary.json", "clients.csv", "partition.csv", "made-by.json"):
         shutil.copy(planned / name, tmp_path)
     assert reader.refresh()
-    at_once = run_data(planned) | {"label": "run", "folder": tmp_path.name}
+    at_once = run_data(planned) | {"label": "run"}
     assert reader.data() == at_once
 
 
@@ -185,6 +185,20 @@ def test_a_damaged_line_is_told_and_what_is_before_it_shown(planned, tmp_path):
     data = run_data(folder)
     assert data["numbers"] == [1]
     assert data["notes"] == ["metrics.jsonl: a line is damaged; what is behind it is not shown"]
+
+
+def test_files_of_something_else_are_one_line(planned, tmp_path):
+    for name, content in (
+        ("world.json", '{"clients": [{}]}'),
+        ("clients.csv", "client,edge,loss\n0,west,many\n"),
+        ("metrics.jsonl", '{"round": 1, "scope": "edge", "edge": "west"}\n'),
+        ("config.json", "[]"),
+    ):
+        folder = tmp_path / name
+        shutil.copytree(planned, folder)
+        (folder / name).write_text(content)
+        with pytest.raises(UserError, match="allowed is the "):
+            run_data(folder)
 
 
 def test_a_folder_that_is_no_runs_is_one_line(tmp_path):

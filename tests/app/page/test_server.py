@@ -11,6 +11,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from espalier.app.ground.errors import UserError
+from espalier.app.page import runs as runs_module
 from espalier.app.page import server as server_module
 from espalier.app.page.connected import count_connected
 from espalier.app.page.html import policy
@@ -79,6 +80,41 @@ def test_what_is_new_arrives_once(run, tmp_path, monkeypatch):
             file.writelines(content[3:6])
         status, _, text = get(server, f"/data.json?have={have}")
         assert (status, json.loads(text)["runs"][0]["numbers"]) == (200, [1, 2])
+
+
+def test_what_takes_long_is_read_less_often(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(server_module, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(server_module, "SHARE", 1e-9)
+    shutil.copytree(run, tmp_path / "seed0")
+    source = Source(Runs([tmp_path]))
+    first = source.latest()
+    shutil.copytree(run, tmp_path / "seed1")
+    assert source.latest() == first
+
+
+def test_a_run_that_is_removed_from_a_sweep_is_no_longer_shown(run, tmp_path):
+    for name in ("seed0", "seed1"):
+        shutil.copytree(run, tmp_path / name)
+    runs = Runs([tmp_path])
+    assert runs.refresh()
+    assert not runs.refresh()
+    shutil.rmtree(tmp_path / "seed0")
+    assert runs.refresh()
+    assert [own["label"] for own in runs.data()] == ["seed1"]
+
+
+def test_of_very_many_clients_those_of_later_runs_are_left_out(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs_module, "MOST_ROWS", 1)
+    for name in ("seed0", "seed1"):
+        shutil.copytree(run, tmp_path / name)
+    runs = Runs([tmp_path])
+    runs.refresh()
+    first, second = runs.data()
+    assert (len(first["edge_of"]), len(second["edge_of"])) == (6, 0)
+    assert second["notes"] == [
+        "Single clients are left out, as the page has many runs: espalier page FOLDER shows them."
+    ]
+    assert second["series"] == first["series"]
 
 
 def test_runs_that_begin_later_appear_beside_the_others(run, tmp_path, monkeypatch):
