@@ -5,7 +5,7 @@ and all are evaluated in two, on the task of `benchmarks.scale`. It prints its C
 CPU seconds to write its page, the page's size, and the seconds until Chromium has drawn it from a disk, where Chromium
 and its driver are installed.
 
-Then it makes a run of 100 global rounds of ``h-fedavg`` on digits with 8 clients and reads it as ``espalier watch``
+Then it makes a run of 100 short rounds of ``h-fedavg`` on digits with 8 clients and reads it as ``espalier watch``
 does while a page is open. It prints the CPU seconds of both, and those of reading in percent of the run's.
 """
 
@@ -36,7 +36,7 @@ MANY = {
     "report.evaluate-every": 50,
     "report.plots": False,
 }
-FEW = {"global-rounds": 100, "report.plots": False}
+FEW = {"global-rounds": 100, "batches-per-epoch": 4, "report.plots": False}
 
 
 def started(folder: Path, settings: dict[str, object]) -> subprocess.Popen[bytes]:

@@ -1,7 +1,8 @@
 """What the lines of a run come to, line by line, without what single clients had in rounds before the last."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from espalier.app.features.feature import State, Told
@@ -25,6 +26,8 @@ class Rounds:
 
     Attributes
     ----------
+    num_added : int
+        Lines that were added and count.
     numbers : list[int]
         Of the global rounds that are over.
     figures : list[dict[str, float]]
@@ -54,6 +57,7 @@ class Rounds:
     """
 
     def __init__(self) -> None:
+        self.num_added = 0
         self.numbers: list[int] = []
         self.figures: list[dict[str, float]] = []
         self.of_edges: dict[str, dict[int, dict[str, float]]] = defaultdict(dict)
@@ -70,6 +74,7 @@ class Rounds:
         self.edge_seconds: dict[str, Seconds] = {}
         self._round = bytearray()  # the letters of the round whose edge lines are read
         self._members: dict[str, set[int]] = defaultdict(set)
+        self._begun: list[Line] = []  # lines of a round that is not over
         self._waiting: list[Line] = []  # seconds of rounds whose other lines are not there yet
 
     @property
@@ -77,19 +82,34 @@ class Rounds:
         """The number of the last global round that is over, 0 before the first."""
         return self.numbers[-1] if self.numbers else 0
 
-    def add(self, lines: Sequence[Line], seconds: Sequence[Line] = ()) -> None:
-        """Add lines of ``metrics.jsonl`` that are new, and of ``seconds.jsonl``."""
-        take = {"edge": self._edge, "global": self._global, "personalised": self._personalised}
-        self._waiting += seconds
-        # Seconds first: they say who is under which edge.
-        last = max((line["round"] for line in lines if line["scope"] == "global"), default=self.last)
-        for line in self._waiting:
-            if line["round"] <= last:
-                self._seconds(line)
-        self._waiting = [line for line in self._waiting if line["round"] > last]
+    def add(self, lines: Iterable[Line], seconds: Iterable[Line] = ()) -> None:
+        """Add lines of ``metrics.jsonl`` that are new, and of ``seconds.jsonl``; no more than a round's are kept."""
+        waiting = chain(self._waiting, seconds)
+        self._waiting = []
         for line in lines:
+            self._begun.append(line)
+            if line["scope"] != "edge":
+                # Seconds first: they say who is under which edge.
+                waiting = self._seconds_until(line["round"], waiting)
+                self._end_round()
+        waiting = self._seconds_until(self.last, waiting)
+        self._waiting = list(waiting)
+
+    def _seconds_until(self, number: int, waiting: Iterator[Line]) -> Iterator[Line]:
+        """Add the seconds up to a round, and return those behind them."""
+        for line in waiting:
+            if line["round"] > number:
+                return chain([line], waiting)
+            self._seconds(line)
+        return iter(())
+
+    def _end_round(self) -> None:
+        take = {"edge": self._edge, "global": self._global, "personalised": self._personalised}
+        self.num_added += len(self._begun)
+        for line in self._begun:
             if (how := take.get(line["scope"])) is not None:
                 how(line)
+        self._begun = []
 
     def seconds_line(self) -> Line:
         """Return one line of ``seconds.jsonl`` that stands for all."""

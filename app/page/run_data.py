@@ -62,16 +62,13 @@ class RunReader:
             self._rounds = Rounds()
             self._metrics.rewind()
             self._seconds.rewind()
-        lines, seconds = self._metrics.new_lines(), self._seconds.new_lines()
         try:
-            self._rounds.add(lines, seconds)
+            self._rounds.add(self._metrics.new_lines(), self._seconds.new_lines())
         except (KeyError, TypeError, ValueError, AttributeError):  # a line of something else
             raise UserError(f"{self._metrics.path}: has lines that no run writes; allowed is the run's file") from None
         stamps = (_stamp(self.path / name) for name in ("summary.json", "config.json"))
-        seen = (state_of(self.path, is_ended=False), *stamps)
-        is_new = bool(lines or seconds or seen != self._seen)
-        self._seen = seen
-        return is_new
+        before, self._seen = self._seen, (self._rounds.num_added, state_of(self.path, is_ended=False), *stamps)
+        return self._seen != before
 
     def data(self, *, with_clients: bool = True) -> Data:
         """Return what the page says of the run, by what `refresh` has read.

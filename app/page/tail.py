@@ -1,6 +1,7 @@
 """A file of lines that a run appends to, read further each time."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,29 +52,28 @@ class Tail:
         """Read from the beginning next."""
         self._offset, self.damaged = 0, False
 
-    def new_lines(self) -> list[dict[str, Any]]:
-        """Return the whole lines behind those that were returned before.
+    def new_lines(self) -> Iterator[dict[str, Any]]:
+        """Yield the whole lines behind those that were yielded before.
 
         Raises
         ------
         UserError
             If the file can't be read.
         """
-        lines: list[dict[str, Any]] = []
         if self._identity is None or self.damaged:
-            return lines
+            return
         try:
             with open_to_read(self.path) as file:
                 file.seek(self._offset)
                 while (data := file.readline(MOST_OF_A_LINE)).endswith(b"\n"):
                     try:
-                        lines.append(line_of(data))
+                        line = line_of(data)
                     except BAD_LINE:
                         self.damaged = True
-                        break
+                        return
                     self._offset += len(data)
+                    yield line
         except FileNotFoundError:
             pass
         except OSError as error:
             raise unreadable(self.path, error) from None
-        return lines

@@ -22,6 +22,9 @@ def coming(tmp_path_factory):
     return run_app(tmp_path_factory.mktemp("runs") / "coming", global_rounds=3, **COMING)
 
 
+NO_ROUND = '{"round": 1, "scope": "global", "bytes": {}, "failures": 0, "wall_seconds": 1.0}\n'
+
+
 def column(data, name):
     return dict(data["clients"]["columns"])[name]
 
@@ -191,7 +194,7 @@ def test_files_of_something_else_are_one_line(planned, tmp_path):
     for name, content in (
         ("world.json", '{"clients": [{}]}'),
         ("clients.csv", "client,edge,loss\n0,west,many\n"),
-        ("metrics.jsonl", '{"round": 1, "scope": "edge", "edge": "west"}\n'),
+        ("metrics.jsonl", '{"round": 1, "scope": "edge", "edge": "west"}\n' + NO_ROUND),
         ("config.json", "[]"),
     ):
         folder = tmp_path / name
