@@ -84,7 +84,7 @@ class Rounds:
 
     def add(self, lines: Iterable[Line], seconds: Iterable[Line] = ()) -> None:
         """Add lines of ``metrics.jsonl`` that are new, and of ``seconds.jsonl``; no more than a round's are kept."""
-        waiting = chain(self._waiting, seconds)
+        waiting: Iterator[Line] = chain(self._waiting, seconds)
         self._waiting = []
         for line in lines:
             self._begun.append(line)
