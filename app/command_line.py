@@ -32,6 +32,8 @@ logger = getLogger("espalier")
 COMMANDS = {
     "sweep": "espalier.app.sweeps.command",
     "compare": "espalier.app.comparison.command",
+    "page": "espalier.app.page.command",
+    "watch": "espalier.app.page.watch",
     "convert": "espalier.app.conversion.command",
     "blocks": "espalier.app.run.blocks",
     "check": "espalier.app.checks.command",
@@ -46,6 +48,8 @@ Runs Espalier's Flower app in this process, without Flower's runtime.
   python -m espalier resume=results/20260101-120000-h-fedavg-digits-seed0
   python -m espalier sweep experiment.toml alpha=0.1,0.5 seed=0,1,2    many runs: see sweep --help
   python -m espalier compare results/sweep                             tables and figures of runs: see compare --help
+  python -m espalier watch results/run-1                               a run in the browser: see watch --help
+  python -m espalier page results/run-1                                the same as a file: see page --help
   python -m espalier convert tiny-imagenet SRC DEST                    published data as image folders: convert --help
   python -m espalier blocks model=cnn                                  blocks of a model, and what a cut takes
   python -m espalier help split                                        settings of a section, a key or a word

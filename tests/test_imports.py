@@ -36,6 +36,7 @@ LAYERS = (
     *("features", "config", "wiring", "engines"),
     *(
         "reports",
+        "page",
         "comparison",
         "tiers",
         "run",

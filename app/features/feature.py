@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -89,6 +90,38 @@ class RoundOver:
     outcome: Round
     is_last: bool
     at_work: Mapping[str, Collection[int]]
+
+
+class State(StrEnum):
+    """What a client did in a global round, the first that is true of it."""
+
+    DROPPED_OUT = "d"
+    LATE = "l"
+    LEFT_OUT = "x"
+    TRAINED = "t"
+    SPARE = "s"  # it trained, and nobody waited for its result
+    AWAY = "a"
+    WAITED = "w"  # its edge did not ask it
+
+
+# A client's number, what it did, and why.
+Told = tuple[int, State, str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table on the page of a run.
+
+    Parameters
+    ----------
+    title : str
+        What it shows.
+    columns : Mapping[str, Sequence[Any]]
+        Equally long, by names that end with the unit, as those in ``clients.csv``.
+    """
+
+    title: str
+    columns: Mapping[str, Sequence[Any]]
 
 
 class Watcher(Protocol):
@@ -187,6 +220,10 @@ class Feature:
         What the table at the end of a run says of it, by ``summary.json``.
     columns : Callable[[Sequence[Line], Sequence[int]], Mapping[str, Sequence[Any]]], optional
         What ``clients.csv`` says of it, by name, with a value for each of some clients.
+    states : Callable[[Line], Iterable[Told]], optional
+        What an edge's line says that clients did in its round.
+    tables : Callable[[Sequence[Line], Mapping[str, Any] | None], Iterable[Table]], optional
+        What the page of a run shows of it, by the lines of edges and rounds and what ``world.json`` holds.
     draw : Callable[[Path, str, Sequence[Line], Mapping[str, Any] | None], object], optional
         Draws its plots into a folder, with a title, by the same lines and what ``world.json`` holds.
     """
@@ -217,4 +254,6 @@ class Feature:
     summary: Callable[[Sequence[Line]], Line] = lambda lines: {}
     words: Callable[[Mapping[str, Any]], Iterable[str]] = lambda summary: ()
     columns: Callable[[Sequence[Line], Sequence[int]], Mapping[str, Sequence[Any]]] = lambda lines, clients: {}
+    states: Callable[[Line], Iterable[Told]] = lambda line: ()
+    tables: Callable[[Sequence[Line], Mapping[str, Any] | None], Iterable[Table]] = lambda lines, world: ()
     draw: Callable[[Path, str, Sequence[Line], Mapping[str, Any] | None], object] = lambda *what: None
