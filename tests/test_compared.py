@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from espalier.version import __version__
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs/compared.md"
 BODY, SOURCES = PAGE.read_text(encoding="utf-8").split("## Sources\n")
@@ -83,6 +85,11 @@ def test_the_lines_of_our_own_code_are_counted():
     }
     assert len(stated) == 4
     assert {label: code_lines(PAGE.parent / ADDRESSES[label]) for label in stated} == stated
+
+
+def test_our_last_release_is_this_edition():
+    (row,) = [row for row in ROWS if row[0].startswith("last release")]
+    assert row[-1].startswith(__version__)
 
 
 def test_the_first_ten_lines_of_the_readme_say_what_it_is_for_and_lead_here():
