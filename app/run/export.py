@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.split_edges import check_cuts
-from espalier.app.config.run_config import RunConfig
 from espalier.app.ground.errors import FAULTS, UserError, bad_value
 from espalier.app.ground.object_spec import error_line
 from espalier.app.reports.folder import CONFIG
 from espalier.app.reports.saved import saved_config
 from espalier.app.run.onnx_files import TOLERANCE, exported, largest_difference
+from espalier.app.settings.sections import Split
 from espalier.app.tasks.task import Task
 from espalier.app.tasks.trial import spread_over
 from espalier.app.wiring.task_of_run import build_task
@@ -72,9 +73,10 @@ def main(arguments: Sequence[str]) -> int:
         folder = options.folder.expanduser()
         if not (folder / CONFIG).is_file():
             raise UserError(f"{folder}: holds no {CONFIG}: allowed is the results folder of a run that is over")
+        task, model = trained_model(folder, options.client)
         config = saved_config(folder)
-        task, model = trained_model(config, folder, options.client)
-        cut = device_cut(config, model, options.client or 0) if options.blocks == "device" else None
+        is_whole = options.blocks == "all"
+        cut = None if is_whole else device_cut(config.split, config.algorithm, model, options.client or 0)
         destination.mkdir(parents=True, exist_ok=True)
         for piece in pieces(task, model, cut):
             print(_written(piece, destination / f"{piece.name}.onnx"))
@@ -87,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def trained_model(config: RunConfig, folder: Path, client: int | None = None) -> tuple[Task, nn.Module]:
+def trained_model(folder: Path, client: int | None = None) -> tuple[Task, nn.Module]:
     """Return the task of a run and its trained model on the CPU; with a client's own head, if the run has saved it.
 
     Raises
@@ -95,7 +97,7 @@ def trained_model(config: RunConfig, folder: Path, client: int | None = None) ->
     UserError
         If the run has left no model, its data can't be had, or there is no such client.
     """
-    config = config.model_copy(update={"device": "cpu"})
+    config = saved_config(folder).model_copy(update={"device": "cpu"})
     count = config.federation.num_clients
     if client is not None and not 0 <= client < count:
         raise bad_value("--client", client, f"0 to {count - 1}")
@@ -114,13 +116,13 @@ def trained_model(config: RunConfig, folder: Path, client: int | None = None) ->
     return task, model
 
 
-def device_cut(config: RunConfig, model: nn.Module, client: int) -> Cut:
+def device_cut(split: Split, algorithm: Algorithm, model: nn.Module, client: int) -> Cut:
     """Return where a client's model is cut; UserError for a run that did not split it, or where plans chose."""
-    if not config.algorithm.splits:
-        raise bad_value("--blocks", "device", f"'all' for algorithm = {config.algorithm.text!r}, which splits no model")
-    if config.split.cut_layer.is_best:
-        raise bad_value("--blocks", "device", f"'all' for cut-layer = {config.split.cut_layer.text!r}: plans chose it")
-    cuts = check_cuts(config.split, model)
+    if not algorithm.splits:
+        raise bad_value("--blocks", "device", f"'all' for algorithm = {algorithm.text!r}, which splits no model")
+    if split.cut_layer.is_best:
+        raise bad_value("--blocks", "device", f"'all' for cut-layer = {split.cut_layer.text!r}: plans chose it")
+    cuts = check_cuts(split, model)
     return cuts[client % len(cuts)]
 
 
