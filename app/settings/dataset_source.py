@@ -36,6 +36,11 @@ def parse_dataset(given: Any) -> ObjectSpec:
     return ObjectSpec(KEY, given, HUB, name, parameters)
 
 
+def is_relative(spec: ObjectSpec) -> bool:
+    """Return whether a set of a library's is read from a folder below the working directory."""
+    return spec.module == HUB and spec.name.startswith(".")
+
+
 def folder_of(spec: ObjectSpec) -> Path | None:
     """Return the folder that a set of a library's is read from, None for one of the hub."""
     return Path(spec.name).expanduser().absolute() if _PATH.match(spec.name) else None

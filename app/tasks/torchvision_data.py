@@ -53,8 +53,7 @@ def _load(name: str, kind: str, files: str, options: dict[str, Any], place: Data
 def _build(open_pools: "Callable[[], list[VisionDataset]]", folder: Path) -> None:
     """Write a data set into `folder`."""
     pools = open_pools()
-    # Letters of EMNIST are numbered from 1, after a class without images.
-    first = min(int(np.min(np.asarray(pool.targets))) for pool in pools)
+    first = int(pools[0].classes[0] == "N/A")  # before the letters of EMNIST, which are numbered from 1
     image_data.save(
         folder,
         chain.from_iterable(map(_pixels, pools)),

@@ -5,6 +5,7 @@ from espalier.app.features.case import Case
 from espalier.app.features.feature import Feature, Unused
 from espalier.app.ground.errors import bad_value
 from espalier.app.ground.object_spec import HUB
+from espalier.app.settings.dataset_source import is_relative
 from espalier.app.settings.section import Tag
 from espalier.app.settings.sections import OWN, Caching, Data
 from espalier.app.settings.values import CLASSES_ALLOWED, channels_allowed
@@ -19,6 +20,9 @@ def check(case: Case) -> None:
     algorithm, data, task = case.algorithm, case.data, task_kind(case.data)
     _check_own_task(data)
     _check_columns(data)
+    if case.engine.is_flowers and is_relative(data.dataset):
+        allowed = "an absolute path (a relative one would start at the SuperLink's folder)"
+        raise bad_value("dataset", data.dataset.text, allowed)
     model_named(data.model)
     scheme_named(data.partition)
     if task.has_own_model and data.model.text != "auto":

@@ -1,5 +1,6 @@
 """Flower Datasets' partitioners: the library's own indices."""
 
+import sys
 import warnings
 
 import numpy as np
@@ -57,6 +58,13 @@ def own_indices(partitioner):
 )
 def test_the_indices_are_the_librarys(text, made):
     assert [part.tolist() for part in shared_out(f"flwr:{text}")] == own_indices(made(partitioners))
+
+
+def test_a_partitioner_without_its_library_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "flwr_datasets", None)
+    monkeypatch.delitem(sys.modules, "flwr_datasets.partitioner")
+    with pytest.raises(UserError, match=r"it is not installed \(pip install 'espalier-fl\[flwr-datasets\]'\)"):
+        shared_out("flwr:IidPartitioner")
 
 
 @pytest.mark.parametrize(

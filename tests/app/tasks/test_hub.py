@@ -1,5 +1,7 @@
 """Sets of Hugging Face's datasets, written to disk: images, texts and tables."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from espalier.app.ground.errors import UserError
 from espalier.app.settings.dataset_source import folder_of, parse_dataset
 from espalier.app.tasks.columns import ColumnsTask
 from espalier.app.tasks.held_out import train_and_test
+from espalier.app.tasks.hub import open_set
 from espalier.app.tasks.images import ImageTask
 from espalier.app.wiring.task_of_run import build_task
 
@@ -67,6 +70,16 @@ def test_a_data_set_is_named_in_four_forms():
     with pytest.raises(ValueError, match="hf:ORG/NAME"):
         parse_dataset("hf:org/name(1)")
     assert parse_config({"dataset": "hf:org/a-name"}).data.title == "a-name"
+
+
+def test_a_set_without_its_library_and_a_relative_folder_in_flowers_runtime_are_one_line(folder, monkeypatch):
+    with pytest.raises(UserError, match=r"dataset = 'hf:\./texts': allowed is an absolute path"):
+        parse_config({"engine": "flower", "dataset": "hf:./texts"})
+    open_set.cache_clear()
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    monkeypatch.delitem(sys.modules, "datasets.utils")
+    with pytest.raises(UserError, match=r"it is not installed \(pip install 'espalier-fl\[datasets\]'\)"):
+        task_of(folder, "table")
 
 
 def test_images_are_those_of_the_set(folder):
