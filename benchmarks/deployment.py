@@ -35,7 +35,7 @@ from espalier.clients.messages.frames import (  # noqa: E402
     unpack_activations,
     unpack_gradient,
 )
-from espalier.clients.split.stream import open_stream  # noqa: E402
+from espalier.clients.streams import open_stream  # noqa: E402
 from espalier.strategies.split.stream import Connection, StreamServer  # noqa: E402
 
 SHAPE = (100, 16, 16, 16)  # float32: 1.6 MB

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .outcomes import EdgeOutcome, Evaluation, Failure, Round, Update
     from .place import Observer
     from .resource_aware import Outcome, ResourceAware, Resources
+    from .stay_grid import StayGrid
     from .strategy_edge import StrategyEdge
     from .topology import ask_profiles, ask_to_measure, asking, group_by_edge, moving, wait_for_nodes
     from .views import MemberGrid, RoundTerms
@@ -58,6 +59,7 @@ __all__ = [
     "Round",
     "RoundTerms",
     "SentNumbers",
+    "StayGrid",
     "StrategyEdge",
     "Trial",
     "Update",
@@ -90,6 +92,7 @@ _MODULES = {
     "outcomes": ("EdgeOutcome", "Evaluation", "Failure", "Round", "Update"),
     "place": ("Observer",),
     "resource_aware": ("Outcome", "ResourceAware", "Resources"),
+    "stay_grid": ("StayGrid",),
     "strategy_edge": ("StrategyEdge",),
     "topology": ("ask_profiles", "ask_to_measure", "asking", "group_by_edge", "moving", "wait_for_nodes"),
     "views": ("MemberGrid", "RoundTerms"),

@@ -1,7 +1,7 @@
 """The messages between servers and devices: each form is spelled once, in a dataclass that writes and reads it.
 
 Modules: `train` (whole models, evaluation, plans), `split`, `labels`, `head_tuning` and `split_evaluation` (split
-models), `frames` (streams), `profile` and `edge` (between the cloud and an edge that has a host of its own).
+models), `frames` (streams), `stay` (a stream for all of them), `profile` and `edge` (between the cloud and an edge that has a host of its own).
 ``docs/messages.md`` explains the names in a table.
 """
 
@@ -12,6 +12,7 @@ from . import (  # so that every kind of instruction is known
     profile,
     split,
     split_evaluation,
+    stay,
     train,
 )
 from .instruction import Instruction, begins_round, ends_round, goes_on
@@ -27,5 +28,6 @@ __all__ = [
     "profile",
     "split",
     "split_evaluation",
+    "stay",
     "train",
 ]

@@ -9,7 +9,7 @@ from flwr_run import free_ports
 from local import Federation, count_online, device_configs, federation, log_of, run_config, start_edge_run, two_tiers
 
 from espalier.clients.messages.frames import StreamTicket
-from espalier.clients.split.stream import open_stream
+from espalier.clients.streams import open_stream
 from tests.app.runs import app_folder, lines, same_weights, summary
 
 from .faults import (
