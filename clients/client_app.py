@@ -11,8 +11,8 @@ from .device.measuring import tell_profile
 from .device.staying import stay
 from .half import Handler, Mod
 from .messages.profile import QUERY_PROFILE
-from .messages.stay import QUERY_STAY
 from .messages.split_names import SPLIT_FUSED, SPLIT_STREAM
+from .messages.stay import QUERY_STAY
 from .messages.train import EVALUATE, TRAIN, TRAIN_ACCUMULATED
 from .shared.lanes import Lanes
 from .split.answers import split_handlers

@@ -276,14 +276,13 @@ class StayGrid(Grid):
 
     def next_frame(self, stream: "_Stream") -> bytes | End | None:
         """Wait for the next message to a node and return it as a frame; None, or an end, when there will be none."""
-        while True:
+        with self._lock:
+            line = self._lines.get(stream.node_id)
+        while line is not None:
             with self._lock:
-                line = self._lines.get(stream.node_id)
-                if line is None:
-                    return None
                 line.woken.wait_for(lambda: line.waiting or line.stream is not stream or self._is_over)
                 if self._is_over or line.stream is not stream:
-                    return None
+                    break
                 line.at_work = sent = line.waiting.popleft()
             try:
                 return pack_message(sent.message)
@@ -291,6 +290,7 @@ class StayGrid(Grid):
                 with self._lock:
                     line.at_work = None
                     self._answer(line, sent, Error(REJECTED, one_line(error)))
+        return None
 
     def closed(self, stream: "_Stream") -> None:
         """Let what a node was at fail: its stream is over."""
@@ -330,3 +330,8 @@ class _Stream:
         """Tell the grid."""
         self._grid.closed(self)
 
+
+def let_go_of_others(grid: Grid, members: Collection[int]) -> None:
+    """End what nodes hold that are not these, where a grid holds any: nobody will ask them any more."""
+    if isinstance(grid, StayGrid):
+        grid.let_go(members)

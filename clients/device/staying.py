@@ -1,6 +1,7 @@
 """What a device does while it stays: it answers what comes through its stream, in the process that it has."""
 
 from collections.abc import Callable
+from typing import NoReturn
 
 from flwr.app import Context, Error, Message, RecordDict
 
@@ -38,7 +39,7 @@ def stay(message: Message, context: Context, answer: Answer) -> Message:
         return Message(Error(STAY_LOST, str(error)), reply_to=message)
 
 
-def _answer_all(stream: OpenStream, message: Message, context: Context, answer: Answer) -> None:
+def _answer_all(stream: OpenStream, message: Message, context: Context, answer: Answer) -> NoReturn:
     """Answer one message after the other; what ends the stream is raised."""
     stream.send(HELLO)
     while True:
@@ -49,8 +50,8 @@ def _answer_all(stream: OpenStream, message: Message, context: Context, answer: 
 def _answered(asked: Message, context: Context, answer: Answer) -> bytes:
     """Return the reply to a message as a frame.
 
-    Where the ClientApp raises, the reply says so in Flower's words, and is the last: what it left is not to harm the next
-    message, which finds a new process.
+    Where the ClientApp raises, the reply says so in Flower's words, and is the last: the next message finds a new
+    process, which nothing of that can harm.
     """
     try:
         return pack_reply(answer(asked, context), is_last=False)

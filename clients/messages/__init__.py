@@ -1,7 +1,8 @@
 """The messages between servers and devices: each form is spelled once, in a dataclass that writes and reads it.
 
 Modules: `train` (whole models, evaluation, plans), `split`, `labels`, `head_tuning` and `split_evaluation` (split
-models), `frames` (streams), `stay` (a stream for all of them), `profile` and `edge` (between the cloud and an edge that has a host of its own).
+models), `frames` (streams), `stay` (a stream for all of them), `profile` and `edge` (between the cloud and an edge that
+has a host of its own).
 ``docs/messages.md`` explains the names in a table.
 """
 

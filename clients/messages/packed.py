@@ -83,7 +83,7 @@ def _packed(record: ArrayRecord | MetricRecord | ConfigRecord, blobs: list[bytes
     """Return a record's kind and its entries; texts of bytes go to `blobs`."""
     if isinstance(record, ArrayRecord):
         yield "arrays"
-        yield [[name, _length(array.data, blobs), array.dtype, array.shape, array.stype] for name, array in record.items()]
+        yield [[name, _length(one.data, blobs), one.dtype, one.shape, one.stype] for name, one in record.items()]
         return
     yield "metrics" if isinstance(record, MetricRecord) else "config"
     yield [[name, *_packed_value(value, blobs)] for name, value in record.items()]

@@ -122,12 +122,12 @@ def reply_to(message: Message, message_id: str, what: RecordDict | Error) -> Mes
 
 
 def _text(about: dict[str, Any], key: str) -> str:
-    if not isinstance(value := about[key] if key in about else None, str):
+    if not isinstance(value := about.get(key), str):
         raise ValueError(f"its {key} is no text")
     return value
 
 
 def _of_size(frame: bytes) -> bytes:
     if len(frame) > MOST_FRAME_BYTES:
-        raise ValueError(f"{len(frame)} bytes, expected {MOST_FRAME_BYTES} at most: deploy.transport = 'messages' has no limit")
+        raise ValueError(f"{len(frame)} bytes are too many for a stream: expected {MOST_FRAME_BYTES} at most")
     return frame

@@ -260,7 +260,6 @@ class StreamServer:
 
     def expect(self, opened: Callable[[Connection], None]) -> Ticket:
         """Return a ticket for one stream of mini-batches; `opened` is told, in a thread of the stream's own."""
-
         return self.expect_served(Connection, opened, self._max_bytes)
 
     def expect_served(
