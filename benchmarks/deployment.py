@@ -3,8 +3,9 @@
 ``python -m benchmarks.deployment`` first has a client process exchange frames of 1.6 MB each way with a stream server
 (median of 300, TLS, reading and checking included). Then it deploys on loopback (SuperLink with TLS, a SuperNode) and
 trains the same step, `small-cnn` on 100 images of 32x32 cut after its first block, by messages and by stream. Last,
-PHSFL on the digits, 4 devices under 2 edge hosts: wall time of an edge round by messages and by stream, as the edge
-hosts saw it.
+PHSFL and H-FedAvg on the digits, 4 devices under 2 edge hosts: wall time of an edge round as the edge hosts saw it, by
+messages, by a stream for each round's mini-batches, and with devices that stay; and what a device holds while it waits.
+``python -m benchmarks.deployment edges`` does the last part alone.
 """
 
 import json
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -25,6 +27,7 @@ from PIL import Image
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "deploy"))  # its scripts import each other by their names
 
+from flwr_run import descendants  # noqa: E402
 from local import Federation, device_configs, federation, run_config, start_run, two_tiers, wait_for_end  # noqa: E402
 
 from espalier.app.ground.certificates import self_signed  # noqa: E402
@@ -37,10 +40,16 @@ from espalier.clients.messages.frames import (  # noqa: E402
 )
 from espalier.clients.streams import open_stream  # noqa: E402
 from espalier.strategies.split.stream import Connection, StreamServer  # noqa: E402
+from tests.deploy.soak.resources import holdings, totals  # noqa: E402
 
 SHAPE = (100, 16, 16, 16)  # float32: 1.6 MB
 EXCHANGES = 300
 FORM = Format()
+TRANSPORTS: dict[str, dict[str, Any]] = {
+    "by messages": {},
+    "a stream for each round": {"split.transport": "stream"},
+    "devices stay": {"deploy.transport": "stream"},
+}
 
 
 def serve(connection: Connection) -> None:
@@ -125,42 +134,85 @@ def step_seconds(folder: Path) -> dict[str, float]:
     return seconds
 
 
-def edge_round_seconds(folder: Path, transport: str) -> float:
-    """Return the mean seconds of an edge round of PHSFL on two edge hosts with two devices each."""
+@dataclass(frozen=True)
+class EdgeRound:
+    """An edge round of two edge hosts with two devices each.
+
+    Attributes
+    ----------
+    seconds : float
+        On average, as the edge hosts saw it.
+    training_seconds : float
+        So long the slowest client trained in it.
+    idle : dict
+        What the processes of a device hold when the rounds are over, see `totals`.
+    """
+
+    seconds: float
+    training_seconds: float
+    idle: dict[str, dict[str, float]]
+
+
+def edge_round(folder: Path, algorithm: str, how: Mapping[str, Any]) -> EdgeRound:
+    """Deploy two edge hosts with two devices each, and run an algorithm."""
     settings = {
-        "algorithm": "phsfl",
+        "algorithm": algorithm,
         "num_clients": 4,
         "num_edges": 2,
-        "global_rounds": 1,
+        "global_rounds": 3,
         "edge_rounds": 1,
         "local_epochs": 1,
         "batches_per_epoch": 4,
         "batch_size": 16,
         "report.evaluate-every": 0,
         "fine-tune.steps": 0,
-        "split.transport": transport,
+        **how,
     }
     with two_tiers(ROOT, 4, 2, folder, run_config(settings)) as cloud:
         run(cloud, folder / "results", settings | {"deploy.role": "cloud"})
+        device = cloud.edges[0].supernodes[0].process.pid
+        idle = totals(holdings([device, *descendants(device)]))
     lines = [line for edge in cloud.edges for line in edge_lines(edge.folder / "results")]
-    return statistics.fmean(line["seconds"] for line in lines)
+    told = json.loads((folder / "results" / "summary.json").read_text(encoding="utf-8"))["seconds"]
+    training = told["slowest"]["client"]["training_seconds"]
+    return EdgeRound(statistics.fmean(line["seconds"] for line in lines), training, idle)
+
+
+def print_edge_rounds(folder: Path) -> None:
+    """Measure edge rounds by each transport and print them, with what a device holds while it waits."""
+    rounds = {
+        (algorithm, name): edge_round(folder / f"{algorithm}-{i}", algorithm, how)
+        for algorithm in ("phsfl", "h-fedavg")
+        for i, (name, how) in enumerate(TRANSPORTS.items())
+        if not (algorithm == "h-fedavg" and "split.transport" in how)
+    }
+    print("edge round, 2 x 2 devices                             seconds   trained   beyond")
+    for (algorithm, name), one in rounds.items():
+        beyond = one.seconds - one.training_seconds
+        print(f"{algorithm:9}{name:44}{one.seconds:8.2f}  {one.training_seconds:8.2f} {beyond:8.2f}")
+    print("a device while it waits                               processes   MB resident")
+    for (algorithm, name), one in rounds.items():
+        for program, held in one.idle.items():
+            print(f"{algorithm:9}{name:24}{program:20}{held['processes']:8.0f}  {held['megabytes']:12.0f}")
 
 
 def main() -> None:
     """Measure and print."""
-    exchanged = stream_seconds()
     with tempfile.TemporaryDirectory(prefix="flwr-") as temporary:
         folder = Path(temporary)
-        steps = step_seconds(folder)
-        rounds = {transport: edge_round_seconds(folder / transport, transport) for transport in ("messages", "stream")}
+        if "edges" not in sys.argv[1:]:
+            print_steps(folder)
+        print_edge_rounds(folder)
+
+
+def print_steps(folder: Path) -> None:
+    """Measure split steps and print them."""
+    exchanged, steps = stream_seconds(), step_seconds(folder)
     print(f"1.6 MB each way over the TLS stream, median    {1000 * exchanged:8.1f} ms")
     print(f"the same step by messages                      {1000 * steps['messages']:8.1f} ms")
     print(f"ratio                                          {steps['messages'] / exchanged:8.0f}")
     print(f"training step by stream, all of the round      {1000 * steps['stream']:8.1f} ms")
     print(f"ratio                                          {steps['messages'] / steps['stream']:8.0f}")
-    print(f"PHSFL, 2 x 2 devices, edge round by messages   {rounds['messages']:8.1f} s")
-    print(f"                                 by stream     {rounds['stream']:8.1f} s")
-    print(f"ratio                                          {rounds['messages'] / rounds['stream']:8.1f}")
 
 
 if __name__ == "__main__":
