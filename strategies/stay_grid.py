@@ -79,7 +79,15 @@ class StayGrid(Grid):
     grid : Grid
         Of Flower's runtime. By it nodes are asked to open a stream, at first and where theirs broke.
     server : StreamServer
-        Accepts the streams.
+        Accepts the streams: with `max_message_bytes`, and `max_streams` for every node that is connected.
+
+    Examples
+    --------
+    In a ServerApp whose nodes run what `espalier.clients.client_app.make_client_app` makes::
+
+        with StreamServer(key, certificate, address="cloud.example.org", listen_on="[::]", port=9093, max_frame_bytes=0,
+                          max_streams=100, max_message_bytes=2**31 - 1) as server, StayGrid(grid, server) as stays:
+            strategy.start(stays, arrays)
     """
 
     def __init__(self, grid: Grid, server: StreamServer) -> None:
