@@ -3,11 +3,12 @@
 ``python -m benchmarks.deployment`` first has a client process exchange frames of 1.6 MB each way with a stream server
 (median of 300, TLS, reading and checking included). Then it deploys on loopback (SuperLink with TLS, a SuperNode) and
 trains the same step, `small-cnn` on 100 images of 32x32 cut after its first block, by messages and by stream. Last,
-PHSFL and H-FedAvg on the digits, 4 devices under 2 edge hosts: wall time of an edge round as the edge hosts saw it, by
-messages, by a stream for each round's mini-batches, and with devices that stay; and what a device holds while it waits.
+PHSFL and H-FedAvg on the digits, 4 devices under 2 edge hosts, of which one reaches its devices by messages and the
+other by streams that stay: wall time of an edge round as they saw it, and what a device holds while it waits.
 ``python -m benchmarks.deployment edges`` does the last part alone.
 """
 
+import csv
 import json
 import statistics
 import subprocess
@@ -40,16 +41,12 @@ from espalier.clients.messages.frames import (  # noqa: E402
 )
 from espalier.clients.streams import open_stream  # noqa: E402
 from espalier.strategies.split.stream import Connection, StreamServer  # noqa: E402
+from tests.app.runs import run_app, same_weights  # noqa: E402
 from tests.deploy.soak.resources import holdings, totals  # noqa: E402
 
 SHAPE = (100, 16, 16, 16)  # float32: 1.6 MB
 EXCHANGES = 300
 FORM = Format()
-TRANSPORTS: dict[str, dict[str, Any]] = {
-    "by messages": {},
-    "a stream for each round": {"split.transport": "stream"},
-    "devices stay": {"deploy.transport": "stream"},
-}
 
 
 def serve(connection: Connection) -> None:
@@ -136,14 +133,14 @@ def step_seconds(folder: Path) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class EdgeRound:
-    """An edge round of two edge hosts with two devices each.
+    """An edge round of an edge host with two devices.
 
     Attributes
     ----------
     seconds : float
-        On average, as the edge hosts saw it.
+        On average, as the edge host saw it.
     training_seconds : float
-        So long the slowest client trained in it.
+        So long its slower device trained in it.
     idle : dict
         What the processes of a device hold when the rounds are over, see `totals`.
     """
@@ -153,8 +150,14 @@ class EdgeRound:
     idle: dict[str, dict[str, float]]
 
 
-def edge_round(folder: Path, algorithm: str, how: Mapping[str, Any]) -> EdgeRound:
-    """Deploy two edge hosts with two devices each, and run an algorithm."""
+def edge_rounds(folder: Path, algorithm: str) -> tuple[dict[str, EdgeRound], bool]:
+    """Run an algorithm on two edge hosts with two devices each, one of which reaches its devices by messages.
+
+    Returns
+    -------
+    dict[str, EdgeRound], bool
+        The edge rounds by transport, and whether the weights are those of the same run in this process.
+    """
     settings = {
         "algorithm": algorithm,
         "num_clients": 4,
@@ -166,34 +169,40 @@ def edge_round(folder: Path, algorithm: str, how: Mapping[str, Any]) -> EdgeRoun
         "batch_size": 16,
         "report.evaluate-every": 0,
         "fine-tune.steps": 0,
-        **how,
     }
-    with two_tiers(ROOT, 4, 2, folder, run_config(settings)) as cloud:
-        run(cloud, folder / "results", settings | {"deploy.role": "cloud"})
-        device = cloud.edges[0].supernodes[0].process.pid
-        idle = totals(holdings([device, *descendants(device)]))
-    lines = [line for edge in cloud.edges for line in edge_lines(edge.folder / "results")]
-    told = json.loads((folder / "results" / "summary.json").read_text(encoding="utf-8"))["seconds"]
-    training = told["slowest"]["client"]["training_seconds"]
-    return EdgeRound(statistics.fmean(line["seconds"] for line in lines), training, idle)
+    transports, results = ("messages", "stream"), folder / "results"
+
+    def own_options(edge: int) -> list[str]:
+        return run_config({"deploy.transport": transports[edge]})
+
+    with two_tiers(ROOT, 4, 2, folder, run_config(settings), own_options) as cloud:
+        run(cloud, results, settings | {"deploy.role": "cloud", "deploy.transport": "stream"})
+        devices = [edge.supernodes[0].process.pid for edge in cloud.edges]
+        idle = [totals(holdings([device, *descendants(device)])) for device in devices]
+    with (results / "clients.csv").open(newline="", encoding="utf-8") as file:
+        trained = [float(row["training_seconds"]) / settings["global_rounds"] for row in csv.DictReader(file)]
+    rounds = {}
+    for e, transport in enumerate(transports):
+        lines = edge_lines(cloud.edges[e].folder / "results")
+        seconds = statistics.fmean(line["seconds"] for line in lines)
+        rounds[transport] = EdgeRound(seconds, max(trained[2 * e : 2 * e + 2]), idle[e])
+    return rounds, same_weights(results, run_app(folder / "in-process", **settings))
 
 
 def print_edge_rounds(folder: Path) -> None:
     """Measure edge rounds by each transport and print them, with what a device holds while it waits."""
-    rounds = {
-        (algorithm, name): edge_round(folder / f"{algorithm}-{i}", algorithm, how)
-        for algorithm in ("phsfl", "h-fedavg")
-        for i, (name, how) in enumerate(TRANSPORTS.items())
-        if not (algorithm == "h-fedavg" and "split.transport" in how)
-    }
-    print("edge round, 2 x 2 devices                             seconds   trained   beyond")
-    for (algorithm, name), one in rounds.items():
-        beyond = one.seconds - one.training_seconds
-        print(f"{algorithm:9}{name:44}{one.seconds:8.2f}  {one.training_seconds:8.2f} {beyond:8.2f}")
-    print("a device while it waits                               processes   MB resident")
-    for (algorithm, name), one in rounds.items():
+    measured = {algorithm: edge_rounds(folder / algorithm, algorithm) for algorithm in ("phsfl", "h-fedavg")}
+    print("edge round, 2 devices each at 2 edge hosts   seconds  trained   beyond")
+    for algorithm, (rounds, is_same) in measured.items():
+        for transport, one in rounds.items():
+            beyond = one.seconds - one.training_seconds
+            print(f"{algorithm:10}{transport:33}{one.seconds:9.2f}{one.training_seconds:9.2f}{beyond:9.2f}")
+        print(f"{algorithm:10}weights equal those in process: {'yes' if is_same else 'NO'}")
+    print("a device while it waits, h-fedavg          processes  threads       MB")
+    for transport, one in measured["h-fedavg"][0].items():
         for program, held in one.idle.items():
-            print(f"{algorithm:9}{name:24}{program:20}{held['processes']:8.0f}  {held['megabytes']:12.0f}")
+            figures = f"{held['processes']:9.0f}{held['threads']:9.0f}{held['megabytes']:9.0f}"
+            print(f"{transport:10}{program:33}{figures}")
 
 
 def main() -> None:

@@ -189,9 +189,16 @@ def device_configs(clients: Iterable[int], num_clients: int) -> list[str]:
 
 @contextmanager
 def two_tiers(
-    app: Path, supernodes: int, edges: int, folder: Path, options: Sequence[str] = ()
+    app: Path,
+    supernodes: int,
+    edges: int,
+    folder: Path,
+    options: Sequence[str] = (),
+    own_options: Callable[[int], Sequence[str]] = lambda edge: (),
 ) -> Iterator["Federation"]:
     """Run the edges' federations with a run of the app on each, and the cloud's, whose SuperNodes are their gateways.
+
+    The run of an edge has `own_options` as well, by its number.
 
     Yields
     ------
@@ -213,9 +220,9 @@ def two_tiers(
             gateways.append(f"partition-id={e} num-partitions={edges} edge-folder={edge_folder}")
         cloud = stack.enter_context(starting(folder / "cloud", gateways))
         runs = []
-        for edge in below:
+        for e, edge in enumerate(below):
             wait_until_online(edge)
-            runs.append(begin_edge_run(edge, app, options))
+            runs.append(begin_edge_run(edge, app, [*options, *own_options(e)]))
         for run in runs:
             wait_until_it_serves(run)
         wait_until_online(cloud)
