@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from .answering import AnyClientApp, answer, context_of
 from .flower_private import ensure_run_id, unavailable
+from .placement import busiest, shared_out
 from .simulated_grid import GridLost, OnWaited, SimulatedGrid
 
 logger = logging.getLogger("espalier")
@@ -28,6 +29,8 @@ MOST_DEATHS = 2
 # Larger arrays travel beside what is pickled, and are copied once less.
 OUT_OF_BAND_BYTES = 16_384
 DEATHS = (RayActorError, ObjectLostError, OutOfMemoryError)
+# Nodes move where the busiest worker then has so much less to do: what they keep in memory is made again.
+WORTH_MOVING = 0.95
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,8 @@ class RayGrid(SimulatedGrid):
         How much work each node has, in partition order. None: all nodes are alike.
     groups : Sequence[int], optional (default: None)
         Nodes of one group are at the same worker; a number for each, in partition order. None: each is by itself.
+    moves : bool (default: False)
+        Nodes are shared out anew by the time that their messages took, when more are pushed and none is open.
 
     Attributes
     ----------
@@ -164,7 +169,7 @@ class RayGrid(SimulatedGrid):
       could be to blame, since replies of a process that dies may be lost. A message with which two workers have died is
       answered by an error reply, and its node is disconnected: it would take down one after the other. When a whole
       machine goes, that is no message's fault.
-    - The group with most work goes first to the worker that has least.
+    - Groups are shared out by `espalier.sim.placement.shared_out`.
     - What workers log to the logger ``espalier``, from INFO on, is logged here, when the replies come.
 
     Which worker a node is at, and how many there are, makes no difference to any reply.
@@ -180,12 +185,15 @@ class RayGrid(SimulatedGrid):
         node_configs: Sequence[UserConfig] | None = None,
         sizes: Sequence[float] | None = None,
         groups: Sequence[int] | None = None,
+        moves: bool = False,
         seed: int = 0,
         on_waited: OnWaited | None = None,
     ) -> None:
         super().__init__(num_nodes, run_config=run_config, node_configs=node_configs, seed=seed, on_waited=on_waited)
         self._sizes = dict(zip(self._nodes, sizes or [1.0] * num_nodes, strict=True))
         self._groups = dict(zip(self._nodes, groups or range(num_nodes), strict=True))
+        self._moves = moves
+        self._took: dict[int, float] = {}  # seconds of each node's messages since nodes were last shared out
         self._tasks: dict[str, _Task] = {}
         self._replies: dict[str, Message] = {}
         self._knows: dict[int, _Worker] = {}  # which worker has a node's state, as the node has it
@@ -252,6 +260,8 @@ class RayGrid(SimulatedGrid):
         return [replies[message_id] for message_id in waiting]
 
     def _take(self, messages: Mapping[str, Message]) -> None:
+        if self._moves and self._took and not self._tasks:
+            self._share_out_anew()
         self._tasks |= {message_id: _Task(message) for message_id, message in messages.items()}
         self._send(list(messages))
 
@@ -325,8 +335,10 @@ class RayGrid(SimulatedGrid):
                 self._on_waited(reply, waited + sum(took) - own)
                 if task := self._tasks.pop(message_id, None):  # none: the node was disconnected
                     self._replies[message_id] = reply
+                    node_id = task.message.metadata.dst_node_id
+                    self._took[node_id] = self._took.get(node_id, 0.0) + own
                     if state is not None:
-                        self._nodes[task.message.metadata.dst_node_id].state = state
+                        self._nodes[node_id].state = state
             self._call_on(worker)
         if dead:
             self._bury(dead)
@@ -369,16 +381,28 @@ class RayGrid(SimulatedGrid):
             "node %d (partition %d) is left out: %s", message.metadata.dst_node_id, node.partition_id, reason
         )
 
+    def _share_out_anew(self) -> None:
+        """Give nodes to workers by the time that they took since this was done; who took none keeps its share."""
+        took, self._took = self._took, {}
+        seconds_per_size = sum(took.values()) / sum(self._sizes[node_id] for node_id in took)
+        self._sizes = {node_id: size * seconds_per_size for node_id, size in self._sizes.items()} | took
+        for worker in self._workers:
+            worker.load = 0.0
+        at = self._spread(list(self._at), self._workers)
+        if busiest(self._sizes, at) < WORTH_MOVING * busiest(self._sizes, self._at):
+            self._at = at
+        for worker in self._workers:
+            worker.load = sum(self._sizes[node_id] for node_id, there in self._at.items() if there is worker)
+
     def _spread(self, node_ids: Sequence[int], workers: Sequence[_Worker]) -> dict[int, _Worker]:
-        """Give nodes to workers: the largest group first, to the worker that has least; ties in the order given."""
+        """Give nodes to workers, those of a group to one."""
         sizes: dict[int, float] = {}
         for node_id in node_ids:
             sizes[self._groups[node_id]] = sizes.get(self._groups[node_id], 0.0) + self._sizes[node_id]
-        at = {}
-        for group in sorted(sizes, key=lambda group: -sizes[group]):
-            at[group] = worker = min(workers, key=lambda worker: worker.load)
-            worker.load += sizes[group]
-        return {node_id: at[self._groups[node_id]] for node_id in node_ids}
+        at = shared_out(sizes, [worker.load for worker in workers])
+        for group, place in at.items():
+            workers[place].load += sizes[group]
+        return {node_id: workers[at[self._groups[node_id]]] for node_id in node_ids}
 
 
 def all_of(results: Sequence[Any], seconds: float | None = None) -> list[Any]:

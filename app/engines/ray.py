@@ -135,7 +135,9 @@ class Ray:
     def serve_edges(self, make_app: MakeApp, sizes: Mapping[str, int]) -> RayGrid:
         """Return a grid whose nodes are edges; see `espalier.app.engines.engine.ServesEdges`."""
         configs = [{EDGE_NAME: name} for name in sizes]
-        return self._new_grid(make_app, len(sizes), node_configs=configs, sizes=list(sizes.values()), seed=self._seed)
+        return self._new_grid(
+            make_app, len(sizes), node_configs=configs, sizes=list(sizes.values()), moves=True, seed=self._seed
+        )
 
     def stream_patience_seconds(self, timeout_seconds: float) -> float:
         """Return the timeout where every client has a worker to itself; else a second: clients wait for each other."""

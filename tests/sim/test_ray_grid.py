@@ -33,6 +33,8 @@ def make_app():
             os._exit(1)
         if config.get("sleep") == partition:
             time.sleep(0.3)
+        if config.get("slow") and partition in config["slow"]:
+            time.sleep(0.2)
         context.state["count"] = MetricRecord({"calls": calls})
         if config.get("fail") == partition:
             raise LookupError("no such thing")
@@ -123,6 +125,21 @@ def test_the_largest_nodes_are_spread_first(grid):
     assert first != second
     # Sizes 5, 3, 3, 1, 1, 1, 1: to the one with less, the first where both have as much.
     assert pids == [first, first, second, second, first, second, first]
+
+
+def test_nodes_go_where_the_time_that_they_took_is_evened_out(two_workers, reference):
+    moving, staying = new_grid(two_workers, moves=True), new_grid(two_workers)
+    slow = [0, 2, 4]  # nodes that are alike go to the workers in turn, and these to the first one
+    for _ in range(2):
+        expected = round_of(reference, slow=slow)
+        assert round_of(moving, slow=slow) == round_of(staying, slow=slow) == expected
+
+    def at_the_first(grid):
+        pids = [grid.worker_of(node_id)["pid"] for node_id in grid._nodes]
+        return sum(pids[partition] == grid.workers[0]["pid"] for partition in slow)
+
+    assert at_the_first(staying) == 3
+    assert at_the_first(moving) in (1, 2)
 
 
 def test_replies_that_are_there_do_not_wait_for_others(grid):
