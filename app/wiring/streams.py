@@ -1,4 +1,4 @@
-"""The streams of a run's clients, for split training and to measure links: certificate, server and transports."""
+"""The streams of a run's clients, for mini-batches, to measure links and to stay: certificate, server, transports."""
 
 import re
 import socket

@@ -1,4 +1,4 @@
-"""The edge's end of the streams that carry mini-batches: who may open one, and what goes in and out.
+"""The edge's end of the streams that carry mini-batches, or all messages: who may open one, and what goes in and out.
 
 It knows nothing of models. A thread of the caller's talks to each stream through a `Connection`.
 """
@@ -286,12 +286,15 @@ class StreamServer:
                 if len(frame) > max_bytes:
                     context.cancel()
                     return
-                answer = served.exchange(frame)
+                taken = [frame]
+                del frame  # a model perhaps, which nothing here is to keep while the next message is waited for
+                answer = served.exchange(taken.pop())
                 if isinstance(answer, End):
                     _abort(context, answer.code, answer.reason)
                 if answer is None:
                     return
                 yield answer
+                del answer
 
         return self._ticket(serve, max_bytes)
 
