@@ -3,8 +3,8 @@
 ``python -m benchmarks.deployment`` first has a client process exchange frames of 1.6 MB each way with a stream server
 (median of 300, TLS, reading and checking included). Then it deploys on loopback (SuperLink with TLS, a SuperNode) and
 trains the same step, `small-cnn` on 100 images of 32x32 cut after its first block, by messages and by stream. Last,
-PHSFL and H-FedAvg on the digits, 4 devices under 2 edge hosts, of which one reaches its devices by messages and the
-other by streams that stay: wall time of an edge round as they saw it, and what a device holds while it waits.
+PHSFL and H-FedAvg on the digits, 4 devices under 2 edge hosts, of which one reaches its devices by a message each in a
+round and the other by streams that stay: wall time of an edge round as they saw it, and what a waiting device holds.
 ``python -m benchmarks.deployment edges`` does the last part alone.
 """
 
@@ -47,6 +47,10 @@ from tests.deploy.soak.resources import holdings, totals  # noqa: E402
 SHAPE = (100, 16, 16, 16)  # float32: 1.6 MB
 EXCHANGES = 300
 FORM = Format()
+TRANSPORTS: dict[str, dict[str, dict[str, Any]]] = {
+    "phsfl": {"a message and a stream a round": {"split.transport": "stream"}, "stays": {"deploy.transport": "stream"}},
+    "h-fedavg": {"messages": {}, "stays": {"deploy.transport": "stream"}},
+}
 
 
 def serve(connection: Connection) -> None:
@@ -170,10 +174,10 @@ def edge_rounds(folder: Path, algorithm: str) -> tuple[dict[str, EdgeRound], boo
         "report.evaluate-every": 0,
         "fine-tune.steps": 0,
     }
-    transports, results = ("messages", "stream"), folder / "results"
+    transports, results = TRANSPORTS[algorithm], folder / "results"
 
     def own_options(edge: int) -> list[str]:
-        return run_config({"deploy.transport": transports[edge]})
+        return run_config(list(transports.values())[edge])
 
     with two_tiers(ROOT, 4, 2, folder, run_config(settings), own_options) as cloud:
         run(cloud, results, settings | {"deploy.role": "cloud", "deploy.transport": "stream"})
@@ -191,13 +195,13 @@ def edge_rounds(folder: Path, algorithm: str) -> tuple[dict[str, EdgeRound], boo
 
 def print_edge_rounds(folder: Path) -> None:
     """Measure edge rounds by each transport and print them, with what a device holds while it waits."""
-    measured = {algorithm: edge_rounds(folder / algorithm, algorithm) for algorithm in ("phsfl", "h-fedavg")}
+    measured = {algorithm: edge_rounds(folder / algorithm, algorithm) for algorithm in TRANSPORTS}
     print("edge round, 2 devices each at 2 edge hosts   seconds  trained   beyond")
     for algorithm, (rounds, is_same) in measured.items():
         for transport, one in rounds.items():
             beyond = one.seconds - one.training_seconds
             print(f"{algorithm:10}{transport:33}{one.seconds:9.2f}{one.training_seconds:9.2f}{beyond:9.2f}")
-        print(f"{algorithm:10}weights equal those in process: {'yes' if is_same else 'NO'}")
+        print(f"{algorithm:10}weights equal those in process: {'yes' if is_same else 'NO'}", flush=True)
     print("a device while it waits, h-fedavg          processes  threads       MB")
     for transport, one in measured["h-fedavg"][0].items():
         for program, held in one.idle.items():
