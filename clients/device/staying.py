@@ -7,6 +7,7 @@ from flwr.app import Context, Error, Message, RecordDict
 
 from ..messages.stay import HELLO, RAISED, STAY_LOST, Stay, pack_reply, unpack_message
 from ..streams import OpenStream, StreamOver, Withdrawn, open_stream
+from .edge_socket import NoEdgeError
 
 Answer = Callable[[Message, Context], Message]
 
@@ -51,9 +52,10 @@ def _answered(asked: Message, context: Context, answer: Answer) -> bytes:
     """Return the reply to a message as a frame.
 
     Where the ClientApp raises, the reply says so in Flower's words, and is the last: the next message finds a new
-    process, which nothing of that can harm.
+    process, which nothing of that can harm. A gateway whose edge is not there has nothing to harm, and stays.
     """
     try:
         return pack_reply(answer(asked, context), is_last=False)
     except Exception as error:
-        return pack_reply(Message(Error(RAISED, f"{type(error)}:<'{error}'>"), reply_to=asked), is_last=True)
+        reply = Message(Error(RAISED, f"{type(error)}:<'{error}'>"), reply_to=asked)
+        return pack_reply(reply, is_last=not isinstance(error, NoEdgeError))

@@ -8,6 +8,7 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from espalier.clients.client_app import make_client_app
+from espalier.clients.device.edge_socket import NoEdgeError
 from espalier.clients.messages.frames import StreamTicket
 from espalier.clients.messages.stay import HELLO, Stay, pack_reply, unpack_message
 from espalier.clients.streams import StreamOver, open_stream
@@ -99,6 +100,18 @@ def test_who_raises_is_left_out_in_flowers_words_and_comes_back_in_a_new_process
         assert bad.error.reason == "<class 'ValueError'>:<'no such column'>"
         assert len(ask(grid, [query(first, fails=False), query(second, fails=False)])) == 2
     assert stays(devices) == sorted([first, second, second])
+
+
+def test_a_gateway_whose_edge_is_not_there_stays():
+    def answer(message, context):
+        raise NoEdgeError("the edge's run is not there")
+
+    devices, (first, _) = answering(answer)
+    with staying(devices) as grid:
+        for _ in range(2):
+            (reply,) = ask(grid, [query(first)])
+            assert "NoEdgeError'>:<'the edge's run is not there'>" in reply.error.reason
+    assert stays(devices) == [first]
 
 
 def test_who_dies_at_work_is_left_out_at_once_and_comes_back():
