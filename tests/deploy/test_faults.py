@@ -4,6 +4,7 @@ import os
 import signal
 import ssl
 import time
+from contextlib import closing
 
 import pytest
 from flwr_run import descendants, free_ports
@@ -61,7 +62,7 @@ def test_devices_stay_until_they_are_stopped_or_cut_off_or_an_edge_host_is_kille
         "stream.address": "127.0.0.2",  # which gRPC does not reach without the proxy
     }
     options, cloud_role = run_config(settings), {"deploy.role": "cloud"}
-    with two_tiers(app_folder(), 2, 2, tmp_path / "t", options) as cloud:
+    with closing(proxy), two_tiers(app_folder(), 2, 2, tmp_path / "t", options) as cloud:
         start(cloud.environment, results, settings | cloud_role | {"global_rounds": 100_000})
         wait_for(lambda: rounds(results) >= 1, PATIENCE_SECONDS, "first round")
 
@@ -96,7 +97,6 @@ def test_devices_stay_until_they_are_stopped_or_cut_off_or_an_edge_host_is_kille
         wait_for(lambda: at_work(cloud) == 0, PATIENCE_SECONDS, "end of the gateways' processes again")
         kill_server_app(cloud.edges[0].superlink)
         wait_for(lambda: at_work(cloud.edges[0]) == 0, PATIENCE_SECONDS, "end of a device's process")
-    proxy.close()
     replayed = replay(results, tmp_path / "replayed", settings)
     assert same_weights(results, replayed)
     assert summary(results)["personalised"] == summary(replayed)["personalised"]
