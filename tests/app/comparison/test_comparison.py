@@ -199,6 +199,7 @@ def test_algorithms_alone_differ_in_print_without_colours_too():
     assert len({look.color for look in looks}) == len({look.style for look in looks}) == 3
 
 
+@pytest.mark.usefixtures("with_png")
 def test_what_clients_end_with_is_a_marker_within_the_figure(tmp_path, figures):
     def curve(place, algorithm, end):
         runs = [FinishedRun(Path("a"), {}, {"accuracy": 0.2, "personalised_accuracy": y}, {}) for y in end]
