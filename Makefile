@@ -29,6 +29,7 @@ test-deploy: $(INSTALLED)
 # Two tiers on this machine under faults every few seconds, an hour long: docs/soak.md.
 soak: $(INSTALLED)
 	PYTHONPATH=.:deploy $(BIN)/python -m tests.deploy.soak --seconds $(or $(SOAK_SECONDS),3600) \
+	  --transport $(or $(SOAK_TRANSPORT),messages) \
 	  "$(CURDIR)/results/soak-$(shell date +%Y%m%d-%H%M%S)"
 
 lint: $(INSTALLED)

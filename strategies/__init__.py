@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .place import Observer
     from .privacy import PrivateCloud, PrivateMean
     from .resource_aware import Outcome, ResourceAware, Resources
+    from .stay_grid import StayGrid
     from .strategy_edge import StrategyEdge
     from .topology import ask_profiles, ask_to_measure, asking, group_by_edge, moving, wait_for_nodes
     from .views import MemberGrid, RoundTerms
@@ -61,6 +62,7 @@ __all__ = [
     "Round",
     "RoundTerms",
     "SentNumbers",
+    "StayGrid",
     "StrategyEdge",
     "Trial",
     "Update",
@@ -94,6 +96,7 @@ _MODULES = {
     "place": ("Observer",),
     "privacy": ("PrivateCloud", "PrivateMean"),
     "resource_aware": ("Outcome", "ResourceAware", "Resources"),
+    "stay_grid": ("StayGrid",),
     "strategy_edge": ("StrategyEdge",),
     "topology": ("ask_profiles", "ask_to_measure", "asking", "group_by_edge", "moving", "wait_for_nodes"),
     "views": ("MemberGrid", "RoundTerms"),

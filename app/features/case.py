@@ -241,6 +241,11 @@ class Case(Section):
         return self.split.transport == "stream" and self.algorithm.splits and self.deploy.role != "cloud"
 
     @property
+    def devices_stay(self) -> bool:
+        """True where Flower's nodes keep a stream to this host for the whole run."""
+        return self.deploy.transport == "stream" and self.engine.is_flowers
+
+    @property
     def trains_here(self) -> bool:
         """True where processes of this run train, not Flower's clients."""
         return not self.engine.is_flowers or not self.algorithm.trains_clients

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from logging import getLogger
 
 from flwr.app import ArrayRecord
@@ -12,12 +12,13 @@ from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import Engine
+from espalier.app.features.execution import why_no_ledger
 from espalier.app.features.feature import Watcher
 from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.planning.limits import free_of_limits
 from espalier.app.reports.closed_form import closed_form_bits
 from espalier.app.reports.divergence import DivergenceWarning
-from espalier.app.reports.final import draw_run, write_clients, write_model, write_summary
+from espalier.app.reports.final import LEDGER, draw_run, write_clients, write_model, write_summary
 from espalier.app.reports.folder import ResultsFolder, RunTitle, fixed_settings
 from espalier.app.reports.initial import ROUND_0, initial_figures, initial_figures_of
 from espalier.app.reports.metrics import last_round, names_of_figures
@@ -35,7 +36,7 @@ from espalier.app.reports.run_state import RunState, as_block
 from espalier.app.reports.stopping import SoFar, StopRule, check_stop
 from espalier.app.reports.titles import picture_title
 from espalier.app.reports.tracker import Tracking
-from espalier.app.run.ledger import write_ledger
+from espalier.app.run.ledger import ledger_of
 from espalier.app.run.personalisation import personalise
 from espalier.app.run.rounds import train
 from espalier.app.run.travelling import travelling_weights
@@ -118,7 +119,8 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     lines = folder.read_metrics()
     if state is None:
         _write_round_0(checked)
-        write_ledger(config, federation, folder)
+        if config.report.ledger and not why_no_ledger(config):
+            folder.write_json(LEDGER, asdict(ledger_of(config.as_dict(), federation)))
     else:
         check_stop(config.stop, names_of_figures(lines))
         for part in federation.parts:

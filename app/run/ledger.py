@@ -1,8 +1,8 @@
 """The ledger: how much memory and arithmetic a round of training takes of a client and of its edge, by a trial."""
 
 import weakref
-from collections.abc import Generator
-from dataclasses import asdict, dataclass
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,11 +12,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from espalier.app.config.parse import parse_config
-from espalier.app.config.run_config import RunConfig
-from espalier.app.features.execution import why_no_ledger
 from espalier.app.features.feature import Scene
-from espalier.app.reports.final import LEDGER
-from espalier.app.reports.folder import ResultsFolder
 from espalier.app.run.travelling import travelling_weights
 from espalier.app.tasks.node import parse_node
 from espalier.app.wiring.clients import ClientTasks
@@ -96,21 +92,21 @@ class Side(TorchDispatchMode):
         self.now -= size
 
 
-def ledger_of(config: RunConfig, federation: Assembled) -> Ledger:
+def ledger_of(settings: Mapping[str, Any], federation: Assembled) -> Ledger:
     """Return what a round takes of an edge of a run and of its clients.
 
     They are made anew and train for one round, by messages that are copied as on a network; the run notices nothing.
 
     Parameters
     ----------
-    config : RunConfig
-        The run.
+    settings : Mapping[str, Any]
+        Of the run, by their keys.
     federation : Assembled
         Its clients; those of the first edge are tried.
     """
     plain = {"engine": "in-process", "stack": 0, "workers": 1}
     plain |= {"split.execution": "messages", "split.transport": "messages"}
-    config = parse_config({**config.as_dict(), **plain})
+    config = parse_config({**settings, **plain})
     (task, model), tasks = checked_task(config), ClientTasks(config)
     (name, members), *_ = federation.hierarchical.topology.items()
     client_of = clients_by_node(federation.profiles)
@@ -140,12 +136,6 @@ def ledger_of(config: RunConfig, federation: Assembled) -> Ledger:
         client_flops=max(side.flops for side in sides.values()),
         edge_flops=of_edge.flops,
     )
-
-
-def write_ledger(config: RunConfig, federation: Assembled, folder: ResultsFolder) -> None:
-    """Write ``ledger.json``, where the run is to have one."""
-    if config.report.ledger and not why_no_ledger(config):
-        folder.write_json(LEDGER, asdict(ledger_of(config, federation)))
 
 
 def received(message: Message) -> Message:

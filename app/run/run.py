@@ -13,6 +13,7 @@ from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies, falling_short
 from espalier.app.config.unused import unused_keys
 from espalier.app.engines.engine import Engine, serves_edges
+from espalier.app.engines.flower import staying
 from espalier.app.engines.opening import Opening, open_engine
 from espalier.app.features.table import watching
 from espalier.app.ground.errors import UserError
@@ -130,6 +131,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         state = _state_of(folder, config, task, model) if folder else None
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
         streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
+        engine = opened.enter_context(staying(engine, streams if config.devices_stay else None))
         if serves_edges(engine) and not config.has_clients_in_workers:
             federation, engine = assemble_served(config, engine, task, model, streams, observers=(progress,))
         elif config.deploy.role == "cloud":
@@ -225,9 +227,10 @@ def run_edge(
     with (
         EdgeListener(Path(config.deploy.edge_folder).expanduser()) as listener,
         streams_of(config, model, task, engine.stream_patience_seconds) as streams,
+        staying(engine, streams if config.devices_stay else None) as reached,
         watching(config, engine.grid) as watchers,
     ):
-        edge = edge_run(config, engine.grid, task, model, streams)
+        edge = edge_run(config, reached.grid, task, model, streams)
         create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
         with create(path, config.as_dict()) as folder:
             edge.report_to(folder, watchers)

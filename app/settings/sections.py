@@ -611,6 +611,10 @@ class Deploy(Section):
     """With `deploy.role="edge"`: the private folder where the edge's run and its gateway meet."""
     edge_clients: Annotated[NotNegative, Tag.OF_EDGE_HOST] = 0
     """With `deploy.role="edge"`: how many of the `num-clients` clients are this edge's."""
+    transport: Annotated[Literal["messages", "stream"], Tag.HOW] = "messages"
+    """How messages reach the nodes of Flower's runtime: each by itself, which starts a process on the device, or all
+    through a `"stream"` that the device opens once for the run ([a device stays](streams.md#a-device-stays)).
+    """
     reply_timeout: Annotated[NotNegative, Tag.HOW] = 3600
     """Seconds that an edge waits for its clients' answers; 0 waits for ever. They count for a client's whole part of an
     edge round, also where it answers in many messages (split training).

@@ -59,7 +59,9 @@ def without_use(case: Case) -> Unused:
     if not case.fine_tune.steps:
         yield ("fine-tune.rate",), "fine-tune.steps = 0"
     if not (case.plan.resources == "measured" or (algorithm.splits and split.transport == "stream")):
-        yield StreamSettings.own_keys(), "no mini-batch goes through a stream: see split.transport"
+        of_mini_batches = ("stream.payload", "stream.timeout")
+        unused = of_mini_batches if case.devices_stay else StreamSettings.own_keys()
+        yield unused, "no mini-batch goes through a stream: see split.transport"
     if not algorithm.splits:
         return
     if not algorithm.auxiliary:
