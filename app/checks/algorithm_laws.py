@@ -44,7 +44,7 @@ def check_algorithm(algorithm: Algorithm, settings: Mapping[str, Any] | None = N
         grid = InProcessGrid(client_app, config.federation.num_clients, run_config=config.as_dict(), seed=config.seed)
         hierarchical = assemble(config, grid, task, model).hierarchical
         ((name, edge),) = hierarchical.edges.items()
-        arrays = to_record(to_weights(travelling_weights(config, task, model)))
+        arrays = to_record(to_weights(travelling_weights(config.algorithm, config.split, config.seed, task, model)))
         return Trial(edge, grid, hierarchical.topology[name], arrays)
 
     return check_edge(new_trial)

@@ -246,6 +246,15 @@ class Case(Section):
         return self.deploy.transport == "stream" and self.engine.is_flowers
 
     @property
+    def why_no_ledger(self) -> str:
+        """Why what training takes can't be tried; nothing if it can."""
+        if self.engine.is_flowers or self.deploy.role != "server":
+            return "clients have processes of their own"
+        if self.rule:
+            return "rounds are planned, and each client's differ"
+        return "" if self.algorithm.trains_clients else f"algorithm = {self.algorithm.text!r} trains no clients"
+
+    @property
     def trains_here(self) -> bool:
         """True where processes of this run train, not Flower's clients."""
         return not self.engine.is_flowers or not self.algorithm.trains_clients

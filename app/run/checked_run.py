@@ -12,7 +12,6 @@ from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import Engine
-from espalier.app.features.execution import why_no_ledger
 from espalier.app.features.feature import Watcher
 from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.planning.limits import free_of_limits
@@ -119,7 +118,7 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     lines = folder.read_metrics()
     if state is None:
         _write_round_0(checked)
-        if config.report.ledger and not why_no_ledger(config):
+        if config.report.ledger and not config.why_no_ledger:
             folder.write_json(LEDGER, asdict(ledger_of(config.as_dict(), federation)))
     else:
         check_stop(config.stop, names_of_figures(lines))
@@ -129,7 +128,7 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     arrays = train(
         checked.engine,
         federation.hierarchical,
-        travelling_weights(config, checked.task, model),
+        travelling_weights(config.algorithm, config.split, config.seed, checked.task, model),
         _last_round(config.stop, config.federation.global_rounds, state, so_far),
         _observers_of(checked, closed_form, so_far),
         progress,

@@ -127,7 +127,7 @@ def ledger_of(settings: Mapping[str, Any], federation: Assembled) -> Ledger:
     )
     scene = Scene(config, federation.profiles, {name: members}, None)
     edge = one_edge(scene, task, model, (), None).edges[name]
-    arrays = to_record(to_weights(travelling_weights(config, task, model)))
+    arrays = to_record(to_weights(travelling_weights(config.algorithm, config.split, config.seed, task, model)))
     view = MemberGrid(grid, members)
     converse(grid, {name: _measured(edge.train_round(1, arrays, ConfigRecord(), view), of_edge)})
     return Ledger(

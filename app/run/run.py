@@ -144,7 +144,8 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
             folder = opened.enter_context(create(path, config.as_dict()))
         logger.info("results go to %s", folder.path)
-        best = BestRound(travelling_weights(config, task, model)) if config.data.validation_share else None
+        start = travelling_weights(config.algorithm, config.split, config.seed, task, model)
+        best = BestRound(start) if config.data.validation_share else None
         frozen = frozen_weights(config.algorithm, model)
         checked = CheckedRun(config, engine, task, model, frozen, federation, folder, best, trackers, watchers)
         with lost_grid_as_user_error(folder.path), unwritable_as_user_error(folder.path), interrupted_in(folder.path):
@@ -173,7 +174,7 @@ def _state_of(folder: ResultsFolder, config: RunConfig, task: Task, model: nn.Mo
         data_fingerprint=task.data_fingerprint(),
         settings=config.as_dict(),
         defaults=RunConfig().as_dict(),
-        weights=travelling_weights(config, task, model),
+        weights=travelling_weights(config.algorithm, config.split, config.seed, task, model),
     )
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.auxiliary_heads import auxiliary_head
 from espalier.app.algorithms.split_edges import head_weights
-from espalier.app.config.run_config import RunConfig
+from espalier.app.settings.sections import Split
 from espalier.app.tasks.task import Task
 
 
@@ -15,11 +15,9 @@ def frozen_weights(algorithm: Algorithm, model: nn.Module) -> ArrayRecord:
     return head_weights(model) if algorithm.freezes_head else ArrayRecord()
 
 
-def travelling_weights(config: RunConfig, task: Task, model: nn.Module) -> ArrayRecord:
+def travelling_weights(algorithm: Algorithm, split: Split, seed: int, task: Task, model: nn.Module) -> ArrayRecord:
     """Return the weights that the cloud and the clients send each other: a new model's, and those beside it."""
-    frozen = frozen_weights(config.algorithm, model)
-    beside = (
-        auxiliary_head(config.split, task, config.seed) if config.algorithm.auxiliary == "averaged" else nn.Module()
-    )
+    frozen = frozen_weights(algorithm, model)
+    beside = auxiliary_head(split, task, seed) if algorithm.auxiliary == "averaged" else nn.Module()
     own = {name: array for name, array in ArrayRecord(model.state_dict()).items() if name not in frozen}
     return ArrayRecord({**own, **ArrayRecord(beside.state_dict())})

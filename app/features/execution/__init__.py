@@ -5,15 +5,6 @@ from espalier.app.features.feature import Feature, Unused
 from espalier.app.settings.sections import RayWorkers
 
 
-def why_no_ledger(case: Case) -> str:
-    """Return why what training takes can't be tried; nothing if it can."""
-    if case.engine.is_flowers or case.deploy.role != "server":
-        return "clients have processes of their own"
-    if case.rule:
-        return "rounds are planned, and each client's differ"
-    return "" if case.algorithm.trains_clients else f"algorithm = {case.algorithm.text!r} trains no clients"
-
-
 def without_use(case: Case) -> Unused:
     """Yield what says how clients of one process train, where they can't train so."""
     algorithm, split = case.algorithm, case.split
@@ -32,7 +23,7 @@ def without_use(case: Case) -> Unused:
         yield ("split.execution",), f"in {name} activations come with a client's reply"
     elif algorithm.shares_server and not algorithm.in_turn(split):
         yield ("split.execution",), f"in {name} clients advance together, by messages"
-    if why := why_no_ledger(case):
+    if why := case.why_no_ledger:
         yield ("report.ledger",), why
     if not case.engine.has_workers:
         yield RayWorkers.own_keys(), f"engine = {case.engine.text!r}"

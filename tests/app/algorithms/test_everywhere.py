@@ -42,7 +42,12 @@ def test_a_process_for_every_message_gives_the_same_bits(algorithm, tmp_path):
     grid = engine_of(config, client_app=lambda message, context: make_client_app(client_task)(message, context)).grid
     task = build_task(config)
     model = task.new_model()
-    start = ArrayRecord({**ArrayRecord(model.state_dict()), **travelling_weights(config, task, model)})
+    start = ArrayRecord(
+        {
+            **ArrayRecord(model.state_dict()),
+            **travelling_weights(config.algorithm, config.split, config.seed, task, model),
+        }
+    )
     hierarchical = federation_of(config, grid).hierarchical
     *_, last = hierarchical.rounds(grid, start, 2)
     expected = weights(run_app(tmp_path / "run", algorithm=algorithm, **SMALL))

@@ -90,7 +90,11 @@ def test_built_in_heads_fit_every_cut(name, cut):
     activations = model[:cut].eval()(task.example_input())
     assert made.eval()(activations).shape == (1, 10)
     first = [key for key in model[cut].state_dict() if "." in key or name == "first-block"]
-    beside = [n for n in travelling_weights(config, task, model) if n.startswith("auxiliary-head")]
+    beside = [
+        n
+        for n in travelling_weights(config.algorithm, config.split, config.seed, task, model)
+        if n.startswith("auxiliary-head")
+    ]
     assert len(beside) == (2 if name == "linear" else 2 + len(first))
 
 
