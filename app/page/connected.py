@@ -1,11 +1,19 @@
 """How many nodes are connected to a run, as it tells Prometheus."""
 
 import re
-from urllib.request import ProxyHandler, build_opener
+from typing import Any
+from urllib.request import HTTPRedirectHandler, ProxyHandler, build_opener
 
 MOST_BYTES = 1_000_000
 PATIENCE_SECONDS = 1.0
 SERIES = re.compile(r"^espalier_connected_nodes (\d+)(?:\.0)?$", re.MULTILINE)
+
+
+class Stay(HTTPRedirectHandler):
+    """Follows no redirection."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Return no request."""
 
 
 def count_connected(port: int) -> int | None:
@@ -14,7 +22,7 @@ def count_connected(port: int) -> int | None:
     The settings of a run may be anybody's, so no other machine is ever asked.
     """
     try:
-        opener = build_opener(ProxyHandler({}))
+        opener = build_opener(ProxyHandler({}), Stay())
         with opener.open(f"http://127.0.0.1:{int(port)}/metrics", timeout=PATIENCE_SECONDS) as answer:
             text = answer.read(MOST_BYTES).decode(errors="replace")
     except (OSError, ValueError):

@@ -48,6 +48,7 @@ class Source:
     runs: Runs
     version: int = field(default=0, init=False)
     _json: str = field(default="", init=False)
+    _ports: dict[int, int | None] = field(default_factory=dict, init=False)  # nodes counted at each
     _due: float = field(default=0.0, init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
 
@@ -69,12 +70,18 @@ class Source:
             return self.version, self._json
 
     def _read(self) -> None:
-        if not self.runs.refresh() and self.version:
+        has_news = self.runs.refresh() or not self.version
+        if not has_news and not self._ports:
             return
         told = self.runs.data()
+        counts = {}
         for own in told:
             if own["devices"] and own["devices"]["port"] and own["state"] == RUNNING:
-                own["devices"]["count"] = count_connected(own["devices"]["port"])
+                port = own["devices"]["port"]
+                counts[port] = own["devices"]["count"] = count_connected(port)
+        if not has_news and counts == self._ports:
+            return
+        self._ports = counts
         self.version += 1
         self._json = data_json(told, {"version": self.version, "every_seconds": EVERY_SECONDS})
 
@@ -119,11 +126,16 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the page, or its data."""
-        parts = urlsplit(self.path)
-        asked = parse_qs(parts.query)
         if not self._is_known_host():
             self._answer(HTTPStatus.FORBIDDEN, "open the page by the address that espalier watch prints\n")
-        elif self.server.token and not compare_digest(_first(asked, "token").encode(), self.server.token.encode()):
+            return
+        try:
+            parts = urlsplit(self.path)
+            asked = parse_qs(parts.query)
+        except ValueError:
+            self._answer(HTTPStatus.BAD_REQUEST, "this is no address\n")
+            return
+        if self.server.token and not compare_digest(_first(asked, "token").encode(), self.server.token.encode()):
             self._answer(HTTPStatus.FORBIDDEN, "this page needs ?token=, as espalier watch prints it\n")
         elif parts.path == "/":
             self._send_latest(lambda version, data: (page_html(data, is_live=True), "text/html"))

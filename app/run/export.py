@@ -1,5 +1,6 @@
 """``espalier export``: a run's model, or a device's blocks of it, as ONNX."""
 
+import os
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from espalier.app.reports.folder import CONFIG
 from espalier.app.reports.saved import saved_config
 from espalier.app.run.onnx_files import TOLERANCE, exported, largest_difference
 from espalier.app.settings.sections import Split
+from espalier.app.settings.values import path_of
 from espalier.app.tasks.task import Task
 from espalier.app.tasks.trial import spread_over
 from espalier.app.wiring.task_of_run import build_task
@@ -68,14 +70,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--client", type=int, help="the client whose cut, and head, it is (default: nobody's head)")
     parser.add_argument("--output", type=Path, metavar="DEST", help="folder of the files (default: FOLDER)")
     options = parser.parse_args(arguments)
-    destination = (options.output or options.folder).expanduser()
+    destination = options.output or options.folder
     try:
-        folder = options.folder.expanduser()
+        folder, destination = path_of("FOLDER", str(options.folder)), path_of("--output", str(destination))
         if not (folder / CONFIG).is_file():
             raise UserError(f"{folder}: holds no {CONFIG}: allowed is the results folder of a run that is over")
         task, model = trained_model(folder, options.client)
         config = saved_config(folder)
         is_whole = options.blocks == "all"
+        if is_whole and options.client is not None and not (folder / HEADS).exists():
+            raise bad_value("--client", options.client, f"left out: the run has saved no {HEADS}")
         cut = None if is_whole else device_cut(config.split, config.algorithm, model, options.client or 0)
         destination.mkdir(parents=True, exist_ok=True)
         for piece in pieces(task, model, cut):
@@ -106,7 +110,9 @@ def trained_model(folder: Path, client: int | None = None) -> tuple[Task, nn.Mod
     try:
         model.load_state_dict(torch.load(folder / MODEL, weights_only=True))
         if client is not None and (folder / HEADS).exists():
-            model.load_state_dict(torch.load(folder / HEADS, weights_only=True)[client], strict=False)
+            head = torch.load(folder / HEADS, weights_only=True)[client]
+            if unknown := model.load_state_dict(head, strict=False).unexpected_keys:
+                raise KeyError(f"{HEADS} has {unknown[0]}")
     except FileNotFoundError:
         raise UserError(f"{folder / MODEL}: no such file: allowed are folders of runs that are over") from None
     except FAULTS as error:  # a damaged file, or weights of another model
@@ -148,9 +154,13 @@ def _written(piece: Piece, file: Path) -> str:
         outputs = piece.model(piece.inputs)
     if not isinstance(outputs, Tensor):
         raise UserError(f"{file}: a model gives a {type(outputs).__name__}: allowed is one that gives a tensor")
-    exported(piece.model, piece.inputs, TRACED, file)
-    difference = largest_difference(file, piece.inputs, outputs)
-    if not difference <= TOLERANCE:
-        file.unlink()
-        raise UserError(f"{file}: differs by {difference:.1e} of the model: allowed is {TOLERANCE:g}; it was removed")
+    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        exported(piece.model, piece.inputs, TRACED, part)
+        difference = largest_difference(part, piece.inputs, outputs)
+        if not difference <= TOLERANCE:
+            raise UserError(f"{file}: would differ by {difference:.1e} of the model: allowed is {TOLERANCE:g}")
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
     return f"{file}: {file.stat().st_size:,} bytes, {difference:.1e} from the model on {len(outputs)} test examples"

@@ -1,7 +1,6 @@
 """ONNX files: written by PyTorch's exporter, and computed by onnxruntime."""
 
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -34,7 +33,7 @@ def exported(model: nn.Module, inputs: Any, traced: int, file: Path) -> None:
     traced : int
         Examples that it is recorded with, 2 or more.
     file : Path
-        The file; one that is there is replaced.
+        The file.
 
     Raises
     ------
@@ -43,30 +42,27 @@ def exported(model: nn.Module, inputs: Any, traced: int, file: Path) -> None:
     """
     load_built_in("onnx:load", OPTION, True, "onnx", INSTALL)
     load_built_in("onnxscript:script", OPTION, True, "onnxscript", INSTALL)
+    load_built_in("onnxruntime:InferenceSession", OPTION, True, "onnxruntime", INSTALL)
     few = map_tensors(lambda tensor: tensor[:traced], inputs)
     shapes = map_tensors(lambda tensor: {0: torch.export.Dim.DYNAMIC}, few)
-    part = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
         with _quiet():
             torch.onnx.export(
                 model,
                 (few,),
-                str(part),
+                str(file),
                 dynamo=True,
                 dynamic_shapes=(shapes,),
                 external_data=False,
                 output_names=[OUTPUT],
                 verbose=False,
             )
-        part.replace(file)
     except OSError:
         raise
     except FAULTS as error:  # of what the exporter has no form for
         raise UserError(
-            f"{file}: can't be written ({_first_line(error)}): allowed are models of ONNX's operations"
+            f"the model can't be written as ONNX ({_first_line(error)}): allowed are models of its operations"
         ) from None
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def largest_difference(file: Path, inputs: Any, outputs: Tensor) -> float:
@@ -76,10 +72,15 @@ def largest_difference(file: Path, inputs: Any, outputs: Tensor) -> float:
     infinitely far.
     """
     session_of = load_built_in("onnxruntime:InferenceSession", OPTION, True, "onnxruntime", INSTALL)
-    session = session_of(str(file), providers=["CPUExecutionProvider"])
-    names = [one.name for one in session.get_inputs()]
-    feed = dict(zip(names, (tensor.numpy() for tensor in tensors_of(inputs)), strict=True))
-    found = torch.from_numpy(session.run(None, feed)[0]).double()
+    try:
+        session = session_of(str(file), providers=["CPUExecutionProvider"])
+        names = [one.name for one in session.get_inputs()]
+        feed = dict(zip(names, (tensor.numpy() for tensor in tensors_of(inputs)), strict=True))
+        found = torch.from_numpy(session.run(None, feed)[0]).double()
+    except FAULTS as error:  # what onnxruntime has no form for
+        raise UserError(
+            f"onnxruntime can't compute the model ({_first_line(error)}): allowed are models that it can"
+        ) from None
     if found.shape != outputs.shape:
         return float("inf")
     expected = outputs.detach().double()

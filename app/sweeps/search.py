@@ -96,6 +96,8 @@ def space_of(sweep: Sweep) -> Space:
     space |= {key: values for key, values in sweep.swept.items() if key != SEED}
     for key, value in sweep.fixed.items():
         if isinstance(value, str) and (found := RANGE.fullmatch(value)):
+            if key == SEED:
+                raise bad_value(SEED, value, "numbers with commas between them: each trial is run with all")
             space[key] = _range(key, value, *found.groups())
     if not space:
         raise UserError(

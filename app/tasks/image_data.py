@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from espalier.app.ground.errors import UserError
+
 #: Part of every cache key: raise it when the files, or what the decoding gives, change their meaning.
 FORMAT_VERSION = 1
 
@@ -119,6 +121,13 @@ def save(
     for number, values in enumerate((columns or {}).values()):
         np.save(folder / f"column-{number}.npy", values, allow_pickle=False)
     (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+
+
+def check_classes(source: Path, train_labels: np.ndarray, test_labels: np.ndarray) -> None:
+    """Raise UserError if test examples, read from `source`, are of a class that training lacks."""
+    if len(lacking := np.setdiff1d(test_labels, train_labels)):
+        allowed = "allowed are test examples of classes that training examples have"
+        raise UserError(f"{source}: has test examples of class {lacking[0]} and no training examples: {allowed}")
 
 
 def save_pool(folder: Path, pool: str, images: Iterable[np.ndarray], labels: np.ndarray) -> tuple[int, ...]:

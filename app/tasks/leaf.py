@@ -1,7 +1,7 @@
 """FEMNIST, as LEAF writes it: JSON files of images by writer."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -9,12 +9,13 @@ from string import ascii_lowercase, ascii_uppercase, digits
 
 import numpy as np
 
-from espalier.app.ground.errors import UserError
+from espalier.app.ground.errors import FAULTS, UserError
+from espalier.app.ground.object_spec import error_line
 from espalier.app.tasks import image_data
 from espalier.app.tasks.cache import fingerprint, load_or_build
 from espalier.app.tasks.dataset import DataPlace, Dataset, Told
 from espalier.app.tasks.held_out import train_and_test
-from espalier.app.tasks.image_data import FORMAT_VERSION, ImageData
+from espalier.app.tasks.image_data import FORMAT_VERSION, ImageData, check_classes
 
 CLASSES = digits + ascii_uppercase + ascii_lowercase
 SIDE = 28
@@ -45,8 +46,10 @@ def _load(place: DataPlace) -> ImageData:
     return load_or_build(place.cache_dir / f"femnist-{key}", build=build, load=image_data.load)
 
 
-def _build(pools: Iterable[Iterable[Path]], folder: Path) -> None:
-    _save(folder, *map(_read, pools))
+def _build(pools: Sequence[Sequence[Path]], folder: Path) -> None:
+    train, test = map(_read, pools)
+    check_classes(pools[1][0], train[1], test[1])
+    _save(folder, train, test)
 
 
 def _build_divided(files: Iterable[Path], told: Told, folder: Path) -> None:
@@ -69,7 +72,10 @@ def _save(folder: Path, train: Iterable[np.ndarray], test: Iterable[np.ndarray])
 
 def _read(files: Iterable[Path]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the images of some files, uint8 (N, 28, 28, 1), their labels and their writers."""
+    files = list(files)
     found = [one for file in files for one in _writers_of(file)]
+    if not any(len(labels) for _, labels, _ in found):
+        raise UserError(f"{files[0]}: has no images: {LAYOUT} makes files that have")
     images, labels = (np.concatenate([one[i] for one in found]) for i in range(2))
     return images, labels, np.repeat([writer for *_, writer in found], [len(one[1]) for one in found])
 
@@ -85,6 +91,6 @@ def _writers_of(file: Path) -> Iterator[tuple[np.ndarray, np.ndarray, str]]:
             if not (((pixels >= 0) & (pixels <= 1)).all() and ((labels >= 0) & (labels < len(CLASSES))).all()):
                 raise ValueError(f"{writer} has pixels that are not from 0 to 1, or labels not below {len(CLASSES)}")
             yield np.rint(pixels * 255).astype(np.uint8), labels, str(writer)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{file}: cannot be read as LEAF's FEMNIST ({reason}): {LAYOUT} makes it") from None
+    except FAULTS as error:
+        reason = f"cannot be read as LEAF's FEMNIST ({error_line(error)})"
+        raise UserError(f"{file}: {reason}: {LAYOUT} makes it") from None

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from espalier.app.ground.errors import UserError
+from espalier.app.ground.errors import FAULTS, UserError
+from espalier.app.ground.object_spec import error_line
 from espalier.app.tasks import image_data
 from espalier.app.tasks.cache import fingerprint, load_or_build
 from espalier.app.tasks.dataset import DataPlace, Dataset
-from espalier.app.tasks.image_data import FORMAT_VERSION, ImageData
+from espalier.app.tasks.image_data import FORMAT_VERSION, ImageData, check_classes
 
 # Those of images with one class each; "chestmnist" has fourteen answers for each image.
 NAMES = ("blood", "breast", "derma", "oct", "organa", "organc", "organs", "path", "pneumonia", "retina", "tissue")
@@ -38,11 +39,13 @@ def _build(file: Path, folder: Path) -> None:
         pools = [(images, labels.reshape(len(images))), (test_images, test_labels.reshape(len(test_images)))]
         if any(i.dtype != np.uint8 or i.ndim not in (3, 4) or not len(i) or o.dtype.kind not in "ui" for i, o in pools):
             raise ValueError("images are not uint8 (N, height, width[, 3]), or labels no integers (N, 1)")
-    except (OSError, EOFError, ValueError, KeyError) as error:  # a damaged archive raises any of these
-        reason = " ".join(str(error).split())
+        if images.shape[1:] != test_images.shape[1:]:
+            raise ValueError(f"training images are {images.shape[1:]}, test images {test_images.shape[1:]}")
+    except FAULTS as error:  # a damaged archive raises errors of many kinds
         allowed = f"allowed is an .npz file with {', '.join(ARRAYS)}, as https://medmnist.com has it"
-        raise UserError(f"{file}: cannot be read ({reason}): {allowed}") from None
+        raise UserError(f"{file}: cannot be read ({error_line(error)}): {allowed}") from None
     (_, train_labels), (_, test_labels) = pools
+    check_classes(file, train_labels, test_labels)
     image_data.save(
         folder,
         chain.from_iterable(i.reshape(*i.shape[:3], -1) for i, _ in pools),

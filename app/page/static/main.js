@@ -30,6 +30,7 @@ const clientTable = dataTable("clients");
 const partitionBox = element("div", {});
 const plansBox = element("div", {});
 const devicesBox = element("div", {});
+const notesBox = element("div", {});
 const settingsBox = element("div", {});
 const plans = section("plans", "Plans", plansBox);
 const devices = section("devices", "Devices", devicesBox);
@@ -38,7 +39,7 @@ const planTables = new Map();
 page.append(
   head, ends, several,
   section("curves", "Curves", element("div", { class: "tools" }, axisSelect, figureSelect), curves),
-  element("div", { class: "of-run" }, runSelect),
+  element("div", { class: "of-run" }, runSelect, notesBox),
   section("tiers", "Tiers", element("div", { class: "tools" }, element("label", { class: "choice" }, "round ", slider), sliderWords), legendOfStates(), treeBox),
   plans,
   section("clients", "Clients", clientTable),
@@ -165,6 +166,7 @@ function drawRun() {
   const run = data.runs[chosen.run];
   refill(runSelect.querySelector("select"), data.runs.map((one, i) => [i, one.label]), chosen.run);
   runSelect.hidden = data.runs.length < 2;
+  notesBox.replaceChildren(...(runSelect.hidden ? [] : run.notes).map((note) => element("p", { class: "note" }, note)));
   drawTree();
   clientTable.show(clientColumns(run));
   drawPlans(run);
