@@ -208,6 +208,8 @@ class Feature:
         What the algorithm's clients do, of what they do without it.
     outgoing : Callable[[Case], Iterable[Outgoing]], optional
         What the replies of clients pass on their way out, wherever they run.
+    withheld : Callable[[Case], Collection[str]], optional
+        The metrics of training that clients do not tell.
     in_front : Callable[[Scene, MakeEdge], MakeEdge], optional
         What it puts in front of edges, wherever they run.
     part : Callable[[Scene], Part | None], optional
@@ -246,6 +248,7 @@ class Feature:
     presence: Callable[[Case], Presence | None] = lambda case: None
     half: Callable[[Case, ClientHalf], ClientHalf] = lambda case, half: half
     outgoing: Callable[[Case], Iterable[Outgoing]] = lambda case: ()
+    withheld: Callable[[Case], Collection[str]] = lambda case: ()
     in_front: Callable[[Scene, MakeEdge], MakeEdge] = lambda scene, make_edge: make_edge
     part: Callable[[Scene], Part | None] = lambda scene: None
     watch: Callable[[Case, Callable[[], int]], AbstractContextManager[Watcher | None]] = lambda case, count: (

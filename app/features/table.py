@@ -54,6 +54,11 @@ def outgoing_of(case: Case) -> list[Outgoing]:
     return [outgoing for feature in FEATURES for outgoing in feature.outgoing(case)]
 
 
+def withheld_by(case: Case) -> set[str]:
+    """Return which metrics of training a run's clients do not tell."""
+    return {name for feature in FEATURES for name in feature.withheld(case)}
+
+
 def parts_of(scene: Scene) -> list[Part]:
     """Return what the features put into a run, where the cloud is."""
     made = (feature.part(scene) for feature in FEATURES)

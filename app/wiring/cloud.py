@@ -1,6 +1,6 @@
 """From an algorithm to what runs: its edges, with plans and weights in front, under the cloud strategy."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.ground.strategy_spec import StrategySpec, strategy_of
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.sections import Federation
-from espalier.clients.messages.train import NORM_BIT, NUM_VALIDATION, PERSONAL, TOP, TRAIN_LOSS, VALIDATION
+from espalier.clients.messages.train import NUM_VALIDATION, PERSONAL, TOP, VALIDATION
 from espalier.clients.shared.cut import Cut
 from espalier.clients.task import Objective
 from espalier.strategies import (
@@ -114,13 +114,13 @@ def checked_by_profiles(
     *,
     validates: bool,
     is_personal: bool,
-    tells_norm_bits: bool,
+    train_metrics: Collection[str],
 ) -> MakeEdge:
     """Check what the clients of every edge report against their profiles.
 
     An evaluation may report the figures of the objective and top-M accuracies, and with `validates` the same figures of
-    the examples that clients hold back, and where clients have models of their own the figures of these. Where
-    a strategy clips adaptively, replies tell whether their updates were shorter than its bound.
+    the examples that clients hold back, and where clients have models of their own the figures of these. A
+    reply to an instruction to train has `train_metrics`.
     """
     figures = (*objective.figures, *(f"{TOP}{m}" for m in top_m))
     if validates:
@@ -131,7 +131,7 @@ def checked_by_profiles(
     return lambda name, size: KnownClients(
         make_edge(name, size),
         by_node,
-        train_metrics=(TRAIN_LOSS, NORM_BIT) if tells_norm_bits else (TRAIN_LOSS,),
+        train_metrics=train_metrics,
         evaluate_metrics=figures,
         evaluates_more=objective.metrics is not None,
     )

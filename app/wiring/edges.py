@@ -13,7 +13,7 @@ from espalier.app.algorithms.auxiliary_heads import auxiliary_head
 from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.features.case import Case
 from espalier.app.features.feature import MakeEdge, MakeHierarchical, Part, Scene
-from espalier.app.features.table import FEATURES
+from espalier.app.features.table import FEATURES, withheld_by
 from espalier.app.ground.errors import FAULTS, UserError, bad_value
 from espalier.app.ground.object_spec import error_and_place
 from espalier.app.ground.strategy_spec import parse_strategy
@@ -23,6 +23,7 @@ from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
 from espalier.app.wiring.cloud import checked_by_profiles, cut_rule, equally_weighted, evaluating_on_some, under_cloud
 from espalier.app.wiring.streams import Streams
+from espalier.clients.messages.train import NORM_BIT, TRAIN_LOSS
 from espalier.clients.shared.lanes import Lanes
 from espalier.strategies import EdgeRounds, Guard, Hierarchical, Observer
 from espalier.strategies.profiles import profiles_by_node
@@ -102,8 +103,13 @@ def edges_here(
         task.top_m,
         validates=config.data.validation_share > 0,
         is_personal=algorithm.client.personal is not None,
-        tells_norm_bits=clips_adaptively(config.federation, algorithm),
+        train_metrics=train_metrics_of(config, algorithm),
     )
+
+
+def train_metrics_of(config: Case, algorithm: Algorithm) -> set[str]:
+    """Return what clients tell of their training: the loss, and norm bits where a strategy clips by them."""
+    return {TRAIN_LOSS, *[NORM_BIT] * clips_adaptively(config.federation, algorithm)} - withheld_by(config)
 
 
 def clips_adaptively(federation: Federation, algorithm: Algorithm) -> bool:

@@ -59,6 +59,17 @@ def clipped(model: Weights, sent: Weights, clip: float) -> Weights:
     return {**model, **{name: sent[name] + own * (clip / length) for name, own in update.items()}}
 
 
+def with_finite_update(model: Weights, sent: Weights) -> Weights:
+    """Return a model with the numbers that were sent where its update has no finite length, integers as they are.
+
+    Parameters and errors as of `clipped`: an update of zero is within every bound, and looks like others under noise.
+    """
+    check_same_form(model, sent)
+    if math.isfinite(length_of({name: own - sent[name] for name, own in model.items() if own.is_floating_point()})):
+        return model
+    return {name: sent[name] if own.is_floating_point() else own for name, own in model.items()}
+
+
 def noised(model: Weights, deviation: float, draws: np.random.Generator) -> Weights:
     """Return a model with independent Gaussian noise of a standard deviation at every number that is no integer.
 

@@ -7,26 +7,39 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from ..messages.train import CLIENT_HALF, TRAIN, Train
+from ..messages.train import CLIENT_HALF, TRAIN, TRAIN_LOSS, Train
 from ..shared.arrays import to_record, to_weights
 from ..shared.correction import CorrectedSteps
 from ..shared.generators import seeded_torch
 from ..shared.local_round import WHOLE_PASS, Pass
 from ..shared.nested import map_tensors
-from ..shared.privacy import clipped, noise_generator, noised
+from ..shared.privacy import clipped, noise_generator, noised, with_finite_update
 from ..task import ClientTask, LocalTraining
 from .training import make_optimizer, model_reply, only_training, train_by
 
 MOST_AT_ONCE = 256  # examples whose gradients are in memory together
 
 
+def without_loss(reply: Message, message: Message, context: Context, task: ClientTask) -> Message:
+    """Return the reply to an instruction to train without the training loss, which has no noise; others as they are."""
+    if message.metadata.message_type == TRAIN and not reply.has_error():
+        told = {
+            name: MetricRecord({key: value for key, value in record.items() if key != TRAIN_LOSS})
+            for name, record in reply.content.metric_records.items()
+        }
+        reply.content = RecordDict({**reply.content, **told})
+    return reply
+
+
 @dataclass(frozen=True)
 class PrivateUpdates:
     """Clips the update in the reply to an instruction to train, and adds noise; other replies stay as they are.
+
+    An update that is not finite counts as zero: an error, or no reply, would tell of it.
 
     Parameters
     ----------
@@ -56,7 +69,8 @@ class PrivateUpdates:
             None if self.is_secret else task.seed, "client", task.partition_id, instruction.server_round
         )
         sent, trained = to_weights(instruction.arrays), to_weights(model)
-        private = noised(clipped(trained, sent, self.clip), self.noise * self.clip, draws)
+        short = clipped(with_finite_update(trained, sent), sent, self.clip)
+        private = noised(short, self.noise * self.clip, draws)
         if private is not trained:
             reply.content = RecordDict({**reply.content, name: to_record(private)})
         return reply

@@ -14,6 +14,7 @@ PRIVACY = Feature(
     falls_short=checks.falls_short,
     without_use=checks.without_use,
     outgoing=tiers.outgoing,
+    withheld=tiers.withheld,
     half=tiers.half,
     in_front=tiers.in_front,
     part=ledger.ledger_of,

@@ -11,13 +11,21 @@ from flwr.serverapp.strategy import Strategy
 from espalier.app.features.case import Case
 from espalier.app.features.feature import MakeEdge, Scene
 from espalier.app.features.privacy.checks import is_on
-from espalier.app.features.privacy.levels import is_by_cloud, is_by_edges, of_clouds_mean, of_mean, of_step, of_update
+from espalier.app.features.privacy.levels import (
+    is_by_cloud,
+    is_by_edges,
+    is_central,
+    of_clouds_mean,
+    of_mean,
+    of_step,
+    of_update,
+)
 from espalier.app.features.privacy.settings import Privacy
 from espalier.clients.half import ClientHalf, Outgoing
-from espalier.clients.messages.train import TRAIN
+from espalier.clients.messages.train import TRAIN, TRAIN_LOSS
 from espalier.clients.shared.privacy import noise_generator
 from espalier.clients.task import LocalTraining
-from espalier.clients.whole.privacy import PrivateSteps, PrivateUpdates
+from espalier.clients.whole.privacy import PrivateSteps, PrivateUpdates, without_loss
 from espalier.strategies.privacy import ASKED, PrivateCloud, PrivateMean
 
 
@@ -50,11 +58,18 @@ def around_cloud(scene: Scene) -> Callable[[Strategy], Strategy] | None:
 
 
 def outgoing(case: Case) -> list[Outgoing]:
-    """Return what clips clients' updates and adds noise before they leave the client."""
+    """Return what withholds clients' losses where they add the noise, and what clips updates and adds noise to them."""
     own = case[Privacy]
-    if not is_on(case) or own.level != "client-at-client":
+    if not is_on(case) or is_central(case):
         return []
-    return [PrivateUpdates(own.clip, of_update(case).noise, own.secret_noise)]
+    if own.level == "example-at-client":
+        return [without_loss]
+    return [without_loss, PrivateUpdates(own.clip, of_update(case).noise, own.secret_noise)]
+
+
+def withheld(case: Case) -> list[str]:
+    """Return the training loss where clients add the noise, for it has none."""
+    return [TRAIN_LOSS] if is_on(case) and not is_central(case) else []
 
 
 def half(case: Case, given: ClientHalf) -> ClientHalf:

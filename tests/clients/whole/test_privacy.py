@@ -1,17 +1,30 @@
 """Clients that clip and add noise by themselves: their updates, and the gradients of their examples."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
+from flwr.app import Message
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from espalier.clients.client_app import make_client_app
+from espalier.clients.messages.train import NUM_EXAMPLES, TRAIN, TRAIN_LOSS, Train
+from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.correction import Correction
 from espalier.clients.shared.local_round import Pass
 from espalier.clients.task import ClientTask
-from espalier.clients.whole.privacy import MOST_AT_ONCE, PrivateSteps, clipped_gradients, private_sgd
+from espalier.clients.whole.privacy import (
+    MOST_AT_ONCE,
+    PrivateSteps,
+    PrivateUpdates,
+    clipped_gradients,
+    private_sgd,
+    without_loss,
+)
 from espalier.clients.whole.training import local_sgd
+from espalier.sim.in_process_grid import InProcessGrid
 from tests.clients.whole.test_training import examples, task
 
 CLIP = 0.5
@@ -108,3 +121,36 @@ def test_what_is_drawn_follows_the_seed_and_the_round_or_nothing_that_is_known()
     assert torch.equal(trained(1), trained(1))
     assert not torch.equal(trained(1), trained(2))
     assert not torch.equal(trained(1, is_secret=True), trained(1, is_secret=True))
+
+
+def replied(*outgoing, model=None):
+    """Return the reply of a client to an instruction to train as it travels, and the model that was sent."""
+    model = model or model_of()
+    sent = {name: own.clone() for name, own in model.state_dict().items()}
+    client = replace(task(model), outgoing=outgoing)
+    grid = InProcessGrid(make_client_app(lambda context: client), 1)
+    content = Train(to_record(sent), server_round=1).to_content()
+    (reply,) = grid.send_and_receive([Message(content, grid.get_node_ids()[0], TRAIN)])
+    return reply, sent
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-3])
+def test_an_update_that_is_not_finite_counts_as_zero_and_no_error_tells_of_it(noise):
+    def spoiled(reply, message, context, task):
+        arrays = to_weights(reply.content["arrays"])
+        broken = {"0.weight": torch.full_like(arrays["0.weight"], torch.nan)}
+        reply.content["arrays"] = to_record({**arrays, **broken})
+        return reply
+
+    reply, sent = replied(spoiled, PrivateUpdates(CLIP, noise, is_secret=False), model=model_of(nn.BatchNorm1d(8)))
+    found = to_weights(reply.content["arrays"])
+    assert int(found["1.num_batches_tracked"]) > int(sent["1.num_batches_tracked"])
+    weights = [name for name, own in sent.items() if own.is_floating_point()]
+    assert max(float((found[name] - sent[name]).abs().max()) for name in weights) <= 6 * noise * CLIP
+
+
+def test_a_reply_without_loss_has_all_else():
+    reply, other = (replied(*outgoing)[0] for outgoing in ([], [without_loss]))
+    assert reply.content["metrics"].pop(TRAIN_LOSS) > 0
+    assert dict(other.content["metrics"]) == dict(reply.content["metrics"]) == {NUM_EXAMPLES: 50}
+    assert other.content["arrays"].keys() == reply.content["arrays"].keys()

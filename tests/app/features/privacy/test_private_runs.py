@@ -115,6 +115,7 @@ def test_by_clients_those_who_trained_most_count(tmp_path):
     times = [client for line in lines(found, "edge") for asked in line["participants"] for client in asked]
     most = max(times.count(client) for client in range(6))
     assert 2 <= most < 6
+    assert not [line for line in (*lines(found, "edge"), *lines(found, "global")) if "train_loss" in line]
     assert told(found)[-1]["epsilon"] == pytest.approx(epsilon_of({Release(4.0): most}, DELTA), abs=1e-6)
 
 
