@@ -1,5 +1,7 @@
 """What does not go together with differential privacy, since its guarantee would not hold."""
 
+from collections.abc import Collection
+
 from flwr.serverapp.strategy import QFedAvg
 from torch import nn
 
@@ -14,6 +16,7 @@ from espalier.clients.messages.train import TRAIN
 from espalier.strategies.flower_strategies import PRIVATE
 
 MEANS = ("FedAvg", "FedProx")  # of the built-in strategies, those that make a plain mean
+SAMPLES = ("fraction_train", "min_train_nodes", "min_available_nodes")  # their parameters of how many train
 
 
 def is_on(case: Case) -> bool:
@@ -105,6 +108,8 @@ def check_strategies(case: Case) -> None:
     for spec in case.strategies_here:
         if spec.key in means and (spec.module or spec.name not in MEANS):
             raise _unfit(case, spec, f"{' or '.join(map(repr, MEANS))}, which make a plain mean")
+        if is_by_edges(case) and spec.key == case.algorithm.strategy_key and _has_any_parameter(spec, SAMPLES):
+            raise _unfit(case, spec, f"{spec.name} without {', '.join(SAMPLES)}: participation says how many train")
         if spec.module or spec.has_any((*PRIVATE, QFedAvg)):
             raise _unfit(case, spec, "one of Flower's that uses models alone, and adds no noise of its own")
 
@@ -139,6 +144,10 @@ def without_use(case: Case) -> Unused:
     """Yield all but the level where nobody is protected."""
     if case[Privacy].level == "none":
         yield [key for key in Privacy.own_keys() if key != "privacy.level"], "privacy.level = 'none'"
+
+
+def _has_any_parameter(spec: StrategySpec, names: Collection[str]) -> bool:
+    return any(name in names for name, _ in spec.parameters)
 
 
 def _refused(case: Case, why: str) -> UserError:

@@ -79,6 +79,16 @@ def test_only_plain_means_have_a_bound_and_nobody_uses_losses(given, said):
         check_strategies(parse_config({"num-edges": 2, **given}))
 
 
+@pytest.mark.parametrize("given", ["fraction_train=1.0", "min_train_nodes=4", "min_available_nodes=3"])
+def test_nothing_but_participation_says_how_many_train(given):
+    flat = {**CLOUD, "algorithm": "fedavg", "num-edges": 0, "cloud-strategy": f"FedAvg({given})"}
+    for settings in ({**EDGE, "num-edges": 2, "edge-strategy": f"FedProx(proximal_mu=0.1, {given})"}, flat):
+        with pytest.raises(UserError, match="without fraction_train, min_train_nodes, min_available_nodes: partici"):
+            check_strategies(parse_config({**settings, "participation": 0.25}))
+    for level, key in ((EDGE, "cloud-strategy"), (WHOLE_EDGE, "edge-strategy"), (CLIENT, "edge-strategy")):
+        check_strategies(parse_config({**level, "num-edges": 2, key: f"FedAvg({given})"}))
+
+
 def test_other_tiers_may_have_any_strategy_of_models():
     for given in ({**EDGE, "cloud-strategy": "FedAdam"}, {**WHOLE_EDGE, "edge-strategy": "FedMedian"}):
         check_strategies(parse_config({"num-edges": 2, **given}))
