@@ -149,6 +149,10 @@ class Part:
     def go_on_from(self, lines: Sequence[Line]) -> None:
         """Take back what follows from the lines of ``metrics.jsonl`` of the rounds before, where a run goes on."""
 
+    def is_over(self) -> str:
+        """Return why no round can follow those before, where a run goes on; nothing if one can."""
+        return ""
+
     def ends(self, outcome: Round) -> str:
         """Return why the run ends with a round, of which no line is written yet; nothing if it goes on."""
         return ""

@@ -12,7 +12,7 @@ from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import Engine
-from espalier.app.features.feature import Watcher
+from espalier.app.features.feature import Part, Watcher
 from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.planning.limits import free_of_limits
 from espalier.app.reports.closed_form import closed_form_bits
@@ -129,7 +129,7 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
         checked.engine,
         federation.hierarchical,
         travelling_weights(config.algorithm, config.split, config.seed, checked.task, model),
-        _last_round(config.stop, config.federation.global_rounds, state, so_far),
+        _last_round(config.stop, config.federation.global_rounds, state, so_far, federation.parts),
         _observers_of(checked, closed_form, so_far),
         progress,
         timeout_seconds=checked.timeout_seconds,
@@ -151,9 +151,10 @@ def _write_world_files(checked: CheckedRun, num_written: int) -> None:
             checked.folder.write_file(name, write)
 
 
-def _last_round(stop: Stop, num_rounds: int, state: RunState | None, so_far: SoFar) -> int:
+def _last_round(stop: Stop, num_rounds: int, state: RunState | None, so_far: SoFar, parts: Sequence[Part]) -> int:
     """Return the last global round, as far as that is known: a resumed run may have been over."""
-    if state and (reason := so_far.reason(stop)):
+    reasons = (so_far.reason(stop), *(part.is_over() for part in parts))
+    if state and (reason := next(filter(None, reasons), "")):
         logger.info("the run is over since round %d by %s; to go on, change that", state.round, reason)
         return state.round
     return num_rounds

@@ -83,8 +83,14 @@ class Ledger(Part):
 
     def ends(self, outcome: Round) -> str:
         """Return that the budget does not allow for another round; nothing where it does, or there is none."""
-        after = self._after(outcome)
-        epsilon, following = self._epsilon(after), self._epsilon(_sum(after, self.spending.planned()))
+        return self._why_no_more(self._after(outcome))
+
+    def is_over(self) -> str:
+        """Return the same of the rounds before, with those that may have been made twice."""
+        return self._why_no_more(self.spent)
+
+    def _why_no_more(self, spent: Spent) -> str:
+        epsilon, following = self._epsilon(spent), self._epsilon(_sum(spent, self.spending.planned()))
         if not self.own.epsilon or following <= self.own.epsilon:
             return ""
         key = f"privacy.epsilon = {self.own.epsilon:g}"

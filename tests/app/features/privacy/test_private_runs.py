@@ -153,6 +153,15 @@ def test_secret_noise_differs_from_run_to_run_and_counts_a_repeated_round(tmp_pa
     assert told(left)[-1]["repeated"] == 1
 
 
+def test_a_run_with_secret_noise_does_not_go_on_where_the_repeated_round_took_what_was_left(tmp_path):
+    """The noise is enough for two global rounds of two edge rounds; one is made, and one may have been interrupted."""
+    own = private("client-at-edge", noise=noise_within(8.0, DELTA, Release(0.0), 4), epsilon=8.0, secret_noise=True)
+    found = run_app(tmp_path / "run", **EQUAL, **own)
+    assert "ends" not in lines(found, "global")[-1]
+    assert main([f"resume={found}", "global-rounds=2"]) == 0
+    assert summary(found)["rounds"] == 1
+
+
 def test_personal_heads_and_compressed_updates_go_with_it(tmp_path):
     settings = {**EQUAL, "algorithm": "fedper", "compress.client": "top-k(share=0.1)", "global_rounds": 1}
     found = run_app(tmp_path / "run", **settings, **private("client-at-edge", noise=0.5, clip=0.1))
