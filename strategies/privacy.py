@@ -1,6 +1,6 @@
 """Differential privacy where an average is made: updates are clipped, and noise is added to their mean."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from secrets import token_hex
 from typing import Any, Final
@@ -57,13 +57,24 @@ class PrivateMean(EdgeDecorator):
         What an edge round's noise is drawn from.
     is_secret : bool (default: False)
         The sample of clients follows the system's entropy, not the seed of the edge.
+    largest_share : float (default: 1.0)
+        Of the clients who are there, those who may be told to train. Where more would be, nobody is, and there is no
+        model: a sample hides less the more of all are in it.
     """
 
     def __init__(
-        self, edge: Strategy | EdgeRounds, clip: float, noise: float, draws: Draws, *, is_secret: bool = False
+        self,
+        edge: Strategy | EdgeRounds,
+        clip: float,
+        noise: float,
+        draws: Draws,
+        *,
+        is_secret: bool = False,
+        largest_share: float = 1.0,
     ) -> None:
         super().__init__(edge)
         self._clip, self._noise, self._draws, self._is_secret = clip, noise, draws, is_secret
+        self._largest_share = largest_share
         self._weight_key = self.edge.inner.weight_key
 
     def train_round(
@@ -76,6 +87,8 @@ class PrivateMean(EdgeDecorator):
         asked = set[int]()
 
         def clip(step: list[Message] | Together) -> Exchanges[Any]:
+            if not isinstance(step, Together) and (fault := self._too_many(step, len(there.get_node_ids()))):
+                return [Message(Error(REJECTED, fault), reply_to=message) for message in step]
             answers = yield step
             if isinstance(step, Together):
                 return answers
@@ -90,6 +103,13 @@ class PrivateMean(EdgeDecorator):
         model = _private(update.arrays, arrays, share, deviation, self._draws(server_round))
         told = {ASKED: len(asked), OF: len(there.get_node_ids()), NOISE: self._noise}
         return replace(update, arrays=model, metrics=MetricRecord({**(update.metrics or {}), **told}))
+
+    def _too_many(self, messages: Sequence[Message], there: int) -> str:
+        """Return why so many can't be told to train, or an empty string; shares are compared as numbers of clients."""
+        training = sum(message.metadata.message_type == TRAIN for message in messages)
+        if training <= self._largest_share * there * (1 + 1e-9):
+            return ""
+        return f"not asked: {training} of {there} are a larger share than the {self._largest_share:.3g} planned"
 
     def _clipped(self, message: Message, reply: Message) -> Message:
         if message.metadata.message_type != TRAIN or reply.has_error():

@@ -91,6 +91,16 @@ def test_who_sends_what_is_no_update_counts_as_one_of_zero(fault):
     assert close(outcome.arrays, {name: start[name] + own for name, own in update.items()})
 
 
+@pytest.mark.parametrize(("largest", "is_made"), [(1 / 3, True), (0.3, False)])
+def test_a_larger_share_than_planned_is_not_asked(largest, is_made):
+    """Of three clients one is to train."""
+    outcome = first_round(FedAvg(**ANY), private(CLIP, 0.5, fraction=0.5, largest_share=largest), num_edges=2)
+    edge = outcome.edges["edge-1"]
+    assert (edge.arrays is not None) == is_made
+    said = [failure.reason for failure in edge.failures]
+    assert said == ([] if is_made else ["not asked: 1 of 3 are a larger share than the 0.3 planned"])
+
+
 def test_replies_that_do_not_weigh_the_same_are_left_out():
     def by_examples(name, size):
         return PrivateMean(FedAvg(**ANY), CLIP, 0.0, draws(name))

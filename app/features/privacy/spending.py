@@ -126,7 +126,7 @@ class AtClients:
         return {client: _times(self.of_client[client], times) for client, times in asked.items()}
 
     def _asked(self, name: str, line: Line) -> Iterator[int]:
-        """Yield who was told to train, once for each edge round; all, where nobody knows, as of an edge that was lost."""
+        """Yield who was told to train, once for each edge round; all, where nobody knows, as of a lost edge."""
         for edge_round, participants in enumerate(line["participants"], start=1):
             failed = {own["client"] for own in line["failures"] if own.get("edge_round") == edge_round}
             unknown = None in failed or not (failed or participants)

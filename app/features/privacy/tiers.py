@@ -19,6 +19,7 @@ from espalier.app.features.privacy.levels import (
     of_mean,
     of_step,
     of_update,
+    sampled,
 )
 from espalier.app.features.privacy.settings import Privacy
 from espalier.clients.half import ClientHalf, Outgoing
@@ -37,8 +38,14 @@ def in_front(scene: Scene, make_edge: MakeEdge) -> MakeEdge:
     own = case[Privacy]
 
     def make(name: str, size: int) -> PrivateMean:
-        noise = 0.0 if is_by_cloud(case) else of_mean(case, size).noise
-        return PrivateMean(make_edge(name, size), own.clip, noise, _draws(case, name), is_secret=own.secret_noise)
+        return PrivateMean(
+            make_edge(name, size),
+            own.clip,
+            0.0 if is_by_cloud(case) else of_mean(case, size).noise,
+            _draws(case, name),
+            is_secret=own.secret_noise,
+            largest_share=sampled(case, size) / size if own.epsilon else 1.0,
+        )
 
     return make
 

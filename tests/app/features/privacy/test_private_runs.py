@@ -162,6 +162,18 @@ def test_a_run_with_secret_noise_does_not_go_on_where_the_repeated_round_took_wh
     assert summary(found)["rounds"] == 1
 
 
+def test_an_edge_round_with_a_larger_share_than_planned_is_left_out_where_there_is_a_budget(tmp_path):
+    """Client 0 is away in the second round: one of two would train, and the noise is for one of three."""
+    (tmp_path / "trace.csv").write_text("client,from,to\n0,1,2\n")
+    settings = {**EQUAL, "edge-rounds": 1, "participation": 0.34, "availability.mode": "trace", "global_rounds": 2}
+    settings["availability.trace"] = str(tmp_path / "trace.csv")
+    found = run_app(tmp_path / "run", **settings, **private("client-at-edge", epsilon=8.0))
+    last = lines(found, "edge")[-2:]
+    assert [bool(line["participants"][0]) for line in last] == [False, True]
+    assert "1 of 2 are a larger share than the 0.333 planned" in last[0]["failures"][0]["reason"]
+    assert 7.9 < told(found)[-1]["epsilon"] <= 8.0
+
+
 def test_personal_heads_and_compressed_updates_go_with_it(tmp_path):
     settings = {**EQUAL, "algorithm": "fedper", "compress.client": "top-k(share=0.1)", "global_rounds": 1}
     found = run_app(tmp_path / "run", **settings, **private("client-at-edge", noise=0.5, clip=0.1))

@@ -19,7 +19,7 @@ ONE = Release(4.0)
     ],
 )
 def test_clients_release_once_for_each_edge_round_they_may_have_trained_in(participants, failures, times):
-    spending = AtClients(dict.fromkeys(range(4), {ONE: 3}), {"edge-0": [0, 1, 2], "edge-1": [3]}, edge_rounds=2)
+    spending = AtClients({client: {ONE: 3} for client in range(4)}, {"edge-0": [0, 1, 2], "edge-1": [3]}, edge_rounds=2)
     line = {"participants": participants, "failures": failures, "privacy": [None, None]}
     expected = {client: {ONE: 3 * count} for client, count in times.items()}
     assert spending.of_round({"edge-0": line}, {}) == expected
