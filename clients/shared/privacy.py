@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .correction import Weights
+from .statistics import VARIANCE, last_name
 
 
 def noise_generator(seed: int | None, *whose: int | str) -> np.random.Generator:
@@ -82,6 +83,11 @@ def noised(model: Weights, deviation: float, draws: np.random.Generator) -> Weig
         noise = torch.from_numpy(deviation * draws.standard_normal(tuple(model[name].shape)))
         noisy[name] = model[name] + noise.to(model[name].device, model[name].dtype)
     return noisy
+
+
+def with_possible_variances(model: Weights) -> Weights:
+    """Return a model whose running variances are not below zero, where noise may have taken them."""
+    return {name: own.clamp(min=0) if last_name(name) == VARIANCE else own for name, own in model.items()}
 
 
 def check_same_form(model: Weights, sent: Weights) -> None:

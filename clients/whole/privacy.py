@@ -17,7 +17,7 @@ from ..shared.correction import CorrectedSteps
 from ..shared.generators import seeded_torch
 from ..shared.local_round import WHOLE_PASS, Pass
 from ..shared.nested import map_tensors
-from ..shared.privacy import clipped, noise_generator, noised, with_finite_update
+from ..shared.privacy import clipped, noise_generator, noised, with_finite_update, with_possible_variances
 from ..task import ClientTask, LocalTraining
 from .training import make_optimizer, model_reply, only_training, train_by
 
@@ -72,7 +72,7 @@ class PrivateUpdates:
         short = clipped(with_finite_update(trained, sent), sent, self.clip)
         private = noised(short, self.noise * self.clip, draws)
         if private is not trained:
-            reply.content = RecordDict({**reply.content, name: to_record(private)})
+            reply.content = RecordDict({**reply.content, name: to_record(with_possible_variances(private))})
         return reply
 
 
@@ -137,6 +137,8 @@ def clipped_gradients(
 ) -> tuple[dict[str, Tensor], float]:
     """Return the sum over examples of their gradients, each clipped, and the sum of their losses.
 
+    With a bound, an example whose gradient is not finite counts as blank: it has none, and no loss.
+
     Parameters
     ----------
     model : nn.Module
@@ -164,7 +166,13 @@ def clipped_gradients(
         gradients, values = of_each(weights, map_tensors(lambda tensor: tensor[part], inputs), labels[part])  # noqa: B023
         squares = torch.stack([own.flatten(1).double().square().sum(1) for own in gradients.values()])
         lengths = squares.sum(0).sqrt()
-        factors = torch.clamp(clip / lengths.clamp(min=1e-300), max=1.0) if clip else torch.ones_like(lengths)
+        factors = torch.ones_like(lengths)
+        if clip:
+            good = lengths.isfinite()
+            factors = torch.where(good, torch.clamp(clip / lengths.clamp(min=1e-300), max=1.0), 0.0)
+            # A factor of zero would make no zero of what is infinite.
+            gradients = {n: torch.where(good.view(-1, *[1] * (own.ndim - 1)), own, 0.0) for n, own in gradients.items()}
+            values = torch.where(good, values, 0.0)
         for name, own in gradients.items():
             added = torch.einsum("n...,n->...", own, factors.to(own.dtype))
             sums[name] = sums[name] + added if name in sums else added

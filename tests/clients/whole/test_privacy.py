@@ -62,6 +62,19 @@ def test_clipped_gradients_are_those_of_a_loop_over_examples(clip):
     assert loss / len(labels) == pytest.approx(float(cross_entropy(model(inputs), labels).detach()), rel=1e-10)
 
 
+@pytest.mark.parametrize("spoiled", [float("nan"), float("inf"), 1e30])
+def test_an_example_without_finite_gradient_is_as_one_that_is_not_there(spoiled):
+    model, data = nn.Linear(6, 3), examples(8)
+    inputs = data.inputs.clone()
+    inputs[3] = spoiled
+    model.weight.data *= 1e10  # with which 1e30 is beyond float32
+    sums, loss = clipped_gradients(model, cross_entropy, inputs, data.labels, CLIP)
+    others = torch.arange(8) != 3
+    expected, loss_of_others = clipped_gradients(model, cross_entropy, inputs[others], data.labels[others], CLIP)
+    assert all(torch.allclose(sums[name], expected[name], rtol=1e-5) for name in expected)
+    assert loss == pytest.approx(loss_of_others)
+
+
 def test_no_examples_have_no_gradient():
     data = examples(4)
     assert clipped_gradients(model_of(), cross_entropy, data.inputs[:0], data.labels[:0], CLIP) == ({}, 0.0)
@@ -147,6 +160,13 @@ def test_an_update_that_is_not_finite_counts_as_zero_and_no_error_tells_of_it(no
     assert int(found["1.num_batches_tracked"]) > int(sent["1.num_batches_tracked"])
     weights = [name for name, own in sent.items() if own.is_floating_point()]
     assert max(float((found[name] - sent[name]).abs().max()) for name in weights) <= 6 * noise * CLIP
+
+
+def test_variances_stay_possible_under_noise():
+    reply, _ = replied(PrivateUpdates(CLIP, 10.0, is_secret=False), model=model_of(nn.BatchNorm1d(8)))
+    found = to_weights(reply.content["arrays"])
+    assert float(found["1.running_var"].min()) == 0.0 < float(found["1.running_var"].max())
+    assert float(found["1.running_mean"].min()) < 0.0
 
 
 def test_a_reply_without_loss_has_all_else():
