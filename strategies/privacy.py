@@ -136,15 +136,23 @@ class PrivateCloud(Strategy):
     reach : Callable[[Mapping[str, Any]], float]
         How far one of those who are protected can move an edge's model at most, by the metrics of the edge's reply. The
         standard deviation of the noise is `noise` times the longest of all edges, over the number of edges asked.
+    least_reach : float (default: 0.0)
+        What the longest is at least, so that the noise does not tell which edges have answered.
     """
 
     own_statistics = True  # plain averages of running statistics would give away what the noise hides
 
     def __init__(
-        self, strategy: Strategy, clip: float, noise: float, draws: Draws, reach: Callable[[Mapping[str, Any]], float]
+        self,
+        strategy: Strategy,
+        clip: float,
+        noise: float,
+        draws: Draws,
+        reach: Callable[[Mapping[str, Any]], float],
+        least_reach: float = 0.0,
     ) -> None:
         self.strategy = strategy
-        self._clip, self._noise, self._draws, self._reach = clip, noise, draws, reach
+        self._clip, self._noise, self._draws, self._reach, self._least_reach = clip, noise, draws, reach, least_reach
         self._messages: dict[int, Message] = {}
         self._built = built_attributes(strategy)
 
@@ -168,7 +176,7 @@ class PrivateCloud(Strategy):
             return made, metrics
         asked = len(self._messages)
         sent = only_arrays(next(iter(self._messages.values())).content)
-        deviation = self._noise * max(reaches) / asked
+        deviation = self._noise * max([self._least_reach, *reaches]) / asked
         model = _private(in_form_of(sent, made), sent, len(good) / asked, deviation, self._draws(server_round))
         return model, MetricRecord({**(metrics or {}), ASKED: asked, OF: asked, NOISE: self._noise})
 

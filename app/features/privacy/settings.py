@@ -31,7 +31,7 @@ class Privacy(Section):
     """The budget: the run ends before a round that would spend more; 0: none."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """At which epsilon is told: less than one over the number of those who are protected."""
-    secret_noise: Annotated[bool, Tag.OWN_AT_EDGES] = False
+    secret_noise: bool = False
     """`true`: noise follows the system's entropy, as it must wherever the guarantee is meant: who knows `seed` can take
     the noise off. `false`: it follows `seed`, for experiments that can be repeated.
     """

@@ -56,12 +56,11 @@ def around_cloud(scene: Scene) -> Callable[[Strategy], Strategy] | None:
     if not is_by_cloud(case):
         return None
     own, sizes = case[Privacy], {name: len(members) for name, members in scene.topology.items()}
-    by_clients = is_by_edges(case)
-    clip, reach = (
-        (0.0, partial(_reach_of_client, own.clip)) if by_clients else (own.clip, partial(_reach_of_edge, own.clip))
-    )
     noise, draws = of_clouds_mean(case, sizes).noise, _draws(case, "cloud")
-    return lambda strategy: PrivateCloud(strategy, clip, noise, draws, reach)
+    if is_by_edges(case):
+        of_client, fewest = partial(_reach_of_client, own.clip), min(sampled(case, size) for size in sizes.values())
+        return lambda strategy: PrivateCloud(strategy, 0.0, noise, draws, of_client, own.clip / fewest)
+    return lambda strategy: PrivateCloud(strategy, own.clip, noise, draws, partial(_reach_of_edge, own.clip))
 
 
 def outgoing(case: Case) -> list[Outgoing]:

@@ -3,11 +3,13 @@
 import pytest
 from torch import nn
 
+from espalier.app.config.keys import keys_tagged
 from espalier.app.config.parse import parse_config
 from espalier.app.config.together import check_strategies, falling_short
 from espalier.app.config.unused import unused_keys
 from espalier.app.features.privacy import PRIVACY
 from espalier.app.ground.errors import UserError
+from espalier.app.settings.section import Tag
 
 EQUAL = {"train.weighting": "equal"}
 EDGE = {"privacy.level": "client-at-edge", "privacy.noise": 1.0, **EQUAL}
@@ -102,6 +104,10 @@ def test_who_is_protected_by_nothing_or_little_is_said():
     )
     assert "one over the 8" in falling_short(parse_config({**CLIENT, "privacy.delta": 0.2}))["privacy.delta"]
     assert unused_keys(parse_config({"privacy.noise": 1.0})) == {"privacy.noise": "privacy.level = 'none'"}
+
+
+def test_an_edge_host_has_no_secret_noise_of_its_own():
+    assert not {key for key in keys_tagged(Tag.OWN_AT_EDGES) if key.startswith("privacy.")}
 
 
 def test_models_whose_examples_change_each_other_are_refused():
