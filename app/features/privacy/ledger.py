@@ -25,7 +25,7 @@ Spent = dict[Hashable, Counter[Release]]
 
 @dataclass
 class Ledger(Part):
-    """Counts what a run releases, and tells epsilon of those of whom most is known.
+    """Counts what a run releases, and tells epsilon of the unit that has spent most.
 
     Parameters
     ----------
@@ -105,8 +105,8 @@ class Ledger(Part):
 
     def end_round(self, over: RoundOver) -> Line:
         """Return ``privacy``, with ``level``, ``epsilon`` (None: infinite) and ``delta``, and why the run ``ends``."""
-        ends = self.ends(over.outcome)
         self.spent = self._after(over.outcome)
+        ends = self._why_no_more(self.spent)
         epsilon = self._epsilon(self.spent)
         told = {
             "level": self.own.level,
@@ -172,9 +172,8 @@ def _mean(metrics: Mapping[str, Any] | None) -> Line | None:
     return {"asked": metrics[ASKED], "of": metrics[OF], "noise": metrics[NOISE]}
 
 
-def _sum(spent: ByUnit, more: ByUnit) -> Spent:
-    units = {*spent, *more}
-    return {unit: Counter(spent.get(unit, {})) + Counter(more.get(unit, {})) for unit in units}
+def _sum(spent: Spent, more: ByUnit) -> Spent:
+    return {**spent, **{unit: spent.get(unit, Counter()) + Counter(own) for unit, own in more.items()}}
 
 
 def privacy_summary(lines: Sequence[Line]) -> Line:

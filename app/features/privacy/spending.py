@@ -21,7 +21,7 @@ from espalier.app.features.privacy.settings import Privacy
 from espalier.app.tasks.common import local_training
 
 ByUnit = Mapping[Hashable, Releases]
-WHOLE_RUN = "run"  # the unit of releases of which nobody is apart
+WHOLE_RUN = "run"  # the unit of releases that concern everybody
 
 
 class Spending(Protocol):
