@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses
 # One more than there are cores: some tests wait for programs that they start.
 WORKERS := $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
 
-.PHONY: demo test test-deploy soak lint docs docs-settings install clean
+.PHONY: demo test test-deploy soak lint docs docs-settings dist install clean
 
 # The number after the time is a process's: two demos may begin in the same second.
 demo: $(INSTALLED)
@@ -29,6 +29,7 @@ test-deploy: $(INSTALLED)
 # Two tiers on this machine under faults every few seconds, an hour long: docs/soak.md.
 soak: $(INSTALLED)
 	PYTHONPATH=.:deploy $(BIN)/python -m tests.deploy.soak --seconds $(or $(SOAK_SECONDS),3600) \
+	  --transport $(or $(SOAK_TRANSPORT),messages) \
 	  "$(CURDIR)/results/soak-$(shell date +%Y%m%d-%H%M%S)"
 
 lint: $(INSTALLED)
@@ -40,9 +41,16 @@ lint: $(INSTALLED)
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# The tables of docs/configuration.md and the defaults in pyproject.toml, from app/settings/.
+# The tables of docs/configuration.md and the settings in pyproject.toml files, from app/settings/.
 docs-settings: $(INSTALLED)
 	$(BIN)/python docs/settings_tables.py
+
+# The wheel and the source distribution, installed into an empty environment for each Python from 3.11 on that is here.
+dist: $(INSTALLED)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python -m tests.dist dist
 
 install: $(INSTALLED)
 

@@ -32,8 +32,11 @@ logger = getLogger("espalier")
 COMMANDS = {
     "sweep": "espalier.app.sweeps.command",
     "compare": "espalier.app.comparison.command",
+    "page": "espalier.app.page.command",
+    "watch": "espalier.app.page.watch",
     "convert": "espalier.app.conversion.command",
     "blocks": "espalier.app.run.blocks",
+    "export": "espalier.app.run.export",
     "check": "espalier.app.checks.command",
     "new": "espalier.app.project.command",
 }
@@ -46,8 +49,11 @@ Runs Espalier's Flower app in this process, without Flower's runtime.
   python -m espalier resume=results/20260101-120000-h-fedavg-digits-seed0
   python -m espalier sweep experiment.toml alpha=0.1,0.5 seed=0,1,2    many runs: see sweep --help
   python -m espalier compare results/sweep                             tables and figures of runs: see compare --help
+  python -m espalier watch results/run-1                               a run in the browser: see watch --help
+  python -m espalier page results/run-1                                the same as a file: see page --help
   python -m espalier convert tiny-imagenet SRC DEST                    published data as image folders: convert --help
   python -m espalier blocks model=cnn                                  blocks of a model, and what a cut takes
+  python -m espalier export results/my-run --onnx                      a trained model as ONNX: see export --help
   python -m espalier help split                                        settings of a section, a key or a word
   python -m espalier check my_package.my_module:MyTask                 whether your own code fits: check --help
   python -m espalier new my-study                                      a project with code of your own: new --help

@@ -3,10 +3,12 @@
 ``python -m benchmarks.deployment`` first has a client process exchange frames of 1.6 MB each way with a stream server
 (median of 300, TLS, reading and checking included). Then it deploys on loopback (SuperLink with TLS, a SuperNode) and
 trains the same step, `small-cnn` on 100 images of 32x32 cut after its first block, by messages and by stream. Last,
-PHSFL on the digits, 4 devices under 2 edge hosts: wall time of an edge round by messages and by stream, as the edge
-hosts saw it.
+PHSFL and H-FedAvg on the digits, 4 devices under 2 edge hosts, of which one reaches its devices by a message each in a
+round and the other by streams that stay: wall time of an edge round as they saw it, and what a waiting device holds.
+``python -m benchmarks.deployment edges`` does the last part alone.
 """
 
+import csv
 import json
 import statistics
 import subprocess
@@ -14,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -25,6 +28,7 @@ from PIL import Image
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "deploy"))  # its scripts import each other by their names
 
+from flwr_run import descendants  # noqa: E402
 from local import Federation, device_configs, federation, run_config, start_run, two_tiers, wait_for_end  # noqa: E402
 
 from espalier.app.ground.certificates import self_signed  # noqa: E402
@@ -35,12 +39,18 @@ from espalier.clients.messages.frames import (  # noqa: E402
     unpack_activations,
     unpack_gradient,
 )
-from espalier.clients.split.stream import open_stream  # noqa: E402
+from espalier.clients.streams import open_stream  # noqa: E402
 from espalier.strategies.split.stream import Connection, StreamServer  # noqa: E402
+from tests.app.runs import run_app, same_weights  # noqa: E402
+from tests.deploy.soak.resources import holdings, totals  # noqa: E402
 
 SHAPE = (100, 16, 16, 16)  # float32: 1.6 MB
 EXCHANGES = 300
 FORM = Format()
+TRANSPORTS: dict[str, dict[str, dict[str, Any]]] = {
+    "phsfl": {"a message and a stream a round": {"split.transport": "stream"}, "stays": {"deploy.transport": "stream"}},
+    "h-fedavg": {"messages": {}, "stays": {"deploy.transport": "stream"}},
+}
 
 
 def serve(connection: Connection) -> None:
@@ -125,42 +135,97 @@ def step_seconds(folder: Path) -> dict[str, float]:
     return seconds
 
 
-def edge_round_seconds(folder: Path, transport: str) -> float:
-    """Return the mean seconds of an edge round of PHSFL on two edge hosts with two devices each."""
+@dataclass(frozen=True)
+class EdgeRound:
+    """An edge round of an edge host with two devices.
+
+    Attributes
+    ----------
+    seconds : float
+        On average, as the edge host saw it.
+    training_seconds : float
+        So long its slower device trained in it.
+    idle : dict
+        What the processes of a device hold when the rounds are over, see `totals`.
+    """
+
+    seconds: float
+    training_seconds: float
+    idle: dict[str, dict[str, float]]
+
+
+def edge_rounds(folder: Path, algorithm: str) -> tuple[dict[str, EdgeRound], bool]:
+    """Run an algorithm on two edge hosts with two devices each, one of which reaches its devices by messages.
+
+    Returns
+    -------
+    dict[str, EdgeRound], bool
+        The edge rounds by transport, and whether the weights are those of the same run in this process.
+    """
     settings = {
-        "algorithm": "phsfl",
+        "algorithm": algorithm,
         "num_clients": 4,
         "num_edges": 2,
-        "global_rounds": 1,
+        "global_rounds": 3,
         "edge_rounds": 1,
         "local_epochs": 1,
         "batches_per_epoch": 4,
         "batch_size": 16,
         "report.evaluate-every": 0,
         "fine-tune.steps": 0,
-        "split.transport": transport,
     }
-    with two_tiers(ROOT, 4, 2, folder, run_config(settings)) as cloud:
-        run(cloud, folder / "results", settings | {"deploy.role": "cloud"})
-    lines = [line for edge in cloud.edges for line in edge_lines(edge.folder / "results")]
-    return statistics.fmean(line["seconds"] for line in lines)
+    transports, results = TRANSPORTS[algorithm], folder / "results"
+
+    def own_options(edge: int) -> list[str]:
+        return run_config(list(transports.values())[edge])
+
+    with two_tiers(ROOT, 4, 2, folder, run_config(settings), own_options) as cloud:
+        run(cloud, results, settings | {"deploy.role": "cloud", "deploy.transport": "stream"})
+        devices = [edge.supernodes[0].process.pid for edge in cloud.edges]
+        idle = [totals(holdings([device, *descendants(device)])) for device in devices]
+    with (results / "clients.csv").open(newline="", encoding="utf-8") as file:
+        trained = [float(row["training_seconds"]) / settings["global_rounds"] for row in csv.DictReader(file)]
+    rounds = {}
+    for e, transport in enumerate(transports):
+        lines = edge_lines(cloud.edges[e].folder / "results")
+        seconds = statistics.fmean(line["seconds"] for line in lines)
+        rounds[transport] = EdgeRound(seconds, max(trained[2 * e : 2 * e + 2]), idle[e])
+    return rounds, same_weights(results, run_app(folder / "in-process", **settings))
+
+
+def print_edge_rounds(folder: Path) -> None:
+    """Measure edge rounds by each transport and print them, with what a device holds while it waits."""
+    measured = {algorithm: edge_rounds(folder / algorithm, algorithm) for algorithm in TRANSPORTS}
+    print("edge round, 2 devices each at 2 edge hosts   seconds  trained   beyond")
+    for algorithm, (rounds, is_same) in measured.items():
+        for transport, one in rounds.items():
+            beyond = one.seconds - one.training_seconds
+            print(f"{algorithm:10}{transport:33}{one.seconds:9.2f}{one.training_seconds:9.2f}{beyond:9.2f}")
+        print(f"{algorithm:10}weights equal those in process: {'yes' if is_same else 'NO'}", flush=True)
+    print("a device while it waits, h-fedavg          processes  threads       MB")
+    for transport, one in measured["h-fedavg"][0].items():
+        for program, held in one.idle.items():
+            figures = f"{held['processes']:9.0f}{held['threads']:9.0f}{held['megabytes']:9.0f}"
+            print(f"{transport:10}{program:33}{figures}")
 
 
 def main() -> None:
     """Measure and print."""
-    exchanged = stream_seconds()
     with tempfile.TemporaryDirectory(prefix="flwr-") as temporary:
         folder = Path(temporary)
-        steps = step_seconds(folder)
-        rounds = {transport: edge_round_seconds(folder / transport, transport) for transport in ("messages", "stream")}
+        if "edges" not in sys.argv[1:]:
+            print_steps(folder)
+        print_edge_rounds(folder)
+
+
+def print_steps(folder: Path) -> None:
+    """Measure split steps and print them."""
+    exchanged, steps = stream_seconds(), step_seconds(folder)
     print(f"1.6 MB each way over the TLS stream, median    {1000 * exchanged:8.1f} ms")
     print(f"the same step by messages                      {1000 * steps['messages']:8.1f} ms")
     print(f"ratio                                          {steps['messages'] / exchanged:8.0f}")
     print(f"training step by stream, all of the round      {1000 * steps['stream']:8.1f} ms")
     print(f"ratio                                          {steps['messages'] / steps['stream']:8.0f}")
-    print(f"PHSFL, 2 x 2 devices, edge round by messages   {rounds['messages']:8.1f} s")
-    print(f"                                 by stream     {rounds['stream']:8.1f} s")
-    print(f"ratio                                          {rounds['messages'] / rounds['stream']:8.1f}")
 
 
 if __name__ == "__main__":

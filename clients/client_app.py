@@ -8,9 +8,11 @@ from flwr.clientapp import ClientApp
 
 from .device.gateway import GATEWAY, forward
 from .device.measuring import tell_profile
+from .device.staying import stay
 from .half import Handler, Mod
 from .messages.profile import QUERY_PROFILE
 from .messages.split_names import SPLIT_FUSED, SPLIT_STREAM
+from .messages.stay import QUERY_STAY
 from .messages.train import EVALUATE, TRAIN, TRAIN_ACCUMULATED
 from .shared.lanes import Lanes
 from .split.answers import split_handlers
@@ -83,7 +85,9 @@ class _TableApp(ClientApp):
         self._answer_through_mods = through(mods, self._answer)
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Answer a message."""
+        """Answer a message, or all that come through the stream that it opens."""
+        if message.metadata.message_type == QUERY_STAY:
+            return stay(message, context, self._answer_through_mods)
         return self._answer_through_mods(message, context)
 
     def _answer(self, message: Message, context: Context) -> Message:

@@ -182,6 +182,9 @@ class ClientTask:
         The weights that never leave the client, as they are before it has trained, see `ClientHalf.stays`.
     outgoing : Sequence[Outgoing] (default: none)
         What replies pass on their way out, one after the other, when handlers and mods of the algorithm are done.
+    auxiliary : nn.Sequential, optional (default: None)
+        The auxiliary head behind the client's blocks, as it is before any training, for algorithms that train by its
+        loss: see `espalier.clients.split.local_loss`. It is copied.
     """
 
     model: nn.Module
@@ -206,6 +209,7 @@ class ClientTask:
     half: ClientHalf = PLAIN
     own: Mapping[str, Tensor] = field(default_factory=dict)
     outgoing: Sequence[Outgoing] = ()
+    auxiliary: nn.Sequential | None = None
 
     def num_train(self, server_round: int) -> int:
         """Return the number of training examples in a round."""

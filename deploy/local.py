@@ -13,6 +13,7 @@ cloud's SuperLink.
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import ssl
@@ -41,6 +42,9 @@ SHORT_LIFE_SECONDS = 60.0
 MOST_SHORT_LIVES = 8
 LOOK_SECONDS = 1.0
 COMMAND_PAUSE_SECONDS = 3.0  # a command of flwr keeps a core busy for more than a second
+
+
+SETTING = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")  # as Flower reads them
 
 
 class StartError(Exception):
@@ -128,7 +132,7 @@ def _run_on(
             return 130
         print(f"SuperNodes online: {counted_supernodes(made)}; keys and logs are in {folder}", flush=True)
         stack.enter_context(kept_going([made, *made.edges]))
-        return run_app(str(app), options, made.environment)
+        return run_app(str(app), one_run_config(options), made.environment)
 
 
 def counted_supernodes(made: "Federation") -> str:
@@ -185,9 +189,16 @@ def device_configs(clients: Iterable[int], num_clients: int) -> list[str]:
 
 @contextmanager
 def two_tiers(
-    app: Path, supernodes: int, edges: int, folder: Path, options: Sequence[str] = ()
+    app: Path,
+    supernodes: int,
+    edges: int,
+    folder: Path,
+    options: Sequence[str] = (),
+    own_options: Callable[[int], Sequence[str]] = lambda edge: (),
 ) -> Iterator["Federation"]:
     """Run the edges' federations with a run of the app on each, and the cloud's, whose SuperNodes are their gateways.
+
+    The run of an edge has `own_options` as well, by its number.
 
     Yields
     ------
@@ -209,9 +220,9 @@ def two_tiers(
             gateways.append(f"partition-id={e} num-partitions={edges} edge-folder={edge_folder}")
         cloud = stack.enter_context(starting(folder / "cloud", gateways))
         runs = []
-        for edge in below:
+        for e, edge in enumerate(below):
             wait_until_online(edge)
-            runs.append(begin_edge_run(edge, app, options))
+            runs.append(begin_edge_run(edge, app, [*options, *own_options(e)]))
         for run in runs:
             wait_until_it_serves(run)
         wait_until_online(cloud)
@@ -462,7 +473,8 @@ def flwr(arguments: Sequence[str], environment: Mapping[str, str], seconds: floa
 
 def start_run(app: Path, options: Sequence[str], environment: Mapping[str, str]) -> str:
     """Start a run of an app, without waiting for its end, and return its id."""
-    return str(json.loads(flwr(["run", str(app), *options, "--format", "json"], environment))["run-id"])
+    command = ["run", str(app), *one_run_config(options), "--format", "json"]
+    return str(json.loads(flwr(command, environment))["run-id"])
 
 
 def status_of(run_id: str, environment: Mapping[str, str]) -> str:
@@ -484,6 +496,26 @@ def log_of(run_id: str, environment: Mapping[str, str]) -> str:
 def run_config(settings: Mapping[str, object]) -> list[str]:
     """Return the options of `flwr run` for settings, whose names may have underscores."""
     return ["--run-config", " ".join(f"{key.replace('_', '-')}={json.dumps(value)}" for key, value in settings.items())]
+
+
+def one_run_config(options: Sequence[str]) -> list[str]:
+    """Return options of `flwr run` with one ``--run-config`` in which, of several, the last value of each key counts.
+
+    Of several Flower takes no ``deploy.transport`` from an earlier one where a later one has a ``deploy.role``.
+    """
+    others, settings = list[str](), dict[str, str]()
+    rest = iter(options)
+    for option in rest:
+        name, is_joined, value = option.partition("=")
+        if name not in ("--run-config", "-c"):
+            others.append(option)
+            continue
+        value = value if is_joined else next(rest, "")
+        if value.endswith(".toml"):  # it stands alone
+            others += [name, value]
+        settings |= dict(SETTING.findall(value))
+    config = " ".join(f"{key}={value}" for key, value in settings.items())
+    return [*others, *(["--run-config", config] if config else [])]
 
 
 def stop_all(processes: Sequence[subprocess.Popen]) -> None:

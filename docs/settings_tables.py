@@ -1,12 +1,13 @@
-"""Writes the tables of ``docs/configuration.md``, and the defaults in ``pyproject.toml``, from the settings.
+"""Writes the tables of ``docs/configuration.md``, and the settings in ``pyproject.toml`` files, from those of the app.
 
 ``make docs-settings`` runs it.
 """
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.config.keys import SECTIONS
@@ -18,6 +19,12 @@ ROOT = Path(__file__).resolve().parent.parent
 END = "<!-- end -->"
 OF_ALGORITHMS = {algorithm.section for algorithm in ALGORITHMS.values() if algorithm.section}
 PAGE, PROJECT = ROOT / "docs/configuration.md", ROOT / "pyproject.toml"
+# What the apps for Flower Hub set: clients run in the ServerApp's process, so that Flower's two nodes are enough.
+OF_HUB = {
+    "hierarchical": {"engine": "in-process", "edge-strategy": "FedAdam(eta=0.01)", "edge-rounds": 2},
+    "split": {"engine": "in-process", "algorithm": "phsfl", "alpha": 0.1, "global-rounds": 20},
+    "resource-aware": {"engine": "in-process", "algorithm": "rawhfl", "dataset": "video-caching"},
+}
 
 
 def page_with_tables(page: str) -> str:
@@ -46,18 +53,29 @@ def table(kinds: Sequence[type[Section]]) -> str:
     return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows, ""])
 
 
-def project_with_defaults(project: str) -> str:
-    """Return the project's file with every key and its default, in a table for each section."""
+def project_with_settings(project: str, changed: Mapping[str, Any] | None = None) -> str:
+    """Return a project's file with every key and its value, in a table for each section.
+
+    Values are the defaults but for those in `changed`, by key.
+    """
     table = r"^\[tool\.flwr\.app\.config\]\n.*?(?=^\[tool\.(?!flwr))"
-    return re.sub(table, f"{config_tables()}\n", project, flags=re.M | re.S)
+    return re.sub(table, lambda _: f"{config_tables(changed)}\n", project, flags=re.M | re.S)
+
+
+def made() -> Iterator[tuple[Path, str]]:
+    """Yield each file that is made, and the text that it should have."""
+    yield PAGE, page_with_tables(PAGE.read_text(encoding="utf-8"))
+    yield PROJECT, project_with_settings(PROJECT.read_text(encoding="utf-8"))
+    for name, changed in OF_HUB.items():
+        path = ROOT / "hub" / name / "pyproject.toml"
+        yield path, project_with_settings(path.read_text(encoding="utf-8"), changed)
 
 
 def main() -> None:
-    """Write both files where they are not up to date."""
-    for path, made in ((PAGE, page_with_tables), (PROJECT, project_with_defaults)):
-        text = path.read_text(encoding="utf-8")
-        if made(text) != text:
-            path.write_text(made(text), encoding="utf-8")
+    """Write the files that are not up to date."""
+    for path, text in made():
+        if path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

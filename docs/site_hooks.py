@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 FIRST_PAGE = "docs/README.md"
 # Code comes first, so that what looks like a link there is none.
-LINK = re.compile(r"^ *(?P<fence>`{3,}).*?^ *(?P=fence)$|``.+?``|`[^`]*`|(?<=\]\()(?P<to>[^)\s]+)(?=\))", re.M | re.S)
+LINK = re.compile(
+    r"^ *(?P<fence>`{3,}).*?^ *(?P=fence)$|``.+?``|`[^`]*`"
+    r"|(?P<before>\]\(|^\[[^]\n]+\]: +)(?P<to>[^)\s]+)",  # in the text, and below it by a name
+    re.M | re.S,
+)
 
 
 def on_config(config: "MkDocsConfig") -> None:
@@ -109,7 +113,7 @@ def is_local(link: str) -> bool:
 
 def with_links(text: str, change: Callable[[str], str]) -> str:
     """Return a text with its links changed; what stands in code is none."""
-    return LINK.sub(lambda found: change(found["to"]) if found["to"] else found[0], text)
+    return LINK.sub(lambda found: found["before"] + change(found["to"]) if found["to"] else found[0], text)
 
 
 def with_wide_lists(text: str) -> str:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from .laws import Broken
     from .outcomes import EdgeOutcome, Evaluation, Failure, Round, Update
     from .place import Observer
+    from .privacy import PrivateCloud, PrivateMean
     from .resource_aware import Outcome, ResourceAware, Resources
+    from .stay_grid import StayGrid
     from .strategy_edge import StrategyEdge
     from .topology import ask_profiles, ask_to_measure, asking, group_by_edge, moving, wait_for_nodes
     from .views import MemberGrid, RoundTerms
@@ -52,12 +54,15 @@ __all__ = [
     "MemberGrid",
     "Observer",
     "Outcome",
+    "PrivateCloud",
+    "PrivateMean",
     "Profile",
     "ResourceAware",
     "Resources",
     "Round",
     "RoundTerms",
     "SentNumbers",
+    "StayGrid",
     "StrategyEdge",
     "Trial",
     "Update",
@@ -89,7 +94,9 @@ _MODULES = {
     "laws": ("Broken",),
     "outcomes": ("EdgeOutcome", "Evaluation", "Failure", "Round", "Update"),
     "place": ("Observer",),
+    "privacy": ("PrivateCloud", "PrivateMean"),
     "resource_aware": ("Outcome", "ResourceAware", "Resources"),
+    "stay_grid": ("StayGrid",),
     "strategy_edge": ("StrategyEdge",),
     "topology": ("ask_profiles", "ask_to_measure", "asking", "group_by_edge", "moving", "wait_for_nodes"),
     "views": ("MemberGrid", "RoundTerms"),

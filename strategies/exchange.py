@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping, 
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
@@ -167,12 +167,7 @@ class _Exchange:
         self._began = time.monotonic()
         self._deadlines = [self._began + patience.seconds_for(message) for message in messages]
         self._replies: dict[str, Message] = {}
-        ids = list(grid.push_messages(messages)) if messages else []
-        if len(ids) != len(messages):
-            # This grid drops what it could not push from its list; the message itself holds its id.
-            pushed = set(ids)
-            ids = [m.metadata.message_id if m.metadata.message_id in pushed else "" for m in messages]
-        self._ids = [message_id or "" for message_id in ids]
+        self._ids = pushed(grid, messages)
         self._asked = dict(zip(self._ids, messages, strict=True))
         self.waiting = {message_id for message_id in self._ids if message_id}
 
@@ -215,6 +210,24 @@ class _Exchange:
         return Message(error, reply_to=message)
 
 
+def pushed(grid: Grid, messages: Sequence[Message]) -> list[str]:
+    """Push messages and return their ids, an empty one for each that could not be pushed."""
+    ids = list(grid.push_messages(messages)) if messages else []
+    if len(ids) != len(messages):
+        # This grid drops what it could not push from its list; the message itself holds its id.
+        there = set(ids)
+        ids = [m.metadata.message_id if m.metadata.message_id in there else "" for m in messages]
+    return [message_id or "" for message_id in ids]
+
+
+@runtime_checkable
+class Wakes(Protocol):
+    """A Grid that knows when replies come in."""
+
+    def wait(self, seconds: float) -> None:
+        """Return when a reply is in, or after so long."""
+
+
 class Conversations:
     """Runs conversations side by side; each goes on as soon as its own replies are in.
 
@@ -226,7 +239,8 @@ class Conversations:
         How long a node's replies are waited for: those to all messages of its part of a round together, see
         `espalier.clients.messages.goes_on`. None waits for ever.
     poll_seconds : float (default: 0.05)
-        Pause between two looks at the grid when nothing has come in; it doubles up to a second while that lasts.
+        Pause between two looks at the grid when nothing has come in; it doubles up to a second while that lasts. A grid
+        that `Wakes` is looked at as soon as something comes.
     on_message : callable, optional (default: None)
         Called with (path, "downlink" | "uplink", message) for every message sent and every reply used. The path of a
         conversation is its name, after those of the conversations that it runs in: ``"site-1/room-2"``.
@@ -251,6 +265,7 @@ class Conversations:
         self._grid = grid
         self._timeout_seconds = timeout_seconds
         self._poll_seconds = poll_seconds
+        self._wait = grid.wait if isinstance(grid, Wakes) else time.sleep
         self._on_message = on_message
         self._on_trip = on_trip or (lambda path, message, trip: None)
         self._running: dict[_Exchange, tuple[str, Callable[[list[Message]], None]]] = {}
@@ -299,7 +314,7 @@ class Conversations:
             if not (num_replies or self._worked):
                 # Right before a look: what came meanwhile is taken before anybody asks for the time.
                 left = min((until.seconds_left() for until, _ in self._waiting), default=pause)
-                time.sleep(max(0.0, min(pause, left)))
+                self._wait(max(0.0, min(pause, left)))
                 pause = min(2 * pause, MAX_POLL_SECONDS)
             num_replies, went_on = self._pull(), self._go_on()
             pause = self._poll_seconds if went_on else pause

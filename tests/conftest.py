@@ -58,16 +58,22 @@ def _each_worker_has_its_share_of_the_cores():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _pictures_are_png():
-    """Leave out the PDF files, which take as long as all else of a picture, unless a test asks for them."""
+def _pictures_are_not_written():
+    """Let pictures be drawn and not written, which takes much longer, unless a test asks for files."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pictures, "FORMATS", {"png": {}})
+        patch.setattr(pictures, "FORMATS", {})
         yield
 
 
 @pytest.fixture
+def with_png(monkeypatch):
+    """Ask for pictures as PNG files."""
+    monkeypatch.setattr(pictures, "FORMATS", {"png": FORMATS["png"]})
+
+
+@pytest.fixture
 def with_pdf(monkeypatch):
-    """Ask for PDF files."""
+    """Ask for pictures as PNG and PDF files, as a run writes them."""
     monkeypatch.setattr(pictures, "FORMATS", FORMATS)
 
 

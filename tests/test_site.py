@@ -69,9 +69,9 @@ def test_a_link_leads_to_its_place_on_the_site(source, link, leads_to):
 
 
 def test_what_is_in_code_is_no_link():
-    text = "[a](b.md) `[c](d.md)` ``[`e`](f.md)``\n\n```python\ng[h](i)\n```\n\n[j](k.md)\n"
+    text = "[a](b.md) `[c](d.md)` ``[`e`](f.md)``\n\n```python\ng[h](i)\n```\n\n[j](k.md)\n\n[l]: m.md\n"
     changed = HOOKS["with_links"](text, lambda link: link.upper())
-    assert changed == text.replace("(b.md)", "(B.MD)").replace("(k.md)", "(K.MD)")
+    assert changed == text.replace("(b.md)", "(B.MD)").replace("(k.md)", "(K.MD)").replace(" m.md", " M.MD")
 
 
 def test_files_outside_of_docs_that_pages_link_to_are_on_the_site_and_those_that_these_link_to():

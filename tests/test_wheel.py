@@ -179,3 +179,21 @@ def test_a_new_project_runs_and_shows_what_is_changed_in_it(site, tmp_path):
         assert not torch.equal(changed["head.bias"], first["head.bias"]), name
         file.write_text(text, encoding="utf-8")
     assert changed["head.weight"].shape == (2, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.deploy
+@pytest.mark.parametrize("name", ["hierarchical", "resource-aware", "split"])
+def test_an_app_of_the_hub_runs_with_it(site, tmp_path, name):
+    environment = {**os.environ, "PYTHONPATH": str(site), "HOME": str(tmp_path / "home")}
+    shutil.copytree(ROOT / "hub" / name, tmp_path / name)
+    short = "global-rounds=1 edge-rounds=1 report.plots=false"
+    command = [sys.executable, ROOT / "deploy/flwr_run.py", ".", "--run-config", short]
+    done = subprocess.run(
+        command, cwd=tmp_path / name, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = re.findall(r"^results: (.+)$", done.stdout, re.M)
+    (maker,) = json.loads(Path(folder, "made-by.json").read_text(encoding="utf-8"))
+    assert maker["commit"] == ""  # it is the wheel's code
+    assert json.loads(Path(folder, "summary.json").read_text(encoding="utf-8"))["replies_left_out"] == 0

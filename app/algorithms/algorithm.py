@@ -55,6 +55,8 @@ class Site:
         Clients' blocks of the server, where each has its own, compute side by side.
     own : Section, optional (default: None)
         The algorithm's own settings, see `Algorithm.section`.
+    auxiliary : nn.Sequential, optional (default: None)
+        What clients' auxiliary heads are before any training, on the CPU; None where there are none.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Site:
     max_steps: Callable[[int], int] | None = None
     stacks: bool = False
     own: Section | None = None
+    auxiliary: nn.Sequential | None = None
 
     def new_model(self) -> nn.Sequential:
         """Return a model of the edge's own to split, on the device that it computes on."""
@@ -122,6 +125,9 @@ class Algorithm:
     section : type[Section], optional (default: None)
         Its own settings, whose keys begin with the section's name. Several algorithms may have one section. One of your
         own has those of a built-in one, or the defaults of its section.
+    auxiliary : "averaged", "own" or "" (default: "")
+        Clients train by the loss of an auxiliary head, ``split.auxiliary``, and no gradient comes back. "averaged": the
+        heads are averaged, and travel with the model. "own": each client has its own. "": there are none.
     ranks_requests : bool (default: False)
         It is for tasks whose labels are contents that were asked for.
     written : str (default: "")
@@ -146,6 +152,7 @@ class Algorithm:
     trains_clients: bool = True
     has_model: bool = True
     section: type[Section] | None = None
+    auxiliary: Literal["averaged", "own", ""] = ""
     ranks_requests: bool = False
     written: str = ""
 

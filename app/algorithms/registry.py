@@ -5,6 +5,8 @@ from typing import NoReturn
 from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.apfl import APFL
 from espalier.app.algorithms.centralised import CENTRALISED
+from espalier.app.algorithms.cse_fsl import CSE_FSL
+from espalier.app.algorithms.decoupled import DECOUPLED
 from espalier.app.algorithms.ditto import DITTO
 from espalier.app.algorithms.fedavg import FEDAVG
 from espalier.app.algorithms.fedavg_ub import FEDAVG_UB
@@ -13,6 +15,7 @@ from espalier.app.algorithms.feddyn import FEDDYN
 from espalier.app.algorithms.fednova import FEDNOVA
 from espalier.app.algorithms.fedper import FEDPER
 from espalier.app.algorithms.fedrep import FEDREP
+from espalier.app.algorithms.fsl_sage import FSL_SAGE
 from espalier.app.algorithms.h_fedavg import H_FEDAVG
 from espalier.app.algorithms.h_fedavg_m1 import H_FEDAVG_M1
 from espalier.app.algorithms.h_fedavg_m2 import H_FEDAVG_M2
@@ -42,6 +45,9 @@ ALGORITHMS = {
         SFL_V2,
         HSFL,
         PHSFL,
+        CSE_FSL,
+        FSL_SAGE,
+        DECOUPLED,
         SCAFFOLD,
         HSFL_SCAFFOLD,
         FEDDYN,

@@ -21,6 +21,7 @@ from espalier.strategies import StrategyEdge
 from espalier.strategies.flower_strategies import check_minimum
 from espalier.strategies.split import SplitFedV1
 from espalier.strategies.split.cuts import legal_cuts, weight_on_both_sides
+from espalier.strategies.split.transports import Transport
 
 
 def split_options(site: Site) -> dict[str, Any]:
@@ -60,9 +61,16 @@ def example_on(site: Site) -> Any:
 
 
 def server_block_per_client(
-    site: Site, *, freezes_head: bool = False, of: Callable[..., SplitFedV1] = SplitFedV1
+    site: Site,
+    *,
+    freezes_head: bool = False,
+    of: Callable[..., SplitFedV1] = SplitFedV1,
+    transport: Transport | None = None,
 ) -> SplitFedV1:
-    """Return an edge with a server block for each client, made by `of`; the head may keep its initial weights."""
+    """Return an edge with a server block for each client, made by `of`; the head may keep its initial weights.
+
+    Its mini-batches travel as the site says, or by a transport of the algorithm's own.
+    """
     model = site.new_model()
     together = None
     if site.stacks:
@@ -74,7 +82,7 @@ def server_block_per_client(
         frozen=head_weights(model) if freezes_head else None,
         aggregation=aggregation(site),
         together=together,
-        **split_options(site),
+        **{**split_options(site), **({} if transport is None else {"transport": transport})},
     )
 
 

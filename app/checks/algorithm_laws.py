@@ -6,12 +6,12 @@ from typing import Any
 from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
-from espalier.app.run.checked_run import travelling_weights
+from espalier.app.run.travelling import travelling_weights
 from espalier.app.tasks.node import parse_node
 from espalier.app.wiring.clients import ClientTasks
 from espalier.app.wiring.one_server import assemble, checked_task
 from espalier.clients.client_app import make_client_app
-from espalier.clients.shared.arrays import to_record
+from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.edge_laws import Trial, check_edge
 from espalier.strategies.laws import Broken
@@ -44,8 +44,7 @@ def check_algorithm(algorithm: Algorithm, settings: Mapping[str, Any] | None = N
         grid = InProcessGrid(client_app, config.federation.num_clients, run_config=config.as_dict(), seed=config.seed)
         hierarchical = assemble(config, grid, task, model).hierarchical
         ((name, edge),) = hierarchical.edges.items()
-        state = model.state_dict()
-        arrays = to_record({key: state[key] for key in travelling_weights(algorithm, model)})
+        arrays = to_record(to_weights(travelling_weights(config.algorithm, config.split, config.seed, task, model)))
         return Trial(edge, grid, hierarchical.topology[name], arrays)
 
     return check_edge(new_trial)

@@ -20,6 +20,8 @@ from espalier.app.comparison.targets import OPTION, target_of, with_target
 from espalier.app.ground.durable import replace_text
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.ground.logs import quiet_flower
+from espalier.app.page.command import PAGE, write_page
+from espalier.app.page.runs import Runs
 from espalier.app.settings.values import path_of
 from espalier.clients.messages.train import ACCURACY, LOSS
 
@@ -29,7 +31,7 @@ HELP = """Compare runs that are over: what differs between them, and what came o
   espalier compare results/run-1 results/run-2        single runs, and folders of them
 
 Runs that differ in the seed alone are one setting. The output folder gets comparison.csv, .tex and .txt, runs.csv,
-curves.csv, and learning curves as PDF and PNG. docs/sweeps.md says more.
+curves.csv, learning curves as PDF and PNG, and page.html, which shows all runs in a browser. docs/sweeps.md says more.
 """
 
 
@@ -71,6 +73,7 @@ def main(arguments: Sequence[str]) -> int:
         groups = grouped(kept)
         columns, spread = columns_of(options.columns, groups), spread_named(options.spread)
         write_comparison(output, groups, columns, spread)
+        write_page_of(output / PAGE, groups)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -80,6 +83,15 @@ def main(arguments: Sequence[str]) -> int:
     print(as_text(groups, columns, spread))
     print(f"comparison: {output}")
     return 0
+
+
+def write_page_of(output: Path, groups: Sequence[Group]) -> None:
+    """Write a page with all runs; where it can't be made of some run's files, a line on standard error says so."""
+    names = {run.folder: f"{group.label}, seed {run.settings['seed']}" for group in groups for run in group.runs}
+    try:
+        write_page(output, Runs(list(names), names))
+    except UserError as error:
+        print(f"{PAGE} is not written: {error}", file=sys.stderr)
 
 
 def finished_runs(folders: Sequence[Path]) -> list[FinishedRun]:

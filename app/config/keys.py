@@ -1,5 +1,6 @@
 """Which settings there are, and what their tags say of them."""
 
+from functools import cache
 from typing import Any
 
 from espalier.app.config.run_config import RunConfig
@@ -10,6 +11,7 @@ SECTIONS: dict[str, type[Section]] = {"": RunConfig, **RunConfig.sections()}
 FIELD_OF = {key: (section, field) for section, kind in SECTIONS.items() for field, key in kind.keys().items()}
 
 
+@cache
 def keys_tagged(*tags: Tag) -> frozenset[str]:
     """Return the keys of settings that have one of some tags."""
     return frozenset(key for kind in SECTIONS.values() for key in kind.keys_tagged(*tags))

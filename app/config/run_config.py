@@ -31,6 +31,11 @@ class RunConfig(Case):
         return next(filter(None, (feature.out_of_step(self) for feature in FEATURES)), "")
 
     @property
+    def as_sent(self) -> str:
+        """Why the models of edges have to arrive as they were sent; nothing where they need not."""
+        return next(filter(None, (feature.as_sent(self) for feature in FEATURES)), "")
+
+    @property
     def movers(self) -> dict[str, str]:
         """The keys by which clients move from one edge to another, each with the value without moves."""
         of_features = (feature.mover(self) for feature in reversed(FEATURES) if self.algorithm.trains_clients)

@@ -1,12 +1,18 @@
 """Flower's own runtime: a simulation, or SuperNodes on devices."""
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from logging import getLogger
 from typing import Any
 
 from flwr.serverapp import Grid
 
+from espalier.app.engines.engine import Engine
 from espalier.app.engines.opening import Opening
+from espalier.app.wiring.streams import Streams
+from espalier.sim.flower_private import is_in_simulation
+
+logger = getLogger("espalier")
 
 
 class Flower:
@@ -34,6 +40,22 @@ class Flower:
 
     def load_clients_state(self, state: Mapping[str, Any]) -> None:
         """Do nothing: Flower's nodes begin anew."""
+
+
+@contextmanager
+def staying(engine: Engine, streams: Streams | None) -> Iterator[Engine]:
+    """Give an engine whose nodes stay, while the block lasts; the same one without streams for that.
+
+    In Flower's simulation nodes take turns in a few processes, and one that stayed would keep the others out.
+    """
+    if streams is None:
+        yield engine
+    elif is_in_simulation():
+        logger.warning("deploy.transport = 'stream' has no effect: in Flower's simulation no message starts a process")
+        yield engine
+    else:
+        with streams.staying(engine.grid) as grid:
+            yield Flower(grid)
 
 
 def opened(opening: Opening) -> AbstractContextManager[Flower]:

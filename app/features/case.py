@@ -176,7 +176,9 @@ class Case(Section):
             return f"engine = {self.engine.text!r} runs every client by itself"
         if self.has_clients_in_workers:
             return self.no_edge_in_a_worker
-        if algorithm.splits and (algorithm.shares_server or by_messages or not split.tail_layer.is_none):
+        if algorithm.splits and (
+            algorithm.shares_server or algorithm.auxiliary or by_messages or not split.tail_layer.is_none
+        ):
             return "side by side train whole models, and in SFL-V1, HSFL and PHSFL halves by fused steps"
         return "" if algorithm.trains_clients else f"algorithm = {algorithm.text!r} trains no clients"
 
@@ -212,6 +214,11 @@ class Case(Section):
         return ""
 
     @property
+    def as_sent(self) -> str:
+        """Why the models of edges have to arrive as they were sent; nothing where they need not."""
+        return ""
+
+    @property
     def has_whole_edges(self) -> bool:
         """True where an edge's clients are its own affair in a round, so that a worker can run it with them."""
         return not (self.is_flat or self.movers)
@@ -232,6 +239,20 @@ class Case(Section):
     def trains_by_stream(self) -> bool:
         """True where mini-batches travel in streams to this host."""
         return self.split.transport == "stream" and self.algorithm.splits and self.deploy.role != "cloud"
+
+    @property
+    def devices_stay(self) -> bool:
+        """True where Flower's nodes keep a stream to this host for the whole run."""
+        return self.deploy.transport == "stream" and self.engine.is_flowers
+
+    @property
+    def why_no_ledger(self) -> str:
+        """Why what training takes can't be tried; nothing if it can."""
+        if self.engine.is_flowers or self.deploy.role != "server":
+            return "clients have processes of their own"
+        if self.rule:
+            return "rounds are planned, and each client's differ"
+        return "" if self.algorithm.trains_clients else f"algorithm = {self.algorithm.text!r} trains no clients"
 
     @property
     def trains_here(self) -> bool:

@@ -3,17 +3,19 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from torch import nn
 
 from espalier.app.features.case import Case
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.section import Section
-from espalier.clients.half import Outgoing
+from espalier.clients.half import ClientHalf, Outgoing
 from espalier.strategies import EdgeRounds, Hierarchical, Observer, Profile, Round
 from espalier.strategies.profiles import clients_by_node
 from espalier.strategies.topology import Topology, TopologyOf
@@ -90,6 +92,38 @@ class RoundOver:
     at_work: Mapping[str, Collection[int]]
 
 
+class State(StrEnum):
+    """What a client did in a global round, the first that is true of it."""
+
+    DROPPED_OUT = "d"
+    LATE = "l"
+    LEFT_OUT = "x"
+    TRAINED = "t"
+    SPARE = "s"  # it trained, and nobody waited for its result
+    AWAY = "a"
+    WAITED = "w"  # its edge did not ask it
+
+
+# A client's number, what it did, and why.
+Told = tuple[int, State, str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table on the page of a run.
+
+    Parameters
+    ----------
+    title : str
+        What it shows.
+    columns : Mapping[str, Sequence[Any]]
+        Equally long, by names that end with the unit, as those in ``clients.csv``.
+    """
+
+    title: str
+    columns: Mapping[str, Sequence[Any]]
+
+
 class Watcher(Protocol):
     """Is told of the lines of ``metrics.jsonl`` while a run, or an edge host, lasts."""
 
@@ -111,6 +145,13 @@ class Part:
     def edge_rounds_at_work(self) -> Mapping[str, Collection[int]]:
         """Return the numbers of the edge rounds that are under way between global rounds, by edge."""
         return {}
+
+    def go_on_from(self, lines: Sequence[Line]) -> None:
+        """Take back what follows from the lines of ``metrics.jsonl`` of the rounds before, where a run goes on."""
+
+    def ends(self, outcome: Round) -> str:
+        """Return why the run ends with a round, of which no line is written yet; nothing if it goes on."""
+        return ""
 
     def observers(self) -> Sequence[Observer]:
         """Return who watches messages and rounds of the cloud."""
@@ -141,12 +182,16 @@ class Feature:
         Refuses strategies; servers call it, as it imports those of other packages.
     check_files : Callable[[Case], None], optional
         Refuses files that its settings name.
+    check_model : Callable[[Case, nn.Module], None], optional
+        Refuses models that its settings do not suit.
     falls_short : Callable[[Case], Mapping[str, str]], optional
         Says which strategies can do less in a run than they say, by their keys, and why; for servers alone, too.
     without_use : Callable[[Case], Iterable[tuple[Iterable[str], str]]], optional
         Says which of its settings a run has no use for, and why.
     out_of_step : Callable[[Case], str], optional
         Says why edges, or clients, are in rounds of their own; nothing where a round is everybody's.
+    as_sent : Callable[[Case], str], optional
+        Says why the models of edges have to arrive as they were sent; nothing where they need not.
     splits_edges : Callable[[Case], bool], optional
         Whether an edge's clients are not its own affair in a round.
     mover : Callable[[Case], tuple[str, str] | None], optional
@@ -159,6 +204,8 @@ class Feature:
         Whether a run in which nobody trained is over: that nobody can take part is what it has to say.
     presence : Callable[[Case], Presence | None], optional
         Says which clients are there; None: all.
+    half : Callable[[Case, ClientHalf], ClientHalf], optional
+        What the algorithm's clients do, of what they do without it.
     outgoing : Callable[[Case], Iterable[Outgoing]], optional
         What the replies of clients pass on their way out, wherever they run.
     in_front : Callable[[Scene, MakeEdge], MakeEdge], optional
@@ -173,6 +220,10 @@ class Feature:
         What the table at the end of a run says of it, by ``summary.json``.
     columns : Callable[[Sequence[Line], Sequence[int]], Mapping[str, Sequence[Any]]], optional
         What ``clients.csv`` says of it, by name, with a value for each of some clients.
+    states : Callable[[Line], Iterable[Told]], optional
+        What an edge's line says that clients did in its round.
+    tables : Callable[[Sequence[Line], Mapping[str, Any] | None], Iterable[Table]], optional
+        What the page of a run shows of it, by the lines of edges and rounds and what ``world.json`` holds.
     draw : Callable[[Path, str, Sequence[Line], Mapping[str, Any] | None], object], optional
         Draws its plots into a folder, with a title, by the same lines and what ``world.json`` holds.
     """
@@ -182,15 +233,18 @@ class Feature:
     check: Callable[[Case], None] = lambda case: None
     check_strategies: Callable[[Case], None] = lambda case: None
     check_files: Callable[[Case], None] = lambda case: None
+    check_model: Callable[[Case, nn.Module], None] = lambda case, model: None
     falls_short: Callable[[Case], Mapping[str, str]] = lambda case: {}
     without_use: Callable[[Case], Unused] = lambda case: ()
     out_of_step: Callable[[Case], str] = lambda case: ""
+    as_sent: Callable[[Case], str] = lambda case: ""
     splits_edges: Callable[[Case], bool] = lambda case: False
     mover: Callable[[Case], tuple[str, str] | None] = lambda case: None
     check_moves: Callable[[Case], str] = lambda case: ""
     topology_of: Callable[[Scene, Grid], TopologyOf | None] = lambda scene, grid: None
     may_leave_nobody: Callable[[Case], bool] = lambda case: False
     presence: Callable[[Case], Presence | None] = lambda case: None
+    half: Callable[[Case, ClientHalf], ClientHalf] = lambda case, half: half
     outgoing: Callable[[Case], Iterable[Outgoing]] = lambda case: ()
     in_front: Callable[[Scene, MakeEdge], MakeEdge] = lambda scene, make_edge: make_edge
     part: Callable[[Scene], Part | None] = lambda scene: None
@@ -200,4 +254,6 @@ class Feature:
     summary: Callable[[Sequence[Line]], Line] = lambda lines: {}
     words: Callable[[Mapping[str, Any]], Iterable[str]] = lambda summary: ()
     columns: Callable[[Sequence[Line], Sequence[int]], Mapping[str, Sequence[Any]]] = lambda lines, clients: {}
+    states: Callable[[Line], Iterable[Told]] = lambda line: ()
+    tables: Callable[[Sequence[Line], Mapping[str, Any] | None], Iterable[Table]] = lambda lines, world: ()
     draw: Callable[[Path, str, Sequence[Line], Mapping[str, Any] | None], object] = lambda *what: None

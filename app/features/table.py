@@ -17,12 +17,14 @@ from espalier.app.features.guards import GUARDS
 from espalier.app.features.hosts import HOSTS
 from espalier.app.features.monitoring import MONITORING
 from espalier.app.features.plans import PLANS
+from espalier.app.features.privacy import PRIVACY
 from espalier.app.features.seconds import SECONDS
 from espalier.app.features.splitting import SPLITTING
 from espalier.app.features.stopping import STOPPING
-from espalier.clients.half import Outgoing
+from espalier.clients.half import ClientHalf, Outgoing
 
 FEATURES: tuple[Feature, ...] = (
+    PRIVACY,  # what is decoded can be longer than what was sent, so it is clipped behind that
     COMPRESSION,  # what is behind it has whole models
     DATA,
     AVERAGING,
@@ -37,6 +39,14 @@ FEATURES: tuple[Feature, ...] = (
     SECONDS,
     MONITORING,
 )
+
+
+def half_of(case: Case) -> ClientHalf:
+    """Return what a run's clients do: its algorithm's half, as the features change it."""
+    half = case.algorithm.client
+    for feature in FEATURES:
+        half = feature.half(case, half)
+    return half
 
 
 def outgoing_of(case: Case) -> list[Outgoing]:

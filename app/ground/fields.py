@@ -11,5 +11,6 @@ FIELDS: Final = frozenset(
         *("num_clients", "away", "dropped_out"),
         *("clients", "test", "validation", "bytes", "closed_form_bits", "energy_joules", "late_share"),
         *("seconds", "wall_seconds", "simulated_seconds", "async"),
+        *("privacy", "privacy-asked", "privacy-of", "privacy-noise", "ends"),
     }
 )

@@ -11,6 +11,9 @@ from typing import Any
 
 from espalier.app.ground.errors import FAULTS, UserError, bad_value
 
+# Words in front of a colon that are libraries the app knows by name, and no modules of a user's own.
+HUB = "hf"  # Hugging Face's ``datasets``
+FLOWER = "flwr"  # Flower Datasets' partitioners
 MODULE_AND_CALL = re.compile(r"(?:([A-Za-z_][\w.]*):)?(.*)", re.DOTALL)
 
 
@@ -37,6 +40,11 @@ class ObjectSpec:
     module: str
     name: str
     parameters: tuple[tuple[str, Any], ...] = field(compare=False)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a user's own."""
+        return bool(self.module) and self.module not in (HUB, FLOWER)
 
     def load(self) -> Any:
         """Return what stands under the name; UserError if it can't be imported."""

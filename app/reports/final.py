@@ -25,6 +25,8 @@ from espalier.clients.messages.train import PERSONAL
 from espalier.strategies import Profile
 from espalier.strategies.profiles import clients_by_node
 
+LEDGER = "ledger.json"  # what a round of training takes, see `espalier.app.run.ledger`
+
 
 def write_model(folder: ResultsFolder, name: str, model: nn.Module) -> None:
     """Write a model's weights, for ``torch.load``."""
@@ -70,6 +72,8 @@ def write_summary(
         summary["stopped"] = reason
     if closed_form:
         summary["closed_form"] = closed_form
+    if ledger := folder.read_json(LEDGER):
+        summary["ledger"] = ledger
     folder.write_json("summary.json", summary)
 
 

@@ -23,6 +23,7 @@ CONFIG = "config.json"
 # What a run that was stopped before it had saved its config can leave behind.
 BEGUN = frozenset({LOCK, CONFIG + PART})
 MOST_OF_A_LINE = 2**28  # bytes, for the figures of a million clients
+BAD_LINE = (ValueError, TypeError, KeyError, RecursionError)
 INTACT = "allowed is the file that the run wrote"
 
 # A resumed run may differ in these.
@@ -309,8 +310,8 @@ class ResultsFolder:
             with open_to_read(path) as file:
                 while data := file.readline(MOST_OF_A_LINE):
                     try:
-                        lines.append(_line_of(data))
-                    except (ValueError, TypeError, KeyError, RecursionError):
+                        lines.append(line_of(data))
+                    except BAD_LINE:
                         return lines, 2 if file.read(1) else 1
         except FileNotFoundError:
             pass
@@ -331,8 +332,8 @@ def changed_setting(config: Mapping[str, Any], before: Mapping[str, Any]) -> str
     return next((key for key, value in fixed_settings(config).items() if value != before.get(key)), "")
 
 
-def _line_of(data: bytes) -> dict[str, Any]:
-    """Return a line of ``metrics.jsonl``; an error of whatever kind if a run does not write it so."""
+def line_of(data: bytes) -> dict[str, Any]:
+    """Return a line of ``metrics.jsonl`` or ``seconds.jsonl``; one of `BAD_LINE` if a run does not write it so."""
     line: dict[str, Any] = json.loads(data)
     if not (type(line["round"]) is int and isinstance(line["scope"], str)):
         raise ValueError

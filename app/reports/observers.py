@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 from flwr.app import ArrayRecord
-from torch import nn
+from torch import Tensor, nn
 
 from espalier.app.engines.engine import Engine
 from espalier.app.features.feature import Part, RoundOver, Watcher
@@ -67,6 +67,12 @@ class RoundObserver(Protocol):
         """Notice a round; what is found out goes into the report."""
 
 
+def whole_state(model: nn.Module, arrays: ArrayRecord, frozen: ArrayRecord) -> dict[str, Tensor]:
+    """Return the state of a whole model: what a round gave, without what is beside the model, and what is frozen."""
+    weights = {**arrays, **frozen}
+    return dict(ArrayRecord({name: weights[name] for name in model.state_dict()}).to_torch_state_dict())
+
+
 @dataclass(frozen=True)
 class ServerEvaluation:
     """Evaluates the global model on the whole test pool, in every so many rounds and in the last.
@@ -98,8 +104,7 @@ class ServerEvaluation:
     def round_over(self, report: RoundReport) -> None:
         """Evaluate the round's model."""
         if is_evaluated(report.outcome.number, report.num_rounds, self.every):
-            arrays = ArrayRecord({**report.outcome.arrays, **self.frozen})
-            self.model.load_state_dict(arrays.to_torch_state_dict())
+            self.model.load_state_dict(whole_state(self.model, report.outcome.arrays, self.frozen))
             pool, prepare = self._pool
             report.test = figures_on(self.model, pool, prepare, self.device, self.task.objective)
 

@@ -27,7 +27,7 @@ def saved_config(path: Path) -> RunConfig:
 def own_code(config: RunConfig) -> dict[str, str]:
     """Return the settings that name code of a user's own, which a run imports, by key."""
     settings = (value for section in config.held for _, value in section)
-    specs = [value for value in settings if isinstance(value, ObjectSpec) and value.module]
+    specs = [value for value in settings if isinstance(value, ObjectSpec) and value.is_own]
     own = {
         "algorithm": config.algorithm.written,
         "engine": config.engine.written,

@@ -7,6 +7,7 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
+from espalier.app.features.feature import Part
 from espalier.app.ground.errors import bad_value
 from espalier.app.ground.figures import finite, is_figure
 from espalier.app.meters.bytes import ByteMeter, nested
@@ -34,6 +35,8 @@ class SoFar:
         Of all rounds, tiers, directions and kinds.
     seconds, joules : float
         Since the run began.
+    ends : str
+        Why the run ends with the last round, whatever `Stop` says; nothing if it goes on.
     """
 
     accuracy: float = -math.inf
@@ -42,6 +45,7 @@ class SoFar:
     bytes: int = 0
     seconds: float = 0.0
     joules: float = 0.0
+    ends: str = ""
 
     @classmethod
     def of(cls, lines: Iterable[Mapping[str, Any]]) -> "SoFar":
@@ -63,6 +67,7 @@ class SoFar:
         of_tiers = (directions.values() for directions in line["bytes"].values())
         self.bytes += sum(count for kinds in of_tiers for one in kinds for count in one.values())
         self.seconds = line["wall_seconds"]
+        self.ends = line.get("ends", "")
         self.joules = line.get("energy_joules", {}).get("so_far", 0.0)
 
     def reason(self, stop: Stop) -> str:
@@ -78,7 +83,8 @@ class SoFar:
             "stop.bytes": (stop.bytes, self.bytes, f"{self.bytes} bytes"),
             "stop.joules": (stop.joules, self.joules, f"{self.joules:.4g} J"),
         }
-        return next((f"{key} = {at}: {text}" for key, (at, value, text) in reached.items() if 0 < at <= value), "")
+        found = (f"{key} = {at}: {text}" for key, (at, value, text) in reached.items() if 0 < at <= value)
+        return next(found, self.ends)
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,8 @@ class StopRule:
         Of the test pool; none where there is no model.
     so_far : SoFar
         Of the rounds before.
+    parts : Sequence[Part] (default: none)
+        What features put into the run; one may end it, too.
     """
 
     stop: Stop
@@ -113,12 +121,14 @@ class StopRule:
     world: PlannedWorld | None
     evaluations: Sequence[ServerEvaluation]
     so_far: SoFar = field(default_factory=SoFar)
+    parts: Sequence[Part] = ()
 
     def round_over(self, report: RoundReport) -> None:
         """Notice a round; its line is not written yet."""
         line = {
             "bytes": nested(self.meter.so_far()),
             "wall_seconds": report.wall_seconds(),
+            "ends": next(filter(None, (part.ends(report.outcome) for part in self.parts)), ""),
             **({"test": finite(report.test)} if report.test is not None else {}),
             **({"energy_joules": {"so_far": self.world.joules}} if self.world else {}),
         }

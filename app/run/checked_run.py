@@ -2,14 +2,14 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from logging import getLogger
 
 from flwr.app import ArrayRecord
 from torch import nn
 
 from espalier.app.algorithms.algorithm import Algorithm
-from espalier.app.algorithms.split_edges import check_cuts, head_weights
+from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.config.run_config import RunConfig
 from espalier.app.engines.engine import Engine
 from espalier.app.features.feature import Watcher
@@ -17,7 +17,7 @@ from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.planning.limits import free_of_limits
 from espalier.app.reports.closed_form import closed_form_bits
 from espalier.app.reports.divergence import DivergenceWarning
-from espalier.app.reports.final import draw_run, write_clients, write_model, write_summary
+from espalier.app.reports.final import LEDGER, draw_run, write_clients, write_model, write_summary
 from espalier.app.reports.folder import ResultsFolder, RunTitle, fixed_settings
 from espalier.app.reports.initial import ROUND_0, initial_figures, initial_figures_of
 from espalier.app.reports.metrics import last_round, names_of_figures
@@ -27,6 +27,7 @@ from espalier.app.reports.observers import (
     ServerEvaluation,
     StateSaver,
     WriteMetrics,
+    whole_state,
 )
 from espalier.app.reports.partition import class_counts, write_partition
 from espalier.app.reports.progress import BarProgress, LogProgress
@@ -34,8 +35,10 @@ from espalier.app.reports.run_state import RunState, as_block
 from espalier.app.reports.stopping import SoFar, StopRule, check_stop
 from espalier.app.reports.titles import picture_title
 from espalier.app.reports.tracker import Tracking
+from espalier.app.run.ledger import ledger_of
 from espalier.app.run.personalisation import personalise
 from espalier.app.run.rounds import train
+from espalier.app.run.travelling import travelling_weights
 from espalier.app.settings.sections import Data, Split, Stop, TrainSettings
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
@@ -109,19 +112,23 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     for tracker in checked.trackers:
         tracker.run_begins(config.as_dict(), folder.path)
     closed_form = None
-    if config.algorithm.splits and not config.rule:
+    if config.algorithm.splits and not (config.rule or config.algorithm.auxiliary):
         closed_form = closed_form_of(config.split, config.train, checked.task, model, federation.profiles)
     model.to(compute_device(config.device))
     lines = folder.read_metrics()
     if state is None:
         _write_round_0(checked)
+        if config.report.ledger and not config.why_no_ledger:
+            folder.write_json(LEDGER, asdict(ledger_of(config.as_dict(), federation)))
     else:
         check_stop(config.stop, names_of_figures(lines))
+        for part in federation.parts:
+            part.go_on_from(lines)
     so_far = SoFar.of(lines)
     arrays = train(
         checked.engine,
         federation.hierarchical,
-        travelling_weights(config.algorithm, model),
+        travelling_weights(config.algorithm, config.split, config.seed, checked.task, model),
         _last_round(config.stop, config.federation.global_rounds, state, so_far),
         _observers_of(checked, closed_form, so_far),
         progress,
@@ -188,6 +195,7 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
         federation.world,
         evaluations,
         so_far,
+        federation.parts,
     )
     untrained = initial_figures_of(folder).get("test", {}).get(LOSS)
     specs = (config.federation.cloud_strategy, config.federation.edge_strategy)
@@ -252,7 +260,7 @@ def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, 
     if checked.best and checked.best.arrays is not None:
         models["best-model.pt"] = checked.best.arrays
     for name, weights in models.items():
-        model.load_state_dict(ArrayRecord({**weights, **checked.frozen}).to_torch_state_dict())
+        model.load_state_dict(whole_state(model, weights, checked.frozen))
         write_model(folder, name, model)
     if about := checked.task.describe():
         folder.write_json("data.json", about)
@@ -282,14 +290,3 @@ def closed_form_of(
         return None
     cuts = [cut.first for cut in check_cuts(split, model)]
     return closed_form_bits(as_blocks(model), task.example_input(), cuts, train_settings, profiles)
-
-
-def frozen_weights(algorithm: Algorithm, model: nn.Module) -> ArrayRecord:
-    """Return the weights of a new model that are never trained and do not travel."""
-    return head_weights(model) if algorithm.freezes_head else ArrayRecord()
-
-
-def travelling_weights(algorithm: Algorithm, model: nn.Module) -> ArrayRecord:
-    """Return the weights of a model that the cloud and the clients send each other."""
-    frozen = frozen_weights(algorithm, model)
-    return ArrayRecord({name: array for name, array in ArrayRecord(model.state_dict()).items() if name not in frozen})

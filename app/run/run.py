@@ -13,6 +13,7 @@ from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies, falling_short
 from espalier.app.config.unused import unused_keys
 from espalier.app.engines.engine import Engine, serves_edges
+from espalier.app.engines.flower import staying
 from espalier.app.engines.opening import Opening, open_engine
 from espalier.app.features.table import watching
 from espalier.app.ground.errors import UserError
@@ -26,9 +27,7 @@ from espalier.app.run.checked_run import (
     CheckedRun,
     ProgressDisplay,
     carry_out,
-    frozen_weights,
     title_of,
-    travelling_weights,
 )
 from espalier.app.run.endings import (
     ended_program_as_user_error,
@@ -45,6 +44,7 @@ from espalier.app.run.resume import (
     take_back,
     take_best_back,
 )
+from espalier.app.run.travelling import frozen_weights, travelling_weights
 from espalier.app.tasks.common import compute_device, set_up_torch
 from espalier.app.tasks.recording import try_recording
 from espalier.app.tasks.task import Task
@@ -131,6 +131,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         state = _state_of(folder, config, task, model) if folder else None
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
         streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
+        engine = opened.enter_context(staying(engine, streams if config.devices_stay else None))
         if serves_edges(engine) and not config.has_clients_in_workers:
             federation, engine = assemble_served(config, engine, task, model, streams, observers=(progress,))
         elif config.deploy.role == "cloud":
@@ -143,7 +144,8 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
             folder = opened.enter_context(create(path, config.as_dict()))
         logger.info("results go to %s", folder.path)
-        best = BestRound(travelling_weights(config.algorithm, model)) if config.data.validation_share else None
+        start = travelling_weights(config.algorithm, config.split, config.seed, task, model)
+        best = BestRound(start) if config.data.validation_share else None
         frozen = frozen_weights(config.algorithm, model)
         checked = CheckedRun(config, engine, task, model, frozen, federation, folder, best, trackers, watchers)
         with lost_grid_as_user_error(folder.path), unwritable_as_user_error(folder.path), interrupted_in(folder.path):
@@ -172,7 +174,7 @@ def _state_of(folder: ResultsFolder, config: RunConfig, task: Task, model: nn.Mo
         data_fingerprint=task.data_fingerprint(),
         settings=config.as_dict(),
         defaults=RunConfig().as_dict(),
-        weights=travelling_weights(config.algorithm, model),
+        weights=travelling_weights(config.algorithm, config.split, config.seed, task, model),
     )
 
 
@@ -226,9 +228,10 @@ def run_edge(
     with (
         EdgeListener(Path(config.deploy.edge_folder).expanduser()) as listener,
         streams_of(config, model, task, engine.stream_patience_seconds) as streams,
+        staying(engine, streams if config.devices_stay else None) as reached,
         watching(config, engine.grid) as watchers,
     ):
-        edge = edge_run(config, engine.grid, task, model, streams)
+        edge = edge_run(config, reached.grid, task, model, streams)
         create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
         with create(path, config.as_dict()) as folder:
             edge.report_to(folder, watchers)

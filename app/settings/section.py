@@ -36,6 +36,8 @@ class Tag(Enum):
     """Of the data, and for a task of one's own too."""
     OF_OWN_FOLDERS = auto()
     """For clients that have folders of their own."""
+    OF_COLUMNS = auto()
+    """For a set whose columns can be told."""
     OF_EDGE_HOST = auto()
     """For an edge that has a host of its own."""
     DEVICE = auto()

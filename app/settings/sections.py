@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -9,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from espalier.app.ground.object_spec import ObjectSpec, parse_object
 from espalier.app.ground.registered import parse_registered
 from espalier.app.ground.strategy_spec import StrategySpec, parse_strategy
+from espalier.app.settings.dataset_source import parse_dataset
 from espalier.app.settings.section import Before, Section, Tag
 from espalier.app.settings.tracker_kinds import Trackers, parse_trackers
 from espalier.app.settings.values import (
@@ -16,6 +18,7 @@ from espalier.app.settings.values import (
     AugmentationSetting,
     Channels,
     ClassesSetting,
+    ColumnsSetting,
     Cuts,
     CutsSetting,
     EdgeNamesSetting,
@@ -109,9 +112,10 @@ def _bound(value: float) -> float:
 Bound = Annotated[float, Field(ge=0, le=1e9), AfterValidator(_bound)]
 SolverSetting = Annotated[ObjectSpec, BeforeValidator(_solver)]
 ValueSetting = Annotated[ObjectSpec, BeforeValidator(_value)]
-DatasetSetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "dataset"))]
+DatasetSetting = Annotated[ObjectSpec, BeforeValidator(parse_dataset)]
 PartitionSetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "partition"))]
 ModelSetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "model"))]
+AuxiliarySetting = Annotated[ObjectSpec, BeforeValidator(partial(parse_registered, "split.auxiliary"))]
 TaskSetting = Annotated[ObjectSpec, BeforeValidator(_task)]
 CloudStrategy = Annotated[StrategySpec, BeforeValidator(partial(_strategy, "cloud-strategy"))]
 EdgeStrategy = Annotated[StrategySpec, BeforeValidator(partial(_strategy, "edge-strategy"))]
@@ -162,36 +166,50 @@ class Data(Section):
     other keys of this table must then keep their defaults, except `data.validation-share` and, for a task that has a
     [pool](own-task.md#a-pool-to-share-out), those of partitions.
     """
-    dataset: Annotated[DatasetSetting, Tag.COMMON, Tag.FIRST, Tag.SPEAKS] = parse_registered("dataset", "digits")
-    """`"digits"` (in scikit-learn, no download), `"cifar10"`, `"cifar100"`, `"fashion-mnist"` (torchvision),
-    `"image-folder"`, `"video-caching"`, which is simulated (see below), or [a function of your
+    dataset: Annotated[DatasetSetting, Tag.COMMON, Tag.FIRST, Tag.SPEAKS] = parse_dataset("digits")
+    """A name of [the table](data-and-models.md), such as `"digits"` (in scikit-learn, no download), `"cifar10"`,
+    `"image-folder"` or `"video-caching"`, which is simulated (see below); [a set of Hugging
+    Face's](data-and-models.md#sets-of-hugging-face), `"hf:ORG/NAME"` or `"hf:/a/folder"`; or [a function of your
     own](data-and-models.md#a-data-set-of-your-own), `"package.module:function"`.
     """
     data_dir: Annotated[str, Tag.COMMON, Tag.PATH, Tag.OWN_AT_EDGES, Tag.MAY_CHANGE, Tag.READS_DATA] = ""
     """Folder of the data; `""` is `downloads` in the folder of `data.cache-dir`. For `"image-folder"` it holds
-    `train/<class>/*` and `test/<class>/*`.
+    `train/<class>/*` and `test/<class>/*`, or `<class>/*` alone.
     """
     partition: Annotated[PartitionSetting, Tag.COMMON, Tag.FIRST, Tag.WITH_OWN_TASK, Tag.READS_DATA] = parse_registered(
         "partition", "dirichlet"
     )
     """`"iid"`, `"dirichlet"`, `"dirichlet-per-class"`, `"shards"`, by edges `"edge-dirichlet"`, `"edge-iid"` and
-    `"iid-in-edges"`, a function of your own, `"package.module:function"` (see
-    [partitions](data-and-models.md#partitions)), or `"own"`: clients have [folders of their
-    own](data-and-models.md#devices-with-data-of-their-own). A client's test set has the classes of its training set.
+    `"iid-in-edges"`, one of Flower Datasets', `"flwr:DirichletPartitioner(alpha=0.5)"`, a function of your own,
+    `"package.module:function"` (see [partitions](data-and-models.md#partitions)), or `"own"`: clients have [folders of
+    their own](data-and-models.md#devices-with-data-of-their-own). A client's test set has the classes of its training
+    set.
     """
     alpha: Annotated[float, Field(gt=0, le=1e6), Tag.COMMON, Tag.FIRST, Tag.WITH_OWN_TASK, Tag.READS_DATA] = 0.5
     """Concentration of the Dirichlet partition over clients; small is heterogeneous."""
     edge_alpha: Annotated[float, Field(gt=0, le=1e6), Tag.COMMON, Tag.WITH_OWN_TASK, Tag.READS_DATA] = 0.5
     """Likewise over edges, with `partition="edge-dirichlet"` and `"iid-in-edges"`."""
     model: Annotated[ModelSetting, Tag.COMMON, Tag.FIRST, Tag.SPEAKS, Tag.TRAINING] = parse_registered("model", "auto")
-    """`"small-cnn"`, `"cnn"`, `"resnet18"`, `"resnet50"`, or [a function of your
+    """`"small-cnn"`, `"cnn"`, `"resnet18"`, `"resnet18-imagenet"`, `"resnet50"`, or [a function of your
     own](data-and-models.md#a-model-of-your-own), `"package.module:function"`; `"auto"` is `"small-cnn"` for digits,
-    else `"cnn"`.
+    else `"cnn"`, and for texts and tables a [small network](data-and-models.md#sets-of-hugging-face).
+    """
+    inputs: Annotated[ColumnsSetting, Tag.OF_COLUMNS, Tag.READS_DATA] = Words((), "")
+    """With `dataset="hf:..."`: the columns that a model gets, `"image"` or `"age,height"`; `""`: they are found."""
+    label: Annotated[str, Tag.OF_COLUMNS, Tag.READS_DATA] = ""
+    """Likewise: the column to predict; `""`: it is found."""
+    tokenizer: Annotated[str, Tag.OF_COLUMNS, Tag.READS_DATA] = ""
+    """Likewise, for texts: a `tokenizer.json`, a folder with one, or a model's name on the Hugging Face hub."""
+    max_tokens: Annotated[Positive, Tag.READS_DATA] = 128
+    """Likewise: tokens of a text; what is longer is cut."""
+    test_share: Annotated[float, Field(gt=0, lt=1), Tag.READS_DATA] = 0.2
+    """Of data that are not divided into training and test examples: the share of each class to test on, drawn by the
+    seed.
     """
     cache_dir: Annotated[str, Tag.PATH, Tag.OWN_AT_EDGES, Tag.HOW, Tag.READS_DATA] = ""
     """Folder for decoded data; by default `espalier` in `$XDG_CACHE_HOME`, or in `~/.cache`."""
     image_size: Annotated[int, Field(ge=0, le=4096), Tag.READS_DATA] = 0
-    """Side in pixels of the squares that a folder's images are resized to; 0 keeps their size."""
+    """Side in pixels of the squares that images of a folder, or of `"hf:..."`, are resized to; 0 keeps their size."""
     augmentation: Annotated[AugmentationSetting, Tag.READS_DATA] = Words((), "")
     """Random changes to each image that is trained on, one after the other, as in `"crop,flip"`: `crop` (of the same
     size, out of the image with 4 black pixels more on each side), `flip` (left and right), `vertical-flip`,
@@ -220,7 +238,7 @@ class Data(Section):
     @property
     def title(self) -> str:
         """What reports call it."""
-        return self.task.name or self.dataset.name
+        return self.task.name or Path(self.dataset.name).name
 
 
 class TrainSettings(Section):
@@ -313,6 +331,17 @@ class Split(Section):
     """Where clients and edge are in one process: `"fused"`: one message per round, inside of which client block and
     server block train in turns, to the same bits as by messages, and what messages would have held is counted as
     sent. `"messages"`: a message per mini-batch.
+    """
+
+    auxiliary: AuxiliarySetting = parse_registered("split.auxiliary", "linear")
+    """With [`cse-fsl`, `fsl-sage` and `decoupled`](split-learning.md#local-losses): the small model behind a client's
+    blocks by whose loss they train. `"linear"`: one linear layer, of images behind the mean over each channel;
+    `"first-block"`: a copy of the first of the edge's blocks in front of it; or a function of your own:
+    `"package.module:function"`.
+    """
+    upload_every: Annotated[int, Field(ge=0, le=MOST)] = 1
+    """With these: each client sends the activations of each so manieth of its mini-batches of a round, from the first
+    on, and the edge trains on them; 0: none, so the edge's blocks stay as they are.
     """
 
     def beside(self, train: TrainSettings) -> "Split":
@@ -582,6 +611,10 @@ class Deploy(Section):
     """With `deploy.role="edge"`: the private folder where the edge's run and its gateway meet."""
     edge_clients: Annotated[NotNegative, Tag.OF_EDGE_HOST] = 0
     """With `deploy.role="edge"`: how many of the `num-clients` clients are this edge's."""
+    transport: Annotated[Literal["messages", "stream"], Tag.HOW] = "messages"
+    """How messages reach the nodes of Flower's runtime: each by itself, which starts a process on the device, or all
+    through a `"stream"` that the device opens once for the run ([a device stays](streams.md#a-device-stays)).
+    """
     reply_timeout: Annotated[NotNegative, Tag.HOW] = 3600
     """Seconds that an edge waits for its clients' answers; 0 waits for ever. They count for a client's whole part of an
     edge round, also where it answers in many messages (split training).
@@ -618,6 +651,10 @@ class Report(Section):
     plots: Annotated[bool, Tag.OWN_AT_EDGES, Tag.HOW] = True
     """Draw the plots at the end. `false` saves the time, as in a sweep of many short runs; `report_again` [draws them
     later](results.md#reports-of-a-run-that-is-over).
+    """
+    ledger: Annotated[bool, Tag.HOW] = False
+    """In process: before a run, try what a round of training takes of a client and of its edge in memory and
+    arithmetic, for `summary.json` ([the ledger](split-ledger.md)). It costs the time of a round of one edge.
     """
     tracker: Annotated[Trackers, BeforeValidator(parse_trackers), Tag.BESIDE] = Trackers((), "")
     """Who gets [settings and figures](tracker.md): `"tensorboard"`, `"mlflow"`, `"wandb"` or `"trackio"`, with

@@ -170,6 +170,7 @@ CLASSES_ALLOWED = "the names of the class folders, each once, like 'cat,dog', fo
 AUGMENTATIONS = ("crop", "flip", "vertical-flip", "rotation")
 # Folders with other names are nobody's classes: hidden ones are passed over.
 _parse_classes = _words(CLASSES_ALLOWED, lambda name: bool(name) and not name.startswith(".") and "/" not in name)
+_parse_columns = _words("names of columns, each once, like 'age,height', or '' to find them", bool)
 _parse_edge_names = _words(
     "different printable names, like 'west,east', or '' for any", lambda name: bool(name) and name.isprintable()
 )
@@ -206,6 +207,7 @@ CutsSetting = Annotated[Cuts, BeforeValidator(_parse_cuts)]
 TailSetting = Annotated[Tail, BeforeValidator(_parse_tail)]
 AugmentationSetting = Annotated[Words, BeforeValidator(_parse_augmentation)]
 ClassesSetting = Annotated[Words, BeforeValidator(_parse_classes)]
+ColumnsSetting = Annotated[Words, BeforeValidator(_parse_columns)]
 EdgeNamesSetting = Annotated[Words, BeforeValidator(_parse_edge_names)]
 
 

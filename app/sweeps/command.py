@@ -16,15 +16,19 @@ from espalier.app.ground.errors import UserError, bad_value, shown
 from espalier.app.ground.logs import quiet_flower
 from espalier.app.settings.engine_kinds import engine_named
 from espalier.app.sweeps.grid import PlannedRun, check_data, planned_runs, read_sweep, run_by_folder
+from espalier.app.sweeps.optimise import optimised, said
 from espalier.app.sweeps.progress import SweepProgress
+from espalier.app.sweeps.search import aim_of
 from espalier.app.sweeps.workers import make
 from espalier.app.tasks.common import compute_device
 from espalier.clients.device.machine import cpu_count
 
+TRIALS = 20
 HELP = """Make all combinations of the values that keys take, each as a run in a folder of its own.
 
   espalier sweep experiment.toml algorithm=hsfl,phsfl alpha=0.1,0.5 seed=0,1,2
   espalier sweep experiment.toml                      with a table [sweep] of lists in it: seed = [0, 1, 2]
+  espalier sweep learning-rate=0.001..1:log cut-layer=1,2 seed=0,1 --optimise accuracy --trials 20
   espalier sweep cloud-strategy='FedAvg,FedAdam(eta=0.05, tau=0.1)' cut-layer='"1,2",3' output-dir=results/strategies
 
 Runs that are over are not made again, and those that were interrupted go on: type the same again. The folder, or
@@ -38,32 +42,76 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("given", nargs="+", metavar="FILE.toml|KEY=VALUE,VALUE", help="later ones win")
     workers = "runs at a time (default: cores / train.torch-threads; one with engine=ray, and on a GPU)"
     parser.add_argument("--workers", type=int, default=0, help=workers)
+    better = "choose values by this figure, with Optuna: accuracy, loss, max:NAME or min:NAME"
+    parser.add_argument("--optimise", metavar="FIGURE", help=better)
+    parser.add_argument("--trials", type=int, help="with --optimise: how many values to try (default: 20)")
     options = parser.parse_intermixed_args(arguments)
     quiet_flower()
     try:
         if options.workers < 0:
             raise bad_value("--workers", options.workers, "a number of processes, or 0")
+        if options.trials is not None and (options.trials < 1 or not options.optimise):
+            raise bad_value("--trials", options.trials, "1 or more, with --optimise")
         sweep = read_sweep(options.given)
-        folder = sweep.folder
-        chosen_before(folder, ())  # a table that can't be read must not be written over
-        runs = planned_runs(sweep)
-        places = run_by_folder(runs, folder)
-        left = {path: run for path, run in places.items() if not is_surely_over(path)}
-        check_data(list(left.values()))
-        warn_of_equal_runs(runs)
-        folder.mkdir(parents=True, exist_ok=True)
-        made, failed = _make(places, left, options.workers or default_workers(list(places.values())), folder)
+        chosen_before(sweep.folder, ())  # a table that can't be read must not be written over
+        made = _Made(sweep.folder, options.workers)
+        if options.optimise:
+            aim = aim_of(options.optimise)
+            print(said(optimised(sweep, aim, options.trials or TRIALS, made.make), aim))
+        else:
+            made.make(planned_runs(sweep))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except OSError as error:
         print(f"error: {error.filename or 'output-dir'}: can't be written ({error.strerror})", file=sys.stderr)
         return 2
-    for name, why in failed.items():
+    for name, why in made.failed.items():
         print(f"failed: {name}: {why}", file=sys.stderr)
-    print(f"{len(places) - len(failed)} of {len(places)} runs are over, {made} of them made now")
-    print(f"results: {folder / RUNS}")
-    return int(bool(failed))
+    over = len(made.places) - len(made.failed)
+    print(f"{over} of {len(made.places)} runs are over, {made.count} of them made now")
+    print(f"results: {sweep.folder / RUNS}")
+    return int(bool(made.failed))
+
+
+class _Made:
+    """The runs of a sweep, as they are made.
+
+    Parameters
+    ----------
+    folder : Path
+        The sweep's.
+    workers : int
+        Runs at a time; 0 leaves it to the machine.
+
+    Attributes
+    ----------
+    places : dict[Path, PlannedRun]
+        All runs so far, by their folders.
+    failed : dict[str, str]
+        Those that failed, with the reason.
+    count : int
+        Those that were made now.
+    """
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        self._folder, self._workers = folder, workers
+        self.places: dict[Path, PlannedRun] = {}
+        self.failed: dict[str, str] = {}
+        self.count = 0
+
+    def make(self, runs: Sequence[PlannedRun]) -> dict[Path, PlannedRun]:
+        """Make those that are not over, and return the folders of all; UserError if one can't be made."""
+        places = run_by_folder(runs, self._folder)
+        left = {path: run for path, run in places.items() if not is_surely_over(path)}
+        check_data(list(left.values()))
+        warn_of_equal_runs(runs)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        count, failed = _make(places, left, self._workers or default_workers(list(places.values())), self._folder)
+        self.places |= places
+        self.count += count
+        self.failed |= failed
+        return places
 
 
 def warn_of_equal_runs(runs: Sequence[PlannedRun]) -> None:

@@ -65,6 +65,7 @@ class AdaptedTask(Task):
     """
 
     has_own_model = True
+    own: OwnTask
 
     def __init__(
         self,
@@ -152,8 +153,18 @@ class AdaptedTask(Task):
         if missing := sorted({*test.tolist()} - {*train.tolist()}):
             raise self.refused(f"one whose pool() has examples of each class to train on, not none of {missing[0]}")
         return partition_of(
-            self.section, train, test, num_clients=self.num_clients, num_edges=self.num_edges, seed=self.seed
+            self.section,
+            train,
+            test,
+            num_clients=self.num_clients,
+            num_edges=self.num_edges,
+            seed=self.seed,
+            columns=self.columns(),
         )
+
+    def columns(self) -> Mapping[str, np.ndarray]:
+        """Return what is known of each example of the pool to share out, beside its label, by name; here nothing."""
+        return {}
 
     def check_data(self) -> None:
         """Load the server's test pool; refuse a model that can't take the data, or be split where it has to be."""

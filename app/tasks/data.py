@@ -1,74 +1,29 @@
 """The data sets by name: where each comes from and how it becomes `ImageData`."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import chain
+from collections.abc import Sequence
 from pathlib import Path
 from shutil import disk_usage
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from espalier.app.ground.errors import UserError, bad_value
-from espalier.app.ground.object_spec import ObjectSpec
-from espalier.app.ground.registered import built_in, parse_registered
+from espalier.app.ground.object_spec import HUB, ObjectSpec
+from espalier.app.ground.registered import built_in
+from espalier.app.settings.dataset_source import parse_dataset
 from espalier.app.settings.sections import VIDEO_CACHING
 from espalier.app.tasks import image_data, image_folder
 from espalier.app.tasks.cache import fingerprint, load_or_build
+from espalier.app.tasks.dataset import CheckSize, DataPlace, Dataset, Told
+from espalier.app.tasks.held_out import train_and_test
+from espalier.app.tasks.hub_images import load_hub_images
 from espalier.app.tasks.image_data import FORMAT_VERSION, ImageData, LabelledImages
+from espalier.app.tasks.image_folder import Listing
+from espalier.app.tasks.leaf import femnist
+from espalier.app.tasks.medmnist import medmnist_sets
 from espalier.app.tasks.own_data import load_own
-
-if TYPE_CHECKING:
-    from torchvision.datasets import VisionDataset
+from espalier.app.tasks.torchvision_data import torchvision_sets
 
 __all__ = ["DATASETS", "ImageData", "LabelledImages", "load_dataset", "load_pool"]
-
-CheckSize = Callable[[int, int, int, int, int], None]
-
-
-@dataclass(frozen=True)
-class DataPlace:
-    """Where a data set is, or goes.
-
-    Attributes
-    ----------
-    data_dir : Path or None
-        The setting, absolute.
-    cache_dir : Path
-        The folder for decoded data, absolute.
-    image_size : int
-        The side in pixels that images are resized to; 0 keeps their size.
-    check_size : Callable
-        See `load_dataset`.
-    """
-
-    data_dir: Path | None
-    cache_dir: Path
-    image_size: int
-    check_size: CheckSize
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A data set by name.
-
-    Attributes
-    ----------
-    name : str
-        As the settings have it.
-    load : Callable[[DataPlace], ImageData]
-        Returns it.
-    model : str
-        What ``model = "auto"`` is for it.
-    is_folder : bool
-        It is a folder of the user's, ``data-dir``, with images of any size.
-    """
-
-    name: str
-    load: Callable[[DataPlace], ImageData]
-    model: str = "cnn"
-    is_folder: bool = False
 
 
 def load_dataset(
@@ -78,6 +33,7 @@ def load_dataset(
     cache_dir: Path,
     image_size: int = 0,
     check_size: CheckSize = lambda *size: None,
+    told: Told = Told(),  # noqa: B008, a frozen value
 ) -> ImageData:
     """Return a data set.
 
@@ -87,19 +43,22 @@ def load_dataset(
     Parameters
     ----------
     name : ObjectSpec or str
-        One of `DATASETS`, or a function of a user's own, see `espalier.app.tasks.own_data.load_own`; what that returns
-        is not kept on disk.
+        One of `DATASETS`, images of a library's (``hf:ORG/NAME``, see `espalier.app.tasks.hub`), or a function of a
+        user's own, see `espalier.app.tasks.own_data.load_own`; what that returns is not kept on disk.
     data_dir : Path or None
-        The folder with the files: for ``image-folder`` the one that holds ``train`` and ``test``; for
+        The folder with the files: for ``image-folder`` the one that holds ``train`` and ``test``, or classes; for
         torchvision's sets the one they are downloaded to where they are missing, by default
         ``cache_dir/downloads``. ``digits`` comes with scikit-learn and needs none.
     cache_dir : Path
         The folder for decoded data, created where missing.
     image_size : int, default 0
-        For ``image-folder``: resize every image to a square of so many pixels a side; 0 keeps the size.
+        For ``image-folder`` and sets of a library's: resize every image to a square of so many pixels a side; 0 keeps
+        the size.
     check_size : Callable, optional
-        For ``image-folder``: called before anything is decoded with the number of images to train and to test on,
+        For these too: called before anything is decoded with the number of images to train and to test on,
         their height and width, and the number of classes.
+    told : Told, optional
+        What the settings tell besides.
 
     Raises
     ------
@@ -108,17 +67,19 @@ def load_dataset(
         cannot be written.
     """
     try:
-        spec = parse_registered("dataset", name)
+        spec = parse_dataset(name)
     except ValueError as error:
         raise bad_value("dataset", name, str(error)) from None
-    dataset = built_in(spec, _DATASETS)
+    dataset = _SOURCES.get(spec.module) or built_in(spec, _DATASETS)
     if image_size < 0:
         raise bad_value("data.image-size", image_size, "a side in pixels, or 0 to keep the size")
-    if image_size and not (dataset and dataset.is_folder):
+    if image_size and not (dataset and dataset.resizes):
         raise bad_value("data.image-size", image_size, f"0 where dataset = {spec.text!r}")
     # Absolute, since messages name these folders and a run's working directory is seldom the user's.
     cache_dir, data_dir = cache_dir.expanduser().absolute(), data_dir and data_dir.expanduser().absolute()
-    return dataset.load(DataPlace(data_dir, cache_dir, image_size, check_size)) if dataset else load_own(spec, data_dir)
+    if dataset is None:
+        return load_own(spec, data_dir)
+    return dataset.load(DataPlace(spec, data_dir, cache_dir, image_size, check_size, told))
 
 
 def dataset_named(spec: ObjectSpec) -> Dataset | None:
@@ -129,7 +90,7 @@ def dataset_named(spec: ObjectSpec) -> Dataset | None:
     UserError
         If there is none of the name.
     """
-    return built_in(spec, {**_DATASETS, VIDEO_CACHING: None})
+    return _SOURCES.get(spec.module) or built_in(spec, {**_DATASETS, VIDEO_CACHING: None})
 
 
 def load_pool(pool: Path, *, classes: Sequence[str], image_size: int, cache_dir: Path) -> LabelledImages:
@@ -203,6 +164,9 @@ def _load_folder(place: DataPlace) -> ImageData:
     if root is None:
         raise UserError("data-dir is not set: dataset = 'image-folder' needs a folder with train/ and test/ in it")
     listing = image_folder.list_images(root)
+    told, divided = place.told, tuple[float, ...]()
+    if listing.is_whole:
+        listing, divided = _divided(listing, told), (told.test_share, told.seed)
     files = listing.train + listing.test
     width, height = (image_size, image_size) if image_size else image_folder.size_of(files[0])
     place.check_size(len(listing.train), len(listing.test), height, width, len(listing.classes))
@@ -218,8 +182,19 @@ def _load_folder(place: DataPlace) -> ImageData:
         )
 
     # Names, sizes and times alone don't tell two folders apart: uncompressed images are of one size.
-    key = fingerprint(root, files, str(root.resolve()), image_size, FORMAT_VERSION)
+    key = fingerprint(root, files, str(root.resolve()), image_size, FORMAT_VERSION, *divided)
     return load_or_build(place.cache_dir / f"image-folder-{key}", build=build, load=image_data.load)
+
+
+def _divided(listing: Listing, told: Told) -> Listing:
+    """Return a listing whose images are divided by the seed."""
+    train, test = train_and_test(listing.train_labels, told.test_share, told.seed)
+    if not len(test):
+        raise UserError(
+            f"{listing.train[0].parent.parent}: holds one image of each class: allowed are more, to test on"
+        )
+    files, labels = listing.train, listing.train_labels
+    return Listing(listing.classes, [files[i] for i in train], [files[i] for i in test], labels[train], labels[test])
 
 
 def _refuse_without_room(folder: Path, num_bytes: int) -> None:
@@ -231,63 +206,17 @@ def _refuse_without_room(folder: Path, num_bytes: int) -> None:
         raise UserError(f"{folder.parent.parent}: has no room for {allowed}")
 
 
-def _torchvision(name: str, kind: str, files: str) -> Dataset:
-    """Return one of torchvision's data sets: its class there, and where below data-dir its files are."""
-    return Dataset(name, partial(_load_torchvision, name, kind, files))
-
-
-def _load_torchvision(name: str, kind: str, files: str, place: DataPlace) -> ImageData:
-    """Return one of torchvision's data sets, downloaded where its files are missing or damaged."""
-    data_dir = place.data_dir or place.cache_dir / "downloads"
-    folder = data_dir / files
-
-    def open_pools() -> "list[VisionDataset]":
-        return _open_torchvision(name, kind, folder, data_dir)
-
-    if not folder.is_dir():
-        open_pools()
-    key = fingerprint(folder, (entry for entry in folder.iterdir() if entry.is_file()), FORMAT_VERSION)
-    build = partial(_build_torchvision, open_pools)
-    return load_or_build(place.cache_dir / f"{name}-{key}", build=build, load=image_data.load)
-
-
-def _build_torchvision(open_pools: "Callable[[], list[VisionDataset]]", folder: Path) -> None:
-    """Write one of torchvision's data sets into `folder`."""
-    train, test = open_pools()
-    images = (np.asarray(pool.data).reshape(*pool.data.shape[:3], -1) for pool in (train, test))
-    image_data.save(
-        folder,
-        chain.from_iterable(images),
-        train_labels=np.asarray(train.targets),
-        test_labels=np.asarray(test.targets),
-        classes=train.classes,
-    )
-
-
-def _open_torchvision(name: str, kind: str, folder: Path, data_dir: Path) -> "list[VisionDataset]":
-    """Return torchvision's training and test pool; it downloads what is missing or damaged."""
-    from espalier.app.tasks.torchvision_compat import torchvision
-
-    dataset = getattr(torchvision.datasets, kind)
-    try:
-        return [dataset(data_dir, train=train, download=True) for train in (True, False)]
-    except Exception as error:  # no network, a damaged archive, a full disk: torchvision raises many kinds
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"dataset = {name!r}: cannot be downloaded or read ({reason}): "
-            f"put its files into {folder} or set data-dir to where they are"
-        ) from error
-
-
 _DATASETS = {
     dataset.name: dataset
     for dataset in (
         Dataset("digits", _load_digits, model="small-cnn"),
-        _torchvision("cifar10", "CIFAR10", "cifar-10-batches-py"),
-        _torchvision("cifar100", "CIFAR100", "cifar-100-python"),
-        _torchvision("fashion-mnist", "FashionMNIST", "FashionMNIST/raw"),
-        Dataset("image-folder", _load_folder, is_folder=True),
+        *torchvision_sets(),
+        femnist(),
+        *medmnist_sets(),
+        Dataset("image-folder", _load_folder, is_folder=True, resizes=True, may_be_whole=True),
     )
 }
+# Those of a library, by the word in front of a colon: ``hf:ORG/NAME``.
+_SOURCES = {HUB: Dataset(HUB, load_hub_images, resizes=True, may_be_whole=True)}
 
 DATASETS = tuple(_DATASETS)

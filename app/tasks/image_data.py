@@ -1,8 +1,8 @@
 """A data set of labelled images, and its form on disk: plain ``.npy`` files beside one ``meta.json``."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 
@@ -43,6 +43,8 @@ class ImageData:
     mean, std : tuple[float, ...]
         Per channel, over all pixels of the training pool scaled to [0, 1]. A channel that never varies
         has a ``std`` of 1, so that dividing by it is always safe.
+    columns : Mapping[str, np.ndarray], optional (default: none)
+        What else is known of each training image, such as who wrote it, by name; shape ``(N,)``.
     """
 
     train: LabelledImages
@@ -50,6 +52,7 @@ class ImageData:
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def channel_statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -89,6 +92,7 @@ def save(
     train_labels: np.ndarray,
     test_labels: np.ndarray,
     classes: Iterable[str],
+    columns: Mapping[str, np.ndarray] | None = None,
 ) -> None:
     """Write a data set into an empty folder, holding no more than one image in memory at a time.
 
@@ -103,12 +107,17 @@ def save(
         The label of each image; neither may be empty.
     classes : Iterable[str]
         The name of each class, by label.
+    columns : Mapping[str, np.ndarray], optional
+        See `ImageData`; numbers or texts.
     """
     images = iter(images)
     meta: dict[str, object] = {"classes": list(classes)}
     for pool, labels in zip(_POOLS, (train_labels, test_labels), strict=True):
         meta[pool] = save_pool(folder, pool, images, labels)
     meta["mean"], meta["std"] = channel_statistics(np.load(folder / "train-images.npy", mmap_mode="r"))
+    meta["columns"] = list(columns or {})
+    for number, values in enumerate((columns or {}).values()):
+        np.save(folder / f"column-{number}.npy", values, allow_pickle=False)
     (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
 
@@ -156,9 +165,15 @@ def load(folder: Path) -> ImageData:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         classes, mean, std = (tuple(meta[key]) for key in ("classes", "mean", "std"))
         train, test = (_map_pool(folder, pool, tuple(meta[pool]), len(classes)) for pool in _POOLS)
+        columns = {
+            name: np.load(folder / f"column-{number}.npy", mmap_mode="r")
+            for number, name in enumerate(meta.get("columns", ()))
+        }
+        if any(values.shape != train.labels.shape for values in columns.values()):
+            raise ValueError("a column has not a value for each image")
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{folder}: not a saved data set ({error})") from error
-    return ImageData(train, test, classes, mean, std)
+    return ImageData(train, test, classes, mean, std, columns)
 
 
 def load_pool(folder: Path, pool: str, shape: tuple[int, ...], num_classes: int) -> LabelledImages:

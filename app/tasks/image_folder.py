@@ -1,4 +1,4 @@
-"""Images in folders: ``<root>/train/<class>/*`` and ``<root>/test/<class>/*``."""
+"""Images in folders: ``<root>/train/<class>/*`` and ``<root>/test/<class>/*``, or ``<root>/<class>/*`` alone."""
 
 import logging
 import os
@@ -17,6 +17,7 @@ from espalier.app.ground.errors import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 LAYOUT = "allowed is a folder with train/<class>/* and test/<class>/*"
+LAYOUTS = f"{LAYOUT}, or with <class>/* alone"
 FILES = f"allowed are files named *{', *'.join(SUFFIXES)}"
 
 _log = logging.getLogger("espalier")
@@ -46,6 +47,11 @@ class Listing:
     train_labels: np.ndarray
     test_labels: np.ndarray
 
+    @property
+    def is_whole(self) -> bool:
+        """The folder has no ``train`` and ``test``: all images are in `train`, to be divided."""
+        return not self.test
+
 
 def list_images(root: Path) -> Listing:
     """List a folder's images and classes.
@@ -56,17 +62,23 @@ def list_images(root: Path) -> Listing:
     Parameters
     ----------
     root : Path
-        The folder that holds ``train`` and ``test``.
+        The folder that holds ``train`` and ``test``, or the class folders.
 
     Raises
     ------
     UserError
-        `root`, ``train`` or ``test`` is missing or has no class folders, a class folder has no images,
+        `root`, or one of ``train`` and ``test``, is missing or has no class folders, a class folder has no images,
         or ``test`` has a class that ``train`` lacks.
     """
-    for folder in (root, root / "train", root / "test"):
+    if not root.is_dir():
+        raise UserError(f"{root}: no such folder: {LAYOUTS}")
+    if not {"train", "test"} & (names := set(folders_in(root))) and names:
+        classes = sorted(names)
+        files, labels = _list_pool(root, classes, classes)
+        return Listing(tuple(classes), files, [], labels, labels[:0])
+    for folder in (root / "train", root / "test"):
         if not folder.is_dir():
-            raise UserError(f"{folder}: no such folder: {LAYOUT}")
+            raise UserError(f"{folder}: no such folder: {LAYOUTS}")
     classes = _class_folders(root / "train")
     test_classes = _class_folders(root / "test")
     for name in test_classes:

@@ -18,6 +18,7 @@ from espalier.app.ground.registered import files_of
 from espalier.app.settings.sections import Data
 from espalier.app.tasks.augmentation import augmentation
 from espalier.app.tasks.data import ImageData, LabelledImages, dataset_named, load_dataset
+from espalier.app.tasks.dataset import told_of
 from espalier.app.tasks.fitting import check_fit, check_outputs, try_cuts
 from espalier.app.tasks.footprint import layer_bytes, refuse_too_large, weight_bytes
 from espalier.app.tasks.held_back import kept_and_held
@@ -87,6 +88,7 @@ class ImageTask(Task):
                 image_size=self.section.image_size,
                 cache_dir=cache_folder(self.section),
                 check_size=self.refuse_too_large,
+                told=told_of(self.section, self.seed),
             )
         except (OSError, MemoryError) as error:
             raise UserError(f"data-dir = {str(folder or '')!r}: can't be read ({error})") from None
@@ -101,6 +103,7 @@ class ImageTask(Task):
             num_clients=self.num_clients,
             num_edges=self.num_edges,
             seed=self.seed,
+            columns=self.data.columns,
         )
 
     @property
@@ -242,7 +245,7 @@ class ImageTask(Task):
     def new_client_task(self, model: nn.Module, node: ClientNode) -> ClientTask:
         """Return the task of one client, which works on `model`."""
         indices = self.client_indices[node.partition_id]
-        if (dataset := dataset_named(self.section.dataset)) and dataset.is_folder:
+        if (dataset := dataset_named(self.section.dataset)) and dataset.resizes:
             _, height, width = self.image_shape
             images = (len(indices.train) + len(indices.test)) * height * width * 3
             refuse_too_large(width, height, {"images": images, "a mini-batch": self._bytes_of_a_batch})

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -126,8 +127,24 @@ def _resnet(image_shape: Shape, num_classes: int, *, name: str) -> Blocks:
     whole = torchvision.models.get_model(name, weights=None, num_classes=num_classes)
     stem = nn.Conv2d(image_shape[0], whole.bn1.num_features, 3, padding=1, bias=False)
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")  # as torchvision's own
+    return _stages(whole, OrderedDict(conv=stem, norm=whole.bn1, relu=whole.relu))
+
+
+def _imagenet_resnet(image_shape: Shape, num_classes: int, *, name: str) -> Blocks:
+    """Return the blocks of a residual network with torchvision's stem: 7x7 with stride 2, and max-pooling."""
+    from espalier.app.tasks.torchvision_compat import torchvision
+
+    whole = torchvision.models.get_model(name, weights=None, num_classes=num_classes)
+    if image_shape[0] != 3:
+        whole.conv1 = nn.Conv2d(image_shape[0], whole.bn1.num_features, 7, stride=2, padding=3, bias=False)
+        nn.init.kaiming_normal_(whole.conv1.weight, mode="fan_out", nonlinearity="relu")
+    return _stages(whole, OrderedDict(conv=whole.conv1, norm=whole.bn1, relu=whole.relu, pool=whole.maxpool))
+
+
+def _stages(whole: Any, stem: Blocks) -> Blocks:
+    """Return the blocks of one of torchvision's residual networks behind a stem, which is part of the first."""
     return OrderedDict(
-        stage1=nn.Sequential(OrderedDict(conv=stem, norm=whole.bn1, relu=whole.relu, layer=whole.layer1)),
+        stage1=nn.Sequential(OrderedDict([*stem.items(), ("layer", whole.layer1)])),
         stage2=whole.layer2,
         stage3=whole.layer3,
         stage4=nn.Sequential(OrderedDict(layer=whole.layer4, pool=whole.avgpool, flatten=nn.Flatten())),
@@ -152,6 +169,7 @@ _MODELS = {
         BuiltIn("small-cnn", partial(_cnn, channels=(16, 32), pool=2, hidden=64), 8),
         BuiltIn("cnn", partial(_cnn, channels=(64, 128), pool=4, hidden=256), 16),
         BuiltIn("resnet18", partial(_resnet, name="resnet18"), 16),
+        BuiltIn("resnet18-imagenet", partial(_imagenet_resnet, name="resnet18"), 16),
         BuiltIn("resnet50", partial(_resnet, name="resnet50"), 16),
     )
 }

@@ -6,16 +6,17 @@ in proportion to the clients' training samples of that class. So a client is tes
 whatever the scheme, and both pools are used up exactly.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from espalier.app.ground.errors import FAULTS, UserError, bad_value
-from espalier.app.ground.object_spec import ObjectSpec, error_line
+from espalier.app.ground.object_spec import FLOWER, ObjectSpec, error_line
 from espalier.app.ground.registered import built_in, call_with, parse_registered
 from espalier.app.settings.sections import OWN, Data
+from espalier.app.tasks.flower_partition import flower_indices
 from espalier.app.tasks.schemes import ALPHA, EDGE_ALPHA, MIN_SAMPLES, SCHEMES, SHARDS, Scheme, Terms
 
 PARTITIONS = tuple(SCHEMES)
@@ -38,7 +39,14 @@ class ClientIndices:
 
 
 def partition_of(
-    section: Data, train_labels: np.ndarray, test_labels: np.ndarray, *, num_clients: int, num_edges: int, seed: int
+    section: Data,
+    train_labels: np.ndarray,
+    test_labels: np.ndarray,
+    *,
+    num_clients: int,
+    num_edges: int,
+    seed: int,
+    columns: Mapping[str, np.ndarray] | None = None,
 ) -> list[ClientIndices]:
     """Share both pools out as the settings say; see `partition`."""
     return partition(
@@ -52,6 +60,7 @@ def partition_of(
         edge_alpha=section.edge_alpha,
         shards_per_client=section.shards_per_client,
         min_samples=section.min_samples,
+        columns=columns,
     )
 
 
@@ -76,7 +85,7 @@ def unused_by(spec: ObjectSpec) -> tuple[str, ...]:
 def goes_by_edges(spec: ObjectSpec) -> bool:
     """Return whether the number of edges may decide who gets which samples; UserError if there is none of the name."""
     known = scheme_named(spec)
-    return known.by_edges if known else bool(spec.module)
+    return known.by_edges if known else spec.is_own
 
 
 def edges_of(num_clients: int, num_edges: int) -> list[range]:
@@ -100,6 +109,7 @@ def partition(
     edge_alpha: float = 0.5,
     shards_per_client: int = 2,
     min_samples: int = 10,
+    columns: Mapping[str, np.ndarray] | None = None,
 ) -> list[ClientIndices]:
     """Share both pools out among the clients: every sample goes to exactly one of them.
 
@@ -126,6 +136,8 @@ def partition(
     ``package.module:function(...)``
         A user's own: of ``labels``, the training pool's, ``num_clients``, ``num_edges`` and ``seed`` it gets those that
         are its parameters, and returns the indices of each client's samples in the training pool.
+    ``flwr:NAME(...)``
+        A partitioner of Flower Datasets, see `espalier.app.tasks.flower_partition`. It may leave samples out.
 
     In all but ``shards`` a client's count of a class is the nearest to its fraction that whole samples allow
     (largest remainders). In all the same holds for the test pool, with the fractions of the
@@ -155,6 +167,8 @@ def partition(
         For ``shards``: the shards of a client. A shard holds one class, or two where it spans a border.
     min_samples : int, default 10
         The least number of training samples of a client.
+    columns : Mapping[str, np.ndarray], optional
+        What else is known of each training sample, by which partitioners of a library's may go.
 
     Returns
     -------
@@ -182,8 +196,12 @@ def partition(
 
     everybody = [range(num_clients)]
     if known is None:
-        offered = {"labels": train_labels, "num_clients": num_clients, "num_edges": num_edges, "seed": seed}
-        train = _own_indices(spec, call_with(spec, offered), len(train_labels), num_clients)
+        if spec.module == FLOWER:
+            given: object = flower_indices(spec, train_labels, columns or {}, num_clients, seed)
+        else:
+            offered = {"labels": train_labels, "num_clients": num_clients, "num_edges": num_edges, "seed": seed}
+            given = call_with(spec, offered)
+        train = _own_indices(spec, given, len(train_labels), num_clients)
         train_counts = np.array([np.bincount(train_labels[held], minlength=num_classes) for held in train])
         edges = everybody
     else:
@@ -258,7 +276,8 @@ def _own_indices(spec: ObjectSpec, given: object, num_samples: int, num_clients:
     if empty := [client for client, indices in enumerate(held) if not len(indices)]:
         raise bad_value(spec.key, spec.text, f"a function that gives each client a sample, and not none to {empty[0]}")
     every = np.sort(np.concatenate(held))
-    if not np.array_equal(every, np.arange(num_samples)):
+    everything = np.arange(num_samples) if spec.is_own else np.unique(every.clip(0, num_samples - 1))
+    if not np.array_equal(every, everything):
         allowed = f"a function that gives each of the samples 0 to {num_samples - 1} to one client, and no other"
         raise bad_value(spec.key, spec.text, f"{allowed}: {_first_fault(every, num_samples)}")
     return held

@@ -27,6 +27,7 @@ from espalier.app.wiring.federation import assign_edges
 from espalier.app.wiring.one_server import Assembled, clients_and_edges, federation_over
 from espalier.app.wiring.planning import planned_world
 from espalier.app.wiring.streams import Streams
+from espalier.strategies.stay_grid import let_go_of_others
 
 
 def edge_run(config: RunConfig, grid: Grid, task: Task, model: nn.Module, streams: Streams | None = None) -> EdgeRun:
@@ -56,6 +57,7 @@ def edge_run(config: RunConfig, grid: Grid, task: Task, model: nn.Module, stream
 def over_hosts(config: RunConfig, grid: Grid, task: Task, model: nn.Module, observers: Sequence[Any]) -> Assembled:
     """Wait for the edges that have hosts of their own, and build the algorithm over them: for a cloud."""
     hosts = gather_edges(grid, config.edges, config.deploy, config.federation.edge_names.items)
+    let_go_of_others(grid, [edge.gateway for edge in hosts])
     check_edges(config.as_dict(), hosts, config.federation.num_clients)
     profiles = sorted((client for edge in hosts for client in edge.clients), key=lambda p: p.partition_id)
     topology = assign_edges(profiles, config.edges)

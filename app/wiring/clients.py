@@ -10,9 +10,10 @@ from flwr.app import Context
 from torch import nn
 
 from espalier.app.algorithms.algorithm import Algorithm
+from espalier.app.algorithms.auxiliary_heads import auxiliary_head
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
-from espalier.app.features.table import outgoing_of
+from espalier.app.features.table import half_of, outgoing_of
 from espalier.app.ground.errors import UserError
 from espalier.app.tasks.common import compute_device, on_device_if_it_fits, room_for_examples, set_up_torch
 from espalier.app.tasks.node import ClientNode, parse_node
@@ -52,7 +53,7 @@ def why_in_turn(run_config: Mapping[str, Any]) -> str:
 
 def client_half(run_config: Mapping[str, Any]) -> ClientHalf:
     """Return what the clients of a run do, by its settings."""
-    return parse_config(dict(run_config)).algorithm.client
+    return half_of(parse_config(dict(run_config)))
 
 
 @lru_cache(maxsize=1)
@@ -86,10 +87,13 @@ class ClientTasks:
         self._device = device
         model = self._task.new_model().to(device)
         self._models = {place_here(): model}
-        self._half = config.algorithm.client
+        self._half = half_of(config)
         state, stays = model.state_dict(), self._half.stays(model)
         self._own = {name: state[name].cpu().clone() for name in stays}  # as the model's seed makes them
         self._outgoing = outgoing_of(config)
+        self._head: nn.Sequential | None = None
+        if config.algorithm.auxiliary:
+            self._head = auxiliary_head(config.split, self._task, config.seed).to(device)
         self._model_draws = has_dropout(model) if self._task.side_by_side else may_draw(model)
         self.in_turn = _why_in_turn(config.algorithm, config.data.source, self._task, model)
         self._gradients = gradients_of(config.train, device) if config.decided.records else compute_gradients
@@ -121,6 +125,7 @@ class ClientTasks:
                 own=self._own,
                 model_draws=self._model_draws,
                 outgoing=self._outgoing,
+                auxiliary=self._head,
             )
             self._tasks[node], self._room_bytes = on_device_if_it_fits(task, self._room_bytes)
         return self._tasks[node]

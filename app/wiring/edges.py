@@ -9,6 +9,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyClientSideAdaptiveClippin
 from torch import nn
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
+from espalier.app.algorithms.auxiliary_heads import auxiliary_head
 from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.features.case import Case
 from espalier.app.features.feature import MakeEdge, MakeHierarchical, Part, Scene
@@ -63,6 +64,7 @@ def edges_here(
     epochs = config.plan.max_local_rounds if config.rule else task.training.local_epochs
     most = replace(task.training, local_epochs=epochs)
     profile_of = profiles_by_node(profiles)
+    head = auxiliary_head(config.split, task, config.seed) if algorithm.auxiliary else None
 
     def make(name: str, size: int) -> Any:
         site = Site(
@@ -80,6 +82,7 @@ def edges_here(
             max_steps=lambda node_id: most.num_steps(profile_of[node_id].num_train_examples),
             stacks=config.decided.stack > 0,
             own=config.of_algorithm,
+            auxiliary=head,
         )
         return own_edge(algorithm, site) if algorithm.written else algorithm.make_edge(site)
 

@@ -9,6 +9,7 @@ from typing import Any
 from flwr.serverapp import Grid
 from torch import nn
 
+from espalier.app.algorithms.auxiliary_heads import auxiliary_head
 from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.config.run_config import RunConfig
 from espalier.app.features.feature import MakeEdge, Part, Scene
@@ -26,10 +27,14 @@ from espalier.app.wiring.federation import assign_edges, gather_clients, gather_
 from espalier.app.wiring.planning import planned_world
 from espalier.app.wiring.streams import Streams, largest_frame_bytes, open_streams, stream_form
 from espalier.app.wiring.task_of_run import build_task
+from espalier.clients.messages.stay import MOST_FRAME_BYTES
 from espalier.clients.shared.cut import Cut, as_blocks
 from espalier.clients.shared.lanes import Lanes
 from espalier.strategies import Hierarchical, Profile, ask_to_measure
+from espalier.strategies.stay_grid import let_go_of_others
 from espalier.strategies.topology import TopologyOf
+
+MOST_OTHERS = 1024
 
 
 @dataclass(frozen=True)
@@ -75,10 +80,14 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
     task.check_data()
     model = task.new_model()
     check_averages(config.strategies_here, model)
+    for feature in FEATURES:
+        feature.check_model(config, model)
     tried: dict[Cut, None] = {}
     if config.algorithm.splits:
         cuts = check_cuts(config.split, model)
         tried = dict.fromkeys(cuts if config.split.cut_layer.items else cuts[:1])  # of those that plans choose, one
+        if config.algorithm.auxiliary:
+            auxiliary_head(config.split, task, config.seed)  # one of the user's own may not fit
         task.try_cuts(tried, stream_form(config.stream.payload, model) if config.trains_by_stream else None)
     device = compute_device(config.device)
     if config.decided.stack:
@@ -96,8 +105,8 @@ def streams_of(
 
     `patience_seconds` is the engine's `stream_patience_seconds`.
     """
-    deploy = config.deploy
-    if not (config.trains_by_stream or config.measures):
+    stays = config.devices_stay
+    if not (config.trains_by_stream or config.measures or stays):
         yield None
         return
     largest = 0
@@ -107,10 +116,18 @@ def streams_of(
     with open_streams(
         config.stream,
         max_frame_bytes=largest,
-        max_streams=deploy.edge_clients if deploy.role == "edge" else config.federation.num_clients,
+        # One that stays, beside that of its mini-batches. At first those stay as well that turn out to be no clients.
+        max_streams=num_nodes(config) + stays * (num_nodes(config) + MOST_OTHERS),
         patience_seconds=patience_seconds(config.stream.timeout),
+        max_message_bytes=MOST_FRAME_BYTES if stays else 0,
     ) as streams:
         yield streams
+
+
+def num_nodes(config: RunConfig) -> int:
+    """Return how many nodes this host reaches: its clients, or the gateways of edges."""
+    by_role = {"edge": config.deploy.edge_clients, "cloud": config.edges}
+    return by_role.get(config.deploy.role, config.federation.num_clients)
 
 
 def assemble(
@@ -164,6 +181,7 @@ def clients_and_edges(
     gather = gather_devices if deploy.role == "edge" else partial(gather_clients, edge_names=edge_names)
     with streams.probes() if streams and config.measures else nullcontext(ask_to_measure) as measure:
         profiles = gather(grid, num_clients, deploy, measure if config.measures else None)
+    let_go_of_others(grid, [profile.node_id for profile in profiles])
     if deploy.role == "edge":
         return profiles, {deploy.edge_name: [profile.node_id for profile in profiles]}
     return profiles, assign_edges(profiles, None if config.is_flat else config.edges)

@@ -1,4 +1,4 @@
-"""The streams of a run's clients, for split training and to measure links: certificate, server and transports."""
+"""The streams of a run's clients, for mini-batches, to measure links and to stay: certificate, server, transports."""
 
 import re
 import socket
@@ -12,6 +12,7 @@ from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from flwr.serverapp import Grid
 from torch import nn
 
 from espalier.app.ground.certificates import is_valid_for, self_signed
@@ -21,6 +22,7 @@ from espalier.app.settings.sections import StreamSettings
 from espalier.clients.messages.frames import Format
 from espalier.clients.messages.profile import ProfileQuery
 from espalier.clients.shared.cut import Cut
+from espalier.strategies import StayGrid
 from espalier.strategies.split.shapes import cut_shapes
 from espalier.strategies.split.stream import StreamServer, Ticket
 from espalier.strategies.split.stream_transport import StreamTransport
@@ -61,6 +63,10 @@ class Streams:
             on_bytes=partial(meter.on_bytes, edge),
         )
 
+    def staying(self, grid: Grid) -> StayGrid:
+        """Return what reaches the nodes of Flower's grid by streams that stay open; they end with its block."""
+        return StayGrid(grid, self.server)
+
     @contextmanager
     def probes(self) -> Iterator[Callable[[int], ProfileQuery]]:
         """Give nodes tickets to measure their links with: inside, asks them by node id, see `ask_profiles`."""
@@ -79,7 +85,12 @@ class Streams:
 
 @contextmanager
 def open_streams(
-    settings: StreamSettings, *, max_frame_bytes: int, max_streams: int, patience_seconds: float
+    settings: StreamSettings,
+    *,
+    max_frame_bytes: int,
+    max_streams: int,
+    patience_seconds: float,
+    max_message_bytes: int = 0,
 ) -> Iterator[Streams]:
     """Accept streams while a run lasts.
 
@@ -93,6 +104,8 @@ def open_streams(
         Clients that may have a stream at the same time.
     patience_seconds : float
         How long a group of clients waits for all of its streams once it has one.
+    max_message_bytes : int (default: 0)
+        The largest message of nodes that stay, where they do.
 
     Raises
     ------
@@ -110,6 +123,7 @@ def open_streams(
             port=settings.port,
             max_frame_bytes=max_frame_bytes,
             max_streams=max_streams,
+            max_message_bytes=max_message_bytes,
         )
     except RuntimeError:
         raise bad_value("stream.port", settings.port, f"a free port of {listen_on(address)}, or 0") from None

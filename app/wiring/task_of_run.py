@@ -10,7 +10,9 @@ from espalier.app.settings.section import Tag
 from espalier.app.settings.sections import Split, TrainSettings
 from espalier.app.tasks.adapted import AdaptedTask
 from espalier.app.tasks.caching import CachingTask
+from espalier.app.tasks.columns import ColumnsTask, holds_images
 from espalier.app.tasks.common import compute_device, local_training
+from espalier.app.tasks.images import ImageTask
 from espalier.app.tasks.kinds import task_kind
 from espalier.app.tasks.own_images import OwnImagesTask
 from espalier.app.tasks.schedule import schedule_of
@@ -26,7 +28,8 @@ def build_task(config: RunConfig) -> Task:
     UserError
         If `device` names a GPU and there is none, or a task of one's own can't be made or does not suit the algorithm.
     """
-    kind, data, num_clients = task_kind(config.data), config.data, config.federation.num_clients
+    kind: Any = task_kind(config.data)
+    data, num_clients = config.data, config.federation.num_clients
     seed, device = config.seed, compute_device(config.device)
     training = local_training(config.train, schedule_of(config.train, config.federation, is_flat=config.is_flat))
     if kind is CachingTask:
@@ -35,7 +38,9 @@ def build_task(config: RunConfig) -> Task:
         )
     has_pool = config.deploy.role != "edge"  # an edge host evaluates on its devices only
     splits_for = config.algorithm.name if config.algorithm.splits else ""
-    if kind is AdaptedTask:
+    if kind is ColumnsTask and holds_images(data, seed):
+        kind = ImageTask
+    if issubclass(kind, AdaptedTask):
         task: AdaptedTask = _built(
             kind,
             data,

@@ -15,7 +15,8 @@ from flwr.app import Context, Message
 from ..messages.frames import StreamTicket
 from ..messages.profile import DeviceProfile, ProfileQuery, key_of
 from ..shared.cut import copied
-from ..split.stream import LINK, LINK_BITS_PER_SECOND, measure_link
+from ..split.stream import LINK, LINK_BITS_PER_SECOND
+from ..streams import measure_link
 from ..task import ClientTask
 from ..whole.training import local_sgd, mini_batches
 from .machine import ROOT, cpu_count, highest_frequency_hz, memory_bytes

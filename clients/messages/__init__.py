@@ -1,7 +1,8 @@
 """The messages between servers and devices: each form is spelled once, in a dataclass that writes and reads it.
 
-Modules: `train` (whole models, evaluation, plans), `split`, `labels`, `head_tuning` and `split_evaluation` (split
-models), `frames` (streams), `profile` and `edge` (between the cloud and an edge that has a host of its own).
+Modules: `train` (whole models, evaluation, plans), `split`, `split_local`, `labels`, `head_tuning` and
+`split_evaluation` (split models), `frames` (streams), `stay` (a stream for all of them), `profile` and `edge` (between
+the cloud and an edge that has a host of its own).
 ``docs/messages.md`` explains the names in a table.
 """
 
@@ -12,6 +13,8 @@ from . import (  # so that every kind of instruction is known
     profile,
     split,
     split_evaluation,
+    split_local,
+    stay,
     train,
 )
 from .instruction import Instruction, begins_round, ends_round, goes_on
@@ -27,5 +30,7 @@ __all__ = [
     "profile",
     "split",
     "split_evaluation",
+    "split_local",
+    "stay",
     "train",
 ]

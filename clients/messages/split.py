@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..shared.arrays import array_of, config_of, count_of, record_of, to_array, to_tensor
 from ..shared.tensor_array import record_by_reference
+from ..shared.text import quoted
 from .frames import StreamTicket
 from .instruction import Instruction
 from .labels import LabelTerms, numbers_of, numbers_record
@@ -283,6 +284,13 @@ class SplitResult:
     step: int
     train_loss: float | None = None
     told: ArrayRecord | None = None
+
+    @property
+    def num_steps(self) -> int:
+        """How many mini-batches it trained on; ValueError for what is no such number."""
+        if not isinstance(self.step, int) or self.step < 0:
+            raise ValueError(f"{STEP} is {quoted(self.step)}, expected a whole number from 0 on")
+        return self.step + 1
 
     def to_content(self) -> RecordDict:
         """Return the records."""

@@ -8,6 +8,7 @@ SPLIT_STEP: Final = "train.split_step"
 SPLIT_END: Final = "train.split_end"
 SPLIT_STREAM: Final = "train.split_stream"
 SPLIT_FUSED: Final = "train.split_fused"
+SPLIT_LOCAL: Final = "train.split_local"
 SPLIT_FEATURES: Final = "train.split_features"
 SPLIT_HEAD: Final = "train.split_head"
 EVALUATE_FRONT: Final = "evaluate.split_front"
@@ -28,6 +29,7 @@ LABELS: Final = "labels"
 CUT: Final = "cut"
 TAIL: Final = "tail"
 FROZEN_HEAD: Final = "frozen-head"
+UPLOAD_EVERY: Final = "upload-every"
 STEP: Final = "step"
 NUM_STEPS: Final = "num-steps"
 LEARNING_RATE: Final = "learning-rate"
@@ -39,6 +41,9 @@ STREAM_TIMEOUT: Final = "stream-timeout"
 
 # A label policy: the client computes the loss, and no label leaves it.
 KEPT: Final = "kept"
+
+# What the names of an auxiliary head's weights begin with; no block of a model can have it.
+AUXILIARY_HEAD: Final = "auxiliary-head"
 
 # A client refuses an instruction with this word where its labels are not those that it registered.
 LABELS_CHANGED: Final = "labels-changed"

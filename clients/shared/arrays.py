@@ -120,7 +120,15 @@ def array_of(content: RecordDict, name: str) -> Array:
 
 def vector_of(content: RecordDict, name: str) -> np.ndarray:
     """Return the vector of whole numbers, as int64, in a reply; ValueError if there is none."""
-    array = array_of(content, name)
+    return _whole_numbers(array_of(content, name), name)
+
+
+def vector_at(record: ArrayRecord, place: str, name: str) -> np.ndarray:
+    """Return a vector of whole numbers, as int64, of a record that has several; ValueError if it is none."""
+    return _whole_numbers(record[place], name)
+
+
+def _whole_numbers(array: Array, name: str) -> np.ndarray:
     try:
         values = values_of(array)
     except ValueError as error:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Self, cast
 
 import torch
 from flwr.app import ArrayRecord, Context, Message
@@ -156,16 +156,14 @@ class Session:
         self.terms = terms
         self.server_round = terms.server_round
         self.front = TrainedBlocks(cut.front(model), training)
-        self.tail: TrainedBlocks | None = None
-        if cut.has_tail(model):
-            self.tail = TrainedBlocks(cut.tail(model), training, frozen_head=terms.frozen_head)
+        self.tail = self.new_tail(model, training)
         self.batches = round_batches(task, terms.server_round, training)
         self._there = list(batches_there(task.train, self.batches))
         self.step = 0
         self.awaits_features = False
         self.loss_sum = 0.0
         self._draws = task.prepare_draws or (task.model_draws and may_draw(self.front.blocks))
-        self._tail_draws = self.tail is not None and task.model_draws and may_draw(self.tail.blocks)
+        self._tail_draws = self.tail is not None and self.tail_may_draw(self.tail)
         self._tail_layout: torch.memory_format | None = None  # known when features have come
         self._output: Tensor | None = None  # of the first blocks, with its graph
         self._training = training
@@ -173,8 +171,23 @@ class Session:
         self._conversation: LocalRound | None = None
         self._pull = 0.0
 
+    def new_tail(self, model: nn.Sequential, training: LocalTraining) -> TrainedBlocks | None:
+        """Return the last blocks of a model, where they are the client's."""
+        terms = self.terms
+        if not terms.cut.has_tail(model):
+            return None
+        return TrainedBlocks(terms.cut.tail(model), training, frozen_head=terms.frozen_head)
+
+    def tail_may_draw(self, tail: TrainedBlocks) -> bool:
+        """Return whether the tail may draw random numbers, as dropout does."""
+        return self.task.model_draws and may_draw(tail.blocks)
+
+    def layout_at_tail(self, features: Tensor) -> torch.memory_format:
+        """Return how what comes into the tail lies in memory where the model is whole."""
+        return tail_layout(self.task, self.terms.cut.last, features)
+
     @classmethod
-    def begin(cls, task: ClientTask, instruction: SplitBegin, kept: Weights | None = None) -> "Session":
+    def begin(cls, task: ClientTask, instruction: SplitBegin, kept: Weights | None = None) -> Self:
         """Return the session that an instruction begins, with the weights that it brings and what the client kept."""
         model = as_blocks(task.model)
         last = len(model) if instruction.tail is None else instruction.tail
@@ -254,7 +267,7 @@ class Session:
         if len(features) != len(batch):
             raise ValueError(f"features of shape {tuple(features.shape)} for a mini-batch of {len(batch)}")
         if self._tail_layout is None:
-            self._tail_layout = tail_layout(task, self.terms.cut.last, features)
+            self._tail_layout = self.layout_at_tail(features)
         inputs = features.to(task.device).detach().requires_grad_(True)
         with self._seeded(self._tail_draws, f"dropout/{self.step}/tail"):
             outputs = self.tail.blocks(laid_out(inputs, self._tail_layout))

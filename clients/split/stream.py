@@ -1,37 +1,21 @@
-"""The client's end of a stream: a whole split round inside of one message, and the speed of the link."""
+"""A whole split round inside of one message: mini-batches go through a stream, which tells how fast the link is."""
 
-import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
-from queue import Empty, SimpleQueue
-from threading import Thread
 
-import grpc
 import torch
 from flwr.app import Context, Error, Message, MetricRecord
 from torch import Tensor
 
 from ..memory import kept
-from ..messages.frames import (
-    KEEPALIVE_SECONDS,
-    METHOD,
-    PROBE_BYTES,
-    TOKEN_KEY,
-    Feedback,
-    Format,
-    Frame,
-    StreamTicket,
-    pack,
-    unpack_features,
-    unpack_gradient,
-)
+from ..messages.frames import Feedback, Format, Frame, pack, unpack_features, unpack_gradient
 from ..messages.profile import key_of
 from ..messages.seconds import ToldSeconds
 from ..messages.split import SplitStream
 from ..messages.split_names import INDICES, STREAM_WITHDRAWN
+from ..streams import SHORTEST_SECONDS, OpenStream, Withdrawn, open_stream
 from ..task import ClientTask
 from .registered_labels import check_registered
 from .session import Session, result_reply
@@ -40,126 +24,6 @@ from .sessions import Sessions
 # Record of a node's state, and its key: what the node knows of its link.
 LINK = "link"
 LINK_BITS_PER_SECOND = key_of("link_bits_per_second")
-
-SHORTEST_SECONDS = 1e-6
-CONNECT_SECONDS = 30.0
-MOST_SECONDS_BETWEEN_TRIES = 2
-# An edge that has no room at the moment has read nothing, and the ticket is still good.
-TRIES_AGAIN = {
-    "name": [{"service": METHOD.split("/")[1]}],
-    "retryPolicy": {
-        "maxAttempts": 5,
-        "initialBackoff": "0.5s",
-        "maxBackoff": "5s",
-        "backoffMultiplier": 2,
-        "retryableStatusCodes": ["RESOURCE_EXHAUSTED"],
-    },
-}
-PROBE_TIMEOUT_SECONDS = 30.0
-
-
-class Withdrawn(Exception):
-    """The edge called the stream off: the round goes on without it."""
-
-
-class OpenStream:
-    """A stream to an edge; every frame sent is answered by one.
-
-    Parameters
-    ----------
-    channel : grpc.Channel
-        Leads to the edge.
-    address : str
-        Of the edge, for error messages.
-    token : str
-        The ticket.
-    timeout_seconds : float
-        Longest wait for an answer.
-    """
-
-    def __init__(self, channel: grpc.Channel, address: str, token: str, timeout_seconds: float) -> None:
-        self._address = address
-        self._timeout_seconds = timeout_seconds
-        self._outgoing: SimpleQueue[bytes | None] = SimpleQueue()
-        self._incoming: SimpleQueue[bytes | Exception] = SimpleQueue()
-        self._call = channel.stream_stream(METHOD)(iter(self._outgoing.get, None), metadata=((TOKEN_KEY, token),))
-        self._reader = Thread(target=self._read, name="stream-reader", daemon=True)
-        self._reader.start()
-
-    def exchange(self, frame: bytes) -> bytes:
-        """Send a frame and return its answer.
-
-        Raises
-        ------
-        Withdrawn
-            If the edge called the stream off.
-        ConnectionError
-            If the stream is over, or the edge can't be reached or refuses.
-        TimeoutError
-            If there is no answer in time.
-        """
-        self._outgoing.put(frame)
-        try:
-            answer = self._incoming.get(timeout=self._timeout_seconds)
-        except Empty:
-            raise TimeoutError(f"no answer from {self._address} for {self._timeout_seconds:g} s") from None
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def close(self) -> None:
-        """End the stream."""
-        self._outgoing.put(None)
-        self._call.cancel()
-        self._reader.join()
-
-    def _read(self) -> None:
-        try:
-            for answer in self._call:
-                self._incoming.put(answer)
-            self._incoming.put(ConnectionError(f"{self._address} ended the stream"))
-        except grpc.RpcError as error:
-            reason = f"{error.code().name}: {error.details()}"
-            is_withdrawn = error.code() is grpc.StatusCode.ABORTED
-            self._incoming.put(
-                Withdrawn(reason) if is_withdrawn else ConnectionError(f"stream to {self._address}: {reason}")
-            )
-
-
-@contextmanager
-def open_stream(ticket: StreamTicket, timeout_seconds: float) -> Iterator[OpenStream]:
-    """Open the stream that a ticket is for, over TLS, and close it in the end.
-
-    Parameters
-    ----------
-    ticket : StreamTicket
-        The ticket.
-    timeout_seconds : float
-        Longest wait for an answer.
-    """
-    options = (
-        ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, also beside others in this process
-        ("grpc.keepalive_time_ms", 1000 * KEEPALIVE_SECONDS),
-        ("grpc.keepalive_timeout_ms", 1000 * KEEPALIVE_SECONDS),
-        ("grpc.http2.max_pings_without_data", 0),
-        ("grpc.max_receive_message_length", ticket.max_bytes),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.max_reconnect_backoff_ms", 1000 * MOST_SECONDS_BETWEEN_TRIES),
-        ("grpc.service_config", json.dumps({"methodConfig": [TRIES_AGAIN]})),
-        ("grpc.per_rpc_retry_buffer_size", ticket.max_bytes),  # the first frame, until it is answered
-    )
-    credentials = grpc.ssl_channel_credentials(ticket.certificate)
-    with grpc.secure_channel(ticket.address, credentials, options) as channel:
-        ready = grpc.channel_ready_future(channel)
-        try:
-            ready.result(timeout=min(CONNECT_SECONDS, timeout_seconds))
-        except grpc.FutureTimeoutError:  # the call says why
-            ready.cancel()
-        stream = OpenStream(channel, ticket.address, ticket.token, timeout_seconds)
-        try:
-            yield stream
-        finally:
-            stream.close()
 
 
 def split_stream(message: Message, context: Context, task: ClientTask, sessions: Sessions) -> Message:
@@ -192,31 +56,6 @@ def split_stream(message: Message, context: Context, task: ClientTask, sessions:
     held, moving = sum(link.seconds_held for link in links), sum(link.seconds for link in links)
     ToldSeconds(waiting=held, moving=max(moving, 0.0) + seconds_to_open).add_to(reply)
     return reply
-
-
-def measure_link(ticket: StreamTicket, num_frames: int = 4) -> float:
-    """Return the bits per second of a link, those of both directions together, by frames that the edge gives back.
-
-    Parameters
-    ----------
-    ticket : StreamTicket
-        Of a probe.
-    num_frames : int (default: 4)
-        Frames of 1 MiB to send.
-
-    Raises
-    ------
-    ConnectionError, TimeoutError
-        If the edge can't be reached, refuses, or is silent for 30 s.
-    """
-    frame = bytes(PROBE_BYTES)
-    with open_stream(ticket, PROBE_TIMEOUT_SECONDS) as stream:
-        stream.exchange(b"\0")  # the connection takes longer to make than a frame
-        started = time.perf_counter()
-        for _ in range(num_frames):
-            stream.exchange(frame)
-        seconds = time.perf_counter() - started
-    return 2 * 8 * num_frames * len(frame) / max(seconds, SHORTEST_SECONDS)
 
 
 def _step(session: Session, stream: OpenStream, payload: str, feedback: Feedback) -> "_Link":

@@ -1,6 +1,6 @@
 """Local training of the whole model: FedAvg's client."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 
@@ -19,6 +19,8 @@ from ..shared.nested import tensors_of
 from ..task import ClientTask, Examples, LocalTraining, batches_of_a_pass
 from .ruled_round import NO_EXAMPLES, LocalResult, RuledRound
 
+Trains = Callable[[ClientTask, int, LocalTraining, Pass], float]
+
 
 def train(message: Message, context: Context, task: ClientTask) -> Message:
     """Answer an instruction to train, by the rule of the algorithm: local SGD from the weights in the message.
@@ -26,12 +28,12 @@ def train(message: Message, context: Context, task: ClientTask) -> Message:
     The config record may hold ``server-round``, which selects the mini-batches, ``proximal-mu``, the weight of
     FedProx's proximal term, and ``local-rounds``, see `planned`.
     """
-    return model_reply(message, _train(message, context, task))
+    return model_reply(message, train_by(local_sgd, message, context, task))
 
 
 def train_accumulated(message: Message, context: Context, task: ClientTask) -> Message:
     """Answer ``train.accumulated``: train, and send the sum of all steps' gradients (RawHFL, step 4)."""
-    return accumulated_reply(message, _train(message, context, task))
+    return accumulated_reply(message, train_by(local_sgd, message, context, task))
 
 
 def model_reply(message: Message, result: LocalResult) -> Message:
@@ -55,12 +57,12 @@ def accumulated_reply(message: Message, result: LocalResult) -> Message:
     return Message(content, reply_to=message)
 
 
-def _train(message: Message, context: Context, task: ClientTask) -> LocalResult:
-    """Train `task.model` as an instruction and the algorithm's rule say."""
+def train_by(trains: Trains, message: Message, context: Context, task: ClientTask) -> LocalResult:
+    """Train `task.model` as an instruction and the algorithm's rule say, each pass by what `local_sgd` is one of."""
     ruled = RuledRound(message, context, task)
     while not ruled.is_over:
         task.model.load_state_dict(ruled.start)
-        loss = local_sgd(task, ruled.instruction.server_round, ruled.training, ruled.due)
+        loss = trains(task, ruled.instruction.server_round, ruled.training, ruled.due)
         state = task.model.state_dict()
         # A rule may train the same model again.
         ruled.learned(state if task.half.is_plain else {name: tensor.clone() for name, tensor in state.items()}, loss)

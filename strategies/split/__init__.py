@@ -4,6 +4,8 @@ from espalier.clients.shared.cut import Cut
 
 from .edge import SplitEdge
 from .fine_tuning import FineTuning, Personalised, fine_tune_heads
+from .fsl_sage import Fit, FslSage
+from .local_loss import LocalLossTransport
 from .server_block import ServerBlock
 from .sfl_v1 import SplitFedV1
 from .sfl_v2 import SplitFedV2
@@ -15,6 +17,9 @@ from .transports import MessageTransport, Transport
 __all__ = [
     "Cut",
     "FineTuning",
+    "Fit",
+    "FslSage",
+    "LocalLossTransport",
     "MessageTransport",
     "Personalised",
     "Relay",

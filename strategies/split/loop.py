@@ -168,6 +168,15 @@ class Terms:
         return {**to_weights(in_form_of(trained, result.block)), **to_weights(frozen)}
 
 
+def loss_in(result: SplitResult) -> float:
+    """Return the loss that a client computed; ValueError if it tells none, or one that can't be."""
+    if (loss := number_of(result.train_loss)) is None:
+        raise ValueError(f"metric {TRAIN_LOSS!r} is {quoted(result.train_loss)}, expected a number")
+    if fault := figure_fault(TRAIN_LOSS, loss):
+        raise ValueError(fault)
+    return loss
+
+
 @dataclass
 class SplitOutcome:
     """How a round of some clients ended.
@@ -394,11 +403,7 @@ class SplitLoop:
         if fault := told_fault(result.told, self._terms.blocks[node_id]):
             raise ValueError(fault)
         if node_id in self._terms.with_tail:
-            if (loss := number_of(result.train_loss)) is None:
-                raise ValueError(f"metric {TRAIN_LOSS!r} is {quoted(result.train_loss)}, expected a number")
-            if fault := figure_fault(TRAIN_LOSS, loss):
-                raise ValueError(fault)
-            self._outcome.train_losses[node_id] = loss
+            self._outcome.train_losses[node_id] = loss_in(result)
         self._outcome.blocks[node_id] = block
         self._outcome.num_examples[node_id] = result.num_examples
         if result.told is not None:

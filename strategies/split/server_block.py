@@ -203,6 +203,24 @@ class ServerBlock(ServerSide):
             loss = self._loss(outputs, labels.to(self.device, torch.int64))
             return self._backward(loss, None, inputs, [loss.detach()]), loss.item()
 
+    def gradient(self, activations: Tensor, labels: Tensor) -> Tensor:
+        """Return the gradient of the mean loss with respect to activations, and leave the blocks as they are.
+
+        Parameters
+        ----------
+        activations, labels : Tensor
+            As for `step`.
+        """
+        before = [buffer.clone() for buffer in self._buffers]
+        try:
+            inputs, outputs = self._through(activations)
+            loss = self._loss(outputs, labels.to(self.device, torch.int64))
+            (gradient,) = torch.autograd.grad(loss, inputs)
+        finally:
+            for buffer, values in zip(self._buffers, before, strict=True):
+                buffer.copy_(values)
+        return gradient
+
 
 class MiddleBlock(ServerSide):
     """The blocks between two cuts: the client has the head, and sends the gradient of what comes out of these."""

@@ -82,7 +82,8 @@ class SplitFedV1(SplitEdge):
                 return SplitOutcome(failures=faults), weights
             clients = [message.metadata.dst_node_id for message in asked]
             pull = max(map(_pull_in, asked), default=0.0)
-        self.model.load_state_dict(weights)  # once for all of the copies made next
+        own = {name: weights[name] for name in self.model.state_dict()}
+        self.model.load_state_dict(own)  # once for all of the copies made next
         servers = self._servers(clients, server_round, pull)
         self.begin_halves(servers, pull)
         joint = [server for server in servers.values() if isinstance(server, ClientOfJoint)]

@@ -1,4 +1,4 @@
-"""The edge's end of the streams that carry mini-batches: who may open one, and what goes in and out.
+"""The edge's end of the streams that carry mini-batches, or all messages: who may open one, and what goes in and out.
 
 It knows nothing of models. A thread of the caller's talks to each stream through a `Connection`.
 """
@@ -13,7 +13,7 @@ from hashlib import sha256
 from logging import getLogger
 from queue import Empty, SimpleQueue
 from threading import BoundedSemaphore, Lock
-from typing import NoReturn
+from typing import NoReturn, Protocol, TypeVar
 
 import grpc
 
@@ -47,6 +47,7 @@ OPTIONS = (
 )
 
 
+Kind = TypeVar("Kind", bound="Served")
 ServeStream = Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]
 
 
@@ -55,11 +56,24 @@ class StreamEnded(Exception):
 
 
 @dataclass(frozen=True)
-class _End:
+class End:
     """The end of a stream, as the edge decides it."""
 
     code: grpc.StatusCode
     reason: str
+
+
+class Served(Protocol):
+    """What a client's open stream leads to."""
+
+    def exchange(self, frame: bytes) -> bytes | End | None:
+        """Take a frame in and return what answers it; None ends the stream in order.
+
+        It is called in the stream's own thread, and may wait.
+        """
+
+    def closed(self) -> None:
+        """Wake up who waits in `exchange`: the stream is over. It may be called more than once."""
 
 
 class Connection:
@@ -74,7 +88,7 @@ class Connection:
     def __init__(self, cancel: Callable[[], None]) -> None:
         self.cancel = cancel
         self._frames: SimpleQueue[tuple[bytes, float] | None] = SimpleQueue()
-        self._answers: SimpleQueue[bytes | _End] = SimpleQueue()
+        self._answers: SimpleQueue[bytes | End] = SimpleQueue()
 
     def receive(self, deadline: float) -> tuple[bytes, float]:
         """Return the client's next frame and when it arrived, on the monotonic clock, as `deadline` is.
@@ -99,9 +113,9 @@ class Connection:
 
     def end(self, code: grpc.StatusCode, reason: str) -> None:
         """End the stream with a status, instead of the next answer."""
-        self._answers.put(_End(code, reason))
+        self._answers.put(End(code, reason))
 
-    def exchange(self, frame: bytes) -> "bytes | _End":
+    def exchange(self, frame: bytes) -> bytes | End:
         """Hand a frame in and return what answers it; for the thread that reads from the network."""
         self._frames.put((frame, time.monotonic()))
         return self._answers.get()
@@ -109,7 +123,7 @@ class Connection:
     def closed(self) -> None:
         """Wake up both sides: the stream is over."""
         self._frames.put(None)
-        self._answers.put(_End(grpc.StatusCode.CANCELLED, "the stream is over"))
+        self._answers.put(End(grpc.StatusCode.CANCELLED, "the stream is over"))
 
 
 class Ticket:
@@ -193,6 +207,8 @@ class StreamServer:
         The largest frame of any client; larger ones, if they are larger than the probe's 1 MiB too, end the stream.
     max_streams : int
         Clients that may have a stream at the same time.
+    max_message_bytes : int (default: 0)
+        The largest frame in a stream of those that stay, where there are any.
 
     Raises
     ------
@@ -210,6 +226,7 @@ class StreamServer:
         port: int = 0,
         max_frame_bytes: int,
         max_streams: int,
+        max_message_bytes: int = 0,
     ) -> None:
         self._certificate = certificate
         self._max_bytes = max(max_frame_bytes, PROBE_BYTES)
@@ -224,7 +241,7 @@ class StreamServer:
             handlers=[_Door(self._admit)],
             options=[
                 *OPTIONS,
-                ("grpc.max_receive_message_length", self._max_bytes),
+                ("grpc.max_receive_message_length", max(self._max_bytes, max_message_bytes)),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_allowed_incoming_connections", max(CONNECTIONS_PER_STREAM * most, LEAST_CONNECTIONS)),
             ],
@@ -243,19 +260,43 @@ class StreamServer:
 
     def expect(self, opened: Callable[[Connection], None]) -> Ticket:
         """Return a ticket for one stream of mini-batches; `opened` is told, in a thread of the stream's own."""
+        return self.expect_served(Connection, opened, self._max_bytes)
+
+    def expect_served(
+        self, make: Callable[[Callable[[], None]], Kind], opened: Callable[[Kind], None], max_bytes: int
+    ) -> Ticket:
+        """Return a ticket for one stream.
+
+        Parameters
+        ----------
+        make : Callable[[Callable[[], None]], Served]
+            Called with what breaks the stream off; returns what it leads to.
+        opened : Callable[[Served], None]
+            Told of that when it is open, in a thread of the stream's own.
+        max_bytes : int
+            A larger frame of the client's breaks the stream off. What the edge sends is no larger.
+        """
 
         def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-            connection = Connection(context.cancel)
-            if not context.add_callback(connection.closed):
+            served = make(context.cancel)
+            if not context.add_callback(served.closed):
                 return
-            opened(connection)
+            opened(served)
             for frame in requests:
-                answer = connection.exchange(frame)
-                if isinstance(answer, _End):
+                if len(frame) > max_bytes:
+                    context.cancel()
+                    return
+                taken = [frame]
+                del frame  # a model perhaps, which nothing here is to keep while the next message is waited for
+                answer = served.exchange(taken.pop())
+                if isinstance(answer, End):
                     _abort(context, answer.code, answer.reason)
+                if answer is None:
+                    return
                 yield answer
+                del answer
 
-        return self._ticket(serve)
+        return self._ticket(serve, max_bytes)
 
     def expect_probe(self) -> Ticket:
         """Return a ticket for one stream that gives back what it gets, by which a client measures its link."""
@@ -264,12 +305,12 @@ class StreamServer:
             for frame, _ in zip(requests, range(PROBE_FRAMES), strict=False):
                 yield frame
 
-        return self._ticket(echo)
+        return self._ticket(echo, self._max_bytes)
 
-    def _ticket(self, serve: ServeStream) -> Ticket:
+    def _ticket(self, serve: ServeStream, max_bytes: int) -> Ticket:
         token = secrets.token_urlsafe(32)
         digest = _digest(token)
-        told = StreamTicket(self.address, self._certificate, token, self._max_bytes)
+        told = StreamTicket(self.address, self._certificate, token, max_bytes)
         ticket = Ticket(told, serve, lambda: self._redeem(digest))
         with self._lock:
             self._tickets[digest] = ticket

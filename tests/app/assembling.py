@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from espalier.app.algorithms.algorithm import Site
+from espalier.app.algorithms.auxiliary_heads import auxiliary_head
 from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.client import app
 from espalier.app.config.parse import parse_config
@@ -60,6 +61,7 @@ def site_of(config: RunConfig) -> Site:
         split=config.split,
         device=compute_device(config.device),
         own=config.of_algorithm,
+        auxiliary=auxiliary_head(config.split, build_task(config), config.seed) if config.algorithm.auxiliary else None,
     )
 
 

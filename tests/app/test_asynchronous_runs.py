@@ -87,6 +87,7 @@ def test_a_run_depends_on_its_seed_alone_and_goes_on_to_the_same_bits(tmp_path, 
     assert times[-1] > 0
 
 
+@pytest.mark.usefixtures("with_png")
 def test_a_run_draws_what_became_of_updates(tmp_path):
     folder = run_app(tmp_path / "run", report_plots=True, **EDGES | {"async_mode": "fedbuff", "async_buffer_size": 2})
     assert (folder / "async.png").exists()

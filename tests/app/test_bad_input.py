@@ -57,7 +57,7 @@ def test_a_full_disk_is_named_and_what_is_anothers_fault_is_not_laid_on_it(tmp_p
         ("cloud-strategy=FedFoo", ["cloud-strategy = 'FedFoo'", "FedAdam"]),
         ("model=vgg", ["model = 'vgg'", "'resnet18'"]),
         ("model=cnn", ["model", "8x8", "small-cnn"]),
-        ("dataset=mnist", ["dataset = 'mnist'", "'digits'"]),
+        ("dataset=imagenet", ["dataset = 'imagenet'", "'digits'"]),
         ("num-edges=9", ["num-edges = 9", "num-clients = 8"]),
         ("alpha=0", ["alpha = 0", "greater than 0"]),
         ("global-rounds=0", ["global-rounds = 0", "greater than 0"]),

@@ -120,6 +120,7 @@ def test_halves_are_trained_on_the_same_changed_images_as_the_whole_model(tmp_pa
     )
 
 
+@pytest.mark.usefixtures("with_png")
 def test_phsfl_freezes_the_head_and_fine_tunes_nothing_else(tmp_path):
     folder = run_app(tmp_path / "run", algorithm="phsfl", alpha=0.1, global_rounds=3, report_plots=True)
     start = build_task(parse_config(json.loads((folder / "config.json").read_text()))).new_model().state_dict()

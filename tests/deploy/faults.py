@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import local
@@ -43,11 +43,31 @@ def kill(pid):
 
 def kill_server_app(superlink):
     """Kill the ServerApp of the run on a SuperLink."""
+    kill(server_app(superlink))
+
+
+def server_app(superlink):
+    """Return the process of the ServerApp of the run on a SuperLink."""
 
     def server_apps():
         return [pid for pid in descendants(superlink.process.pid) if "flwr-serverapp" in command_of(pid)]
 
-    kill(wait_for(server_apps, PATIENCE_SECONDS, "ServerApp")[0])
+    return wait_for(server_apps, PATIENCE_SECONDS, "ServerApp")[0]
+
+
+@contextmanager
+def stopped(pid):
+    """Stop a process and all that it has started, inside the block."""
+    pids = [pid, *descendants(pid)]
+    for each in pids:
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for each in pids:
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGCONT)
 
 
 def command_of(pid):

@@ -3,30 +3,38 @@
 import os
 import signal
 import ssl
+import time
+from contextlib import closing
 
 import pytest
-from flwr_run import free_ports
+from flwr_run import descendants, free_ports
 from local import Federation, count_online, device_configs, federation, log_of, run_config, start_edge_run, two_tiers
 
-from espalier.clients.messages.frames import StreamTicket
-from espalier.clients.split.stream import open_stream
+from espalier.clients.messages.frames import KEEPALIVE_SECONDS, StreamTicket
+from espalier.clients.streams import open_stream
 from tests.app.runs import app_folder, lines, same_weights, summary
+from tests.strategies.split.proxy import StreamProxy
 
 from .faults import (
     PATIENCE_SECONDS,
     ROOT,
     client_app,
+    command_of,
     edge_lines,
     finish,
     kill,
     kill_server_app,
     replay,
     rounds,
+    server_app,
     start,
+    stopped,
     wait_for,
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.deploy]
+
+LONGER_THAN_STREAMS_WAIT = 2 * KEEPALIVE_SECONDS + 4
 
 SHORT_ROUNDS = {
     "num_clients": 3,
@@ -37,8 +45,10 @@ SHORT_ROUNDS = {
 }
 
 
-def test_an_edge_host_is_killed_and_restarted_then_the_cloud(tmp_path):
-    results = tmp_path / "results"
+def test_devices_stay_until_they_are_stopped_or_cut_off_or_an_edge_host_is_killed_or_the_cloud(tmp_path, monkeypatch):
+    results, proxy = tmp_path / "results", StreamProxy()
+    monkeypatch.setenv("grpc_proxy", proxy.address)
+    monkeypatch.setenv("no_grpc_proxy", "127.0.0.1,localhost")
     settings = {
         "algorithm": "phsfl",
         "num_clients": 2,
@@ -48,24 +58,61 @@ def test_an_edge_host_is_killed_and_restarted_then_the_cloud(tmp_path):
         "batches_per_epoch": 1,
         "fine-tune.steps": 1,
         "report.evaluate-every": 0,
-        "split.transport": "stream",
+        "deploy.transport": "stream",
+        "stream.address": "127.0.0.2",  # which gRPC does not reach without the proxy
     }
     options, cloud_role = run_config(settings), {"deploy.role": "cloud"}
-    with two_tiers(app_folder(), 2, 2, tmp_path / "t", options) as cloud:
-        start(cloud.environment, results, settings | cloud_role | {"global_rounds": 100})
+    with closing(proxy), two_tiers(app_folder(), 2, 2, tmp_path / "t", options) as cloud:
+        start(cloud.environment, results, settings | cloud_role | {"global_rounds": 100_000})
         wait_for(lambda: rounds(results) >= 1, PATIENCE_SECONDS, "first round")
+
+        def all_train():
+            return [line["participants"] for line in edge_lines(results)[-2:]] == [[[0]], [[1]]]
+
+        with stopped(cloud.edges[0].supernodes[0].process.pid):
+            wait_for(lambda: reasons_of(results, 0), PATIENCE_SECONDS, "round without client 0")
+        wait_for(all_train, PATIENCE_SECONDS, "round with client 0 again")
+        assert reasons_of(results, 0)[0] == "its stream broke"
+        before = rounds(results)
+        with stopped(server_app(cloud.edges[1].superlink)), stopped(server_app(cloud.superlink)):
+            time.sleep(LONGER_THAN_STREAMS_WAIT)
+        wait_for(lambda: rounds(results) > before + 1 and all_train(), PATIENCE_SECONDS, "round after both stood still")
+        proxy.cut()
+        time.sleep(30)
+        proxy.mend()
+        before = rounds(results)
+        wait_for(lambda: rounds(results) > before + 1 and all_train(), PATIENCE_SECONDS, "round after the cut")
         kill_server_app(cloud.edges[1].superlink)
         wait_for(lambda: edges_left_out(results) == ["edge-1"], PATIENCE_SECONDS, "round without edge-1")
+        wait_for(lambda: at_work(cloud.edges[1]) == 0, PATIENCE_SECONDS, "end of the process of client 1")
+        assert at_work(cloud.edges[0]) == 1
         # How an edge reaches its devices is its own affair: edge-0 by streams, edge-1 from now on by messages.
-        by_messages = run_config(settings | {"split.transport": "messages"})
+        by_messages = run_config(settings | {"deploy.transport": "messages"})
         start_edge_run(cloud.edges[1], app_folder(), by_messages)
         wait_for(lambda: edges_left_out(results) == [], PATIENCE_SECONDS, "round with edge-1 again")
         kill_server_app(cloud.superlink)
+        wait_for(lambda: at_work(cloud) == 0, PATIENCE_SECONDS, "end of the gateways' processes")
         settings["global_rounds"] = rounds(results) + 1
         finish(start(cloud.environment, results, settings | cloud_role | {"resume": str(results)}), cloud.environment)
-    replayed = replay(results, tmp_path / "replayed", settings | {"split.transport": "messages"})
+        wait_for(lambda: at_work(cloud) == 0, PATIENCE_SECONDS, "end of the gateways' processes again")
+        kill_server_app(cloud.edges[0].superlink)
+        wait_for(lambda: at_work(cloud.edges[0]) == 0, PATIENCE_SECONDS, "end of a device's process")
+    replayed = replay(results, tmp_path / "replayed", settings)
     assert same_weights(results, replayed)
     assert summary(results)["personalised"] == summary(replayed)["personalised"]
+
+
+def reasons_of(folder, client):
+    """Return why a client was left out so far."""
+    return [
+        failure["reason"] for line in edge_lines(folder) for failure in line["failures"] if failure["client"] == client
+    ]
+
+
+def at_work(made):
+    """Return how many SuperNodes have a client's process."""
+    nodes = [descendants(node.process.pid) for node in made.supernodes]
+    return sum(any("flwr-clientapp" in command_of(pid) for pid in pids) for pids in nodes)
 
 
 def edges_left_out(folder):
@@ -139,9 +186,9 @@ def come_back(made: Federation, i: int) -> None:
 
 
 def test_a_device_dies_and_comes_back_at_another_edge_then_the_run_is_killed_and_resumed(tmp_path):
-    results, moving = tmp_path / "results", SHORT_ROUNDS | {"deploy.nodes-move": True}
+    results, moving = tmp_path / "results", SHORT_ROUNDS | {"deploy.nodes-move": True, "deploy.transport": "stream"}
     with federation(tmp_path / "deployment", device_configs(range(3), 3)) as made:
-        start(made.environment, results, moving | {"global_rounds": 100})
+        start(made.environment, results, moving | {"global_rounds": 100_000})
         wait_for(lambda: rounds(results) >= 1, PATIENCE_SECONDS, "first round")
         kill(made.supernodes[0].process.pid)
         made.supernodes[0].process.wait()

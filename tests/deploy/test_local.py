@@ -135,9 +135,9 @@ def test_split_training_gives_the_same_weights_by_messages_and_by_stream(tmp_pat
     }
     expected = run_app(tmp_path / "in-process", **settings)
     with local.federation(tmp_path / "deployment", local.device_configs(range(1), 1)) as made:
-        for transport in ("messages", "stream"):
-            results = tmp_path / transport
-            finish(start(made.environment, results, settings | {"split.transport": transport}), made.environment)
+        for name, how in (("messages", {}), ("stream", {"split.transport": "stream", "deploy.transport": "stream"})):
+            results = tmp_path / name
+            finish(start(made.environment, results, settings | how), made.environment)
             assert same_weights(results, expected)
             assert summary(results)["personalised"] == summary(expected)["personalised"]
 

@@ -1,9 +1,6 @@
 """A cloud that waits for nobody, on real processes: an edge host stands still for a while."""
 
-import os
-import signal
 import time
-from contextlib import contextmanager, suppress
 
 import pytest
 from flwr_run import descendants
@@ -11,7 +8,7 @@ from local import run_config, two_tiers
 
 from tests.app.runs import app_folder, lines, summary
 
-from .faults import PATIENCE_SECONDS, command_of, finish, kill_server_app, rounds, start, wait_for
+from .faults import PATIENCE_SECONDS, command_of, finish, kill_server_app, rounds, start, stopped, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.deploy]
 
@@ -49,21 +46,6 @@ def rounds_with(folder, edge):
 def is_training(edge):
     """Return whether a device of an edge trains, so that the edge is at work on what the cloud asked for."""
     return any("flwr-clientapp" in command_of(pid) for node in edge.supernodes for pid in descendants(node.process.pid))
-
-
-@contextmanager
-def stopped(pid):
-    """Stop a process and all that it has started, inside the block."""
-    pids = [pid, *descendants(pid)]
-    for each in pids:
-        with suppress(ProcessLookupError):
-            os.kill(each, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for each in pids:
-            with suppress(ProcessLookupError):
-                os.kill(each, signal.SIGCONT)
 
 
 def gone_on_without(edge, results):

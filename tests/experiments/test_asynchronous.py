@@ -104,6 +104,7 @@ def test_a_table_has_seconds_and_times_sooner_over_seeds():
     ]
 
 
+@pytest.mark.usefixtures("with_png")
 def test_a_table_and_a_figure_where_the_synchronous_run_does_not_get_there(tmp_path):
     rows = [
         row

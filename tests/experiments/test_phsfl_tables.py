@@ -40,6 +40,7 @@ def test_what_is_recorded_is_read_back_in_order(tmp_path):
     assert at_the_end([A, later, tuned]) == [later, tuned]
 
 
+@pytest.mark.usefixtures("with_png")
 def test_a_run_is_measured_once_and_gives_its_own_figures(tmp_path, monkeypatch, capsys):
     settings = [None, FineTuning(10, 0.05)]
     monkeypatch.setattr(fine_tuning, "SETTINGS", settings)

@@ -1,13 +1,14 @@
 """Exchanges that need not wait for everybody, and conversations inside of others."""
 
 import time
+from typing import ClassVar
 
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from espalier.clients.messages.seconds import SECONDS, ToldSeconds
 from espalier.sim.in_process_grid import InProcessGrid
-from espalier.strategies.exchange import LATE, Beside, Conversations, Losable, Together, Until, answered, converse
+from espalier.strategies.exchange import LATE, Beside, Conversations, Losable, Together, Until, answered, ask, converse
 
 
 class Withholding(InProcessGrid):
@@ -49,6 +50,25 @@ def test_a_lost_reply_is_not_waited_for(lost, seconds):
     assert (trips[nodes[0]] >= seconds) == (not lost)
     assert replies[0].error.code == LATE
     assert (time.monotonic() - started < seconds) == lost
+
+
+class Waking(InProcessGrid):
+    """A Grid that knows when a reply is in: when somebody has waited for it twice."""
+
+    waits: ClassVar[list[float]] = []
+
+    def wait(self, seconds):
+        self.waits.append(seconds)
+
+    def pull_messages(self, message_ids):
+        return super().pull_messages(message_ids) if len(self.waits) == 2 else []
+
+
+def test_a_grid_that_wakes_is_waited_for_by_itself(monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("slept"))
+    grid = Waking(echo, 1)
+    assert ask(grid, [Message(RecordDict(), *grid.get_node_ids(), "query.profile")])[0].has_content()
+    assert grid.waits == [0.05, 0.1]
 
 
 class Slow(InProcessGrid):

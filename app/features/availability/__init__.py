@@ -18,4 +18,5 @@ AVAILABILITY = Feature(
     part=reports.attendances_of,
     summary=reports.availability_summary,
     words=reports.words,
+    states=reports.states,
 )

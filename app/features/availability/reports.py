@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from espalier.app.features.availability.comings import ComingAndGoing, coming_and_going
-from espalier.app.features.feature import Line, Part, RoundOver, Scene
+from espalier.app.features.feature import Line, Part, RoundOver, Scene, State, Told
 
 
 @dataclass(frozen=True)
@@ -76,3 +76,10 @@ def words(summary: Mapping[str, Any]) -> Iterator[str]:
         share, gone = f"{own['away_share']:.1%} of the edge rounds of all clients", own["dropped_out"]
         nobody = own["edge_rounds_without_anybody"]
         yield f"away in {share}; {gone} dropped out, {nobody} edge rounds with all away"
+
+
+def states(line: Line) -> Iterator[Told]:
+    """Yield who was away, and who dropped out."""
+    for field, state in (("away", State.AWAY), ("dropped_out", State.DROPPED_OUT)):
+        for clients in line.get(field, ()):
+            yield from ((client, state, "") for client in clients)

@@ -45,7 +45,7 @@ def _why_not_clients(case: Case) -> str:
 def _why_not_edges(case: Case) -> str:
     if case.deploy.role != "server":
         return f"deploy.role = {case.deploy.role!r}, whose link to the cloud carries whole models"
-    return f"{case.out_of_step}, where edges may be in rounds of their own" if case.out_of_step else ""
+    return f"{case.out_of_step}, where edges may be in rounds of their own" if case.out_of_step else case.as_sent
 
 
 def _refused(spec: ObjectSpec, why: str) -> Exception:

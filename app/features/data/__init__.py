@@ -4,6 +4,8 @@ from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Feature, Unused
 from espalier.app.ground.errors import bad_value
+from espalier.app.ground.object_spec import HUB
+from espalier.app.settings.dataset_source import is_relative
 from espalier.app.settings.section import Tag
 from espalier.app.settings.sections import OWN, Caching, Data
 from espalier.app.settings.values import CLASSES_ALLOWED, channels_allowed
@@ -17,6 +19,10 @@ def check(case: Case) -> None:
     """Refuse data, models and algorithms that do not suit each other."""
     algorithm, data, task = case.algorithm, case.data, task_kind(case.data)
     _check_own_task(data)
+    _check_columns(data)
+    if case.engine.is_flowers and is_relative(data.dataset):
+        allowed = "an absolute path (a relative one would start at the SuperLink's folder)"
+        raise bad_value("dataset", data.dataset.text, allowed)
     model_named(data.model)
     scheme_named(data.partition)
     if task.has_own_model and data.model.text != "auto":
@@ -44,6 +50,13 @@ def _check_own_task(data: Data) -> None:
         if key not in both and given[key] != defaults[key]:
             own = f"for {data.source}, which has data and a model of its own"
             raise bad_value(key, given[key], f"{defaults[key]!r}, the default, {own}")
+
+
+def _check_columns(data: Data) -> None:
+    """Refuse columns and a tokenizer that are told of other data than a library's set."""
+    for key in data.keys_tagged(Tag.OF_COLUMNS) if data.dataset.module != HUB else ():
+        if value := data.as_dict()[key]:
+            raise bad_value(key, value, f"'' for {data.source}: columns are those of dataset = 'hf:ORG/NAME'")
 
 
 def _check_own_folders(algorithm: Algorithm, data: Data) -> None:
@@ -81,6 +94,10 @@ def without_use(case: Case) -> Unused:
         return
     yield Caching.own_keys(), f"dataset = {data.dataset.text!r}"
     yield unused_by(data.partition), f"partition = {data.partition.text!r}"
+    if not data.tokenizer:
+        yield ("data.max-tokens",), "data.tokenizer = ''"
+    if not (dataset := dataset_named(data.dataset)) or not dataset.may_be_whole or data.task.text:
+        yield ("data.test-share",), f"{data.source} is divided into training and test examples"
 
 
 DATA = Feature(name="data", check=check, without_use=without_use)

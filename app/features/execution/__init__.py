@@ -19,8 +19,12 @@ def without_use(case: Case) -> Unused:
         yield ("split.execution",), "clients and edges have processes of their own, or streams between them"
     elif case.has_clients_in_workers:
         yield ("split.execution",), case.no_edge_in_a_worker
+    elif algorithm.auxiliary:
+        yield ("split.execution",), f"in {name} activations come with a client's reply"
     elif algorithm.shares_server and not algorithm.in_turn(split):
         yield ("split.execution",), f"in {name} clients advance together, by messages"
+    if why := case.why_no_ledger:
+        yield ("report.ledger",), why
     if not case.engine.has_workers:
         yield RayWorkers.own_keys(), f"engine = {case.engine.text!r}"
 

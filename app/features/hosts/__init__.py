@@ -44,6 +44,7 @@ def without_use(case: Case) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield what is for nodes of Flower's."""
     if not case.engine.is_flowers:
         yield ("deploy.reply-timeout",), f"with engine = {case.engine.text!r} nobody is late"
+        yield ("deploy.transport",), f"with engine = {case.engine.text!r} no message starts a process"
         yield ("deploy.nodes-move",), f"with engine = {case.engine.text!r} no node has a config that changes"
         yield ("edge-names",), f"with engine = {case.engine.text!r} edges are named by their numbers"
 

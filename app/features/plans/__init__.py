@@ -7,7 +7,7 @@ from typing import Any
 from flwr.serverapp import Grid
 
 from espalier.app.features.feature import Feature, Line, Scene
-from espalier.app.features.plans import checks, reports
+from espalier.app.features.plans import checks, reports, tables
 from espalier.app.features.plans.checks import clients_walk
 from espalier.app.features.plans.in_front import in_front
 from espalier.app.planning.simulated import WirelessWorld
@@ -37,5 +37,7 @@ PLANS = Feature(
     summary=reports.resource_summary,
     words=reports.words,
     columns=reports.columns,
+    states=tables.states,
+    tables=tables.tables,
     draw=_draw,
 )

@@ -66,6 +66,11 @@ def _check_plans(case: Case, rule: PlanRule) -> None:
         )
     if case.algorithm.in_turn(case.split):
         raise bad_value("selection", case.plan.selection, "'everybody': here clients train one after the other")
+    if case.algorithm.auxiliary:
+        allowed = (
+            f"'everybody': plans count a gradient for all activations, and in {case.algorithm.name} none comes back"
+        )
+        raise bad_value("selection", case.plan.selection, allowed)
     if case.algorithm.splits and not case.plan.solver.module and case.plan.solver.name == "sca":
         allowed = ", ".join(repr(name) for name in SOLVERS if name != "sca")
         allowed += " for split training, where uploads grow with rounds"

@@ -15,9 +15,13 @@ def check(case: Case) -> None:
     task = task_kind(case.data)
     if case.algorithm.splits:
         cuts = case.split.cut_layer
-        if case.algorithm.shares_server and len(set(cuts.items)) > 1:
-            allowed = f"one cut for all clients: in {case.algorithm.name} they share the server's block"
-            raise bad_value("cut-layer", cuts.text, allowed)
+        if (case.algorithm.shares_server or case.algorithm.auxiliary) and len(set(cuts.items)) > 1:
+            shared = "the server's block" if case.algorithm.shares_server else "an auxiliary head"
+            raise bad_value(
+                "cut-layer", cuts.text, f"one cut for all clients: in {case.algorithm.name} they share {shared}"
+            )
+        if case.algorithm.auxiliary:
+            _check_local_losses(case)
         if task.grows and case.split.label_policy == "indices":
             allowed = f"'labels' for {case.data.source}: labels of future data can't be registered"
             raise bad_value("split.label-policy", "indices", allowed)
@@ -28,6 +32,17 @@ def check(case: Case) -> None:
     if bool(case.stream.certificate) != bool(case.stream.key):
         given = "stream.key" if case.stream.key else "stream.certificate"
         raise bad_value(given, case.stream.as_dict()[given], "both stream.certificate and stream.key, or neither")
+
+
+def _check_local_losses(case: Case) -> None:
+    """Refuse what there is no use for where the edge trains on activations with labels that come with replies."""
+    name, split = case.algorithm.name, case.split
+    if not split.tail_layer.is_none:
+        raise bad_value(
+            "tail-layer", split.tail_layer.text, f"'none': in {name} the edge computes its loss, from labels"
+        )
+    if split.transport == "stream":
+        raise bad_value("split.transport", "stream", f"'messages': in {name} activations come with a client's reply")
 
 
 def check_strategies(case: Case) -> None:
@@ -44,12 +59,16 @@ def without_use(case: Case) -> Unused:
     if not case.fine_tune.steps:
         yield ("fine-tune.rate",), "fine-tune.steps = 0"
     if not (case.plan.resources == "measured" or (algorithm.splits and split.transport == "stream")):
-        yield StreamSettings.own_keys(), "no mini-batch goes through a stream: see split.transport"
+        of_mini_batches = ("stream.payload", "stream.timeout")
+        unused = of_mini_batches if case.devices_stay else StreamSettings.own_keys()
+        yield unused, "no mini-batch goes through a stream: see split.transport"
     if not algorithm.splits:
         return
+    if not algorithm.auxiliary:
+        yield ("split.auxiliary", "split.upload-every"), f"in algorithm = {algorithm.text!r} gradients come back"
     if not algorithm.shares_server:
         yield ("split.server-order",), f"algorithm = {algorithm.text!r} has a server block for each client"
-    elif algorithm.in_turn(split.model_copy(update={"server_order": "interleaved"})):
+    elif algorithm.auxiliary or algorithm.in_turn(split.model_copy(update={"server_order": "interleaved"})):
         yield ("split.server-order",), f"algorithm = {algorithm.text!r} has an order of its own"
     if split.server_optimizer != "sgd":
         yield ("split.server-momentum",), f"split.server-optimizer = {split.server_optimizer!r}"

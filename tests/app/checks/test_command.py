@@ -202,6 +202,6 @@ def test_a_task_that_is_right_breaks_none():
     assert check_task(Numbers) == []
 
 
-@pytest.mark.parametrize("name", ["sfl-v2", "scaffold", "rawhfl", "top-popular"])
+@pytest.mark.parametrize("name", ["sfl-v2", "cse-fsl", "fsl-sage", "decoupled", "scaffold", "rawhfl", "top-popular"])
 def test_built_in_algorithms_keep_all_laws(name):
-    assert check_algorithm(ALGORITHMS[name]) == []
+    assert check_algorithm(ALGORITHMS[name], {"fsl-sage.fit-steps": 1}) == []

@@ -106,6 +106,10 @@ def test_compare_writes_tables_curves_and_figures_and_prints_where(folder, tmp_p
     assert [(row["alpha"], row["seed"]) for row in rows] == [("0.1", "0"), ("0.1", "1"), ("0.5", "0"), ("0.5", "1")]
     assert rows[0]["version"]
     assert rows[0]["machine"]
+    page = (tmp_path / "out/page.html").read_text()
+    (data,) = re.findall(r'id="data">(.*?)</script>', page)
+    labels = ["alpha 0.1, seed 0", "alpha 0.1, seed 1", "alpha 0.5, seed 0", "alpha 0.5, seed 1"]
+    assert [own["label"] for own in json.loads(data)["runs"]] == labels
     names = [f"{figure}-over-{axis.name}" for figure in ("accuracy", "loss") for axis in AXES]
     for name in names:
         assert (tmp_path / f"out/{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -199,6 +203,7 @@ def test_algorithms_alone_differ_in_print_without_colours_too():
     assert len({look.color for look in looks}) == len({look.style for look in looks}) == 3
 
 
+@pytest.mark.usefixtures("with_png")
 def test_what_clients_end_with_is_a_marker_within_the_figure(tmp_path, figures):
     def curve(place, algorithm, end):
         runs = [FinishedRun(Path("a"), {}, {"accuracy": 0.2, "personalised_accuracy": y}, {}) for y in end]

@@ -41,7 +41,7 @@ def test_every_key_is_explained_in_the_docs():
         ({"global-rounds": True}, ["global-rounds = True", "integer"]),
         ({"output-dir": 3}, ["output-dir = 3", "string"]),
         ({"algorithm": "fedsgd"}, ["algorithm = 'fedsgd'", "'fedavg', 'h-fedavg'"]),
-        ({"dataset": "mnist"}, ["dataset = 'mnist'", "'digits'", "'image-folder'"]),
+        ({"dataset": "imagenet"}, ["dataset = 'imagenet'", "'digits'", "'image-folder'"]),
         ({"model": "vgg"}, ["model = 'vgg'", "'resnet18'"]),
         ({"partition": "x"}, ["partition = 'x'", "'dirichlet'"]),
         ({"engine": "dask"}, ["engine = 'dask'", "'flower', 'in-process', 'ray', or package.module:NAME"]),

@@ -44,7 +44,7 @@ def test_every_choice_has_its_values():
         ("learning-rate", ["learning-rate"]),
         ("fine-tune", ["fine-tune.steps", "fine-tune.rate"]),
         ("cut-", ["cut-layer"]),
-        ("Psi", ["plan.max-overlap"]),
+        ("(Psi)", ["plan.max-overlap"]),
         ("lerning", []),
     ],
 )

@@ -32,6 +32,7 @@ def every_line(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.usefixtures("with_png")
 def test_every_round_and_the_plot_have_what_the_formula_gives(tmp_path, figures):
     folder = run_app(tmp_path / "run", participation=0.5, report_plots=True, **SHORT)
     for line in lines(folder, "global"):
@@ -56,6 +57,7 @@ def test_a_client_that_was_left_out_is_not_counted():
     assert closed_form_bytes([edge, {**edge, "participants": [[], [3]]}, cloud]) == 40.0
 
 
+@pytest.mark.usefixtures("with_png")
 @pytest.mark.parametrize(
     "settings",
     [
@@ -73,6 +75,7 @@ def test_what_the_formula_is_not_for(tmp_path, figures, settings):
     assert list(bars(figures["bytes.png"])) == ["cloud downlink", "cloud uplink", "edge downlink", "edge uplink"]
 
 
+@pytest.mark.usefixtures("with_png")
 def test_rounds_from_before_the_figure_was_kept_are_counted_in_a_resumed_run(tmp_path, figures):
     folder = run_app(tmp_path / "run", report_plots=True, **SHORT)
     old = [{key: value for key, value in line.items() if key != "closed_form_bits"} for line in every_line(folder)]

@@ -107,6 +107,7 @@ def test_nobody_may_ever_be_evaluated(tmp_path):
     assert "no client was evaluated after any round: figures over clients are none" in result_table(summary(folder))
 
 
+@pytest.mark.usefixtures("with_png")
 def test_heads_have_figures_of_their_own(tmp_path):
     heads = {"algorithm": "phsfl", "split.evaluate": "whole", "report.plots": True}
     folder = run_whose_evaluations_fail(tmp_path / "run", after=1, **heads)

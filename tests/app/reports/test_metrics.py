@@ -111,6 +111,9 @@ def test_metrics_named_like_a_field_of_the_lines_are_in_no_report(message_type, 
         assert summary(lying)["global"] == summary(honest)["global"]
 
 
+BUDGET = {"privacy.level": "client-at-edge", "privacy.epsilon": 8.0}
+
+
 def test_the_fields_of_lines_are_all_known(tmp_path):
     measured, seen = {"train_loss", "loss", "accuracy", "num-examples"}, set()
     unsure = {"plan.late-share": 0.1, "radio.planning-error-db": 1.0}
@@ -118,6 +121,7 @@ def test_the_fields_of_lines_are_all_known(tmp_path):
         "split": {"algorithm": "hsfl", "validation_share": 0.2, **SETTINGS},
         "planned": {"algorithm": "rawhfl", "plan.selected-per-edge": 1, **unsure, **SETTINGS},
         "asynchronous": {"algorithm": "h-fedavg-ub", "async.mode": "fedbuff", "async.buffer-size": 1, **SETTINGS},
+        "private": {"algorithm": "h-fedavg", "train.weighting": "equal", **BUDGET, **SETTINGS},
         "coming and going": {"algorithm": "h-fedavg", "availability.drop-out": 0.1, **SETTINGS},
     }.items():
         folder = run_app(tmp_path / name, **settings)
@@ -125,7 +129,8 @@ def test_the_fields_of_lines_are_all_known(tmp_path):
         assert set(found) <= FIELDS | measured
         seen |= set(found)
         assert ("async" in found) == (name == "asynchronous")
-    assert seen >= FIELDS - {"evaluation_failures", "cloud_failures"}
+    of_averages = {name for name in FIELDS if name.startswith("privacy-")}  # in no line
+    assert seen >= FIELDS - {"evaluation_failures", "cloud_failures"} - of_averages
 
 
 def test_failed_evaluations_at_edges_without_a_line_are_named_in_the_global_one(tmp_path):

@@ -71,6 +71,7 @@ def test_a_long_title_stays_in_its_picture(tmp_path, figures, width, with_pdf):
     assert 0 <= box.x0 < box.x1 <= figures["a.png"].bbox.x1
 
 
+@pytest.mark.usefixtures("with_png")
 def test_what_cannot_be_seen_has_no_place_in_the_legend_of_bytes(tmp_path, figures):
     draw_plots(tmp_path, "a run", [line(1, {0: 0.5})])
     (ax,) = figures["bytes.png"].axes
@@ -81,6 +82,7 @@ def test_what_cannot_be_seen_has_no_place_in_the_legend_of_bytes(tmp_path, figur
     assert seen == {"model"}
 
 
+@pytest.mark.usefixtures("with_png")
 def test_a_run_that_sends_nothing_says_so(tmp_path, figures):
     draw_plots(tmp_path, "a run", [line(1, {0: 0.5}) | {"bytes": {}}])
     (ax,) = figures["bytes.png"].axes
@@ -94,6 +96,7 @@ def test_small_kinds_that_can_be_seen_together_are_named_together():
     assert seen_kinds({}, 0.0) == {}
 
 
+@pytest.mark.usefixtures("with_png")
 def test_eq_17_is_told_in_words_where_it_applies(tmp_path, figures):
     edge = {"scope": "edge", "participants": [[0, 1]], "failures": []}
     draw_plots(tmp_path, "a run", [edge, line(1, {0: 0.5}, closed_form_bits={"phi_phsfl": 8.0 * MB, "phi_hfl": 1.0})])
@@ -103,6 +106,7 @@ def test_eq_17_is_told_in_words_where_it_applies(tmp_path, figures):
     assert figures["bytes.png"].axes[0].texts[-1].get_text() == "2"
 
 
+@pytest.mark.usefixtures("with_png")
 def test_nothing_and_no_figure_are_told_apart(tmp_path, figures):
     edge = {"scope": "edge", "participants": [[4], [0]], "failures": [{"client": 7}, {"client": None}]}
     lines = [edge, line(1, {0: 0.5, 1: 0.0, 2: None, 3: 0.0})]
@@ -115,6 +119,7 @@ def test_nothing_and_no_figure_are_told_apart(tmp_path, figures):
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "1", "2", "3", "4", "7"]
 
 
+@pytest.mark.usefixtures("with_png")
 @pytest.mark.parametrize("num_clients", [8, 100, 1000])
 def test_names_of_clients_do_not_touch(tmp_path, figures, num_clients):
     last = line(1, {client: client / num_clients for client in range(num_clients)})

@@ -48,9 +48,9 @@ def assert_same_run(left, right):
 
 
 def test_a_run_killed_in_the_middle_of_a_round_resumes_to_the_same_bits(tmp_path):
-    whole = run_app(tmp_path / "whole", global_rounds=30, **STATEFUL)
+    whole = run_app(tmp_path / "whole", global_rounds=12, **STATEFUL)
     killed = tmp_path / "killed"
-    settings = {"global-rounds": 30, "output-dir": killed} | {key_of(k): v for k, v in STATEFUL.items()}
+    settings = {"global-rounds": 12, "output-dir": killed} | {key_of(k): v for k, v in STATEFUL.items()}
     process = subprocess.Popen(
         [sys.executable, "-m", "espalier.app", *(f"{key}={value}" for key, value in settings.items())],
         stdout=subprocess.DEVNULL,
@@ -64,7 +64,7 @@ def test_a_run_killed_in_the_middle_of_a_round_resumes_to_the_same_bits(tmp_path
         process.kill()
         process.wait()
     done = len(lines_so_far(killed)) // 3
-    assert 3 <= done < 30
+    assert 3 <= done < 12
     assert main([f"resume={killed}"]) == 0
     assert_same_run(killed, whole)
 

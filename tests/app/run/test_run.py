@@ -82,6 +82,7 @@ def test_a_run_leaves_every_report_and_its_figures_agree(tmp_path, capsys, with_
     assert sum(int(row["train_examples"]) for row in rows) == 1437
 
 
+@pytest.mark.usefixtures("with_png")
 def test_without_plots_a_run_has_the_same_figures_and_they_can_be_drawn_later(tmp_path):
     with_plots = run_app(tmp_path / "with", report_plots=True)
     without = run_app(tmp_path / "without")
@@ -101,20 +102,21 @@ def figures_of(final):
     return {key: value for key, value in final.items() if key not in ("seconds", "wall_seconds")}
 
 
-def test_a_run_whose_plots_could_not_be_written_has_its_figures(tmp_path, monkeypatch, capsys):
+@pytest.mark.usefixtures("with_png")
+def test_a_run_whose_plots_could_not_be_written_has_its_figures(tmp_path, capsys):
     def on_a_full_disk(*arguments):
         raise OSError(ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(plots, "draw_plots", on_a_full_disk)
-    assert main(["algorithm=fedavg", "num-clients=4", "global-rounds=1", f"output-dir={tmp_path / 'run'}"]) == 2
-    assert "No space left on device" in capsys.readouterr().err
-    assert is_over(tmp_path / "run")
-    before = (tmp_path / "run/summary.json").read_text()
-    (tmp_path / "run/summary.json").unlink()
-    with pytest.raises(OSError, match="No space left"):
-        report_again(tmp_path / "run")
-    assert (tmp_path / "run/summary.json").read_text() == before
-    monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "draw_plots", on_a_full_disk)
+        assert main(["algorithm=fedavg", "num-clients=4", "global-rounds=1", f"output-dir={tmp_path / 'run'}"]) == 2
+        assert "No space left on device" in capsys.readouterr().err
+        assert is_over(tmp_path / "run")
+        before = (tmp_path / "run/summary.json").read_text()
+        (tmp_path / "run/summary.json").unlink()
+        with pytest.raises(OSError, match="No space left"):
+            report_again(tmp_path / "run")
+        assert (tmp_path / "run/summary.json").read_text() == before
     assert main([f"resume={tmp_path / 'run'}"]) == 0
     assert (tmp_path / "run/rounds.png").exists()
 

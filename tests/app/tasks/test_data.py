@@ -1,3 +1,4 @@
+import json
 import os
 import pickle
 import sys
@@ -9,8 +10,9 @@ import pytest
 from PIL import Image
 
 from espalier.app.ground.errors import UserError
-from espalier.app.tasks import data, image_folder
+from espalier.app.tasks import image_folder, torchvision_data
 from espalier.app.tasks.data import DATASETS, load_dataset
+from espalier.app.tasks.dataset import Told
 from espalier.app.tasks.torchvision_compat import torchvision
 
 CIFAR10_ARCHIVE = Path(__file__).parents[3] / ".." / "shared" / "data" / "cifar10-jpeg.tar.xz"
@@ -33,13 +35,13 @@ def folder(tmp_path):
 
 
 def test_unknown_names_and_sizes_are_refused(tmp_path):
-    with pytest.raises(UserError, match="dataset = 'mnist': allowed is 'digits', 'cifar10', "):
-        load_dataset("mnist", data_dir=None, cache_dir=tmp_path)
+    with pytest.raises(UserError, match=r"dataset = 'mnsit': allowed is 'digits', 'cifar10', .* did you mean 'mnist'"):
+        load_dataset("mnsit", data_dir=None, cache_dir=tmp_path)
     with pytest.raises(UserError, match=r"data\.image-size = -1: allowed is a side in pixels, or 0"):
         load_dataset("image-folder", data_dir=tmp_path, cache_dir=tmp_path, image_size=-1)
     with pytest.raises(UserError, match=r"data\.image-size = 32: allowed is 0 where dataset = 'digits'"):
         load_dataset("digits", data_dir=None, cache_dir=tmp_path, image_size=32)
-    assert DATASETS == ("digits", "cifar10", "cifar100", "fashion-mnist", "image-folder")
+    assert {"digits", "cifar10", "mnist", "emnist-letters", "femnist", "pathmnist", "image-folder"} < set(DATASETS)
 
 
 def test_digits_are_stratified_and_always_the_same(tmp_path):
@@ -151,9 +153,89 @@ def test_fashion_mnist_is_read_from_idx_files(tmp_path, monkeypatch):
     assert np.array_equal(loaded.test.images[..., 0], made["t10k"])
     assert loaded.test.labels.tolist() == list(range(10))
     assert loaded.classes[0] == "T-shirt/top"
-    monkeypatch.setattr(data, "_open_torchvision", None)
+    monkeypatch.setattr(torchvision_data, "_open_torchvision", None)
     again = load_dataset("fashion-mnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
     assert np.array_equal(again.train.images, loaded.train.images)
+
+
+def test_letters_of_emnist_are_upright_and_count_from_0(tmp_path):
+    rng = np.random.default_rng(0)
+    made = {}
+    for pool in ("train", "test"):
+        made[pool] = rng.integers(0, 256, (26, 28, 28))
+        write_idx(tmp_path / "EMNIST" / "raw" / f"emnist-letters-{pool}-images-idx3-ubyte", made[pool])
+        write_idx(tmp_path / "EMNIST" / "raw" / f"emnist-letters-{pool}-labels-idx1-ubyte", 1 + np.arange(26))
+    loaded = load_dataset("emnist-letters", data_dir=tmp_path, cache_dir=tmp_path / "cache")
+    assert np.array_equal(loaded.train.images[..., 0], made["train"].swapaxes(1, 2))
+    assert loaded.test.labels.tolist() == list(range(26))
+    assert loaded.classes == tuple("abcdefghijklmnopqrstuvwxyz")
+
+
+def test_medmnist_is_read_from_its_npz_file(tmp_path):
+    rng = np.random.default_rng(0)
+    pools = {
+        f"{pool}_images": rng.integers(0, 256, (6, 28, 28, 3), dtype=np.uint8) for pool in ("train", "val", "test")
+    }
+    labels = {f"{pool}_labels": (np.arange(6) % 3).astype(np.uint8)[:, None] for pool in ("train", "val", "test")}
+    np.savez_compressed(tmp_path / "pathmnist.npz", **pools, **labels)
+    loaded = load_dataset("pathmnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
+    assert np.array_equal(loaded.train.images, pools["train_images"])
+    assert np.array_equal(loaded.test.images, pools["test_images"])
+    assert (loaded.test.labels.tolist(), loaded.classes) == ([0, 1, 2] * 2, ("0", "1", "2"))
+    np.savez_compressed(tmp_path / "breastmnist.npz", **labels)
+    with pytest.raises(UserError, match=r"breastmnist.npz: cannot be read .*allowed is an .npz file with train_images"):
+        load_dataset("breastmnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
+    with pytest.raises(UserError, match=r"bloodmnist.npz: no such file: put bloodmnist.npz of https://medmnist.com"):
+        load_dataset("bloodmnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
+
+
+def write_leaf(file, pools):
+    """Write what LEAF makes of {writer: (pixels from 0 to 1, labels)}."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    own = {user: {"x": pixels.reshape(len(y), -1).tolist(), "y": list(y)} for user, (pixels, y) in pools.items()}
+    users = list(pools)
+    file.write_text(json.dumps({"users": users, "num_samples": [len(own[u]["y"]) for u in users], "user_data": own}))
+
+
+def test_femnist_is_read_from_leafs_json(tmp_path):
+    levels = np.random.default_rng(0).integers(0, 256, (8, 28, 28))
+    write_leaf(tmp_path / "train" / "0.json", {"f1": (levels[:2] / 255, [0, 61]), "f2": (levels[2:3] / 255, [10])})
+    write_leaf(tmp_path / "train" / "1.json", {"f3": (levels[3:5] / 255, [0, 0])})
+    write_leaf(tmp_path / "test" / "0.json", {"f1": (levels[5:7] / 255, [61, 10])})
+    loaded = load_dataset("femnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
+    assert np.array_equal(loaded.train.images[..., 0], levels[:5])
+    assert [loaded.classes[label] for label in loaded.train.labels] == ["0", "z", "A", "0", "0"]
+    assert loaded.columns["user"].tolist() == ["f1", "f1", "f2", "f3", "f3"]
+    assert np.array_equal(loaded.test.images[..., 0], levels[5:7])
+    whole = tmp_path / "whole"
+    write_leaf(whole / "all_data" / "0.json", {"f1": (levels[:4] / 255, [5] * 4), "f2": (levels[4:] / 255, [6] * 4)})
+    divided = load_dataset("femnist", data_dir=whole, cache_dir=tmp_path / "cache", told=Told(test_share=0.25, seed=1))
+    assert sorted(divided.test.labels.tolist()) == [5, 6]
+    assert divided.columns["user"].tolist() == ["f1"] * 3 + ["f2"] * 3
+    write_leaf(tmp_path / "train" / "1.json", {"f3": (levels[3:5], [0, 0])})
+    with pytest.raises(UserError, match=r"train/1.json: cannot be read as LEAF's FEMNIST .*f3 has pixels"):
+        load_dataset("femnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
+
+
+def test_a_folder_that_is_not_divided_is_divided_by_the_seed(tmp_path):
+    levels = {}
+    for number, name in enumerate(("ant", "bee")):
+        (tmp_path / name).mkdir()
+        for i in range(5):
+            levels[name, i] = number * 100 + i
+            Image.new("RGB", (2, 2), (levels[name, i],) * 3).save(tmp_path / name / f"{i}.png")
+
+    def divided(seed):
+        told = Told(test_share=0.4, seed=seed)
+        loaded = load_dataset("image-folder", data_dir=tmp_path, cache_dir=tmp_path / ".cache", told=told)
+        train, test = (pool.images[:, 0, 0, 0].tolist() for pool in (loaded.train, loaded.test))
+        assert sorted(train + test) == sorted(levels.values())
+        assert loaded.test.labels.tolist() == [0, 0, 1, 1]
+        assert all((level >= 100) == label for level, label in zip(train, loaded.train.labels, strict=True))
+        return test
+
+    assert divided(0) == divided(0)
+    assert len({tuple(divided(seed)) for seed in range(3)}) > 1
 
 
 def test_damaged_idx_files_are_one_line(tmp_path):

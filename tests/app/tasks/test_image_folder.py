@@ -64,15 +64,15 @@ def test_folders_that_are_missing_or_empty_are_named(root):
     put(root / "train/d/x.png")
     assert error().startswith(f"{root}/test/d: holds no images")
     remove(root / "test")
-    assert error() == f"{root}/test: no such folder: {layout}"
+    assert error() == f"{root}/test: no such folder: {layout}, or with <class>/* alone"
     (root / "test").mkdir()
     assert error() == f"{root}/test: holds no class folders: {layout}"
     remove(root / "train")
-    assert error() == f"{root}/train: no such folder: {layout}"
+    assert error() == f"{root}/train: no such folder: {layout}, or with <class>/* alone"
     (root / "train").mkdir()
     assert error() == f"{root}/train: holds no class folders: {layout}"
     remove(root)
-    assert error() == f"{root}: no such folder: {layout}"
+    assert error() == f"{root}: no such folder: {layout}, or with <class>/* alone"
 
 
 def test_lossless_formats_keep_every_pixel(tmp_path):

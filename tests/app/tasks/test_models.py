@@ -5,7 +5,7 @@ from torch import nn
 from espalier.app.ground.errors import UserError
 from espalier.app.tasks.models import MODELS, build_model, parameter_counts
 
-SHAPES = {"small-cnn": (1, 8, 8), "cnn": (3, 32, 32), "resnet18": (3, 32, 32), "resnet50": (3, 32, 32)}
+SHAPES = {"small-cnn": (1, 8, 8)} | dict.fromkeys(("cnn", "resnet18", "resnet18-imagenet", "resnet50"), (3, 32, 32))
 CNN_BLOCKS = ["conv1", "conv2", "fc1", "head"]
 RESNET_BLOCKS = ["stage1", "stage2", "stage3", "stage4", "head"]
 
@@ -110,6 +110,7 @@ def test_parameters_are_counted_by_block(name, expected):
 
 def test_resnets_have_the_known_number_of_parameters():
     assert sum(parameter_counts(build("resnet18")).values()) == 11_173_962
+    assert sum(parameter_counts(build("resnet18-imagenet")).values()) == 11_181_642
     assert sum(parameter_counts(build("resnet50")).values()) == 23_520_842
 
 

@@ -420,6 +420,7 @@ def test_one_server_for_all_clients_follows_the_learning_rates(tmp_path):
         torch.testing.assert_close(weights(split)[key], values, rtol=0, atol=1e-12)
 
 
+@pytest.mark.usefixtures("with_png")
 def test_its_learning_rates_and_metrics_are_used_and_reported(tmp_path):
     folder = run_app(tmp_path / "run", task=own("Steered"), report_plots=True, **SMALL)
     assert not same_weights(folder, run_app(tmp_path / "plain", task=own("Points"), **SMALL))
@@ -435,6 +436,7 @@ def test_its_learning_rates_and_metrics_are_used_and_reported(tmp_path):
     }
 
 
+@pytest.mark.usefixtures("with_png")
 @pytest.mark.parametrize(
     "settings", [{"algorithm": "h-fedavg"}, {"algorithm": "phsfl", "fine_tune_rate": 0.3}], ids=str
 )
@@ -479,6 +481,7 @@ def test_its_metrics_are_reported_of_fine_tuned_heads_too(tmp_path):
         assert figures["confidence"] == pytest.approx(line["clients"][client]["confidence"], rel=1e-6)
 
 
+@pytest.mark.usefixtures("with_png")
 def test_all_is_drawn_of_a_task_whose_labels_are_no_classes(tmp_path):
     settings = {"task": own("Values"), "selected_per_edge": 1, "report_plots": True, **SMALL}
     folder = run_app(tmp_path / "planned", algorithm="h-fedavg", selection="resource-aware", **settings)

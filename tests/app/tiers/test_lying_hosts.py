@@ -69,6 +69,7 @@ def test_failures_without_number_are_one_for_each_client(tmp_path, short_path, l
     assert (folder / "metrics.jsonl").stat().st_size < 10_000
 
 
+@pytest.mark.usefixtures("with_png")
 def test_kinds_of_bytes_that_there_are_not_leave_their_edge_out(tmp_path, short_path, lying, with_plots):
     def lie(told):
         told["counted"]["sent"].append(("uplink", "x" * 2 * 10**7, 1))

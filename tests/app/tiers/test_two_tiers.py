@@ -247,6 +247,7 @@ def test_edges_go_by_any_name_and_clients_need_not_be_blocks(tmp_path, short_pat
     assert same_figures(cloud, server)
 
 
+@pytest.mark.usefixtures("with_png")
 def test_the_clouds_folder_has_plots(tmp_path, short_path, with_plots):
     settings = SMALL | CASES["phsfl"] | {"global_rounds": 1}
     with edge_hosts(short_path, TWO, **settings) as hosts:

@@ -1,8 +1,8 @@
 """Two tiers on loopback, for an hour, under faults every few seconds; in the end nothing is wrong or left over.
 
-``make soak``, or ``SOAK_SECONDS=600 make soak`` for less. The folder gets ``faults.jsonl``, ``samples.jsonl`` (what
-every process holds, each ten seconds), the results of the cloud's run and of a replay of who took part, all logs, and
-``summary.json``. Exits with 1 if something is wrong. Linux only.
+``make soak``, or ``SOAK_SECONDS=600 make soak`` for less; with ``SOAK_TRANSPORT=stream`` devices and gateways stay. The
+folder gets ``faults.jsonl``, ``samples.jsonl`` (what every process holds, each ten seconds), the results of the cloud's
+run and of a replay of who took part, all logs, and ``summary.json``. Exits with 1 if something is wrong. Linux only.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from tests.strategies.split.proxy import StreamFault, StreamProxy
 from ..faults import replay
 from . import verdict
 from .chaos import Chaos
-from .deployment import TwoTiers, two_tiers
+from .deployment import CLIENTS, TwoTiers, two_tiers
 from .resources import AMOUNTS, Holding, as_line, holdings, processes_of, totals
 
 SETTINGS = {
@@ -72,10 +72,13 @@ class Soak:
         Gets what is noted.
     seed : int
         Of the faults.
+    stays : bool (default: False)
+        Whether devices stay while an edge's run lasts.
     """
 
-    def __init__(self, tiers: TwoTiers, proxy: StreamProxy, folder: Path, seed: int) -> None:
+    def __init__(self, tiers: TwoTiers, proxy: StreamProxy, folder: Path, seed: int, *, stays: bool = False) -> None:
         self.tiers = tiers
+        self.stays = stays
         self.folder = folder
         self.started = time.monotonic()
         self.samples: list[Holding] = []
@@ -119,14 +122,16 @@ class Soak:
         self.tiers.cloud_run.end(RECOVERY_SECONDS)
         self.recover()
         began = quiet_since = time.monotonic()
+        last = set[int]()
 
         def is_quiet() -> bool:
-            nonlocal quiet_since
+            nonlocal quiet_since, last
             held = holdings(processes_of(self.tiers.folder))
             if time.monotonic() > began + LONGEST_WORK_SECONDS:
                 return True  # those that are left wait for what does not come
-            if any(one.program == verdict.WORKING for one in held):
-                quiet_since = time.monotonic()
+            working = {one.pid for one in held if one.program == verdict.WORKING}
+            if working != last or (working and not self.stays):
+                quiet_since, last = time.monotonic(), working
             return time.monotonic() > quiet_since + REST_SECONDS
 
         self.wait_for(is_quiet, "rest")
@@ -181,8 +186,9 @@ def say(line: str) -> None:
     print(line, flush=True)
 
 
-def soak(folder: Path, seconds: float, seed: int) -> int:
+def soak(folder: Path, seconds: float, seed: int, transport: str) -> int:
     """Run a soak of so long in a folder; return the exit status."""
+    settings, stays = SETTINGS | {"deploy.transport": transport}, transport == "stream"
     soaked: list[Soak] = []
 
     def struck(fault: StreamFault) -> None:
@@ -195,8 +201,8 @@ def soak(folder: Path, seconds: float, seed: int) -> int:
     faults: list[str] = []
     before: verdict.Totals = {}
     after: verdict.Totals = {}
-    with two_tiers(folder, SETTINGS) as tiers:
-        own = Soak(tiers, proxy, folder, seed)
+    with two_tiers(folder, settings) as tiers:
+        own = Soak(tiers, proxy, folder, seed, stays=stays)
         soaked.append(own)
         try:
             own.wait_for(lambda: tiers.rounds() > 0, "first round")
@@ -207,7 +213,7 @@ def soak(folder: Path, seconds: float, seed: int) -> int:
             tiers.cloud_run.is_wanted = True
             own.go(end - time.monotonic(), end)
             after = totals(own.rest())
-            faults += verdict.more_at_rest(before, after)
+            faults += verdict.more_at_rest(before, after, CLIENTS if stays else 0)
             own.finish()
         except StartError as error:
             faults.append(str(error))
@@ -272,6 +278,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="gets everything; a new one")
     parser.add_argument("--seconds", type=float, default=3600.0, help="how long faults go on (default: 3600)")
     parser.add_argument("--seed", type=int, default=0, help="of the faults (default: 0)")
+    parser.add_argument("--transport", choices=("messages", "stream"), default="messages", help="deploy.transport")
     given = parser.parse_args()
     folder = given.folder.expanduser().resolve()
     longest = len(os.fsencode(folder / "edge-0" / "gateway" / SOCKET))
@@ -286,7 +293,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:
-        return soak(folder, given.seconds, given.seed)
+        return soak(folder, given.seconds, given.seed, given.transport)
     except KeyboardInterrupt:
         say("interrupted")
         return 130

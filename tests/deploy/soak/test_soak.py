@@ -33,6 +33,15 @@ def test_a_process_that_is_left_over_is_found_and_one_that_is_missing():
     ]
 
 
+def test_devices_may_stay_at_rest_one_process_each_that_does_not_grow():
+    two = totals([held(i, program=WORKING) for i in range(2)])
+    three = totals([held(i, program=WORKING) for i in range(3)])
+    assert more_at_rest(two, three, 3) == more_at_rest(three, two, 3) == more_at_rest({}, three, 3) == []
+    assert more_at_rest(two, three, 2) == ["flwr-clientapp: 3 processes, 2 before"]
+    grown = totals([held(i, program=WORKING, megabytes=403.0) for i in range(3)])
+    assert more_at_rest(two, grown, 3) == ["flwr-clientapp: 33.0 megabytes more in the mean of 3 processes"]
+
+
 @pytest.mark.parametrize(("amount", "value"), [("threads", 17), ("files", 32), ("megabytes", 403.0)])
 def test_what_a_process_holds_more_is_found(amount, value):
     (fault,) = more_at_rest(totals([held(1)]), totals([held(2, **{amount: value})]))

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 
 CHUNK_BYTES = 16384
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: what was not sent is thrown away, and the peer hears a reset
@@ -58,6 +58,8 @@ class StreamProxy:
     ) -> None:
         self.passed: Counter[str] = Counter()
         self._struck = struck
+        self._flows = Event()
+        self._flows.set()
         self._waiting: deque[StreamFault] = deque(maxlen=most_waiting)
         self._lock = Lock()
         self._is_closed = False
@@ -78,8 +80,17 @@ class StreamProxy:
         with self._lock:
             self._waiting.clear()
 
+    def cut(self) -> None:
+        """Pass nothing on, in any connection, as a network that is down."""
+        self._flows.clear()
+
+    def mend(self) -> None:
+        """Pass on what has come meanwhile, and what comes."""
+        self._flows.set()
+
     def close(self) -> None:
         """End all connections."""
+        self.mend()
         with self._lock:
             self._is_closed = True
             connected = list(self._open)
@@ -123,6 +134,7 @@ class StreamProxy:
         passed = 0
         with suppress(OSError):
             while data := source.recv(CHUNK_BYTES):
+                self._flows.wait()
                 if due and passed + len(data) > due.after_bytes:
                     self._struck(due)
                     if due.kind == "delay":

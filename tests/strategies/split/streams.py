@@ -13,7 +13,7 @@ from espalier.clients.messages.split import SplitStream
 from espalier.clients.messages.split_names import SPLIT_STREAM
 from espalier.clients.messages.train import SERVER_ROUND
 from espalier.clients.split.session import Session
-from espalier.clients.split.stream import open_stream
+from espalier.clients.streams import open_stream
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.split import StreamServer, StreamTransport
 

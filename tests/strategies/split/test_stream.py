@@ -28,7 +28,8 @@ from espalier.clients.messages.split_names import SPLIT_BEGIN, SPLIT_STREAM
 from espalier.clients.messages.train import CONFIG
 from espalier.clients.shared.cut import Cut
 from espalier.clients.split.session import Session
-from espalier.clients.split.stream import LINK, LINK_BITS_PER_SECOND, Withdrawn, measure_link, open_stream
+from espalier.clients.split.stream import LINK, LINK_BITS_PER_SECOND
+from espalier.clients.streams import Withdrawn, measure_link, open_stream
 from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.split import Relay, SplitFedV1, SplitFedV2, StreamServer
 from espalier.strategies.split.stream import LEAST_CONNECTIONS, OPTIONS, SPARE_STREAMS, StreamEnded
@@ -633,7 +634,7 @@ def test_a_withdrawn_ticket_and_a_forgotten_one(server):
 
 
 def test_a_client_trusts_the_runs_certificate_alone(server, monkeypatch):
-    monkeypatch.setattr("espalier.clients.split.stream.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("espalier.clients.streams.CONNECT_SECONDS", 0.5)
     ticket = server.expect(lambda connection: pytest.fail("it was let in"))
     with serving() as other:
         elsewhere = replace(ticket.told, address=other.address)
@@ -684,7 +685,7 @@ def test_peers_that_stop_reading_hold_no_thread_once_they_are_broken_off():
 
 
 def test_a_client_notices_that_the_edge_is_gone(monkeypatch):
-    monkeypatch.setattr("espalier.clients.split.stream.CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("espalier.clients.streams.CONNECT_SECONDS", 0.5)
     with serving() as server:
         opened = []
         ticket = server.expect(opened.append)

@@ -10,7 +10,7 @@ SERVES = """
 import espalier.app
 import os, socket, ssl, sys, time
 from espalier.clients.messages.frames import METHOD
-from espalier.clients.split.stream import measure_link
+from espalier.clients.streams import measure_link
 from tests.strategies.split.streams import HOST, serving
 
 def frame(kind, flags, stream, payload):

@@ -253,6 +253,7 @@ def is_picture(path):
         return min(image.size) > 400 and len(image.convert("RGB").getcolors(1 << 24)) > 20
 
 
+@pytest.mark.usefixtures("with_png")
 def test_plots_are_written_and_show_the_figures(tmp_path, lines, world, figures):
     paths = draw_resource_plots(tmp_path, "a run", lines, world)
     assert {path.name for path in paths} == PLOTS
@@ -275,12 +276,14 @@ def test_plots_are_written_and_show_the_figures(tmp_path, lines, world, figures)
     np.testing.assert_allclose(cells[2].get_ydata(), [0.0, 0.25, 0.5, 0.75, 1.0])
 
 
+@pytest.mark.usefixtures("with_png")
 def test_joules_of_all_magnitudes_are_told_apart(tmp_path, lines, world, figures):
     lines[0]["plans"][0]["compute_joules"][1] = lines[0]["plans"][0]["upload_joules"][1] = 1e-6
     draw_resource_plots(tmp_path, "a run", lines, world)
     assert [ax.get_xscale() for ax in figures["energy.png"].axes] == ["linear", "log", "linear", "linear"]
 
 
+@pytest.mark.usefixtures("with_png")
 def test_top_m_is_drawn_where_there_are_figures(tmp_path, lines, figures):
     assert "top-m.png" in {path.name for path in draw_plots(tmp_path, "a run", without_plans(lines))}
     assert is_picture(tmp_path / "top-m.png")
@@ -333,11 +336,12 @@ def test_the_description_of_the_world_is_in_the_clients_order():
     assert [(own["edge"], own["cell"]) for own in flat.describe()["clients"]] == [("cloud", i // 3) for i in range(6)]
 
 
+@pytest.mark.usefixtures("with_png")
 def test_a_planned_run_reports_on_all_of_its_rounds_when_resumed_and_again_later(tmp_path):
-    folder = run_app(tmp_path / "run", report_plots=True, **SMALL | {"global_rounds": 1})
+    folder = run_app(tmp_path / "run", **SMALL | {"global_rounds": 1})
     told, first = (folder / "world.json").read_text(), summary(folder)
     (folder / "world.json").unlink()
-    assert main([f"resume={folder}", "global-rounds=2"]) == 0
+    assert main([f"resume={folder}", "global-rounds=2", "report.plots=true"]) == 0
     assert (folder / "world.json").read_text() == told
 
     final, (one, two) = summary(folder), lines_of(folder, "global")
@@ -366,6 +370,7 @@ def test_a_planned_run_reports_on_all_of_its_rounds_when_resumed_and_again_later
     assert summary(folder) == final
 
 
+@pytest.mark.usefixtures("with_png")
 def test_later_reports_need_no_world_and_refuse_a_damaged_one(tmp_path, lines):
     folder = ResultsFolder.create(tmp_path / "run", config_of().as_dict())
     folder.append_metrics(without_tops(lines))

@@ -61,6 +61,7 @@ def test_words_fit_a_terminal_of_80_columns():
     assert max(map(len, said)) <= 80
 
 
+@pytest.mark.usefixtures("with_png")
 @pytest.mark.parametrize(("num_clients", "num_edges"), [(2, 1), (100, 8), (100, 30), (1000, 12)])
 def test_the_picture_names_the_slowest_and_no_labels_overlap(tmp_path, figures, num_clients, num_edges):
     clients = {str(i): own(edge="edge-0") for i in range(num_clients)} | {"1": own(7.0, edge="edge-0")}

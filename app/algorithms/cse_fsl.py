@@ -1,0 +1,28 @@
+"""CSE-FSL: clients train by auxiliary heads, one server block on some of their activations (arXiv:2507.15816)."""
+
+from espalier.app.algorithms.algorithm import Algorithm, Site
+from espalier.app.algorithms.split_edges import split_options, the_cut
+from espalier.clients.half import ClientHalf
+from espalier.clients.messages.split_names import SPLIT_LOCAL
+from espalier.clients.split.local_loss import train_by_local_loss
+from espalier.strategies.split import LocalLossTransport, SplitFedV2
+
+LOCAL_LOSS_CLIENT = ClientHalf(handlers={SPLIT_LOCAL: train_by_local_loss})
+
+
+def server_trained_on_uploads(site: Site) -> SplitFedV2:
+    """Return an edge with one server block, which trains on what comes with the clients' replies."""
+    options = {**split_options(site), "transport": LocalLossTransport(site.split.upload_every)}
+    return SplitFedV2(site.new_model(), the_cut(site), **options)
+
+
+CSE_FSL = Algorithm(
+    name="cse-fsl",
+    summary="Split by a local loss: auxiliary heads train the clients' blocks, uploads one server block.",
+    make_edge=server_trained_on_uploads,
+    tiers="one or two",
+    splits=True,
+    shares_server=True,
+    auxiliary="averaged",
+    client=LOCAL_LOSS_CLIENT,
+)

@@ -1,0 +1,185 @@
+"""The budget of a run: what was spent of it, what is reported, and when it ends the run."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.serverapp.strategy import Strategy
+
+from espalier.app.features.feature import Line, MakeHierarchical, Part, RoundOver, Scene
+from espalier.app.features.privacy.checks import is_on
+from espalier.app.features.privacy.levels import accounting, is_by_edges
+from espalier.app.features.privacy.releases import Release, Releases
+from espalier.app.features.privacy.settings import Privacy
+from espalier.app.features.privacy.spending import ByUnit, Spending, spending_of
+from espalier.app.features.privacy.tiers import around_cloud
+from espalier.app.ground.errors import bad_value
+from espalier.strategies import EdgeOutcome, Round
+from espalier.strategies.outcomes import EVERYBODY
+from espalier.strategies.privacy import ASKED, NOISE, OF
+
+Spent = dict[Hashable, Counter[Release]]
+
+
+@dataclass
+class Ledger(Part):
+    """Counts what a run releases, and tells epsilon of those of whom most is known.
+
+    Parameters
+    ----------
+    own : Privacy
+        The settings.
+    spending : Spending
+        Says what rounds release.
+    epsilon_of : Callable[[Mapping[Release, int], float], float]
+        The accountant.
+    client_of : Mapping[int, int]
+        Client number by node id.
+    tells_edges : bool
+        Edges tell of their averages.
+    cloud : Callable[[Strategy], Strategy], optional
+        Puts noise around the cloud's strategy. None: the cloud adds none.
+    """
+
+    own: Privacy
+    spending: Spending
+    epsilon_of: Callable[[Releases, float], float]
+    client_of: Mapping[int, int]
+    tells_edges: bool
+    cloud: Callable[[Strategy], Strategy] | None
+    spent: Spent = field(default_factory=dict, init=False)
+    again: int = field(default=0, init=False)
+
+    def over_edges(self, make: MakeHierarchical) -> MakeHierarchical:
+        """Return what makes the cloud over edges, with noise where it adds some."""
+        around = self.cloud
+        if around is None:
+            return make
+        return lambda strategy, *rest, **options: make(around(strategy), *rest, **options)
+
+    def go_on_from(self, lines: Sequence[Line]) -> None:
+        """Take back what the rounds before have spent.
+
+        Where noise follows no seed, the round that was interrupted is repeated with other noise: it counts twice.
+        """
+        edges: dict[str, Line] = {}
+        for line in lines:
+            if line["scope"] == "edge":
+                edges[line["edge"]] = line
+            elif line["scope"] == "global":
+                self.spent = _sum(self.spent, self.spending.of_round(edges, line["privacy"]))
+                self.again, edges = line["privacy"].get("repeated", 0), {}
+        self.again += self.own.secret_noise
+        for _ in range(self.again):
+            self.spent = _sum(self.spent, self.spending.planned())
+
+    def check_first_round(self) -> None:
+        """Refuse noise with which no round can be made."""
+        own, first = self.own, self._epsilon(self.spending.planned())
+        if 0 < own.epsilon < first:
+            raise bad_value("privacy.noise", own.noise, f"more: the first round would spend an epsilon of {first:.4g}")
+
+    def ends(self, outcome: Round) -> str:
+        """Return that the budget does not allow for another round; nothing where it does, or there is none."""
+        after = self._after(outcome)
+        epsilon, following = self._epsilon(after), self._epsilon(_sum(after, self.spending.planned()))
+        if not self.own.epsilon or following <= self.own.epsilon:
+            return ""
+        key = f"privacy.epsilon = {self.own.epsilon:g}"
+        return f"{key}: {epsilon:.4g} is spent, and another round would make it {following:.4g}"
+
+    def of_edge(self, name: str, over: RoundOver) -> Line:
+        """Return ``privacy``: of each edge round how many clients were ``asked``, ``of`` how many, with what ``noise``.
+
+        None for one without a model.
+        """
+        return {"privacy": _means(over.outcome.edges[name])} if self.tells_edges else {}
+
+    def end_round(self, over: RoundOver) -> Line:
+        """Return ``privacy``, with ``level``, ``epsilon`` (None: infinite) and ``delta``, and why the run ``ends``."""
+        ends = self.ends(over.outcome)
+        self.spent = self._after(over.outcome)
+        epsilon = self._epsilon(self.spent)
+        told = {
+            "level": self.own.level,
+            "epsilon": epsilon if math.isfinite(epsilon) else None,
+            "delta": self.own.delta,
+        }
+        repeated = {"repeated": self.again} if self.again else {}
+        return {"privacy": {**told, **self._of_cloud(over.outcome), **repeated}, **({"ends": ends} if ends else {})}
+
+    def _after(self, outcome: Round) -> Spent:
+        edges = {name: self._told(edge) for name, edge in outcome.edges.items()}
+        return _sum(self.spent, self.spending.of_round(edges, self._of_cloud(outcome)))
+
+    def _of_cloud(self, outcome: Round) -> Line:
+        """Return ``mean``: what the cloud's average tells of itself, where it has noise."""
+        mean = _mean(outcome.train_metrics) if self.cloud else None
+        return {"mean": mean} if mean else {}
+
+    def _told(self, edge: EdgeOutcome) -> Line:
+        """Return what an edge's line says, as far as it is of use here."""
+        client_of = self.client_of
+        return {
+            "participants": [[client_of[node_id] for node_id in update.participants] for update in edge.updates],
+            "failures": [
+                {"edge_round": e, "client": None if failure.node_id == EVERYBODY else client_of[failure.node_id]}
+                for e, update in enumerate(edge.updates, start=1)
+                for failure in update.failures
+            ],
+            "privacy": _means(edge),
+        }
+
+    def _epsilon(self, spent: ByUnit) -> float:
+        different = {frozenset(releases.items()) for releases in spent.values()}
+        return max((self.epsilon_of(dict(releases), self.own.delta) for releases in different), default=0.0)
+
+
+def ledger_of(scene: Scene) -> Ledger | None:
+    """Return what counts a run's releases; None where nobody is protected.
+
+    Raises
+    ------
+    UserError
+        If the first round would spend more than there is, or the accountant's package is not installed.
+    """
+    case = scene.case
+    if not is_on(case):
+        return None
+    epsilon_of = accounting(case, "epsilon_of")
+    ledger = Ledger(
+        case[Privacy], spending_of(scene), epsilon_of, scene.client_of, is_by_edges(case), around_cloud(scene)
+    )
+    ledger.check_first_round()
+    return ledger
+
+
+def _means(edge: EdgeOutcome) -> list[Line | None]:
+    return [_mean(update.metrics) if update.arrays is not None else None for update in edge.updates]
+
+
+def _mean(metrics: Mapping[str, Any] | None) -> Line | None:
+    if not metrics or ASKED not in metrics:
+        return None
+    return {"asked": metrics[ASKED], "of": metrics[OF], "noise": metrics[NOISE]}
+
+
+def _sum(spent: ByUnit, more: ByUnit) -> Spent:
+    units = {*spent, *more}
+    return {unit: Counter(spent.get(unit, {})) + Counter(more.get(unit, {})) for unit in units}
+
+
+def privacy_summary(lines: Sequence[Line]) -> Line:
+    """Return ``privacy`` of the last round; nothing for a run where nobody is protected."""
+    told = [line["privacy"] for line in lines if line["scope"] == "global" and "privacy" in line]
+    return {"privacy": {key: told[-1][key] for key in ("level", "epsilon", "delta")}} if told else {}
+
+
+def words(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the table at the end of a run says of it."""
+    if own := summary.get("privacy"):
+        epsilon = own["epsilon"]
+        spent = "nobody: there is no noise" if epsilon is None else f"epsilon {epsilon:.4g} at delta {own['delta']:g}"
+        yield f"protected ({own['level']}): {spent}"

@@ -1,0 +1,197 @@
+"""A small server that shows runs while they go on: to browsers of this machine alone, or to those who have a token."""
+
+import ipaddress
+import re
+import socket
+import time
+from dataclasses import dataclass, field
+from hmac import compare_digest
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.page.connected import count_connected
+from espalier.app.page.html import data_json, page_html, policy
+from espalier.app.page.run_data import RUNNING
+from espalier.app.page.runs import Runs
+
+EVERY_SECONDS = 2.0  # asks a page whether anything is new
+SHARE = 0.05  # of a core that reading runs may take: what takes long is read less often
+LOCAL = "127.0.0.1"
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+@dataclass
+class Source:
+    """What the page shows, read again when somebody asks and it is time to.
+
+    Parameters
+    ----------
+    runs : Runs
+        Read the folders.
+
+    Attributes
+    ----------
+    version : int
+        Counts what was new.
+    """
+
+    runs: Runs
+    version: int = field(default=0, init=False)
+    _json: str = field(default="", init=False)
+    _due: float = field(default=0.0, init=False)
+    _lock: Lock = field(default_factory=Lock, init=False)
+
+    def latest(self) -> tuple[int, str]:
+        """Return the version of the data, and the data as JSON.
+
+        Raises
+        ------
+        UserError
+            If what is there is nothing that a run writes.
+        """
+        with self._lock:
+            if (begin := time.monotonic()) >= self._due:
+                used = time.thread_time()
+                try:
+                    self._read()
+                finally:
+                    self._due = begin + max(EVERY_SECONDS / 2, (time.thread_time() - used) / SHARE)
+            return self.version, self._json
+
+    def _read(self) -> None:
+        if not self.runs.refresh() and self.version:
+            return
+        told = self.runs.data()
+        for own in told:
+            if own["devices"] and own["devices"]["port"] and own["state"] == RUNNING:
+                own["devices"]["count"] = count_connected(own["devices"]["port"])
+        self.version += 1
+        self._json = data_json(told, {"version": self.version, "every_seconds": EVERY_SECONDS})
+
+
+class Server(ThreadingHTTPServer):
+    """Serves the page, and its data as JSON.
+
+    Parameters
+    ----------
+    host, port : str, int
+        Where.
+    source : Source
+        What.
+    token : str
+        What a request has to name; nothing: none has to.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, source: Source, token: str) -> None:
+        self.source = source
+        self.token = token
+        self.is_local = is_loopback(host)
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), Handler)
+
+    @property
+    def url(self) -> str:
+        """What to open in a browser."""
+        host, port = str(self.server_address[0]), self.server_address[1]
+        query = f"?token={self.token}" if self.token else ""
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/{query}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers a browser."""
+
+    server: Server
+    timeout = 30  # seconds for a request to arrive
+    server_version = "espalier"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer with the page, or its data."""
+        parts = urlsplit(self.path)
+        asked = parse_qs(parts.query)
+        if not self._is_known_host():
+            self._answer(HTTPStatus.FORBIDDEN, "open the page by the address that espalier watch prints\n")
+        elif self.server.token and not compare_digest(_first(asked, "token").encode(), self.server.token.encode()):
+            self._answer(HTTPStatus.FORBIDDEN, "this page needs ?token=, as espalier watch prints it\n")
+        elif parts.path == "/":
+            self._send_latest(lambda version, data: (page_html(data, is_live=True), "text/html"))
+        elif parts.path == "/data.json":
+            have = _first(asked, "have")
+            self._send_latest(lambda version, data: None if have == str(version) else (data, "application/json"))
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, "there is only the page\n")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing of requests."""
+
+    def _send_latest(self, make: Any) -> None:
+        try:
+            made = make(*self.server.source.latest())
+        except UserError as error:  # a file is damaged, or was removed
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}\n")
+            return
+        if made is None:
+            self._answer(HTTPStatus.NO_CONTENT, "")
+        else:
+            self._answer(HTTPStatus.OK, made[0], made[1])
+
+    def _answer(self, status: HTTPStatus, text: str, kind: str = "text/plain") -> None:
+        body = text.encode()
+        self.send_response(status)
+        headers = {**HEADERS, "Content-Security-Policy": f"{policy(is_live=True)}; frame-ancestors 'none'"}
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if status != HTTPStatus.NO_CONTENT:
+            self.send_header("Content-Type", f"{kind}; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        try:
+            self.wfile.write(body)
+        except OSError:  # the browser has gone
+            self.close_connection = True
+
+    def _is_known_host(self) -> bool:
+        """Return whether the request names this machine: another site's name may lead here, and its page may ask."""
+        name = re.sub(r":\d+$", "", self.headers.get("Host", "")).strip("[]")
+        return not self.server.is_local or name == "localhost" or is_loopback(name)
+
+
+def opened(host: str, port: int, token: str, source: Source) -> Server:
+    """Return a server that listens.
+
+    Raises
+    ------
+    UserError
+        If the port is not free there, or there is no such address.
+    """
+    try:
+        return Server(host, port, source, token)
+    except OSError as error:
+        why = error.strerror or error
+        raise bad_value("--port", port, f"a free port at {host} ({why}), or 0 for any that is free") from None
+    except OverflowError:
+        raise bad_value("--port", port, "a number from 0 to 65535") from None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is one of this machine that others can't reach."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _first(asked: dict[str, list[str]], name: str) -> str:
+    return asked.get(name, [""])[0]

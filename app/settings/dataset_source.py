@@ -1,0 +1,46 @@
+"""Data sets that a library has, as settings name them: ``hf:ORG/NAME(...)``, or a folder that it has written."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from espalier.app.ground.object_spec import HUB, ObjectSpec, parse_object
+from espalier.app.ground.registered import FORM, parse_registered
+
+KEY = "dataset"
+_PATH = re.compile(r"[/~]|\.\.?/|\.\.?$")
+_NAME = re.compile(r"([\w.-]+(?:/[\w.-]+)?)(\(.*\))?", re.DOTALL)
+
+
+def parse_dataset(given: Any) -> ObjectSpec:
+    """Return what ``dataset`` names: a name, ``hf:ORG/NAME(...)``, a folder, or a function of a user's own.
+
+    Raises
+    ------
+    ValueError
+        If it is of no such form; the text says what is allowed.
+    """
+    prefix, colon, rest = given.partition(":") if isinstance(given, str) else ("", "", "")
+    if isinstance(given, str) and _PATH.match(given):
+        return ObjectSpec(KEY, given, HUB, given, ())
+    if not colon or prefix != HUB:
+        return parse_registered(KEY, given)
+    if _PATH.match(rest):
+        return ObjectSpec(KEY, given, HUB, rest, ())
+    try:
+        name, arguments = _NAME.fullmatch(rest).groups(default="")  # type: ignore[union-attr]
+        parameters = parse_object(f"set{arguments}")[2]
+    except (AttributeError, ValueError):
+        allowed = "hf:ORG/NAME or hf:ORG/NAME(name='...', revision='...') on the Hugging Face hub, hf:/a/folder"
+        raise ValueError(f"{allowed} that save_to_disk() wrote, or {FORM}") from None
+    return ObjectSpec(KEY, given, HUB, name, parameters)
+
+
+def is_relative(spec: ObjectSpec) -> bool:
+    """Return whether a set of a library's is read from a folder below the working directory."""
+    return spec.module == HUB and spec.name.startswith(".")
+
+
+def folder_of(spec: ObjectSpec) -> Path | None:
+    """Return the folder that a set of a library's is read from, None for one of the hub."""
+    return Path(spec.name).expanduser().absolute() if _PATH.match(spec.name) else None

@@ -1,0 +1,93 @@
+"""Images of a set of Hugging Face's ``datasets``, as the app's data sets are."""
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from espalier.app.ground.errors import FAULTS, UserError, bad_value
+from espalier.app.ground.object_spec import error_line
+from espalier.app.tasks import image_data
+from espalier.app.tasks.cache import fingerprint, load_or_build
+from espalier.app.tasks.dataset import DataPlace
+from espalier.app.tasks.hub import IMAGES, INPUTS_KEY, HubSet, open_set, refuse_row
+from espalier.app.tasks.image_data import FORMAT_VERSION, ImageData
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+ALLOWED = "a column of images, RGB or grey with 8 bits per channel"
+
+
+def load_hub_images(place: DataPlace) -> ImageData:
+    """Return the images of a set, from the cache where none of its files has changed."""
+    opened = open_set(place.spec, place.told)
+    if opened.kind != IMAGES:
+        raise bad_value(place.spec.key, place.spec.text, f"a set of images, not {opened.kind}")
+    (column,) = opened.inputs
+    first = _pixels(opened.train[0][column], column, 0, place.image_size, None)
+    height, width, channels = first.shape
+    place.check_size(len(opened.train), len(opened.test), height, width, len(opened.classes))
+    files = [Path(file["filename"]) for pool in (opened.train, opened.test) for file in pool.cache_files]
+    key = fingerprint(Path("/"), files, place.spec.text, place.told, place.image_size, FORMAT_VERSION)
+
+    def build(folder: Path) -> None:
+        _save(opened, column, channels, place.image_size, folder)
+
+    return load_or_build(place.cache_dir / f"hf-{key}", build=build, load=image_data.load)
+
+
+def _save(opened: HubSet, column: str, channels: int, size: int, folder: Path) -> None:
+    pools = (_images(pool, column, channels, size) for pool in (opened.train, opened.test))
+    image_data.save(
+        folder,
+        _of_one_size(chain.from_iterable(pools), column),
+        train_labels=opened.train_labels,
+        test_labels=opened.test_labels,
+        classes=opened.classes,
+        columns=opened.columns(),
+    )
+
+
+def _images(pool: "Dataset", column: str, channels: int, size: int) -> Iterator[np.ndarray]:
+    only = pool.select_columns([column])
+    for row in range(len(only)):
+        try:
+            image = only[row][column]
+        except FAULTS as error:  # of an image that is damaged
+            raise refuse_row(INPUTS_KEY, column, row, f"can't be read ({error_line(error)})", ALLOWED) from None
+        yield _pixels(image, column, row, size, channels)
+
+
+def _pixels(image: Any, column: str, row: int, size: int, channels: int | None) -> np.ndarray:
+    """Return an image, uint8 (height, width, channels): grey where the first one is, else RGB."""
+    try:
+        if not isinstance(image, Image.Image):
+            array = np.asarray(image)
+            if array.dtype.kind not in "ui" or array.min() < 0 or array.max() > 255:
+                raise UserError(f"holds {array.dtype} from {array.min()} to {array.max()}")
+            image = Image.fromarray(array.astype(np.uint8))
+        if image.mode[0] in "IF":  # Pillow would clip them
+            raise UserError(f"has pixels of mode {image.mode}")
+        is_grey = image.mode in ("1", "L") if channels is None else channels == 1
+        image = image.convert("L" if is_grey else "RGB")
+    except FAULTS as error:
+        raise refuse_row(INPUTS_KEY, column, row, error_line(error), ALLOWED) from None
+    if size:
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image)
+    return pixels[..., None] if is_grey else pixels
+
+
+def _of_one_size(images: Iterator[np.ndarray], column: str) -> Iterator[np.ndarray]:
+    first = None
+    for image in images:
+        first = first or image.shape
+        if image.shape != first:
+            sizes = f"{image.shape[1]}x{image.shape[0]} and {first[1]}x{first[0]}"
+            allowed = f"a side in pixels for the images of {column!r}, which are {sizes} (width x height)"
+            raise bad_value("data.image-size", 0, allowed)
+        yield image

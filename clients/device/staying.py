@@ -1,0 +1,61 @@
+"""What a device does while it stays: it answers what comes through its stream, in the process that it has."""
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from flwr.app import Context, Error, Message, RecordDict
+
+from ..messages.stay import HELLO, RAISED, STAY_LOST, Stay, pack_reply, unpack_message
+from ..streams import OpenStream, StreamOver, Withdrawn, open_stream
+from .edge_socket import NoEdgeError
+
+Answer = Callable[[Message, Context], Message]
+
+
+def stay(message: Message, context: Context, answer: Answer) -> Message:
+    """Answer ``query.stay``: open a stream and answer what comes through it, until it is over.
+
+    The node's state lives in this process meanwhile; whoever runs it keeps the state of the reply.
+
+    Parameters
+    ----------
+    message : Message
+        The message.
+    context : Context
+        Of the node, for all messages.
+    answer : Callable[[Message, Context], Message]
+        The ClientApp.
+
+    Returns
+    -------
+    Message
+        Nothing, or an error where the stream broke, or could not be opened.
+    """
+    try:
+        with open_stream(Stay.from_content(message.content).ticket, None) as stream:
+            _answer_all(stream, message, context, answer)
+    except (StreamOver, Withdrawn):
+        return Message(RecordDict(), reply_to=message)
+    except ConnectionError as error:
+        return Message(Error(STAY_LOST, str(error)), reply_to=message)
+
+
+def _answer_all(stream: OpenStream, message: Message, context: Context, answer: Answer) -> NoReturn:
+    """Answer one message after the other; what ends the stream is raised."""
+    stream.send(HELLO)
+    while True:
+        # Nothing of them is kept while the next message is waited for, perhaps for hours.
+        stream.send(_answered(unpack_message(stream.receive(), message), context, answer))
+
+
+def _answered(asked: Message, context: Context, answer: Answer) -> bytes:
+    """Return the reply to a message as a frame.
+
+    Where the ClientApp raises, the reply says so in Flower's words, and is the last: the next message finds a new
+    process, which nothing of that can harm. A gateway whose edge is not there has nothing to harm, and stays.
+    """
+    try:
+        return pack_reply(answer(asked, context), is_last=False)
+    except Exception as error:
+        reply = Message(Error(RAISED, f"{type(error)}:<'{error}'>"), reply_to=asked)
+        return pack_reply(reply, is_last=not isinstance(error, NoEdgeError))

@@ -1,0 +1,345 @@
+"""A Grid whose nodes stay: one message of Flower's opens a node's stream, through which all others go.
+
+What is sent to a node waits in its line until it has a stream and has answered what was sent before: a node does one
+thing at a time. Where its stream breaks, what it was at is over, with an error reply; what waits goes by its next
+stream. Who speaks to Flower's Grid is the thread that pushes and pulls; streams have threads of their own.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from logging import getLogger
+from threading import Condition, Lock
+from typing import Any
+
+from flwr.app import Error, Message, RecordDict
+from flwr.serverapp import Grid
+
+from espalier.clients.messages.stay import MOST_FRAME_BYTES, Stay, pack_message, reply_to, unpack_reply
+
+from .exchange import REJECTED, UNREACHABLE, pushed
+from .replies import one_line, reason_of
+from .split.stream import WITHDRAWN, End, StreamServer, Ticket
+
+logger = getLogger("espalier")
+
+LOOK_SECONDS = 0.5  # between two questions to Flower's Grid whether nodes have failed to open their streams
+MOST_UNCLAIMED = 4  # replies of a node that nobody has pulled, since they came too late; older ones are dropped
+BROKE = "its stream broke"
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A message, and the id under which its reply is waited for."""
+
+    message_id: str
+    message: Message
+
+
+@dataclass
+class _Line:
+    """A node, and what it is to answer.
+
+    Attributes
+    ----------
+    woken : Condition
+        Of the grid's lock; told when something waits, or the stream is over.
+    waiting : deque
+        What was not sent yet.
+    at_work : _Sent, optional
+        What the node is at.
+    stream : _Stream, optional
+        The node's, while it is open.
+    ticket : Ticket, optional
+        For the stream that the node was asked to open last.
+    is_called : bool
+        It was asked, and has not opened it.
+    unclaimed : deque[str]
+        Ids of replies that nobody has pulled, the oldest first.
+    """
+
+    woken: Condition
+    waiting: deque[_Sent] = field(default_factory=deque)
+    at_work: _Sent | None = None
+    stream: "_Stream | None" = None
+    ticket: Ticket | None = None
+    is_called: bool = False
+    unclaimed: deque[str] = field(default_factory=deque)
+
+
+class StayGrid(Grid):
+    """Reaches nodes by streams that stay open, wherever a `grid` reaches them by messages.
+
+    A context manager: in the end all streams end, and with them the processes on the nodes.
+
+    Parameters
+    ----------
+    grid : Grid
+        Of Flower's runtime. By it nodes are asked to open a stream, at first and where theirs broke.
+    server : StreamServer
+        Accepts the streams: with `max_message_bytes`, and `max_streams` for every node that is connected.
+
+    Examples
+    --------
+    In a ServerApp whose nodes run what `espalier.clients.client_app.make_client_app` makes::
+
+        with StreamServer(key, certificate, address="cloud.example.org", listen_on="[::]", port=9093, max_frame_bytes=0,
+                          max_streams=100, max_message_bytes=2**31 - 1) as server, StayGrid(grid, server) as stays:
+            strategy.start(stays, arrays)
+    """
+
+    def __init__(self, grid: Grid, server: StreamServer) -> None:
+        self._grid = grid
+        self._server = server
+        self._lock = Lock()
+        self._news = Condition(self._lock)  # a reply is in, or a stream broke
+        self._has_news = False
+        self._lines: dict[int, _Line] = {}
+        self._replies: dict[str, Message] = {}
+        self._calls: dict[str, tuple[int, Ticket]] = {}  # by the id of Flower's message: who was asked, and for what
+        self._next_look = 0.0
+        self._numbers = count()
+        self._is_over = False
+
+    def __enter__(self) -> "StayGrid":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            self._is_over = True
+            lines = list(self._lines.values())
+            for line in lines:
+                line.woken.notify_all()
+        for line in lines:
+            if line.ticket is not None and line.stream is None:
+                line.ticket.forget()
+
+    def let_go(self, members: Collection[int]) -> None:
+        """End the streams of all nodes but these: nobody will ask them any more."""
+        with self._lock:
+            gone = {node_id: line for node_id, line in self._lines.items() if node_id not in members}
+            for node_id, line in gone.items():
+                del self._lines[node_id]
+                line.stream = None
+                line.woken.notify_all()
+        for line in gone.values():
+            if line.is_called and line.ticket is not None:
+                line.ticket.forget()
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Put messages into the lines of their nodes and return an id for each."""
+        ids = []
+        with self._lock:
+            for message in messages:
+                ids.append(f"stay-{next(self._numbers)}")
+                line = self._line(message.metadata.dst_node_id)
+                line.waiting.append(_Sent(ids[-1], message))
+                line.woken.notify_all()
+        self._call()
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the replies that are in, of those asked for; each can be had once."""
+        self._look()
+        self._call()
+        with self._lock:
+            self._has_news = False
+            return [reply for i in message_ids if (reply := self._replies.pop(i, None)) is not None]
+
+    def wait(self, seconds: float) -> None:
+        """Return when a reply is in, or after so long."""
+        with self._lock:
+            self._news.wait_for(lambda: self._has_news, seconds)
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Push messages and wait for their replies."""
+        waiting, replies = set(self.push_messages(messages)), list[Message]()
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        while waiting and time.monotonic() < deadline:
+            replies += (came := self.pull_messages(waiting))
+            waiting -= {reply.metadata.reply_to_message_id for reply in came}
+            if not came:
+                self.wait(LOOK_SECONDS)
+        return replies
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes that are connected to Flower's runtime."""
+        return self._grid.get_node_ids()
+
+    def set_run(self, run: Any) -> None:
+        """Set the run of Flower's Grid."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """The run of Flower's Grid."""
+        return self._grid.run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """Create a message by Flower's Grid."""
+        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def _line(self, node_id: int) -> _Line:
+        if node_id not in self._lines:
+            self._lines[node_id] = _Line(Condition(self._lock))
+        return self._lines[node_id]
+
+    def _call(self) -> None:
+        """Ask the nodes for which something waits to open a stream, where they have none."""
+        with self._lock:
+            called = {
+                node_id: line
+                for node_id, line in self._lines.items()
+                if line.waiting and line.stream is None and not line.is_called and not self._is_over
+            }
+            for node_id, line in called.items():
+                line.ticket, line.is_called = self._ticket(node_id), True
+        if not called:
+            return
+        messages = [Stay(line.ticket.told).to_message(node_id) for node_id, line in called.items() if line.ticket]
+        ids = pushed(self._grid, messages)
+        with self._lock:
+            for (node_id, line), message_id in zip(called.items(), ids, strict=True):
+                if message_id and line.ticket:
+                    self._calls[message_id] = node_id, line.ticket
+                else:
+                    self._give_up(line, Error(UNREACHABLE, "unreachable"))
+
+    def _ticket(self, node_id: int) -> Ticket:
+        def make(cancel: Callable[[], None]) -> _Stream:
+            return _Stream(self, node_id)
+
+        return self._server.expect_served(make, lambda stream: None, MOST_FRAME_BYTES)
+
+    def _look(self) -> None:
+        """Ask Flower's Grid who has answered without opening a stream: it fails, with its own words."""
+        with self._lock:
+            open_now = {node_id for node_id, line in self._lines.items() if line.stream is not None}
+            asked = sorted(i for i, (node_id, _) in self._calls.items() if node_id not in open_now)
+            if not asked or time.monotonic() < self._next_look:
+                return
+            self._next_look = time.monotonic() + LOOK_SECONDS
+        replies = list(self._grid.pull_messages(asked))
+        with self._lock:
+            for reply in replies:
+                node_id, ticket = self._calls.pop(reply.metadata.reply_to_message_id, (0, None))
+                line = self._lines.get(node_id)
+                if line is not None and line.is_called and line.ticket is ticket:
+                    reason = reason_of(reply.error) if reply.has_error() else "it opened no stream"
+                    self._give_up(line, Error(UNREACHABLE, reason))
+
+    def _give_up(self, line: _Line, why: Error) -> None:
+        """Let all that waits for a node fail: it did not open its stream."""
+        line.is_called = False
+        if line.ticket is not None:
+            line.ticket.forget()
+        while line.waiting:
+            self._answer(line, line.waiting.popleft(), why)
+
+    def _answer(self, line: _Line, sent: _Sent, what: Message | Error) -> None:
+        """Note a reply, or that there will be none; called with the lock."""
+        if isinstance(what, Error):
+            what = reply_to(sent.message, sent.message_id, what)
+        self._replies[sent.message_id] = what
+        line.unclaimed.append(sent.message_id)
+        while len(line.unclaimed) > MOST_UNCLAIMED:
+            self._replies.pop(line.unclaimed.popleft(), None)
+        self._has_news = True
+        self._news.notify_all()
+
+    # What streams tell, in threads of their own.
+
+    def opened(self, stream: "_Stream") -> bool:
+        """Note that a node has a stream; False if nobody waits for it any more."""
+        with self._lock:
+            line = self._lines.get(stream.node_id)
+            if line is None or self._is_over or not line.is_called:
+                return False
+            line.stream, line.is_called = stream, False
+            return True
+
+    def replied(self, stream: "_Stream", frame: bytes) -> bool:
+        """Take a reply in; return whether the stream goes on."""
+        with self._lock:
+            line = self._lines.get(stream.node_id)
+            sent = line.at_work if line is not None and line.stream is stream else None
+        if line is None or sent is None:
+            return False
+        reply: Message | Error
+        try:
+            reply, is_last = unpack_reply(frame, sent.message, sent.message_id)
+        except ValueError as error:
+            reply, is_last = Error(REJECTED, f"its reply can't be read: {one_line(error)}"), True
+        with self._lock:
+            if line.stream is not stream or line.at_work is not sent:
+                return False
+            line.at_work = None
+            line.stream = None if is_last else stream
+            self._answer(line, sent, reply)
+        return not is_last
+
+    def next_frame(self, stream: "_Stream") -> bytes | End | None:
+        """Wait for the next message to a node and return it as a frame; None, or an end, when there will be none."""
+        with self._lock:
+            line = self._lines.get(stream.node_id)
+        while line is not None:
+            with self._lock:
+                line.woken.wait_for(lambda: line.waiting or line.stream is not stream or self._is_over)
+                if self._is_over or line.stream is not stream:
+                    break
+                line.at_work = sent = line.waiting.popleft()
+            try:
+                return pack_message(sent.message)
+            except ValueError as error:  # it is too large
+                with self._lock:
+                    line.at_work = None
+                    self._answer(line, sent, Error(REJECTED, one_line(error)))
+        return None
+
+    def closed(self, stream: "_Stream") -> None:
+        """Let what a node was at fail: its stream is over."""
+        with self._lock:
+            line = self._lines.get(stream.node_id)
+            if line is None or line.stream is not stream:
+                return
+            line.stream = None
+            if line.at_work is not None:
+                sent, line.at_work = line.at_work, None
+                self._answer(line, sent, Error(UNREACHABLE, BROKE))
+            self._has_news = True
+            self._news.notify_all()
+            line.woken.notify_all()
+
+
+class _Stream:
+    """A node's open stream: after its first frame, each brings a reply."""
+
+    def __init__(self, grid: StayGrid, node_id: int) -> None:
+        self.node_id = node_id
+        self._grid = grid
+        self._is_opened = False
+
+    def exchange(self, frame: bytes) -> bytes | End | None:
+        """Take what a node sent, and return what it is to answer next."""
+        if not self._is_opened:
+            self._is_opened = True
+            if not self._grid.opened(self):
+                return End(*WITHDRAWN)
+        elif not self._grid.replied(self, frame):
+            return None
+        del frame
+        return self._grid.next_frame(self)
+
+    def closed(self) -> None:
+        """Tell the grid."""
+        self._grid.closed(self)
+
+
+def let_go_of_others(grid: Grid, members: Collection[int]) -> None:
+    """End what nodes hold that are not these, where a grid holds any: nobody will ask them any more."""
+    if isinstance(grid, StayGrid):
+        grid.let_go(members)

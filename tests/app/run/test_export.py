@@ -1,0 +1,73 @@
+"""A run's model as ONNX, whole and a device's part."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from espalier.app.command_line import main
+from espalier.app.run.export import trained_model
+
+pytest.importorskip("onnxscript")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A split run whose head stays on the device, with models of the clients' own."""
+    folder = tmp_path_factory.mktemp("run") / "one"
+    given = [
+        "algorithm=phsfl",
+        "num-clients=2",
+        "num-edges=1",
+        "global-rounds=1",
+        "edge-rounds=1",
+        "batches-per-epoch=1",
+    ]
+    given += ["cut-layer=1,2", "tail-layer=head", "report.plots=false", f"output-dir={folder}"]
+    assert main([*given, "engine=in-process"]) == 0
+    return folder
+
+
+def computed(file, inputs):
+    session = onnxruntime.InferenceSession(str(file))
+    return torch.from_numpy(session.run(None, {session.get_inputs()[0].name: inputs.numpy()})[0])
+
+
+def test_the_whole_model_gives_what_the_runs_gives(run, tmp_path, capsys):
+    assert main(["export", str(run), "--onnx", "--output", str(tmp_path)]) == 0
+    assert "model.onnx: " in capsys.readouterr().out
+    task, model = trained_model(run)
+    pool = task.test_examples()
+    inputs = task.normaliser()(pool.inputs[:50])  # more than it was recorded with
+    with torch.no_grad():
+        assert torch.allclose(computed(tmp_path / "model.onnx", inputs), model(inputs), atol=1e-5)
+    about = json.loads((run / "data.json").read_text())
+    assert np.allclose(task.data.mean, about["mean"])
+
+
+@pytest.mark.deploy  # for its seconds
+def test_a_devices_blocks_around_the_servers_are_its_model(run, tmp_path, capsys):
+    command = ["export", str(run), "--onnx", "--blocks", "device", "--client", "1", "--output", str(tmp_path)]
+    assert main(command) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["device-tail.onnx", "device.onnx"]
+    task, model = trained_model(run, 1)
+    inputs = task.normaliser()(task.test_examples().inputs[:5])
+    with torch.no_grad():
+        between = model[2](computed(tmp_path / "device.onnx", inputs))  # client 1 has two blocks, the server fc1
+        assert torch.allclose(computed(tmp_path / "device-tail.onnx", between), model(inputs), atol=1e-5)
+
+
+def test_what_can_not_be_exported_is_one_line(run, tmp_path, capsys):
+    assert main(["export", str(run), "--onnx", "--client", "2"]) == 2
+    assert capsys.readouterr().err == "error: --client = 2: allowed is 0 to 1\n"
+    assert main(["export", str(tmp_path), "--onnx"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path}: holds no config.json: allowed is the results folder")
+
+
+def test_a_clients_own_head_takes_the_place_of_the_common_one(run, tmp_path):
+    torch.save({0: {}, 1: {"head.bias": torch.arange(10.0)}}, run / "heads.pt")
+    biases = [trained_model(run, client)[1].head.bias.tolist() for client in (None, 0, 1)]
+    assert biases[0] == biases[1]
+    assert biases[2] == list(range(10))

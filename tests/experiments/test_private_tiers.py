@@ -1,0 +1,62 @@
+"""Table and figure of accuracy over epsilon are those of the recorded runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from espalier.app.config.parse import parse_config, read_arguments
+from experiments import private_tiers
+from experiments.records import read_rows
+
+ROOT = Path(__file__).parents[2]
+RECORDED, PAGE = ROOT / "docs/private-tiers.csv", ROOT / "docs/differential-privacy.md"
+SMALL = {"num-clients": 4, "global-rounds": 1, "local-epochs": 1, "stack": 0}
+
+
+def recorded():
+    return read_rows(RECORDED, private_tiers.COLUMNS)
+
+
+def test_the_table_of_the_docs_is_that_of_the_recorded_runs(capsys):
+    private_tiers.print_table(recorded())
+    assert capsys.readouterr().out in PAGE.read_text()
+
+
+def test_every_run_is_recorded_once_and_stayed_within_its_budget():
+    runs = [(row["level"], row["budget"], row["seed"]) for row in recorded()]
+    levels, budgets, seeds = private_tiers.LEVELS, private_tiers.EPSILONS, private_tiers.SEEDS
+    assert sorted(runs) == sorted((level, budget, seed) for level in levels for budget in budgets for seed in seeds)
+    assert all(0.98 * row["budget"] < row["epsilon"] <= row["budget"] for row in recorded() if row["budget"])
+
+
+def test_what_the_page_says_of_levels_holds():
+    found = {key: mean for key, (mean, _) in private_tiers.means(recorded()).items()}
+    for level in private_tiers.LEVELS:
+        accuracies = [found[level, budget] for budget in private_tiers.EPSILONS]
+        assert accuracies == sorted(accuracies), level
+    assert all(found["client-at-cloud", own] > found["client-at-edge", own] for own in private_tiers.EPSILONS if own)
+
+
+def test_commands_of_the_page_are_of_settings_that_go_together():
+    commands = re.findall(r"^python -m app (.*)$", PAGE.read_text(), flags=re.M)
+    configs = [parse_config(read_arguments(command.split())) for command in commands]
+    assert [config.as_dict()["privacy.level"] for config in configs] == ["client-at-edge", "example-at-client"]
+
+
+@pytest.mark.usefixtures("with_png")
+def test_a_figure_has_a_line_for_each_level(tmp_path):
+    private_tiers.draw(tmp_path / "tiers.png", recorded())
+    assert (tmp_path / "tiers.png").stat().st_size > 10_000
+
+
+def test_runs_that_have_a_row_are_not_made_again(tmp_path, monkeypatch, capsys):
+    level = "client-at-edge"
+    monkeypatch.setattr(private_tiers, "LEVELS", {level: {**private_tiers.LEVELS[level], **SMALL}})
+    monkeypatch.setattr(private_tiers, "EPSILONS", (8.0, 0.0))
+    path = tmp_path / "runs.csv"
+    private_tiers.main(["--seeds", "3", "--csv", str(path)])
+    first, written = capsys.readouterr().out, path.read_text()
+    monkeypatch.setattr(private_tiers, "row_of_run", None)
+    private_tiers.main(["--seeds", "3", "--csv", str(path)])
+    assert (capsys.readouterr().out, path.read_text()) == (first, written)

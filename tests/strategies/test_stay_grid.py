@@ -1,0 +1,249 @@
+"""Devices that stay: one message each, then all go through streams, and what holds of messages holds of streams."""
+
+import logging
+import threading
+from dataclasses import replace
+
+import pytest
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from espalier.clients.client_app import make_client_app
+from espalier.clients.device.edge_socket import NoEdgeError
+from espalier.clients.messages.frames import StreamTicket
+from espalier.clients.messages.stay import HELLO, Stay, pack_reply, unpack_message
+from espalier.clients.streams import StreamOver, open_stream
+from espalier.strategies.exchange import ask
+from espalier.strategies.split import SplitFedV1, SplitFedV2
+from espalier.strategies.stay_grid import MOST_UNCLAIMED, let_go_of_others
+from tests.strategies.devices import Devices, staying
+from tests.strategies.split.federation import Federation, every, same, weights
+from tests.strategies.split.streams import serving, streamed
+
+
+def on_devices(federation):
+    """Give each client a model of its own, as devices have."""
+    federation.tasks = [replace(task, model=federation.make_model()) for task in federation.tasks]
+    return federation
+
+
+def stays(devices):
+    return sorted(node_id for node_id, kind in devices.asked if kind == "query.stay")
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "sfl-v1", "sfl-v2"])
+def test_rounds_through_streams_are_those_by_messages(algorithm):
+    federation = on_devices(Federation())
+    make = {
+        "fedavg": {},
+        "sfl-v1": {"make_edge": federation.split(SplitFedV1, every(2))},
+        "sfl-v2": {"make_edge": federation.split(SplitFedV2, 2)},
+    }[algorithm]
+    expected = federation.run(num_edges=2, **make)
+    devices = Devices(federation.app(durable=True), 4)
+    with staying(devices) as grid:
+        found = federation.run(num_edges=2, grid=grid, **make)
+    assert same(weights(found[-1]), weights(expected[-1]))
+    assert repr(found[-1].evaluate_metrics) == repr(expected[-1].evaluate_metrics)
+    assert devices.asked == [(node_id, "query.stay") for node_id in devices.get_node_ids()]
+
+
+def test_mini_batches_in_streams_of_their_own_beside_those_that_stay():
+    federation = on_devices(Federation())
+    make = federation.split(SplitFedV1, every(2))
+    expected = federation.run(make, num_edges=2)
+    devices = Devices(federation.app(durable=True), 4)
+    with serving() as server, staying(devices) as grid:
+        found = federation.run(streamed(make, server), num_edges=2, grid=grid)
+    assert same(weights(found[-1]), weights(expected[-1]))
+    assert len(devices.asked) == 4
+
+
+def answering(answer, num_nodes=2):
+    """Return devices that answer as said, and their node ids in order."""
+    devices = Devices(make_client_app(lambda context: None, mods=[lambda m, c, call: answer(m, c)]), num_nodes)
+    return devices, devices.get_node_ids()
+
+
+def query(node_id, **config):
+    return Message(RecordDict({"config": ConfigRecord(config)}), node_id, "query.own")
+
+
+def counting(message, context):
+    """Count the messages in the node's state, and tell how many there were."""
+    state = context.state.setdefault("count", MetricRecord({"count": 0}))
+    state["count"] += 1
+    return Message(RecordDict({"count": MetricRecord({"count": state["count"]})}), reply_to=message)
+
+
+def test_a_node_keeps_its_state_through_streams_that_end_and_begin():
+    devices, nodes = answering(counting)
+    for expected in (1, 3):
+        with staying(devices) as grid:
+            for more in range(2):
+                for reply, node_id in zip(ask(grid, [query(n) for n in nodes]), nodes, strict=True):
+                    assert reply.content["count"]["count"] == expected + more
+                    assert reply.metadata.src_node_id == node_id
+    assert stays(devices) == sorted(2 * nodes)
+
+
+def test_who_raises_is_left_out_in_flowers_words_and_comes_back_in_a_new_process():
+    def answer(message, context):
+        counting(message, context)
+        if message.content["config"]["fails"]:
+            raise ValueError("no such column")
+        return counting(message, context)
+
+    devices, (first, second) = answering(answer)
+    with staying(devices) as grid:
+        good, bad = ask(grid, [query(first, fails=False), query(second, fails=True)])
+        assert good.content["count"]["count"] == 2
+        assert bad.error.reason == "<class 'ValueError'>:<'no such column'>"
+        assert len(ask(grid, [query(first, fails=False), query(second, fails=False)])) == 2
+    assert stays(devices) == sorted([first, second, second])
+
+
+def test_a_gateway_whose_edge_is_not_there_stays():
+    def answer(message, context):
+        raise NoEdgeError("the edge's run is not there")
+
+    devices, (first, _) = answering(answer)
+    with staying(devices) as grid:
+        for _ in range(2):
+            (reply,) = ask(grid, [query(first)])
+            assert "NoEdgeError'>:<'the edge's run is not there'>" in reply.error.reason
+    assert stays(devices) == [first]
+
+
+def test_who_dies_at_work_is_left_out_at_once_and_comes_back():
+    def answer(message, context):
+        if message.content["config"]["dies"]:
+            raise SystemExit
+        return counting(message, context)
+
+    devices, (first, second) = answering(answer)
+    with staying(devices) as grid:
+        good, bad = ask(grid, [query(first, dies=False), query(second, dies=True)], timeout_seconds=60)
+        assert good.content["count"]["count"] == 1
+        assert bad.error.reason == "its stream broke"
+        assert ask(grid, [query(second, dies=False)])[0].has_content()
+    assert stays(devices) == sorted([first, second, second])
+
+
+def test_who_can_open_no_stream_is_left_out_with_its_own_words(monkeypatch):
+    monkeypatch.setattr("espalier.clients.streams.CONNECT_SECONDS", 0.1)
+    devices, (first, _) = answering(counting)
+
+    def elsewhere(message):
+        ticket = Stay.from_content(message.content).ticket
+        message.content = Stay(replace(ticket, address="127.0.0.1:1")).to_content()
+
+    push = devices.push_messages
+    monkeypatch.setattr(devices, "push_messages", lambda messages: [elsewhere(m) for m in messages] and push(messages))
+    with staying(devices) as grid:
+        (reply,) = ask(grid, [query(first)], timeout_seconds=60)
+    assert "stream to 127.0.0.1:1: UNAVAILABLE" in reply.error.reason
+
+
+def test_who_is_late_answers_what_came_after_too_and_its_late_reply_can_still_be_had():
+    go_on = threading.Event()
+
+    def answer(message, context):
+        if message.content["config"]["slow"]:
+            assert go_on.wait(20)
+        return counting(message, context)
+
+    devices, (first, second) = answering(answer)
+    with staying(devices) as grid:
+        late, good = ask(grid, [query(first, slow=True), query(second, slow=False)], timeout_seconds=0.5)
+        assert late.error.reason == "no reply before the deadline"
+        assert good.has_content()
+        (late_id,) = grid.push_messages([query(first, slow=False)])
+        go_on.set()
+        (reply,) = ask(grid, [query(first, slow=False)], timeout_seconds=20)
+        assert reply.content["count"]["count"] == 3
+        assert [r.content["count"]["count"] for r in grid.pull_messages(["stay-0", late_id])] == [1, 2]
+        assert grid.pull_messages([late_id]) == []
+    assert len(devices.asked) == 2
+
+
+def test_replies_that_nobody_wants_are_not_kept():
+    devices, (first, _) = answering(counting)
+    with staying(devices) as grid:
+        ids = list(grid.push_messages([query(first) for _ in range(MOST_UNCLAIMED + 3)]))
+        assert ask(grid, [query(first)])[0].has_content()
+        assert len(grid.pull_messages(ids)) == MOST_UNCLAIMED - 1
+
+
+def test_nodes_that_nobody_will_ask_are_let_go(caplog):
+    devices, (first, second) = answering(counting)
+    with staying(devices) as grid:
+        ask(grid, [query(first), query(second)])
+        let_go_of_others(grid, [first])
+        let_go_of_others(devices, [first])  # holds nothing
+        (of_second,) = [i for i, (node_id, _) in enumerate(devices.asked) if node_id == second]
+        list(devices._answers.values())[of_second].result(timeout=10)
+        assert ask(grid, [query(first)])[0].content["count"]["count"] == 2
+    assert len(devices.asked) == 2
+
+
+def liar(frames):
+    """Return an app that stays and sends these frames, one by one, with what it got in between."""
+
+    def app(message, context):
+        with open_stream(Stay.from_content(message.content).ticket, 10.0) as stream:
+            got = unpack_message(stream.exchange(HELLO), message)
+            for frame in frames:
+                try:
+                    stream.exchange(frame(got))
+                except (StreamOver, ConnectionError):
+                    break
+        return Message(RecordDict(), reply_to=message)
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (lambda got: b"nonsense", "its reply can't be read: it holds no records"),
+        (lambda got: b"", "its reply can't be read: it holds no records"),
+        (lambda got: pack_reply(Message(Error(7, "own words"), reply_to=got), is_last=False), "own words"),
+    ],
+)
+def test_what_cant_be_read_leaves_its_sender_out(frame, reason):
+    devices = Devices(liar([frame]), 1)
+    with staying(devices) as grid:
+        (reply,) = ask(grid, [query(*devices.get_node_ids())], timeout_seconds=20)
+        assert reason in reply.error.reason
+
+
+def test_a_frame_that_nobody_waits_for_ends_the_stream():
+    def twice(got):
+        return pack_reply(Message(RecordDict(), reply_to=got), is_last=False)
+
+    devices, replies = Devices(liar([twice, twice]), 1), []
+    with staying(devices) as grid:
+        for _ in range(2):
+            replies += ask(grid, [query(*devices.get_node_ids())], timeout_seconds=20)
+    assert [reply.has_content() for reply in replies] == [True, True]
+
+
+def test_a_ticket_opens_one_stream_once(caplog):
+    seen = []
+
+    def app(message, context):
+        seen.append(ticket := Stay.from_content(message.content).ticket)
+        assert isinstance(ticket, StreamTicket)
+        with open_stream(ticket, 10.0) as stream:
+            got = unpack_message(stream.exchange(HELLO), message)
+            with open_stream(ticket, 10.0) as again, pytest.raises(ConnectionError, match="UNAUTHENTICATED"):
+                again.exchange(HELLO)
+            with pytest.raises(StreamOver):
+                stream.exchange(pack_reply(Message(RecordDict(), reply_to=got), is_last=True))
+        return Message(RecordDict(), reply_to=message)
+
+    devices = Devices(app, 1)
+    with caplog.at_level(logging.WARNING, "espalier"), staying(devices) as grid:
+        assert ask(grid, [query(*devices.get_node_ids())], timeout_seconds=20)[0].has_content()
+    assert len(seen) == 1
+    assert len([line for line in caplog.messages if "refused: unknown token" in line]) == 1
