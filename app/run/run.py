@@ -144,8 +144,9 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
             folder = opened.enter_context(create(path, config.as_dict()))
         logger.info("results go to %s", folder.path)
-        start = travelling_weights(config.algorithm, config.split, config.seed, task, model)
-        best = BestRound(start) if config.data.validation_share else None
+        best = None
+        if config.data.validation_share:
+            best = BestRound(travelling_weights(config.algorithm, config.split, config.seed, task, model))
         frozen = frozen_weights(config.algorithm, model)
         checked = CheckedRun(config, engine, task, model, frozen, federation, folder, best, trackers, watchers)
         with lost_grid_as_user_error(folder.path), unwritable_as_user_error(folder.path), interrupted_in(folder.path):

@@ -68,8 +68,12 @@ def test_the_seed_decides_its_weights_and_the_generator_is_left_alone():
     [
         ("fedavg", own("nothing"), "allowed is what can be imported (AttributeError: module "),
         ("fedavg", "no.such:net", "allowed is what can be imported (ModuleNotFoundError: No module named 'no')"),
-        ("fedavg", "vgg", "allowed is 'auto', 'small-cnn', 'cnn', 'resnet18', 'resnet50', or package.module:NAME(arg"),
-        ("fedavg", "small-cmn", "allowed is 'auto', 'small-cnn', 'cnn', 'resnet18', 'resnet50', or package.module:N"),
+        ("fedavg", "vgg", "allowed is 'auto', 'small-cnn', 'cnn', 'resnet18', 'resnet18-imagenet', 'resnet50', or"),
+        (
+            "fedavg",
+            "small-cmn",
+            "allowed is 'auto', 'small-cnn', 'cnn', 'resnet18', 'resnet18-imagenet', 'resnet50', or",
+        ),
         ("fedavg", own("linear(3)"), "allowed is a name, or package.module:NAME(argument=value, ...) of your own"),
         ("fedavg", own("linear(size=3)"), "allowed is what takes input_shape, size and does not fail (TypeError: lin"),
         ("fedavg", own("failing"), "allowed is what takes num_classes and does not fail (RuntimeError: no such weig"),

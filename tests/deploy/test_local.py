@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import tomllib
+import urllib.request
 from pathlib import Path
 
 import local
@@ -13,7 +15,7 @@ import pytest
 from certificates import make_device_key
 from flwr_run import free_ports
 
-from tests.app.runs import key_of, run_app, same_weights, summary
+from tests.app.runs import key_of, lines, run_app, same_weights, summary
 
 from .faults import ROOT, finish, start
 from .soak.resources import processes_of
@@ -71,6 +73,25 @@ class Deployment:
         return [*(self.path / "home").iterdir(), *(self.path / "tmp").iterdir(), *(self.path / "cwd").iterdir()]
 
 
+class Scraper(threading.Thread):
+    """Reads what a run serves to Prometheus every half second, while it serves."""
+
+    def __init__(self, port):
+        super().__init__(daemon=True)
+        self.port, self.read, self.over = port, [], threading.Event()
+
+    def run(self):
+        while not self.over.wait(0.5):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+                    lines = answer.read().decode().splitlines()
+            except OSError:
+                continue
+            self.read.append(
+                {name: float(v) for name, _, v in (line.rpartition(" ") for line in lines) if name[0] != "#"}
+            )
+
+
 @pytest.fixture
 def deploy(tmp_path):
     """Return a function that starts a deployment; its process is ended with the test."""
@@ -96,7 +117,9 @@ def test_the_weights_of_the_in_process_engine_and_an_unregistered_node_is_refuse
         "batches_per_epoch": 2,
         "report.evaluate-every": 2,
     }
-    deployment = deploy(**settings)
+    scraper = Scraper(*free_ports(1))
+    scraper.start()
+    deployment = deploy(**settings, **{"deploy.metrics-port": scraper.port})
     deployment.read_until("SuperNodes online: 2")
     make_device_key(tmp_path / "stranger")
     connection = tomllib.loads((deployment.folder / "flower/config.toml").read_text())["superlink"]["local"]
@@ -117,9 +140,16 @@ def test_the_weights_of_the_in_process_engine_and_an_unregistered_node_is_refuse
     assert stranger.returncode == 1
     assert "Failed to activate SuperNode" in (tmp_path / "stranger.log").read_text()
     assert deployment.end() == 0, deployment.output
+    scraper.over.set()
     assert same_weights(deployment.folder / "results", run_app(tmp_path / "in-process", **settings))
     assert deployment.processes() == []
     assert deployment.files_outside() == []
+    (after_one, *_) = (read for read in scraper.read if read["espalier_rounds"] == 1)
+    (one, _), cloud = lines(deployment.folder / "results", "global"), 'tier="cloud"}'
+    assert after_one["espalier_connected_nodes"] == 2
+    assert after_one["espalier_last_round_seconds"] == one["seconds"]
+    for direction, kinds in one["bytes"]["cloud"].items():
+        assert after_one[f'espalier_bytes_total{{direction="{direction}",{cloud}'] == sum(kinds.values()) > 0
 
 
 def test_split_training_gives_the_same_weights_by_messages_and_by_stream(tmp_path):
