@@ -13,9 +13,11 @@ from torch.nn.functional import cross_entropy
 from espalier.app.command_line import main
 from espalier.app.features.privacy.accounting import epsilon_of, noise_within
 from espalier.app.features.privacy.releases import Release
+from espalier.clients.messages.edge import TRAIN_EDGE
 from espalier.clients.task import Examples, LocalTraining
 from espalier.clients.whole.privacy import PrivateSteps, private_sgd
 from tests.app.runs import lines, run_app, same_weights, summary, weights
+from tests.app.tiers.served import run_served
 from tests.clients.whole.test_training import examples, task
 
 SMALL = {
@@ -117,6 +119,17 @@ def test_by_clients_those_who_trained_most_count(tmp_path):
     assert 2 <= most < 6
     assert not [line for line in (*lines(found, "edge"), *lines(found, "global")) if "train_loss" in line]
     assert told(found)[-1]["epsilon"] == pytest.approx(epsilon_of({Release(4.0): most}, DELTA), abs=1e-6)
+
+
+def test_all_clients_of_a_served_edge_that_is_lost_count_in_all_of_its_edge_rounds(tmp_path):
+    own = private("client-at-client", noise=4.0)
+    settings = {**SMALL, **own, "participation": 0.4, "report.plots": False}
+    found = run_served(
+        tmp_path / "run", **settings, fails=lambda name, kind, _: name == "edge-1" and kind == TRAIN_EDGE
+    )
+    (first,), (second,) = lines(found, "edge")[0]["participants"]
+    assert first != second
+    assert told(found)[0]["epsilon"] == pytest.approx(epsilon_of({Release(4.0): 2}, DELTA), abs=1e-6)
 
 
 def test_of_examples_the_steps_of_all_clients_count(tmp_path):
