@@ -211,9 +211,10 @@ class StayGrid(Grid):
 
     def _ticket(self, node_id: int) -> Ticket:
         def make(cancel: Callable[[], None]) -> _Stream:
-            return _Stream(self, node_id)
+            return _Stream(self, node_id, ticket)
 
-        return self._server.expect_served(make, lambda stream: None, MOST_FRAME_BYTES)
+        ticket: Ticket = self._server.expect_served(make, lambda stream: None, MOST_FRAME_BYTES)
+        return ticket
 
     def _look(self) -> None:
         """Ask Flower's Grid who has answered without opening a stream: it fails, with its own words."""
@@ -248,6 +249,9 @@ class StayGrid(Grid):
         line.unclaimed.append(sent.message_id)
         while len(line.unclaimed) > MOST_UNCLAIMED:
             self._replies.pop(line.unclaimed.popleft(), None)
+        self._tell_news()
+
+    def _tell_news(self) -> None:
         self._has_news = True
         self._news.notify_all()
 
@@ -257,9 +261,13 @@ class StayGrid(Grid):
         """Note that a node has a stream; False if nobody waits for it any more."""
         with self._lock:
             line = self._lines.get(stream.node_id)
-            if line is None or self._is_over or not line.is_called:
+            if line is None or self._is_over or not line.is_called or line.ticket is not stream.ticket:
                 return False
-            line.stream, line.is_called = stream, False
+            line.is_called = False
+            if stream.is_over:  # it broke right after its first frame, and the node is asked again
+                self._tell_news()
+                return False
+            line.stream = stream
             return True
 
     def replied(self, stream: "_Stream", frame: bytes) -> bool:
@@ -303,6 +311,7 @@ class StayGrid(Grid):
     def closed(self, stream: "_Stream") -> None:
         """Let what a node was at fail: its stream is over."""
         with self._lock:
+            stream.is_over = True
             line = self._lines.get(stream.node_id)
             if line is None or line.stream is not stream:
                 return
@@ -310,16 +319,19 @@ class StayGrid(Grid):
             if line.at_work is not None:
                 sent, line.at_work = line.at_work, None
                 self._answer(line, sent, Error(UNREACHABLE, BROKE))
-            self._has_news = True
-            self._news.notify_all()
+            self._tell_news()
             line.woken.notify_all()
 
 
 class _Stream:
-    """A node's open stream: after its first frame, each brings a reply."""
+    """A node's open stream: after its first frame, each brings a reply.
 
-    def __init__(self, grid: StayGrid, node_id: int) -> None:
-        self.node_id = node_id
+    gRPC tells in a thread of its own that it is over (`is_over`), perhaps before the first frame was taken in.
+    """
+
+    def __init__(self, grid: StayGrid, node_id: int, ticket: Ticket) -> None:
+        self.node_id, self.ticket = node_id, ticket
+        self.is_over = False
         self._grid = grid
         self._is_opened = False
 

@@ -14,7 +14,7 @@ from espalier.clients.messages.stay import HELLO, Stay, pack_reply, unpack_messa
 from espalier.clients.streams import StreamOver, open_stream
 from espalier.strategies.exchange import ask
 from espalier.strategies.split import SplitFedV1, SplitFedV2
-from espalier.strategies.stay_grid import MOST_UNCLAIMED, let_go_of_others
+from espalier.strategies.stay_grid import MOST_UNCLAIMED, _Stream, let_go_of_others
 from tests.strategies.devices import Devices, staying
 from tests.strategies.split.federation import Federation, every, same, weights
 from tests.strategies.split.streams import serving, streamed
@@ -127,6 +127,41 @@ def test_who_dies_at_work_is_left_out_at_once_and_comes_back():
         assert bad.error.reason == "its stream broke"
         assert ask(grid, [query(second, dies=False)])[0].has_content()
     assert stays(devices) == sorted([first, second, second])
+
+
+def test_a_stream_that_breaks_before_it_is_noted_as_open_is_asked_for_again(monkeypatch):
+    read, closed, noted = threading.Event(), threading.Event(), threading.Event()
+    exchange, close = _Stream.exchange, _Stream.closed
+
+    def late_exchange(stream, frame):
+        if not read.is_set():
+            read.set()
+            assert closed.wait(20)
+            try:
+                return exchange(stream, frame)
+            finally:
+                noted.set()
+        return exchange(stream, frame)
+
+    monkeypatch.setattr(_Stream, "exchange", late_exchange)
+    monkeypatch.setattr(_Stream, "closed", lambda stream: (close(stream), closed.set()))
+    stays_on = make_client_app(lambda context: None, mods=[lambda message, context, call: counting(message, context)])
+
+    def app(message, context):
+        if closed.is_set():
+            return stays_on(message, context)
+        with open_stream(Stay.from_content(message.content).ticket, 10.0) as stream:
+            stream.send(HELLO)
+            assert read.wait(20)
+        assert noted.wait(20)
+        return Message(RecordDict(), reply_to=message)
+
+    devices = Devices(app, 1)
+    (only,) = devices.get_node_ids()
+    with staying(devices) as grid:
+        (reply,) = ask(grid, [query(only)], timeout_seconds=10)
+        assert reply.content["count"]["count"] == 1
+    assert stays(devices) == [only, only]
 
 
 def test_who_can_open_no_stream_is_left_out_with_its_own_words(monkeypatch):
