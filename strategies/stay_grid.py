@@ -2,7 +2,8 @@
 
 What is sent to a node waits in its line until it has a stream and has answered what was sent before: a node does one
 thing at a time. Where its stream breaks, what it was at is over, with an error reply; what waits goes by its next
-stream. Who speaks to Flower's Grid is the thread that pushes and pulls; streams have threads of their own.
+stream. What nobody waits for any more is not sent. Who speaks to Flower's Grid is the thread that pushes and pulls;
+streams have threads of their own.
 """
 
 import time
@@ -26,7 +27,6 @@ from .split.stream import WITHDRAWN, End, StreamServer, Ticket
 logger = getLogger("espalier")
 
 LOOK_SECONDS = 0.5  # between two questions to Flower's Grid whether nodes have failed to open their streams
-MOST_UNCLAIMED = 4  # replies of a node that nobody has pulled, since they came too late; older ones are dropped
 BROKE = "its stream broke"
 
 
@@ -56,8 +56,6 @@ class _Line:
         For the stream that the node was asked to open last.
     is_called : bool
         It was asked, and has not opened it.
-    unclaimed : deque[str]
-        Ids of replies that nobody has pulled, the oldest first.
     """
 
     woken: Condition
@@ -66,7 +64,6 @@ class _Line:
     stream: "_Stream | None" = None
     ticket: Ticket | None = None
     is_called: bool = False
-    unclaimed: deque[str] = field(default_factory=deque)
 
 
 class StayGrid(Grid):
@@ -97,6 +94,7 @@ class StayGrid(Grid):
         self._news = Condition(self._lock)  # a reply is in, or a stream broke
         self._has_news = False
         self._lines: dict[int, _Line] = {}
+        self._awaited: dict[str, int] = {}  # node ids by the ids of messages whose replies are wanted, and not in
         self._replies: dict[str, Message] = {}
         self._calls: dict[str, tuple[int, Ticket]] = {}  # by the id of Flower's message: who was asked, and for what
         self._next_look = 0.0
@@ -134,6 +132,7 @@ class StayGrid(Grid):
         with self._lock:
             for message in messages:
                 ids.append(f"stay-{next(self._numbers)}")
+                self._awaited[ids[-1]] = message.metadata.dst_node_id
                 line = self._line(message.metadata.dst_node_id)
                 line.waiting.append(_Sent(ids[-1], message))
                 line.woken.notify_all()
@@ -147,6 +146,15 @@ class StayGrid(Grid):
         with self._lock:
             self._has_news = False
             return [reply for i in message_ids if (reply := self._replies.pop(i, None)) is not None]
+
+    def withdraw(self, message_ids: Iterable[str]) -> None:
+        """Send no more what was not sent yet, and keep no replies: nobody waits for them any more."""
+        with self._lock:
+            for message_id in message_ids:
+                self._replies.pop(message_id, None)
+                line = self._lines.get(self._awaited.pop(message_id, 0))
+                if line is not None:
+                    line.waiting = deque(sent for sent in line.waiting if sent.message_id != message_id)
 
     def wait(self, seconds: float) -> None:
         """Return when a reply is in, or after so long."""
@@ -162,6 +170,7 @@ class StayGrid(Grid):
             waiting -= {reply.metadata.reply_to_message_id for reply in came}
             if not came:
                 self.wait(LOOK_SECONDS)
+        self.withdraw(waiting)
         return replies
 
     def get_node_ids(self) -> Iterable[int]:
@@ -239,16 +248,15 @@ class StayGrid(Grid):
         if line.ticket is not None:
             line.ticket.forget()
         while line.waiting:
-            self._answer(line, line.waiting.popleft(), why)
+            self._answer(line.waiting.popleft(), why)
 
-    def _answer(self, line: _Line, sent: _Sent, what: Message | Error) -> None:
-        """Note a reply, or that there will be none; called with the lock."""
+    def _answer(self, sent: _Sent, what: Message | Error) -> None:
+        """Note a reply, or that there will be none, where anybody waits for it; called with the lock."""
+        if self._awaited.pop(sent.message_id, None) is None:
+            return
         if isinstance(what, Error):
             what = reply_to(sent.message, sent.message_id, what)
         self._replies[sent.message_id] = what
-        line.unclaimed.append(sent.message_id)
-        while len(line.unclaimed) > MOST_UNCLAIMED:
-            self._replies.pop(line.unclaimed.popleft(), None)
         self._tell_news()
 
     def _tell_news(self) -> None:
@@ -287,7 +295,7 @@ class StayGrid(Grid):
                 return False
             line.at_work = None
             line.stream = None if is_last else stream
-            self._answer(line, sent, reply)
+            self._answer(sent, reply)
         return not is_last
 
     def next_frame(self, stream: "_Stream") -> bytes | End | None:
@@ -305,7 +313,7 @@ class StayGrid(Grid):
             except ValueError as error:  # it is too large
                 with self._lock:
                     line.at_work = None
-                    self._answer(line, sent, Error(REJECTED, one_line(error)))
+                    self._answer(sent, Error(REJECTED, one_line(error)))
         return None
 
     def closed(self, stream: "_Stream") -> None:
@@ -318,7 +326,7 @@ class StayGrid(Grid):
             line.stream = None
             if line.at_work is not None:
                 sent, line.at_work = line.at_work, None
-                self._answer(line, sent, Error(UNREACHABLE, BROKE))
+                self._answer(sent, Error(UNREACHABLE, BROKE))
             self._tell_news()
             line.woken.notify_all()
 

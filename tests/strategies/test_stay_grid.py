@@ -12,9 +12,9 @@ from espalier.clients.device.edge_socket import NoEdgeError
 from espalier.clients.messages.frames import StreamTicket
 from espalier.clients.messages.stay import HELLO, Stay, pack_reply, unpack_message
 from espalier.clients.streams import StreamOver, open_stream
-from espalier.strategies.exchange import ask
+from espalier.strategies.exchange import Beside, Conversations, ask, converse
 from espalier.strategies.split import SplitFedV1, SplitFedV2
-from espalier.strategies.stay_grid import MOST_UNCLAIMED, _Stream, let_go_of_others
+from espalier.strategies.stay_grid import _Stream, let_go_of_others
 from tests.strategies.devices import Devices, staying
 from tests.strategies.split.federation import Federation, every, same, weights
 from tests.strategies.split.streams import serving, streamed
@@ -179,7 +179,7 @@ def test_who_can_open_no_stream_is_left_out_with_its_own_words(monkeypatch):
     assert "stream to 127.0.0.1:1: UNAVAILABLE" in reply.error.reason
 
 
-def test_who_is_late_answers_what_came_after_too_and_its_late_reply_can_still_be_had():
+def test_who_is_late_answers_what_came_after_too_and_its_late_reply_is_not_kept():
     go_on = threading.Event()
 
     def answer(message, context):
@@ -196,17 +196,71 @@ def test_who_is_late_answers_what_came_after_too_and_its_late_reply_can_still_be
         go_on.set()
         (reply,) = ask(grid, [query(first, slow=False)], timeout_seconds=20)
         assert reply.content["count"]["count"] == 3
-        assert [r.content["count"]["count"] for r in grid.pull_messages(["stay-0", late_id])] == [1, 2]
+        assert [r.content["count"]["count"] for r in grid.pull_messages(["stay-0", late_id])] == [2]
         assert grid.pull_messages([late_id]) == []
     assert len(devices.asked) == 2
 
 
-def test_replies_that_nobody_wants_are_not_kept():
+def test_who_hangs_is_spared_what_nobody_waits_for_any_more():
+    go_on = threading.Event()
+
+    def answer(message, context):
+        assert go_on.wait(20)
+        return counting(message, context)
+
+    devices, (first, _) = answering(answer)
+    with staying(devices) as grid:
+        for _ in range(3):
+            assert ask(grid, [query(first)], timeout_seconds=0.2)[0].has_error()
+        assert grid.send_and_receive([query(first)], timeout=0.2) == []
+        go_on.set()
+        assert ask(grid, [query(first)], timeout_seconds=20)[0].content["count"]["count"] == 2
+        assert grid.pull_messages([f"stay-{number}" for number in range(5)]) == []
+
+
+def test_what_conversations_that_are_closed_have_asked_is_withdrawn():
+    go_on = threading.Event()
+
+    def answer(message, context):
+        assert go_on.wait(20)
+        return counting(message, context)
+
+    devices, (first, second) = answering(answer)
+
+    def fails():
+        yield Beside([asks(first), asks(first)])
+        raise ValueError("what it got")
+
+    def asks(node_id):
+        yield [query(node_id)]
+
+    def lets_go_on():
+        yield Beside([asks(second), asks(second)])
+
+    with staying(devices) as grid:
+        with pytest.raises(ValueError, match="what it got"):
+            converse(grid, {"": fails()})
+        conversations = Conversations(grid)
+        conversations.run({"": lets_go_on()})
+        conversations.close()
+        go_on.set()
+        replies = ask(grid, [query(first), query(second)], timeout_seconds=20)
+        assert max(reply.content["count"]["count"] for reply in replies) <= 2
+
+
+def test_all_replies_that_are_awaited_are_kept():
     devices, (first, _) = answering(counting)
     with staying(devices) as grid:
-        ids = list(grid.push_messages([query(first) for _ in range(MOST_UNCLAIMED + 3)]))
+        ids = list(grid.push_messages([query(first) for _ in range(6)]))
         assert ask(grid, [query(first)])[0].has_content()
-        assert len(grid.pull_messages(ids)) == MOST_UNCLAIMED - 1
+        assert [reply.content["count"]["count"] for reply in grid.pull_messages(ids)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_each_message_to_who_can_open_no_stream_has_its_reply():
+    devices = Devices(lambda message, context: Message(RecordDict(), reply_to=message), 1)
+    with staying(devices) as grid:
+        replies = grid.send_and_receive([query(*devices.get_node_ids()) for _ in range(6)], timeout=20)
+    assert [reply.error.reason for reply in replies] == ["it opened no stream"] * 6
 
 
 def test_nodes_that_nobody_will_ask_are_let_go(caplog):
