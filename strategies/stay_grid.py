@@ -18,7 +18,7 @@ from typing import Any
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
-from espalier.clients.messages.stay import MOST_FRAME_BYTES, Stay, pack_message, reply_to, unpack_reply
+from espalier.clients.messages.stay import Stay, pack_message, reply_to, unpack_reply
 
 from .exchange import REJECTED, UNREACHABLE, pushed
 from .replies import one_line, reason_of
@@ -76,14 +76,15 @@ class StayGrid(Grid):
     grid : Grid
         Of Flower's runtime. By it nodes are asked to open a stream, at first and where theirs broke.
     server : StreamServer
-        Accepts the streams: with `max_message_bytes`, and `max_streams` for every node that is connected.
+        Accepts the streams: with `max_message_bytes`, those of a few models, and `max_streams` for every node that is
+        connected.
 
     Examples
     --------
     In a ServerApp whose nodes run what `espalier.clients.client_app.make_client_app` makes::
 
         with StreamServer(key, certificate, address="cloud.example.org", listen_on="[::]", port=9093, max_frame_bytes=0,
-                          max_streams=100, max_message_bytes=2**31 - 1) as server, StayGrid(grid, server) as stays:
+                          max_streams=100, max_message_bytes=2**28) as server, StayGrid(grid, server) as stays:
             strategy.start(stays, arrays)
     """
 
@@ -222,7 +223,7 @@ class StayGrid(Grid):
         def make(cancel: Callable[[], None]) -> _Stream:
             return _Stream(self, node_id, ticket)
 
-        ticket: Ticket = self._server.expect_served(make, lambda stream: None, MOST_FRAME_BYTES)
+        ticket: Ticket = self._server.expect_served(make, lambda stream: None, self._server.max_message_bytes)
         return ticket
 
     def _look(self) -> None:
@@ -309,7 +310,7 @@ class StayGrid(Grid):
                     break
                 line.at_work = sent = line.waiting.popleft()
             try:
-                return pack_message(sent.message)
+                return pack_message(sent.message, self._server.max_message_bytes)
             except ValueError as error:  # it is too large
                 with self._lock:
                     line.at_work = None

@@ -1,6 +1,7 @@
 """Devices that stay: one message each, then all go through streams, and what holds of messages holds of streams."""
 
 import logging
+import re
 import threading
 from dataclasses import replace
 
@@ -15,9 +16,11 @@ from espalier.clients.streams import StreamOver, open_stream
 from espalier.strategies.exchange import Beside, Conversations, ask, converse
 from espalier.strategies.split import SplitFedV1, SplitFedV2
 from espalier.strategies.stay_grid import _Stream, let_go_of_others
-from tests.strategies.devices import Devices, staying
+from tests.strategies.devices import LIMITS, Devices, staying
 from tests.strategies.split.federation import Federation, every, same, weights
 from tests.strategies.split.streams import serving, streamed
+
+MOST = LIMITS["max_message_bytes"]
 
 
 def on_devices(federation):
@@ -100,6 +103,24 @@ def test_who_raises_is_left_out_in_flowers_words_and_comes_back_in_a_new_process
         assert bad.error.reason == "<class 'ValueError'>:<'no such column'>"
         assert len(ask(grid, [query(first, fails=False), query(second, fails=False)])) == 2
     assert stays(devices) == sorted([first, second, second])
+
+
+def test_messages_and_replies_that_are_larger_than_the_runs_are_refused_with_their_sizes():
+    def answer(message, context):
+        config = ConfigRecord({"bytes": bytes(message.content["config"]["size"])})
+        return Message(RecordDict({"config": config}), reply_to=message)
+
+    devices, (first, second) = answering(answer)
+    with staying(devices, max_message_bytes=2**16) as grid:
+        good, large = ask(grid, [query(first, size=2**15), query(second, size=2**16)], timeout_seconds=20)
+        assert len(good.content["config"]["bytes"]) == 2**15
+        assert re.search(r"65[67]\d\d bytes are too many for a stream of this run: expected 65536", large.error.reason)
+        (refused,) = ask(grid, [query(first, size=0, more=bytes(2**16))], timeout_seconds=20)
+        assert re.search(
+            r"65[67]\d\d bytes are too many for a stream of this run: expected 65536", refused.error.reason
+        )
+        assert ask(grid, [query(first, size=1)], timeout_seconds=20)[0].has_content()
+    assert stays(devices) == sorted([first, second])
 
 
 def test_a_gateway_whose_edge_is_not_there_stays():
@@ -296,7 +317,7 @@ def liar(frames):
     [
         (lambda got: b"nonsense", "its reply can't be read: it holds no records"),
         (lambda got: b"", "its reply can't be read: it holds no records"),
-        (lambda got: pack_reply(Message(Error(7, "own words"), reply_to=got), is_last=False), "own words"),
+        (lambda got: pack_reply(Message(Error(7, "own words"), reply_to=got), MOST, is_last=False), "own words"),
     ],
 )
 def test_what_cant_be_read_leaves_its_sender_out(frame, reason):
@@ -308,7 +329,7 @@ def test_what_cant_be_read_leaves_its_sender_out(frame, reason):
 
 def test_a_frame_that_nobody_waits_for_ends_the_stream():
     def twice(got):
-        return pack_reply(Message(RecordDict(), reply_to=got), is_last=False)
+        return pack_reply(Message(RecordDict(), reply_to=got), MOST, is_last=False)
 
     devices, replies = Devices(liar([twice, twice]), 1), []
     with staying(devices) as grid:
@@ -328,7 +349,7 @@ def test_a_ticket_opens_one_stream_once(caplog):
             with open_stream(ticket, 10.0) as again, pytest.raises(ConnectionError, match="UNAUTHENTICATED"):
                 again.exchange(HELLO)
             with pytest.raises(StreamOver):
-                stream.exchange(pack_reply(Message(RecordDict(), reply_to=got), is_last=True))
+                stream.exchange(pack_reply(Message(RecordDict(), reply_to=got), MOST, is_last=True))
         return Message(RecordDict(), reply_to=message)
 
     devices = Devices(app, 1)
