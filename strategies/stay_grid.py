@@ -101,6 +101,7 @@ class StayGrid(Grid):
         self._next_look = 0.0
         self._numbers = count()
         self._is_over = False
+        self._has_told_of_crowd = False
 
     def __enter__(self) -> "StayGrid":
         return self
@@ -208,6 +209,7 @@ class StayGrid(Grid):
             }
             for node_id, line in called.items():
                 line.ticket, line.is_called = self._ticket(node_id), True
+            self._tell_of_crowd()
         if not called:
             return
         messages = [Stay(line.ticket.told).to_message(node_id) for node_id, line in called.items() if line.ticket]
@@ -218,6 +220,18 @@ class StayGrid(Grid):
                     self._calls[message_id] = node_id, line.ticket
                 else:
                     self._give_up(line, Error(UNREACHABLE, "unreachable"))
+
+    def _tell_of_crowd(self) -> None:
+        """Log, once, that there are more nodes than streams, of which some may wait for long."""
+        num_nodes = sum(line.is_called or line.stream is not None for line in self._lines.values())
+        if num_nodes > (most := self._server.max_streams) and not self._has_told_of_crowd:
+            self._has_told_of_crowd = True
+            logger.warning(
+                "%d nodes are to open a stream, and %d may: the others wait until some are let go. Disconnect those "
+                "that are none of the run's",
+                num_nodes,
+                most,
+            )
 
     def _ticket(self, node_id: int) -> Ticket:
         def make(cancel: Callable[[], None]) -> _Stream:

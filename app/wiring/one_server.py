@@ -33,6 +33,8 @@ from espalier.strategies import Hierarchical, Profile, ask_to_measure
 from espalier.strategies.stay_grid import let_go_of_others
 from espalier.strategies.topology import TopologyOf
 
+# Nodes of a SuperLink that are none of the run's: each is asked who it is, and stays until all clients are found. A
+# thread begins with its stream, so that room for many costs nothing; where there are more, the log says so.
 MOST_OTHERS = 1024
 
 
@@ -116,7 +118,7 @@ def streams_of(
     with open_streams(
         config.stream,
         max_frame_bytes=largest,
-        # One that stays, beside that of its mini-batches. At first those stay as well that turn out to be no clients.
+        # One that stays, beside that of its mini-batches.
         max_streams=num_nodes(config) + stays * (num_nodes(config) + MOST_OTHERS),
         patience_seconds=patience_seconds(config.stream.timeout),
         max_message_bytes=largest_message_bytes(model, is_open=is_open) if stays else 0,

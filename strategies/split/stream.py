@@ -231,6 +231,7 @@ class StreamServer:
         self._certificate = certificate
         self._max_bytes = max(max_frame_bytes, PROBE_BYTES)
         self.max_message_bytes = max_message_bytes
+        self.max_streams = max_streams
         self._tickets: dict[bytes, Ticket] = {}
         self._lock = Lock()
         self._refused, self._quiet_until = 0, 0.0

@@ -296,6 +296,17 @@ def test_nodes_that_nobody_will_ask_are_let_go(caplog):
     assert len(devices.asked) == 2
 
 
+def test_more_nodes_than_streams_are_told_of_once(caplog):
+    devices, nodes = answering(counting, 3)
+    with caplog.at_level(logging.WARNING, "espalier"), staying(devices, max_streams=2) as grid:
+        ask(grid, [query(node_id) for node_id in nodes[:2]])
+        assert not caplog.messages
+        for _ in range(2):
+            ask(grid, [query(node_id) for node_id in nodes])
+    (line,) = caplog.messages
+    assert line.startswith("3 nodes are to open a stream, and 2 may: ")
+
+
 def liar(frames):
     """Return an app that stays and sends these frames, one by one, with what it got in between."""
 
