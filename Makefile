@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses
 # One more than there are cores: some tests wait for programs that they start.
 WORKERS := $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
 
-.PHONY: demo test test-deploy soak lint docs-settings dist install clean
+.PHONY: demo test test-deploy soak lint docs docs-settings dist install clean
 
 # The number after the time is a process's: two demos may begin in the same second.
 demo: $(INSTALLED)
@@ -36,6 +36,10 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site of the documentation, into site/: warnings, and links that lead nowhere, are errors.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The tables of docs/configuration.md and the settings in pyproject.toml files, from app/settings/.
 docs-settings: $(INSTALLED)

@@ -22,6 +22,7 @@ from espalier.clients.messages.seconds import ToldSeconds
 
 Result = TypeVar("Result")
 Exchanges = Generator["Step", Any, Result]
+"""A conversation: it yields messages, or other conversations, gets their replies, or results, and returns its own."""
 
 Direction = Literal["downlink", "uplink"]
 OnMessage = Callable[[str, Direction, Message], None]

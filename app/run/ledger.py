@@ -54,7 +54,7 @@ class Side(TorchDispatchMode):
     Attributes
     ----------
     now, most : int
-        Bytes of the tensors that operations inside have given and somebody holds: how many there are, and were at once.
+        Bytes of tensors made inside that are still alive: now, and at the peak.
     flops : int
         Floating-point operations, as PyTorch counts them.
     """

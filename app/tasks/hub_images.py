@@ -28,11 +28,14 @@ def load_hub_images(place: DataPlace) -> ImageData:
     if opened.kind != IMAGES:
         raise bad_value(place.spec.key, place.spec.text, f"a set of images, not {opened.kind}")
     (column,) = opened.inputs
-    first = _pixels(opened.train[0][column], column, 0, place.image_size, None)
+    first = next(_images(opened.train.select(range(1)), column, None, place.image_size))
     height, width, channels = first.shape
     place.check_size(len(opened.train), len(opened.test), height, width, len(opened.classes))
     files = [Path(file["filename"]) for pool in (opened.train, opened.test) for file in pool.cache_files]
-    key = fingerprint(Path("/"), files, place.spec.text, place.told, place.image_size, FORMAT_VERSION)
+    # What `datasets` makes of what was done to a pool: with one of its own for tests, seeds share the cache.
+    pools = (opened.train._fingerprint, opened.test._fingerprint)
+    own = (place.spec.text, place.told.inputs, place.told.label, place.image_size)
+    key = fingerprint(Path("/"), files, *pools, *own, FORMAT_VERSION)
 
     def build(folder: Path) -> None:
         _save(opened, column, channels, place.image_size, folder)
@@ -52,7 +55,7 @@ def _save(opened: HubSet, column: str, channels: int, size: int, folder: Path) -
     )
 
 
-def _images(pool: "Dataset", column: str, channels: int, size: int) -> Iterator[np.ndarray]:
+def _images(pool: "Dataset", column: str, channels: int | None, size: int) -> Iterator[np.ndarray]:
     only = pool.select_columns([column])
     for row in range(len(only)):
         try:
@@ -63,7 +66,7 @@ def _images(pool: "Dataset", column: str, channels: int, size: int) -> Iterator[
 
 
 def _pixels(image: Any, column: str, row: int, size: int, channels: int | None) -> np.ndarray:
-    """Return an image, uint8 (height, width, channels): grey where the first one is, else RGB."""
+    """Return an image, uint8 (height, width, channels): grey where the first is, as all must be then, else RGB."""
     try:
         if not isinstance(image, Image.Image):
             array = np.asarray(image)
@@ -72,6 +75,8 @@ def _pixels(image: Any, column: str, row: int, size: int, channels: int | None) 
             image = Image.fromarray(array.astype(np.uint8))
         if image.mode[0] in "IF":  # Pillow would clip them
             raise UserError(f"has pixels of mode {image.mode}")
+        if channels == 1 and image.mode not in ("1", "L"):
+            raise UserError(f"is {image.mode}, and the first one is grey")
         is_grey = image.mode in ("1", "L") if channels is None else channels == 1
         image = image.convert("L" if is_grey else "RGB")
     except FAULTS as error:

@@ -34,7 +34,7 @@ def _load(name: str, place: DataPlace) -> ImageData:
 def _build(file: Path, folder: Path) -> None:
     """Write the training and the test pool of a file; that for validation is left out."""
     try:
-        with np.load(file) as arrays:
+        with file.open("rb") as opened, np.load(opened) as arrays:  # NumPy leaves a damaged file open
             images, labels, test_images, test_labels = (arrays[name] for name in ARRAYS)
         pools = [(images, labels.reshape(len(images))), (test_images, test_labels.reshape(len(test_images)))]
         if any(i.dtype != np.uint8 or i.ndim not in (3, 4) or not len(i) or o.dtype.kind not in "ui" for i, o in pools):

@@ -10,7 +10,7 @@ _kinds: dict[str, type["Instruction"]] = {}
 class Instruction:
     """A message from a server to a node; a subclass is a frozen dataclass of what one kind holds.
 
-    Parameters
+    Attributes
     ----------
     message_type : str
         A class parameter, as the others: ``class Mine(Instruction, message_type="train.mine", begins_round=True)``.

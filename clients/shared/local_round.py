@@ -155,7 +155,9 @@ class Done:
 
 
 LocalRound = Generator[Pass, Learned, Done]
+"""A round under way: it yields passes of local training, gets what came of each, and returns what stays and goes."""
 Rule = Callable[[Begun], LocalRound]
+"""What begins a client's round, such as `plain_round`."""
 
 
 def plain_round(begun: Begun) -> LocalRound:

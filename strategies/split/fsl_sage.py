@@ -147,6 +147,7 @@ class FslSage(SplitFedV2):
         for node_id in outcome.blocks:
             self._due.discard(node_id)
             self._keep(node_id)
+        self._came = {}
         if self.fit.is_due(server_round):
             for place, node_id in enumerate(clients):
                 if node_id in outcome.blocks and node_id in self._kept:

@@ -24,7 +24,9 @@ def app_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="espalier-app-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     # Not .gitignore, by which Flower leaves files out.
-    left_out = shutil.ignore_patterns(".[!g]*", ".git", "__pycache__", "*.egg-info", "build", "dist", "results", "venv")
+    left_out = shutil.ignore_patterns(
+        ".[!g]*", ".git", "__pycache__", "*.egg-info", "build", "dist", "results", "site", "venv"
+    )
     return Path(shutil.copytree(ROOT, folder / ROOT.name, symlinks=True, ignore=left_out))
 
 

@@ -149,6 +149,12 @@ def test_another_sites_name_for_this_machine_is_refused(run):
             assert get(server, "/data.json", Host=host)[0] == status, host
 
 
+def test_what_is_no_address_is_refused(run):
+    with serving([run]) as server, socket.create_connection(server.server_address[:2], timeout=10) as client:
+        client.sendall(b"GET http://[ HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        assert client.makefile().readline().split()[1] == "400"
+
+
 def test_a_run_that_is_removed_is_told_in_a_line(run, tmp_path, monkeypatch):
     monkeypatch.setattr(server_module, "EVERY_SECONDS", 0.0)
     monkeypatch.setattr(server_module, "SHARE", 1e9)

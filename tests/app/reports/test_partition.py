@@ -67,6 +67,7 @@ def test_labels_that_are_no_classes_or_too_many_have_no_table(counts):
     assert class_counts([profile(1, 0, counts)], {"cloud": [1]}) is None
 
 
+@pytest.mark.usefixtures("with_png")
 @pytest.mark.parametrize("num_clients", [1, 100])
 def test_none_is_white_one_is_not_and_edges_are_marked(tmp_path, monkeypatch, num_clients):
     edges = {f"edge-{e}": range(e, num_clients, 4) for e in range(min(4, num_clients))}

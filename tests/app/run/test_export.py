@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from espalier.app.command_line import main
+from espalier.app.run import export
 from espalier.app.run.export import trained_model
 
 pytest.importorskip("onnxscript")
@@ -64,6 +65,20 @@ def test_what_can_not_be_exported_is_one_line(run, tmp_path, capsys):
     assert capsys.readouterr().err == "error: --client = 2: allowed is 0 to 1\n"
     assert main(["export", str(tmp_path), "--onnx"]) == 2
     assert capsys.readouterr().err.startswith(f"error: {tmp_path}: holds no config.json: allowed is the results folder")
+
+
+def test_what_fails_leaves_the_file_that_was_there(run, tmp_path, capsys):
+    (tmp_path / "model.onnx").write_text("before")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "TOLERANCE", -1.0)
+        assert main(["export", str(run), "--onnx", "--output", str(tmp_path)]) == 2
+    assert "would differ by" in capsys.readouterr().err
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("model.onnx", "before")]
+    assert main(["export", "~nosuchuser/x", "--onnx"]) == 2
+    assert capsys.readouterr().err.startswith("error: FOLDER = '~nosuchuser/x'")
+    (run / "heads.pt").unlink(missing_ok=True)
+    assert main(["export", str(run), "--onnx", "--client", "1"]) == 2
+    assert capsys.readouterr().err == "error: --client = 1: allowed is left out: the run has saved no heads.pt\n"
 
 
 def test_a_clients_own_head_takes_the_place_of_the_common_one(run, tmp_path):

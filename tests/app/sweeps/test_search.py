@@ -38,6 +38,7 @@ def test_what_is_open_are_lists_and_ranges_but_no_seeds():
     ("given", "said"),
     [
         (["seed=0,1"], "--optimise: nothing to choose: allowed is alpha=0.1,0.5, or a range"),
+        (["alpha=0.1,0.5", "seed=0..5"], "seed = '0..5': allowed is numbers with commas between them"),
         (["alpha=1..0.5"], "alpha = '1..0.5': allowed is LOW..HIGH with LOW < HIGH"),
         (["alpha=0..1:log"], "alpha = '0..1:log': allowed is .* with :log behind it LOW > 0"),
     ],

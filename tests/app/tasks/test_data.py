@@ -185,6 +185,21 @@ def test_medmnist_is_read_from_its_npz_file(tmp_path):
     np.savez_compressed(tmp_path / "breastmnist.npz", **labels)
     with pytest.raises(UserError, match=r"breastmnist.npz: cannot be read .*allowed is an .npz file with train_images"):
         load_dataset("breastmnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
+    whole = (tmp_path / "pathmnist.npz").read_bytes()
+    (tmp_path / "dermamnist.npz").write_bytes(whole[: len(whole) // 2])
+    np.save(tmp_path / "octmnist.npy", pools["train_images"])
+    (tmp_path / "octmnist.npy").rename(tmp_path / "octmnist.npz")
+    np.savez(tmp_path / "bloodmnist.npz", **pools, **{**labels, "test_labels": labels["test_labels"] + 1})
+    np.savez(tmp_path / "tissuemnist.npz", **{**pools, "test_images": pools["test_images"][:, :8]}, **labels)
+    for name, said in (
+        ("dermamnist", "cannot be read"),
+        ("octmnist", "cannot be read"),
+        ("bloodmnist", "has test examples of class 3 and no training examples"),
+        ("tissuemnist", r"training images are \(28, 28, 3\), test images \(8, 28, 3\)"),
+    ):
+        with pytest.raises(UserError, match=f"{name}.npz: .*{said}"):
+            load_dataset(name, data_dir=tmp_path, cache_dir=tmp_path / "cache")
+    (tmp_path / "bloodmnist.npz").unlink()
     with pytest.raises(UserError, match=r"bloodmnist.npz: no such file: put bloodmnist.npz of https://medmnist.com"):
         load_dataset("bloodmnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
 
@@ -212,6 +227,12 @@ def test_femnist_is_read_from_leafs_json(tmp_path):
     divided = load_dataset("femnist", data_dir=whole, cache_dir=tmp_path / "cache", told=Told(test_share=0.25, seed=1))
     assert sorted(divided.test.labels.tolist()) == [5, 6]
     assert divided.columns["user"].tolist() == ["f1"] * 3 + ["f2"] * 3
+    write_leaf(tmp_path / "test" / "0.json", {"f1": (levels[5:7] / 255, [61, 11])})
+    with pytest.raises(UserError, match=r"test/0.json: has test examples of class 11 and no training examples"):
+        load_dataset("femnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
+    write_leaf(tmp_path / "test" / "0.json", {})
+    with pytest.raises(UserError, match=r"test/0.json: has no images"):
+        load_dataset("femnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")
     write_leaf(tmp_path / "train" / "1.json", {"f3": (levels[3:5], [0, 0])})
     with pytest.raises(UserError, match=r"train/1.json: cannot be read as LEAF's FEMNIST .*f3 has pixels"):
         load_dataset("femnist", data_dir=tmp_path, cache_dir=tmp_path / "cache")

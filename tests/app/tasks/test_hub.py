@@ -39,6 +39,8 @@ def folder(tmp_path_factory):
     save("images", {"image": images, "label": labels, "writer": [f"w{i % 4}" for i in range(30)]}, label=named)
     np.save(root / "pixels.npy", pixels)
     save("sizes", {"image": [Image.fromarray(pixels[0]), Image.fromarray(pixels[0, :4])] * 4, "label": [0, 1] * 4})
+    colours = [Image.fromarray(pixels[0]), Image.fromarray(np.stack([pixels[1]] * 3, axis=-1))]
+    save("colours", {"image": colours * 4, "label": [0, 1] * 4})
     words = [f"{['red', 'green', 'blue'][label]} thing number {i}" for i, label in enumerate(labels)]
     test = {"text": words[:6], "label": ["r", "g", "b"] * 2}
     save("texts", {"text": words, "label": ["r", "g", "b"] * 10}, test)
@@ -170,6 +172,11 @@ def test_a_model_of_ones_own_gets_the_columns(folder):
         ("gaps", {}, "data.inputs = 'age': allowed is columns without gaps: row 1 has none"),
         ("table", {"data.label": "ill", "model": "cnn"}, "model = 'cnn': allowed is 'auto' or .*which is a table"),
         ("sizes", {"model": "small-cnn"}, "data.image-size = 0: allowed is a side in pixels .* 8x4 and 8x8"),
+        (
+            "colours",
+            {"model": "small-cnn"},
+            "data.inputs = 'image': allowed is a column of images.*the first one is grey",
+        ),
         ("images", {"dataset": "digits", "data.label": "x"}, "data.label = 'x': allowed is ''"),
     ],
 )
