@@ -228,6 +228,14 @@ class Wakes(Protocol):
         """Return when a reply is in, or after so long."""
 
 
+@runtime_checkable
+class Withdraws(Protocol):
+    """A Grid that can spare nodes what nobody waits for any more."""
+
+    def withdraw(self, message_ids: Iterable[str]) -> None:
+        """Forget messages that were pushed, and their replies."""
+
+
 class Conversations:
     """Runs conversations side by side; each goes on as soon as its own replies are in.
 
@@ -240,7 +248,7 @@ class Conversations:
         `espalier.clients.messages.goes_on`. None waits for ever.
     poll_seconds : float (default: 0.05)
         Pause between two looks at the grid when nothing has come in; it doubles up to a second while that lasts. A grid
-        that `Wakes` is looked at as soon as something comes.
+        that `Wakes` is looked at as soon as something comes, and one that `Withdraws` told of what is over.
     on_message : callable, optional (default: None)
         Called with (path, "downlink" | "uplink", message) for every message sent and every reply used. The path of a
         conversation is its name, after those of the conversations that it runs in: ``"site-1/room-2"``.
@@ -266,9 +274,10 @@ class Conversations:
         self._timeout_seconds = timeout_seconds
         self._poll_seconds = poll_seconds
         self._wait = grid.wait if isinstance(grid, Wakes) else time.sleep
+        self._withdraw = grid.withdraw if isinstance(grid, Withdraws) else _keep
         self._on_message = on_message
         self._on_trip = on_trip or (lambda path, message, trip: None)
-        self._running: dict[_Exchange, tuple[str, Callable[[list[Message]], None]]] = {}
+        self._running: dict[_Exchange, tuple[str, Exchanges[Any], Callable[[list[Message]], None]]] = {}
         self._waiting: list[tuple[Until, Callable[[None], None]]] = []
         self._ready: deque[Callable[[], None]] = deque()  # to go on with conversations that wait for no message
         self._open: dict[Exchanges[Any], None] = {}  # in the order in which they began
@@ -296,11 +305,22 @@ class Conversations:
         try:
             return self._run(conversations)
         except BaseException:
-            with ExitStack() as stack:  # closes all, whatever one of them raises, and each before what it is within
-                for conversation in [one for one in self._open if one not in before]:
-                    stack.callback(conversation.close)
-                    del self._open[conversation]
+            self._close([one for one in self._open if one not in before])
             raise
+
+    def close(self) -> None:
+        """Close all conversations that go on, and wait for none of their replies."""
+        self._close(list(self._open))
+
+    def _close(self, conversations: Collection[Exchanges[Any]]) -> None:
+        closed = set(conversations)
+        for exchange in [one for one, (_, conversation, _) in self._running.items() if conversation in closed]:
+            del self._running[exchange]
+            self._withdraw(exchange.waiting)
+        with ExitStack() as stack:  # closes all, whatever one of them raises, and each before what it is within
+            for conversation in conversations:
+                stack.callback(conversation.close)
+                del self._open[conversation]
 
     def _run(self, conversations: Mapping[str, Exchanges[Any]]) -> dict[str, Any]:
         ended: list[dict[str, Any]] = []
@@ -363,7 +383,7 @@ class Conversations:
         elif isinstance(step, Until):
             self._waiting.append((step, go_on))
         else:
-            self._running[_Exchange(self._grid, step, patience)] = path, go_on
+            self._running[_Exchange(self._grid, step, patience)] = path, conversation, go_on
             self._report(path, "downlink", step)
 
     def _pull(self) -> int:
@@ -403,9 +423,10 @@ class Conversations:
         over = [exchange for exchange in self._running if exchange.is_over()]
         for exchange in over:
             self._worked = True
-            path, go_on = self._running.pop(exchange)
+            path, _, go_on = self._running.pop(exchange)
             for message, trip in exchange.late():
                 self._on_trip(path, message, trip)
+            self._withdraw(exchange.waiting)
             answers = exchange.replies()
             self._report(path, "uplink", answers)
             go_on(answers)
@@ -415,6 +436,10 @@ class Conversations:
         if self._on_message is not None:
             for message in messages:
                 self._on_message(path, direction, message)
+
+
+def _keep(message_ids: Iterable[str]) -> None:
+    """Do nothing, where a grid can't be told that messages are not waited for."""
 
 
 def converse(grid: Grid, conversations: Mapping[str, Exchanges[Any]], **options: Any) -> dict[str, Any]:

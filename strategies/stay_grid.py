@@ -2,7 +2,8 @@
 
 What is sent to a node waits in its line until it has a stream and has answered what was sent before: a node does one
 thing at a time. Where its stream breaks, what it was at is over, with an error reply; what waits goes by its next
-stream. Who speaks to Flower's Grid is the thread that pushes and pulls; streams have threads of their own.
+stream. What nobody waits for any more is not sent. Who speaks to Flower's Grid is the thread that pushes and pulls;
+streams have threads of their own.
 """
 
 import time
@@ -17,7 +18,7 @@ from typing import Any
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
-from espalier.clients.messages.stay import MOST_FRAME_BYTES, Stay, pack_message, reply_to, unpack_reply
+from espalier.clients.messages.stay import Stay, pack_message, reply_to, unpack_reply
 
 from .exchange import REJECTED, UNREACHABLE, pushed
 from .replies import one_line, reason_of
@@ -26,7 +27,6 @@ from .split.stream import WITHDRAWN, End, StreamServer, Ticket
 logger = getLogger("espalier")
 
 LOOK_SECONDS = 0.5  # between two questions to Flower's Grid whether nodes have failed to open their streams
-MOST_UNCLAIMED = 4  # replies of a node that nobody has pulled, since they came too late; older ones are dropped
 BROKE = "its stream broke"
 
 
@@ -56,8 +56,6 @@ class _Line:
         For the stream that the node was asked to open last.
     is_called : bool
         It was asked, and has not opened it.
-    unclaimed : deque[str]
-        Ids of replies that nobody has pulled, the oldest first.
     """
 
     woken: Condition
@@ -66,7 +64,6 @@ class _Line:
     stream: "_Stream | None" = None
     ticket: Ticket | None = None
     is_called: bool = False
-    unclaimed: deque[str] = field(default_factory=deque)
 
 
 class StayGrid(Grid):
@@ -79,14 +76,15 @@ class StayGrid(Grid):
     grid : Grid
         Of Flower's runtime. By it nodes are asked to open a stream, at first and where theirs broke.
     server : StreamServer
-        Accepts the streams: with `max_message_bytes`, and `max_streams` for every node that is connected.
+        Accepts the streams: with `max_message_bytes`, those of a few models, and `max_streams` for every node that is
+        connected.
 
     Examples
     --------
     In a ServerApp whose nodes run what `espalier.clients.client_app.make_client_app` makes::
 
         with StreamServer(key, certificate, address="cloud.example.org", listen_on="[::]", port=9093, max_frame_bytes=0,
-                          max_streams=100, max_message_bytes=2**31 - 1) as server, StayGrid(grid, server) as stays:
+                          max_streams=100, max_message_bytes=2**28) as server, StayGrid(grid, server) as stays:
             strategy.start(stays, arrays)
     """
 
@@ -97,11 +95,13 @@ class StayGrid(Grid):
         self._news = Condition(self._lock)  # a reply is in, or a stream broke
         self._has_news = False
         self._lines: dict[int, _Line] = {}
+        self._awaited: dict[str, int] = {}  # node ids by the ids of messages whose replies are wanted, and not in
         self._replies: dict[str, Message] = {}
         self._calls: dict[str, tuple[int, Ticket]] = {}  # by the id of Flower's message: who was asked, and for what
         self._next_look = 0.0
         self._numbers = count()
         self._is_over = False
+        self._has_told_of_crowd = False
 
     def __enter__(self) -> "StayGrid":
         return self
@@ -134,6 +134,7 @@ class StayGrid(Grid):
         with self._lock:
             for message in messages:
                 ids.append(f"stay-{next(self._numbers)}")
+                self._awaited[ids[-1]] = message.metadata.dst_node_id
                 line = self._line(message.metadata.dst_node_id)
                 line.waiting.append(_Sent(ids[-1], message))
                 line.woken.notify_all()
@@ -147,6 +148,15 @@ class StayGrid(Grid):
         with self._lock:
             self._has_news = False
             return [reply for i in message_ids if (reply := self._replies.pop(i, None)) is not None]
+
+    def withdraw(self, message_ids: Iterable[str]) -> None:
+        """Send no more what was not sent yet, and keep no replies: nobody waits for them any more."""
+        with self._lock:
+            for message_id in message_ids:
+                self._replies.pop(message_id, None)
+                line = self._lines.get(self._awaited.pop(message_id, 0))
+                if line is not None:
+                    line.waiting = deque(sent for sent in line.waiting if sent.message_id != message_id)
 
     def wait(self, seconds: float) -> None:
         """Return when a reply is in, or after so long."""
@@ -162,6 +172,7 @@ class StayGrid(Grid):
             waiting -= {reply.metadata.reply_to_message_id for reply in came}
             if not came:
                 self.wait(LOOK_SECONDS)
+        self.withdraw(waiting)
         return replies
 
     def get_node_ids(self) -> Iterable[int]:
@@ -198,6 +209,7 @@ class StayGrid(Grid):
             }
             for node_id, line in called.items():
                 line.ticket, line.is_called = self._ticket(node_id), True
+            self._tell_of_crowd()
         if not called:
             return
         messages = [Stay(line.ticket.told).to_message(node_id) for node_id, line in called.items() if line.ticket]
@@ -209,11 +221,24 @@ class StayGrid(Grid):
                 else:
                     self._give_up(line, Error(UNREACHABLE, "unreachable"))
 
+    def _tell_of_crowd(self) -> None:
+        """Log, once, that there are more nodes than streams, of which some may wait for long."""
+        num_nodes = sum(line.is_called or line.stream is not None for line in self._lines.values())
+        if num_nodes > (most := self._server.max_streams) and not self._has_told_of_crowd:
+            self._has_told_of_crowd = True
+            logger.warning(
+                "%d nodes are to open a stream, and %d may: the others wait until some are let go. Disconnect those "
+                "that are none of the run's",
+                num_nodes,
+                most,
+            )
+
     def _ticket(self, node_id: int) -> Ticket:
         def make(cancel: Callable[[], None]) -> _Stream:
-            return _Stream(self, node_id)
+            return _Stream(self, node_id, ticket)
 
-        return self._server.expect_served(make, lambda stream: None, MOST_FRAME_BYTES)
+        ticket: Ticket = self._server.expect_served(make, lambda stream: None, self._server.max_message_bytes)
+        return ticket
 
     def _look(self) -> None:
         """Ask Flower's Grid who has answered without opening a stream: it fails, with its own words."""
@@ -238,16 +263,18 @@ class StayGrid(Grid):
         if line.ticket is not None:
             line.ticket.forget()
         while line.waiting:
-            self._answer(line, line.waiting.popleft(), why)
+            self._answer(line.waiting.popleft(), why)
 
-    def _answer(self, line: _Line, sent: _Sent, what: Message | Error) -> None:
-        """Note a reply, or that there will be none; called with the lock."""
+    def _answer(self, sent: _Sent, what: Message | Error) -> None:
+        """Note a reply, or that there will be none, where anybody waits for it; called with the lock."""
+        if self._awaited.pop(sent.message_id, None) is None:
+            return
         if isinstance(what, Error):
             what = reply_to(sent.message, sent.message_id, what)
         self._replies[sent.message_id] = what
-        line.unclaimed.append(sent.message_id)
-        while len(line.unclaimed) > MOST_UNCLAIMED:
-            self._replies.pop(line.unclaimed.popleft(), None)
+        self._tell_news()
+
+    def _tell_news(self) -> None:
         self._has_news = True
         self._news.notify_all()
 
@@ -257,9 +284,13 @@ class StayGrid(Grid):
         """Note that a node has a stream; False if nobody waits for it any more."""
         with self._lock:
             line = self._lines.get(stream.node_id)
-            if line is None or self._is_over or not line.is_called:
+            if line is None or self._is_over or not line.is_called or line.ticket is not stream.ticket:
                 return False
-            line.stream, line.is_called = stream, False
+            line.is_called = False
+            if stream.is_over:  # it broke right after its first frame, and the node is asked again
+                self._tell_news()
+                return False
+            line.stream = stream
             return True
 
     def replied(self, stream: "_Stream", frame: bytes) -> bool:
@@ -279,7 +310,7 @@ class StayGrid(Grid):
                 return False
             line.at_work = None
             line.stream = None if is_last else stream
-            self._answer(line, sent, reply)
+            self._answer(sent, reply)
         return not is_last
 
     def next_frame(self, stream: "_Stream") -> bytes | End | None:
@@ -293,33 +324,37 @@ class StayGrid(Grid):
                     break
                 line.at_work = sent = line.waiting.popleft()
             try:
-                return pack_message(sent.message)
+                return pack_message(sent.message, self._server.max_message_bytes)
             except ValueError as error:  # it is too large
                 with self._lock:
                     line.at_work = None
-                    self._answer(line, sent, Error(REJECTED, one_line(error)))
+                    self._answer(sent, Error(REJECTED, one_line(error)))
         return None
 
     def closed(self, stream: "_Stream") -> None:
         """Let what a node was at fail: its stream is over."""
         with self._lock:
+            stream.is_over = True
             line = self._lines.get(stream.node_id)
             if line is None or line.stream is not stream:
                 return
             line.stream = None
             if line.at_work is not None:
                 sent, line.at_work = line.at_work, None
-                self._answer(line, sent, Error(UNREACHABLE, BROKE))
-            self._has_news = True
-            self._news.notify_all()
+                self._answer(sent, Error(UNREACHABLE, BROKE))
+            self._tell_news()
             line.woken.notify_all()
 
 
 class _Stream:
-    """A node's open stream: after its first frame, each brings a reply."""
+    """A node's open stream: after its first frame, each brings a reply.
 
-    def __init__(self, grid: StayGrid, node_id: int) -> None:
-        self.node_id = node_id
+    gRPC tells in a thread of its own that it is over (`is_over`), perhaps before the first frame was taken in.
+    """
+
+    def __init__(self, grid: StayGrid, node_id: int, ticket: Ticket) -> None:
+        self.node_id, self.ticket = node_id, ticket
+        self.is_over = False
         self._grid = grid
         self._is_opened = False
 

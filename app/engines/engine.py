@@ -1,7 +1,8 @@
 """What an engine is: where the clients of a run are, and where their state is kept."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeGuard
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, Self, TypeGuard
 
 from flwr.app import Context, Message
 from flwr.serverapp import Grid
@@ -11,6 +12,9 @@ from espalier.clients.shared.lanes import Lanes
 # What a node runs, and what makes it in the process where the node is; it can be pickled.
 App = Callable[[Message, Context], Message]
 MakeApp = Callable[[], App]
+
+# Returns what reaches the nodes of a grid by streams that stay open, while the block lasts.
+Reach = Callable[[Grid], AbstractContextManager[Grid]]
 
 
 class Engine(Protocol):
@@ -30,6 +34,9 @@ class Engine(Protocol):
 
     def stream_patience_seconds(self, timeout_seconds: float) -> float:
         """Return how long to wait until all streams of a group of clients are open."""
+
+    def staying(self, reach: Reach) -> AbstractContextManager[Self]:
+        """Return the engine with nodes that stay while the block lasts; itself where that would be of no use."""
 
     def clients_state(self) -> dict[str, Any]:
         """Return what the clients keep from round to round, where the engine can tell."""

@@ -7,9 +7,8 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from espalier.app.engines.engine import Engine
+from espalier.app.engines.engine import Reach
 from espalier.app.engines.opening import Opening
-from espalier.app.wiring.streams import Streams
 from espalier.sim.flower_private import is_in_simulation
 
 logger = getLogger("espalier")
@@ -34,28 +33,27 @@ class Flower:
         """Return the timeout: clients run side by side."""
         return timeout_seconds
 
+    @contextmanager
+    def staying(self, reach: Reach) -> Iterator["Flower"]:
+        """Give an engine whose nodes stay, while the block lasts.
+
+        In Flower's simulation it is the same one: nodes take turns in a few processes there, and one that stayed would
+        keep the others out.
+        """
+        if is_in_simulation():
+            reason = "in Flower's simulation no message starts a process"
+            logger.warning("deploy.transport = 'stream' has no effect: %s", reason)
+            yield self
+        else:
+            with reach(self.grid) as grid:
+                yield Flower(grid)
+
     def clients_state(self) -> dict[str, Any]:
         """Return nothing."""
         return {}
 
     def load_clients_state(self, state: Mapping[str, Any]) -> None:
         """Do nothing: Flower's nodes begin anew."""
-
-
-@contextmanager
-def staying(engine: Engine, streams: Streams | None) -> Iterator[Engine]:
-    """Give an engine whose nodes stay, while the block lasts; the same one without streams for that.
-
-    In Flower's simulation nodes take turns in a few processes, and one that stayed would keep the others out.
-    """
-    if streams is None:
-        yield engine
-    elif is_in_simulation():
-        logger.warning("deploy.transport = 'stream' has no effect: in Flower's simulation no message starts a process")
-        yield engine
-    else:
-        with streams.staying(engine.grid) as grid:
-            yield Flower(grid)
 
 
 def opened(opening: Opening) -> AbstractContextManager[Flower]:

@@ -1,7 +1,7 @@
 """One run: from a validated config and an engine to a results folder."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies, falling_short
 from espalier.app.config.unused import unused_keys
 from espalier.app.engines.engine import Engine, serves_edges
-from espalier.app.engines.flower import staying
 from espalier.app.engines.opening import Opening, open_engine
 from espalier.app.features.table import watching
 from espalier.app.ground.errors import UserError
@@ -54,6 +53,7 @@ from espalier.app.tiers.own_hosts import edge_run, over_hosts
 from espalier.app.tiers.remote_edge import EdgeFailed
 from espalier.app.tiers.served import assemble_served
 from espalier.app.wiring.one_server import assemble, checked_task, streams_of
+from espalier.app.wiring.streams import Streams
 
 logger = getLogger("espalier")
 
@@ -131,7 +131,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         state = _state_of(folder, config, task, model) if folder else None
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
         streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
-        engine = opened.enter_context(staying(engine, streams if config.devices_stay else None))
+        engine = opened.enter_context(_staying(config, engine, streams))
         if serves_edges(engine) and not config.has_clients_in_workers:
             federation, engine = assemble_served(config, engine, task, model, streams, observers=(progress,))
         elif config.deploy.role == "cloud":
@@ -166,6 +166,11 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
                 raise UserError(message)
             logger.warning(message)
         return folder.path
+
+
+def _staying(config: RunConfig, engine: Engine, streams: Streams | None) -> AbstractContextManager[Engine]:
+    """Return the engine of a run, with nodes that stay while the block lasts where the config says so."""
+    return engine.staying(streams.staying) if streams and config.devices_stay else nullcontext(engine)
 
 
 def _state_of(folder: ResultsFolder, config: RunConfig, task: Task, model: nn.Module) -> RunState | None:
@@ -229,7 +234,7 @@ def run_edge(
     with (
         EdgeListener(Path(config.deploy.edge_folder).expanduser()) as listener,
         streams_of(config, model, task, engine.stream_patience_seconds) as streams,
-        staying(engine, streams if config.devices_stay else None) as reached,
+        _staying(config, engine, streams) as reached,
         watching(config, engine.grid) as watchers,
     ):
         edge = edge_run(config, reached.grid, task, model, streams)

@@ -156,7 +156,7 @@ class EdgeRun:
 
     def _introduce(self, request: Wire) -> Wire:
         logger.info("the cloud asked for edge %r", self.name)
-        self._conversations = self._new_conversations()  # what was late in another run is none of this one's
+        self._begin_conversations()  # what was late in another run is none of this one's
         if self._deadline:
             self._deadline.forget()
         if "state" in request:  # asked whether it can be taken
@@ -210,8 +210,12 @@ class EdgeRun:
         try:
             return self._conversations.run({self.name: conversation})[self.name]
         except BaseException:
-            self._conversations = self._new_conversations()  # nothing of it goes on
+            self._begin_conversations()  # nothing of it goes on
             raise
+
+    def _begin_conversations(self) -> None:
+        self._conversations.close()
+        self._conversations = self._new_conversations()
 
     def _new_conversations(self) -> Conversations:
         return Conversations(

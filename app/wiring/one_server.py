@@ -25,15 +25,16 @@ from espalier.app.wiring.cloud import check_averages
 from espalier.app.wiring.edges import algorithm_over, edges_here, transports
 from espalier.app.wiring.federation import assign_edges, gather_clients, gather_devices, told_clients
 from espalier.app.wiring.planning import planned_world
-from espalier.app.wiring.streams import Streams, largest_frame_bytes, open_streams, stream_form
+from espalier.app.wiring.streams import Streams, largest_frame_bytes, largest_message_bytes, open_streams, stream_form
 from espalier.app.wiring.task_of_run import build_task
-from espalier.clients.messages.stay import MOST_FRAME_BYTES
 from espalier.clients.shared.cut import Cut, as_blocks
 from espalier.clients.shared.lanes import Lanes
 from espalier.strategies import Hierarchical, Profile, ask_to_measure
 from espalier.strategies.stay_grid import let_go_of_others
 from espalier.strategies.topology import TopologyOf
 
+# Nodes of a SuperLink that are none of the run's: each is asked who it is, and stays until all clients are found. A
+# thread begins with its stream, so that room for many costs nothing; where there are more, the log says so.
 MOST_OTHERS = 1024
 
 
@@ -113,13 +114,14 @@ def streams_of(
     if config.trains_by_stream:
         cuts, payload = check_cuts(config.split, model), config.stream.payload
         largest = largest_frame_bytes(as_blocks(model), task.example_input(), cuts, payload, config.train.batch_size)
+    is_open = config.algorithm.splits or config.deploy.role == "cloud"
     with open_streams(
         config.stream,
         max_frame_bytes=largest,
-        # One that stays, beside that of its mini-batches. At first those stay as well that turn out to be no clients.
+        # One that stays, beside that of its mini-batches.
         max_streams=num_nodes(config) + stays * (num_nodes(config) + MOST_OTHERS),
         patience_seconds=patience_seconds(config.stream.timeout),
-        max_message_bytes=MOST_FRAME_BYTES if stays else 0,
+        max_message_bytes=largest_message_bytes(model, is_open=is_open) if stays else 0,
     ) as streams:
         yield streams
 

@@ -19,7 +19,7 @@ from espalier.app.ground.certificates import is_valid_for, self_signed
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.meters.bytes import ByteMeter
 from espalier.app.settings.sections import StreamSettings
-from espalier.clients.messages.frames import Format
+from espalier.clients.messages.frames import MOST_FRAME_BYTES, Format
 from espalier.clients.messages.profile import ProfileQuery
 from espalier.clients.shared.cut import Cut
 from espalier.strategies import StayGrid
@@ -29,7 +29,9 @@ from espalier.strategies.split.stream_transport import StreamTransport
 
 # Its key never leaves this process, and an edge's host may run for years.
 CERTIFICATE_DAYS = 3650
-MOST_FRAME_BYTES = 2**31 - 1
+
+MODELS_IN_A_MESSAGE = 4  # weights and corrections, with room for those of a strategy of one's own
+BESIDE_MODELS_BYTES = 2**26
 
 LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 HOST_NAME = re.compile(rf"(?=.{{1,253}}$){LABEL}(\.{LABEL})*", re.IGNORECASE)
@@ -154,6 +156,25 @@ def largest_frame_bytes(
     shapes, form = cut_shapes(model, example), stream_form(payload, model)
     crossed = {place for cut in cuts for place in Cut.of(model, cut).places(model)}
     return min(max(form.frame_bytes(batch_size, shapes[place]) for place in crossed), MOST_FRAME_BYTES)
+
+
+def largest_message_bytes(model: nn.Module, *, is_open: bool) -> int:
+    """Return the bytes of the largest message to and from a node that stays.
+
+    A message holds few models: weights, and perhaps corrections beside them. What clients of a cut model send as the
+    activations of their test sets is theirs to know, and so is what an edge's run keeps, and gives its gateway.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The run's.
+    is_open : bool
+        Whether messages are of one of these kinds; they may be as large as gRPC takes.
+    """
+    if is_open:
+        return MOST_FRAME_BYTES
+    model_bytes = sum(values.nbytes for values in model.state_dict().values())
+    return min(MODELS_IN_A_MESSAGE * model_bytes + BESIDE_MODELS_BYTES, MOST_FRAME_BYTES)
 
 
 def checked_address(settings: StreamSettings) -> str:

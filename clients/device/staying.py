@@ -32,30 +32,32 @@ def stay(message: Message, context: Context, answer: Answer) -> Message:
         Nothing, or an error where the stream broke, or could not be opened.
     """
     try:
-        with open_stream(Stay.from_content(message.content).ticket, None) as stream:
-            _answer_all(stream, message, context, answer)
+        ticket = Stay.from_content(message.content).ticket
+        with open_stream(ticket, None) as stream:
+            _answer_all(stream, message, context, answer, ticket.max_bytes)
     except (StreamOver, Withdrawn):
         return Message(RecordDict(), reply_to=message)
     except ConnectionError as error:
         return Message(Error(STAY_LOST, str(error)), reply_to=message)
 
 
-def _answer_all(stream: OpenStream, message: Message, context: Context, answer: Answer) -> NoReturn:
+def _answer_all(stream: OpenStream, message: Message, context: Context, answer: Answer, max_bytes: int) -> NoReturn:
     """Answer one message after the other; what ends the stream is raised."""
     stream.send(HELLO)
     while True:
         # Nothing of them is kept while the next message is waited for, perhaps for hours.
-        stream.send(_answered(unpack_message(stream.receive(), message), context, answer))
+        stream.send(_answered(unpack_message(stream.receive(), message), context, answer, max_bytes))
 
 
-def _answered(asked: Message, context: Context, answer: Answer) -> bytes:
+def _answered(asked: Message, context: Context, answer: Answer, max_bytes: int) -> bytes:
     """Return the reply to a message as a frame.
 
-    Where the ClientApp raises, the reply says so in Flower's words, and is the last: the next message finds a new
-    process, which nothing of that can harm. A gateway whose edge is not there has nothing to harm, and stays.
+    Where the ClientApp raises, or its reply is too large, the reply says so in Flower's words, and is the last: the
+    next message finds a new process, which nothing of that can harm. A gateway whose edge is not there has nothing to
+    harm, and stays.
     """
     try:
-        return pack_reply(answer(asked, context), is_last=False)
+        return pack_reply(answer(asked, context), max_bytes, is_last=False)
     except Exception as error:
         reply = Message(Error(RAISED, f"{type(error)}:<'{error}'>"), reply_to=asked)
-        return pack_reply(reply, is_last=not isinstance(error, NoEdgeError))
+        return pack_reply(reply, max_bytes, is_last=not isinstance(error, NoEdgeError))

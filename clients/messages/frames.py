@@ -38,6 +38,7 @@ KEEPALIVE_SECONDS: Final = 10
 TOP_SHARES: Final = {"top-25%": 0.25, "top-10%": 0.1}
 PAYLOADS: Final = ("float32", "float16", "bfloat16", "int8", *TOP_SHARES)
 PROBE_BYTES: Final = 2**20
+MOST_FRAME_BYTES: Final = 2**31 - 1  # gRPC's
 
 _HEADER = struct.Struct("<IIBBfI")  # step, number of steps, kind of numbers, dimensions, seconds held, labels
 _MOST_DIMENSIONS = 8

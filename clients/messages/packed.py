@@ -1,6 +1,7 @@
 """Records as bytes, without pickle: a head as JSON, then the bytes of arrays and texts of bytes, one after the other.
 
-What is read may be anybody's: nothing in it is executed, and it takes little more memory than it has bytes.
+What is read may be anybody's: nothing in it is executed. It takes up to 50 times the bytes of its head, which is held
+short, and once more those behind it.
 """
 
 import json
@@ -11,7 +12,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from ..shared.tensor_array import record_by_reference
 
-MOST_HEAD_BYTES: Final = 2**24  # names and numbers; all that is large is behind it
+# Of names and numbers; all that is large is behind them. Models of very many arrays have more behind them as well.
+MOST_HEAD_BYTES: Final = 2**20
+_BEHIND_A_BYTE_MORE: Final = 64
 _LENGTH_BYTES = 8
 _MOST = 2**63  # of whole numbers, as Flower's own messages have them
 _KINDS: dict[str, type[ArrayRecord | MetricRecord | ConfigRecord]] = {
@@ -32,8 +35,8 @@ def pack_records(about: Mapping[str, Any], records: RecordDict) -> bytes:
     blobs: list[bytes] = []
     packed = [[name, *_packed(record, blobs)] for name, record in records.items()]
     head = json.dumps([dict(about), packed]).encode()
-    if len(head) > MOST_HEAD_BYTES:
-        raise ValueError(f"names and numbers of {len(head)} bytes, expected {MOST_HEAD_BYTES} at most")
+    if len(head) > (most := _most_head_bytes(sum(map(len, blobs)))):
+        raise ValueError(f"names and numbers of {len(head)} bytes, expected {most} at most")
     return b"".join((len(head).to_bytes(_LENGTH_BYTES, "little"), head, *blobs))
 
 
@@ -47,7 +50,7 @@ def unpack_records(data: bytes) -> tuple[dict[str, Any], RecordDict]:
     """
     try:
         start = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
-        if start > MOST_HEAD_BYTES + _LENGTH_BYTES:
+        if start > _LENGTH_BYTES + _most_head_bytes(len(data) - start):
             raise ValueError("too long a head")
         about, packed = json.loads(data[_LENGTH_BYTES:start])
         blobs = _Blobs(data, start)
@@ -57,6 +60,10 @@ def unpack_records(data: bytes) -> tuple[dict[str, Any], RecordDict]:
     except Exception as error:  # all of this only reads foreign data, which can fail in any way
         raise ValueError(f"it holds no records ({type(error).__name__}: {error})") from None
     return about, records
+
+
+def _most_head_bytes(behind: int) -> int:
+    return MOST_HEAD_BYTES + behind // _BEHIND_A_BYTE_MORE
 
 
 class _Blobs:

@@ -20,7 +20,6 @@ STAY_LOST: Final = 1102  # code of a device's error reply: its stream broke, or 
 RAISED: Final = 1103  # its ClientApp raised
 HELLO: Final = b""
 STAY_SECONDS: Final = 366 * 86_400.0  # a message is valid for so long
-MOST_FRAME_BYTES: Final = 2**31 - 1  # gRPC's
 
 _KIND, _GROUP, _IS_LAST, _CODE, _REASON = "kind", "group", "is-last", "code", "reason"
 
@@ -54,10 +53,10 @@ class Stay(Instruction, message_type=QUERY_STAY):
         return cls(ticket)
 
 
-def pack_message(message: Message) -> bytes:
-    """Return a message to a device as a frame; ValueError if it is too large for one."""
+def pack_message(message: Message, max_bytes: int) -> bytes:
+    """Return a message to a device as a frame; ValueError if that has more than `max_bytes`."""
     metadata = message.metadata
-    return _of_size(pack_records({_KIND: metadata.message_type, _GROUP: metadata.group_id}, message.content))
+    return _of_size(pack_records({_KIND: metadata.message_type, _GROUP: metadata.group_id}, message.content), max_bytes)
 
 
 def unpack_message(frame: bytes, stay: Message) -> Message:
@@ -78,12 +77,15 @@ def unpack_message(frame: bytes, stay: Message) -> Message:
     return Message(content=records, metadata=metadata)  # type: ignore[call-overload]
 
 
-def pack_reply(reply: Message, *, is_last: bool) -> bytes:
-    """Return a reply as a frame; `is_last`: the device opens another stream for the next message."""
+def pack_reply(reply: Message, max_bytes: int, *, is_last: bool) -> bytes:
+    """Return a reply as a frame; ValueError if that has more than `max_bytes`.
+
+    `is_last`: the device opens another stream for the next message.
+    """
     if reply.has_error():
         about = {_IS_LAST: is_last, _CODE: reply.error.code, _REASON: reply.error.reason or ""}
-        return _of_size(pack_records(about, RecordDict()))
-    return _of_size(pack_records({_IS_LAST: is_last}, reply.content))
+        return _of_size(pack_records(about, RecordDict()), max_bytes)
+    return _of_size(pack_records({_IS_LAST: is_last}, reply.content), max_bytes)
 
 
 def unpack_reply(frame: bytes, message: Message, message_id: str) -> tuple[Message, bool]:
@@ -127,7 +129,7 @@ def _text(about: dict[str, Any], key: str) -> str:
     return value
 
 
-def _of_size(frame: bytes) -> bytes:
-    if len(frame) > MOST_FRAME_BYTES:
-        raise ValueError(f"{len(frame)} bytes are too many for a stream: expected {MOST_FRAME_BYTES} at most")
+def _of_size(frame: bytes, max_bytes: int) -> bytes:
+    if len(frame) > max_bytes:
+        raise ValueError(f"{len(frame)} bytes are too many for a stream of this run: expected {max_bytes} at most")
     return frame

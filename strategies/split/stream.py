@@ -230,6 +230,8 @@ class StreamServer:
     ) -> None:
         self._certificate = certificate
         self._max_bytes = max(max_frame_bytes, PROBE_BYTES)
+        self.max_message_bytes = max_message_bytes
+        self.max_streams = max_streams
         self._tickets: dict[bytes, Ticket] = {}
         self._lock = Lock()
         self._refused, self._quiet_until = 0, 0.0
@@ -303,6 +305,9 @@ class StreamServer:
 
         def echo(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             for frame, _ in zip(requests, range(PROBE_FRAMES), strict=False):
+                if len(frame) > self._max_bytes:
+                    context.cancel()
+                    return
                 yield frame
 
         return self._ticket(echo, self._max_bytes)

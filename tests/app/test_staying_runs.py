@@ -5,13 +5,13 @@ from threading import Lock
 
 import pytest
 
-from espalier.app.engines.flower import Flower, staying
+from espalier.app.engines.flower import Flower
 from espalier.app.reports.progress import LogProgress
 from espalier.app.run.run import run
 from espalier.app.wiring.clients import client_task
 from espalier.clients.client_app import make_client_app
 from espalier.clients.seconds import tell_seconds
-from tests.app.assembling import config_of
+from tests.app.assembling import config_of, engine_of
 from tests.app.runs import lines, run_app, same_weights, summary
 from tests.strategies.devices import Devices
 
@@ -80,11 +80,14 @@ def test_devices_that_measure_and_move_stay_too(tmp_path):
 def test_in_flowers_simulation_nobody_stays(monkeypatch, caplog):
     monkeypatch.setattr("espalier.app.engines.flower.is_in_simulation", lambda: True)
     engine = Flower(devices_of(config_of(**SHORT)))
-    with caplog.at_level(logging.WARNING, "espalier"), staying(engine, object()) as reached:
+    with caplog.at_level(logging.WARNING, "espalier"), engine.staying(pytest.fail) as reached:
         assert reached is engine
     assert "deploy.transport = 'stream' has no effect" in caplog.text
 
 
 def test_on_the_apps_own_engines_nobody_stays(tmp_path, caplog):
+    engine = engine_of(config_of(**SHORT))
+    with engine.staying(pytest.fail) as reached:
+        assert reached is engine
     run_app(tmp_path / "run", algorithm="h-fedavg", **SHORT, **STAYS)
     assert "deploy.transport = 'stream' has no effect: with engine = 'in-process'" in caplog.text

@@ -4,11 +4,12 @@ import logging
 
 import pytest
 from certificates import make_certificates
+from torch import nn
 
 from espalier.app.command_line import main
 from espalier.app.settings.sections import StreamSettings
 from espalier.app.wiring.one_server import checked_task, streams_of
-from espalier.app.wiring.streams import checked_address, largest_frame_bytes, listen_on
+from espalier.app.wiring.streams import checked_address, largest_frame_bytes, largest_message_bytes, listen_on
 from espalier.app.wiring.task_of_run import build_task
 from tests.app.assembling import config_of, engine_of
 from tests.app.runs import lines, run_app, same_weights, summary, weights
@@ -146,6 +147,29 @@ def test_the_largest_frame_is_that_of_the_largest_cut():
     one, two, both = (largest_frame_bytes(model, example, cuts, "float32", 16) for cuts in ((1,), (2,), (1, 2)))
     assert one == 18 + 16 + 16 * 4 + 16 * 16 * 4 * 4 * 4
     assert two < one == both
+
+
+def test_a_message_to_a_node_that_stays_holds_few_models():
+    model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
+    own = (3 * 5 + 5 + 4 * 5) * 4 + 8
+    assert largest_message_bytes(model, is_open=False) == 4 * own + 2**26
+    assert largest_message_bytes(nn.Linear(2**15, 2**14, device="meta"), is_open=False) == 2**31 - 1
+    assert largest_message_bytes(model, is_open=True) == 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_open"),
+    [
+        ({"algorithm": "scaffold"}, False),
+        ({"algorithm": "hsfl"}, True),
+        ({"algorithm": "h-fedavg", "role": "cloud"}, True),
+    ],
+)
+def test_tickets_of_nodes_that_stay_are_for_messages_of_the_run(settings, is_open):
+    config = config_of(deploy_transport="stream", **settings)
+    task, model = checked_task(config)
+    with streams_of(config, model, task, float) as streams:
+        assert streams.server.max_message_bytes == largest_message_bytes(model, is_open=is_open)
 
 
 def test_a_server_listens_no_wider_than_it_must():

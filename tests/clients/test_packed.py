@@ -2,6 +2,7 @@
 
 import json
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -96,3 +97,33 @@ def test_a_head_is_no_larger_than_names_and_numbers_need():
         unpack_records((MOST_HEAD_BYTES + 1).to_bytes(8, "little"))
     with pytest.raises(ValueError, match=f"expected {MOST_HEAD_BYTES} at most"):
         pack_records({}, RecordDict({"long": ConfigRecord({"text": "x" * MOST_HEAD_BYTES})}))
+
+
+def test_a_head_may_be_longer_where_more_is_behind_it():
+    text = "x" * MOST_HEAD_BYTES
+    packed = pack_records({}, RecordDict({"long": ConfigRecord({"text": text, "bytes": bytes(2**13)})}))
+    assert unpack_records(packed)[1]["long"]["text"] == text
+    with pytest.raises(ValueError, match="too long a head"):
+        unpack_records(packed[: -(2**12)])
+
+
+def peak_bytes(data):
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="it holds no records"):
+            unpack_records(data)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("entries", ["{},", '{"":0},', "[" * 500 + "]" * 500 + ","])
+def test_a_head_takes_no_more_memory_than_it_is_said_to(entries):
+    head = "[{},[" + entries * ((MOST_HEAD_BYTES - 8) // len(entries)) + "0]]"
+    assert 0.99 * MOST_HEAD_BYTES < len(head) <= MOST_HEAD_BYTES
+    assert peak_bytes(len(head).to_bytes(8, "little") + head.encode()) < 50 * len(head)
+
+
+def test_a_head_that_is_too_long_takes_no_memory():
+    head = b"[{}," + b"{}," * (3 * MOST_HEAD_BYTES) + b"0]"
+    assert peak_bytes(len(head).to_bytes(8, "little") + head) < MOST_HEAD_BYTES

@@ -1,6 +1,7 @@
 """Devices that stay: one message each, then all go through streams, and what holds of messages holds of streams."""
 
 import logging
+import re
 import threading
 from dataclasses import replace
 
@@ -12,12 +13,14 @@ from espalier.clients.device.edge_socket import NoEdgeError
 from espalier.clients.messages.frames import StreamTicket
 from espalier.clients.messages.stay import HELLO, Stay, pack_reply, unpack_message
 from espalier.clients.streams import StreamOver, open_stream
-from espalier.strategies.exchange import ask
+from espalier.strategies.exchange import Beside, Conversations, ask, converse
 from espalier.strategies.split import SplitFedV1, SplitFedV2
-from espalier.strategies.stay_grid import MOST_UNCLAIMED, let_go_of_others
-from tests.strategies.devices import Devices, staying
+from espalier.strategies.stay_grid import _Stream, let_go_of_others
+from tests.strategies.devices import LIMITS, Devices, staying
 from tests.strategies.split.federation import Federation, every, same, weights
 from tests.strategies.split.streams import serving, streamed
+
+MOST = LIMITS["max_message_bytes"]
 
 
 def on_devices(federation):
@@ -102,6 +105,24 @@ def test_who_raises_is_left_out_in_flowers_words_and_comes_back_in_a_new_process
     assert stays(devices) == sorted([first, second, second])
 
 
+def test_messages_and_replies_that_are_larger_than_the_runs_are_refused_with_their_sizes():
+    def answer(message, context):
+        config = ConfigRecord({"bytes": bytes(message.content["config"]["size"])})
+        return Message(RecordDict({"config": config}), reply_to=message)
+
+    devices, (first, second) = answering(answer)
+    with staying(devices, max_message_bytes=2**16) as grid:
+        good, large = ask(grid, [query(first, size=2**15), query(second, size=2**16)], timeout_seconds=20)
+        assert len(good.content["config"]["bytes"]) == 2**15
+        assert re.search(r"65[67]\d\d bytes are too many for a stream of this run: expected 65536", large.error.reason)
+        (refused,) = ask(grid, [query(first, size=0, more=bytes(2**16))], timeout_seconds=20)
+        assert re.search(
+            r"65[67]\d\d bytes are too many for a stream of this run: expected 65536", refused.error.reason
+        )
+        assert ask(grid, [query(first, size=1)], timeout_seconds=20)[0].has_content()
+    assert stays(devices) == sorted([first, second])
+
+
 def test_a_gateway_whose_edge_is_not_there_stays():
     def answer(message, context):
         raise NoEdgeError("the edge's run is not there")
@@ -129,6 +150,41 @@ def test_who_dies_at_work_is_left_out_at_once_and_comes_back():
     assert stays(devices) == sorted([first, second, second])
 
 
+def test_a_stream_that_breaks_before_it_is_noted_as_open_is_asked_for_again(monkeypatch):
+    read, closed, noted = threading.Event(), threading.Event(), threading.Event()
+    exchange, close = _Stream.exchange, _Stream.closed
+
+    def late_exchange(stream, frame):
+        if not read.is_set():
+            read.set()
+            assert closed.wait(20)
+            try:
+                return exchange(stream, frame)
+            finally:
+                noted.set()
+        return exchange(stream, frame)
+
+    monkeypatch.setattr(_Stream, "exchange", late_exchange)
+    monkeypatch.setattr(_Stream, "closed", lambda stream: (close(stream), closed.set()))
+    stays_on = make_client_app(lambda context: None, mods=[lambda message, context, call: counting(message, context)])
+
+    def app(message, context):
+        if closed.is_set():
+            return stays_on(message, context)
+        with open_stream(Stay.from_content(message.content).ticket, 10.0) as stream:
+            stream.send(HELLO)
+            assert read.wait(20)
+        assert noted.wait(20)
+        return Message(RecordDict(), reply_to=message)
+
+    devices = Devices(app, 1)
+    (only,) = devices.get_node_ids()
+    with staying(devices) as grid:
+        (reply,) = ask(grid, [query(only)], timeout_seconds=10)
+        assert reply.content["count"]["count"] == 1
+    assert stays(devices) == [only, only]
+
+
 def test_who_can_open_no_stream_is_left_out_with_its_own_words(monkeypatch):
     monkeypatch.setattr("espalier.clients.streams.CONNECT_SECONDS", 0.1)
     devices, (first, _) = answering(counting)
@@ -144,7 +200,7 @@ def test_who_can_open_no_stream_is_left_out_with_its_own_words(monkeypatch):
     assert "stream to 127.0.0.1:1: UNAVAILABLE" in reply.error.reason
 
 
-def test_who_is_late_answers_what_came_after_too_and_its_late_reply_can_still_be_had():
+def test_who_is_late_answers_what_came_after_too_and_its_late_reply_is_not_kept():
     go_on = threading.Event()
 
     def answer(message, context):
@@ -161,17 +217,71 @@ def test_who_is_late_answers_what_came_after_too_and_its_late_reply_can_still_be
         go_on.set()
         (reply,) = ask(grid, [query(first, slow=False)], timeout_seconds=20)
         assert reply.content["count"]["count"] == 3
-        assert [r.content["count"]["count"] for r in grid.pull_messages(["stay-0", late_id])] == [1, 2]
+        assert [r.content["count"]["count"] for r in grid.pull_messages(["stay-0", late_id])] == [2]
         assert grid.pull_messages([late_id]) == []
     assert len(devices.asked) == 2
 
 
-def test_replies_that_nobody_wants_are_not_kept():
+def test_who_hangs_is_spared_what_nobody_waits_for_any_more():
+    go_on = threading.Event()
+
+    def answer(message, context):
+        assert go_on.wait(20)
+        return counting(message, context)
+
+    devices, (first, _) = answering(answer)
+    with staying(devices) as grid:
+        for _ in range(3):
+            assert ask(grid, [query(first)], timeout_seconds=0.2)[0].has_error()
+        assert grid.send_and_receive([query(first)], timeout=0.2) == []
+        go_on.set()
+        assert ask(grid, [query(first)], timeout_seconds=20)[0].content["count"]["count"] == 2
+        assert grid.pull_messages([f"stay-{number}" for number in range(5)]) == []
+
+
+def test_what_conversations_that_are_closed_have_asked_is_withdrawn():
+    go_on = threading.Event()
+
+    def answer(message, context):
+        assert go_on.wait(20)
+        return counting(message, context)
+
+    devices, (first, second) = answering(answer)
+
+    def fails():
+        yield Beside([asks(first), asks(first)])
+        raise ValueError("what it got")
+
+    def asks(node_id):
+        yield [query(node_id)]
+
+    def lets_go_on():
+        yield Beside([asks(second), asks(second)])
+
+    with staying(devices) as grid:
+        with pytest.raises(ValueError, match="what it got"):
+            converse(grid, {"": fails()})
+        conversations = Conversations(grid)
+        conversations.run({"": lets_go_on()})
+        conversations.close()
+        go_on.set()
+        replies = ask(grid, [query(first), query(second)], timeout_seconds=20)
+        assert max(reply.content["count"]["count"] for reply in replies) <= 2
+
+
+def test_all_replies_that_are_awaited_are_kept():
     devices, (first, _) = answering(counting)
     with staying(devices) as grid:
-        ids = list(grid.push_messages([query(first) for _ in range(MOST_UNCLAIMED + 3)]))
+        ids = list(grid.push_messages([query(first) for _ in range(6)]))
         assert ask(grid, [query(first)])[0].has_content()
-        assert len(grid.pull_messages(ids)) == MOST_UNCLAIMED - 1
+        assert [reply.content["count"]["count"] for reply in grid.pull_messages(ids)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_each_message_to_who_can_open_no_stream_has_its_reply():
+    devices = Devices(lambda message, context: Message(RecordDict(), reply_to=message), 1)
+    with staying(devices) as grid:
+        replies = grid.send_and_receive([query(*devices.get_node_ids()) for _ in range(6)], timeout=20)
+    assert [reply.error.reason for reply in replies] == ["it opened no stream"] * 6
 
 
 def test_nodes_that_nobody_will_ask_are_let_go(caplog):
@@ -184,6 +294,17 @@ def test_nodes_that_nobody_will_ask_are_let_go(caplog):
         list(devices._answers.values())[of_second].result(timeout=10)
         assert ask(grid, [query(first)])[0].content["count"]["count"] == 2
     assert len(devices.asked) == 2
+
+
+def test_more_nodes_than_streams_are_told_of_once(caplog):
+    devices, nodes = answering(counting, 3)
+    with caplog.at_level(logging.WARNING, "espalier"), staying(devices, max_streams=2) as grid:
+        ask(grid, [query(node_id) for node_id in nodes[:2]])
+        assert not caplog.messages
+        for _ in range(2):
+            ask(grid, [query(node_id) for node_id in nodes])
+    (line,) = caplog.messages
+    assert line.startswith("3 nodes are to open a stream, and 2 may: ")
 
 
 def liar(frames):
@@ -207,7 +328,7 @@ def liar(frames):
     [
         (lambda got: b"nonsense", "its reply can't be read: it holds no records"),
         (lambda got: b"", "its reply can't be read: it holds no records"),
-        (lambda got: pack_reply(Message(Error(7, "own words"), reply_to=got), is_last=False), "own words"),
+        (lambda got: pack_reply(Message(Error(7, "own words"), reply_to=got), MOST, is_last=False), "own words"),
     ],
 )
 def test_what_cant_be_read_leaves_its_sender_out(frame, reason):
@@ -219,7 +340,7 @@ def test_what_cant_be_read_leaves_its_sender_out(frame, reason):
 
 def test_a_frame_that_nobody_waits_for_ends_the_stream():
     def twice(got):
-        return pack_reply(Message(RecordDict(), reply_to=got), is_last=False)
+        return pack_reply(Message(RecordDict(), reply_to=got), MOST, is_last=False)
 
     devices, replies = Devices(liar([twice, twice]), 1), []
     with staying(devices) as grid:
@@ -239,7 +360,7 @@ def test_a_ticket_opens_one_stream_once(caplog):
             with open_stream(ticket, 10.0) as again, pytest.raises(ConnectionError, match="UNAUTHENTICATED"):
                 again.exchange(HELLO)
             with pytest.raises(StreamOver):
-                stream.exchange(pack_reply(Message(RecordDict(), reply_to=got), is_last=True))
+                stream.exchange(pack_reply(Message(RecordDict(), reply_to=got), MOST, is_last=True))
         return Message(RecordDict(), reply_to=message)
 
     devices = Devices(app, 1)

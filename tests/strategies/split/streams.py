@@ -21,10 +21,9 @@ HOST = "127.0.0.1"
 
 
 @contextmanager
-def serving(max_frame_bytes=2**20, max_streams=8):
-    with StreamServer(
-        *self_signed(HOST, 1), address=HOST, max_frame_bytes=max_frame_bytes, max_streams=max_streams
-    ) as server:
+def serving(**limits):
+    limits = {"max_frame_bytes": 2**20, "max_streams": 8} | limits
+    with StreamServer(*self_signed(HOST, 1), address=HOST, **limits) as server:
         yield server
 
 

@@ -663,6 +663,15 @@ def test_too_large_a_message_ends_its_own_stream_only(server):
     assert measure_link(server.expect_probe().told) > 0
 
 
+def test_a_probe_gives_back_no_more_than_it_may_have_where_others_stay():
+    with serving(max_message_bytes=2**22) as server:
+        with open_stream(replace(server.expect_probe().told, max_bytes=2**22), SOON) as stream:
+            assert len(stream.exchange(bytes(2**20))) == 2**20
+            with pytest.raises(ConnectionError, match="CANCELLED"):
+                stream.exchange(bytes(2**20 + 1))
+        assert measure_link(server.expect_probe().told) > 0
+
+
 def test_peers_that_stop_reading_hold_no_thread_once_they_are_broken_off():
     with serving(max_streams=0) as server:
         opened, calls = [], []
