@@ -246,6 +246,12 @@ class Case(Section):
         return self.deploy.transport == "stream" and self.engine.is_flowers
 
     @property
+    def num_nodes(self) -> int:
+        """How many nodes this host reaches: its clients, or the gateways of edges."""
+        by_role = {"edge": self.deploy.edge_clients, "cloud": self.edges}
+        return by_role.get(self.deploy.role, self.federation.num_clients)
+
+    @property
     def why_no_ledger(self) -> str:
         """Why what training takes can't be tried; nothing if it can."""
         if self.engine.is_flowers or self.deploy.role != "server":

@@ -131,7 +131,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         state = _state_of(folder, config, task, model) if folder else None
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
         streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
-        engine = opened.enter_context(_staying(config, engine, streams))
+        engine = opened.enter_context(_staying(engine, streams if config.devices_stay else None))
         if serves_edges(engine) and not config.has_clients_in_workers:
             federation, engine = assemble_served(config, engine, task, model, streams, observers=(progress,))
         elif config.deploy.role == "cloud":
@@ -168,9 +168,9 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         return folder.path
 
 
-def _staying(config: RunConfig, engine: Engine, streams: Streams | None) -> AbstractContextManager[Engine]:
-    """Return the engine of a run, with nodes that stay while the block lasts where the config says so."""
-    return engine.staying(streams.staying) if streams and config.devices_stay else nullcontext(engine)
+def _staying(engine: Engine, streams: Streams | None) -> AbstractContextManager[Engine]:
+    """Return the engine of a run, with nodes that stay on the streams, if there are any, while the block lasts."""
+    return engine.staying(streams.staying) if streams else nullcontext(engine)
 
 
 def _state_of(folder: ResultsFolder, config: RunConfig, task: Task, model: nn.Module) -> RunState | None:
@@ -234,7 +234,7 @@ def run_edge(
     with (
         EdgeListener(Path(config.deploy.edge_folder).expanduser()) as listener,
         streams_of(config, model, task, engine.stream_patience_seconds) as streams,
-        _staying(config, engine, streams) as reached,
+        _staying(engine, streams if config.devices_stay else None) as reached,
         watching(config, engine.grid) as watchers,
     ):
         edge = edge_run(config, reached.grid, task, model, streams)

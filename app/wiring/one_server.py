@@ -119,17 +119,11 @@ def streams_of(
         config.stream,
         max_frame_bytes=largest,
         # One that stays, beside that of its mini-batches.
-        max_streams=num_nodes(config) + stays * (num_nodes(config) + MOST_OTHERS),
+        max_streams=config.num_nodes + stays * (config.num_nodes + MOST_OTHERS),
         patience_seconds=patience_seconds(config.stream.timeout),
         max_message_bytes=largest_message_bytes(model, is_open=is_open) if stays else 0,
     ) as streams:
         yield streams
-
-
-def num_nodes(config: RunConfig) -> int:
-    """Return how many nodes this host reaches: its clients, or the gateways of edges."""
-    by_role = {"edge": config.deploy.edge_clients, "cloud": config.edges}
-    return by_role.get(config.deploy.role, config.federation.num_clients)
 
 
 def assemble(
