@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, Re
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from espalier.clients.messages.train import CLIENT_HALF, TRAIN, only_arrays
+from espalier.clients.messages.train import TRAIN, model_in_reply, only_arrays
 from espalier.clients.shared import text
 from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.correction import Weights
@@ -213,15 +213,13 @@ def _clipped_reply(message: Message, reply: Message, clip: float, weight: str) -
     try:
         if {number_of(own.get(weight)) for own in reply.content.metric_records.values()} != {1.0}:
             raise ValueError("its weight is not 1, as those of all others are")
-        names = [name for name in reply.content.array_records if name != CLIENT_HALF]
-        if len(names) != 1:
-            raise ValueError(f"it sent {len(names)} models, expected 1")
-        model = to_weights(reply.content.array_records[names[0]])
+        name, record = model_in_reply(reply.content)
+        model = to_weights(record)
         within = clipped(model, to_weights(only_arrays(message.content)), clip)
     except ValueError as error:
         return Message(Error(REJECTED, text.one_line(str(error))), reply_to=message)
     if within is not model:
-        reply.content = RecordDict({**reply.content, names[0]: to_record(within)})
+        reply.content = RecordDict({**reply.content, name: to_record(within)})
     return reply
 
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from logging import getLogger
 from threading import Condition, Lock
-from typing import Any
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from espalier.clients.messages.stay import Stay, pack_message, reply_to, unpack_reply
@@ -23,6 +22,7 @@ from espalier.clients.messages.stay import Stay, pack_message, reply_to, unpack_
 from .exchange import REJECTED, UNREACHABLE, pushed
 from .replies import one_line, reason_of
 from .split.stream import WITHDRAWN, End, StreamServer, Ticket
+from .views import ThroughGrid
 
 logger = getLogger("espalier")
 
@@ -66,7 +66,7 @@ class _Line:
     is_called: bool = False
 
 
-class StayGrid(Grid):
+class StayGrid(ThroughGrid):
     """Reaches nodes by streams that stay open, wherever a `grid` reaches them by messages.
 
     A context manager: in the end all streams end, and with them the processes on the nodes.
@@ -89,7 +89,7 @@ class StayGrid(Grid):
     """
 
     def __init__(self, grid: Grid, server: StreamServer) -> None:
-        self._grid = grid
+        super().__init__(grid)
         self._server = server
         self._lock = Lock()
         self._news = Condition(self._lock)  # a reply is in, or a stream broke
@@ -174,25 +174,6 @@ class StayGrid(Grid):
                 self.wait(LOOK_SECONDS)
         self.withdraw(waiting)
         return replies
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Return the nodes that are connected to Flower's runtime."""
-        return self._grid.get_node_ids()
-
-    def set_run(self, run: Any) -> None:
-        """Set the run of Flower's Grid."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        """The run of Flower's Grid."""
-        return self._grid.run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        """Create a message by Flower's Grid."""
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
 
     def _line(self, node_id: int) -> _Line:
         if node_id not in self._lines:

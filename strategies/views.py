@@ -56,64 +56,21 @@ class RoundTerms:
     local_rounds: Mapping[int, int] | None = None
 
 
-class MemberGrid(Grid):
-    """The part of a Grid that belongs to one edge: its connected members, in client order.
+class ThroughGrid(Grid):
+    """A Grid that passes everything on to another one, for those that change a part of it.
 
     Parameters
     ----------
     grid : Grid
-        The Grid of all nodes; messages go through it.
-    members : Sequence[int]
-        Node ids of the edge, in client order.
-    on_look : Callable[[Sequence[int]], None], optional (default: None)
-        Told which members are connected, whenever somebody asks.
-    connected : Connected, optional (default: None)
-        Shared by views of one Grid, so that a look is cheap. None is one of its own.
-    terms : RoundTerms, optional (default: None)
-        What is told of the round. None: those of `grid`, if it is such a view too, else nothing is.
+        The other one.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        members: Sequence[int],
-        on_look: Callable[[Sequence[int]], None] | None = None,
-        connected: Connected | None = None,
-        terms: RoundTerms | None = None,
-    ) -> None:
-        self.terms: RoundTerms = terms or terms_of(grid)
+    def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self._members = tuple(members)
-        self._on_look = on_look
-        self._connected = connected or Connected()
 
-    def get_node_ids(self) -> list[int]:
-        """Return the members that are connected, in client order."""
-        present = self._connected.among(self._members, self._grid)
-        if self._on_look is not None:
-            self._on_look(present)
-        return present
-
-    @property
-    def num_clients(self) -> int:
-        """How many clients the edge has, where that is told; else how many are connected."""
-        return len(self.get_node_ids()) if self.terms.num_clients is None else self.terms.num_clients
-
-    def as_of_now(self) -> "MemberGrid":
-        """Return a view whose members are those connected now.
-
-        Flower's strategies look several times while they configure a round, and wait, blocking all edges, if a node
-        is gone between two looks.
-        """
-        return FixedGrid(self._grid, self.get_node_ids(), terms=self.terms)
-
-    def in_client_order(self, messages: Iterable[Message]) -> list[Message]:
-        """Sort messages by their destination's place among the members."""
-        messages = list(messages)
-        if len(messages) < 2:
-            return messages
-        place = {node_id: i for i, node_id in enumerate(self._members)}
-        return sorted(messages, key=lambda m: place.get(m.metadata.dst_node_id, len(place)))
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes of the underlying Grid."""
+        return self._grid.get_node_ids()
 
     def set_run(self, run: Any) -> None:
         """Set the run of the underlying Grid."""
@@ -146,6 +103,66 @@ class MemberGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Send messages through the underlying Grid and wait for their replies."""
         return self._grid.send_and_receive(messages, timeout=timeout)
+
+
+class MemberGrid(ThroughGrid):
+    """The part of a Grid that belongs to one edge: its connected members, in client order.
+
+    Parameters
+    ----------
+    grid : Grid
+        The Grid of all nodes; messages go through it.
+    members : Sequence[int]
+        Node ids of the edge, in client order.
+    on_look : Callable[[Sequence[int]], None], optional (default: None)
+        Told which members are connected, whenever somebody asks.
+    connected : Connected, optional (default: None)
+        Shared by views of one Grid, so that a look is cheap. None is one of its own.
+    terms : RoundTerms, optional (default: None)
+        What is told of the round. None: those of `grid`, if it is such a view too, else nothing is.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        members: Sequence[int],
+        on_look: Callable[[Sequence[int]], None] | None = None,
+        connected: Connected | None = None,
+        terms: RoundTerms | None = None,
+    ) -> None:
+        super().__init__(grid)
+        self.terms: RoundTerms = terms or terms_of(grid)
+        self._members = tuple(members)
+        self._on_look = on_look
+        self._connected = connected or Connected()
+
+    def get_node_ids(self) -> list[int]:
+        """Return the members that are connected, in client order."""
+        present = self._connected.among(self._members, self._grid)
+        if self._on_look is not None:
+            self._on_look(present)
+        return present
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients the edge has, where that is told; else how many are connected."""
+        return len(self.get_node_ids()) if self.terms.num_clients is None else self.terms.num_clients
+
+    def as_of_now(self) -> "MemberGrid":
+        """Return a view whose members are those connected now.
+
+        Flower's strategies look several times while they configure a round, and wait, blocking all edges, if a node
+        is gone between two looks.
+        """
+        return FixedGrid(self._grid, self.get_node_ids(), terms=self.terms)
+
+    def in_client_order(self, messages: Iterable[Message]) -> list[Message]:
+        """Sort messages by their destination's place among the members."""
+        messages = list(messages)
+        if len(messages) < 2:
+            return messages
+        place = {node_id: i for i, node_id in enumerate(self._members)}
+        return sorted(messages, key=lambda m: place.get(m.metadata.dst_node_id, len(place)))
 
 
 def terms_of(grid: Grid) -> RoundTerms:

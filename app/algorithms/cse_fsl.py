@@ -1,13 +1,8 @@
 """CSE-FSL: clients train by auxiliary heads, one server block on some of their activations (arXiv:2507.15816)."""
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
-from espalier.app.algorithms.split_edges import split_options, the_cut
-from espalier.clients.half import ClientHalf
-from espalier.clients.messages.split_names import SPLIT_LOCAL
-from espalier.clients.split.local_loss import train_by_local_loss
+from espalier.app.algorithms.split_edges import LOCAL_LOSS_CLIENT, split_options, the_cut
 from espalier.strategies.split import LocalLossTransport, SplitFedV2
-
-LOCAL_LOSS_CLIENT = ClientHalf(handlers={SPLIT_LOCAL: train_by_local_loss})
 
 
 def server_trained_on_uploads(site: Site) -> SplitFedV2:

@@ -1,8 +1,7 @@
 """Decoupled HSFL: a server block per client, and clients that train by a local loss (Han et al., FL-ICML 2021)."""
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
-from espalier.app.algorithms.cse_fsl import LOCAL_LOSS_CLIENT
-from espalier.app.algorithms.split_edges import server_block_per_client
+from espalier.app.algorithms.split_edges import LOCAL_LOSS_CLIENT, server_block_per_client
 from espalier.strategies.split import LocalLossTransport, SplitFedV1
 
 

@@ -5,8 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
-from espalier.app.algorithms.cse_fsl import LOCAL_LOSS_CLIENT
-from espalier.app.algorithms.split_edges import split_options, the_cut
+from espalier.app.algorithms.split_edges import LOCAL_LOSS_CLIENT, split_options, the_cut
 from espalier.app.settings.section import Section
 from espalier.strategies.split import Fit, FslSage
 

@@ -13,8 +13,11 @@ from espalier.app.algorithms.stacked_servers import stacked_servers
 from espalier.app.algorithms.strategies import fedavg_of_all
 from espalier.app.ground.errors import bad_value
 from espalier.app.settings.sections import AS_CLIENTS, Split
+from espalier.clients.half import ClientHalf
+from espalier.clients.messages.split_names import SPLIT_LOCAL
 from espalier.clients.shared.cut import Cut, as_blocks
 from espalier.clients.shared.nested import rows_on
+from espalier.clients.split.local_loss import train_by_local_loss
 from espalier.clients.task import LocalTraining
 from espalier.clients.whole.training import make_optimizer
 from espalier.strategies import StrategyEdge
@@ -22,6 +25,9 @@ from espalier.strategies.flower_strategies import check_minimum
 from espalier.strategies.split import SplitFedV1
 from espalier.strategies.split.cuts import legal_cuts, weight_on_both_sides
 from espalier.strategies.split.transports import Transport
+
+# What clients do that train by auxiliary heads.
+LOCAL_LOSS_CLIENT = ClientHalf(handlers={SPLIT_LOCAL: train_by_local_loss})
 
 
 def split_options(site: Site) -> dict[str, Any]:

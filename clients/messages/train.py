@@ -212,6 +212,14 @@ def only_arrays(content: RecordDict) -> ArrayRecord:
     return arrays
 
 
+def model_in_reply(content: RecordDict) -> tuple[str, ArrayRecord]:
+    """Return the name and the model in a reply, beside what a client's half tells; ValueError unless there is one."""
+    models = [(name, record) for name, record in content.array_records.items() if name != CLIENT_HALF]
+    if len(models) != 1:
+        raise ValueError(f"it sent {len(models)} models, expected 1")
+    return models[0]
+
+
 def proximal_mu(config: Mapping[str, Any]) -> float:
     """Return the weight of FedProx's proximal term, as a config record tells it; 0 where it does not."""
     return float(config.get(PROXIMAL_MU, 0.0))

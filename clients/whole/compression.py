@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 
 from ..memory import keep, kept
-from ..messages.train import CLIENT_HALF, TRAIN, Train
+from ..messages.train import TRAIN, Train, model_in_reply
 from ..randomness import client_generator
 from ..shared.compression import Codec, compressed
 from ..shared.compression.updates import COMPRESSED
@@ -31,11 +31,7 @@ class CompressUpdates:
         if message.metadata.message_type != TRAIN or reply.has_error():
             return reply
         instruction = Train.from_content(message.content)
-        ((name, model),) = (
-            (name, record)
-            for name, record in reply.content.items()
-            if isinstance(record, ArrayRecord) and name != CLIENT_HALF
-        )
+        name, model = model_in_reply(reply.content)
         draws = client_generator(task.seed, task.partition_id, instruction.server_round, "compression")
         made = compressed(self.codec, model, instruction.arrays, kept(context, ERRORS), draws)
         if self.codec.keeps_errors:

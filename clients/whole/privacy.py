@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from ..messages.train import CLIENT_HALF, TRAIN, TRAIN_LOSS, Train
+from ..messages.train import TRAIN, TRAIN_LOSS, Train, model_in_reply
 from ..shared.arrays import to_record, to_weights
 from ..shared.correction import CorrectedSteps
 from ..shared.generators import seeded_torch
@@ -60,11 +60,7 @@ class PrivateUpdates:
         if message.metadata.message_type != TRAIN or reply.has_error():
             return reply
         instruction = Train.from_content(message.content)
-        ((name, model),) = (
-            (name, record)
-            for name, record in reply.content.items()
-            if isinstance(record, ArrayRecord) and name != CLIENT_HALF
-        )
+        name, model = model_in_reply(reply.content)
         draws = noise_generator(
             None if self.is_secret else task.seed, "client", task.partition_id, instruction.server_round
         )
