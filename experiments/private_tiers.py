@@ -33,7 +33,7 @@ def linear(input_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
 
 SETTING: dict[str, Any] = {
     "engine": "in-process",
-    "model": f"{__name__ if __name__ != '__main__' else 'experiments.private_tiers'}:linear",
+    "model": "experiments.private_tiers:linear",
     "num-edges": 2,
     "partition": "iid",
     "data.min-samples": 1,

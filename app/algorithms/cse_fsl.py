@@ -2,13 +2,12 @@
 
 from espalier.app.algorithms.algorithm import Algorithm, Site
 from espalier.app.algorithms.split_edges import LOCAL_LOSS_CLIENT, split_options, the_cut
-from espalier.strategies.split import LocalLossTransport, SplitFedV2
+from espalier.strategies.split import SplitFedV2
 
 
 def server_trained_on_uploads(site: Site) -> SplitFedV2:
     """Return an edge with one server block, which trains on what comes with the clients' replies."""
-    options = {**split_options(site), "transport": LocalLossTransport(site.split.upload_every)}
-    return SplitFedV2(site.new_model(), the_cut(site), **options)
+    return SplitFedV2(site.new_model(), the_cut(site), **split_options(site))
 
 
 CSE_FSL = Algorithm(

@@ -22,9 +22,8 @@ from espalier.clients.task import LocalTraining
 from espalier.clients.whole.training import make_optimizer
 from espalier.strategies import StrategyEdge
 from espalier.strategies.flower_strategies import check_minimum
-from espalier.strategies.split import SplitFedV1
+from espalier.strategies.split import LocalLossTransport, SplitFedV1
 from espalier.strategies.split.cuts import legal_cuts, weight_on_both_sides
-from espalier.strategies.split.transports import Transport
 
 # What clients do that train by auxiliary heads.
 LOCAL_LOSS_CLIENT = ClientHalf(handlers={SPLIT_LOCAL: train_by_local_loss})
@@ -42,7 +41,7 @@ def split_options(site: Site) -> dict[str, Any]:
         "max_batch": site.train.batch_size,
         "max_steps": site.max_steps,
         "seed": site.seed,
-        "transport": site.transport,
+        "transport": site.transport if site.auxiliary is None else LocalLossTransport(site.split.upload_every),
         "loss": site.task.objective.loss,
         "schedule": own.schedule,
         "evaluates_whole": site.split.evaluate == "whole",
@@ -67,16 +66,9 @@ def example_on(site: Site) -> Any:
 
 
 def server_block_per_client(
-    site: Site,
-    *,
-    freezes_head: bool = False,
-    of: Callable[..., SplitFedV1] = SplitFedV1,
-    transport: Transport | None = None,
+    site: Site, *, freezes_head: bool = False, of: Callable[..., SplitFedV1] = SplitFedV1
 ) -> SplitFedV1:
-    """Return an edge with a server block for each client, made by `of`; the head may keep its initial weights.
-
-    Its mini-batches travel as the site says, or by a transport of the algorithm's own.
-    """
+    """Return an edge with a server block for each client, made by `of`; the head may keep its initial weights."""
     model = site.new_model()
     together = None
     if site.stacks:
@@ -88,7 +80,7 @@ def server_block_per_client(
         frozen=head_weights(model) if freezes_head else None,
         aggregation=aggregation(site),
         together=together,
-        **{**split_options(site), **({} if transport is None else {"transport": transport})},
+        **split_options(site),
     )
 
 

@@ -1,7 +1,6 @@
 """``espalier compare``: tables and figures of runs that are over."""
 
 import csv
-import re
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.ground.logs import quiet_flower
 from espalier.app.page.command import PAGE, write_page
 from espalier.app.page.runs import Runs
+from espalier.app.reports.folder import runs_below
 from espalier.app.settings.values import path_of
 from espalier.clients.messages.train import ACCURACY, LOSS
 
@@ -127,14 +127,8 @@ def checked_run(folder: Path) -> FinishedRun:
 
 def in_order_of_sweep(folder: Path) -> list[Path]:
     """Return the folders of runs in a folder: in the order of a sweep's table, then by their names and numbers."""
-    paths = [path.parent for path in folder.glob("*/config.json")]
     places = {path: place for place, path in enumerate(chosen_if_readable(folder))}
-
-    def key(path: Path) -> tuple[int, list[tuple[int, str]]]:
-        parts = re.findall(r"\d+|\D+", path.name)
-        return places.get(path, len(places)), [(int(part), "") if part.isdecimal() else (0, part) for part in parts]
-
-    return sorted(paths, key=key)
+    return sorted(runs_below(folder), key=lambda path: places.get(path, len(places)))
 
 
 def write_comparison(output: Path, groups: Sequence[Group], columns: Sequence[str], spread: Spread) -> None:

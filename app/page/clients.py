@@ -8,7 +8,7 @@ from typing import Any
 
 from espalier.app.features.table import FEATURES
 from espalier.app.ground.regular_files import read_text
-from espalier.app.meters.seconds import PARTS, Seconds
+from espalier.app.meters.seconds import PARTS
 from espalier.app.page.rounds import Rounds, number_or_none
 from espalier.app.reports.folder import damaged, unreadable
 from espalier.clients.messages.train import NUM_EXAMPLES, PERSONAL
@@ -57,12 +57,8 @@ def columns_at_the_end(folder: Path, clients: Sequence[int]) -> Columns:
 
 def seconds_of_last_round(rounds: Rounds, clients: Sequence[int]) -> Columns:
     """Return the three parts of what each client took in the last round, None where it was not asked."""
-    last = [rounds.last_seconds.get(client) for client in clients]
-    return {f"last_{part}_seconds": [_part(own, part) for own in last] for part in PARTS}
-
-
-def _part(own: Seconds | None, part: str) -> float | None:
-    return None if own is None else own.as_data()[f"{part}_seconds"]
+    last = [own.as_data() if (own := rounds.last_seconds.get(client)) else {} for client in clients]
+    return {f"last_{part}_seconds": [own.get(f"{part}_seconds") for own in last] for part in PARTS}
 
 
 def _number(text: str) -> float | int | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from espalier.app.ground.durable import replace_text
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.page.html import data_json, page_html
-from espalier.app.page.runs import CONFIG, Runs
+from espalier.app.page.runs import Runs
+from espalier.app.reports.folder import CONFIG
 from espalier.app.settings.values import path_of
 
 PAGE = "page.html"

@@ -44,8 +44,6 @@ class Rounds:
         The edge that each client was under last.
     evaluated : dict[str, Any]
         The last line with figures of single clients, and nothing before there is one.
-    personalised : dict[str, Any]
-        The line of models that clients fine-tuned.
     cloud_failures : list[tuple[int, str]]
         Rounds, and why the cloud kept its model.
     lines : list[dict]
@@ -66,7 +64,6 @@ class Rounds:
         self.left_out: Counter[int] = Counter()
         self.edge_of: dict[int, str] = {}
         self.evaluated: Line = {}
-        self.personalised: Line = {}
         self.cloud_failures: list[tuple[int, str]] = []
         self.lines: list[Line] = []
         self.last_seconds: dict[int, Seconds] = {}
@@ -104,7 +101,7 @@ class Rounds:
         return iter(())
 
     def _end_round(self) -> None:
-        take = {"edge": self._edge, "global": self._global, "personalised": self._personalised}
+        take = {"edge": self._edge, "global": self._global}
         self.num_added += len(self._begun)
         for line in self._begun:
             if (how := take.get(line["scope"])) is not None:
@@ -153,9 +150,6 @@ class Rounds:
                 when = "" if "edge_round" in one else "evaluation: "
                 self.left_out[client] += 1
                 self.reasons[client] = (line["round"], (when + one["reason"])[:LONGEST_REASON])
-
-    def _personalised(self, line: Line) -> None:
-        self.personalised = line
 
     def _seconds(self, line: Line) -> None:
         self.last_seconds = {}

@@ -89,10 +89,6 @@ class RunReader:
             allowed = "allowed is the folder as its run left it"
             raise UserError(f"{self.path}: holds what no run writes; {allowed}") from None
 
-    def settings(self) -> dict[str, Any]:
-        """Return the run's settings, by key; UserError if its config is damaged."""
-        return saved_values(self.path)
-
     def _data(self, *, with_clients: bool) -> Data:
         rounds, settings = self._rounds, saved_values(self.path)
         summary = self._folder.read_json("summary.json")
@@ -152,26 +148,6 @@ class RunReader:
         }
 
 
-def run_data(path: Path, label: str = "") -> Data:
-    """Return what a page says of the run in a results folder.
-
-    Parameters
-    ----------
-    path : Path
-        The folder.
-    label : str (default: the folder's name)
-        What the page calls the run.
-
-    Raises
-    ------
-    UserError
-        If the folder holds no run, or its files are not those that a run writes.
-    """
-    reader = RunReader(path, label or path.name)
-    reader.refresh()
-    return reader.data()
-
-
 def state_of(path: Path, *, is_ended: bool) -> str:
     """Return whether a run goes on, is over, or was interrupted; who may not write there can't tell."""
     try:
@@ -181,12 +157,12 @@ def state_of(path: Path, *, is_ended: bool) -> str:
     return RUNNING if is_running else OVER if is_ended else INTERRUPTED
 
 
-def differing(settings: Sequence[Mapping[str, Any]]) -> list[list[list[str]]]:
-    """Return for each of several runs the settings in which they differ, with their keys."""
+def differing(settings: Sequence[Mapping[str, str]]) -> list[list[list[str]]]:
+    """Return for each of several runs the settings, in words, in which they differ, with their keys."""
     hidden = keys_tagged(Tag.HOW, Tag.BESIDE) - {"seed"}
     keys = [key for own in settings for key in own if key not in hidden]
-    told = [key for key in dict.fromkeys(keys) if len({_text(own.get(key)) for own in settings}) > 1]
-    return [[[key, _text(own.get(key, ""))] for key in told] for own in settings]
+    told = [key for key in dict.fromkeys(keys) if len({own.get(key) for own in settings}) > 1]
+    return [[[key, own.get(key, "")] for key in told] for own in settings]
 
 
 def _num_clients(rounds: Rounds, settings: Mapping[str, Any]) -> int:

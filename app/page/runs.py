@@ -1,6 +1,5 @@
 """Which runs a page shows: those in folders of runs, and in folders of such."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,8 +7,8 @@ from pathlib import Path
 
 from espalier.app.ground.errors import UserError
 from espalier.app.page.run_data import Data, RunReader, differing
+from espalier.app.reports.folder import CONFIG, runs_below
 
-CONFIG = "config.json"
 MOST_ROWS = 200_000  # clients of all runs of a page; of those that come later single clients are left out
 
 
@@ -53,7 +52,7 @@ class Runs:
         for reader in self._readers.values():
             told.append(reader.data(with_clients=rows < MOST_ROWS))
             rows += told[-1]["num_clients"]
-        for own, differs in zip(told, differing([reader.settings() for reader in self._readers.values()]), strict=True):
+        for own, differs in zip(told, differing([dict(own["settings"]) for own in told]), strict=True):
             own["differs"] = differs
         return told
 
@@ -68,7 +67,7 @@ def runs_in(folder: Path) -> list[Path]:
     """
     if (folder / CONFIG).exists():
         return [folder]
-    found = sorted((path.parent for path in folder.glob(f"*/{CONFIG}")), key=_in_order)
+    found = runs_below(folder)
     if not found:
         raise UserError(f"FOLDER = {str(folder)!r}: allowed is the results folder of a run, or one that holds such")
     return found
@@ -78,8 +77,3 @@ def labels(names: Mapping[Path, str]) -> dict[Path, str]:
     """Return what runs are called: by their names, and with their paths where several have one name, or none."""
     counts = Counter(names.values())
     return {path: name if name and counts[name] == 1 else f"{name} {path}".strip() for path, name in names.items()}
-
-
-def _in_order(path: Path) -> list[tuple[int, str]]:
-    parts = re.findall(r"\d+|\D+", path.name)
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in parts]

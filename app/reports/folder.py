@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,6 +46,16 @@ class RunTitle:
     algorithm: str
     dataset: str
     seed: int
+
+
+def runs_below(folder: Path) -> list[Path]:
+    """Return the folders of runs in a folder, by their names, with the numbers in them as numbers."""
+
+    def key(path: Path) -> list[tuple[int, str]]:
+        parts = re.findall(r"\d+|\D+", path.name)
+        return [(int(part), "") if part.isdecimal() else (0, part) for part in parts]
+
+    return sorted((path.parent for path in folder.glob(f"*/{CONFIG}")), key=key)
 
 
 def refuse_used(path: Path) -> None:

@@ -23,9 +23,9 @@ function inWords(name) {
   return name.replace(/(?<=.)_(seconds|joules|hz|watts|metres)$/, "").replaceAll("_", " ");
 }
 
-function digits(value, count) {
+function digits(value) {
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
-  const text = value.toPrecision(count || 4);
+  const text = value.toPrecision(4);
   return text.includes("e") ? text : String(Number(text));
 }
 

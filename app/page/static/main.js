@@ -2,9 +2,8 @@
 
 const page = document.getElementById("page");
 let data = JSON.parse(document.getElementById("data").textContent);
-let version = data.live ? data.live.version : 0;
 const chosen = { run: 0, axis: "round", figure: "", round: -1, drawn: new Set() };
-const open = new Map();
+const open = new Set();
 const known = new Set();
 const ends = element("p", { class: "note", role: "status" });
 
@@ -56,7 +55,7 @@ function tilesOf(run) {
   const own = seriesOf(run), tiles = [];
   for (const name of judgedBy([run])) tiles.push(tile(name + ", mean over clients", shown(lastOf(own.get(name + "/mean")))));
   const total = allBytes(run);
-  tiles.push(tile("sent in all", shown(total.length ? total[total.length - 1] : 0, "B")));
+  tiles.push(tile("sent in all", shown(lastOf(total) ?? 0, "B")));
   tiles.push(tile("wall time", shown(lastOf(own.get("wall_seconds")), "s")));
   if (own.has("simulated_seconds")) tiles.push(tile("simulated time", shown(lastOf(own.get("simulated_seconds")), "s")));
   if (own.has("energy_joules/so_far")) tiles.push(tile("energy", shown(lastOf(own.get("energy_joules/so_far")), "J")));
@@ -65,7 +64,7 @@ function tilesOf(run) {
 }
 
 function stateOf(run) {
-  const last = run.numbers.length ? run.numbers[run.numbers.length - 1] : 0;
+  const last = lastOf(run.numbers) ?? 0;
   const stopped = run.stopped ? ", stopped by " + run.stopped : "";
   return run.state + ", round " + last + " of " + run.rounds + stopped;
 }
@@ -80,7 +79,7 @@ function drawHead() {
     head.replaceChildren(element("h1", {}, data.runs.length + " runs"), nav);
     return;
   }
-  const last = run.numbers.length ? run.numbers[run.numbers.length - 1] : 0;
+  const last = lastOf(run.numbers) ?? 0;
   head.replaceChildren(
     element("h1", {}, run.label), element("p", { class: "title" }, run.title + ": " + stateOf(run)),
     element("progress", { max: run.rounds || 1, value: last, "aria-label": "rounds" }),
@@ -103,7 +102,7 @@ function drawRuns() {
     return element("tr", {}, element("td", { class: "pick" }, element("label", {}, box, sample(look(run.place)))), element("td", {}, run.label),
       ...differs.map((key) => element("td", {}, values.get(key) ?? "")), element("td", {}, stateOf(run)),
       ...figures.map((name) => element("td", { class: "number" }, shown(lastOf(own.get(name + "/mean"))))),
-      element("td", { class: "number" }, shown(total.length ? total[total.length - 1] : 0, "B")),
+      element("td", { class: "number" }, shown(lastOf(total) ?? 0, "B")),
       element("td", { class: "number" }, shown(lastOf(own.get("wall_seconds")), "s")));
   });
   several.querySelector("table").replaceChildren(
@@ -204,11 +203,10 @@ async function ask() {
   isWaiting = true;
   try {
     const parameters = new URLSearchParams(location.search);
-    parameters.set("have", version);
+    parameters.set("have", data.live.version);
     const answer = await fetch("data.json?" + parameters, { cache: "no-store", credentials: "omit" });
     if (answer.status === 200) {
       data = await answer.json();
-      version = data.live.version;
       const y = window.scrollY;
       draw();
       window.scrollTo(0, y);

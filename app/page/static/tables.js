@@ -85,9 +85,5 @@ function dataTable(title) {
     refill(select, [["", "any column"], ...numbers.map(([name]) => [name, inWords(name)])], state.column);
     draw();
   };
-  box.filter = (text) => {
-    search.value = text;
-    change({ text });
-  };
   return box;
 }

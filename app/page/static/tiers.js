@@ -34,7 +34,7 @@ function parts(seconds) {
     "training " + shown(seconds[0], "s") + ", waiting " + shown(seconds[1], "s") + ", transfer " + shown(seconds[2], "s"));
 }
 
-// `open` keeps the edges that the reader has opened, and how many clients are shown there.
+// `open` keeps the edges that the reader has opened.
 function tree(run, at, open) {
   const letters = at < 0 ? "" : run.states[at - run.first_state] || "";
   const isLast = at === run.numbers.length - 1;
@@ -68,7 +68,7 @@ function tree(run, at, open) {
       if (details.open && details.children.length === 1) details.append(chips(members[i]));
     };
     details.addEventListener("toggle", () => {
-      if (details.open) open.set(edge.name, open.get(edge.name) || MOST_CHIPS);
+      if (details.open) open.add(edge.name);
       else open.delete(edge.name);
       fill();
     });

@@ -5,8 +5,16 @@ import shutil
 from pathlib import Path
 
 from espalier.app.config.parse import parse_config
+from espalier.app.page.run_data import Data, RunReader
 
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\"'`&\u2028__proto__"
+
+
+def run_data(path: Path, label: str = "") -> Data:
+    """Return what a page says of the run in a results folder."""
+    reader = RunReader(path, label or path.name)
+    reader.refresh()
+    return reader.data()
 
 
 def with_hostile_names(folder: Path, into: Path) -> Path:

@@ -8,8 +8,7 @@ import pytest
 from benchmarks.browser import CHROMIUM, DRIVER, browser
 from espalier.app.page import server as server_module
 from espalier.app.page.html import data_json, page_html
-from espalier.app.page.run_data import run_data
-from tests.app.page.runs import HOSTILE, with_hostile_names, write_large_run
+from tests.app.page.runs import HOSTILE, run_data, with_hostile_names, write_large_run
 from tests.app.page.test_server import TOKEN, serving
 from tests.app.runs import lines
 

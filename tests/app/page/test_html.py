@@ -9,8 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from espalier.app.page.html import PROGRAM, STYLE, data_json, page_html, policy, text_of
-from espalier.app.page.run_data import run_data
-from tests.app.page.runs import HOSTILE, with_hostile_names
+from tests.app.page.runs import HOSTILE, run_data, with_hostile_names
 
 UPLOT = "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"  # of version 1.6.32 in the npm registry
 

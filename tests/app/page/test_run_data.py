@@ -9,9 +9,10 @@ from collections import Counter
 import pytest
 
 from espalier.app.ground.errors import UserError
-from espalier.app.page.run_data import RunReader, run_data
+from espalier.app.page.run_data import RunReader
 from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.owner import disown, own
+from tests.app.page.runs import run_data
 from tests.app.runs import lines, run_app
 
 COMING = {"num_clients": 6, "batches_per_epoch": 1, "availability.mode": "markov", "availability.drop-out": 0.3}
