@@ -78,7 +78,6 @@ class _Worker:
     name: str
     calls: list[_Call] = field(default_factory=list)  # in the order in which it works on them
     waiting: list[list[str]] = field(default_factory=list)  # messages of calls that are still to come, likewise
-    load: float = 0.0
     free_at: float = 0.0  # when it was done with the calls whose results are here, by the clock of this process
 
 
@@ -202,6 +201,7 @@ class RayGrid(SimulatedGrid):
             for i, (actor, about) in enumerate(zip(workers.actors, workers.abouts, strict=True))
         ]
         all_of([w.actor.open.remote(str(self._grid_id), make_app, self._run_config) for w in self._workers])
+        self._at: dict[int, _Worker] = {}
         self._at = self._spread(list(self._nodes), self._workers)
 
     @property
@@ -386,22 +386,20 @@ class RayGrid(SimulatedGrid):
         took, self._took = self._took, {}
         seconds_per_size = sum(took.values()) / sum(self._sizes[node_id] for node_id in took)
         self._sizes = {node_id: size * seconds_per_size for node_id, size in self._sizes.items()} | took
-        for worker in self._workers:
-            worker.load = 0.0
         at = self._spread(list(self._at), self._workers)
         if busiest(self._sizes, at) < WORTH_MOVING * busiest(self._sizes, self._at):
             self._at = at
-        for worker in self._workers:
-            worker.load = sum(self._sizes[node_id] for node_id, there in self._at.items() if there is worker)
 
     def _spread(self, node_ids: Sequence[int], workers: Sequence[_Worker]) -> dict[int, _Worker]:
-        """Give nodes to workers, those of a group to one."""
+        """Give nodes to workers, beside those that stay there; nodes of a group go to one."""
         sizes: dict[int, float] = {}
         for node_id in node_ids:
             sizes[self._groups[node_id]] = sizes.get(self._groups[node_id], 0.0) + self._sizes[node_id]
-        at = shared_out(sizes, [worker.load for worker in workers])
-        for group, place in at.items():
-            workers[place].load += sizes[group]
+        loads = dict.fromkeys(workers, 0.0)
+        for node_id in self._at.keys() - set(node_ids):
+            if (worker := self._at[node_id]) in loads:
+                loads[worker] += self._sizes[node_id]
+        at = shared_out(sizes, list(loads.values()))
         return {node_id: workers[at[self._groups[node_id]]] for node_id in node_ids}
 
 

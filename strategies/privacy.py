@@ -14,7 +14,7 @@ from espalier.clients.messages.train import TRAIN, model_in_reply, only_arrays
 from espalier.clients.shared import text
 from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.correction import Weights
-from espalier.clients.shared.privacy import clipped, noised
+from espalier.clients.shared.privacy import clipped, noised, with_possible_variances
 
 from .edge_base import EdgeRounds
 from .edges import EdgeDecorator
@@ -23,7 +23,6 @@ from .flower_strategies import weight_key
 from .outcomes import Update
 from .replies import number_of
 from .reply_forms import in_form_of
-from .running_statistics import with_possible_variances
 from .state import built_attributes, restore_strategy_state, strategy_state
 from .views import MemberGrid
 
@@ -229,8 +228,9 @@ def _private(made: ArrayRecord, sent: ArrayRecord, share: float, deviation: floa
         return made
     model: Weights = to_weights(made)
     if share < 1:
-        model = {name: _nearer(own, to_weights(sent)[name], share) for name, own in model.items()}
-    return with_possible_variances(to_record(noised(model, deviation, draws)))
+        start = to_weights(sent)
+        model = {name: _nearer(own, start[name], share) for name, own in model.items()}
+    return to_record(with_possible_variances(noised(model, deviation, draws)))
 
 
 def _nearer(own: Any, start: Any, share: float) -> Any:

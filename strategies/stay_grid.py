@@ -223,10 +223,12 @@ class StayGrid(ThroughGrid):
 
     def _look(self) -> None:
         """Ask Flower's Grid who has answered without opening a stream: it fails, with its own words."""
+        if time.monotonic() < self._next_look:
+            return
         with self._lock:
             open_now = {node_id for node_id, line in self._lines.items() if line.stream is not None}
             asked = sorted(i for i, (node_id, _) in self._calls.items() if node_id not in open_now)
-            if not asked or time.monotonic() < self._next_look:
+            if not asked:
                 return
             self._next_look = time.monotonic() + LOOK_SECONDS
         replies = list(self._grid.pull_messages(asked))

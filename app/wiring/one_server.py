@@ -27,6 +27,7 @@ from espalier.app.wiring.federation import assign_edges, gather_clients, gather_
 from espalier.app.wiring.planning import planned_world
 from espalier.app.wiring.streams import Streams, largest_frame_bytes, largest_message_bytes, open_streams, stream_form
 from espalier.app.wiring.task_of_run import build_task
+from espalier.clients.messages.frames import MOST_FRAME_BYTES
 from espalier.clients.shared.cut import Cut, as_blocks
 from espalier.clients.shared.lanes import Lanes
 from espalier.strategies import Hierarchical, Profile, ask_to_measure
@@ -114,14 +115,19 @@ def streams_of(
     if config.trains_by_stream:
         cuts, payload = check_cuts(config.split, model), config.stream.payload
         largest = largest_frame_bytes(as_blocks(model), task.example_input(), cuts, payload, config.train.batch_size)
-    is_open = config.algorithm.splits or config.deploy.role == "cloud"
+    largest_message = 0
+    if stays:
+        # Only clients of a cut model know how large the activations of their test sets are, and only an edge's host
+        # knows what it keeps, and gives its gateway.
+        is_known = not config.algorithm.splits and config.deploy.role != "cloud"
+        largest_message = largest_message_bytes(model) if is_known else MOST_FRAME_BYTES
     with open_streams(
         config.stream,
         max_frame_bytes=largest,
         # One that stays, beside that of its mini-batches.
         max_streams=config.num_nodes + stays * (config.num_nodes + MOST_OTHERS),
         patience_seconds=patience_seconds(config.stream.timeout),
-        max_message_bytes=largest_message_bytes(model, is_open=is_open) if stays else 0,
+        max_message_bytes=largest_message,
     ) as streams:
         yield streams
 

@@ -158,21 +158,16 @@ def largest_frame_bytes(
     return min(max(form.frame_bytes(batch_size, shapes[place]) for place in crossed), MOST_FRAME_BYTES)
 
 
-def largest_message_bytes(model: nn.Module, *, is_open: bool) -> int:
-    """Return the bytes of the largest message to and from a node that stays.
+def largest_message_bytes(model: nn.Module) -> int:
+    """Return the bytes of the largest message to and from a client that stays and has the whole model.
 
-    A message holds few models: weights, and perhaps corrections beside them. What clients of a cut model send as the
-    activations of their test sets is theirs to know, and so is what an edge's run keeps, and gives its gateway.
+    A message holds few models: weights, and perhaps corrections beside them.
 
     Parameters
     ----------
     model : nn.Module
         The run's.
-    is_open : bool
-        Whether messages are of one of these kinds; they may be as large as gRPC takes.
     """
-    if is_open:
-        return MOST_FRAME_BYTES
     model_bytes = sum(values.nbytes for values in model.state_dict().values())
     return min(MODELS_IN_A_MESSAGE * model_bytes + BESIDE_MODELS_BYTES, MOST_FRAME_BYTES)
 

@@ -143,7 +143,7 @@ class SplitEdge(Edge):
         failures = yield from self.labels.register([n for n in clients if not self.has_tail(n)])
         unregistered = {failure.node_id for failure in failures}
         clients = [node_id for node_id in clients if node_id not in unregistered]
-        weights = {**to_weights(self.whole(arrays)), **to_weights(self._beside_the_model(arrays))}
+        weights = to_weights(record_by_reference({**self.whole(arrays), **arrays}))
         losses = Losses(clients)
         if self.guard is not None:
             self.guard.begin_round(grid.terms.local_rounds)
@@ -253,11 +253,6 @@ class SplitEdge(Edge):
         """Return the whole model: the travelling part and the frozen one, in the model's order."""
         frozen = self.frozen or ArrayRecord()
         return record_by_reference({n: arrays[n] if n in arrays else frozen[n] for n in self.model.state_dict()})
-
-    def _beside_the_model(self, arrays: ArrayRecord) -> ArrayRecord:
-        """Return what travels with the model and is no part of it, as an auxiliary head."""
-        own = self.model.state_dict()
-        return record_by_reference({name: array for name, array in arrays.items() if name not in own})
 
     def has_tail(self, node_id: int) -> bool:
         """Return whether a client has the last blocks of the model, and so its labels need not leave it."""

@@ -81,8 +81,8 @@ def fit_head(
     """
     parameters = [parameter for parameter in head.parameters() if parameter.requires_grad]
     optimizer = torch.optim.Adam(parameters, lr=rate)
+    inputs = activations.detach().clone().requires_grad_(True)
     for _ in range(steps):
-        inputs = activations.detach().clone().requires_grad_(True)
         value = loss(head(inputs), labels)
         (estimate,) = torch.autograd.grad(value, inputs, create_graph=True)
         distance = (estimate - gradients).square().sum()

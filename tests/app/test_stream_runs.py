@@ -152,9 +152,8 @@ def test_the_largest_frame_is_that_of_the_largest_cut():
 def test_a_message_to_a_node_that_stays_holds_few_models():
     model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
     own = (3 * 5 + 5 + 4 * 5) * 4 + 8
-    assert largest_message_bytes(model, is_open=False) == 4 * own + 2**26
-    assert largest_message_bytes(nn.Linear(2**15, 2**14, device="meta"), is_open=False) == 2**31 - 1
-    assert largest_message_bytes(model, is_open=True) == 2**31 - 1
+    assert largest_message_bytes(model) == 4 * own + 2**26
+    assert largest_message_bytes(nn.Linear(2**15, 2**14, device="meta")) == 2**31 - 1
 
 
 @pytest.mark.parametrize(
@@ -169,7 +168,7 @@ def test_tickets_of_nodes_that_stay_are_for_messages_of_the_run(settings, is_ope
     config = config_of(deploy_transport="stream", **settings)
     task, model = checked_task(config)
     with streams_of(config, model, task, float) as streams:
-        assert streams.server.max_message_bytes == largest_message_bytes(model, is_open=is_open)
+        assert streams.server.max_message_bytes == (2**31 - 1 if is_open else largest_message_bytes(model))
 
 
 def test_a_server_listens_no_wider_than_it_must():

@@ -17,7 +17,7 @@ from espalier.app.features.privacy.spending import ByUnit, Spending, spending_of
 from espalier.app.features.privacy.tiers import around_cloud
 from espalier.app.ground.errors import bad_value
 from espalier.strategies import EdgeOutcome, Round
-from espalier.strategies.outcomes import EVERYBODY
+from espalier.strategies.outcomes import failures_as_data
 from espalier.strategies.privacy import ASKED, NOISE, OF
 
 Spent = dict[Hashable, Counter[Release]]
@@ -90,8 +90,10 @@ class Ledger(Part):
         return self._why_no_more(self.spent)
 
     def _why_no_more(self, spent: Spent) -> str:
+        if not self.own.epsilon:
+            return ""
         epsilon, following = self._epsilon(spent), self._epsilon(_sum(spent, self.spending.planned()))
-        if not self.own.epsilon or following <= self.own.epsilon:
+        if following <= self.own.epsilon:
             return ""
         key = f"privacy.epsilon = {self.own.epsilon:g}"
         return f"{key}: {epsilon:.4g} is spent, and another round would make it {following:.4g}"
@@ -131,9 +133,9 @@ class Ledger(Part):
         return {
             "participants": [[client_of[node_id] for node_id in update.participants] for update in edge.updates],
             "failures": [
-                {"edge_round": e, "client": None if failure.node_id == EVERYBODY else client_of[failure.node_id]}
+                {"edge_round": e, "client": client}
                 for e, update in enumerate(edge.updates, start=1)
-                for failure in update.failures
+                for client, _ in failures_as_data(update.failures, client_of)
             ],
             "privacy": _means(edge),
         }

@@ -1,6 +1,7 @@
 """Who is protected in a run, what is released of them, and how much noise there is at it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from espalier.app.features.case import Case
@@ -19,8 +20,8 @@ def accounting(case: Case, name: str) -> Any:
     return load_built_in(f"{PLACE}:{name}", "privacy.level", case[Privacy].level, "dp_accounting", INSTALL)
 
 
-def noise_of(case: Case, release: Release, count: int) -> float:
-    """Return the noise multiplier of a run, which the budget decides where the settings leave it open.
+def with_noise(case: Case, release: Release, count: int) -> Release:
+    """Return a release with the noise multiplier of a run, which the budget decides where the settings leave it open.
 
     Parameters
     ----------
@@ -38,12 +39,12 @@ def noise_of(case: Case, release: Release, count: int) -> float:
     """
     own = case[Privacy]
     if own.noise or not own.epsilon:
-        return own.noise
+        return replace(release, noise=own.noise)
     try:
         found = accounting(case, "noise_within")(own.epsilon, own.delta, release, count)
     except ValueError as error:
         raise bad_value("privacy.epsilon", own.epsilon, f"a larger one: {error}") from None
-    return float(found)
+    return replace(release, noise=float(found))
 
 
 def sampled(case: Case, size: int) -> int:
@@ -53,8 +54,7 @@ def sampled(case: Case, size: int) -> int:
 
 def of_mean(case: Case, size: int) -> Release:
     """Return what an edge with so many clients releases by an average."""
-    one = Release(0.0, sampled(case, size), size)
-    return Release(noise_of(case, one, case.edge_rounds_in_all), one.asked, one.of)
+    return with_noise(case, Release(0.0, sampled(case, size), size), case.edge_rounds_in_all)
 
 
 def of_clouds_mean(case: Case, sizes: Mapping[str, int]) -> Release:
@@ -62,20 +62,19 @@ def of_clouds_mean(case: Case, sizes: Mapping[str, int]) -> Release:
     if case[Privacy].level == "edge-at-cloud":
         one = Release(0.0, len(sizes), len(sizes))
     else:
-        one = max((Release(0.0, sampled(case, size), size) for size in sizes.values()), key=share_of)
-    return Release(noise_of(case, one, case.federation.global_rounds), one.asked, one.of)
+        one = max((Release(0.0, sampled(case, size), size) for size in sizes.values()), key=lambda own: own.share)
+    return with_noise(case, one, case.federation.global_rounds)
 
 
 def of_update(case: Case) -> Release:
     """Return what a client releases by an update with noise."""
-    return Release(noise_of(case, Release(0.0), case.edge_rounds_in_all))
+    return with_noise(case, Release(0.0), case.edge_rounds_in_all)
 
 
 def of_step(case: Case, training: LocalTraining, num_examples: int) -> Release:
     """Return what a client with so many examples releases by a step of DP-SGD."""
     one = Release(0.0, min(training.batch_size, num_examples), num_examples, poisson=True)
-    count = case.edge_rounds_in_all * training.num_steps(num_examples)
-    return Release(noise_of(case, one, count), one.asked, one.of, one.poisson)
+    return with_noise(case, one, case.edge_rounds_in_all * training.num_steps(num_examples))
 
 
 def is_central(case: Case) -> bool:
@@ -91,8 +90,3 @@ def is_by_edges(case: Case) -> bool:
 def is_by_cloud(case: Case) -> bool:
     """Return whether the cloud adds noise to an average over edges."""
     return case[Privacy].level.endswith("-at-cloud") and not case.is_flat
-
-
-def share_of(release: Release) -> float:
-    """Return the share of those who are protected that is in a release."""
-    return release.asked / release.of

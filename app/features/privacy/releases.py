@@ -30,5 +30,10 @@ class Release:
         """The standard deviation over how far one of them can move the sum."""
         return self.noise if self.poisson else self.noise / 2
 
+    @property
+    def share(self) -> float:
+        """The share of those who are protected that is in the sum."""
+        return self.asked / self.of
+
 
 Releases = Mapping[Release, int]  # and how often

@@ -14,7 +14,6 @@ from espalier.app.features.privacy.levels import (
     of_mean,
     of_step,
     of_update,
-    share_of,
 )
 from espalier.app.features.privacy.releases import Release, Releases
 from espalier.app.features.privacy.settings import Privacy
@@ -94,7 +93,7 @@ class AtCloud:
         if release is None:
             return {}
         drawn = filter(None, map(_release, (one for line in edges.values() for one in line.get("privacy", ()))))
-        most = max(drawn, key=share_of, default=release)
+        most = max(drawn, key=lambda own: own.share, default=release)
         return {WHOLE_RUN: {replace(release, asked=most.asked, of=most.of): 1}}
 
 

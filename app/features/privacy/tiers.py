@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,9 +57,13 @@ def around_cloud(scene: Scene) -> Callable[[Strategy], Strategy] | None:
     own, sizes = case[Privacy], {name: len(members) for name, members in scene.topology.items()}
     noise, draws = of_clouds_mean(case, sizes).noise, _draws(case, "cloud")
     if is_by_edges(case):
-        of_client, fewest = partial(_reach_of_client, own.clip), min(sampled(case, size) for size in sizes.values())
-        return lambda strategy: PrivateCloud(strategy, 0.0, noise, draws, of_client, own.clip / fewest)
-    return lambda strategy: PrivateCloud(strategy, own.clip, noise, draws, partial(_reach_of_edge, own.clip))
+        fewest = min(sampled(case, size) for size in sizes.values())
+
+        def reach_of_client(told: Mapping[str, Any]) -> float:
+            return own.clip / float(told[ASKED])
+
+        return lambda strategy: PrivateCloud(strategy, 0.0, noise, draws, reach_of_client, own.clip / fewest)
+    return lambda strategy: PrivateCloud(strategy, own.clip, noise, draws, lambda told: own.clip)
 
 
 def outgoing(case: Case) -> list[Outgoing]:
@@ -93,11 +96,3 @@ def half(case: Case, given: ClientHalf) -> ClientHalf:
 def _draws(case: Case, name: str) -> Callable[[int], np.random.Generator]:
     seed = None if case[Privacy].secret_noise else case.seed
     return lambda number: noise_generator(seed, name, number)
-
-
-def _reach_of_edge(clip: float, told: Mapping[str, Any]) -> float:
-    return clip
-
-
-def _reach_of_client(clip: float, told: Mapping[str, Any]) -> float:
-    return clip / float(told[ASKED])
