@@ -108,12 +108,12 @@ def test_a_gateway_that_leaves_is_not_answered_and_the_next_one_is(short_path, c
     with EdgeListener(folder) as listener, ThreadPoolExecutor() as pool:
 
         def answer_late(message_type, request):
-            with pytest.raises(NoEdgeError, match=r"did not answer within 0\.2 s"):
+            with pytest.raises(NoEdgeError, match=r"did not answer within 1 s"):
                 asked.result()
             time.sleep(0.2)  # until the listener has heard of it
             return b""
 
-        asked = pool.submit(ask_edge, folder, "train.edge", b"1", reply_seconds=0.2)
+        asked = pool.submit(ask_edge, folder, "train.edge", b"1", reply_seconds=1)
         assert listener.serve_one(answer_late, 10)
         assert [record.getMessage() for record in caplog.records] == [
             "gateway left before it had the answer to train.edge"

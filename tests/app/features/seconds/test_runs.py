@@ -30,7 +30,8 @@ TWO_WORKERS = {"engine": "ray", "ray.workers": 2}
 def check_slow_client(folder, seconds=SLEEP, others=(0, 2, 3), within=0.15):
     """Check that the slow client trained for so many seconds longer than the quickest, and that reports name it.
 
-    By the last round: in the first one whoever is first makes its process ready.
+    By the last round: in the first one whoever is first makes its process ready. On a crowded machine the slow client
+    computes for longer; who waits for another one's sleep as well would come to twice as much.
     """
     every = ResultsFolder(folder).read_seconds()
     assert summary(folder)["seconds"] == slowest_summary(every)["seconds"]
@@ -38,7 +39,7 @@ def check_slow_client(folder, seconds=SLEEP, others=(0, 2, 3), within=0.15):
     means = {client: own.mean for client, own in totals.clients.items()}
     assert means.keys() == {SLOW_CLIENT, *others}
     longer = means[SLOW_CLIENT].training - min(means[client].training for client in others)
-    assert longer == pytest.approx(seconds, abs=within)
+    assert seconds - within < longer < seconds + max(within, 0.8 * SLEEP)
     assert (slowest["client"]["client"], slowest["client"]["edge"]) == (SLOW_CLIENT, "edge-0")
     assert slowest["edge"]["edge"] == "edge-0"
     assert slowest["edge"]["training_seconds"] == pytest.approx(means[SLOW_CLIENT].training, abs=1e-5)
