@@ -1,6 +1,6 @@
 """How many replies of honest clients the guard leaves out.
 
-``python -m benchmarks.guards --csv docs/honest-clients.csv`` trains 150 global rounds of honest clients in each of
+``python -m benchmarks.guards --csv docs/data/honest-clients.csv`` trains 150 global rounds of honest clients in each of
 `WORLDS`, by each of `ALGORITHMS`, with five seeds, and prints how many of their replies the defaults left out, and how
 many a tight bound leaves out (`TIGHT`, one seed). Runs that have a row in the file are not made again. What liars cost,
 with each defence: ``python -m experiments.robustness``.

@@ -1,4 +1,4 @@
-"""Makes the pictures of the page in ``docs/images``: ``python docs/page_pictures.py [NAME ...]`` in the project's tree.
+"""Makes the pictures of the page in ``docs/data``: ``python docs/page_pictures.py [NAME ...]`` in the project's tree.
 
 It makes small runs in a temporary folder, opens their pages in Chromium, and writes what is to be seen: a run that goes
 on, one that is over with two edges, 100 clients, a planned run, and the width of a phone. Chromium and its driver are
@@ -22,7 +22,7 @@ from espalier.app.page.command import PAGE, write_page  # noqa: E402
 from espalier.app.page.runs import Runs  # noqa: E402
 from espalier.app.page.server import LOCAL, Source, opened  # noqa: E402
 
-IMAGES = ROOT / "docs/images"
+DATA = ROOT / "docs/data"
 QUICK = {"report.plots": False, "batches-per-epoch": 2}
 OVER = QUICK | {"algorithm": "phsfl", "alpha": 0.1, "global-rounds": 12}
 MANY = QUICK | {"num-clients": 100, "num-edges": 4, "global-rounds": 8, "data.min-samples": 2}
@@ -65,8 +65,8 @@ def take(own: Browser, name: str, width: int, height: int, part: str = "header",
     own.resize(width, height)
     own.run(before + SHOW, part)
     own.wait("return new Promise((told) => requestAnimationFrame(() => requestAnimationFrame(() => told(true))))")
-    own.shot(IMAGES / f"page-{name}.png")
-    print(IMAGES / f"page-{name}.png", flush=True)
+    own.shot(DATA / f"page-{name}.png")
+    print(DATA / f"page-{name}.png", flush=True)
 
 
 def live(own: Browser, folder: Path) -> None:

@@ -6,8 +6,8 @@ the rows (``sweeps/rawhfl-rows.toml``): mean and standard deviation over seeds, 
 over clients (the mean over seeds), beside the paper's figures. For each table it draws FOLDER/table2.png and so on,
 like the paper's Figs. 9 and 10, from the first of the seeds.
 
-``--csv PATH`` writes a line for each run, and ``--record PATH`` prints such lines instead; docs/rawhfl-runs.csv has
-those of docs/video-caching.md.
+``--csv PATH`` writes a line for each run, and ``--record PATH`` prints such lines instead; docs/data/rawhfl-runs.csv
+has those of docs/video-caching.md.
 """
 
 import argparse

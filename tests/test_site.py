@@ -42,7 +42,7 @@ def test_the_navigation_has_four_groups_and_in_them_every_page_once_with_its_tit
 def test_the_first_page_shows_what_the_readme_does():
     (table,) = re.findall(r"^```\n( +phsfl on digits.*?)^```$", FIRST_PAGE, re.M | re.S)
     assert table in (ROOT / "README.md").read_text()
-    assert "](images/demo-personalised.png)" in FIRST_PAGE
+    assert "](data/demo-personalised.png)" in FIRST_PAGE
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_the_first_page_shows_what_the_readme_does():
         ("docs/plans.md", "radio.md#the-channel", "radio.md#the-channel"),
         ("docs/plans.md", "#late", "#late"),
         ("docs/plans.md", "https://flower.ai/docs", "https://flower.ai/docs"),
-        ("docs/plans.md", "images/a.png", "images/a.png"),
+        ("docs/plans.md", "data/a.png", "data/a.png"),
         ("docs/plans.md", "../README.md#run-it", "tree/README.md#run-it"),
         ("docs/plans.md", "../examples/own-task", "tree/examples/own-task/README.md"),
         ("docs/plans.md", "../examples/own-task/own_task/text.py", "tree/examples/own-task/own_task/text.py.md"),
         ("docs/api/sim.md", "../radio.md", "../radio.md"),
         ("docs/api/sim.md", "../../README.md", "../tree/README.md"),
         ("README.md", "docs/plans.md#late", "../plans.md#late"),
-        ("README.md", "docs/images/a.png", "../images/a.png"),
+        ("README.md", "docs/data/a.png", "../data/a.png"),
         ("README.md", "docs/README.md", "../README.md"),
         ("examples/own-task/README.md", "../../docs/own-task.md", "../../../own-task.md"),
         ("examples/own-task/README.md", "own_task/text.py", "own_task/text.py.md"),

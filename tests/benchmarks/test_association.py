@@ -8,7 +8,7 @@ from benchmarks import association
 from experiments.records import read_rows
 
 ROOT = Path(__file__).parents[2]
-RECORDED = read_rows(ROOT / "docs/association.csv", association.COLUMNS)
+RECORDED = read_rows(ROOT / "docs/data/association.csv", association.COLUMNS)
 
 
 def test_the_table_of_the_docs_is_that_of_the_recorded_instances():

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 def recorded():
     """Return how many replies were left out, by run."""
-    rows = read_rows(ROOT / "docs/honest-clients.csv", guards.COLUMNS)
+    rows = read_rows(ROOT / "docs/data/honest-clients.csv", guards.COLUMNS)
     return {(row["world"], row["algorithm"], row["guard"], row["seed"]): row["left_out"] for row in rows}
 
 

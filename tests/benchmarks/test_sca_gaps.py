@@ -8,7 +8,7 @@ from benchmarks import sca_gaps
 from espalier.strategies.allocation import SCA, exact, violations
 
 ROOT = Path(__file__).parents[2]
-RECORDED = sca_gaps.read_rows(ROOT / "docs/sca-gaps.csv")
+RECORDED = sca_gaps.read_rows(ROOT / "docs/data/sca-gaps.csv")
 
 
 def test_the_table_of_the_docs_is_that_of_the_recorded_instances():

@@ -10,7 +10,7 @@ from experiments import asynchronous
 from experiments.records import read_rows, write_rows
 
 ROOT = Path(__file__).parents[2]
-RECORDED = read_rows(ROOT / "docs/asynchronous.csv", asynchronous.COLUMNS)
+RECORDED = read_rows(ROOT / "docs/data/asynchronous.csv", asynchronous.COLUMNS)
 
 
 def test_the_table_of_the_docs_is_that_of_the_recorded_runs():

@@ -8,7 +8,7 @@ from experiments import compression
 from experiments.records import read_rows
 
 ROOT = Path(__file__).parents[2]
-RECORDED = ROOT / "docs/compression.csv"
+RECORDED = ROOT / "docs/data/compression.csv"
 SMALL = {"num-clients": 2, "num-edges": 1, "global-rounds": 1, "edge-rounds": 1, "batches-per-epoch": 1}
 
 

@@ -177,7 +177,7 @@ def test_runs_of_no_table_and_no_runs_get_one_line(tmp_path, monkeypatch):
 
 
 def test_the_page_shows_what_is_recorded(monkeypatch, capsys):
-    page, record = ROOT / "docs/cut-layers.md", ROOT / "docs/cut-layers.csv"
+    page, record = ROOT / "docs/cut-layers.md", ROOT / "docs/data/cut-layers.csv"
     tables(monkeypatch, "--csv", record)
     printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.strip("\n").splitlines())
     assert printed in page.read_text()

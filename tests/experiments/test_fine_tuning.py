@@ -88,7 +88,7 @@ def test_it_reads_the_runs_of_a_sweep(tmp_path, monkeypatch, capsys):
 
 def test_by_how_much_hsfl_is_ahead_seed_by_seed_follows_from_the_record():
     page = " ".join((ROOT / "docs/fine-tuning.md").read_text().split())
-    found = fine_tuning.by_algorithm(read_lines(fine_tuning.Line, ROOT / "docs/fine-tuning.csv"))
+    found = fine_tuning.by_algorithm(read_lines(fine_tuning.Line, ROOT / "docs/data/fine-tuning.csv"))
     for steps in (10, 50):
         rates = {
             name: max((r for k, r in own if k == steps), key=lambda r: fmean(x.accuracy for x in own[steps, r]))
@@ -104,7 +104,7 @@ def test_by_how_much_hsfl_is_ahead_seed_by_seed_follows_from_the_record():
 
 
 def test_the_page_shows_what_is_recorded(monkeypatch, capsys):
-    page, record = (ROOT / "docs/fine-tuning.md").read_text(), ROOT / "docs/fine-tuning.csv"
+    page, record = (ROOT / "docs/fine-tuning.md").read_text(), ROOT / "docs/data/fine-tuning.csv"
     monkeypatch.setattr("sys.argv", ["fine_tuning.py", "--csv", str(record)])
     fine_tuning.main()
     assert "\n".join(line.rstrip() for line in capsys.readouterr().out.splitlines()) in page

@@ -7,7 +7,7 @@ from experiments import late_share
 from experiments.records import read_rows
 
 ROOT = Path(__file__).parents[2]
-RECORDED = read_rows(ROOT / "docs/late-share.csv", late_share.COLUMNS)
+RECORDED = read_rows(ROOT / "docs/data/late-share.csv", late_share.COLUMNS)
 
 
 def recorded(error_db, way):

@@ -9,7 +9,7 @@ from experiments import payloads
 from experiments.records import read_rows
 
 ROOT = Path(__file__).parents[2]
-RECORDED = ROOT / "docs/payloads.csv"
+RECORDED = ROOT / "docs/data/payloads.csv"
 SMALL = {"num-clients": 2, "num-edges": 1, "global-rounds": 1, "edge-rounds": 1, "batches-per-epoch": 1}
 
 

@@ -24,7 +24,7 @@ A = Line("hsfl", 0.1, 0.01, 5, 0, 5, 0, 0.0, 0.25, 2.0, "abc", "a machine, 2 cor
 
 def recorded():
     """Return the lines of seed 0, which the page's text is of."""
-    return [line for line in read_lines(Line, ROOT / "docs/phsfl-runs.csv") if line.seed == 0]
+    return [line for line in read_lines(Line, ROOT / "docs/data/phsfl-runs.csv") if line.seed == 0]
 
 
 def tables(monkeypatch, *arguments):
@@ -133,11 +133,11 @@ def test_no_lines_and_no_runs_get_one_line(tmp_path, monkeypatch):
 
 
 def test_the_page_has_what_the_record_gives(monkeypatch, capsys):
-    tables(monkeypatch, "--csv", ROOT / "docs/phsfl-runs.csv")
+    tables(monkeypatch, "--csv", ROOT / "docs/data/phsfl-runs.csv")
     page = (ROOT / "docs/phsfl.md").read_text(encoding="utf-8")
     for line in capsys.readouterr().out.splitlines():
         assert line in page
-    with (ROOT / "docs/phsfl-runs.csv").open(newline="") as file:
+    with (ROOT / "docs/data/phsfl-runs.csv").open(newline="") as file:
         assert {line["machine"] for line in csv.DictReader(file)} != {""}
 
 
@@ -149,7 +149,7 @@ def page():
 def found(algorithm, alpha, learning_rate, steps=0, rate=0.0, seed=0, number=100, batches=5):
     """Return the one line of the record that is of these."""
     wanted = (algorithm, alpha, learning_rate, batches, seed, number, steps, rate)
-    (line,) = [line for line in read_lines(Line, ROOT / "docs/phsfl-runs.csv") if line[:8] == wanted]
+    (line,) = [line for line in read_lines(Line, ROOT / "docs/data/phsfl-runs.csv") if line[:8] == wanted]
     return line
 
 
@@ -170,7 +170,7 @@ def test_what_the_page_says_of_the_best_rates_follows_from_the_record():
 
 
 def test_which_algorithm_is_ahead_follows_from_the_record():
-    lines, text = read_lines(Line, ROOT / "docs/phsfl-runs.csv"), page()
+    lines, text = read_lines(Line, ROOT / "docs/data/phsfl-runs.csv"), page()
     leads = {setting: own for setting in {line.setting for line in lines} if (own := leads_of(lines, setting))}
     assert sorted(leads) == [(alpha, rate, 5) for alpha in (0.1, 0.5) for rate in (0.01, 0.032)]
     for own in (lead for of_setting in leads.values() for lead in of_setting.values()):
@@ -261,7 +261,7 @@ def test_epochs_over_all_images_go_about_as_far_as_larger_steps():
 
 
 def test_the_global_models_still_get_better_at_the_end():
-    lines = [x for x in read_lines(Line, ROOT / "docs/phsfl-runs.csv") if not x.steps and x.batches_per_epoch == 5]
+    lines = [x for x in read_lines(Line, ROOT / "docs/data/phsfl-runs.csv") if not x.steps and x.batches_per_epoch == 5]
     runs = {x.run: {} for x in lines}
     for x in lines:
         runs[x.run][x.round] = x.accuracy
@@ -271,7 +271,7 @@ def test_the_global_models_still_get_better_at_the_end():
 
 
 def test_what_the_page_says_of_other_seeds_follows_from_the_record():
-    record, text = at_the_end(read_lines(Line, ROOT / "docs/phsfl-runs.csv")), page()
+    record, text = at_the_end(read_lines(Line, ROOT / "docs/data/phsfl-runs.csv")), page()
     rates = {"phsfl": 0.003, "hsfl": 0.1}
     others = {(name, alpha, 0.032, 5, seed) for name in rates for alpha in (0.1, 0.5) for seed in (1, 2)}
     assert {line.run for line in record if line.seed} == others

@@ -13,7 +13,7 @@ from experiments import privacy
 from experiments.records import read_rows
 
 ROOT = Path(__file__).parents[2]
-RECORDED = ROOT / "docs/privacy.csv"
+RECORDED = ROOT / "docs/data/privacy.csv"
 SHORT = {"num-clients": 2, "global-rounds": 2, "edge-rounds": 1, "batches-per-epoch": 3}
 
 

@@ -10,7 +10,7 @@ from experiments import private_tiers
 from experiments.records import read_rows
 
 ROOT = Path(__file__).parents[2]
-RECORDED, PAGE = ROOT / "docs/private-tiers.csv", ROOT / "docs/differential-privacy.md"
+RECORDED, PAGE = ROOT / "docs/data/private-tiers.csv", ROOT / "docs/differential-privacy.md"
 SMALL = {"num-clients": 4, "global-rounds": 1, "local-epochs": 1, "stack": 0}
 
 

@@ -110,7 +110,7 @@ def test_a_sweep_makes_every_row_of_a_table(table):
 
 @pytest.mark.parametrize(("name", "indent"), [("rawhfl-runs", ""), ("rawhfl-one-slot-runs", "  ")])
 def test_the_page_shows_what_is_recorded(tmp_path, monkeypatch, capsys, name, indent):
-    tables(monkeypatch, tmp_path, "--record", ROOT / f"docs/{name}.csv")
+    tables(monkeypatch, tmp_path, "--record", ROOT / f"docs/data/{name}.csv")
     printed = "\n".join((indent + line).rstrip() for line in capsys.readouterr().out.strip("\n").splitlines())
     assert printed in (ROOT / "docs/video-caching.md").read_text()
 
@@ -128,7 +128,7 @@ def test_the_papers_medians_of_a_cells_joules_are_those_of_all_cells():
 
 def test_which_accuracies_match_the_papers_follows_from_the_record():
     page = " ".join((ROOT / "docs/video-caching.md").read_text().split())
-    record = read_record(ROOT / "docs/rawhfl-runs.csv")
+    record = read_record(ROOT / "docs/data/rawhfl-runs.csv")
     ours = {
         row: [fmean(record[Run(table, row, seed)].accuracy for seed in range(3)) for table in (2, 3, 4)]
         for row in PAPER
@@ -143,7 +143,7 @@ def test_which_accuracies_match_the_papers_follows_from_the_record():
 
 def test_how_the_spread_over_clients_compares_with_what_is_published():
     page = " ".join((ROOT / "docs/video-caching.md").read_text().split())
-    record = read_record(ROOT / "docs/rawhfl-one-slot-runs.csv")
+    record = read_record(ROOT / "docs/data/rawhfl-one-slot-runs.csv")
     times = {
         row: [
             fmean(result.over_clients for run, result in record.items() if run[:2] == (table, row))
@@ -161,7 +161,7 @@ def test_how_the_spread_over_clients_compares_with_what_is_published():
 
 def test_the_page_has_what_m2_takes_and_gives_with_one_local_round():
     page = " ".join((ROOT / "docs/video-caching.md").read_text().split())
-    one, many = (read_record(ROOT / f"docs/{name}.csv") for name in ("rawhfl-m2-one-round", "rawhfl-runs"))
+    one, many = (read_record(ROOT / f"docs/data/{name}.csv") for name in ("rawhfl-m2-one-round", "rawhfl-runs"))
     runs = [one[Run(3, "H-FedAvg-M2", seed)] for seed in range(3)]
     everybody = [many[Run(3, "H-FedAvg-UB", seed)].joules for seed in range(3)]
     fifty = [many[Run(3, "H-FedAvg-M2", seed)].joules for seed in range(3)]
@@ -177,7 +177,7 @@ def test_the_page_has_what_m2_takes_and_gives_with_one_local_round():
 
 def test_one_slot_per_edge_round_changes_no_figure_by_more_than_the_spread_over_seeds():
     page = " ".join((ROOT / "docs/video-caching.md").read_text().split())
-    one, four = (read_record(ROOT / f"docs/{name}.csv") for name in ("rawhfl-one-slot-runs", "rawhfl-runs"))
+    one, four = (read_record(ROOT / f"docs/data/{name}.csv") for name in ("rawhfl-one-slot-runs", "rawhfl-runs"))
     for table, row in ((table, row) for table in (2, 3, 4) for row in ("RawHFL Z=4", "Top-Popular")):
         own, others = (
             [result.accuracy for run, result in runs.items() if run[:2] == (table, row)] for runs in (one, four)

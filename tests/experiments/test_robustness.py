@@ -17,7 +17,7 @@ DOCS = ROOT / "docs/robustness.md"
 
 def recorded():
     """Return the accuracies of the recorded runs."""
-    return robustness.by_seed(robustness.rows_of(ROOT / "docs/robustness.csv"))
+    return robustness.by_seed(robustness.rows_of(ROOT / "docs/data/robustness.csv"))
 
 
 def test_the_table_of_the_docs_is_that_of_the_recorded_runs():

@@ -9,7 +9,7 @@ from experiments import split_ledger
 from experiments.records import read_rows
 
 ROOT = Path(__file__).parents[2]
-ROWS = read_rows(ROOT / "docs/split-ledger.csv", split_ledger.COLUMNS)
+ROWS = read_rows(ROOT / "docs/data/split-ledger.csv", split_ledger.COLUMNS)
 BY_NAME = {row["algorithm"]: row for row in ROWS}
 LOCAL = ("cse-fsl", "fsl-sage", "decoupled")
 
