@@ -73,6 +73,8 @@ class Terms:
         Names of the head's weights where nobody trains it; who has it does not send it back.
     beside : Mapping[int, Mapping[str, Tensor]] (default: none)
         What goes to a client beside its blocks, by node id.
+    ends_together : bool (default: False)
+        By messages, who has fewer mini-batches brings its result with the others.
     """
 
     server_round: int
@@ -89,6 +91,7 @@ class Terms:
     with_tail: Collection[int] = ()
     frozen: Collection[str] = ()
     beside: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
+    ends_together: bool = False
 
     def label_policy(self, node_id: int) -> str:
         """Return what goes with a client's activations."""
