@@ -5,10 +5,9 @@ the bytes to and from a client, and the CPU seconds of a client and of the edge,
 of rounds in which one client in eight drops out after the keys were exchanged: then masks are made again.
 """
 
+import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -69,27 +68,17 @@ def measured(clients: int, terms: SecureTerms | None, dropping: int = 0) -> tupl
     top = FedAvg(fraction_evaluate=0.0, **ANY)
     hierarchical = Hierarchical(top, make_edge, {"edge": list(grid.get_node_ids())})
     arrays = record_by_reference(ArrayRecord({"w": torch.zeros(NUMBERS)}))
-    with quiet():
-        started = time.process_time()
-        (outcome,) = hierarchical.rounds(grid, arrays, 1)
-        seconds = time.process_time() - started
+    started = time.process_time()
+    (outcome,) = hierarchical.rounds(grid, arrays, 1)
+    seconds = time.process_time() - started
     (update,) = outcome.edges["edge"].updates
     assert len(update.participants) == clients - dropping, update.failures
     return app.bytes["down"] / clients, app.bytes["up"] / clients, app.seconds / clients, seconds - app.seconds
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep logs of failures away."""
-    import logging
-
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
-
-
 def main() -> None:
     """Measure and print."""
+    logging.disable(logging.WARNING)
     measured(4, SecureTerms())  # what is imported and compiled in the first round
     print(f"{'clients':>7}  {'averaging':28}{'KB down':>9}{'KB up':>9}{'client s':>10}{'edge s':>9}")
     rows: list[tuple[int, str, SecureTerms | None, int]] = []
@@ -100,7 +89,7 @@ def main() -> None:
         rows.append((clients, "secure, an eighth drops out", SecureTerms(), clients // 8))
     rows.append((64, "the same, 16 neighbours", SecureTerms(neighbours=16, threshold=0.5), 8))
     for clients, name, terms, dropping in rows:
-        times = [measured(clients, terms, dropping) for _ in range(3)]
+        times = [measured(clients, terms, dropping) for _ in range(2)]
         down, up, client, edge = (float(np.min(column)) for column in zip(*times, strict=True))
         print(f"{clients:7}  {name:28}{down / 1e3:9.1f}{up / 1e3:9.1f}{client:10.4f}{edge:9.3f}")
 

@@ -27,7 +27,7 @@ MASKED: Final = "masked"  # a record of arrays of the reply that ends it
 # Keys.
 PLACE, PEERS, CLIENTS, MOST_WEIGHT = "place", "peers", "clients", "most-weight"
 MASK_KEYS, CHANNEL_KEYS, COMMITMENT = "mask-keys", "channel-keys", "commitment"
-SIGNERS, SIGNATURES, WITH = "signers", "signatures", "with"
+SIGNERS, SIGNATURES = "signers", "signatures"
 SEALED, SHARES, SURVIVED, DROPPED = "sealed", "shares", "survived", "dropped-out"
 TOLD, WITHOUT, HAS_LOSS = "told", "without", "has-loss"
 VALUES, EXACT = "values", "exact"

@@ -36,14 +36,19 @@ def secure(make_edge=fedavg, terms=TERMS, most_weight=MOST):
     return lambda name, size: SecureAggregation(make_edge(name, size), terms, most_weight)
 
 
-def failing_grid(federation, gone, *, seen=None, node_configs=None):
-    """Return a Grid on which client i fails at messages of the types `gone[i]`; `seen` is told of every reply."""
+def failing_grid(federation, gone, *, seen=None, change=None, node_configs=None):
+    """Return a Grid on which client i fails at messages of the types `gone[i]`.
+
+    `change` may change what a client gets, and `seen` what it answers.
+    """
     app = make_client_app(federation.load)
 
     def answer(message, context):
         client = int(context.node_config["partition-id"])
         if message.metadata.message_type in gone.get(client, ()):
             raise ValueError("its battery is empty")
+        if change is not None:
+            change(client, message)
         reply = app(message, context)
         if seen is not None:
             seen(client, message, reply)
