@@ -224,7 +224,8 @@ def test_what_the_page_says_of_the_printed_settings_follows_from_the_record():
     for algorithm, alpha, epoch in (("hsfl", 0.1, 7), ("phsfl", 0.5, 13)):
         published = PAPER[alpha, algorithm, False][0]
         assert min(n for n, accuracy in centralised.items() if accuracy > published) == epoch
-    assert f"the {PAPER[0.1, 'hsfl', False][0]} that the paper gives for HSFL at Dir(0.1) in epoch 7, after some" in text
+    published = PAPER[0.1, "hsfl", False][0]
+    assert f"the {published} that the paper gives for HSFL at Dir(0.1) in epoch 7, after some 10,000 steps" in text
     assert {line.alpha for line in lines if line.algorithm == "centralised"} == {0.1}
 
 

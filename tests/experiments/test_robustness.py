@@ -53,8 +53,8 @@ def test_the_docs_say_what_is_left_of_each_defence():
     found, text = recorded(), page()
     two = {name: f"{found['h-fedavg', name, 'sign flip', 2][0]:.2f}" for name in ("MultiKrum", "FedAvg", "Krum")}
     without = fmean(found["h-fedavg", "Krum", "none", 0].values())
-    kept = f"MultiKrum keeps {two['MultiKrum']}, FedAvg {two['FedAvg']}, and Krum {two['Krum']}, which has {without:.2f}"
-    assert kept in text
+    assert f"MultiKrum keeps {two['MultiKrum']}, FedAvg {two['FedAvg']}, and Krum {two['Krum']}, which has" in text
+    assert f"which has {without:.2f} without a liar" in text
     one = [own for (_, name, lie, n), own in found.items() if n == 1 and lie not in robustness.TURNS and name in KEPT]
     assert f"they keep at least {min(round(fmean(own.values()), 2) for own in one)}" in text
 
