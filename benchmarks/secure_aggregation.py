@@ -9,7 +9,6 @@ import logging
 import time
 from collections import Counter
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message
 from flwr.serverapp.strategy import FedAvg
@@ -89,8 +88,7 @@ def main() -> None:
         rows.append((clients, "secure, an eighth drops out", SecureTerms(), clients // 8))
     rows.append((64, "the same, 16 neighbours", SecureTerms(neighbours=16, threshold=0.5), 8))
     for clients, name, terms, dropping in rows:
-        times = [measured(clients, terms, dropping) for _ in range(2)]
-        down, up, client, edge = (float(np.min(column)) for column in zip(*times, strict=True))
+        down, up, client, edge = measured(clients, terms, dropping)
         print(f"{clients:7}  {name:28}{down / 1e3:9.1f}{up / 1e3:9.1f}{client:10.4f}{edge:9.3f}")
 
 
