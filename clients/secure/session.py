@@ -182,7 +182,7 @@ class SecureSession:
         Raises
         ------
         ValueError
-            If both secrets of somebody are asked for, too few survived, or most clients saw others survive.
+            If both secrets of somebody are asked for, too few survived, or too few clients saw the same survive.
         """
         self.check(told.server_round, MASKED if identity is None else SIGNED)
         survived, dropped = set(told.survived), set(told.dropped)
@@ -191,8 +191,9 @@ class SecureSession:
         if len(survived) < (needed := max(terms.fewest, terms.needed(self.holders))):
             raise ValueError(f"{len(survived)} clients that share masks are left, {needed} needed")
         if identity is not None:
-            self._check_seen(told, run_id)
-        return {n: self.held[n][SEED_BYTES:] if n in survived else self.held[n][:SEED_BYTES] for n in self.held}
+            self._check_seen(told, terms, run_id)
+        self_masks = {n: self.held[n][SEED_BYTES:] for n in told.survived}
+        return self_masks | {n: self.held[n][:SEED_BYTES] for n in told.dropped}
 
     def check(self, server_round: int, phase: str) -> None:
         """Raise ValueError unless this is the round, and the last step was another one."""
@@ -202,12 +203,12 @@ class SecureSession:
                 f"not at {phase!r} of {server_round}"
             )
 
-    def _check_seen(self, told: SecureUnmask, run_id: int) -> None:
-        """Raise ValueError unless more than half of all in the round signed what this client did."""
+    def _check_seen(self, told: SecureUnmask, terms: SecureTerms, run_id: int) -> None:
+        """Raise ValueError unless as many in the round as find a secret signed what this client did."""
         parts = self._seen(run_id)
         agreeing = [n for n in set(told.signed) & set(self.signers) if is_signed(n, told.signed[n], *parts)]
-        if 2 * len(agreeing) <= len(self.signers):
-            raise ValueError(f"{len(agreeing)} of {len(self.signers)} clients saw the same clients drop out")
+        if len(agreeing) < (needed := terms.needed(len(self.signers))):
+            raise ValueError(f"{len(agreeing)} clients saw the same clients drop out, {needed} needed")
         for place, keys in self.peers.items():
             if (keys.signer in self.survived) != (place in told.survived):
                 raise ValueError("others survived than it has signed")

@@ -12,6 +12,7 @@ from espalier.clients.messages.secure import MASKED, SECURE
 from espalier.clients.messages.split_names import CLIENT_BLOCK
 from espalier.clients.messages.train import ARRAYS, CLIENT_HALF, METRICS, TRAIN, TRAIN_LOSS, only_arrays
 from espalier.clients.shared.arrays import to_record
+from espalier.clients.shared.privacy import with_possible_variances
 from espalier.clients.shared.secure.fixed_point import Form, Total, in_form
 from espalier.clients.shared.secure.terms import SecureTerms
 
@@ -111,9 +112,10 @@ class _Carrier:
             return replace(update, failures=[*own, Failure(EVERYBODY, self._why_void)])
         if self._total is None or update.arrays is None:
             return update
-        total, losses = self._total, {} if self._has_loss else update.losses
-        told = {SUMMED: self._clients, ERROR: total.error, CLIPPED: total.clipped}
-        return replace(update, losses=losses, metrics=MetricRecord({**(update.metrics or {}), **told}))
+        told = {SUMMED: self._clients, ERROR: self._total.error, CLIPPED: self._total.clipped}
+        metrics = MetricRecord({**(update.metrics or {}), **told})
+        # No loss is of one client where all of them are the mean.
+        return replace(update, losses={} if self._has_loss else update.losses, metrics=metrics)
 
     def _begin(self, messages: Sequence[Message]) -> Exchanges[None]:
         """Exchange keys and shares with those whose training begins."""
@@ -151,7 +153,8 @@ class _Carrier:
         assert self._total is not None
         total, is_whole = self._total, message.metadata.message_type == TRAIN
         records = {n: record for n, record in reply.content.items() if n not in (SECURE, MASKED)}
-        records[ARRAYS if is_whole else CLIENT_BLOCK] = to_record(in_form(total.model, form))
+        model = with_possible_variances(in_form(total.model, form))  # rounded, one of zero can be below
+        records[ARRAYS if is_whole else CLIENT_BLOCK] = to_record(model)
         if form.told:
             records[CLIENT_HALF] = to_record({n: own.to(form.kind_of(n)) for n, own in total.told.items()})
         loss = {TRAIN_LOSS: total.loss} if self._has_loss else {}
