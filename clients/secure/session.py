@@ -15,12 +15,13 @@ from ..shared.secure.keys import (
     SEED_BYTES,
     agreed,
     commitment_to,
-    derived,
     is_signed,
+    mask_key,
     new_seed,
     opened,
     public_of,
     sealed,
+    self_mask_key,
     signature_of,
 )
 from ..shared.secure.masks import Masked
@@ -30,7 +31,7 @@ from .identity import Identity
 
 KEYS, SHARED, OPENED, MASKED, SIGNED = "keys", "shared", "opened", "masked", "signed"
 PURPOSE_KEYS, PURPOSE_SEEN = "keys", "seen"
-PURPOSE_MASK, PURPOSE_SELF, PURPOSE_SHARE = "mask", "self-mask", "share"
+PURPOSE_SHARE = "share"
 NO_SIGNERS: Final = "secure.signed is true and its node's config has no secure-key and secure-keys"
 UNSIGNED: Final = "its node's config has secure-keys: it takes part with secure.signed = true alone"
 
@@ -152,8 +153,8 @@ class SecureSession:
         sizes = form.sizes
         masked.add(Masked.mask(self_mask_key(self.self_seed), *sizes))
         for place, keys in self.peers.items():
-            key = agreed(self.mask_seed, keys.mask, PURPOSE_MASK)
-            masked.add(Masked.mask(key, *sizes), sign_of(self.place, place))
+            mask = Masked.mask(mask_key(self.mask_seed, keys.mask), *sizes)
+            masked.add(mask, 1 if self.place < place else -1)
         return replace(self, phase=MASKED, mask_seed=b"", self_seed=b"", channel_seed=b""), masked
 
     def sign(self, told: SecureSeen, terms: SecureTerms, run_id: int, identity: Identity) -> tuple[Self, bytes]:
@@ -261,16 +262,6 @@ class SecureSession:
             tuple(kept["signers"]),
             tuple(kept["survived"]),
         )
-
-
-def self_mask_key(seed: bytes) -> bytes:
-    """Return what a client's self-mask is made of, by its seed."""
-    return derived(seed, PURPOSE_SELF)
-
-
-def sign_of(place: int, peer: int) -> int:
-    """Return with what sign a client adds the mask that it shares with a peer."""
-    return 1 if place < peer else -1
 
 
 def _under_keys(run_id: int, server_round: int, keys: PublicKeys) -> Sequence[object]:

@@ -20,7 +20,7 @@ from espalier.clients.messages.secure import (
 )
 from espalier.clients.shared.arrays import to_weights
 from espalier.clients.shared.secure.fixed_point import MOST_CLIENTS, Form, Scale, Total, decoded
-from espalier.clients.shared.secure.keys import agreed, commitment_to, derived, public_of
+from espalier.clients.shared.secure.keys import commitment_to, mask_key, public_of, self_mask_key
 from espalier.clients.shared.secure.masks import Masked
 from espalier.clients.shared.secure.shares import combined
 from espalier.clients.shared.secure.terms import SecureTerms
@@ -32,7 +32,6 @@ from .graph import graph_of, is_connected
 
 Reply = TypeVar("Reply")
 Read = Callable[[RecordDict, int], Reply]  # of what a client sent, and its place
-PURPOSE_MASK, PURPOSE_SELF = "mask", "self-mask"
 
 
 class VoidError(ValueError):
@@ -236,22 +235,23 @@ class SecureRound:
         sizes, total = form.sizes, Masked.zeros(*form.sizes)
         for place, reply in self._masked.items():
             total.add(reply.masked)
-            seed = self._secret(place, lambda own, at=place: commitment_to(own) == self._keys[at].commitment)  # type: ignore[misc]
-            total.add(Masked.mask(derived(seed, PURPOSE_SELF), *sizes), -1)
+            seed = self._secret(place, commitment_to, self._keys[place].commitment)
+            total.add(Masked.mask(self_mask_key(seed), *sizes), -1)
         for place in self._sealed.keys() - self._masked.keys():
             touched = [n for n in self._graph[place] if n in self._masked]
             if not touched:
                 continue
-            seed = self._secret(place, lambda own, at=place: public_of(own) == self._keys[at].mask)  # type: ignore[misc]
+            seed = self._secret(place, public_of, self._keys[place].mask)
             for n in touched:
-                mask = Masked.mask(agreed(seed, self._keys[n].mask, PURPOSE_MASK), *sizes)
+                mask = Masked.mask(mask_key(seed, self._keys[n].mask), *sizes)
                 total.add(mask, -1 if n < place else 1)  # what the survivor has added
         return total
 
-    def _secret(self, place: int, is_right: Callable[[bytes], bool]) -> bytes:
+    def _secret(self, place: int, shown: Callable[[bytes], bytes], expected: bytes) -> bytes:
+        """Return a secret of a client from its shares, by what it has shown of it."""
         holders = sorted(self._graph[place] | {place})
         shares = {holders.index(n): share for n, share in self._shares.get(place, {}).items()}
-        return combined(shares, self.terms.needed(len(holders)), is_right)
+        return combined(shares, self.terms.needed(len(holders)), lambda secret: shown(secret) == expected)
 
     def _place(self, node_id: int) -> int:
         return self.nodes.index(node_id)

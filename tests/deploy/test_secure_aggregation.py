@@ -36,7 +36,7 @@ SETTINGS = {
     "secure.aggregation": True,
     "secure.fewest": 2,
 }
-UNTIL_THE_EDGE_WAITS = 1.0  # seconds in which an edge gets to a client that does not answer: a round takes less
+STANDS_STILL_SECONDS = 4.0  # without another round, by which the edge waits for the client that does not answer
 
 
 def client_process(supernode):
@@ -53,6 +53,15 @@ def took_part(results):
     return edge_lines(results)[-1]["participants"][-1]
 
 
+def wait_until_no_round_ends(results):
+    """Wait until an edge round is in its middle: it lacks the answer of a client that was stopped."""
+    last, since = rounds(results), time.monotonic()
+    while time.monotonic() < since + STANDS_STILL_SECONDS:
+        time.sleep(0.2)
+        if (now := rounds(results)) != last:
+            last, since = now, time.monotonic()
+
+
 def test_a_client_an_edge_and_the_cloud_are_killed_in_the_middle_of_a_round(tmp_path):
     results, cloud_role = tmp_path / "results", {"deploy.role": "cloud"}
     options, settings = run_config(SETTINGS), dict(SETTINGS)
@@ -61,25 +70,26 @@ def test_a_client_an_edge_and_the_cloud_are_killed_in_the_middle_of_a_round(tmp_
         start(cloud.environment, results, settings | cloud_role | {"global_rounds": 100_000})
         wait_for(lambda: rounds(results) >= 1, PATIENCE_SECONDS, "first round")
         with stopped(pid := client_process(edge.supernodes[0])):
-            time.sleep(UNTIL_THE_EDGE_WAITS)
+            wait_until_no_round_ends(results)
             kill(pid)
         wait_for(lambda: any(line["failures"] for line in edge_lines(results)), PATIENCE_SECONDS, "round without it")
         wait_for(lambda: took_part(results) == [0, 1, 2], PATIENCE_SECONDS, "round with it again")
         with stopped(client_process(edge.supernodes[1])):
-            time.sleep(UNTIL_THE_EDGE_WAITS)
+            wait_until_no_round_ends(results)
             kill_server_app(edge.superlink)
         wait_for(lambda: lines(results, "global")[-1]["edges_left_out"], PATIENCE_SECONDS, "round without the edge")
         start_edge_run(edge, app_folder(), options)
         wait_for(lambda: took_part(results) == [0, 1, 2], PATIENCE_SECONDS, "round with the edge again")
         with stopped(client_process(edge.supernodes[1])):
-            time.sleep(UNTIL_THE_EDGE_WAITS)
+            wait_until_no_round_ends(results)
             kill_server_app(cloud.superlink)
         settings["global_rounds"] = rounds(results) + 1
         finish(start(cloud.environment, results, settings | cloud_role | {"resume": str(results)}), cloud.environment)
     told = [own for line in edge_lines(results) for own in line["secure"]]
     assert {own["clients"] for own in told if own} == {2, 3}
-    expected = replay(results, tmp_path / "replayed", settings | {"deploy.transport": "messages"})
+    plain = {key: value for key, value in settings.items() if "secure" not in key and key != "deploy.transport"}
+    expected = replay(results, tmp_path / "replayed", plain)
     found, replayed = weights(results), weights(expected)
     off = max(float((found[name].double() - replayed[name].double()).abs().max()) for name in found)
-    assert off < 1e-5  # how many were asked decides the steps of the sums
+    assert off < 1e-4  # after hundreds of rounds, each from a model that is off by a rounding
     assert summary(results)["secure"]["clipped"] == 0

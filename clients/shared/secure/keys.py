@@ -49,6 +49,16 @@ def agreed(seed: bytes, public: bytes, *purpose: object) -> bytes:
     return derived(_private(seed).exchange(X25519PublicKey.from_public_bytes(public)), *purpose)
 
 
+def mask_key(seed: bytes, public: bytes) -> bytes:
+    """Return what the mask is made of that two clients share, by the seed of one and the public key of the other."""
+    return agreed(seed, public, "mask")
+
+
+def self_mask_key(seed: bytes) -> bytes:
+    """Return what a client's own mask is made of, by its seed."""
+    return derived(seed, "self-mask")
+
+
 def commitment_to(seed: bytes) -> bytes:
     """Return what shows later that a seed is the one that was meant, and tells nothing of it before."""
     return sha256(_NAME + b"/self-mask/" + seed).digest()

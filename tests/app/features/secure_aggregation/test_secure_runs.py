@@ -33,16 +33,14 @@ def twice(tmp_path_factory):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"algorithm": "fedavg", "secure.neighbours": 4},
+        {"algorithm": "fedavg", "secure.neighbours": 4, "privacy.level": "client-at-client", "privacy.noise": 0.1},
         {"algorithm": "scaffold", "stack": 4},
         {"algorithm": "mtgc", "train.weighting": "equal", "edge-rounds": 2},
         {"algorithm": "phsfl", "tail-layer": "head", "fine-tune.steps": 1},
         {"algorithm": "hsfl-scaffold", "split.execution": "messages", "batches-per-epoch": 0, "alpha": 0.5},
         {"algorithm": "hsfl", "stack": 4, "edge-strategy": "FedAdam(eta=0.1, tau=0.1)"},
-        {"algorithm": "cse-fsl"},
-        {"privacy.level": "client-at-client", "privacy.noise": 0.1},
     ],
-    ids=lambda settings: settings.get("algorithm", "private"),
+    ids=lambda settings: settings["algorithm"],
 )
 def test_a_run_is_the_plain_one_to_the_stated_error(settings, tmp_path):
     """Of whole models, SCAFFOLD's changes, client blocks (also of clients with fewer mini-batches) and heads."""
