@@ -1,6 +1,7 @@
 """The site of the documentation: its navigation, its links into the tree, its reference and its glossary."""
 
 import ast
+import json
 import pydoc
 import re
 import runpy
@@ -35,6 +36,9 @@ def test_the_navigation_has_four_groups_and_in_them_every_page_once_with_its_tit
     pages = {str(page.relative_to(ROOT / "docs")): title_of(page) for page in (ROOT / "docs").rglob("*.md")}
     del pages["README.md"]
     pages["tree/CHANGELOG.md"] = title_of(ROOT / "CHANGELOG.md")
+    for notebook in (ROOT / "examples/notebooks").glob("*.ipynb"):
+        title, *_ = HOOKS["as_page"](str(notebook.relative_to(ROOT))).splitlines()
+        pages[f"tree/examples/notebooks/{notebook.name}.md"] = title.removeprefix("# ")
     assert len(found) == len(pages)
     assert {place: title for title, place in found} == {place: t.replace("`", "") for place, t in pages.items()}
 
@@ -79,6 +83,18 @@ def test_files_outside_of_docs_that_pages_link_to_are_on_the_site_and_those_that
     assert {"examples/own-algorithm/README.md", "examples/own-algorithm/own_algorithm/loyal.py"} <= set(files)
     assert "examples/own-algorithm/own_algorithm/slow_edges.py" in files  # of the README
     assert [file for file in files if file.startswith("docs/") or not (ROOT / file).is_file()] == []
+
+
+def test_a_notebook_is_a_page_with_its_text_its_code_and_what_that_printed_and_drew():
+    first, second = (f"examples/notebooks/{name}.ipynb" for name in ("library", "radio-cell"))
+    cells, page = json.loads((ROOT / second).read_text())["cells"], HOOKS["as_page"](second)
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    printed = ["".join(output["text"]).rstrip() for output in outputs if "text" in output]
+    assert len(printed) > 3
+    assert [text for text in printed if text not in page] == []
+    assert [cell["id"] for cell in cells if "".join(cell["source"]) not in page] == []
+    assert page.count("](data:image/png;base64,") == len(outputs) - len(printed) == 4
+    assert HOOKS["linked_files"]([first]) == [second]
 
 
 @pytest.mark.parametrize(
