@@ -12,6 +12,8 @@ from types import FunctionType, ModuleType
 
 import pytest
 
+from benchmarks.browser import CHROMIUM, DRIVER, browser
+
 ROOT = Path(__file__).parent.parent
 HOOKS = runpy.run_path(str(ROOT / "docs/site_hooks.py"))
 FIRST_PAGE = (ROOT / "docs/README.md").read_text()
@@ -149,14 +151,36 @@ def test_each_word_of_the_glossary_has_a_page_that_says_more_of_it():
         assert any(part.lower() in text.lower() for part in word.split(", ")), (word, page)
 
 
-@pytest.mark.deploy
-def test_the_site_is_built_without_a_warning_and_has_a_page_for_each(tmp_path):
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
+    return folder
+
+
+@pytest.mark.deploy
+def test_the_site_is_built_without_a_warning_and_has_a_page_for_each(site):
     for page in (ROOT / "docs").rglob("*.md"):
         place = page.relative_to(ROOT / "docs").with_suffix(".html")
-        assert (tmp_path / "site" / place.parent / place.name.replace("README", "index")).is_file()
-    text = (tmp_path / "site/api/strategies.html").read_text()
+        assert (site / place.parent / place.name.replace("README", "index")).is_file()
+    text = (site / "api/strategies.html").read_text()
     assert 'id="espalier.strategies.Hierarchical"' in text
     assert 'id="espalier.strategies.Hierarchical.rounds"' in text
+    assert "data:image/png;base64," in (site / "tree/examples/notebooks/library.ipynb.html").read_text()
+
+
+@pytest.mark.deploy
+@pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="apt-get install chromium chromium-driver")
+def test_no_page_is_wider_than_a_phone(site):
+    pages = [page for folder in (".", "api", "tree/examples/notebooks") for page in (site / folder).glob("*.html")]
+    widths = {}
+    with browser() as chromium:
+        chromium.resize(360, 740)
+        for page in pages:
+            if page.name != "404.html":  # MkDocs' own
+                chromium.open(page.as_uri())
+                widths[page.name] = chromium.run("return document.documentElement.scrollWidth")
+    assert len(widths) > 60
+    assert {name: width for name, width in widths.items() if width > 360} == {}
