@@ -77,6 +77,19 @@ def test_a_supernode_is_started_as_on_this_machine(name):
     assert SERVICES[name]["networks"] == SERVICES[host]["networks"] == [host]
 
 
+def test_systemd_starts_them_likewise():
+    def command_of(unit):
+        text = (ROOT / f"deploy/systemd/espalier-{unit}.service").read_text(encoding="utf-8").replace("\\\n", " ")
+        return re.findall(r"^ExecStart=(.*)$", text, re.M)[0].split()
+
+    python, database = str(TREE / ".venv/bin/python"), ["--database", str(STATE / "superlink.db")]
+    assert command_of("superlink") == superlink_command(python, TREE / "deploy", "127.0.0.1:8000", SECRETS, database)
+    assert command_of("supernode") == supernode_command(
+        *(python, TREE / "deploy", "${SUPERLINK}", Path("${CA}"), SECRETS / "device", "${NODE_CONFIG}"),
+        ["--host", "127.0.0.1"],  # what it starts asks it there; nobody else has to
+    )
+
+
 @pytest.mark.parametrize("edge", EDGES)
 def test_the_run_of_an_edge_has_the_settings_of_one_on_this_machine_and_those_of_the_clouds(edge):
     service = SERVICES[f"{edge}-run"]
