@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Any
 
 from flwr.serverapp import Grid
@@ -114,7 +115,8 @@ def streams_of(
     largest = 0
     if config.trains_by_stream:
         cuts, payload = check_cuts(config.split, model), config.stream.payload
-        largest = largest_frame_bytes(as_blocks(model), task.example_input(), cuts, payload, config.train.batch_size)
+        example, labels = task.example_input(), max(prod(task.label_shape), 1)
+        largest = largest_frame_bytes(as_blocks(model), example, cuts, payload, config.train.batch_size, labels)
     largest_message = 0
     if stays:
         # Only clients of a cut model know how large the activations of their test sets are, and only an edge's host

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Self, cast
 
-import torch
 from flwr.app import ArrayRecord, Context, Message
 from torch import Tensor, nn
 
@@ -19,16 +18,17 @@ from ..messages.train import proximal_mu
 from ..randomness import client_seed, may_draw
 from ..shared.arrays import to_record, to_weights
 from ..shared.correction import CorrectedSteps, Correction, Weights
+from ..shared.crossing import Crossing, as_numbers, parts_of
 from ..shared.cut import Cut, as_blocks, copied
 from ..shared.generators import seeded_torch
-from ..shared.layouts import as_laid_out, laid_out
+from ..shared.layouts import as_laid_out
 from ..shared.local_round import Begun, Learned, LocalRound, ended
 from ..shared.optimizer_state import load_optimizer_tensors, optimizer_tensors
 from ..task import ClientTask, LocalTraining
 from ..whole.ruled_round import planned
 from ..whole.training import batches_there, make_optimizer, round_batches
+from .crossings import front_crossing, tail_crossing
 from .registered_labels import label_numbers
-from .tail_layout import tail_layout
 
 
 class TrainedBlocks:
@@ -164,7 +164,8 @@ class Session:
         self.loss_sum = 0.0
         self._draws = task.prepare_draws or (task.model_draws and may_draw(self.front.blocks))
         self._tail_draws = self.tail is not None and self.tail_may_draw(self.tail)
-        self._tail_layout: torch.memory_format | None = None  # known when features have come
+        self._front_crossing: Crossing | None = None  # known when the first blocks have computed
+        self._tail_crossing: Crossing | None = None  # known when features have come
         self._output: Tensor | None = None  # of the first blocks, with its graph
         self._training = training
         self.kept: Weights | None = None
@@ -182,9 +183,9 @@ class Session:
         """Return whether the tail may draw random numbers, as dropout does."""
         return self.task.model_draws and may_draw(tail.blocks)
 
-    def layout_at_tail(self, features: Tensor) -> torch.memory_format:
-        """Return how what comes into the tail lies in memory where the model is whole."""
-        return tail_layout(self.task, self.terms.cut.last, features)
+    def crossing_at_tail(self, features: Tensor) -> Crossing:
+        """Return how features are what the tail takes where the model is whole."""
+        return tail_crossing(self.task, self.terms.cut.last, features)
 
     @classmethod
     def begin(cls, task: ClientTask, instruction: SplitBegin, kept: Weights | None = None) -> Self:
@@ -238,7 +239,10 @@ class Session:
         task, batch, policy = self.task, self.batches[self.step], self.terms.label_policy
         with self._seeded(self._draws, f"dropout/{self.step}"):
             inputs = task.training_inputs(self._there[self.step], self.server_round, self.step)
-            self._output = cast(Tensor, self.front.blocks(inputs))
+            output = self.front.blocks(inputs)
+        if self._front_crossing is None:
+            self._front_crossing = front_crossing(task, self.terms.cut.first, output, len(batch))
+        self._output = self._front_crossing.rows(output)
         self.awaits_features = self.tail is not None
         return Activations(
             values=self._output,
@@ -247,6 +251,7 @@ class Session:
             step=self.step,
             num_steps=len(self.batches),
             num_examples=task.num_train(self.server_round),
+            lengths=as_numbers(parts_of(output)[1]),
         )
 
     def at_tail(self, features: Tensor) -> Tensor:
@@ -266,11 +271,11 @@ class Session:
         task, batch = self.task, self.batches[self.step]
         if len(features) != len(batch):
             raise ValueError(f"features of shape {tuple(features.shape)} for a mini-batch of {len(batch)}")
-        if self._tail_layout is None:
-            self._tail_layout = self.layout_at_tail(features)
+        if self._tail_crossing is None:
+            self._tail_crossing = self.crossing_at_tail(features)
         inputs = features.to(task.device).detach().requires_grad_(True)
         with self._seeded(self._tail_draws, f"dropout/{self.step}/tail"):
-            outputs = self.tail.blocks(laid_out(inputs, self._tail_layout))
+            outputs = self.tail.blocks(self._tail_crossing.given(inputs))
         loss = task.objective.loss(outputs, task.train.labels[self._there[self.step]].to(task.device))
         if not math.isfinite(value := loss.item()):
             raise ValueError(f"the loss of mini-batch {self.step} is {value}")

@@ -13,7 +13,7 @@ from ..memory import kept
 from ..messages.frames import Feedback, Format, Frame, pack, unpack_features, unpack_gradient
 from ..messages.profile import key_of
 from ..messages.seconds import ToldSeconds
-from ..messages.split import SplitStream
+from ..messages.split import Activations, SplitStream
 from ..messages.split_names import INDICES, STREAM_WITHDRAWN
 from ..streams import SHORTEST_SECONDS, OpenStream, Withdrawn, open_stream
 from ..task import ClientTask
@@ -62,7 +62,7 @@ def _step(session: Session, stream: OpenStream, payload: str, feedback: Feedback
     """Make a split step and return what carried its frames."""
     batch = session.forward()
     form, link = Format(payload, batch.values.dtype), _Link(stream)
-    labels = None if batch.numbers is None else torch.from_numpy(batch.numbers)
+    labels = _numbers_of_samples(batch)
     # Where the labels travel, or are kept, the edge does not know the samples, and neither end feeds back.
     values = feedback.added(form, batch.values, batch.numbers if batch.label_policy == INDICES else None)
     sent = pack(form, values, step=batch.step, num_steps=batch.num_steps, labels=labels)
@@ -72,6 +72,12 @@ def _step(session: Session, stream: OpenStream, payload: str, feedback: Feedback
     as_gradient = partial(unpack_gradient, form, step=batch.step, shape=tuple(batch.values.shape))
     session.backward(link.exchange(sent, as_gradient))
     return link
+
+
+def _numbers_of_samples(batch: Activations) -> Tensor | None:
+    """Return what whole numbers go with activations, a row for each sample: labels, or its index, and its length."""
+    told = [torch.from_numpy(part) for part in (batch.numbers, batch.lengths) if part is not None]
+    return torch.cat([numbers.view(len(numbers), -1) for numbers in told], 1) if told else None
 
 
 class _Link:
