@@ -92,6 +92,17 @@ class Rest(nn.Module):
         return values.transpose(0, 1) if self.time else values
 
 
+class Cornered(Tagger):
+    """Clients have so many rows of the head, for which there may be too many."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def corner(self, client, name, shape):
+        return (self.rows, *shape[1:]) if name.startswith("head") else shape
+
+
 class Turned(OwnTask):
     """Layers that compute side by side, with time first behind the client's block."""
 

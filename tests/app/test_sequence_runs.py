@@ -134,3 +134,20 @@ def test_what_takes_one_label_or_rows_alone_is_refused_in_a_line(tmp_path, capsy
     error = capsys.readouterr().err
     assert allowed in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "allowed"),
+    [
+        (5, {}, "allowed is one whose corner(0, 'head.weight', (4, 5)) is within that, not (5, 5)"),
+        (2, {"stack": 2}, "allowed is 0 for a task whose clients have corners of weights"),
+        (2, {"privacy_level": "client-at-edge", "privacy_noise": 1.0}, "clients lack parts of weights"),
+    ],
+)
+def test_parts_of_weights_that_do_not_go_are_refused_in_a_line(tmp_path, capsys, rows, settings, allowed):
+    task = {"task": f"tests.app.sequence_tasks:Cornered(rows={rows})", "algorithm": "h-fedavg"}
+    settings = SMALL | task | {"output_dir": str(tmp_path / "run")} | settings
+    assert main([f"{key_of(k)}={json.dumps(v)}" for k, v in settings.items()]) == 2
+    error = capsys.readouterr().err
+    assert allowed in error
+    assert error.count("\n") == 1

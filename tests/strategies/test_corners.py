@@ -1,5 +1,6 @@
 """Clients that have corners of weights under edges that have all of them."""
 
+import pytest
 import torch
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp.strategy import FedAvg
@@ -10,6 +11,7 @@ from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.corners import EdgeOverCorners
 from espalier.strategies.edge_laws import plain_client
 from espalier.strategies.exchange import converse
+from espalier.strategies.privacy import PrivateMean
 from espalier.strategies.views import MemberGrid
 
 MODEL = {"down": torch.arange(1.0, 13).view(4, 3), "up": torch.arange(1.0, 9).view(2, 4), "bias": torch.ones(3)}
@@ -61,3 +63,24 @@ def test_products_of_lower_ranks_are_averaged_as_if_filled_up_with_zeros():
         ]
         torch.testing.assert_close(averaged[name], sum(parts) / sum(counts))
     assert averaged["down"][3].abs().min() > 0  # from client 1 alone
+
+
+def test_who_sends_another_part_than_its_own_is_left_out():
+    def client(message: Message, context):
+        reply = plain_client(message, context)
+        if int(context.node_config["partition-id"]) == 0:
+            (record,) = reply.content.array_records.values()
+            record["down"] = to_record({"down": torch.ones(2, 3)})["down"]
+        return reply
+
+    nodes = [7, 5, 6]
+    grid = InProcessGrid(client, 3, node_ids=nodes)
+    edge = EdgeOverCorners(FedAvg(fraction_evaluate=0.0), lambda n: corners(nodes.index(n)), WHOLE)
+    update = converse(grid, {"": edge.train_round(1, to_record(MODEL), ConfigRecord(), MemberGrid(grid, nodes))})[""]
+    assert [failure.node_id for failure in update.failures] == [7]
+
+
+def test_updates_of_whole_models_can_not_be_clipped_where_clients_lack_parts():
+    edge = EdgeOverCorners(FedAvg(), lambda n: {}, WHOLE)
+    with pytest.raises(ValueError, match="clients lack parts of weights"):
+        PrivateMean(edge, 1.0, 1.0, lambda number: None)
