@@ -191,9 +191,10 @@ class AdaptedTask(Task):
         return {}
 
     def check_data(self) -> None:
-        """Load the server's test pool; refuse a model that can't take the data, or be split where it has to be."""
+        """Load the server's test pool; refuse a model that can't take the data, be split, or be held in parts."""
         with self._fits():
             check_fit(self, self._tried, seed=self.seed, splits_for=self.splits_for, has_pool=self.has_pool)
+        self.corners(0)
 
     def try_cuts(self, cuts: Collection[Cut], form: Format | None) -> None:
         """Raise UserError unless a step through each cut can be made, with the gradients of the whole model."""

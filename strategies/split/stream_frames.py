@@ -111,7 +111,7 @@ class StreamFrames:
         shape = (len(rows),) if policy == INDICES else (len(rows), *terms.labels.shape)
         numbers = rows[:, :telling].reshape(shape) if telling else None
         lengths = rows[:, -1].copy() if has_lengths else None
-        self._loop.receive(node_id, frame.values, numbers, frame.num_steps, lengths=lengths)
+        self._loop.receive(node_id, frame.values, numbers, frame.num_steps, lengths=lengths, more=frame.more)
         self._samples[node_id] = numbers if policy == INDICES else None
         self._on_bytes("uplink", ACTIVATIONS, frame.tensor_bytes)
         for kind, sent in ((policy, numbers), (LENGTHS, lengths)):

@@ -141,7 +141,11 @@ def test_what_takes_one_label_or_rows_alone_is_refused_in_a_line(tmp_path, capsy
     [
         (5, {}, "allowed is one whose corner(0, 'head.weight', (4, 5)) is within that, not (5, 5)"),
         (2, {"stack": 2}, "allowed is 0 for a task whose clients have corners of weights"),
-        (2, {"privacy_level": "client-at-edge", "privacy_noise": 1.0}, "clients lack parts of weights"),
+        (
+            2,
+            {"privacy_level": "client-at-edge", "privacy_noise": 1.0, "weighting": "equal"},
+            "clients lack parts of weights",
+        ),
     ],
 )
 def test_parts_of_weights_that_do_not_go_are_refused_in_a_line(tmp_path, capsys, rows, settings, allowed):
