@@ -50,10 +50,17 @@ class SecureAggregation(EdgeDecorator):
         The largest number of examples of a client, 1 where all weigh the same.
     seed : int (default: 0)
         Of the order in which clients are neighbours. Keys follow no seed.
+
+    Raises
+    ------
+    ValueError
+        If clients have parts of weights.
     """
 
     def __init__(self, edge: Strategy | EdgeRounds, terms: SecureTerms, most_weight: int, seed: int = 0) -> None:
         super().__init__(edge)
+        if self.edge.fills_up:
+            raise ValueError("clients lack parts of weights, and secure aggregation adds up models of one form")
         self.terms, self.most_weight, self.seed = terms, most_weight, seed
         self.edge.inner.ends_together = True
 

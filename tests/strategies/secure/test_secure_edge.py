@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array
-from flwr.serverapp.strategy import FedAdam
+from flwr.serverapp.strategy import FedAdam, FedAvg
 from scipy import stats
 
 from espalier.clients.messages.secure import (
@@ -22,8 +22,9 @@ from espalier.clients.messages.secure import (
 )
 from espalier.clients.messages.train import TRAIN
 from espalier.clients.shared.secure.terms import SecureTerms
+from espalier.strategies.corners import EdgeOverCorners
 from espalier.strategies.randomness import derived_seed
-from espalier.strategies.secure import CLIPPED, ERROR, SUMMED
+from espalier.strategies.secure import CLIPPED, ERROR, SUMMED, SecureAggregation
 from espalier.strategies.secure.graph import graph_of, is_connected
 from tests.strategies.secure.secure_clients import SIZES, TERMS, failing_grid, secure, secure_federation
 from tests.strategies.split.federation import ANY, Federation, weights
@@ -274,6 +275,12 @@ def test_an_edge_can_not_have_few_clients_unmask_or_the_same_masks_for_another_m
     assert "no share of" in edge.unmask(0, range(6), []).error.reason
     assert "not at 'masked' of 2" in edge.unmask(0, range(5), [], server_round=2).error.reason
     assert "not at 'keys' of 1" in edge.ask(0, SecureShares(1, 0, {})).error.reason
+
+
+def test_models_of_different_forms_are_refused():
+    over = EdgeOverCorners(FedAvg(**ANY), lambda node_id: {}, {})
+    with pytest.raises(ValueError, match="clients lack parts of weights"):
+        SecureAggregation(over, TERMS, 1)
 
 
 @pytest.mark.parametrize("neighbours", [2, 4, 10])
