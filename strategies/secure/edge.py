@@ -95,7 +95,7 @@ class _Carrier:
                 yield from self._begin(beginning)
         except VoidError as why:
             errors = self._void(step, why)
-        errors |= dict((self._round.lost if self._round else {}).items())
+        errors |= self._round.lost if self._round else {}
         going = [message for message in step if message.metadata.dst_node_id not in errors]
         replies = dict(zip(map(_node_of, going), (yield self._with_openings(step, going)), strict=True))
         for message in going:
@@ -158,20 +158,18 @@ class _Carrier:
     def _with_average(self, message: Message, reply: Message, form: Form) -> Message:
         """Return a reply with the average in the place of masked numbers."""
         assert self._total is not None
-        total, is_whole = self._total, message.metadata.message_type == TRAIN
-        records = {n: record for n, record in reply.content.items() if n not in (SECURE, MASKED)}
-        model = with_possible_variances(in_form(total.model, form))  # rounded, one of zero can be below
-        records[ARRAYS if is_whole else CLIENT_BLOCK] = to_record(model)
-        if form.told:
-            records[CLIENT_HALF] = to_record({n: own.to(form.kind_of(n)) for n, own in total.told.items()})
+        total = self._total
+        model = to_record(with_possible_variances(in_form(total.model, form)))  # rounded, one of zero can be below
+        told = {CLIENT_HALF: to_record({n: own.to(form.kind_of(n)) for n, own in total.told.items()})}
         loss = {TRAIN_LOSS: total.loss} if self._has_loss else {}
-        if is_whole:
-            weight = total.weight / self._clients
-            records[METRICS] = MetricRecord({**loss, self._own.edge.inner.weight_key: weight})
-        else:
-            ((name, metrics),) = reply.content.metric_records.items()
-            records[name] = MetricRecord({**metrics, **loss})
-        reply.content = RecordDict(records)
+        beside = told if form.told else {}
+        if message.metadata.message_type == TRAIN:
+            weight = {self._own.edge.inner.weight_key: total.weight / self._clients}
+            reply.content = RecordDict({ARRAYS: model, METRICS: MetricRecord({**loss, **weight}), **beside})
+            return reply
+        own = {n: record for n, record in reply.content.items() if n not in (SECURE, MASKED)}
+        metrics = {n: MetricRecord({**record, **loss}) for n, record in reply.content.metric_records.items()}
+        reply.content = RecordDict({**own, **metrics, CLIENT_BLOCK: model, **beside})
         return reply
 
     def _void(self, messages: Sequence[Message], why: VoidError) -> dict[int, Error]:

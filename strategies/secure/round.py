@@ -141,12 +141,11 @@ class SecureRound:
         found = self._read(messages, replies, lambda content, place: MaskedReply.from_content(content))
         forms = [reply.form for reply in found.values()]
         usual = max(forms, key=forms.count, default=None)
-        starts = {n: to_weights(record) for n, record in sent.items()}
         for place, reply in found.items():
-            start = starts[self.nodes[place]]
+            start = sent[self.nodes[place]]
             fault = _form_fault(reply, start) if reply.form == usual else "it sends other arrays than most"
             if not fault and self._form is None:
-                self._form = Form(start, reply.told, reply.without)
+                self._form = Form(to_weights(start), reply.told, reply.without)
             if not fault and self._form is not None:
                 sizes = reply.masked.values.size, reply.masked.exact.size
                 fault = "" if sizes == self._form.sizes else "its masked numbers are of another length"

@@ -20,14 +20,16 @@ from espalier.clients.messages.secure import (
     SecureShares,
     SecureUnmask,
 )
+from espalier.clients.messages.split_names import SPLIT_END
 from espalier.clients.messages.train import TRAIN
 from espalier.clients.shared.secure.terms import SecureTerms
 from espalier.strategies.corners import EdgeOverCorners
 from espalier.strategies.randomness import derived_seed
 from espalier.strategies.secure import CLIPPED, ERROR, SUMMED, SecureAggregation
 from espalier.strategies.secure.graph import graph_of, is_connected
+from espalier.strategies.split import SplitFedV1
 from tests.strategies.secure.secure_clients import SIZES, TERMS, failing_grid, secure, secure_federation
-from tests.strategies.split.federation import ANY, Federation, weights
+from tests.strategies.split.federation import ANY, Federation, every, weights
 
 EXCHANGES = (SECURE_KEYS, SECURE_SHARES, TRAIN, SECURE_UNMASK)
 
@@ -221,6 +223,19 @@ def test_a_client_that_lies_about_shares_voids_no_round_and_one_about_numbers_do
     assert distance(expected, found) < 1e-7
     (void,) = federation.run(secure(), rounds=1, grid=lying(TRAIN))
     assert "one has sent something else" in of_last(void).failures[-1].reason
+
+
+def test_who_sends_blocks_without_figures_is_left_out_of_split_training():
+    federation = secure_federation()
+
+    def seen(client, message, reply):
+        if client == 2 and message.metadata.message_type == SPLIT_END:
+            del reply.content["metrics"]
+
+    grid, edge = failing_grid(federation, {}, seen=seen), federation.split(SplitFedV1, every(2))
+    (found,) = federation.run(secure(edge), rounds=1, grid=grid)
+    assert (len(of_last(found).participants), len(of_last(found).failures)) == (4, 1)
+    assert of_last(found).metrics[SUMMED] == 5
 
 
 def test_a_client_sends_nothing_to_an_edge_without_secure_aggregation():
