@@ -131,7 +131,7 @@ class Case(Section):
         return section
 
     @classmethod
-    def keys(cls) -> dict[str, str]:
+    def keys(cls) -> Mapping[str, str]:
         """Return the key of every setting that is in no section."""
         return {field: key for field, key in super().keys().items() if field != "features"}
 
