@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from espalier.app.features.availability.comings import ComingAndGoing, coming_and_going
-from espalier.app.features.feature import Line, Part, RoundOver, Scene, State, Told
+from espalier.app.features.feature import Did, Line, Part, RoundOver, Scene, State
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ def words(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"away in {share}; {gone} dropped out, {nobody} edge rounds with all away"
 
 
-def states(line: Line) -> Iterator[Told]:
+def states(line: Line) -> Iterator[Did]:
     """Yield who was away, and who dropped out."""
     for field, state in (("away", State.AWAY), ("dropped_out", State.DROPPED_OUT)):
         for clients in line.get(field, ()):
-            yield from ((client, state, "") for client in clients)
+            yield from (Did(client, state) for client in clients)

@@ -2,42 +2,57 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from espalier.app.features.feature import Line, State, Table, Told
+from espalier.app.features.feature import Did, Line, State, Table
 from espalier.app.features.plans.reports import planned_rounds
 
 OF_A_PLAN = ("local_rounds", "frequency_hz", "power_watts", "compute_joules", "upload_joules")
 
 
-def states(line: Line) -> Iterator[Told]:
+@dataclass(frozen=True)
+class _Selected:
+    """A client that a plan selected: the edge's line, the edge round, the plan, and the client's place in it."""
+
+    line: Line
+    edge_round: int
+    plan: Mapping[str, Any]
+    place: int
+
+    @property
+    def client(self) -> int:
+        return int(self.plan["selected"][self.place])
+
+
+def states(line: Line) -> Iterator[Did]:
     """Yield who was late by the simulated deadline, and for whose result nobody waited."""
     for plan in line.get("plans", ()):
-        yield from ((client, State.LATE, "after the deadline") for client in plan["late"])
-        yield from ((client, State.SPARE, "") for client in plan.get("spare", ()))
+        yield from (Did(client, State.LATE, "after the deadline") for client in plan["late"])
+        yield from (Did(client, State.SPARE) for client in plan.get("spare", ()))
 
 
 def tables(lines: Sequence[Line], world: Mapping[str, Any] | None) -> Iterator[Table]:
     """Yield the plans that each edge carried out last, and what edges and their cells did in all rounds."""
     cell_of = {own["client"]: own["cell"] for own in (world or {}).get("clients", ())}
     last = {line["edge"]: line for line in lines if line["scope"] == "edge" and line.get("plans")}
-    plans = [(name, line, number, plan) for name, line in last.items() for number, plan in enumerate(line["plans"], 1)]
     rows = [
-        (name, line["round"], number, plan, place, client)
-        for name, line, number, plan in plans
-        for place, client in enumerate(plan["selected"])
+        _Selected(line, number, plan, place)
+        for line in last.values()
+        for number, plan in enumerate(line["plans"], 1)
+        for place in range(len(plan["selected"]))
     ]
     if rows:
         yield Table(
             "Plans that each edge carried out last",
             {
-                "edge": [name for name, *_ in rows],
-                "round": [number for _, number, *_ in rows],
-                "edge_round": [row[2] for row in rows],
-                "client": [row[5] for row in rows],
-                "cell": [cell_of.get(row[5]) for row in rows],
-                **{key: [plan[key][place] for *_, plan, place, _ in rows] for key in OF_A_PLAN},
-                "late": ["late" if client in plan["late"] else "" for *_, plan, _, client in rows],
+                "edge": [row.line["edge"] for row in rows],
+                "round": [row.line["round"] for row in rows],
+                "edge_round": [row.edge_round for row in rows],
+                "client": [row.client for row in rows],
+                "cell": [cell_of.get(row.client) for row in rows],
+                **{key: [row.plan[key][row.place] for row in rows] for key in OF_A_PLAN},
+                "late": ["late" if row.client in row.plan["late"] else "" for row in rows],
             },
         )
     yield from _of_edges(lines, cell_of)
