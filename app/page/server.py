@@ -138,26 +138,35 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.token and not compare_digest(_first(asked, "token").encode(), self.server.token.encode()):
             self._answer(HTTPStatus.FORBIDDEN, "this page needs ?token=, as espalier watch prints it\n")
         elif parts.path == "/":
-            self._send_latest(lambda version, data: (page_html(data, is_live=True), "text/html"))
+            self._send_page()
         elif parts.path == "/data.json":
-            have = _first(asked, "have")
-            self._send_latest(lambda version, data: None if have == str(version) else (data, "application/json"))
+            self._send_data(_first(asked, "have"))
         else:
             self._answer(HTTPStatus.NOT_FOUND, "there is only the page\n")
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing of requests."""
 
-    def _send_latest(self, make: Any) -> None:
+    def _send_page(self) -> None:
+        if latest := self._latest():
+            self._answer(HTTPStatus.OK, page_html(latest[1], is_live=True), "text/html")
+
+    def _send_data(self, have: str) -> None:
+        """Send the data, unless the browser has this version of them."""
+        if latest := self._latest():
+            version, data = latest
+            if have == str(version):
+                self._answer(HTTPStatus.NO_CONTENT, "")
+            else:
+                self._answer(HTTPStatus.OK, data, "application/json")
+
+    def _latest(self) -> tuple[int, str] | None:
+        """Return the version of the data, and the data as JSON; None, and an answer, where they can't be had."""
         try:
-            made = make(*self.server.source.latest())
+            return self.server.source.latest()
         except UserError as error:  # a file is damaged, or was removed
             self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}\n")
-            return
-        if made is None:
-            self._answer(HTTPStatus.NO_CONTENT, "")
-        else:
-            self._answer(HTTPStatus.OK, made[0], made[1])
+            return None
 
     def _answer(self, status: HTTPStatus, text: str, kind: str = "text/plain") -> None:
         body = text.encode()
