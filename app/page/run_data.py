@@ -17,6 +17,7 @@ from espalier.app.reports.folder import ResultsFolder, saved_values
 from espalier.app.reports.made_by import makers_of
 from espalier.app.reports.owner import is_owned
 from espalier.app.reports.partition import ClassCounts, read_partition
+from espalier.app.settings.engine_kinds import engine_unimported
 from espalier.app.settings.section import Tag
 
 Data = dict[str, Any]
@@ -234,7 +235,7 @@ def _map_of(world: Mapping[str, Any] | None) -> Data | None:
 
 def _devices(settings: Mapping[str, Any]) -> Data | None:
     """Return what is known of connected devices; None in a simulation of this project's own."""
-    if settings["engine"] != "flower":
+    if not engine_unimported(settings["engine"]).is_flowers:
         return None
     port = settings.get("deploy.metrics-port") or 0
     return {"port": port, "count": None, "note": NO_DEVICES + ("" if port else COUNT_THEM)}
