@@ -1,6 +1,7 @@
 """What pictures call a run, and how its data are shared out."""
 
 from espalier.app.settings.sections import VIDEO_CACHING, Data
+from espalier.app.tasks.schemes import in_words
 
 
 def picture_title(algorithm: str, data: Data, num_clients: int, seed: int) -> str:
@@ -13,14 +14,4 @@ def shared_out(data: Data) -> str:
     """Return how data are shared out; nothing of those that clients bring."""
     if data.task.text or data.dataset.text == VIDEO_CACHING:
         return ""
-    scheme = data.partition.text
-    if scheme == "edge-dirichlet":
-        return f"Dir({data.edge_alpha:g}) over edges, Dir({data.alpha:g}) within"
-    if scheme == "iid-in-edges":
-        return f"Dir({data.edge_alpha:g}) over edges, iid within"
-    return dirichlet(scheme, data.alpha) if scheme.startswith("dirichlet") else scheme
-
-
-def dirichlet(scheme: str, alpha: float) -> str:
-    """Return a Dirichlet partition over clients in short."""
-    return f"Dir({alpha:g}){scheme.removeprefix('dirichlet').replace('-', ' ')}"
+    return in_words(data.partition.text, data.as_dict())

@@ -1,7 +1,8 @@
 """How a training pool is shared out: for each partition a function that draws the clients' shares of each class."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -77,12 +78,15 @@ class Scheme:
         Keys of the settings that it goes by, beside ``num-clients`` and ``data.min-samples``.
     by_edges : bool
         It shares out to edges first, and so goes by ``num-edges``.
+    words : str
+        What titles call it, with the keys that it goes by in braces; empty: its name.
     """
 
     name: str
     draw: Callable[[Terms], Shares]
     uses: frozenset[str] = frozenset()
     by_edges: bool = False
+    words: str = ""
 
 
 def _even(terms: Terms) -> np.ndarray:
@@ -127,10 +131,21 @@ SCHEMES = {
     scheme.name: scheme
     for scheme in (
         Scheme(EVEN, lambda terms: Shares(_even(terms))),
-        Scheme("dirichlet", lambda terms: Shares(_dirichlet(terms)), frozenset({ALPHA})),
-        Scheme("dirichlet-per-class", lambda terms: Shares(_dirichlet_per_class(terms)), frozenset({ALPHA})),
+        Scheme("dirichlet", lambda terms: Shares(_dirichlet(terms)), frozenset({ALPHA}), words="Dir({alpha:g})"),
+        Scheme(
+            "dirichlet-per-class",
+            lambda terms: Shares(_dirichlet_per_class(terms)),
+            frozenset({ALPHA}),
+            words="Dir({alpha:g}) per class",
+        ),
         Scheme("shards", lambda terms: Shares(_shards(terms)), frozenset({SHARDS})),
-        Scheme("edge-dirichlet", _edge_dirichlet, frozenset({ALPHA, EDGE_ALPHA}), by_edges=True),
+        Scheme(
+            "edge-dirichlet",
+            _edge_dirichlet,
+            frozenset({ALPHA, EDGE_ALPHA}),
+            by_edges=True,
+            words="Dir({edge-alpha:g}) over edges, Dir({alpha:g}) within",
+        ),
         Scheme(
             "edge-iid",
             lambda terms: Shares(_dirichlet(terms), _even_over_edges(terms)),
@@ -142,6 +157,15 @@ SCHEMES = {
             lambda terms: Shares(_even(terms), _dirichlet_over_edges(terms)),
             frozenset({EDGE_ALPHA}),
             by_edges=True,
+            words="Dir({edge-alpha:g}) over edges, iid within",
         ),
     )
 }
+
+
+def in_words(name: str, settings: Mapping[str, Any]) -> str:
+    """Return what titles call a partition, by settings and their keys; nothing where these lack what it goes by."""
+    scheme = SCHEMES.get(name)
+    if scheme is None or not scheme.words:
+        return name
+    return scheme.words.format(**settings) if scheme.uses <= settings.keys() else ""
