@@ -38,7 +38,6 @@ from espalier.app.reports.tracker import Tracking
 from espalier.app.run.ledger import ledger_of
 from espalier.app.run.personalisation import personalise
 from espalier.app.run.rounds import train
-from espalier.app.run.travelling import travelling_weights
 from espalier.app.settings.sections import Data, Split, Stop, TrainSettings
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
@@ -67,8 +66,10 @@ class CheckedRun:
         What they train for.
     model : nn.Module
         The whole model; evaluated and saved, with the weights that rounds give.
+    travelling : ArrayRecord
+        The weights that the first round begins with, see `espalier.app.run.travelling.travelling_weights`.
     frozen : ArrayRecord
-        Those of its weights that are never trained and do not travel.
+        Those of the model's weights that are never trained and do not travel.
     federation : Assembled
         The algorithm, and what counts its bytes and plans its rounds.
     folder : ResultsFolder
@@ -85,6 +86,7 @@ class CheckedRun:
     engine: Engine
     task: Task
     model: nn.Module
+    travelling: ArrayRecord
     frozen: ArrayRecord
     federation: Assembled
     folder: ResultsFolder
@@ -128,7 +130,7 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     arrays = train(
         checked.engine,
         federation.hierarchical,
-        travelling_weights(config.algorithm, config.split, config.seed, checked.task, model),
+        checked.travelling,
         _last_round(config.stop, config.federation.global_rounds, state, so_far, federation.parts),
         _observers_of(checked, closed_form, so_far),
         progress,

@@ -6,13 +6,13 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any
 
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
-from torch import nn
 
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies, falling_short
 from espalier.app.config.unused import unused_keys
-from espalier.app.engines.engine import Engine, serves_edges
+from espalier.app.engines.engine import Engine, keeps_nodes, serves_edges
 from espalier.app.engines.opening import Opening, open_engine
 from espalier.app.features.table import watching
 from espalier.app.ground.errors import UserError
@@ -128,7 +128,8 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         task, model = checked_task(config)
         if config.trains_here and config.decided.records:
             try_recording(task, model, compute_device(config.device))
-        state = _state_of(folder, config, task, model) if folder else None
+        travelling = travelling_weights(config.algorithm, config.split, config.seed, task, model)
+        state = _state_of(folder, config, task, travelling) if folder else None
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
         streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
         engine = opened.enter_context(_staying(engine, streams if config.devices_stay else None))
@@ -144,11 +145,11 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
             folder = opened.enter_context(create(path, config.as_dict()))
         logger.info("results go to %s", folder.path)
-        best = None
-        if config.data.validation_share:
-            best = BestRound(travelling_weights(config.algorithm, config.split, config.seed, task, model))
+        best = BestRound(travelling) if config.data.validation_share else None
         frozen = frozen_weights(config.algorithm, model)
-        checked = CheckedRun(config, engine, task, model, frozen, federation, folder, best, trackers, watchers)
+        checked = CheckedRun(
+            config, engine, task, model, travelling, frozen, federation, folder, best, trackers, watchers
+        )
         with lost_grid_as_user_error(folder.path), unwritable_as_user_error(folder.path), interrupted_in(folder.path):
             try:
                 with own_code_as_user_error(config.strategies_here, config.algorithm, folder.path):
@@ -170,17 +171,17 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
 
 def _staying(engine: Engine, streams: Streams | None) -> AbstractContextManager[Engine]:
     """Return the engine of a run, with nodes that stay on the streams, if there are any, while the block lasts."""
-    return engine.staying(streams.staying) if streams else nullcontext(engine)
+    return engine.staying(streams.staying) if streams and keeps_nodes(engine) else nullcontext(engine)
 
 
-def _state_of(folder: ResultsFolder, config: RunConfig, task: Task, model: nn.Module) -> RunState | None:
+def _state_of(folder: ResultsFolder, config: RunConfig, task: Task, travelling: ArrayRecord) -> RunState | None:
     """Return where a run that is resumed was; None if no round was over."""
     return resumable_state(
         folder,
         data_fingerprint=task.data_fingerprint(),
         settings=config.as_dict(),
         defaults=RunConfig().as_dict(),
-        weights=travelling_weights(config.algorithm, config.split, config.seed, task, model),
+        weights=travelling,
     )
 
 

@@ -2,7 +2,7 @@
 
 import atexit
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from logging import getLogger
@@ -14,7 +14,7 @@ from torch import nn
 
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
-from espalier.app.engines.engine import App, Engine, Reach, ServesEdges
+from espalier.app.engines.engine import App, Engine, ServesEdges
 from espalier.app.engines.in_process import PATIENCE_SECONDS
 from espalier.app.features.feature import Scene
 from espalier.app.features.table import parts_of
@@ -196,10 +196,6 @@ class ServedEdges:
     def stream_patience_seconds(self, timeout_seconds: float) -> float:
         """Return a second: clients wait for each other."""
         return PATIENCE_SECONDS
-
-    def staying(self, reach: Reach) -> AbstractContextManager["ServedEdges"]:
-        """Return itself: no message starts a process here."""
-        return nullcontext(self)
 
     def clients_state(self) -> dict[str, Any]:
         """Return what the clients keep, in their order."""
