@@ -2,27 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from espalier.app.features.feature import Did, Line, State, Table
 from espalier.app.features.plans.reports import planned_rounds
 
 OF_A_PLAN = ("local_rounds", "frequency_hz", "power_watts", "compute_joules", "upload_joules")
-
-
-@dataclass(frozen=True)
-class _Selected:
-    """A client that a plan selected: the edge's line, the edge round, the plan, and the client's place in it."""
-
-    line: Line
-    edge_round: int
-    plan: Mapping[str, Any]
-    place: int
-
-    @property
-    def client(self) -> int:
-        return int(self.plan["selected"][self.place])
 
 
 def states(line: Line) -> Iterator[Did]:
@@ -37,24 +22,21 @@ def tables(lines: Sequence[Line], world: Mapping[str, Any] | None) -> Iterator[T
     cell_of = {own["client"]: own["cell"] for own in (world or {}).get("clients", ())}
     last = {line["edge"]: line for line in lines if line["scope"] == "edge" and line.get("plans")}
     rows = [
-        _Selected(line, number, plan, place)
-        for line in last.values()
+        {
+            "edge": name,
+            "round": line["round"],
+            "edge_round": number,
+            "client": client,
+            "cell": cell_of.get(client),
+            **{key: plan[key][place] for key in OF_A_PLAN},
+            "late": "late" if client in plan["late"] else "",
+        }
+        for name, line in last.items()
         for number, plan in enumerate(line["plans"], 1)
-        for place in range(len(plan["selected"]))
+        for place, client in enumerate(plan["selected"])
     ]
     if rows:
-        yield Table(
-            "Plans that each edge carried out last",
-            {
-                "edge": [row.line["edge"] for row in rows],
-                "round": [row.line["round"] for row in rows],
-                "edge_round": [row.edge_round for row in rows],
-                "client": [row.client for row in rows],
-                "cell": [cell_of.get(row.client) for row in rows],
-                **{key: [row.plan[key][row.place] for row in rows] for key in OF_A_PLAN},
-                "late": ["late" if row.client in row.plan["late"] else "" for row in rows],
-            },
-        )
+        yield Table("Plans that each edge carried out last", {key: [row[key] for row in rows] for key in rows[0]})
     yield from _of_edges(lines, cell_of)
 
 
