@@ -137,36 +137,27 @@ class Handler(BaseHTTPRequestHandler):
             return
         if self.server.token and not compare_digest(_first(asked, "token").encode(), self.server.token.encode()):
             self._answer(HTTPStatus.FORBIDDEN, "this page needs ?token=, as espalier watch prints it\n")
-        elif parts.path == "/":
-            self._send_page()
-        elif parts.path == "/data.json":
-            self._send_data(_first(asked, "have"))
-        else:
+        elif parts.path not in ("/", "/data.json"):
             self._answer(HTTPStatus.NOT_FOUND, "there is only the page\n")
+        else:
+            self._send_latest(parts.path, _first(asked, "have"))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing of requests."""
 
-    def _send_page(self) -> None:
-        if latest := self._latest():
-            self._answer(HTTPStatus.OK, page_html(latest[1], is_live=True), "text/html")
-
-    def _send_data(self, have: str) -> None:
-        """Send the data, unless the browser has this version of them."""
-        if latest := self._latest():
-            version, data = latest
-            if have == str(version):
-                self._answer(HTTPStatus.NO_CONTENT, "")
-            else:
-                self._answer(HTTPStatus.OK, data, "application/json")
-
-    def _latest(self) -> tuple[int, str] | None:
-        """Return the version of the data, and the data as JSON; None, and an answer, where they can't be had."""
+    def _send_latest(self, path: str, have: str) -> None:
+        """Send the page, or its data unless the browser has their version."""
         try:
-            return self.server.source.latest()
+            version, data = self.server.source.latest()
         except UserError as error:  # a file is damaged, or was removed
             self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}\n")
-            return None
+            return
+        if path == "/":
+            self._answer(HTTPStatus.OK, page_html(data, is_live=True), "text/html")
+        elif have == str(version):
+            self._answer(HTTPStatus.NO_CONTENT, "")
+        else:
+            self._answer(HTTPStatus.OK, data, "application/json")
 
     def _answer(self, status: HTTPStatus, text: str, kind: str = "text/plain") -> None:
         body = text.encode()
