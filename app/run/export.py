@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from espalier.app.algorithms.algorithm import Algorithm
-from espalier.app.algorithms.split_edges import check_cuts
-from espalier.app.config.run_config import RunConfig
+from espalier.app.algorithms.split_edges import cuts_of
 from espalier.app.ground.durable import replace_file
 from espalier.app.ground.errors import FAULTS, UserError, bad_value
 from espalier.app.ground.object_spec import error_line
@@ -77,7 +76,8 @@ def main(arguments: Sequence[str]) -> int:
         if not (folder / CONFIG).is_file():
             raise UserError(f"{folder}: holds no {CONFIG}: allowed is the results folder of a run that is over")
         config = saved_config(folder)
-        task, model = trained_model(config, folder, options.client)
+        task = build_task(config.model_copy(update={"device": "cpu"}))
+        model = trained_model(folder, task, config.federation.num_clients, options.client)
         is_whole = options.blocks == "all"
         if is_whole and options.client is not None and not (folder / HEADS).exists():
             raise bad_value("--client", options.client, f"left out: the run has saved no {HEADS}")
@@ -94,19 +94,16 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def trained_model(config: RunConfig, folder: Path, client: int | None = None) -> tuple[Task, nn.Module]:
-    """Return the task of a run and its trained model on the CPU; with a client's own head, if the run has saved it.
+def trained_model(folder: Path, task: Task, num_clients: int, client: int | None = None) -> nn.Module:
+    """Return the trained model of a run, on the CPU; with a client's own head, if the run has saved it.
 
     Raises
     ------
     UserError
-        If the run has left no model, its data can't be had, or there is no such client.
+        If the run has left no model, or there is no such client.
     """
-    config = config.model_copy(update={"device": "cpu"})
-    count = config.federation.num_clients
-    if client is not None and not 0 <= client < count:
-        raise bad_value("--client", client, f"0 to {count - 1}")
-    task = build_task(config)
+    if client is not None and not 0 <= client < num_clients:
+        raise bad_value("--client", client, f"0 to {num_clients - 1}")
     model = task.new_model().eval()
     try:
         model.load_state_dict(torch.load(folder / MODEL, weights_only=True))
@@ -120,16 +117,15 @@ def trained_model(config: RunConfig, folder: Path, client: int | None = None) ->
         raise UserError(
             f"{folder}: its model can't be read ({error_line(error)}): allowed is what a run wrote"
         ) from None
-    return task, model
+    return model
 
 
 def device_cut(split: Split, algorithm: Algorithm, model: nn.Module, client: int) -> Cut:
     """Return where a client's model is cut; UserError for a run that did not split it, or where plans chose."""
-    if not algorithm.splits:
+    if not (cuts := cuts_of(algorithm, split, model)):
         raise bad_value("--blocks", "device", f"'all' for algorithm = {algorithm.text!r}, which splits no model")
     if split.cut_layer.is_best:
         raise bad_value("--blocks", "device", f"'all' for cut-layer = {split.cut_layer.text!r}: plans chose it")
-    cuts = check_cuts(split, model)
     return cuts[client % len(cuts)]
 
 
