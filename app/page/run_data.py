@@ -18,6 +18,7 @@ from espalier.app.reports.made_by import makers_of
 from espalier.app.reports.owner import is_owned
 from espalier.app.reports.partition import ClassCounts, read_partition
 from espalier.app.settings.engine_kinds import engine_unimported
+from espalier.app.settings.here import HERE
 from espalier.app.settings.section import Tag
 
 Data = dict[str, Any]
@@ -106,7 +107,7 @@ class RunReader:
             notes.append(f"Single clients are shown up to number {len(clients) - 1:,}, of {count:,}.")
         if not with_clients:
             notes.append("Single clients are left out, as the page has many runs: espalier page FOLDER shows them.")
-        if settings["deploy.role"] == "edge":
+        if not HERE[settings["deploy.role"]].has_cloud:
             notes.append("This is the folder of an edge host, which has no global rounds: the cloud's has all.")
         world = self._folder.read_world() if with_clients else None
         ended = columns_at_the_end(self.path, clients) if state == OVER else {}

@@ -100,7 +100,7 @@ class CheckedRun:
 
         Whoever waits for a worker of ours is not late: how long that takes depends on what else it has to do.
         """
-        return (self.config.deploy.reply_timeout or None) if self.config.engine.is_flowers else None
+        return self.config.reply_timeout or None
 
 
 def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDisplay) -> None:
@@ -109,7 +109,7 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     if federation.world:
         folder.write_json("world.json", federation.world.describe())
         _write_world_files(checked, 0)
-        if config.rule and (line := free_of_limits(config.rule, federation.world, config.edge_rounds_in_all)):
+        if line := free_of_limits(federation.world, config.edge_rounds_in_all):
             logger.info(line)
     for tracker in checked.trackers:
         tracker.run_begins(config.as_dict(), folder.path)
@@ -166,8 +166,7 @@ def _write_round_0(checked: CheckedRun) -> None:
     """Evaluate the model before any training, if it is evaluated at all."""
     config = checked.config
     if config.algorithm.has_model and config.report.evaluate_every:
-        num_clients = 0 if config.engine.is_flowers else config.federation.num_clients
-        here = _evaluated_here(num_clients, config.report.evaluate_clients, config.seed)
+        here = _evaluated_here(config.num_clients_here, config.report.evaluate_clients, config.seed)
         figures = initial_figures(checked.task, checked.model, compute_device(config.device), here)
         check_stop(config.stop, figures["test"])
         checked.folder.write_json(ROUND_0, figures)
@@ -275,9 +274,8 @@ def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, 
     )
     write_summary(title, folder, lines, closed_form, config.stop)
     if config.report.plots:
-        draw_run(
-            picture_title(config.algorithm.name, config.data, config.federation.num_clients, config.seed), folder, lines
-        )
+        heading = picture_title(config.algorithm.name, config.data, config.federation.num_clients, config.seed)
+        draw_run(heading, folder, lines)
 
 
 def title_of(algorithm: Algorithm, data: Data, seed: int) -> RunTitle:

@@ -9,6 +9,7 @@ from typing import Any
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
+from espalier.app.algorithms.split_edges import frozen_weights
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies, falling_short
 from espalier.app.config.unused import unused_keys
@@ -43,7 +44,7 @@ from espalier.app.run.resume import (
     take_back,
     take_best_back,
 )
-from espalier.app.run.travelling import frozen_weights, travelling_weights
+from espalier.app.run.travelling import travelling_weights
 from espalier.app.tasks.common import compute_device, set_up_torch
 from espalier.app.tasks.recording import try_recording
 from espalier.app.tasks.task import Task
@@ -74,7 +75,7 @@ def engine_of(config: RunConfig, grid: Grid | None = None, cores: int = 0) -> Ab
         config.engine,
         Opening(
             num_clients=config.federation.num_clients,
-            num_edges=0 if config.is_flat else config.edges,
+            num_edges=config.num_edges,
             settings=config.as_dict(),
             seed=config.seed,
             stack=config.decided.stack,
@@ -84,6 +85,17 @@ def engine_of(config: RunConfig, grid: Grid | None = None, cores: int = 0) -> Ab
             workers=config.decided.workers,
             cores=cores,
         ),
+    )
+
+
+def _checked(config: RunConfig, results_parent: Path) -> Path:
+    """Check strategies, warn of what has no effect, and return where the results folder goes."""
+    check_strategies(config)
+    warn_of_unused(config.as_dict(), unused_keys(config))
+    warn_of_falling_short(config.as_dict(), falling_short(config))
+    set_up_torch(config.device, config.train.torch_threads)
+    return ResultsFolder.path_for(
+        config.output_dir, results_parent, title_of(config.algorithm, config.data, config.seed)
     )
 
 
@@ -107,13 +119,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
     UserError
         Before any training and before anything is written, for whatever the user has to change.
     """
-    check_strategies(config)
-    warn_of_unused(config.as_dict(), unused_keys(config))
-    warn_of_falling_short(config.as_dict(), falling_short(config))
-    set_up_torch(config.device, config.train.torch_threads)
-    path = ResultsFolder.path_for(
-        config.output_dir, results_parent, title_of(config.algorithm, config.data, config.seed)
-    )
+    path = _checked(config, results_parent)
     with ExitStack() as opened:
         folder = None
         if config.resume:
@@ -129,13 +135,13 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         if config.trains_here and config.decided.records:
             try_recording(task, model, compute_device(config.device))
         travelling = travelling_weights(config.algorithm, config.split, config.seed, task, model)
-        state = _state_of(folder, config, task, travelling) if folder else None
+        state = _state_of(folder, config.as_dict(), task, travelling) if folder else None
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
         streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
         engine = opened.enter_context(_staying(engine, streams if config.devices_stay else None))
         if serves_edges(engine) and not config.has_clients_in_workers:
             federation, engine = assemble_served(config, engine, task, model, streams, observers=(progress,))
-        elif config.deploy.role == "cloud":
+        elif not config.here.reaches_clients:
             federation = over_hosts(config, engine.grid, task, model, observers=(progress,))
         else:
             federation = assemble(
@@ -174,12 +180,14 @@ def _staying(engine: Engine, streams: Streams | None) -> AbstractContextManager[
     return engine.staying(streams.staying) if streams and keeps_nodes(engine) else nullcontext(engine)
 
 
-def _state_of(folder: ResultsFolder, config: RunConfig, task: Task, travelling: ArrayRecord) -> RunState | None:
+def _state_of(
+    folder: ResultsFolder, settings: Mapping[str, Any], task: Task, travelling: ArrayRecord
+) -> RunState | None:
     """Return where a run that is resumed was; None if no round was over."""
     return resumable_state(
         folder,
         data_fingerprint=task.data_fingerprint(),
-        settings=config.as_dict(),
+        settings=settings,
         defaults=RunConfig().as_dict(),
         weights=travelling,
     )
@@ -223,13 +231,7 @@ def run_edge(
     UserError
         For whatever the user has to change.
     """
-    check_strategies(config)
-    warn_of_unused(config.as_dict(), unused_keys(config))
-    warn_of_falling_short(config.as_dict(), falling_short(config))
-    set_up_torch(config.device, config.train.torch_threads)
-    path = ResultsFolder.path_for(
-        config.output_dir, results_parent, title_of(config.algorithm, config.data, config.seed)
-    )
+    path = _checked(config, results_parent)
     refuse_used(path)
     task, model = checked_task(config)
     with (

@@ -31,7 +31,7 @@ from espalier.app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
 from espalier.app.tiers.states import AtDriver, WholeState
 from espalier.app.tiers.wire import node_of
 from espalier.app.wiring.clients import looked_up_once
-from espalier.app.wiring.edges import one_edge, transports
+from espalier.app.wiring.edges import metered_edge
 from espalier.app.wiring.one_server import (
     Assembled,
     clients_and_edges,
@@ -123,13 +123,9 @@ class EdgeApp:
             stack=TrainingStack(self._load_task, stack, self._lanes) if stack else None,
             on_waited=tell_waiting,
         )
-        meter = ByteMeter({"edge": "edge"})
         task, model = self._task_and_model
-        transport_of = transports(config, meter, self._streams, self._lanes)
-        everybody, topology = list(self._profiles.values()), {name: members}
-        scene = Scene(config, everybody, topology, self._world)
-        seconds = SecondsMeter(scene.client_of)
-        hierarchical = one_edge(scene, task, model, (meter, seconds), transport_of)
+        scene = Scene(config, list(self._profiles.values()), {name: members}, self._world)
+        hierarchical, meter, seconds = metered_edge(scene, task, model, self._streams, self._lanes)
         state = WholeState(hierarchical.edges[name], self._world, grid, clients)
         return EdgeRun(name, {}, grid, profiles, hierarchical, meter, seconds, self._world, state, timeout_seconds=None)
 

@@ -44,8 +44,7 @@ class Attendances(Part):
 def attendances_of(scene: Scene) -> Attendances | None:
     """Return what counts them; None where all are always there."""
     case, comings = scene.case, coming_and_going(scene.case)
-    edge_rounds = 1 if case.is_flat else case.federation.edge_rounds
-    return Attendances(comings, scene.edges_in, edge_rounds, scene.client_of) if comings else None
+    return Attendances(comings, scene.edges_in, case.edge_rounds, scene.client_of) if comings else None
 
 
 def availability_summary(lines: Sequence[Line]) -> Line:

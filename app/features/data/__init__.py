@@ -20,7 +20,7 @@ def check(case: Case) -> None:
     algorithm, data, task = case.algorithm, case.data, task_kind(case.data)
     _check_own_task(data)
     _check_columns(data)
-    if case.engine.is_flowers and is_relative(data.dataset):
+    if case.on_devices and is_relative(data.dataset):
         allowed = "an absolute path (a relative one would start at the SuperLink's folder)"
         raise bad_value("dataset", data.dataset.text, allowed)
     model_named(data.model)
