@@ -63,6 +63,7 @@ class Streams:
             timeout_seconds=self.settings.timeout,
             patience_seconds=self.patience_seconds,
             on_bytes=partial(meter.on_bytes, edge),
+            parts=self.settings.micro_batches,
         )
 
     def staying(self, grid: Grid) -> StayGrid:

@@ -40,7 +40,8 @@ PAYLOADS: Final = ("float32", "float16", "bfloat16", "int8", *TOP_SHARES)
 PROBE_BYTES: Final = 2**20
 MOST_FRAME_BYTES: Final = 2**31 - 1  # gRPC's
 
-_HEADER = struct.Struct("<IIBBfI")  # step, number of steps, kind of numbers, dimensions, seconds held, labels
+# Step, number of steps, kind of numbers, dimensions, whether more parts follow, seconds held, labels.
+_HEADER = struct.Struct("<IIBBBfI")
 _MOST_DIMENSIONS = 8
 _CODES = {torch.float32: 0, torch.float64: 1, "float16": 2, "int8": 3, "bfloat16": 4, "top-25%": 5, "top-10%": 6}
 _HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -155,6 +156,8 @@ class Frame:
         How long the sender had the frame that this one answers.
     tensor_bytes : int
         What the values took.
+    more : bool
+        Another part of the same mini-batch follows.
     """
 
     values: Tensor
@@ -162,6 +165,7 @@ class Frame:
     num_steps: int
     seconds_held: float
     tensor_bytes: int
+    more: bool
 
 
 def pack(
@@ -172,6 +176,7 @@ def pack(
     num_steps: int = 0,
     labels: Tensor | None = None,
     seconds_held: float = 0.0,
+    more: bool = False,
 ) -> bytes:
     """Return the frame that carries activations with their labels, or a cut gradient.
 
@@ -189,6 +194,8 @@ def pack(
         Labels or sample indices, int32, of shape (N,).
     seconds_held : float (default: 0.0)
         How long the frame that this one answers was held.
+    more : bool (default: False)
+        Another part of the same mini-batch follows.
 
     Raises
     ------
@@ -197,7 +204,7 @@ def pack(
     """
     values = as_travels(values.cpu())
     labels = torch.empty(0, dtype=torch.int32) if labels is None else labels
-    header = _HEADER.pack(step, num_steps, form.code, values.dim(), seconds_held, len(labels))
+    header = _HEADER.pack(step, num_steps, form.code, values.dim(), more, seconds_held, len(labels))
     dimensions = struct.pack(f"<{values.dim()}I", *values.shape)
     return b"".join((header, dimensions, _bytes(labels), *map(_bytes, _written(form, values))))
 
@@ -321,12 +328,13 @@ class _Head:
     num_labels: int
     seconds_held: float
     end: int
+    more: bool
 
 
 def _read_header(form: Format, frame: bytes, step: int) -> _Head:
     if len(frame) < _HEADER.size:
         raise ValueError(f"a frame of {len(frame)} bytes has no header")
-    answered, num_steps, code, num_dimensions, seconds_held, num_labels = _HEADER.unpack_from(frame)
+    answered, num_steps, code, num_dimensions, more, seconds_held, num_labels = _HEADER.unpack_from(frame)
     if code != form.code:
         raise ValueError(f"a frame with numbers of kind {code}, expected {form.code} ({form.payload})")
     if answered != step:
@@ -335,7 +343,9 @@ def _read_header(form: Format, frame: bytes, step: int) -> _Head:
     if not 1 <= num_dimensions <= _MOST_DIMENSIONS or len(frame) < end:
         raise ValueError(f"a frame of {len(frame)} bytes for {num_dimensions} dimensions")
     shape = struct.unpack_from(f"<{num_dimensions}I", frame, _HEADER.size)
-    return _Head(shape, num_steps, num_labels, seconds_held, end)
+    if more > 1:
+        raise ValueError(f"a frame that {more} more parts follow, expected 0 or 1")
+    return _Head(shape, num_steps, num_labels, seconds_held, end, bool(more))
 
 
 def _read(form: Format, frame: bytes, head: _Head) -> Frame:
@@ -358,7 +368,8 @@ def _read(form: Format, frame: bytes, head: _Head) -> Frame:
     else:
         kind = _HALVES.get(form.payload, form.dtype)
         values = torch.from_numpy(data).view(kind).to(form.dtype)
-    return Frame(as_computed(values.view(head.shape)), labels, head.num_steps, head.seconds_held, tensor_bytes)
+    computed = as_computed(values.view(head.shape))
+    return Frame(computed, labels, head.num_steps, head.seconds_held, tensor_bytes, head.more)
 
 
 def _written(form: Format, values: Tensor) -> tuple[Tensor, ...]:

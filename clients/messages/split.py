@@ -36,6 +36,7 @@ from .split_names import (
     SPLIT_STREAM,
     SPLIT_TAIL,
     STEP,
+    STREAM_PARTS,
     STREAM_PAYLOAD,
     STREAM_TIMEOUT,
     TAIL,
@@ -111,17 +112,21 @@ class SplitStream(Instruction, message_type=SPLIT_STREAM, begins_round=True, end
         How tensors are written, see `Format`.
     timeout_seconds : float
         How long the client waits for an answer.
+    parts : int (default: 1)
+        Parts of each mini-batch, which go one after the other without a wait; at most one for each example.
     """
 
     begin: SplitBegin
     ticket: StreamTicket
     payload: str
     timeout_seconds: float
+    parts: int = 1
 
     def to_content(self) -> RecordDict:
         """Return the records."""
         content = self.begin.to_content()
-        own = {STREAM_PAYLOAD: self.payload, STREAM_TIMEOUT: self.timeout_seconds, **self.ticket.to_config()}
+        own: dict[str, ConfigRecordValues] = {STREAM_PAYLOAD: self.payload, STREAM_TIMEOUT: self.timeout_seconds}
+        own |= {STREAM_PARTS: self.parts, **self.ticket.to_config()}
         return RecordDict({**content, CONFIG: ConfigRecord({**config_of(content, CONFIG), **own})})
 
     @classmethod
@@ -131,7 +136,8 @@ class SplitStream(Instruction, message_type=SPLIT_STREAM, begins_round=True, end
         config: Mapping[str, Any] = begin.config
         if (ticket := StreamTicket.from_config(config)) is None:
             raise ValueError("no ticket for a stream")
-        return cls(begin, ticket, str(config[STREAM_PAYLOAD]), float(config[STREAM_TIMEOUT]))
+        payload, timeout_seconds = str(config[STREAM_PAYLOAD]), float(config[STREAM_TIMEOUT])
+        return cls(begin, ticket, payload, timeout_seconds, int(config[STREAM_PARTS]))
 
 
 @dataclass(frozen=True)

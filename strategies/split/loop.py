@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -73,6 +73,8 @@ class Terms:
         Names of the head's weights where nobody trains it; who has it does not send it back.
     beside : Mapping[int, Mapping[str, Tensor]] (default: none)
         What goes to a client beside its blocks, by node id.
+    parts : int (default: 1)
+        The most parts of a mini-batch; more than one only where a client advances alone.
     """
 
     server_round: int
@@ -89,6 +91,7 @@ class Terms:
     with_tail: Collection[int] = ()
     frozen: Collection[str] = ()
     beside: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
+    parts: int = 1
 
     def label_policy(self, node_id: int) -> str:
         """Return what goes with a client's activations."""
@@ -298,6 +301,7 @@ class SplitLoop:
         self._features: Mapping[int, Tensor] = {}
         self._gradients: dict[int, Tensor] = {}
         self._num_steps: dict[int, int] = {}
+        self._part, self._samples, self._more = 0, 0, False  # of the mini-batch that comes in parts
         self._outcome = SplitOutcome()
 
     def receive(
@@ -307,8 +311,10 @@ class SplitLoop:
         numbers: np.ndarray | None,
         num_steps: int,
         magnitude: float | None = None,
+        *,
+        more: bool = False,
     ) -> None:
-        """Take in the mini-batch of an active client.
+        """Take in the mini-batch of an active client, or the next part of it.
 
         Parameters
         ----------
@@ -322,6 +328,8 @@ class SplitLoop:
             Its mini-batches in the round; what it says first counts.
         magnitude : float, optional (default: None)
             See `Terms.mini_batch`.
+        more : bool (default: False)
+            Another part of the mini-batch follows.
 
         Raises
         ------
@@ -329,6 +337,8 @@ class SplitLoop:
             For what does not fit: the client has to leave.
         """
         batch = self._terms.mini_batch(node_id, activations, numbers, magnitude)
+        if more or self._more:
+            batch = self._as_part(batch, more)
         if num_steps < 1:
             raise ValueError(f"num-steps is {num_steps}, expected a whole number from 1 on")
         most = self._terms.max_steps(node_id) if self._terms.max_steps else num_steps
@@ -336,6 +346,17 @@ class SplitLoop:
             raise ValueError(f"num-steps is {num_steps}, its examples make {most} at most")
         self._num_steps.setdefault(node_id, num_steps)
         self._arrived[node_id] = batch
+
+    def _as_part(self, batch: MiniBatch, more: bool) -> MiniBatch:
+        """Return a mini-batch as the next part of one; ValueError where it is one too many, or too large."""
+        samples = len(batch.activations)
+        part, samples = (self._part + 1, self._samples + samples) if self._more else (0, samples)
+        if part + more >= self._terms.parts:
+            raise ValueError(f"a mini-batch in more than {self._terms.parts} parts")
+        if (most := self._terms.max_batch) is not None and samples > most:
+            raise ValueError(f"{samples} activations in a mini-batch, expected {most} at most")
+        self._part, self._samples, self._more = part, samples, more
+        return replace(batch, part=part, more=more)
 
     def feature_shape(self, node_id: int) -> tuple[int, ...]:
         """Return the shape of the features that a client got, and of their gradient."""
@@ -382,13 +403,13 @@ class SplitLoop:
             if isinstance(gradient, ValueError):
                 self.leave(node_id, gradient)
             else:
-                is_last = self.step + 1 == self._num_steps[node_id]
+                is_last = self.step + 1 == self._num_steps[node_id] and not self._more
                 answers[node_id] = Answer(self.step, gradient, is_last, False)
         self.trained |= {n for n, answer in answers.items() if answer.is_last}
         self.active = [n for n in self.active if n not in self.trained]
         self.due, self.awaits_gradients = list(self.active), False
         self._steps, self._features = None, {}
-        self.step += 1
+        self.step += not self._more
         return answers
 
     def conclude(self, node_id: int, result: SplitResult) -> None:

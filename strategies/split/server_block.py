@@ -65,6 +65,7 @@ class ServerSide(ABC):
         self._steps = CorrectedSteps(self._optimizer, self.trained.items())
         self.path, self.steps = 0.0, 0  # the sum of the learning rates of its steps, and their number
         self.pull = 0.0  # of their correction
+        self._samples = 0  # in the parts of a mini-batch so far
 
     @property
     def momentum(self) -> float:
@@ -105,18 +106,44 @@ class ServerSide(ABC):
         self._steps.zero_grad()
         outputs.backward(gradient)
         assert inputs.grad is not None
+        self._check_finite(inputs.grad, numbers)
+        self._make_step()
+        return inputs.grad
+
+    def _backward_of_part(self, loss: Tensor, inputs: Tensor, *, part: int, more: bool) -> Tensor:
+        """Make the backward pass of a part, and the step if it is the last; return the gradient of its mean loss.
+
+        Gradients of the parts' sums of losses are added up, and divided by the number of all examples.
+        """
+        if part == 0:
+            self._steps.zero_grad()
+            self._samples = 0
+        self._samples += len(inputs)
+        loss.backward(torch.full_like(loss, len(inputs)))
+        assert inputs.grad is not None
+        if not more:
+            for parameter in self._parameters:
+                if parameter.grad is not None:
+                    parameter.grad /= self._samples
+        self._check_finite(inputs.grad, [loss.detach()])
+        if not more:
+            self._make_step()
+        return inputs.grad / len(inputs)
+
+    def _check_finite(self, gradient: Tensor, numbers: Sequence[Tensor]) -> None:
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         statistics = [buffer for buffer in self._buffers if buffer.is_floating_point()]
         # One sum for each tensor is quick to compute, and is not finite if any of its numbers is not. Gradients are
         # squared first: Adam adds up their squares, and if these overflowed, its state would stay infinite.
-        sums = [values.sum() for values in (inputs.grad, *statistics)]
+        sums = [values.sum() for values in (gradient, *statistics)]
         squares = [torch.dot(values, values) for values in map(torch.flatten, gradients)]
         if not _is_finite([*numbers, *sums, *squares]):
             raise ValueError("its activations make the loss, or a gradient, NaN or too large")
+
+    def _make_step(self) -> None:
         self._steps.step()
         self.path += self._optimizer.param_groups[0]["lr"] if self._optimizer else 0.0
         self.steps += 1
-        return inputs.grad
 
     def _through(self, activations: Tensor) -> tuple[Tensor, Tensor]:
         """Return activations that get a gradient, and what the blocks make of a copy of them."""
@@ -176,6 +203,8 @@ class ServerBlock(ServerSide):
         """Make a step in one go."""
         yield from ()
         assert batch.labels is not None
+        if batch.part or batch.more:
+            return self.step_in_parts(batch.activations, batch.labels, part=batch.part, more=batch.more)
         return self.step(batch.activations, batch.labels)
 
     def step(self, activations: Tensor, labels: Tensor) -> tuple[Tensor, float]:
@@ -202,6 +231,28 @@ class ServerBlock(ServerSide):
             inputs, outputs = self._through(activations)
             loss = self._loss(outputs, labels.to(self.device, torch.int64))
             return self._backward(loss, None, inputs, [loss.detach()]), loss.item()
+
+    def step_in_parts(self, activations: Tensor, labels: Tensor, *, part: int, more: bool) -> tuple[Tensor, float]:
+        """Do what `step` does, for a part of a mini-batch; the blocks are stepped after the last part.
+
+        Parameters
+        ----------
+        activations, labels : Tensor
+            As for `step`.
+        part : int
+            Which part, from 0.
+        more : bool
+            Another part follows.
+
+        Raises
+        ------
+        ValueError
+            As `serve`.
+        """
+        with self._untouched_on_failure():
+            inputs, outputs = self._through(activations)
+            loss = self._loss(outputs, labels.to(self.device, torch.int64))
+            return self._backward_of_part(loss, inputs, part=part, more=more), loss.item()
 
     def gradient(self, activations: Tensor, labels: Tensor) -> Tensor:
         """Return the gradient of the mean loss with respect to activations, and leave the blocks as they are.

@@ -33,6 +33,10 @@ class MiniBatch:
         Of the longest sample's activations, where it was measured.
     samples : np.ndarray, optional (default: None)
         Shape (N,): the samples' numbers, where the client sends those, and no labels.
+    part : int (default: 0)
+        Which part of a mini-batch these are, from 0.
+    more : bool (default: False)
+        Another part of the same mini-batch follows: no step is made yet.
     """
 
     node_id: int
@@ -40,6 +44,8 @@ class MiniBatch:
     labels: Tensor | None
     length: float = 0.0
     samples: np.ndarray | None = None
+    part: int = 0
+    more: bool = False
 
 
 # Serves one mini-batch of each client given.

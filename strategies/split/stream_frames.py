@@ -96,7 +96,8 @@ class StreamFrames:
         has_labels = node_id not in self._terms.with_tail
         sample_shape = self._terms.cut_shapes[node_id]
         frame = unpack_activations(self._form, data, step=step, sample_shape=sample_shape, has_labels=has_labels)
-        self._loop.receive(node_id, frame.values, frame.labels if has_labels else None, frame.num_steps)
+        numbers = frame.labels if has_labels else None
+        self._loop.receive(node_id, frame.values, numbers, frame.num_steps, more=frame.more)
         self._samples[node_id] = frame.labels if self._terms.label_policy(node_id) == INDICES else None
         self._on_bytes("uplink", ACTIVATIONS, frame.tensor_bytes)
         if has_labels:
