@@ -270,9 +270,12 @@ class Case(Section):
         return self.engine.is_flowers
 
     @property
-    def reply_timeout(self) -> int:
-        """Seconds to wait for replies of clients; 0: as long as they take, as nobody can be late."""
-        return self.deploy.reply_timeout if self.on_devices else 0
+    def reply_seconds(self) -> float | None:
+        """How long replies of clients may take; None: as long as they do.
+
+        Whoever waits for a worker of ours is not late: how long that takes depends on what else it has to do.
+        """
+        return (self.on_devices and self.deploy.reply_timeout) or None
 
     @property
     def num_clients_here(self) -> int:
@@ -374,8 +377,3 @@ class Case(Section):
     def cells(self) -> int:
         """Number of radio cells: one per edge; without edges as many as two tiers would have."""
         return self.federation.num_edges or self.algorithm.by_edges.left_open
-
-    @property
-    def cells_per_edge(self) -> int:
-        """Number of radio cells of an edge: without edges, all."""
-        return self.cells // self.edges

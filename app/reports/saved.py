@@ -4,7 +4,6 @@ from pathlib import Path
 
 from espalier.app.config.parse import parse_saved
 from espalier.app.config.run_config import RunConfig
-from espalier.app.features.case import Case
 from espalier.app.ground.errors import UserError
 from espalier.app.ground.object_spec import ObjectSpec
 from espalier.app.reports.folder import saved_values
@@ -25,7 +24,7 @@ def saved_config(path: Path) -> RunConfig:
         raise UserError(f"{path / 'config.json'}: {error}") from None
 
 
-def own_code(config: Case) -> dict[str, str]:
+def own_code(config: RunConfig) -> dict[str, str]:
     """Return the settings that name code of a user's own, which a run imports, by key."""
     settings = (value for section in config.held for _, value in section)
     specs = [value for value in settings if isinstance(value, ObjectSpec) and value.is_own]

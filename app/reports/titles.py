@@ -6,12 +6,7 @@ from espalier.app.tasks.schemes import in_words
 
 def picture_title(algorithm: str, data: Data, num_clients: int, seed: int) -> str:
     """Return the title of a run's pictures: algorithm, data, how these are shared out, clients and seed."""
-    parts = [algorithm, data.title, shared_out(data), f"{num_clients} clients", f"seed {seed}"]
+    brings_data = data.task.text or data.dataset.text == VIDEO_CACHING  # and shares them out
+    partition = "" if brings_data else in_words(data.partition.text, data.as_dict())
+    parts = [algorithm, data.title, partition, f"{num_clients} clients", f"seed {seed}"]
     return ", ".join(filter(None, parts))
-
-
-def shared_out(data: Data) -> str:
-    """Return how data are shared out; nothing of those that clients bring."""
-    if data.task.text or data.dataset.text == VIDEO_CACHING:
-        return ""
-    return in_words(data.partition.text, data.as_dict())

@@ -94,14 +94,6 @@ class CheckedRun:
     trackers: Sequence[Tracking]
     watchers: Sequence[Watcher]
 
-    @property
-    def timeout_seconds(self) -> float | None:
-        """How long replies may take, where that can be told.
-
-        Whoever waits for a worker of ours is not late: how long that takes depends on what else it has to do.
-        """
-        return self.config.reply_timeout or None
-
 
 def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDisplay) -> None:
     """Train, personalise where the config asks for it, and report."""
@@ -134,7 +126,7 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
         _last_round(config.stop, config.federation.global_rounds, state, so_far, federation.parts),
         _observers_of(checked, closed_form, so_far),
         progress,
-        timeout_seconds=checked.timeout_seconds,
+        timeout_seconds=checked.config.reply_seconds,
         state=state,
     )
     if config.algorithm.fine_tunes and config.fine_tune.steps:
@@ -192,7 +184,7 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
         config.stop,
         federation.hierarchical,
         checked.engine.grid,
-        checked.timeout_seconds,
+        checked.config.reply_seconds,
         federation.meter,
         federation.world,
         evaluations,
@@ -248,7 +240,7 @@ def _personalise(checked: CheckedRun, arrays: ArrayRecord) -> None:
         checked.folder,
         federation.meter,
         number=last_round(lines)["round"],
-        timeout_seconds=checked.timeout_seconds,
+        timeout_seconds=checked.config.reply_seconds,
         figures=checked.task.objective.figures,
         test=next(tests, None),
         validates=checked.best is not None,

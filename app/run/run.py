@@ -89,10 +89,13 @@ def engine_of(config: RunConfig, grid: Grid | None = None, cores: int = 0) -> Ab
 
 
 def _checked(config: RunConfig, results_parent: Path) -> Path:
-    """Check strategies, warn of what has no effect, and return where the results folder goes."""
+    """Check strategies, warn of what has no effect or less than it says, and return where the results folder goes."""
     check_strategies(config)
-    warn_of_unused(config.as_dict(), unused_keys(config))
-    warn_of_falling_short(config.as_dict(), falling_short(config))
+    given = config.as_dict()
+    for key, reason in unused_keys(config).items():
+        logger.warning("%s = %r has no effect: %s", key, given[key], reason)
+    for key, reason in falling_short(config).items():
+        logger.warning("%s = %r: %s", key, given[key], reason)
     set_up_torch(config.device, config.train.torch_threads)
     return ResultsFolder.path_for(
         config.output_dir, results_parent, title_of(config.algorithm, config.data, config.seed)
@@ -246,15 +249,3 @@ def run_edge(
             edge.report_to(folder, watchers)
             keep_memory()
             serve(edge, listener, is_over, look_seconds)
-
-
-def warn_of_unused(settings: Mapping[str, Any], unused: Mapping[str, str]) -> None:
-    """Warn of every setting that was given and that the run has no use for, for a reason."""
-    for key, reason in unused.items():
-        logger.warning("%s = %r has no effect: %s", key, settings[key], reason)
-
-
-def warn_of_falling_short(settings: Mapping[str, Any], short: Mapping[str, str]) -> None:
-    """Warn of every setting that can do less in the run than it says, for a reason."""
-    for key, reason in short.items():
-        logger.warning("%s = %r: %s", key, settings[key], reason)

@@ -32,7 +32,7 @@ from espalier.strategies.stay_grid import let_go_of_others
 
 def edge_run(config: RunConfig, grid: Grid, task: Task, model: nn.Module, streams: Streams | None = None) -> EdgeRun:
     """Wait for the devices of an edge that has a host of its own, and return its run; UserError as of `assemble`."""
-    name, deploy = config.deploy.edge_name, config.deploy
+    name = config.deploy.edge_name
     profiles, topology = clients_and_edges(config, grid, streams)
     world = planned_world(config, topology, profiles, task, model)
     hierarchical, meter, seconds = metered_edge(Scene(config, profiles, topology, world), task, model, streams)
@@ -46,7 +46,7 @@ def edge_run(config: RunConfig, grid: Grid, task: Task, model: nn.Module, stream
         seconds,
         world,
         OwnState(hierarchical.edges[name], world),
-        timeout_seconds=deploy.reply_timeout or None,
+        timeout_seconds=config.reply_seconds,
         deadline=world.edges[name].deadline if world else None,
         figures=task.objective.figures,
     )

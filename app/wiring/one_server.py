@@ -180,8 +180,8 @@ def clients_and_edges(
 
 
 def _gathered(config: RunConfig, grid: Grid, streams: Streams | None) -> Sequence[Profile]:
-    deploy, num_clients = config.deploy, config.federation.num_clients
-    deploy = deploy.model_copy(update={"reply_timeout": config.reply_timeout})
+    num_clients = config.federation.num_clients
+    deploy = config.deploy.model_copy(update={"reply_timeout": config.reply_seconds or 0})
     edge_names = config.federation.edge_names.items
     gather = partial(gather_clients, edge_names=edge_names) if config.here.has_cloud else gather_devices
     with streams.probes() if streams else nullcontext(ask_to_measure) as measure:

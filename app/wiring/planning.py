@@ -45,7 +45,7 @@ def planned_world(
         rule,
         config.seed,
         topology=topology,
-        cell_of=cells_of_clients(topology, clients_by_node(profiles), config.cells_per_edge),
+        cell_of=cells_of_clients(topology, clients_by_node(profiles), config.cells // config.edges),
         profiles=profiles,
         work=work_of(config.algorithm, config.split, config.stream, task, model),
         task=task,

@@ -36,31 +36,18 @@ def build_task(config: RunConfig) -> Task:
     if kind is CachingTask:
         per_round = config.federation.edge_rounds // config.edge_rounds
         return _built(kind, config.caching, training, config.federation, per_round, seed=seed, device=device)
-    has_pool = config.here.has_cloud  # an edge host evaluates on its devices only
-    splits_for = config.splits_for
     if kind is ColumnsTask and holds_images(data, seed):
         kind = ImageTask
+    splits = {"splits_for": config.splits_for}
+    beside = {"has_pool": config.here.has_cloud, **splits}  # an edge host evaluates on its devices only
     if issubclass(kind, AdaptedTask):
-        task: AdaptedTask = _built(
-            kind,
-            data,
-            training,
-            num_clients,
-            seed,
-            device,
-            num_edges=config.cells,
-            has_pool=has_pool,
-            splits_for=splits_for,
-        )
+        task: AdaptedTask = _built(kind, data, training, num_clients, seed, device, num_edges=config.cells, **beside)
         check_optimizer(config.algorithm, data.source, config.train, config.split, task, training)
         return task
     if kind is OwnImagesTask:
-        here = config.num_clients_here
-        return _built(
-            kind, data, training, seed, device, has_pool=has_pool, num_clients_here=here, splits_for=splits_for
-        )
-    options = {"are_clients_here": config.engine.in_this_process, "splits_for": splits_for, "num_edges": config.cells}
-    return _built(kind, data, training, num_clients, seed, device, **options)
+        return _built(kind, data, training, seed, device, num_clients_here=config.num_clients_here, **beside)
+    where = {"are_clients_here": config.engine.in_this_process, "num_edges": config.cells}
+    return _built(kind, data, training, num_clients, seed, device, **where, **splits)
 
 
 def check_optimizer(

@@ -16,14 +16,14 @@ def without_use(case: Case) -> Unused:
         (algorithm.auxiliary, f"in {name} activations come with a client's reply"),
         (algorithm.shares_server and not algorithm.in_turn(split), f"in {name} clients advance together, by messages"),
     )
-    reasons = {
-        "stack": case.decided.why_not_stacked,
-        "workers": case.decided.why_in_turn,
-        "train.cuda-graph": case.decided.why_not_recorded,
-        "split.execution": why_not_fused,
-        "report.ledger": case.why_no_ledger,
-    }
-    return unused(*((why, (key,), why) for key, why in reasons.items()))
+    decided = case.decided
+    return unused(
+        (decided.why_not_stacked, ("stack",), decided.why_not_stacked),
+        (decided.why_in_turn, ("workers",), decided.why_in_turn),
+        (decided.why_not_recorded, ("train.cuda-graph",), decided.why_not_recorded),
+        (why_not_fused, ("split.execution",), why_not_fused),
+        (case.why_no_ledger, ("report.ledger",), case.why_no_ledger),
+    )
 
 
 EXECUTION = Feature(name="execution", without_use=without_use)

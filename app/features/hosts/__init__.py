@@ -12,13 +12,10 @@ from espalier.strategies.topology import TopologyOf
 
 def check(case: Case) -> None:
     """Refuse a role that its other settings do not suit."""
-    given = case.deploy.as_dict()
     if case.here.has_cloud:
-        for key in case.deploy.keys_tagged(Tag.OF_EDGE_HOST):
-            if value := given[key]:
-                raise bad_value(
-                    key, value, f"no value for deploy.role = {case.deploy.role!r}: only deploy.role = 'edge' uses it"
-                )
+        for key, value in case.deploy.given(Tag.OF_EDGE_HOST):
+            allowed = f"no value for deploy.role = {case.deploy.role!r}: only deploy.role = 'edge' uses it"
+            raise bad_value(key, value, allowed)
     if case.here.is_whole:
         return
     if case.is_flat:
@@ -32,8 +29,8 @@ def check(case: Case) -> None:
             ("deploy.edge-folder", "a private folder that this run shares with the gateway"),
             ("deploy.edge-clients", "the number of this edge's clients"),
         ):
-            if not given[key]:
-                raise bad_value(key, given[key], f"{allowed} for deploy.role = 'edge'")
+            if not (value := case.deploy.as_dict()[key]):
+                raise bad_value(key, value, f"{allowed} for deploy.role = 'edge'")
         if case.resume:
             raise bad_value("resume", case.resume, "'' for deploy.role = 'edge': the cloud's run is resumed")
 
@@ -47,8 +44,7 @@ def topology_of(scene: Scene, grid: Grid) -> TopologyOf | None:
     """Return what asks nodes for their edge."""
     if not nodes_move(scene.case):
         return None
-    timeout = scene.case.reply_timeout or None
-    return asking(grid, scene.topology, scene.profiles, timeout_seconds=timeout)
+    return asking(grid, scene.topology, scene.profiles, timeout_seconds=scene.case.reply_seconds)
 
 
 HOSTS = Feature(

@@ -21,7 +21,7 @@ def in_front(scene: Scene, make_edge: MakeEdge) -> MakeEdge:
     federation = case.federation
     from_cloud = case.algorithm.strategy_key == federation.cloud_strategy.key
     spec = federation.cloud_strategy if from_cloud else federation.edge_strategy
-    return planned(make_edge, case.rule, case.plan, world, cells_per_edge=case.cells_per_edge, spec=spec)
+    return planned(make_edge, case.rule, case.plan, world, cells_per_edge=case.cells // case.edges, spec=spec)
 
 
 def planned(

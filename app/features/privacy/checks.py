@@ -18,10 +18,6 @@ from espalier.clients.shared.batch_statistics import layer_with_statistics
 from espalier.strategies.flower_strategies import PRIVATE
 
 MEANS = ("FedAvg", "FedProx")  # of the built-in strategies, those that make a plain mean
-WITHOUT_EDGES = {
-    "client-at-edge": "'client-at-cloud' for an algorithm without edges",
-    "edge-at-cloud": "'client-at-cloud': without edges there is none to protect",
-}
 SAMPLES = ("fraction_train", "min_train_nodes", "min_available_nodes")  # their parameters of how many train
 
 
@@ -41,8 +37,8 @@ def check(case: Case) -> None:
         )
     if why := _why_not_algorithm(case):
         raise _refused(case, why)
-    if case.is_flat and own.level in WITHOUT_EDGES:
-        raise bad_value("privacy.level", own.level, WITHOUT_EDGES[own.level])
+    if case.is_flat and own.level in ("client-at-edge", "edge-at-cloud"):
+        raise bad_value("privacy.level", own.level, "'client-at-cloud' for an algorithm without edges")
     if own.level == "client-at-cloud" and case.edge_rounds > 1:
         allowed = (
             "1 for privacy.level = 'client-at-cloud': in a second edge round all updates of an edge follow from each "
