@@ -259,6 +259,12 @@ class Case(Section):
         return self.federation.cloud_strategy if self.is_flat else self.federation.edge_strategy
 
     @property
+    def answered(self) -> StrategySpec | None:
+        """The strategy whose instructions clients answer; None where edges train them by themselves."""
+        both = (self.federation.cloud_strategy, self.federation.edge_strategy)
+        return {spec.key: spec for spec in both}.get(self.algorithm.strategy_key)
+
+    @property
     def strategies_here(self) -> list[StrategySpec]:
         """The strategies that this process makes; those of other hosts need not be installed here."""
         both = (self.federation.cloud_strategy, self.federation.edge_strategy)

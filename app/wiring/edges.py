@@ -19,7 +19,6 @@ from espalier.app.ground.object_spec import error_and_place
 from espalier.app.ground.strategy_spec import PLAIN_MEAN, StrategySpec
 from espalier.app.meters.bytes import ByteMeter
 from espalier.app.meters.seconds import SecondsMeter
-from espalier.app.settings.sections import Federation
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
 from espalier.app.wiring.cloud import check_states, checked_by_profiles, cut_rule, equally_weighted, evaluating_on_some
@@ -97,20 +96,15 @@ def edges_here(
         task.top_m,
         validates=config.data.validation_share > 0,
         is_personal=algorithm.client.personal is not None,
-        train_metrics=train_metrics_of(config, algorithm),
+        train_metrics=train_metrics_of(config),
     )
 
 
-def train_metrics_of(config: Case, algorithm: Algorithm) -> set[str]:
+def train_metrics_of(config: Case) -> set[str]:
     """Return what clients tell of their training: the loss, and norm bits where a strategy clips by them."""
-    return {TRAIN_LOSS, *[NORM_BIT] * clips_adaptively(config.federation, algorithm)} - withheld_by(config)
-
-
-def clips_adaptively(federation: Federation, algorithm: Algorithm) -> bool:
-    """Return whether the strategy that clients answer is one of Flower's that wants their norm bits."""
-    adaptive = DifferentialPrivacyClientSideAdaptiveClipping
-    specs = (federation.cloud_strategy, federation.edge_strategy)
-    return any(spec.key == algorithm.strategy_key and spec.has_any(adaptive) for spec in specs)
+    spec = config.answered
+    clips = spec is not None and spec.has_any(DifferentialPrivacyClientSideAdaptiveClipping)
+    return {TRAIN_LOSS, *[NORM_BIT] * clips} - withheld_by(config)
 
 
 def own_edge(algorithm: Algorithm, site: Site) -> Strategy | EdgeRounds:

@@ -29,27 +29,23 @@ def check_strategies(case: Case) -> None:
     specs = case.strategies_here
     for spec in specs:
         spec.check()
-        if spec.has_any(CLIPPED_BY_CLIENTS) and not _is_answered_by_plain_clients(case.algorithm, spec.key):
+        if spec.has_any(CLIPPED_BY_CLIENTS) and not (spec == case.answered and _trains_plainly(case.algorithm)):
             allowed = "one that clips at the server: clients clip for their own tier, whole models trained as FedAvg's"
             raise bad_value(spec.key, spec.text, allowed)
         if spec.has_any(FedProx) and case.algorithm.client.pulls:
             allowed = f"another strategy: {case.algorithm.name} draws clients' steps by itself"
             raise bad_value(spec.key, spec.text, allowed)
-    samples_clients = case.algorithm.strategy_key and not case.algorithm.splits
-    if samples_clients and case.here.reaches_clients and case.federation.participation < 1:
-        by_key = {spec.key: spec for spec in (case.federation.cloud_strategy, case.federation.edge_strategy)}
-        samples = by_key[case.algorithm.strategy_key]
-        if not samples.takes("fraction_train"):
-            allowed = f"1.0: {samples.name} has no fraction_train"
-            raise bad_value("participation", case.federation.participation, allowed)
+    samples, samples_some = case.answered, case.here.reaches_clients and case.federation.participation < 1
+    if samples and samples_some and not (case.algorithm.splits or samples.takes("fraction_train")):
+        allowed = f"1.0: {samples.name} has no fraction_train"
+        raise bad_value("participation", case.federation.participation, allowed)
     if not (case.on_devices or case.out_of_step):
         _check_replies_of_all(case.federation, case.edges, is_flat=case.is_flat)
 
 
-def _is_answered_by_plain_clients(algorithm: Algorithm, key: str) -> bool:
-    """Return whether clients answer the strategy of a key, with whole models that they train as FedAvg's clients do."""
-    client = algorithm.client
-    return key == algorithm.strategy_key and not algorithm.splits and client.is_plain and not client.stays_any
+def _trains_plainly(algorithm: Algorithm) -> bool:
+    """Return whether clients train whole models as FedAvg's clients do."""
+    return algorithm.client.is_plain and not (algorithm.splits or algorithm.client.stays_any)
 
 
 def _check_replies_of_all(own: Federation, edges: int, *, is_flat: bool) -> None:

@@ -22,7 +22,7 @@ def check_strategies(case: Case) -> None:
     """Refuse codecs where clients clip for a strategy, whose noise is for no longer updates than theirs."""
     client = case[Compression].client
     for spec in case.strategies_here if codec_of(client) else ():
-        if spec.key == case.algorithm.strategy_key and spec.has_any(CLIPPED_BY_CLIENTS):
+        if spec == case.answered and spec.has_any(CLIPPED_BY_CLIENTS):
             raise _refused(client, f"{spec.key} = {spec.text!r}, for which clients clip: what is decoded may be longer")
 
 

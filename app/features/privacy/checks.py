@@ -104,7 +104,7 @@ def check_strategies(case: Case) -> None:
     for spec in case.strategies_here:
         if spec.key in means and (spec.module or spec.name not in MEANS):
             raise _unfit(case, spec, f"{' or '.join(map(repr, MEANS))}, which make a plain mean")
-        if is_by_edges(case) and spec.key == case.algorithm.strategy_key and _has_any_parameter(spec, SAMPLES):
+        if is_by_edges(case) and spec == case.answered and _has_any_parameter(spec, SAMPLES):
             raise _unfit(case, spec, f"{spec.name} without {', '.join(SAMPLES)}: participation says how many train")
         if spec.module or spec.has_any((*PRIVATE, QFedAvg)):
             raise _unfit(case, spec, "one of Flower's that uses models alone, and adds no noise of its own")
