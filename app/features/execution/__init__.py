@@ -9,9 +9,9 @@ def without_use(case: Case) -> Unused:
     """Return what says how clients of one process train, where they can't train so."""
     algorithm, split = case.algorithm, case.split
     name = f"algorithm = {algorithm.text!r}"
+    are_apart = case.on_devices or case.transport.opens_streams
     why_not_fused = first_reason(
-        (case.on_devices, "clients and edges have processes of their own, or streams between them"),
-        (case.transport.opens_streams, "clients and edges have processes of their own, or streams between them"),
+        (are_apart, "clients and edges have processes of their own, or streams between them"),
         (case.has_clients_in_workers, case.no_edge_in_a_worker),
         (algorithm.auxiliary, f"in {name} activations come with a client's reply"),
         (algorithm.shares_server and not algorithm.in_turn(split), f"in {name} clients advance together, by messages"),
