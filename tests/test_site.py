@@ -40,8 +40,10 @@ def test_the_navigation_has_four_groups_and_in_them_every_page_once_with_its_tit
 
 
 def test_the_first_page_shows_what_the_readme_does():
-    (table,) = re.findall(r"^```\n( +phsfl on digits.*?)^```$", FIRST_PAGE, re.M | re.S)
-    assert table in (ROOT / "README.md").read_text()
+    said = r"accuracy is then (\S+), and (\S+) with fine-tuned heads"
+    pages = [" ".join(text.split()) for text in (FIRST_PAGE, (ROOT / "README.md").read_text())]
+    first, second = (re.findall(said, page) for page in pages)
+    assert first == second != []
     assert "](data/demo-personalised.png)" in FIRST_PAGE
 
 
@@ -124,12 +126,11 @@ def test_what_the_pages_import_is_in_the_reference():
 
 
 def test_each_word_of_the_glossary_has_a_page_that_says_more_of_it():
-    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \| \[(.+)\]\((.+)\) \|$", (ROOT / "docs/glossary.md").read_text(), re.M)
+    rows = re.findall(r"^\| \[([^|]+)\]\(([^|]+)\) \| [^|]+ \|$", (ROOT / "docs/glossary.md").read_text(), re.M)
     assert len(rows) > 30
-    assert [row[0] for row in rows] == sorted((row[0] for row in rows), key=str.lower)
-    for word, _, title, page in rows:
+    assert [word for word, _ in rows] == sorted((word for word, _ in rows), key=str.lower)
+    for word, page in rows:
         text = (ROOT / "docs" / page).read_text()
-        assert title_of(ROOT / "docs" / page) == title
         assert any(part.lower() in text.lower() for part in word.split(", ")), (word, page)
 
 
