@@ -37,8 +37,10 @@ def check(case: Case) -> None:
         )
     if why := _why_not_algorithm(case):
         raise _refused(case, why)
-    if case.is_flat and own.level in ("client-at-edge", "edge-at-cloud"):
+    if own.level == "client-at-edge" and case.is_flat:
         raise bad_value("privacy.level", own.level, "'client-at-cloud' for an algorithm without edges")
+    if own.level == "edge-at-cloud" and case.is_flat:
+        raise bad_value("privacy.level", own.level, "'client-at-cloud': without edges there is none to protect")
     if own.level == "client-at-cloud" and case.edge_rounds > 1:
         allowed = (
             "1 for privacy.level = 'client-at-cloud': in a second edge round all updates of an edge follow from each "
