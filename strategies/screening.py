@@ -12,6 +12,7 @@ from .outcomes import Failure
 from .replies import is_training, model_sent, record_of_metrics
 from .reply_faults import loss_faults, reply_fault
 from .reply_forms import bring_into_form, form_of, rare_figures, usual_names
+from .screened_content import mark_screened
 
 
 def screen(
@@ -76,5 +77,6 @@ def screen(
                 reply = Message(Error(code, text.one_line(words)), reply_to=instruction)
         else:
             bring_into_form(model, reply, usual, names)
+            mark_screened(reply.content)
         screened.append(reply)
     return screened, failures
