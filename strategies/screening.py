@@ -55,7 +55,8 @@ def screen(
     for i, fault in zip(fit, loss_faults([record_of_metrics(replies[i]) for i in fit]), strict=True):
         reasons[i] = fault
     models = [model_sent(instruction) for instruction in instructions]
-    forms = [None if reason else form_of(*pair) for *pair, reason in zip(models, replies, reasons, strict=True)]
+    judged = zip(models, replies, reasons, strict=True)
+    forms = [None if reason else form_of(model, reply) for model, reply, reason in judged]
     good = [form for form in forms if form is not None]
     counts = Counter(part for form in good for part in form)
     trains = any(map(is_training, instructions))
