@@ -375,6 +375,11 @@ class StreamSettings(Section):
     """PEM file of the key of `stream.certificate`."""
     timeout: Annotated[float, Field(gt=0, le=86_400), Tag.OWN_AT_EDGES, Tag.MAY_CHANGE] = 60.0
     """Seconds that an edge waits for a client's next mini-batch."""
+    micro_batches: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Parts in which a client sends each mini-batch: the edge computes on one while the next is under way
+    ([when that pays](streams.md#micro-batches)). Not for models with BatchNorm, `tail-layer`, and clients that advance
+    together at one server block.
+    """
 
 
 class FineTune(Section):

@@ -40,7 +40,8 @@ PAYLOADS: Final = ("float32", "float16", "bfloat16", "int8", *TOP_SHARES)
 PROBE_BYTES: Final = 2**20
 MOST_FRAME_BYTES: Final = 2**31 - 1  # gRPC's
 
-_HEADER = struct.Struct("<IIBBfI")  # step, number of steps, kind of numbers, dimensions, seconds held, labels
+# Step, number of steps, kind of numbers, dimensions, whether more parts follow, seconds held, labels.
+_HEADER = struct.Struct("<IIBBBfI")
 _MOST_DIMENSIONS = 8
 _CODES = {torch.float32: 0, torch.float64: 1, "float16": 2, "int8": 3, "bfloat16": 4, "top-25%": 5, "top-10%": 6}
 _HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -133,9 +134,9 @@ class Format:
         share = TOP_SHARES.get(self.payload, 1.0)
         return max(1, math.ceil(share * values_per_sample)) if values_per_sample else 0
 
-    def frame_bytes(self, num_samples: int, sample_shape: tuple[int, ...]) -> int:
+    def frame_bytes(self, num_samples: int, sample_shape: tuple[int, ...], numbers_per_sample: int = 1) -> int:
         """Return the bytes of the frame that carries the activations of so many samples and their labels."""
-        head = _HEADER.size + 4 * (1 + len(sample_shape)) + 4 * num_samples
+        head = _HEADER.size + 4 * (1 + len(sample_shape)) + 4 * num_samples * numbers_per_sample
         return head + self.tensor_bytes(num_samples, math.prod(sample_shape))
 
 
@@ -148,13 +149,16 @@ class Frame:
     values : Tensor
         Activations or a cut gradient, in the dtype that the model computes in.
     labels : np.ndarray
-        Labels or sample indices, int64, of shape (N,); of shape (0,) in a frame with a gradient.
+        Labels or sample indices, and lengths, int64: all of a sample's, then those of the next; none in a frame with a
+        gradient.
     num_steps : int
         The sender's number of mini-batches, 0 in a frame with a gradient.
     seconds_held : float
         How long the sender had the frame that this one answers.
     tensor_bytes : int
         What the values took.
+    more : bool
+        Another part of the same mini-batch follows.
     """
 
     values: Tensor
@@ -162,6 +166,7 @@ class Frame:
     num_steps: int
     seconds_held: float
     tensor_bytes: int
+    more: bool
 
 
 def pack(
@@ -172,6 +177,7 @@ def pack(
     num_steps: int = 0,
     labels: Tensor | None = None,
     seconds_held: float = 0.0,
+    more: bool = False,
 ) -> bytes:
     """Return the frame that carries activations with their labels, or a cut gradient.
 
@@ -186,9 +192,11 @@ def pack(
     num_steps : int (default: 0)
         Mini-batches of the round.
     labels : Tensor, optional (default: None)
-        Labels or sample indices, int32, of shape (N,).
+        Labels or sample indices, and lengths: int32, of shape (N, ...).
     seconds_held : float (default: 0.0)
         How long the frame that this one answers was held.
+    more : bool (default: False)
+        Another part of the same mini-batch follows.
 
     Raises
     ------
@@ -197,13 +205,13 @@ def pack(
     """
     values = as_travels(values.cpu())
     labels = torch.empty(0, dtype=torch.int32) if labels is None else labels
-    header = _HEADER.pack(step, num_steps, form.code, values.dim(), seconds_held, len(labels))
+    header = _HEADER.pack(step, num_steps, form.code, values.dim(), more, seconds_held, labels.numel())
     dimensions = struct.pack(f"<{values.dim()}I", *values.shape)
     return b"".join((header, dimensions, _bytes(labels), *map(_bytes, _written(form, values))))
 
 
 def unpack_activations(
-    form: Format, frame: bytes, *, step: int, sample_shape: tuple[int, ...], has_labels: bool = True
+    form: Format, frame: bytes, *, step: int, sample_shape: tuple[int, ...], numbers_per_sample: int = 1
 ) -> Frame:
     """Read the frame that carries the activations of a step.
 
@@ -219,8 +227,8 @@ def unpack_activations(
         The mini-batch expected.
     sample_shape : tuple[int, ...]
         Shape of one sample's activations.
-    has_labels : bool (default: True)
-        Labels or sample indices are in it.
+    numbers_per_sample : int (default: 1)
+        How many whole numbers go with each sample: labels, or its index, and its length.
 
     Raises
     ------
@@ -231,7 +239,7 @@ def unpack_activations(
     expected = _travelling_shape(sample_shape)
     if head.shape[1:] != expected or head.shape[0] < 1:
         raise ValueError(f"activations have shape {head.shape}, expected (N, {', '.join(map(str, expected))})")
-    if head.num_labels != head.shape[0] * has_labels:
+    if head.num_labels != head.shape[0] * numbers_per_sample:
         raise ValueError(f"{head.num_labels} labels for {head.shape[0]} activations")
     return _read(form, frame, head)
 
@@ -321,12 +329,13 @@ class _Head:
     num_labels: int
     seconds_held: float
     end: int
+    more: bool
 
 
 def _read_header(form: Format, frame: bytes, step: int) -> _Head:
     if len(frame) < _HEADER.size:
         raise ValueError(f"a frame of {len(frame)} bytes has no header")
-    answered, num_steps, code, num_dimensions, seconds_held, num_labels = _HEADER.unpack_from(frame)
+    answered, num_steps, code, num_dimensions, more, seconds_held, num_labels = _HEADER.unpack_from(frame)
     if code != form.code:
         raise ValueError(f"a frame with numbers of kind {code}, expected {form.code} ({form.payload})")
     if answered != step:
@@ -335,7 +344,9 @@ def _read_header(form: Format, frame: bytes, step: int) -> _Head:
     if not 1 <= num_dimensions <= _MOST_DIMENSIONS or len(frame) < end:
         raise ValueError(f"a frame of {len(frame)} bytes for {num_dimensions} dimensions")
     shape = struct.unpack_from(f"<{num_dimensions}I", frame, _HEADER.size)
-    return _Head(shape, num_steps, num_labels, seconds_held, end)
+    if more > 1:
+        raise ValueError(f"a frame that {more} more parts follow, expected 0 or 1")
+    return _Head(shape, num_steps, num_labels, seconds_held, end, bool(more))
 
 
 def _read(form: Format, frame: bytes, head: _Head) -> Frame:
@@ -358,7 +369,8 @@ def _read(form: Format, frame: bytes, head: _Head) -> Frame:
     else:
         kind = _HALVES.get(form.payload, form.dtype)
         values = torch.from_numpy(data).view(kind).to(form.dtype)
-    return Frame(as_computed(values.view(head.shape)), labels, head.num_steps, head.seconds_held, tensor_bytes)
+    computed = as_computed(values.view(head.shape))
+    return Frame(computed, labels, head.num_steps, head.seconds_held, tensor_bytes, head.more)
 
 
 def _written(form: Format, values: Tensor) -> tuple[Tensor, ...]:

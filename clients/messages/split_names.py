@@ -24,6 +24,7 @@ FEATURE_GRADIENT: Final = "feature-gradient"
 CUT_GRADIENT: Final = "cut-gradient"
 INDICES: Final = "indices"
 LABELS: Final = "labels"
+LENGTHS: Final = "lengths"
 
 # Keys.
 CUT: Final = "cut"
@@ -38,6 +39,7 @@ LABEL_POLICY: Final = "label-policy"
 LABELS_DIGEST: Final = "labels-digest"
 STREAM_PAYLOAD: Final = "stream-payload"
 STREAM_TIMEOUT: Final = "stream-timeout"
+STREAM_PARTS: Final = "stream-parts"
 
 # A label policy: the client computes the loss, and no label leaves it.
 KEPT: Final = "kept"

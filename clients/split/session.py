@@ -4,12 +4,12 @@ A client that has the model's last blocks too, its tail, makes the forward and t
 """
 
 import math
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Self, cast
 
-import torch
 from flwr.app import ArrayRecord, Context, Message
 from torch import Tensor, nn
 
@@ -19,16 +19,18 @@ from ..messages.train import proximal_mu
 from ..randomness import client_seed, may_draw
 from ..shared.arrays import to_record, to_weights
 from ..shared.correction import CorrectedSteps, Correction, Weights
+from ..shared.crossing import Crossing, as_numbers, parts_of
 from ..shared.cut import Cut, as_blocks, copied
 from ..shared.generators import seeded_torch
-from ..shared.layouts import as_laid_out, laid_out
+from ..shared.layouts import as_laid_out
 from ..shared.local_round import Begun, Learned, LocalRound, ended
+from ..shared.nested import rows_on
 from ..shared.optimizer_state import load_optimizer_tensors, optimizer_tensors
 from ..task import ClientTask, LocalTraining
 from ..whole.ruled_round import planned
 from ..whole.training import batches_there, make_optimizer, round_batches
+from .crossings import front_crossing, tail_crossing
 from .registered_labels import label_numbers
-from .tail_layout import tail_layout
 
 
 class TrainedBlocks:
@@ -117,7 +119,8 @@ class Session:
 
     `forward` says what goes to the edge, `backward` is told what came back, in turns until the session `is_over`; then
     there is a `result`. With a tail, `at_tail` comes between the two: it is told what the edge's blocks made of the
-    mini-batch, and says what goes there.
+    mini-batch, and says what goes there. Without one a mini-batch can go forward in parts (`forward_parts`), and
+    `backward` is told what came back of each.
 
     Parameters
     ----------
@@ -164,8 +167,11 @@ class Session:
         self.loss_sum = 0.0
         self._draws = task.prepare_draws or (task.model_draws and may_draw(self.front.blocks))
         self._tail_draws = self.tail is not None and self.tail_may_draw(self.tail)
-        self._tail_layout: torch.memory_format | None = None  # known when features have come
-        self._output: Tensor | None = None  # of the first blocks, with its graph
+        self._front_crossing: Crossing | None = None  # known when the first blocks have computed
+        self._tail_crossing: Crossing | None = None  # known when features have come
+        # Of the first blocks, with their graphs, whose cut gradients are due; and the parts' shares of the mini-batch.
+        self._outputs: deque[tuple[Tensor, float]] = deque()
+        self._is_new = True  # no part of the mini-batch has come back
         self._training = training
         self.kept: Weights | None = None
         self._conversation: LocalRound | None = None
@@ -182,9 +188,9 @@ class Session:
         """Return whether the tail may draw random numbers, as dropout does."""
         return self.task.model_draws and may_draw(tail.blocks)
 
-    def layout_at_tail(self, features: Tensor) -> torch.memory_format:
-        """Return how what comes into the tail lies in memory where the model is whole."""
-        return tail_layout(self.task, self.terms.cut.last, features)
+    def crossing_at_tail(self, features: Tensor) -> Crossing:
+        """Return how features are what the tail takes where the model is whole."""
+        return tail_crossing(self.task, self.terms.cut.last, features)
 
     @classmethod
     def begin(cls, task: ClientTask, instruction: SplitBegin, kept: Weights | None = None) -> Self:
@@ -235,19 +241,44 @@ class Session:
 
     def forward(self) -> Activations:
         """Send the next mini-batch through the client's first blocks (step 1 of a split step) and keep the graph."""
+        (whole,) = self.forward_parts(1)
+        return whole
+
+    def forward_parts(self, count: int) -> Iterator[Activations]:
+        """Send the next mini-batch through the client's first blocks in parts, each when it is asked for.
+
+        Gradients add up to those of the whole, for blocks that treat each example by itself. What is drawn to prepare
+        the mini-batch is drawn for the whole; what blocks draw, as dropout does, is another draw in each part.
+
+        Parameters
+        ----------
+        count : int
+            How many parts of nearly one size; at most one for each example.
+        """
         task, batch, policy = self.task, self.batches[self.step], self.terms.label_policy
-        with self._seeded(self._draws, f"dropout/{self.step}"):
-            inputs = task.training_inputs(self._there[self.step], self.server_round, self.step)
-            self._output = cast(Tensor, self.front.blocks(inputs))
+        self._outputs.clear()
         self.awaits_features = self.tail is not None
-        return Activations(
-            values=self._output,
-            label_policy=policy,
-            numbers=label_numbers(batch, task, policy),
-            step=self.step,
-            num_steps=len(self.batches),
-            num_examples=task.num_train(self.server_round),
-        )
+        end = 0
+        for part, numbers in enumerate(batch.tensor_split(min(count, len(batch)))):
+            rows, end = slice(end, end + len(numbers)), end + len(numbers)
+            with self._seeded(self._draws, f"dropout/{self.step}/{part}" if part else f"dropout/{self.step}"):
+                if part == 0:
+                    inputs = task.training_inputs(self._there[self.step], self.server_round, self.step)
+                own = inputs if len(numbers) == len(batch) else rows_on(inputs, rows, task.device)
+                output = self.front.blocks(own)
+            if self._front_crossing is None:
+                self._front_crossing = front_crossing(task, self.terms.cut.first, output, len(numbers))
+            values = self._front_crossing.rows(output)
+            self._outputs.append((values, len(numbers) / len(batch)))
+            yield Activations(
+                values=values,
+                label_policy=policy,
+                numbers=label_numbers(numbers, task, policy),
+                step=self.step,
+                num_steps=len(self.batches),
+                num_examples=task.num_train(self.server_round),
+                lengths=as_numbers(parts_of(output)[1]),
+            )
 
     def at_tail(self, features: Tensor) -> Tensor:
         """Send the edge's features through the tail and step it; return the mean loss's gradient with respect to them.
@@ -266,11 +297,11 @@ class Session:
         task, batch = self.task, self.batches[self.step]
         if len(features) != len(batch):
             raise ValueError(f"features of shape {tuple(features.shape)} for a mini-batch of {len(batch)}")
-        if self._tail_layout is None:
-            self._tail_layout = self.layout_at_tail(features)
+        if self._tail_crossing is None:
+            self._tail_crossing = self.crossing_at_tail(features)
         inputs = features.to(task.device).detach().requires_grad_(True)
         with self._seeded(self._tail_draws, f"dropout/{self.step}/tail"):
-            outputs = self.tail.blocks(laid_out(inputs, self._tail_layout))
+            outputs = self.tail.blocks(self._tail_crossing.given(inputs))
         loss = task.objective.loss(outputs, task.train.labels[self._there[self.step]].to(task.device))
         if not math.isfinite(value := loss.item()):
             raise ValueError(f"the loss of mini-batch {self.step} is {value}")
@@ -284,20 +315,25 @@ class Session:
     def backward(self, gradient: Tensor) -> None:
         """Finish the backward pass from the cut gradient and step the first blocks (step 5 of a split step).
 
+        Of a mini-batch in parts it is the first part's that has not come back, of the mean loss over that part; the
+        blocks are stepped after the last.
+
         Raises
         ------
         ValueError
             If the gradient's shape is not that of the activations.
         """
-        output = self._output
-        assert output is not None
+        output, share = self._outputs[0]
         if gradient.shape != output.shape:
             raise ValueError(f"cut gradient of shape {tuple(gradient.shape)} for {tuple(output.shape)}")
-        self.front.zero_grad()
-        output.backward(as_laid_out(gradient, output))
-        self.front.step()
-        self._output = None
-        self.step += 1
+        if self._is_new:
+            self.front.zero_grad()
+        output.backward(as_laid_out(gradient if share == 1 else share * gradient, output))
+        self._outputs.popleft()
+        self._is_new = not self._outputs
+        if self._is_new:
+            self.front.step()
+            self.step += 1
 
     def result(self) -> SplitResult:
         """Return what the client has learned; `kept` is then what it keeps."""

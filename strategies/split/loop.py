@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from espalier.clients.messages.split import SplitBegin, SplitResult
 from espalier.clients.messages.split_names import INDICES, KEPT
 from espalier.clients.messages.train import TRAIN_LOSS
 from espalier.clients.shared.arrays import to_record, to_weights
+from espalier.clients.shared.crossing import ROWS, Crossing
 from espalier.clients.shared.cut import Cut
 from espalier.clients.shared.tensor_array import record_by_reference
 from espalier.clients.shared.text import quoted
@@ -26,7 +27,7 @@ from ..reply_faults import array_fault, figure_fault
 from ..reply_forms import in_form_of
 from .labels import Labels
 from .serving import MiniBatch, Serve, Steps
-from .shapes import check_activations
+from .shapes import check_activations, check_lengths
 
 Weights = dict[str, Tensor]
 NOT_FINITE = "activations hold NaN or Inf"
@@ -69,10 +70,14 @@ class Terms:
         The length of activations is measured, which tells whether they are finite, too.
     with_tail : Collection[int] (default: none)
         Node ids of those who have the model's last blocks, compute the loss, and keep their labels.
+    crossings : Mapping[int, Crossing] (default: rows)
+        By node id: how activations behind the client block are where the model is whole.
     frozen : Collection[str] (default: none)
         Names of the head's weights where nobody trains it; who has it does not send it back.
     beside : Mapping[int, Mapping[str, Tensor]] (default: none)
         What goes to a client beside its blocks, by node id.
+    parts : int (default: 1)
+        The most parts of a mini-batch; more than one only where a client advances alone.
     """
 
     server_round: int
@@ -89,6 +94,12 @@ class Terms:
     with_tail: Collection[int] = ()
     frozen: Collection[str] = ()
     beside: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
+    crossings: Mapping[int, Crossing] = field(default_factory=dict)
+    parts: int = 1
+
+    def has_lengths(self, node_id: int) -> bool:
+        """Return whether lengths come with a client's activations."""
+        return self.crossings.get(node_id, ROWS).has_lengths
 
     def label_policy(self, node_id: int) -> str:
         """Return what goes with a client's activations."""
@@ -113,13 +124,18 @@ class Terms:
         return longest_sample(activations) if self.measures else activations.sum().item()
 
     def mini_batch(
-        self, node_id: int, activations: Tensor, numbers: np.ndarray | None, magnitude: float | None = None
+        self,
+        node_id: int,
+        activations: Tensor,
+        numbers: np.ndarray | None,
+        magnitude: float | None = None,
+        lengths: np.ndarray | None = None,
     ) -> MiniBatch:
         """Return a client's mini-batch from its activations and the labels, or indices, that came with them.
 
         Parameters
         ----------
-        node_id, activations, numbers
+        node_id, activations, numbers, lengths
             As for `SplitLoop.receive`.
         magnitude : float, optional (default: None)
             That of the activations where it is known.
@@ -140,7 +156,9 @@ class Terms:
             raise ValueError(f"{len(labels)} labels for {len(activations)} activations")
         found = None if labels is None else torch.from_numpy(labels)
         samples = numbers if self.label_policy(node_id) == INDICES else None
-        return MiniBatch(node_id, activations, found, number if self.measures else 0.0, samples)
+        counting = None if lengths is None else torch.from_numpy(lengths)
+        check_lengths(counting, activations, self.crossings.get(node_id, ROWS))
+        return MiniBatch(node_id, activations, found, number if self.measures else 0.0, samples, counting)
 
     def begin(self, node_id: int) -> SplitBegin:
         """Return the instruction that begins a client's round."""
@@ -298,6 +316,7 @@ class SplitLoop:
         self._features: Mapping[int, Tensor] = {}
         self._gradients: dict[int, Tensor] = {}
         self._num_steps: dict[int, int] = {}
+        self._part, self._samples, self._more = 0, 0, False  # of the mini-batch that comes in parts
         self._outcome = SplitOutcome()
 
     def receive(
@@ -307,8 +326,11 @@ class SplitLoop:
         numbers: np.ndarray | None,
         num_steps: int,
         magnitude: float | None = None,
+        lengths: np.ndarray | None = None,
+        *,
+        more: bool = False,
     ) -> None:
-        """Take in the mini-batch of an active client.
+        """Take in the mini-batch of an active client, or the next part of it.
 
         Parameters
         ----------
@@ -317,18 +339,24 @@ class SplitLoop:
         activations : Tensor
             Shape (N, *cut_shape).
         numbers : np.ndarray, optional
-            Shape (N,), int64: labels or sample indices. None from a client that keeps its labels.
+            int64: labels, (N, ...), or sample indices, (N,). None from a client that keeps its labels.
         num_steps : int
             Its mini-batches in the round; what it says first counts.
         magnitude : float, optional (default: None)
             See `Terms.mini_batch`.
+        lengths : np.ndarray, optional (default: None)
+            Shape (N,), int64: those that came with the activations.
+        more : bool (default: False)
+            Another part of the mini-batch follows.
 
         Raises
         ------
         ValueError
             For what does not fit: the client has to leave.
         """
-        batch = self._terms.mini_batch(node_id, activations, numbers, magnitude)
+        batch = self._terms.mini_batch(node_id, activations, numbers, magnitude, lengths)
+        if more or self._more:
+            batch = self._as_part(batch, more)
         if num_steps < 1:
             raise ValueError(f"num-steps is {num_steps}, expected a whole number from 1 on")
         most = self._terms.max_steps(node_id) if self._terms.max_steps else num_steps
@@ -336,6 +364,17 @@ class SplitLoop:
             raise ValueError(f"num-steps is {num_steps}, its examples make {most} at most")
         self._num_steps.setdefault(node_id, num_steps)
         self._arrived[node_id] = batch
+
+    def _as_part(self, batch: MiniBatch, more: bool) -> MiniBatch:
+        """Return a mini-batch as the next part of one; ValueError where it is one too many, or too large."""
+        samples = len(batch.activations)
+        part, samples = (self._part + 1, self._samples + samples) if self._more else (0, samples)
+        if part + more >= self._terms.parts:
+            raise ValueError(f"a mini-batch in more than {self._terms.parts} parts")
+        if (most := self._terms.max_batch) is not None and samples > most:
+            raise ValueError(f"{samples} activations in a mini-batch, expected {most} at most")
+        self._part, self._samples, self._more = part, samples, more
+        return replace(batch, part=part, more=more)
 
     def feature_shape(self, node_id: int) -> tuple[int, ...]:
         """Return the shape of the features that a client got, and of their gradient."""
@@ -382,13 +421,13 @@ class SplitLoop:
             if isinstance(gradient, ValueError):
                 self.leave(node_id, gradient)
             else:
-                is_last = self.step + 1 == self._num_steps[node_id]
+                is_last = self.step + 1 == self._num_steps[node_id] and not self._more
                 answers[node_id] = Answer(self.step, gradient, is_last, False)
         self.trained |= {n for n, answer in answers.items() if answer.is_last}
         self.active = [n for n in self.active if n not in self.trained]
         self.due, self.awaits_gradients = list(self.active), False
         self._steps, self._features = None, {}
-        self.step += 1
+        self.step += not self._more
         return answers
 
     def conclude(self, node_id: int, result: SplitResult) -> None:

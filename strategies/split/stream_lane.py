@@ -84,9 +84,10 @@ class StreamLane:
         # With a tail it waits for those of others in turn, at a shared server block.
         turns = len(self.clients) if self._terms.with_tail else 1
         timeout_seconds = patience + (3 + turns) * self._timeout_seconds
+        begin, parts = self._terms.begin, self._terms.parts
         self._tickets = {n: self._server.expect(partial(self._opened, n)) for n in self.clients}
         return [
-            SplitStream(self._terms.begin(n), ticket.told, self._form.payload, timeout_seconds).to_message(n)
+            SplitStream(begin(n), ticket.told, self._form.payload, timeout_seconds, parts).to_message(n)
             for n, ticket in self._tickets.items()
         ]
 

@@ -1,6 +1,7 @@
 """How the mini-batches of split training travel through streams."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from logging import getLogger
 
 from flwr.app import Message
@@ -43,6 +44,9 @@ class StreamTransport:
         How long a group waits for all of its streams once it has one.
     on_bytes : callable, optional (default: None)
         Called with (direction, kind, bytes) for the tensors and the labels of every frame, from threads.
+    parts : int (default: 1)
+        Parts of each mini-batch of a client that advances alone and has no tail: the edge computes on one while the
+        next is under way. Gradients add up to those of the whole for models without BatchNorm.
     """
 
     def __init__(
@@ -53,12 +57,14 @@ class StreamTransport:
         timeout_seconds: float = 60.0,
         patience_seconds: float = 30.0,
         on_bytes: OnBytes | None = None,
+        parts: int = 1,
     ) -> None:
         self.server = server
         self.payload = payload
         self.timeout_seconds = timeout_seconds
         self.patience_seconds = patience_seconds
         self.on_bytes = on_bytes or (lambda *what: None)
+        self.parts = parts
         self._rounds_by_messages = 0
         self._next_rounds_by_messages = FIRST_ROUNDS_BY_MESSAGES
 
@@ -88,7 +94,7 @@ class StreamTransport:
         lanes = [
             StreamLane(
                 group,
-                terms,
+                terms if len(group) > 1 or terms.with_tail else replace(terms, parts=self.parts),
                 serve,
                 form,
                 self.server,

@@ -42,6 +42,15 @@ def test_equal_weights_are_the_same_over_streams_and_messages_and_unsplit(tmp_pa
     assert max(float((left[name] - by_examples[name]).abs().max()) for name in left) > 1e-4
 
 
+def test_mini_batches_in_parts_give_the_run_to_rounding(tmp_path):
+    settings = {"algorithm": "hsfl", "num_clients": 4, "global_rounds": 1, **SHORT, **STREAM}
+    whole = run_app(tmp_path / "whole", **settings)
+    in_parts = run_app(tmp_path / "parts", **settings, stream_micro_batches=3)
+    left, right = weights(whole), weights(in_parts)
+    assert 0 < max(float((left[name] - right[name]).abs().max()) for name in left) < 1e-6
+    assert summary(whole)["bytes_by_kind"] == summary(in_parts)["bytes_by_kind"]
+
+
 def test_sfl_v2_gives_way_to_messages_where_clients_run_one_after_the_other(tmp_path, caplog):
     settings = {"algorithm": "sfl-v2", "num_clients": 3, "global_rounds": 2, **SHORT}
     by_messages = run_app(tmp_path / "messages", **settings)
@@ -145,7 +154,7 @@ def test_the_largest_frame_is_that_of_the_largest_cut():
     task = build_task(config_of(algorithm="sfl-v1"))
     model, example = task.new_model(), task.example_input()
     one, two, both = (largest_frame_bytes(model, example, cuts, "float32", 16) for cuts in ((1,), (2,), (1, 2)))
-    assert one == 18 + 16 + 16 * 4 + 16 * 16 * 4 * 4 * 4
+    assert one == 19 + 16 + 16 * 4 + 16 * 16 * 4 * 4 * 4
     assert two < one == both
 
 
@@ -193,6 +202,20 @@ BAD = [
     (
         "stream.address=edge.example.org stream.certificate='{folder}/server.crt' stream.key='{folder}/server.key'",
         ["stream.certificate", "valid today, for stream.address = 'edge.example.org'"],
+    ),
+    ("stream.micro-batches=0", ["stream.micro-batches = 0", "greater than or equal to 1"]),
+    ("stream.micro-batches=2 tail-layer=1", ["stream.micro-batches = 2", "allowed is 1 with tail-layer"]),
+    (
+        "stream.micro-batches=2 algorithm=sfl-v2",
+        ["stream.micro-batches = 2", "allowed is 1 with split.server-order = 'interleaved', or 'one-by-one'"],
+    ),
+    (
+        "stream.micro-batches=2 task=tests.app.own_tasks:Singles",
+        [
+            "stream.micro-batches = 2",
+            "allowed is 1 for a model with BatchNorm1d (",
+            "whose statistics are those of whole",
+        ],
     ),
     ("stream.timeout=1e12", ["stream.timeout = 1000000000000.0", "86400"]),
     ("deploy.edge-clients=1", ["deploy.edge-clients = 1", "deploy.role = 'edge'"]),

@@ -11,8 +11,12 @@ ROOT = Path(__file__).parents[2]
 RECORDED = sca_gaps.read_rows(ROOT / "docs/data/sca-gaps.csv")
 
 
-def test_the_table_of_the_docs_is_that_of_the_recorded_instances():
-    assert "\n".join(sca_gaps.table(RECORDED)) in (ROOT / "docs/allocation.md").read_text(encoding="utf-8")
+def test_the_docs_say_how_near_the_optimum_all_recorded_instances_are():
+    page = " ".join((ROOT / "docs/allocation.md").read_text(encoding="utf-8").split())
+    of_all = [*sca_gaps.table(RECORDED)][-1].split(" | ")
+    assert of_all[0] == "| all"
+    assert of_all[-1] == "0 |"
+    assert f"In {of_all[1]} hard instances `sca` comes within {of_all[-2]} of the optimum and always converges" in page
 
 
 def test_all_instances_are_recorded():

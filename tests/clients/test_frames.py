@@ -17,7 +17,7 @@ from espalier.clients.messages.frames import (
     unpack_gradient,
 )
 
-HEADER_BYTES = 18
+HEADER_BYTES = 19
 EXACT = Format()
 
 
@@ -154,6 +154,16 @@ def test_the_size_of_a_frame_is_known_before(payload):
     assert received(sent(form), form).tensor_bytes == form.tensor_bytes(4, 30)
 
 
+def test_several_numbers_of_each_sample_go_with_it():
+    numbers = torch.arange(12, dtype=torch.int32).view(4, 3)
+    frame = sent(labels=numbers)
+    assert len(frame) == EXACT.frame_bytes(4, (3, 5, 2), 3)
+    read = unpack_activations(EXACT, frame, step=3, sample_shape=(3, 5, 2), numbers_per_sample=3)
+    assert read.labels.tolist() == list(range(12))
+    with pytest.raises(ValueError, match="12 labels for 4 activations"):
+        received(frame)
+
+
 @pytest.mark.parametrize("payload", PAYLOADS[1:])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_shorter_payloads_hide_no_bad_number(payload, bad):
@@ -167,10 +177,10 @@ def test_the_time_a_frame_was_held_comes_back():
 
 
 def with_header(frame=None, **changes):
-    names = ("step", "num_steps", "code", "dimensions", "held", "labels")
+    names = ("step", "num_steps", "code", "dimensions", "more", "held", "labels")
     frame = frame or sent()
-    fields = dict(zip(names, struct.unpack_from("<IIBBfI", frame), strict=True))
-    return struct.pack("<IIBBfI", *(fields | changes).values()) + frame[HEADER_BYTES:]
+    fields = dict(zip(names, struct.unpack_from("<IIBBBfI", frame), strict=True))
+    return struct.pack("<IIBBBfI", *(fields | changes).values()) + frame[HEADER_BYTES:]
 
 
 @pytest.mark.parametrize(
@@ -184,6 +194,7 @@ def with_header(frame=None, **changes):
         (with_header(code=77), "numbers of kind 77"),
         (with_header(dimensions=0), "0 dimensions"),
         (with_header(dimensions=255), "255 dimensions"),
+        (with_header(more=2), "expected 0 or 1"),
         (with_header(labels=3), "3 labels for 4 activations"),
         (with_header(labels=2**32 - 1), "4294967295 labels for 4"),
         (with_header(held=float("nan")), "held for nan s"),
@@ -222,3 +233,8 @@ def test_formats_that_there_are_not():
         Format("float8")
     with pytest.raises(ValueError, match="float32 and float64"):
         Format("float32", torch.bfloat16)
+
+
+def test_a_part_says_that_another_follows():
+    assert not received(sent()).more
+    assert received(with_header(more=1)).more

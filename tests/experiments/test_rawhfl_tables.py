@@ -108,10 +108,9 @@ def test_a_sweep_makes_every_row_of_a_table(table):
     assert [selected[f"RawHFL Z={number}"] for number in (2, 4, 6)] == [2, 4, 6]
 
 
-@pytest.mark.parametrize(("name", "indent"), [("rawhfl-runs", ""), ("rawhfl-one-slot-runs", "  ")])
-def test_the_page_shows_what_is_recorded(tmp_path, monkeypatch, capsys, name, indent):
-    tables(monkeypatch, tmp_path, "--record", ROOT / f"docs/data/{name}.csv")
-    printed = "\n".join((indent + line).rstrip() for line in capsys.readouterr().out.strip("\n").splitlines())
+def test_the_page_shows_what_is_recorded(tmp_path, monkeypatch, capsys):
+    tables(monkeypatch, tmp_path, "--record", ROOT / "docs/data/rawhfl-runs.csv")
+    printed = "\n".join(line.rstrip() for line in capsys.readouterr().out.strip("\n").splitlines())
     assert printed in (ROOT / "docs/video-caching.md").read_text()
 
 
@@ -176,7 +175,6 @@ def test_the_page_has_what_m2_takes_and_gives_with_one_local_round():
 
 
 def test_one_slot_per_edge_round_changes_no_figure_by_more_than_the_spread_over_seeds():
-    page = " ".join((ROOT / "docs/video-caching.md").read_text().split())
     one, four = (read_record(ROOT / f"docs/data/{name}.csv") for name in ("rawhfl-one-slot-runs", "rawhfl-runs"))
     for table, row in ((table, row) for table in (2, 3, 4) for row in ("RawHFL Z=4", "Top-Popular")):
         own, others = (
@@ -190,8 +188,6 @@ def test_one_slot_per_edge_round_changes_no_figure_by_more_than_the_spread_over_
             run = Run(table, row, seed)
             assert (one[run].joules is None) == (four[run].joules is None) == (row == "Top-Popular")
             assert one[run].joules is None or f"{one[run].joules:.2f}" == f"{four[run].joules:.2f}"
-    for row in ("RawHFL Z=4", "Top-Popular"):
-        assert f"{one[Run(4, row, 0)].accuracy:.4f} instead of {four[Run(4, row, 0)].accuracy:.4f}" in page
 
 
 def test_the_sweep_with_one_slot_differs_in_that_alone():

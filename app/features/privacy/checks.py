@@ -13,6 +13,7 @@ from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.tasks.kinds import task_kind
 from espalier.clients.messages.train import TRAIN
+from espalier.clients.shared.batch_statistics import layer_with_statistics
 from espalier.strategies.flower_strategies import PRIVATE
 
 MEANS = ("FedAvg", "FedProx")  # of the built-in strategies, those that make a plain mean
@@ -118,13 +119,13 @@ def check_model(case: Case, model: nn.Module) -> None:
     """Refuse a model whose examples have no gradients of their own."""
     if not is_on(case) or case[Privacy].level != "example-at-client":
         return
-    for name, layer in model.named_modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) or getattr(layer, "track_running_stats", False):
-            raise _refused(
-                case,
-                f"a model with {type(layer).__name__} ({name}), in which examples of a mini-batch change each other: "
-                "take one with nn.GroupNorm",
-            )
+    if found := layer_with_statistics(model):
+        name, layer = found
+        raise _refused(
+            case,
+            f"a model with {type(layer).__name__} ({name}), in which examples of a mini-batch change each other: "
+            "take one with nn.GroupNorm",
+        )
 
 
 def falls_short(case: Case) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Models that are cut: where, what travels, and how the server's part trains."""
 
 from flwr.serverapp.strategy import FedProx
+from torch import nn
 
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Feature, Unused
@@ -8,6 +9,7 @@ from espalier.app.ground.errors import bad_value
 from espalier.app.settings.sections import StreamSettings
 from espalier.app.settings.values import BEST_CUT
 from espalier.app.tasks.kinds import task_kind
+from espalier.clients.shared.batch_statistics import layer_with_statistics
 
 
 def check(case: Case) -> None:
@@ -29,6 +31,8 @@ def check(case: Case) -> None:
     if case.split.cut_layer.is_best and not chooses:
         allowed = "a number, or selection = 'resource-aware' and an algorithm with a server block for each client"
         raise bad_value("cut-layer", BEST_CUT, allowed)
+    if case.trains_by_stream and case.stream.micro_batches > 1:
+        _check_parts(case)
     if bool(case.stream.certificate) != bool(case.stream.key):
         given = "stream.key" if case.stream.key else "stream.certificate"
         raise bad_value(given, case.stream.as_dict()[given], "both stream.certificate and stream.key, or neither")
@@ -45,6 +49,30 @@ def _check_local_losses(case: Case) -> None:
         raise bad_value("split.transport", "stream", f"'messages': in {name} activations come with a client's reply")
 
 
+def _check_parts(case: Case) -> None:
+    """Refuse parts of mini-batches where a step needs the whole, or those of several clients."""
+    key, given, split = "stream.micro-batches", case.stream.micro_batches, case.split
+    if not split.tail_layer.is_none:
+        raise bad_value(
+            key, given, f"1 with tail-layer = {split.tail_layer.text!r}: the client steps its tail in between"
+        )
+    if case.algorithm.shares_server and not case.algorithm.in_turn(split):
+        allowed = f"1 with split.server-order = {split.server_order!r}, or 'one-by-one'"
+        raise bad_value(key, given, f"{allowed}: clients take turns at the server's block, a mini-batch each")
+
+
+def check_model(case: Case, model: nn.Module) -> None:
+    """Refuse parts of mini-batches where the model computes statistics over the whole."""
+    if not case.trains_by_stream or case.stream.micro_batches == 1:
+        return
+    if found := layer_with_statistics(model):
+        name, layer = found
+        allowed = (
+            f"1 for a model with {type(layer).__name__} ({name}), whose statistics are those of whole mini-batches"
+        )
+        raise bad_value("stream.micro-batches", case.stream.micro_batches, allowed)
+
+
 def check_strategies(case: Case) -> None:
     """Refuse a proximal term where clients share the server's block, which has no start of its own to be drawn to."""
     for spec in case.strategies_here if case.algorithm.shares_server else ():
@@ -59,7 +87,7 @@ def without_use(case: Case) -> Unused:
     if not case.fine_tune.steps:
         yield ("fine-tune.rate",), "fine-tune.steps = 0"
     if not (case.plan.resources == "measured" or (algorithm.splits and split.transport == "stream")):
-        of_mini_batches = ("stream.payload", "stream.timeout")
+        of_mini_batches = ("stream.payload", "stream.timeout", "stream.micro-batches")
         unused = of_mini_batches if case.devices_stay else StreamSettings.own_keys()
         yield unused, "no mini-batch goes through a stream: see split.transport"
     if not algorithm.splits:
@@ -76,4 +104,10 @@ def without_use(case: Case) -> Unused:
         yield ("split.label-policy",), f"with tail-layer = {split.tail_layer.text!r} no label leaves a client"
 
 
-SPLITTING = Feature(name="splitting", check=check, check_strategies=check_strategies, without_use=without_use)
+SPLITTING = Feature(
+    name="splitting",
+    check=check,
+    check_strategies=check_strategies,
+    check_model=check_model,
+    without_use=without_use,
+)
