@@ -101,7 +101,7 @@ def copy_records(records: RecordDict) -> RecordDict:
 
 
 def _copy_array(array: Array) -> Array:
-    """Copy an array as `copy.copy` does, which takes three times as long."""
+    """Copy an array as `copy.copy` does, which takes four times as long."""
     copied = type(array).__new__(type(array))
     copied.__dict__.update(array.__dict__)
     return copied
