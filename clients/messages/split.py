@@ -127,7 +127,8 @@ class SplitStream(Instruction, message_type=SPLIT_STREAM, begins_round=True, end
         """Return the records."""
         content = self.begin.to_content()
         own: dict[str, ConfigRecordValues] = {STREAM_PAYLOAD: self.payload, STREAM_TIMEOUT: self.timeout_seconds}
-        own |= {STREAM_PARTS: self.parts, **self.ticket.to_config()}
+        own |= {STREAM_PARTS: self.parts} if self.parts > 1 else {}
+        own |= self.ticket.to_config()
         return RecordDict({**content, CONFIG: ConfigRecord({**config_of(content, CONFIG), **own})})
 
     @classmethod
@@ -138,7 +139,7 @@ class SplitStream(Instruction, message_type=SPLIT_STREAM, begins_round=True, end
         if (ticket := StreamTicket.from_config(config)) is None:
             raise ValueError("no ticket for a stream")
         payload, timeout_seconds = str(config[STREAM_PAYLOAD]), float(config[STREAM_TIMEOUT])
-        return cls(begin, ticket, payload, timeout_seconds, int(config[STREAM_PARTS]))
+        return cls(begin, ticket, payload, timeout_seconds, int(config.get(STREAM_PARTS, 1)))
 
 
 @dataclass(frozen=True)
