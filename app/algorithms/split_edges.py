@@ -37,6 +37,7 @@ def split_options(site: Site) -> dict[str, Any]:
         "input_shape": example_on(site),
         "evaluation": fedavg_of_all(),
         "label_policy": site.split.label_policy,
+        "label_shape": site.task.label_shape,
         "participation": site.federation.participation,
         "max_batch": site.train.batch_size,
         "max_steps": site.max_steps,

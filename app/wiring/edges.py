@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideAdaptiveClipping, Strategy
@@ -26,6 +26,7 @@ from espalier.app.wiring.streams import Streams
 from espalier.clients.messages.train import NORM_BIT, TRAIN_LOSS
 from espalier.clients.shared.lanes import Lanes
 from espalier.strategies import EdgeRounds, Guard, Hierarchical, Observer
+from espalier.strategies.corners import EdgeOverCorners
 from espalier.strategies.profiles import profiles_by_node
 from espalier.strategies.randomness import derived_seed
 from espalier.strategies.split.fused import FusedTransport
@@ -85,7 +86,11 @@ def edges_here(
             own=config.of_algorithm,
             auxiliary=head,
         )
-        return own_edge(algorithm, site) if algorithm.written else algorithm.make_edge(site)
+        made = own_edge(algorithm, site) if algorithm.written else algorithm.make_edge(site)
+        if not task.has_corners:
+            return made
+        whole = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+        return EdgeOverCorners(made, cache(lambda node_id: task.corners(client_of[node_id])), whole)
 
     make_edge: MakeEdge = make
     for part in parts:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Any
 
 from flwr.serverapp import Grid
@@ -14,6 +15,7 @@ from espalier.app.algorithms.split_edges import check_cuts
 from espalier.app.config.run_config import RunConfig
 from espalier.app.features.feature import MakeEdge, Part, Scene
 from espalier.app.features.table import FEATURES, parts_of
+from espalier.app.ground.errors import bad_value
 from espalier.app.meters.bytes import ByteMeter
 from espalier.app.meters.seconds import SecondsMeter
 from espalier.app.planning.world import PlannedWorld
@@ -113,8 +115,12 @@ def streams_of(
         return
     largest = 0
     if config.trains_by_stream:
+        if config.stream.micro_batches > 1 and task.label_shape:
+            allowed = "1 for a task with several labels for each example: its loss is a mean over labels, not examples"
+            raise bad_value("stream.micro-batches", config.stream.micro_batches, allowed)
         cuts, payload = check_cuts(config.split, model), config.stream.payload
-        largest = largest_frame_bytes(as_blocks(model), task.example_input(), cuts, payload, config.train.batch_size)
+        example, labels = task.example_input(), max(prod(task.label_shape), 1)
+        largest = largest_frame_bytes(as_blocks(model), example, cuts, payload, config.train.batch_size, labels)
     largest_message = 0
     if stays:
         # Only clients of a cut model know how large the activations of their test sets are, and only an edge's host
