@@ -72,5 +72,5 @@ def associate(scene: Scene) -> Topology | None:
     }
     others = int((cells != world.cells_at_first).sum())
     sizes = ", ".join(f"{edge} has {len(own)}" for edge, own in members.items())
-    logger.info("association = %r: %d of %d clients go to another edge; %s", name, others, len(cells), sizes)
+    logger.info("association = %r: clients at another edge: %d of %d; %s", name, others, len(cells), sizes)
     return {edge: own for edge, own in members.items() if own}

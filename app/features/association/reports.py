@@ -72,4 +72,4 @@ def words(summary: Mapping[str, Any]) -> Iterator[str]:
             f"{of['cost']:.4g} ({of['joules']:.4g} J, {of['seconds']:.4g} s)" for of in (own["chosen"], own["given"])
         )
         yield f"HFEL's cost of a global round: {chosen}, association {own['name']}"
-        yield f"as given: {given}; {own['clients_moved']} clients go to another edge"
+        yield f"as given: {given}; clients at another edge: {own['clients_moved']}"

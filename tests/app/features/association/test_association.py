@@ -105,7 +105,7 @@ def test_costs_are_in_the_summary_and_the_table(whole):
     said = {"name": "cheapest", "chosen": cost, "given": cost | {"cost": 2.0, "joules": 3.0}, "clients_moved": 2}
     assert list(words({"association": said})) == [
         "HFEL's cost of a global round: 1.5 (2 J, 1 s), association cheapest",
-        "as given: 2 (3 J, 1 s); 2 clients go to another edge",
+        "as given: 2 (3 J, 1 s); clients at another edge: 2",
     ]
     assert next(iter(words(summary(whole)))).endswith("association cheapest")
 
