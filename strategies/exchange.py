@@ -6,6 +6,7 @@ yield other conversations as well, and is resumed with their results: so a tier 
 them go on beside itself, and waits for whatever it wants: so a tier waits for nobody.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
@@ -63,6 +64,8 @@ OnTrip = Callable[[str, Message, Trip], None]
 # Codes of the error replies made on the server's side; Flower's own are below 1,000.
 UNREACHABLE = 1001
 LATE = 1002
+# How the reasons of late results begin, by which reports know them again: see `is_late`.
+NO_REPLY, NO_RESULT, ARRIVED_LATE = "no reply before", "no result within", "its result arrived after"
 REJECTED = 1003
 EDGE_FAILED = 1004
 UNUSABLE = 1005
@@ -129,7 +132,7 @@ class Until:
     """
 
     is_over: Callable[[], bool]
-    seconds_left: Callable[[], float] = lambda: float("inf")
+    seconds_left: Callable[[], float] = lambda: math.inf
 
 
 Step = list[Message] | Together | Beside | Until
@@ -143,7 +146,7 @@ class _Patience:
     """
 
     def __init__(self, seconds: float | None) -> None:
-        self._seconds = float("inf") if seconds is None else seconds
+        self._seconds = math.inf if seconds is None else seconds
         self._taken: dict[int, float] = {}
 
     def seconds_for(self, message: Message) -> float:
@@ -206,8 +209,13 @@ class _Exchange:
         ]
 
     def _missing(self, message: Message, message_id: str) -> Message:
-        error = Error(LATE, "no reply before the deadline") if message_id else Error(UNREACHABLE, "unreachable")
+        error = Error(LATE, f"{NO_REPLY} the deadline") if message_id else Error(UNREACHABLE, "unreachable")
         return Message(error, reply_to=message)
+
+
+def is_late(reason: str) -> bool:
+    """Return whether a failure's reason is that of a result that was not there at a deadline."""
+    return reason.startswith((NO_REPLY, NO_RESULT, ARRIVED_LATE))
 
 
 def pushed(grid: Grid, messages: Sequence[Message]) -> list[str]:

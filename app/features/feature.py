@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -104,8 +104,12 @@ class State(StrEnum):
     WAITED = "w"  # its edge did not ask it
 
 
-# A client's number, what it did, and why.
-Told = tuple[int, State, str]
+class Did(NamedTuple):
+    """What a client, by its number, did in a round of its edge, and why."""
+
+    client: int
+    state: State
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -199,7 +203,9 @@ class Feature:
     as_sent : Callable[[Case], str], optional
         Says why the models of edges have to arrive as they were sent; nothing where they need not.
     splits_edges : Callable[[Case], bool], optional
-        Whether an edge's clients are not its own affair in a round.
+        Whether an edge's clients are not its own affair in a round, or it is not known at first whose they are.
+    associate : Callable[[Scene], Topology | None], optional
+        Puts clients under other edges before the run begins, in its world too; None: they stay where they are.
     mover : Callable[[Case], tuple[str, str] | None], optional
         The key by which clients move from one edge to another, and its value without moves; None: by none of its own.
     check_moves : Callable[[Case], str], optional
@@ -228,7 +234,7 @@ class Feature:
         What the table at the end of a run says of it, by ``summary.json``.
     columns : Callable[[Sequence[Line], Sequence[int]], Mapping[str, Sequence[Any]]], optional
         What ``clients.csv`` says of it, by name, with a value for each of some clients.
-    states : Callable[[Line], Iterable[Told]], optional
+    states : Callable[[Line], Iterable[Did]], optional
         What an edge's line says that clients did in its round.
     tables : Callable[[Sequence[Line], Mapping[str, Any] | None], Iterable[Table]], optional
         What the page of a run shows of it, by the lines of edges and rounds and what ``world.json`` holds.
@@ -248,6 +254,7 @@ class Feature:
     single_updates: Callable[[Case], str] = lambda case: ""
     as_sent: Callable[[Case], str] = lambda case: ""
     splits_edges: Callable[[Case], bool] = lambda case: False
+    associate: Callable[[Scene], Topology | None] = lambda scene: None
     mover: Callable[[Case], tuple[str, str] | None] = lambda case: None
     check_moves: Callable[[Case], str] = lambda case: ""
     topology_of: Callable[[Scene, Grid], TopologyOf | None] = lambda scene, grid: None
@@ -264,6 +271,6 @@ class Feature:
     summary: Callable[[Sequence[Line]], Line] = lambda lines: {}
     words: Callable[[Mapping[str, Any]], Iterable[str]] = lambda summary: ()
     columns: Callable[[Sequence[Line], Sequence[int]], Mapping[str, Sequence[Any]]] = lambda lines, clients: {}
-    states: Callable[[Line], Iterable[Told]] = lambda line: ()
+    states: Callable[[Line], Iterable[Did]] = lambda line: ()
     tables: Callable[[Sequence[Line], Mapping[str, Any] | None], Iterable[Table]] = lambda lines, world: ()
     draw: Callable[[Path, str, Sequence[Line], Mapping[str, Any] | None], object] = lambda *what: None

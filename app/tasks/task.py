@@ -28,6 +28,8 @@ class Task(Protocol):
         Clients tell their top-M accuracies for these M.
     counts_requests : bool
         Labels are contents that were asked for, which can be ranked by how often.
+    own_way : str
+        Where clients train in a way of their own, that can neither be stacked nor recorded: which do, in words.
     has_own_model : bool
         The model is part of the task; the run config names none.
     label_shape : tuple[int, ...]
@@ -45,6 +47,7 @@ class Task(Protocol):
     grows: ClassVar[bool] = False
     top_m: ClassVar[tuple[int, ...]] = ()
     counts_requests: ClassVar[bool] = False
+    own_way: ClassVar[str] = ""
     has_own_model: ClassVar[bool] = False
     has_own_methods: bool = False
 

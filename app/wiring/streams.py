@@ -88,12 +88,7 @@ class Streams:
 
 @contextmanager
 def open_streams(
-    settings: StreamSettings,
-    *,
-    max_frame_bytes: int,
-    max_streams: int,
-    patience_seconds: float,
-    max_message_bytes: int = 0,
+    settings: StreamSettings, patience_seconds: float, max_frame_bytes: int, max_streams: int, max_message_bytes: int
 ) -> Iterator[Streams]:
     """Accept streams while a run lasts.
 
@@ -101,14 +96,14 @@ def open_streams(
     ----------
     settings : StreamSettings
         Section of the run config.
-    max_frame_bytes : int
-        The largest frame of a client, see `largest_frame_bytes`; 0 where clients measure their links only.
-    max_streams : int
-        Clients that may have a stream at the same time.
     patience_seconds : float
         How long a group of clients waits for all of its streams once it has one.
-    max_message_bytes : int (default: 0)
-        The largest message of nodes that stay, where they do.
+    max_frame_bytes : int
+        The largest frame of a client, see `largest_frame_bytes`; 0 where no mini-batches travel in streams.
+    max_streams : int
+        Clients that may have a stream at the same time.
+    max_message_bytes : int
+        The largest message of nodes that stay; 0 where none does.
 
     Raises
     ------

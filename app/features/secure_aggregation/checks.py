@@ -4,6 +4,7 @@ from espalier.app.features.case import Case
 from espalier.app.features.feature import Unused
 from espalier.app.features.secure_aggregation.settings import Secure
 from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.reasons import first_reason
 
 # Of the built-in strategies, those that make the same of all models as of their mean.
 MEANS = ("FedAvg", "FedProx", "FedAvgM", "FedAdam", "FedAdagrad", "FedYogi")
@@ -24,30 +25,28 @@ def check(case: Case) -> None:
     if own.neighbours and own.neighbours + 1 < own.fewest:
         allowed = f"0, or {own.fewest - 1} or more: with secure.fewest = {own.fewest} so many must be left"
         raise bad_value("secure.neighbours", own.neighbours, allowed)
-    at_edge = case.deploy.role == "edge"
+    at_edge = not case.here.is_whole
     clients = case.deploy.edge_clients if at_edge else case.federation.num_clients // case.edges
     asked = max(1, int(clients * case.federation.participation))
-    if asked < own.fewest and case.deploy.role != "cloud":
+    if asked < own.fewest and case.here.reaches_clients:
         key, given = ("deploy.edge-clients", clients) if at_edge else ("num-clients", case.federation.num_clients)
         allowed = f"{own.fewest} or more for each edge in a round, as secure.fewest says: now it is {asked}"
         raise bad_value(key, given, allowed)
 
 
 def _why_not_algorithm(case: Case) -> str:
-    algorithm, name = case.algorithm, f"algorithm = {case.algorithm.text!r}"
-    if algorithm.written:
-        return f"{name}: what the edges of an algorithm of your own make of replies is not known"
-    if algorithm.adds_gradients:
-        return f"{name}, whose clients send gradients"
-    if algorithm.splits and algorithm.in_turn(case.split):
-        return f"{name}, whose clients train one after the other"
-    if not (algorithm.averages and algorithm.takes_means):
-        return f"{name}, whose edges make more of updates than their average"
-    if len(set(case.split.cut_layer.items)) > 1 and algorithm.splits:
-        return f"cut-layer = {case.split.cut_layer.text!r}: clients' blocks have no average"
-    if case.rule:
-        return f"{name} with plans, which go by what single clients tell"
-    return f"{case.out_of_step}, where no edge round is everybody's" if case.out_of_step else ""
+    algorithm, name, cuts = case.algorithm, f"algorithm = {case.algorithm.text!r}", case.split.cut_layer
+    in_turn = algorithm.splits and algorithm.in_turn(case.split)
+    takes_means = algorithm.averages and algorithm.takes_means
+    return first_reason(
+        (algorithm.written, f"{name}: what the edges of an algorithm of your own make of replies is not known"),
+        (algorithm.adds_gradients, f"{name}, whose clients send gradients"),
+        (in_turn, f"{name}, whose clients train one after the other"),
+        (not takes_means, f"{name}, whose edges make more of updates than their average"),
+        (algorithm.splits and len(set(cuts.items)) > 1, f"cut-layer = {cuts.text!r}: clients' blocks have no average"),
+        (case.rule, f"{name} with plans, which go by what single clients tell"),
+        (case.out_of_step, f"{case.out_of_step}, where no edge round is everybody's"),
+    )
 
 
 def check_strategies(case: Case) -> None:
