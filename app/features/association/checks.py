@@ -29,7 +29,7 @@ def _why_not(case: Case) -> str:
         return "without the radio world of plans: set selection='resource-aware', or algorithm='rawhfl'"
     if case.plan.resources != "simulated":
         return f"for plan.resources = {case.plan.resources!r}: it needs the simulated radio world"
-    if case.deploy.role != "server":
+    if not case.here.is_whole:
         return f"for deploy.role = {case.deploy.role!r}: each host has its own clients"
     if case.federation.edge_names.text:
         return f"for edge-names = {case.federation.edge_names.text!r}: nodes name their edges"
