@@ -17,7 +17,7 @@ from rich.progress import track
 
 from espalier.app.ground.logs import quiet_flower
 from espalier.app.reports.made_by import maker
-from experiments.attacking import inverted_updates
+from experiments.attacking import hijack, inverted_updates, noisy_cut
 from experiments.attacking.records import COLUMNS, Measured, Pictures, Row
 from experiments.records import append_rows, read_rows, run_script
 
@@ -25,6 +25,8 @@ SEEDS = (0, 1, 2)
 Attack = Callable[[int], Iterator[Measured | Pictures]]
 ATTACKS: dict[str, Attack] = {
     "updates": inverted_updates.measured,
+    "hijack": hijack.measured,
+    "activations": noisy_cut.measured,
 }
 
 

@@ -56,6 +56,9 @@ class Search:
     smoothness: float = 0.01
 
 
+SEARCH = Search()
+
+
 def roughness(images: Tensor) -> Tensor:
     """Return the mean difference of neighbouring pixels, over rows and over columns (total variation)."""
     across, down = images.diff(dim=-1).abs().mean(), images.diff(dim=-2).abs().mean()
@@ -104,7 +107,7 @@ def inverted(
     image_shape: tuple[int, ...],
     *,
     sent: Tensor | None = None,
-    search: Search = Search(),
+    search: Search = SEARCH,
     seed: int = 0,
 ) -> Tensor:
     """Return images whose updates are most like those that came, all of them searched for side by side.

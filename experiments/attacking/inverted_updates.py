@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.attacking.inversion import Search, flat, input_of_linear, inverted, label_of_one
+from experiments.attacking.inversion import SEARCH, Search, flat, input_of_linear, inverted, label_of_one
 from experiments.attacking.likeness import likeness, matched
 from experiments.attacking.records import Measured, Pictures
 from experiments.attacking.updates import Victim, pixels, rounds_of
@@ -202,7 +202,7 @@ def prepared_by(victim: Victim) -> tuple[Tensor, Tensor]:
 
 
 def measured(
-    seed: int, settings: Sequence[Setting] = SETTINGS, search: Search = Search()
+    seed: int, settings: Sequence[Setting] = SETTINGS, search: Search = SEARCH
 ) -> Iterator[Measured | Pictures]:
     """Return what is rebuilt in each setting with each defence, and what the mean image is like.
 
