@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     rows = read_rows(given.csv, COLUMNS) if given.csv else []
     done = {(row["part"], row["seed"]) for row in rows}
-    missing = [one for one in product(ATTACKS, given.seeds) if one not in done]
+    missing = [(name, seed) for seed, name in product(given.seeds, ATTACKS) if (name, seed) not in done]
     for name, seed in track(missing, console=Console(stderr=True)):
         new = rows_of(name, seed)
         rows += new

@@ -43,17 +43,20 @@ class Search:
 
     Parameters
     ----------
-    iterations : int (default: 60)
+    iterations : int (default: 50)
         Steps of Adam.
     rate : float (default: 0.1)
         Its learning rate at first; it falls to 0 by half a cosine.
     smoothness : float (default: 0.01)
         The weight of the mean difference of neighbouring pixels, beside one minus the cosine.
+    noise : float (default: 0.3)
+        The share of uniform noise in the images that it begins with.
     """
 
-    iterations: int = 60
+    iterations: int = 50
     rate: float = 0.1
     smoothness: float = 0.01
+    noise: float = 0.3
 
 
 SEARCH = Search()
@@ -104,7 +107,7 @@ def inverted(
     labels: Tensor,
     prepare: Callable[[Tensor], Tensor],
     learning_rate: float,
-    image_shape: tuple[int, ...],
+    guess: Tensor,
     *,
     sent: Tensor | None = None,
     search: Search = SEARCH,
@@ -126,19 +129,19 @@ def inverted(
         Makes of pixels from 0 to 1 what the model takes.
     learning_rate : float
         Of the clients.
-    image_shape : tuple[int, ...]
-        Of an image.
+    guess : Tensor
+        Where the search begins but for some noise, such as the mean of images of the same kind; of an image's shape.
     sent : Tensor, optional (default: None)
         Of the shape of `updates`: which numbers say something. None: all.
-    search : Search (default: 60 steps)
+    search : Search (default: 50 steps)
         How.
     seed : int (default: 0)
-        Of the first guess, which is noise.
+        Of that noise.
 
     Returns
     -------
     Tensor
-        Shape (V, steps * N, *image_shape), from 0 to 1.
+        Shape (V, steps * N, *guess.shape), from 0 to 1.
     """
     told = torch.ones_like(updates) if sent is None else sent.to(updates.dtype)
 
@@ -149,7 +152,7 @@ def inverted(
 
     of_each = vmap(grad_and_value(distance))
     draw = torch.Generator().manual_seed(seed)
-    images = torch.rand((*labels.shape, *image_shape), generator=draw)
+    images = guess + search.noise * (torch.rand((*labels.shape, *guess.shape), generator=draw) - guess)
     optimizer = torch.optim.Adam([images], lr=search.rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, search.iterations)
     for _ in range(search.iterations):

@@ -104,9 +104,9 @@ class Setting:
 
 
 SETTINGS = (
-    Setting(LINEAR_MODEL, 1, 1, 8, DEFENCES),
-    Setting(SMALL_CNN, 1, 1, 8, DEFENCES),
-    Setting(SMALL_CNN, 4, 1, 8, DEFENCES),
+    Setting(LINEAR_MODEL, 1, 1, 4, DEFENCES),
+    Setting(SMALL_CNN, 1, 1, 4, DEFENCES),
+    Setting(SMALL_CNN, 4, 1, 4, DEFENCES),
     Setting(SMALL_CNN, 16, 1, 16, (NONE,)),
     Setting(SMALL_CNN, 4, 4, 16, (NONE,)),
 )
@@ -163,7 +163,9 @@ def by_linear_layer(seen: Seen, prepared: tuple[Tensor, Tensor]) -> Tensor:
     return image.clamp(0, 1).expand(len(seen.images), -1, -1, -1)
 
 
-def by_search(all_seen: Sequence[Seen], prepared: tuple[Tensor, Tensor], search: Search, seed: int) -> Tensor:
+def by_search(
+    all_seen: Sequence[Seen], prepared: tuple[Tensor, Tensor], mean: Tensor, search: Search, seed: int
+) -> Tensor:
     """Return the images that are found for updates of mini-batches of one size; the label of one image is found too."""
     victim = all_seen[0].victims[0]
     updates = torch.stack([flat(seen.update, victim.before) for seen in all_seen])
@@ -176,7 +178,7 @@ def by_search(all_seen: Sequence[Seen], prepared: tuple[Tensor, Tensor], search:
         labels,
         lambda images: images * scale + shift,
         RATE,
-        (1, 8, 8),
+        mean,
         sent=torch.stack(
             [
                 update != 0 if seen.defence.in_part else torch.ones_like(update, dtype=torch.bool)
@@ -201,6 +203,12 @@ def prepared_by(victim: Victim) -> tuple[Tensor, Tensor]:
     return white - black, black
 
 
+def mean_image(victim: Victim) -> Tensor:
+    """Return the mean of images that no client trains on, of shape (1, C, H, W)."""
+    images: Tensor = victim.task.test.inputs
+    return (images.to(torch.float32) / 255).mean(0, keepdim=True)
+
+
 def measured(
     seed: int, settings: Sequence[Setting] = SETTINGS, search: Search = SEARCH
 ) -> Iterator[Measured | Pictures]:
@@ -211,13 +219,13 @@ def measured(
     for setting in settings:
         everything = [seen for one in setting.defences for seen in seen_of(setting, one, seed, setting.images)]
         victim = everything[0].victims[0]
-        prepared, mean = prepared_by(victim), pixels(victim.task).mean(0, keepdim=True)
+        prepared, mean = prepared_by(victim), mean_image(victim)
         for size in dict.fromkeys(len(seen.images) for seen in everything):
             alike = [seen for seen in everything if len(seen.images) == size]
             if setting.attack == LINEAR:
                 rebuilt = torch.stack([by_linear_layer(seen, prepared) for seen in alike])
             else:
-                rebuilt = by_search(alike, prepared, search, seed)
+                rebuilt = by_search(alike, prepared, mean[0], search, seed)
             for defence in dict.fromkeys(seen.defence for seen in alike):
                 own = [(seen, images) for seen, images in zip(alike, rebuilt, strict=True) if seen.defence == defence]
                 yield from _figures(setting, defence, own, mean)

@@ -23,6 +23,7 @@ READ = "activations read"
 CUT = 1
 NOISES = (0.0, 0.1, 0.3, 1.0, 4.0)
 ACCURACY = "accuracy"
+SHORTER = {"global-rounds": 5}
 
 
 def defence_of(noise: float) -> str:
@@ -46,7 +47,7 @@ def measured(seed: int, noises: tuple[float, ...] = NOISES, **changes: Any) -> I
     """Return what the last round's messages tell with each noise; `changes` are settings of the run by their keys."""
     case = privacy.Case("digits", "hsfl", CUT, "head", privacy.OWN, seed)
     for noise in noises:
-        observer, accuracy = observed({**case.run_config, **changes}, noise)
+        observer, accuracy = observed({**case.run_config, **SHORTER, **changes}, noise)
         clients = list(observer.rounds[max(observer.rounds)].values())
         where = (READ, f"cut {CUT}, tail head", defence_of(noise))
         for what, measure, _, share, by_chance, samples in privacy.measured(clients, privacy.PAYLOADS[:1]):
