@@ -18,7 +18,9 @@ from rich.progress import track
 from espalier.app.ground.logs import quiet_flower
 from espalier.app.reports.made_by import maker
 from experiments.attacking import hijack, inverted_updates, noisy_cut
+from experiments.attacking.figure import draw, pictures
 from experiments.attacking.records import COLUMNS, Measured, Pictures, Row
+from experiments.attacking.tables import tables
 from experiments.records import append_rows, read_rows, run_script
 
 SEEDS = (0, 1, 2)
@@ -55,6 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows += new
         if given.csv:
             append_rows(given.csv, COLUMNS, new)
+    print("\n\n".join(tables(rows)))
+    if given.figure:
+        draw(given.figure, pictures())
 
 
 if __name__ == "__main__":

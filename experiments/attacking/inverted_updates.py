@@ -11,7 +11,7 @@ from torch import Tensor
 from experiments.attacking.inversion import SEARCH, Search, flat, input_of_linear, inverted, label_of_one
 from experiments.attacking.likeness import likeness, matched
 from experiments.attacking.records import Measured, Pictures
-from experiments.attacking.updates import Victim, pixels, rounds_of
+from experiments.attacking.updates import Victim, rounds_of
 
 INVERSION, LINEAR = "gradient inversion", "linear layer"
 LINEAR_MODEL, SMALL_CNN = "experiments.private_tiers:linear", "small-cnn"
