@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses
 # One more than there are cores: some tests wait for programs that they start.
 WORKERS := $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
 
-.PHONY: demo test test-deploy soak lint docs docs-settings dist install clean
+.PHONY: demo test test-deploy soak lint docs docs-settings notebooks dist install clean
 
 # The number after the time is a process's: two demos may begin in the same second.
 demo: $(INSTALLED)
@@ -44,6 +44,10 @@ docs: $(INSTALLED)
 # The tables of docs/configuration.md and the settings in pyproject.toml files, from app/settings/.
 docs-settings: $(INSTALLED)
 	$(BIN)/python docs/settings_tables.py
+
+# The notebooks in examples/notebooks, run anew, with what their cells print and draw.
+notebooks: $(INSTALLED)
+	$(BIN)/python docs/notebooks.py
 
 # The wheel and the source distribution, installed into an empty environment for each Python from 3.11 on that is here.
 dist: $(INSTALLED)

@@ -153,8 +153,8 @@ def _config(given: dict[str, Any]) -> RunConfig:
         config = saved_config(folder)
         if named := ", ".join(f"{k} = {shown(v)}" for k, v in own_code(config).items() if k not in given):
             logger.info("code is imported that %s names: %s", folder / "config.json", named)
-        saved = config.as_dict()
-        if saved["engine"] == "flower":
+        saved = {**config.as_dict(), "output-dir": ""}
+        if config.on_devices:
             del saved["engine"]
-        given = {**saved, "output-dir": "", **given}
+        given = {**saved, **given}
     return parse_config(without_runtime(given))

@@ -35,7 +35,7 @@ def main(grid: Grid, context: Context) -> None:
         if value and not Path(value).expanduser().is_absolute():
             raise bad_value(key, value, "an absolute path (a relative one would start at the SuperLink's folder)")
     results = Path.home() / "espalier-results"
-    if config.deploy.role == "edge":
+    if not config.here.has_cloud:
         run_edge(config, Flower(grid), results)
         return
     with engine_of(config, grid) as engine:

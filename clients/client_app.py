@@ -6,6 +6,7 @@ from functools import partial
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from .corners import answered_in_corners
 from .device.gateway import GATEWAY, forward
 from .device.measuring import tell_profile
 from .device.staying import stay
@@ -103,7 +104,7 @@ class _TableApp(ClientApp):
 
 
 def _handled(handler: Handler, task: ClientTask, message: Message, context: Context) -> Message:
-    return handler(message, context, task)
+    return answered_in_corners(handler, message, context, task)
 
 
 def through(mods: Sequence[Mod], call: Callable[[Message, Context], Message]) -> Callable[[Message, Context], Message]:

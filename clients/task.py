@@ -185,6 +185,9 @@ class ClientTask:
     auxiliary : nn.Sequential, optional (default: None)
         The auxiliary head behind the client's blocks, as it is before any training, for algorithms that train by its
         loss: see `espalier.clients.split.local_loss`. It is copied.
+    corners : Mapping[str, tuple[int, ...]] (default: none)
+        By the names of weights, the shapes of those of which the client has but a corner, see
+        `espalier.clients.shared.corners`.
     """
 
     model: nn.Module
@@ -210,6 +213,7 @@ class ClientTask:
     own: Mapping[str, Tensor] = field(default_factory=dict)
     outgoing: Sequence[Outgoing] = ()
     auxiliary: nn.Sequential | None = None
+    corners: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def num_train(self, server_round: int) -> int:
         """Return the number of training examples in a round."""

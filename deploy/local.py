@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -30,8 +30,10 @@ from pathlib import Path
 from threading import Event, Thread
 
 from certificates import make_certificates, make_device_key
+from commands import device_configs, gateway_config, superlink_command, supernode_command
 from flwr_run import descendants, free_ports, run_app, uninterrupted
 
+DEPLOY = Path(__file__).parent
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 LOG_TAIL_LINES = 15
@@ -182,11 +184,6 @@ def _keep_going(made: "Federation", i: int, is_over: Event) -> None:
         made.supernodes[i], started = made.start_supernode(i), time.monotonic()
 
 
-def device_configs(clients: Iterable[int], num_clients: int) -> list[str]:
-    """Return the node configs of clients."""
-    return [f"partition-id={i} num-partitions={num_clients}" for i in clients]
-
-
 @contextmanager
 def two_tiers(
     app: Path,
@@ -216,8 +213,7 @@ def two_tiers(
             # Blocks as the app makes them where one server has all clients.
             clients = [i for i in range(supernodes) if i * edges // supernodes == e]
             below.append(stack.enter_context(starting(folder / f"edge-{e}", device_configs(clients, supernodes))))
-            edge_folder = json.dumps(str(below[e].meeting))
-            gateways.append(f"partition-id={e} num-partitions={edges} edge-folder={edge_folder}")
+            gateways.append(gateway_config(e, edges, below[e].meeting))
         cloud = stack.enter_context(starting(folder / "cloud", gateways))
         runs = []
         for e, edge in enumerate(below):
@@ -322,13 +318,15 @@ class Federation:
     def start_supernode(self, i: int) -> Program:
         """Start the SuperNode of device `i`, whose key is registered."""
         home = {"FLWR_HOME": str(self.folder / f"flower-{i}")}
-        command = [
-            *(sys.executable, str(Path(__file__).parent / "supernode.py"), "--superlink", self.address),
-            *("--host", "127.0.0.1", "--port", str(free_ports(1)[0])),
-            *("--root-certificates", str(self.folder / "certificates" / "ca.crt")),
-            *("--auth-supernode-private-key", str(self.folder / "keys" / f"device-{i}")),
-            *("--node-config", self.node_configs[i]),
-        ]
+        command = supernode_command(
+            sys.executable,
+            DEPLOY,
+            self.address,
+            self.folder / "certificates" / "ca.crt",
+            self.folder / "keys" / f"device-{i}",
+            self.node_configs[i],
+            ["--host", "127.0.0.1", "--port", str(free_ports(1)[0])],
+        )
         log = self.folder / "logs" / f"supernode-{i}.log"
         return start(f"SuperNode {i}", command, log, {**self.environment, **home})
 
@@ -395,14 +393,7 @@ def flower_environment(folder: Path, address: str) -> dict[str, str]:
 
 def start_superlink(folder: Path, address: str, environment: Mapping[str, str], options: Sequence[str] = ()) -> Program:
     """Start a SuperLink with TLS that accepts registered SuperNodes only."""
-    certificates = folder / "certificates"
-    host, port = address.rsplit(":", 1)
-    command = [
-        *(sys.executable, str(Path(__file__).parent / "superlink.py"), "--enable-supernode-auth"),
-        *("--host", host, "--port", port, *options),
-        *("--ssl-ca-certfile", str(certificates / "ca.crt")),
-        *("--ssl-certfile", str(certificates / "server.crt"), "--ssl-keyfile", str(certificates / "server.key")),
-    ]
+    command = superlink_command(sys.executable, DEPLOY, address, folder / "certificates", options)
     return start("the SuperLink", command, folder / "logs" / "superlink.log", environment)
 
 

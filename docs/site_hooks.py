@@ -3,6 +3,7 @@
 A page of `docs/` has its own place on the site, and any other file of the tree has its path in `tree/`.
 """
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
-FIRST_PAGE = "docs/README.md"
+FIRST_PAGE, NOTEBOOK = "docs/README.md", ".ipynb"
 # Code comes first, so that what looks like a link there is none.
 LINK = re.compile(
     r"^ *(?P<fence>`{3,}).*?^ *(?P=fence)$|``.+?``|`[^`]*`"
@@ -66,9 +67,9 @@ def linked_files(pages: list[str]) -> list[str]:
     ahead = list(pages)
     while ahead:
         source = ahead.pop()
-        if source.endswith(".md"):
+        if source.endswith((".md", NOTEBOOK)):
             links: list[str] = []
-            with_links((ROOT / source).read_text(encoding="utf-8"), lambda link, to=links: to.append(link) or link)
+            with_links(as_page(source), lambda link, to=links: to.append(link) or link)
             new = {path_of(source, link) for link in links if is_local(link)} - found
             new = {path for path in new if not path.startswith("docs/") and (ROOT / path).is_file()}
             found |= new
@@ -81,8 +82,25 @@ def as_page(path: str) -> str:
     text = (ROOT / path).read_text(encoding="utf-8")
     if path.endswith(".md"):
         return text
+    if path.endswith(NOTEBOOK):
+        return "\n\n".join(part for cell in json.loads(text)["cells"] for part in parts_of(cell)) + "\n"
     language = PurePosixPath(path).suffix.removeprefix(".")
     return f"# `{path}`\n\n````{language}\n{text.rstrip()}\n````\n"
+
+
+def parts_of(cell: dict[str, Any]) -> list[str]:
+    """Return what a page has of a notebook's cell: its text, or its code, what that prints and its pictures."""
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        return [source]
+    parts = [f"````python\n{source}\n````"]
+    for output in cell["outputs"]:
+        if output["output_type"] == "stream":
+            parts.append(f"````text\n{''.join(output['text']).rstrip()}\n````")
+        else:
+            data = output["data"]
+            parts.append(f"![{data['text/plain']}](data:image/png;base64,{data['image/png']})")
+    return parts
 
 
 def site_link(source: str, link: str) -> str:

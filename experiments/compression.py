@@ -11,12 +11,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
-
 from espalier.app.ground.logs import quiet_flower
 from espalier.app.reports.made_by import maker
-from experiments.records import append_rows, read_rows, run_script
+from experiments.records import completed, run_script
 from experiments.runs import summary_of_run
 
 SETTING: dict[str, Any] = {
@@ -79,13 +76,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     quiet_flower()
     made_by = {key: maker()[key] for key in ("commit", "machine")}
-    rows = read_rows(given.csv, COLUMNS) if given.csv else []
-    done = {(row["codec"], row["seed"]) for row in rows}
-    missing = [(codec, seed) for seed, codec in product(given.seeds, CODECS) if (codec, seed) not in done]
-    for codec, seed in track(missing, console=Console(stderr=True)):
-        rows.append({**row_of_run(codec, seed), **made_by})
-        if given.csv:
-            append_rows(given.csv, COLUMNS, [rows[-1]])
+    rows = completed(
+        given.csv,
+        COLUMNS,
+        [(codec, seed) for seed, codec in product(given.seeds, CODECS)],
+        lambda row: (row["codec"], row["seed"]),
+        lambda case: [{**row_of_run(*case), **made_by}],
+    )
     print_table(rows)
 
 

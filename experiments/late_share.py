@@ -23,7 +23,7 @@ from espalier.app.reports.folder import ResultsFolder
 from espalier.app.reports.made_by import maker
 from espalier.app.reports.progress import BarProgress
 from espalier.app.run.run import engine_of, run
-from experiments.records import append_rows, read_rows, run_script
+from experiments.records import completed, run_script
 
 TABLE_3 = Path(__file__).parent / "rawhfl-table3.toml"
 # A fifth of the paper's local steps, each five times as long: as good a model, sooner.
@@ -111,13 +111,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     given = parser.parse_args(arguments)
     quiet_flower()
-    rows = read_rows(given.csv, COLUMNS) if given.csv else []
-    done = {(row["error_db"], row["way"], row["seed"]) for row in rows}
-    for what in runs(given.seeds):
-        if what not in done:
-            rows.append(row_of_run(*what))
-            if given.csv:
-                append_rows(given.csv, COLUMNS, [rows[-1]])
+    rows = completed(
+        given.csv,
+        COLUMNS,
+        runs(given.seeds),
+        lambda row: (row["error_db"], row["way"], row["seed"]),
+        lambda what: [row_of_run(*what)],
+    )
     print("\n".join(table(rows)))
 
 

@@ -12,13 +12,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, get_args
 
-from rich.console import Console
-from rich.progress import track
-
 from espalier.app.ground.logs import quiet_flower
 from espalier.app.reports.made_by import maker
 from espalier.app.settings.sections import StreamSettings
-from experiments.records import append_rows, read_rows, run_script
+from experiments.records import completed, run_script
 from experiments.runs import summary_of_run
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -100,13 +97,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     quiet_flower()
     made_by = {key: maker()[key] for key in ("commit", "machine")}
-    rows = read_rows(given.csv, COLUMNS) if given.csv else []
-    done = {(row["setting"], row["payload"], row["seed"]) for row in rows}
-    missing = [(p, s) for s, p in product(given.seeds, PAYLOADS) if (given.setting, p, s) not in done]
-    for payload, seed in track(missing, console=Console(stderr=True)):
-        rows.append({**row_of_run(given.setting, payload, seed), **made_by})
-        if given.csv:
-            append_rows(given.csv, COLUMNS, [rows[-1]])
+    rows = completed(
+        given.csv,
+        COLUMNS,
+        [(given.setting, payload, seed) for seed, payload in product(given.seeds, PAYLOADS)],
+        lambda row: (row["setting"], row["payload"], row["seed"]),
+        lambda case: [{**row_of_run(*case), **made_by}],
+    )
     print_table(given.setting, rows)
 
 

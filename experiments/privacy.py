@@ -13,6 +13,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
+from functools import partial
 from io import StringIO
 from itertools import product
 from pathlib import Path
@@ -23,7 +24,6 @@ from typing import Any, Final
 import torch
 from flwr.app import Context, Message, RecordDict
 from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
@@ -55,7 +55,7 @@ from espalier.clients.shared.nested import rows_on
 from espalier.clients.split.session import Session
 from espalier.clients.task import ClientTask, Examples
 from espalier.sim.in_process_grid import InProcessGrid
-from experiments.records import append_rows, read_rows, run_script
+from experiments.records import completed, run_script
 
 COMMON = {
     "engine": "in-process",
@@ -514,14 +514,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     setting = "cifar10" if given.data_dir else "digits"
     data = {"data-dir": str(given.data_dir)} if given.data_dir else {}
-    rows = read_rows(given.csv, COLUMNS) if given.csv else []
-    done = {case_of(row) for row in rows}
-    todo = [case for case in cases(setting, given.seeds) if case not in done]
-    for case in track(todo, console=Console(stderr=True)):
-        new = rows_of_run(case, **data)
-        rows += new
-        if given.csv:
-            append_rows(given.csv, COLUMNS, new)
+    made = partial(rows_of_run, **data)
+    rows = completed(given.csv, COLUMNS, cases(setting, given.seeds), case_of, made)
     print_tables(setting, rows)
     return 0
 

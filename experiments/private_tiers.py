@@ -14,14 +14,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 from matplotlib.axes import Axes
-from rich.console import Console
-from rich.progress import track
 from torch import nn
 
 from espalier.app.ground.logs import quiet_flower
 from espalier.app.ground.pictures import PALETTE, save_plot
 from espalier.app.reports.made_by import maker
-from experiments.records import append_rows, read_rows, run_script
+from experiments.records import completed, run_script
 from experiments.runs import summary_of_run
 
 
@@ -125,13 +123,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     quiet_flower()
     made_by = {key: maker()[key] for key in ("commit", "machine")}
-    rows = read_rows(given.csv, COLUMNS) if given.csv else []
-    done = {(row["level"], row["budget"], row["seed"]) for row in rows}
-    missing = [one for one in product(LEVELS, EPSILONS, given.seeds) if one not in done]
-    for level, budget, seed in track(missing, console=Console(stderr=True)):
-        rows.append({**row_of_run(level, budget, seed), **made_by})
-        if given.csv:
-            append_rows(given.csv, COLUMNS, [rows[-1]])
+    rows = completed(
+        given.csv,
+        COLUMNS,
+        product(LEVELS, EPSILONS, given.seeds),
+        lambda row: (row["level"], row["budget"], row["seed"]),
+        lambda case: [{**row_of_run(*case), **made_by}],
+    )
     print_table(rows)
     if given.figure:
         draw(given.figure, rows)

@@ -2,11 +2,16 @@
 
 import csv
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
+
+from rich.console import Console
+from rich.progress import track
 
 from espalier.app.ground.errors import UserError
+
+Case = TypeVar("Case", bound=Hashable)
 
 
 def read_rows(path: Path, columns: Mapping[str, type]) -> list[dict[str, Any]]:
@@ -61,6 +66,42 @@ def append_rows(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, 
         if begins:
             writer.writeheader()
         writer.writerows(rows)
+
+
+def completed(
+    path: Path | None,
+    columns: Mapping[str, type],
+    cases: Iterable[Case],
+    case_of: Callable[[dict[str, Any]], Case],
+    rows_of: Callable[[Case], list[dict[str, Any]]],
+) -> list[dict[str, Any]]:
+    """Return the rows of a CSV file, and behind them those of the cases that have none there, which are made now.
+
+    Parameters
+    ----------
+    path : Path, optional
+        The file, which gets the rows of each case when they are made; None: there is none.
+    columns : Mapping[str, type]
+        Its columns.
+    cases : Iterable[Hashable]
+        What there are to be rows of.
+    case_of : Callable[[dict], Hashable]
+        Says of a row which case it is of.
+    rows_of : Callable[[Hashable], list[dict]]
+        Makes the rows of a case.
+
+    Raises
+    ------
+    UserError
+        If the file has other columns or values.
+    """
+    rows = read_rows(path, columns) if path else []
+    done = set(map(case_of, rows))
+    for case in track([case for case in cases if case not in done], console=Console(stderr=True)):
+        rows += (new := rows_of(case))
+        if path:
+            append_rows(path, columns, new)
+    return rows
 
 
 def write_rows(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> None:

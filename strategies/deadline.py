@@ -9,7 +9,7 @@ from flwr.app import Error, Message
 
 from espalier.clients.messages import ends_round
 
-from .exchange import LATE, Beside, Exchanges, Losable, Until
+from .exchange import LATE, NO_RESULT, Beside, Exchanges, Losable, Until
 
 OnTaken = Callable[[int, float], None]
 """Told of a node, by its id, how many seconds after the begin of its round its result was there."""
@@ -86,4 +86,4 @@ class Deadline:
 
 
 def _late(message: Message, seconds: float) -> Message:
-    return Message(Error(LATE, f"no result within the deadline of {seconds:g} s"), reply_to=message)
+    return Message(Error(LATE, f"{NO_RESULT} the deadline of {seconds:g} s"), reply_to=message)

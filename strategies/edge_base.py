@@ -91,6 +91,11 @@ class Edge(ABC):
         """Take back what `state_dict` returned."""
 
     @property
+    def fills_up(self) -> bool:
+        """Whether clients lack parts of weights, which count as 0 in its averages."""
+        return False
+
+    @property
     def inner(self) -> "Edge":
         """The edge inside of all decorators that are around it; itself where there are none."""
         return self

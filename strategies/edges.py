@@ -93,6 +93,11 @@ class EdgeDecorator(Edge):
         """The edge inside of all decorators."""
         return self.edge.inner
 
+    @property
+    def fills_up(self) -> bool:
+        """As the edge."""
+        return self.edge.fills_up
+
     def personalise(
         self, arrays: ArrayRecord, fine_tuning: "FineTuning", grid: MemberGrid
     ) -> "Exchanges[Personalised]":

@@ -63,6 +63,8 @@ OnTrip = Callable[[str, Message, Trip], None]
 # Codes of the error replies made on the server's side; Flower's own are below 1,000.
 UNREACHABLE = 1001
 LATE = 1002
+# How the reasons of late results begin, by which reports know them again: see `is_late`.
+NO_REPLY, NO_RESULT, ARRIVED_LATE = "no reply before", "no result within", "its result arrived after"
 REJECTED = 1003
 EDGE_FAILED = 1004
 UNUSABLE = 1005
@@ -206,8 +208,13 @@ class _Exchange:
         ]
 
     def _missing(self, message: Message, message_id: str) -> Message:
-        error = Error(LATE, "no reply before the deadline") if message_id else Error(UNREACHABLE, "unreachable")
+        error = Error(LATE, f"{NO_REPLY} the deadline") if message_id else Error(UNREACHABLE, "unreachable")
         return Message(error, reply_to=message)
+
+
+def is_late(reason: str) -> bool:
+    """Return whether a failure's reason is that of a result that was not there at a deadline."""
+    return reason.startswith((NO_REPLY, NO_RESULT, ARRIVED_LATE))
 
 
 def pushed(grid: Grid, messages: Sequence[Message]) -> list[str]:

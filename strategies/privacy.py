@@ -72,6 +72,8 @@ class PrivateMean(EdgeDecorator):
         largest_share: float = 1.0,
     ) -> None:
         super().__init__(edge)
+        if self.edge.fills_up:  # that a weight is 0 where a client lacks it would be an update that nobody clips
+            raise ValueError("clients lack parts of weights, and updates of whole models are to be clipped")
         self._clip, self._noise, self._draws, self._is_secret = clip, noise, draws, is_secret
         self._largest_share = largest_share
         self._weight_key = self.edge.inner.weight_key

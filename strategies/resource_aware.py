@@ -16,7 +16,7 @@ from .allocation import Plan, Problem, Solver
 from .deadline import Deadline
 from .edge_base import EdgeRounds
 from .edges import EdgeDecorator, idle
-from .exchange import LATE, Exchanges, answered, without_results
+from .exchange import ARRIVED_LATE, LATE, Exchanges, answered, without_results
 from .outcomes import Evaluation, Update
 from .views import MemberGrid
 
@@ -181,7 +181,7 @@ def _with_plans(
         if begins_round(message.metadata.message_type):
             message.content = _with_config(message.content, plans[message.metadata.dst_node_id].to_config())
     replies = yield from send(messages)
-    return without_results(messages, replies, late, Error(LATE, "its result arrived after the deadline"))
+    return without_results(messages, replies, late, Error(LATE, f"{ARRIVED_LATE} the deadline"))
 
 
 def _with_config(content: RecordDict, plan: dict[str, Any]) -> RecordDict:

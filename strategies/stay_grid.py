@@ -53,9 +53,7 @@ class _Line:
     stream : _Stream, optional
         The node's, while it is open.
     ticket : Ticket, optional
-        For the stream that the node was asked to open last.
-    is_called : bool
-        It was asked, and has not opened it.
+        For the stream that the node was asked to open, until it opens it.
     """
 
     woken: Condition
@@ -63,7 +61,6 @@ class _Line:
     at_work: _Sent | None = None
     stream: "_Stream | None" = None
     ticket: Ticket | None = None
-    is_called: bool = False
 
 
 class StayGrid(ThroughGrid):
@@ -113,7 +110,7 @@ class StayGrid(ThroughGrid):
             for line in lines:
                 line.woken.notify_all()
         for line in lines:
-            if line.ticket is not None and line.stream is None:
+            if line.ticket is not None:
                 line.ticket.forget()
 
     def let_go(self, members: Collection[int]) -> None:
@@ -125,7 +122,7 @@ class StayGrid(ThroughGrid):
                 line.stream = None
                 line.woken.notify_all()
         for line in gone.values():
-            if line.is_called and line.ticket is not None:
+            if line.ticket is not None:
                 line.ticket.forget()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -186,25 +183,25 @@ class StayGrid(ThroughGrid):
             called = {
                 node_id: line
                 for node_id, line in self._lines.items()
-                if line.waiting and line.stream is None and not line.is_called and not self._is_over
+                if line.waiting and line.stream is None and line.ticket is None and not self._is_over
             }
+            tickets = {node_id: self._ticket(node_id) for node_id in called}
             for node_id, line in called.items():
-                line.ticket, line.is_called = self._ticket(node_id), True
+                line.ticket = tickets[node_id]
             self._tell_of_crowd()
         if not called:
             return
-        messages = [Stay(line.ticket.told).to_message(node_id) for node_id, line in called.items() if line.ticket]
-        ids = pushed(self._grid, messages)
+        ids = pushed(self._grid, [Stay(ticket.told).to_message(node_id) for node_id, ticket in tickets.items()])
         with self._lock:
             for (node_id, line), message_id in zip(called.items(), ids, strict=True):
-                if message_id and line.ticket:
-                    self._calls[message_id] = node_id, line.ticket
+                if message_id:
+                    self._calls[message_id] = node_id, tickets[node_id]
                 else:
                     self._give_up(line, Error(UNREACHABLE, "unreachable"))
 
     def _tell_of_crowd(self) -> None:
         """Log, once, that there are more nodes than streams, of which some may wait for long."""
-        num_nodes = sum(line.is_called or line.stream is not None for line in self._lines.values())
+        num_nodes = sum(line.ticket is not None or line.stream is not None for line in self._lines.values())
         if num_nodes > (most := self._server.max_streams) and not self._has_told_of_crowd:
             self._has_told_of_crowd = True
             logger.warning(
@@ -218,7 +215,7 @@ class StayGrid(ThroughGrid):
         def make(cancel: Callable[[], None]) -> _Stream:
             return _Stream(self, node_id, ticket)
 
-        ticket: Ticket = self._server.expect_served(make, lambda stream: None, self._server.max_message_bytes)
+        ticket: Ticket = self._server.expect_served(make, self._server.max_message_bytes)
         return ticket
 
     def _look(self) -> None:
@@ -236,15 +233,15 @@ class StayGrid(ThroughGrid):
             for reply in replies:
                 node_id, ticket = self._calls.pop(reply.metadata.reply_to_message_id, (0, None))
                 line = self._lines.get(node_id)
-                if line is not None and line.is_called and line.ticket is ticket:
+                if line is not None and ticket is not None and line.ticket is ticket:
                     reason = reason_of(reply.error) if reply.has_error() else "it opened no stream"
                     self._give_up(line, Error(UNREACHABLE, reason))
 
     def _give_up(self, line: _Line, why: Error) -> None:
         """Let all that waits for a node fail: it did not open its stream."""
-        line.is_called = False
         if line.ticket is not None:
             line.ticket.forget()
+            line.ticket = None
         while line.waiting:
             self._answer(line.waiting.popleft(), why)
 
@@ -267,9 +264,9 @@ class StayGrid(ThroughGrid):
         """Note that a node has a stream; False if nobody waits for it any more."""
         with self._lock:
             line = self._lines.get(stream.node_id)
-            if line is None or self._is_over or not line.is_called or line.ticket is not stream.ticket:
+            if line is None or self._is_over or line.ticket is not stream.ticket:
                 return False
-            line.is_called = False
+            line.ticket = None
             if stream.is_over:  # it broke right after its first frame, and the node is asked again
                 self._tell_news()
                 return False

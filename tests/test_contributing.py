@@ -1,4 +1,4 @@
-"""The four programs in CONTRIBUTING.md are complete, and do what the page says."""
+"""The three programs in CONTRIBUTING.md are complete, and do what the page says."""
 
 import importlib
 import json
@@ -16,7 +16,7 @@ from tests.app.runs import ROOT, run_app, same_weights, summary
 from tests.strategies.toys import initial, local_step, to_numpy, to_record, toy_grid, toy_topology
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-NAMES = ("contributed_algorithm", "contributed_edge", "contributed_engine", "contributed_data")
+NAMES = ("contributed_algorithm", "contributed_edge", "contributed_engine")
 SMALL = {"num_clients": 4, "batches_per_epoch": 2, "local_epochs": 1, "edge_rounds": 1}
 
 
@@ -105,10 +105,3 @@ def test_the_engine_gives_the_bits_of_the_built_in_one(algorithm, tmp_path):
     named = "contributed_engine:PLAIN"
     assert same_weights(here, run_app(tmp_path / "plain", algorithm=algorithm, engine=named, **SMALL))
     assert json.loads((tmp_path / "plain/config.json").read_text())["engine"] == named
-
-
-def test_the_data_set_is_learned_whole_and_split(tmp_path):
-    wines = {"task": "contributed_data:Wines", "global_rounds": 5}
-    assert summary(run_app(tmp_path / "whole", **wines))["test"]["accuracy"] > 0.9
-    split = summary(run_app(tmp_path / "split", algorithm="hsfl", **wines))
-    assert split["test"]["accuracy"] > 0.9

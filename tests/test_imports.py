@@ -1,6 +1,7 @@
 """Who may import whom, within the app too; who may use Flower's private names, and who may name an algorithm."""
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -159,6 +160,17 @@ def test_features_are_named_in_their_own_folders_and_in_the_table_alone():
     for module in set(modules("app")) - {"app/features/table.py"}:
         named = {name.removeprefix(inside).split(".")[0] for name in imported(module) if name.startswith(inside)}
         assert named & features <= set(module.split("/")[2:3]), module
+
+
+def test_nobody_compares_names_of_engines_transports_and_roles():
+    """What they mean for a run stands in their tables, in `app/settings/`."""
+    asked = re.compile(r"""(engine|transport|role)["']?\]?$""")
+    for module in modules("app"):
+        for node in (node for node in parsed(module) if isinstance(node, ast.Compare)):
+            sides = [node.left, *node.comparators]
+            texts = [one for one in sides if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+            others = [ast.unparse(one) for one in sides if one not in texts]
+            assert not texts or not any(map(asked.search, others)), (module, others)
 
 
 def test_every_algorithm_has_a_file_of_its_own():

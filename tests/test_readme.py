@@ -17,7 +17,8 @@ from espalier.sim import InProcessGrid
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^\| `python -m app (.+?)` \|", README, re.MULTILINE)
+(TABLE,) = re.findall(r"^\| `algorithm` \|.*\n\|---.*\n((?:\|.*\n)+)", README, re.MULTILINE)
+COMMANDS = [f"algorithm={given}" for given in re.findall(r"^\| `(.+?)` \|", TABLE, re.MULTILINE)]
 SMALL = ("global-rounds=1", "num-clients=4", "batches-per-epoch=2", "local-epochs=1", "report.plots=false")
 
 

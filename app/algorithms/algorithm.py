@@ -10,6 +10,7 @@ import torch
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
+from espalier.app.algorithms.tiers import TIERS, TierKind
 from espalier.app.planning.rule import PlanRule
 from espalier.app.settings.section import Section
 from espalier.app.settings.sections import Federation, Split, TrainSettings
@@ -172,14 +173,7 @@ class Algorithm:
         file = getattr(sys.modules.get(self.written.partition(":")[0]), "__file__", None)
         return set(map(str, Path(file).parent.glob("*.py"))) if file else set()
 
-    def is_flat(self, num_edges: int) -> bool:
-        """Return whether the clients are under the cloud, for this setting of ``num-edges``."""
-        return self.tiers == "one" or (self.tiers == "one or two" and num_edges <= 1)
-
-    def num_edges(self, num_edges: int) -> int:
-        """Return the number of edges for this setting of ``num-edges``; one group of clients counts as one."""
-        return 1 if self.tiers == "one" else self.num_cells(num_edges)
-
-    def num_cells(self, num_edges: int) -> int:
-        """Return the number of radio cells: one per edge; without edges as many as two tiers would have."""
-        return num_edges or (1 if self.tiers == "one or two" else 2)
+    @property
+    def by_edges(self) -> TierKind:
+        """What ``num-edges`` means for it."""
+        return TIERS[self.tiers]

@@ -36,6 +36,8 @@ def auxiliary_head(split: Split, task: Task, seed: int) -> nn.Sequential:
         If there is no such head, or a user's own fails or does not fit.
     """
     spec, model = split.auxiliary, as_blocks(task.new_model())
+    if task.label_shape:
+        raise bad_value(spec.key, spec.text, "a task with one label for each example: its loss is that of a head")
     known = built_in(spec, HEADS)
 
     def own(blocks: nn.Sequential, activations: object, num_outputs: int) -> nn.Module:

@@ -73,7 +73,7 @@ MTGC_CLIENT = ClientHalf(rule=mtgc_round)
 def mtgc_edge(site: Site) -> AlgorithmEdge:
     """Return ``edge-strategy`` with a correction of the edge's own."""
     federation = site.federation
-    edge_rounds = None if MTGC.is_flat(federation.num_edges) else federation.edge_rounds
+    edge_rounds = None if federation.num_edges <= MTGC.by_edges.most_flat else federation.edge_rounds
     return edge_of_halves(site, MTGC_CLIENT, EdgeCorrection(edge_rounds))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from flwr.app import ArrayRecord
 from torch import nn
 
-from espalier.app.algorithms.algorithm import ONE_NODE, Site
+from espalier.app.algorithms.algorithm import ONE_NODE, Algorithm, Site
 from espalier.app.algorithms.stacked_servers import stacked_servers
 from espalier.app.algorithms.strategies import fedavg_of_all
 from espalier.app.ground.errors import bad_value
@@ -37,6 +37,7 @@ def split_options(site: Site) -> dict[str, Any]:
         "input_shape": example_on(site),
         "evaluation": fedavg_of_all(),
         "label_policy": site.split.label_policy,
+        "label_shape": site.task.label_shape,
         "participation": site.federation.participation,
         "max_batch": site.train.batch_size,
         "max_steps": site.max_steps,
@@ -104,6 +105,16 @@ def head_weights(model: nn.Module) -> ArrayRecord:
     """Return the weights of a model's last block, by their names in the model."""
     name, head = list(model.named_children())[-1]
     return ArrayRecord({f"{name}.{key}": array for key, array in ArrayRecord(head.state_dict()).items()})
+
+
+def frozen_weights(algorithm: Algorithm, model: nn.Module) -> ArrayRecord:
+    """Return the weights of a new model that are never trained and do not travel."""
+    return head_weights(model) if algorithm.freezes_head else ArrayRecord()
+
+
+def cuts_of(algorithm: Algorithm, split: Split, model: nn.Module) -> tuple[Cut, ...]:
+    """Return the clients' cuts as `check_cuts` does; none for an algorithm that leaves models whole."""
+    return check_cuts(split, model) if algorithm.splits else ()
 
 
 def check_cuts(split: Split, model: nn.Module) -> tuple[Cut, ...]:

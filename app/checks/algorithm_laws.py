@@ -16,7 +16,7 @@ from espalier.sim.in_process_grid import InProcessGrid
 from espalier.strategies.edge_laws import Trial, check_edge
 from espalier.strategies.laws import Broken
 
-SMALL = {"num-clients": 4, "batches-per-epoch": 2, "local-epochs": 1, "split.execution": "messages"}
+SMALL = {"num-clients": 4, "num-edges": 1, "batches-per-epoch": 2, "local-epochs": 1, "split.execution": "messages"}
 
 
 def check_algorithm(algorithm: Algorithm, settings: Mapping[str, Any] | None = None) -> list[Broken]:
@@ -53,5 +53,4 @@ def check_algorithm(algorithm: Algorithm, settings: Mapping[str, Any] | None = N
 def _config(algorithm: Algorithm, settings: Mapping[str, Any]) -> RunConfig:
     """Return a small run of an algorithm, with one edge."""
     data = {"dataset": "video-caching"} if algorithm.ranks_requests else {}
-    edges = {} if algorithm.tiers == "one" else {"num-edges": 1}
-    return parse_config({**SMALL, **data, **edges, **settings, "algorithm": algorithm})
+    return parse_config({**SMALL, **data, **settings, "algorithm": algorithm})

@@ -12,7 +12,7 @@ from espalier.app.ground.errors import UserError
 from espalier.app.ground.object_spec import ObjectSpec
 from espalier.app.settings.sections import Data
 from espalier.app.tasks.adapted import AdaptedTask
-from espalier.app.tasks.fitting import are_classes
+from espalier.app.tasks.fitting import are_classes_of_places
 from espalier.app.tasks.own import OwnTask
 from espalier.clients.shared.cut import Cut
 from espalier.clients.shared.generators import seeded_torch
@@ -134,7 +134,8 @@ def _spoilt_data(new_task: NewTask) -> str:
 def _fails_split(new_task: NewTask) -> str:
     model = new_task("").new_model()
     names = [name for name, _ in model.named_children()]
-    if not (isinstance(model, nn.Sequential) and names[-1:] == ["head"] and are_classes(new_task("").pool.labels)):
+    can_learn = names[-1:] == ["head"] and are_classes_of_places(new_task("").pool.labels)
+    if not (isinstance(model, nn.Sequential) and can_learn):
         return ""  # it is not meant to be split
     try:
         task = new_task("split training")

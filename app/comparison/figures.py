@@ -20,8 +20,8 @@ from espalier.app.comparison.looks import Look
 from espalier.app.comparison.spread import Spread
 from espalier.app.ground.pictures import GREY, write_picture
 from espalier.app.ground.pictures import STYLE as PICTURES
-from espalier.app.reports.titles import dirichlet
 from espalier.app.settings.sections import VIDEO_CACHING
+from espalier.app.tasks.schemes import in_words
 
 WIDTH_INCHES, HEIGHT_INCHES = 3.5, 2.3
 LEGEND_ROW_INCHES = 0.14
@@ -148,9 +148,7 @@ def setting(groups: Sequence[Group], spread: Spread) -> str:
         parts.append(f"{common['num-clients']} clients")
     # Who brings data shares them out too.
     if own_tasks == {""} and all(run.settings["dataset"] != VIDEO_CACHING for run in runs):
-        scheme = str(common.get("partition", ""))
-        drawn = dirichlet(scheme, common["alpha"]) if "alpha" in common else ""
-        parts.append(drawn if scheme.startswith("dirichlet") else scheme)
+        parts.append(in_words(str(common.get("partition", "")), common))
     counts = sorted({len(group.runs) for group in groups})
     seeds = "-".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     parts.append(f"{seeds} seeds (band: {spread.band})" if counts[-1] > 1 else "1 seed")

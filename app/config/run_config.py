@@ -44,7 +44,7 @@ class RunConfig(Case):
     @property
     def may_train_nobody(self) -> bool:
         """True where a run in which nobody trained is over: that nobody can take part is what it has to say."""
-        return self.rule is not None or any(feature.may_leave_nobody(self) for feature in FEATURES)
+        return any(feature.may_leave_nobody(self) for feature in FEATURES)
 
     @property
     def has_whole_edges(self) -> bool:

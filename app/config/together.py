@@ -4,6 +4,7 @@ from espalier.app.config.keys import keys_tagged
 from espalier.app.config.run_config import RunConfig
 from espalier.app.features.table import FEATURES
 from espalier.app.ground.errors import bad_value
+from espalier.app.ground.reasons import first_reason
 from espalier.app.settings.section import Tag
 from espalier.app.settings.values import path_of
 
@@ -50,16 +51,14 @@ def _check_moves(config: RunConfig) -> None:
     movers = config.movers
     if not movers:
         return
-    (key, still), why = next(iter(movers.items())), ""
-    if config.is_flat:
-        why = f"{config.algorithm.name} without edges"
-    elif others := list(movers)[1:]:
-        why = f"{others[0]} = {config.as_dict()[others[0]]}, by which clients move"
-    elif config.deploy.role != "server":
-        why = f"deploy.role = {config.deploy.role!r}: each host has its own clients"
-    elif config.out_of_step:
-        why = f"{config.out_of_step}, where edges are in different rounds"
-    else:
-        why = next(filter(None, (feature.check_moves(config) for feature in FEATURES)), "")
+    (key, still), *others = movers.items()
+    why_not = next(filter(None, (feature.check_moves(config) for feature in FEATURES)), "")
+    why = first_reason(
+        (config.is_flat, f"{config.algorithm.name} without edges"),
+        *((True, f"{other} = {config.as_dict()[other]}, by which clients move") for other, _ in others),
+        (not config.here.is_whole, f"deploy.role = {config.deploy.role!r}: each host has its own clients"),
+        (config.out_of_step, f"{config.out_of_step}, where edges are in different rounds"),
+        (why_not, why_not),
+    )
     if why:
         raise bad_value(key, config.as_dict()[key], f"{still} for {why}")

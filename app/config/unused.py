@@ -29,13 +29,13 @@ def unused_keys(config: RunConfig) -> dict[str, str]:
 def _without_use(config: RunConfig) -> Iterable[tuple[Iterable[str], str]]:
     """Yield keys, and why the run has no use for them."""
     name = f"algorithm = {config.algorithm.text!r}"
-    for tag, lacks in (
-        (Tag.CUTS, "" if config.algorithm.splits else "cuts no model"),
-        (Tag.TUNES, "" if config.algorithm.fine_tunes else "fine-tunes no models"),
-        (Tag.TRAINS_CLIENTS, "" if config.algorithm.trains_clients else "trains no clients"),
-        (Tag.TRAINING, "" if config.algorithm.has_model else "trains nothing"),
+    for tag, has_use, lacks in (
+        (Tag.CUTS, config.algorithm.splits, "cuts no model"),
+        (Tag.TUNES, config.algorithm.fine_tunes, "fine-tunes no models"),
+        (Tag.TRAINS_CLIENTS, config.algorithm.trains_clients, "trains no clients"),
+        (Tag.TRAINING, config.algorithm.has_model, "trains nothing"),
     ):
-        if lacks:
+        if not has_use:
             yield keys_tagged(tag), f"{name} {lacks}"
     for other in ALGORITHMS.values():
         if other.section and other.section is not config.algorithm.section:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, Self, TypeGuard
+from typing import Any, Protocol, TypeGuard
 
 from flwr.app import Context, Message
 from flwr.serverapp import Grid
@@ -35,9 +35,6 @@ class Engine(Protocol):
     def stream_patience_seconds(self, timeout_seconds: float) -> float:
         """Return how long to wait until all streams of a group of clients are open."""
 
-    def staying(self, reach: Reach) -> AbstractContextManager[Self]:
-        """Return the engine with nodes that stay while the block lasts; itself where that would be of no use."""
-
     def clients_state(self) -> dict[str, Any]:
         """Return what the clients keep from round to round, where the engine can tell."""
 
@@ -61,6 +58,18 @@ class ServesEdges(Engine, Protocol):
         sizes : Mapping[str, int]
             Number of clients by edge.
         """
+
+
+class KeepsNodes(Engine, Protocol):
+    """An engine of Flower's runtime, whose nodes can keep a stream open."""
+
+    def staying(self, reach: Reach) -> AbstractContextManager[Engine]:
+        """Return the engine with nodes that stay while the block lasts; itself where that would be of no use."""
+
+
+def keeps_nodes(engine: Engine) -> TypeGuard[KeepsNodes]:
+    """Return whether an engine is one of `KeepsNodes`."""
+    return callable(getattr(type(engine), "staying", None))
 
 
 def serves_edges(engine: Engine) -> TypeGuard[ServesEdges]:

@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, nullcontext
 from logging import getLogger
 from typing import Any, TypeVar
 
-from espalier.app.engines.engine import Reach
 from espalier.app.engines.opening import Opening
 from espalier.app.wiring.clients import client_half, looked_up_once, why_in_turn
 from espalier.clients.client_app import make_client_app
@@ -104,10 +103,6 @@ class InProcess:
     def stream_patience_seconds(self, timeout_seconds: float) -> float:
         """Return a second, whatever the timeout: clients wait for each other."""
         return PATIENCE_SECONDS
-
-    def staying(self, reach: Reach) -> AbstractContextManager["InProcess"]:
-        """Return itself: no message starts a process here."""
-        return nullcontext(self)
 
     def clients_state(self) -> dict[str, Any]:
         """Return the state of all nodes."""

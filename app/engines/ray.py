@@ -1,14 +1,14 @@
 """Clients, or edges with their clients, in worker processes that Ray runs, on one machine or a cluster."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from logging import getLogger
 from typing import Any
 
 from espalier.app.config.parse import parse_config
-from espalier.app.engines.engine import App, MakeApp, Reach
+from espalier.app.engines.engine import App, MakeApp
 from espalier.app.engines.in_process import PATIENCE_SECONDS
 from espalier.app.engines.opening import Opening
 from espalier.app.engines.ray_cluster import (
@@ -142,10 +142,6 @@ class Ray:
     def stream_patience_seconds(self, timeout_seconds: float) -> float:
         """Return the timeout where every client has a worker to itself; else a second: clients wait for each other."""
         return timeout_seconds if len(self._workers.abouts) >= self._num_clients else PATIENCE_SECONDS
-
-    def staying(self, reach: Reach) -> AbstractContextManager["Ray"]:
-        """Return itself: no message starts a process here."""
-        return nullcontext(self)
 
     def clients_state(self) -> dict[str, Any]:
         """Return the state of all nodes."""

@@ -10,9 +10,11 @@ from pydantic import BeforeValidator, Field
 from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.h_fedavg import H_FEDAVG
 from espalier.app.algorithms.registry import algorithm_named
-from espalier.app.ground.strategy_spec import StrategySpec
+from espalier.app.ground.reasons import first_reason
+from espalier.app.ground.strategy_spec import PLAIN_MEAN, StrategySpec
 from espalier.app.planning.rule import PlanRule
 from espalier.app.settings.engine_kinds import ENGINES, EngineKind, engine_named
+from espalier.app.settings.here import HERE, Here
 from espalier.app.settings.section import Section, Tag, is_section
 from espalier.app.settings.sections import (
     Caching,
@@ -30,6 +32,7 @@ from espalier.app.settings.sections import (
     StreamSettings,
     TrainSettings,
 )
+from espalier.app.settings.transports import TRANSPORTS, TransportKind
 
 Kind = TypeVar("Kind", bound=Section)
 
@@ -171,34 +174,40 @@ class Case(Section):
 
     def _why_not_stacked(self) -> str:
         algorithm, split = self.algorithm, self.split
-        by_messages = split.execution == "messages" or split.transport == "stream"
-        if self.engine.is_flowers:
-            return f"engine = {self.engine.text!r} runs every client by itself"
-        if self.has_clients_in_workers:
-            return self.no_edge_in_a_worker
-        if algorithm.splits and (
-            algorithm.shares_server or algorithm.auxiliary or by_messages or not split.tail_layer.is_none
-        ):
-            return "side by side train whole models, and in SFL-V1, HSFL and PHSFL halves by fused steps"
-        return "" if algorithm.trains_clients else f"algorithm = {algorithm.text!r} trains no clients"
+        fuses_no_steps = algorithm.splits and (
+            algorithm.shares_server
+            or algorithm.auxiliary
+            or self.transport.opens_streams
+            or split.execution == "messages"
+            or not split.tail_layer.is_none
+        )
+        return first_reason(
+            (self.on_devices, f"engine = {self.engine.text!r} runs every client by itself"),
+            (self.has_clients_in_workers, self.no_edge_in_a_worker),
+            (fuses_no_steps, "side by side train whole models, and in SFL-V1, HSFL and PHSFL halves by fused steps"),
+            (not algorithm.trains_clients, self.trains_no_clients),
+        )
 
     def _why_in_turn(self, stack: int) -> str:
-        if not self.engine.in_this_process:
-            return f"engine = {self.engine.text!r}"
-        if stack:
-            return f"stack = {stack}: clients train as one"
-        if self.trains_by_stream:
-            return "split.transport = 'stream': clients take turns in one process"
-        return "" if self.algorithm.trains_clients else f"algorithm = {self.algorithm.text!r} trains no clients"
+        return first_reason(
+            (not self.engine.in_this_process, f"engine = {self.engine.text!r}"),
+            (stack, f"stack = {stack}: clients train as one"),
+            (self.trains_by_stream, "split.transport = 'stream': clients take turns in one process"),
+            (not self.algorithm.trains_clients, self.trains_no_clients),
+        )
 
     def _why_not_recorded(self, stack: int) -> str:
-        if self.device == "cpu":
-            return "device = 'cpu'"
-        if self.deploy.role == "cloud":
-            return "deploy.role = 'cloud' trains nobody"
-        if self.algorithm.splits:
-            return f"algorithm = {self.algorithm.text!r} trains no whole model"
-        return f"stack = {stack}: clients train side by side" if stack else ""
+        return first_reason(
+            (self.device == "cpu", "device = 'cpu'"),
+            (not self.here.reaches_clients, f"deploy.role = {self.deploy.role!r} trains nobody"),
+            (self.algorithm.splits, f"algorithm = {self.algorithm.text!r} trains no whole model"),
+            (stack, f"stack = {stack}: clients train side by side"),
+        )
+
+    @property
+    def trains_no_clients(self) -> str:
+        """Why something has no use for clients, where an algorithm trains none."""
+        return f"algorithm = {self.algorithm.text!r} trains no clients"
 
     @property
     def no_edge_in_a_worker(self) -> str:
@@ -230,20 +239,74 @@ class Case(Section):
         return rule and rule.with_solver(self.plan.solver)
 
     @property
+    def here(self) -> Here:
+        """What of the run is on this host."""
+        return HERE[self.deploy.role]
+
+    @property
+    def over_edges(self) -> StrategySpec:
+        """The strategy over edges; over the one group of clients of an algorithm without, there is nothing to do."""
+        return PLAIN_MEAN if self.is_flat else self.federation.cloud_strategy
+
+    @property
+    def links(self) -> dict[str, str]:
+        """The tier of whoever asks, by the tier as its messages name it."""
+        return {"edge": "cloud"} if self.is_flat else {"edge": "edge", "cloud": "cloud"}
+
+    @property
+    def over_clients(self) -> StrategySpec:
+        """The strategy of the tier above the clients."""
+        return self.federation.cloud_strategy if self.is_flat else self.federation.edge_strategy
+
+    @property
+    def answered(self) -> StrategySpec | None:
+        """The strategy whose instructions clients answer; None where edges train them by themselves."""
+        both = (self.federation.cloud_strategy, self.federation.edge_strategy)
+        return {spec.key: spec for spec in both}.get(self.algorithm.strategy_key)
+
+    @property
     def strategies_here(self) -> list[StrategySpec]:
         """The strategies that this process makes; those of other hosts need not be installed here."""
-        role, federation = self.deploy.role, self.federation
-        return [federation.cloud_strategy] * (role != "edge") + [federation.edge_strategy] * (role != "cloud")
+        both = (self.federation.cloud_strategy, self.federation.edge_strategy)
+        return [spec for spec in both if spec.key in self.here.strategies]
+
+    @property
+    def on_devices(self) -> bool:
+        """True where clients are nodes of Flower's runtime: they have configs of their own, and can be late."""
+        return self.engine.is_flowers
+
+    @property
+    def reply_seconds(self) -> float | None:
+        """How long replies of clients may take; None: as long as they do.
+
+        Whoever waits for a worker of ours is not late: how long that takes depends on what else it has to do.
+        """
+        return (self.on_devices and self.deploy.reply_timeout) or None
+
+    @property
+    def num_clients_here(self) -> int:
+        """How many clients have their data where this run's own processes can read them."""
+        return 0 if self.on_devices else self.federation.num_clients
+
+    @property
+    def transport(self) -> TransportKind:
+        """How mini-batches travel."""
+        return TRANSPORTS[self.split.transport]
+
+    @property
+    def splits_by_stream(self) -> bool:
+        """True where mini-batches travel in streams, to this host or to those of edges."""
+        return self.transport.opens_streams and self.algorithm.splits
 
     @property
     def trains_by_stream(self) -> bool:
         """True where mini-batches travel in streams to this host."""
-        return self.split.transport == "stream" and self.algorithm.splits and self.deploy.role != "cloud"
+        return self.splits_by_stream and self.here.reaches_clients
 
     @property
     def devices_stay(self) -> bool:
         """True where Flower's nodes keep a stream to this host for the whole run."""
-        return self.deploy.transport == "stream" and self.engine.is_flowers
+        return TRANSPORTS[self.deploy.transport].opens_streams and self.on_devices
 
     @property
     def num_nodes(self) -> int:
@@ -254,21 +317,26 @@ class Case(Section):
     @property
     def why_no_ledger(self) -> str:
         """Why what training takes can't be tried; nothing if it can."""
-        if self.engine.is_flowers or self.deploy.role != "server":
-            return "clients have processes of their own"
-        if self.rule:
-            return "rounds are planned, and each client's differ"
-        return "" if self.algorithm.trains_clients else f"algorithm = {self.algorithm.text!r} trains no clients"
+        return first_reason(
+            (self.on_devices or not self.here.is_whole, "clients have processes of their own"),
+            (self.rule, "rounds are planned, and each client's differ"),
+            (not self.algorithm.trains_clients, self.trains_no_clients),
+        )
 
     @property
     def trains_here(self) -> bool:
         """True where processes of this run train, not Flower's clients."""
-        return not self.engine.is_flowers or not self.algorithm.trains_clients
+        return not (self.on_devices and self.algorithm.trains_clients)
+
+    @property
+    def splits_for(self) -> str:
+        """The algorithm that cuts the model; nothing where none does."""
+        return self.algorithm.name if self.algorithm.splits else ""
 
     @property
     def measures(self) -> bool:
         """True where clients measure themselves, and their links to this host."""
-        return self.plan.resources == "measured" and self.deploy.role != "cloud"
+        return self.plan.resources == "measured" and self.here.reaches_clients
 
     @property
     def of_algorithm(self) -> Section | None:
@@ -279,7 +347,7 @@ class Case(Section):
     @property
     def is_flat(self) -> bool:
         """True where the clients are under the cloud."""
-        return self.algorithm.is_flat(self.federation.num_edges)
+        return self.federation.num_edges <= self.algorithm.by_edges.most_flat
 
     @property
     def movers(self) -> dict[str, str]:
@@ -294,14 +362,24 @@ class Case(Section):
     @property
     def edges(self) -> int:
         """Number of edges; without edges there is one group of clients, the cloud's own."""
-        return self.algorithm.num_edges(self.federation.num_edges)
+        return self.num_edges or 1
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges under the cloud; 0 without."""
+        return 0 if self.is_flat else self.cells
+
+    @property
+    def edge_rounds(self) -> int:
+        """Number of edge rounds of a global round; without edges it is one itself."""
+        return 1 if self.is_flat else self.federation.edge_rounds
 
     @property
     def edge_rounds_in_all(self) -> int:
-        """Number of edge rounds of the whole run; without edges each global round is one."""
-        return self.federation.global_rounds * (1 if self.is_flat else self.federation.edge_rounds)
+        """Number of edge rounds of the whole run."""
+        return self.federation.global_rounds * self.edge_rounds
 
     @property
     def cells(self) -> int:
-        """Number of radio cells."""
-        return self.algorithm.num_cells(self.federation.num_edges)
+        """Number of radio cells: one per edge; without edges as many as two tiers would have."""
+        return self.federation.num_edges or self.algorithm.by_edges.left_open

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -104,8 +104,12 @@ class State(StrEnum):
     WAITED = "w"  # its edge did not ask it
 
 
-# A client's number, what it did, and why.
-Told = tuple[int, State, str]
+class Did(NamedTuple):
+    """What a client, by its number, did in a round of its edge, and why."""
+
+    client: int
+    state: State
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -226,7 +230,7 @@ class Feature:
         What the table at the end of a run says of it, by ``summary.json``.
     columns : Callable[[Sequence[Line], Sequence[int]], Mapping[str, Sequence[Any]]], optional
         What ``clients.csv`` says of it, by name, with a value for each of some clients.
-    states : Callable[[Line], Iterable[Told]], optional
+    states : Callable[[Line], Iterable[Did]], optional
         What an edge's line says that clients did in its round.
     tables : Callable[[Sequence[Line], Mapping[str, Any] | None], Iterable[Table]], optional
         What the page of a run shows of it, by the lines of edges and rounds and what ``world.json`` holds.
@@ -261,6 +265,6 @@ class Feature:
     summary: Callable[[Sequence[Line]], Line] = lambda lines: {}
     words: Callable[[Mapping[str, Any]], Iterable[str]] = lambda summary: ()
     columns: Callable[[Sequence[Line], Sequence[int]], Mapping[str, Sequence[Any]]] = lambda lines, clients: {}
-    states: Callable[[Line], Iterable[Told]] = lambda line: ()
+    states: Callable[[Line], Iterable[Did]] = lambda line: ()
     tables: Callable[[Sequence[Line], Mapping[str, Any] | None], Iterable[Table]] = lambda lines, world: ()
     draw: Callable[[Path, str, Sequence[Line], Mapping[str, Any] | None], object] = lambda *what: None

@@ -158,3 +158,7 @@ def _parameters(maker: Callable[..., Strategy]) -> tuple[dict[str, inspect.Param
 def strategy_of(edge: Strategy | EdgeRounds) -> Strategy | None:
     """Return what aggregates the models of an edge's clients: a strategy, or None where an edge does so by itself."""
     return edge if isinstance(edge, Strategy) else edge_of(edge).inner.strategy
+
+
+# Of edges, where the cloud's own strategy has nothing to do, or is elsewhere.
+PLAIN_MEAN = parse_strategy("cloud-strategy", "FedAvg")

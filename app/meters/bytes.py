@@ -5,6 +5,7 @@ from collections.abc import Hashable, Mapping
 from threading import Lock
 from typing import Any, NamedTuple
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from espalier.clients.messages.split_names import (
     FEATURES,
     INDICES,
     LABELS,
+    LENGTHS,
 )
 from espalier.clients.messages.train import (
     ACCUMULATED_GRADIENT,
@@ -40,7 +42,7 @@ OTHER = "other"
 KINDS = frozenset(
     {
         *("model", "config", "metrics", EVALUATION, OTHER, ACCUMULATED_GRADIENT, PAYLOAD, EDGE_HALF, CLIENT_HALF),
-        *(CLIENT_BLOCK, ACTIVATIONS, CUT_GRADIENT, FEATURES, FEATURE_GRADIENT, INDICES, LABELS),
+        *(CLIENT_BLOCK, ACTIVATIONS, CUT_GRADIENT, FEATURES, FEATURE_GRADIENT, INDICES, LABELS, LENGTHS),
     }
 )
 EVALUATIONS = (EVALUATE, EVALUATE_FRONT, EVALUATE_OUTPUTS)
@@ -60,9 +62,9 @@ class ByteMeter(Observer):
 
     Kinds are ``model``, ``config`` and ``metrics`` for training, ``accumulated-gradient`` with RawHFL, in split
     training the names of the records (``client-block``, ``activations``, ``cut-gradient``, ``indices`` or
-    ``labels``; with two cuts ``features`` and ``feature-gradient``), ``evaluation`` for whatever an evaluation
-    sends, and ``other`` for records of any other name, as a strategy of one's own may send. Tier ``edge`` is between
-    clients and their edge, tier ``cloud`` between edges and the cloud.
+    ``labels``, ``lengths``; with two cuts ``features`` and ``feature-gradient``), ``evaluation`` for whatever an
+    evaluation sends, and ``other`` for records of any other name, as a strategy of one's own may send. Tier ``edge`` is
+    between clients and their edge, tier ``cloud`` between edges and the cloud.
 
     Of the frames of a stream the values of the tensor, with the scales of int8, and the labels or indices are counted,
     under the names that they have in messages. NumPy's headers, which records add, and the frames' own are not in them.
@@ -97,7 +99,7 @@ class ByteMeter(Observer):
         if "edge" not in self._tier_names:
             return
         # All of a kind have the same keys, and numbers of the same size.
-        tensors = [(v.shape, v.dtype) for v in vars(passed).values() if isinstance(v, Tensor)]
+        tensors = [(v.shape, v.dtype) for v in vars(passed).values() if isinstance(v, Tensor | np.ndarray)]
         kind = type(passed), *tensors, getattr(passed, "label_policy", None)
         if kind not in self._sizes:
             self._sizes[kind] = payload_bytes("", passed.to_content())

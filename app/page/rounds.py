@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from espalier.app.features.feature import State, Told
+from espalier.app.features.feature import Did, State
 from espalier.app.features.table import FEATURES
 from espalier.app.ground.figures import is_number
 from espalier.app.meters.seconds import Seconds
 from espalier.app.reports.metrics import failures_of
 from espalier.app.reports.trackers.figures import figures_of
+from espalier.strategies.exchange import is_late
 
 Line = dict[str, Any]
 MOST_CLIENTS = 50_000  # whose parts are on a page; figures over clients are of all
@@ -119,13 +120,13 @@ class Rounds:
     def _edge(self, line: Line) -> None:
         name = line["edge"]
         members = self._members[name]
-        told = list(_told(line))
-        for client, _, _ in told:
+        did = list(_did(line))
+        for client, _, _ in did:
             if client not in members:
                 self._moves(client, name)
         for client in members:
             _put(self._round, client, State.WAITED)
-        for client, state, why in told:
+        for client, state, why in did:
             _put(self._round, client, state)
             if why:
                 self.reasons[client] = (line["round"], why[:LONGEST_REASON])
@@ -169,14 +170,14 @@ class Rounds:
             self.edge_of[client] = edge
 
 
-def _told(line: Line) -> Iterator[Told]:
+def _did(line: Line) -> Iterator[Did]:
     """Yield what an edge's line says that clients did, each as often as it says so."""
     for clients in line["participants"]:
-        yield from ((client, State.TRAINED, "") for client in clients)
+        yield from (Did(client, State.TRAINED) for client in clients)
     for one in line["failures"]:
         if one["client"] is not None and not one.get("evaluation"):
-            late = "deadline" in one["reason"]
-            yield one["client"], State.LATE if late else State.LEFT_OUT, one["reason"]
+            state = State.LATE if is_late(one["reason"]) else State.LEFT_OUT
+            yield Did(one["client"], state, one["reason"])
     for feature in FEATURES:
         yield from feature.states(line)
 

@@ -17,6 +17,8 @@ from espalier.app.reports.folder import ResultsFolder, saved_values
 from espalier.app.reports.made_by import makers_of
 from espalier.app.reports.owner import is_owned
 from espalier.app.reports.partition import ClassCounts, read_partition
+from espalier.app.settings.engine_kinds import engine_unimported
+from espalier.app.settings.here import HERE
 from espalier.app.settings.section import Tag
 
 Data = dict[str, Any]
@@ -105,7 +107,7 @@ class RunReader:
             notes.append(f"Single clients are shown up to number {len(clients) - 1:,}, of {count:,}.")
         if not with_clients:
             notes.append("Single clients are left out, as the page has many runs: espalier page FOLDER shows them.")
-        if settings["deploy.role"] == "edge":
+        if not HERE[settings["deploy.role"]].has_cloud:
             notes.append("This is the folder of an edge host, which has no global rounds: the cloud's has all.")
         world = self._folder.read_world() if with_clients else None
         ended = columns_at_the_end(self.path, clients) if state == OVER else {}
@@ -234,7 +236,7 @@ def _map_of(world: Mapping[str, Any] | None) -> Data | None:
 
 def _devices(settings: Mapping[str, Any]) -> Data | None:
     """Return what is known of connected devices; None in a simulation of this project's own."""
-    if settings["engine"] != "flower":
+    if not engine_unimported(settings["engine"]).is_flowers:
         return None
     port = settings.get("deploy.metrics-port") or 0
     return {"port": port, "count": None, "note": NO_DEVICES + ("" if port else COUNT_THEM)}

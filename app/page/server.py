@@ -137,27 +137,27 @@ class Handler(BaseHTTPRequestHandler):
             return
         if self.server.token and not compare_digest(_first(asked, "token").encode(), self.server.token.encode()):
             self._answer(HTTPStatus.FORBIDDEN, "this page needs ?token=, as espalier watch prints it\n")
-        elif parts.path == "/":
-            self._send_latest(lambda version, data: (page_html(data, is_live=True), "text/html"))
-        elif parts.path == "/data.json":
-            have = _first(asked, "have")
-            self._send_latest(lambda version, data: None if have == str(version) else (data, "application/json"))
-        else:
+        elif parts.path not in ("/", "/data.json"):
             self._answer(HTTPStatus.NOT_FOUND, "there is only the page\n")
+        else:
+            self._send_latest(parts.path, _first(asked, "have"))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing of requests."""
 
-    def _send_latest(self, make: Any) -> None:
+    def _send_latest(self, path: str, have: str) -> None:
+        """Send the page, or its data unless the browser has their version."""
         try:
-            made = make(*self.server.source.latest())
+            version, data = self.server.source.latest()
         except UserError as error:  # a file is damaged, or was removed
             self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}\n")
             return
-        if made is None:
+        if path == "/":
+            self._answer(HTTPStatus.OK, page_html(data, is_live=True), "text/html")
+        elif have == str(version):
             self._answer(HTTPStatus.NO_CONTENT, "")
         else:
-            self._answer(HTTPStatus.OK, made[0], made[1])
+            self._answer(HTTPStatus.OK, data, "application/json")
 
     def _answer(self, status: HTTPStatus, text: str, kind: str = "text/plain") -> None:
         body = text.encode()

@@ -30,12 +30,12 @@ def limits_of(plan: Plans, cell: np.ndarray) -> dict[str, Any]:
     }
 
 
-def check_deadline(plan: Plans, rule: PlanRule, world: PlannedWorld) -> None:
+def check_deadline(plan: Plans, world: PlannedWorld) -> None:
     """Raise UserError where no client could make one local round before the deadline in any of the first edge rounds.
 
     One in which nobody can is skipped, as channels are drawn anew: another seed's first would have gone.
     """
-    if not rule.has_limits:
+    if not world.rule.has_limits:
         return
     fastest = inf
     for edge_round in range(1, TRIED_ROUNDS + 1):
@@ -47,13 +47,13 @@ def check_deadline(plan: Plans, rule: PlanRule, world: PlannedWorld) -> None:
     raise bad_value("plan.deadline-seconds", plan.deadline_seconds, allowed)
 
 
-def free_of_limits(rule: PlanRule, world: PlannedWorld, num_rounds: int) -> str:
+def free_of_limits(world: PlannedWorld, num_rounds: int) -> str:
     """Return a line that says that deadline and energy budgets bind nobody; nothing where they do, or none is kept.
 
     They bind a client that can't make all local rounds at its highest frequency and power, in one of the first edge
     rounds of so many.
     """
-    if not rule.has_limits:
+    if not world.rule.has_limits:
         return ""
     seconds, joules, num_tried = [], [], min(num_rounds, TRIED_ROUNDS)
     for edge_round in range(1, num_tried + 1):

@@ -119,7 +119,7 @@ class MeasuredWorld(PlannedWorld):
             "compute_joules": compute_joules.tolist(),
             "upload_joules": upload_joules.tolist(),
             "seconds": float(plan.seconds[who].max(initial=0.0)),
-            "short": falls_short(self._plan, self._rule, self._cell[self._rows(clients)], plan),
+            "short": falls_short(self._plan, self.rule, self._cell[self._rows(clients)], plan),
         }
         self.add_report(edge, report)
         return report

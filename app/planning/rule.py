@@ -1,6 +1,7 @@
 """How the plans of an algorithm are made."""
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from espalier.app.ground.object_spec import ObjectSpec
 from espalier.strategies.allocation.solvers import SOLVERS, SolverKind
@@ -32,6 +33,10 @@ class PlanRule:
     def selects_a_number(self) -> bool:
         """Whether ``plan.selected-per-edge`` clients are selected."""
         return not (self.solver or self.any_number)
+
+    def most_of_a_cell(self, selected_per_edge: int) -> float:
+        """Return how many results of a cell count: as many as ``plan.selected-per-edge``, or all."""
+        return selected_per_edge if self.selects_a_number else inf
 
     def with_solver(self, spec: ObjectSpec) -> "PlanRule":
         """Return the rule for the solver that ``plan.solver`` names."""

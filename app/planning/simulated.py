@@ -146,7 +146,7 @@ class WirelessWorld(PlannedWorld):
         who = np.flatnonzero(plan.selected)
         chosen, option, rounds = clients[who], plan.option[who], plan.local_rounds[who]
         place = self._place[chosen]
-        deadline = self._plan.deadline_seconds if self._rule.has_limits else inf
+        deadline = self._plan.deadline_seconds if self.rule.has_limits else inf
         traffic = {name: values[chosen, option] for name, values in self._traffic.items()}
         done = realise(
             cycles=rounds * self._cycles[chosen, option],
@@ -162,8 +162,8 @@ class WirelessWorld(PlannedWorld):
         )
         gone = [self._drops_out is not None and self._drops_out(client, server_round) for client in chosen.tolist()]
         missing = done.late | np.array(gone, dtype=bool)
-        wanted = self._plan.selected_per_edge if self._rule.selects_a_number else len(chosen)
-        spare, seconds = first_results(self._cell[chosen], done.finish_seconds, missing, wanted, deadline)
+        wanted = min(self.rule.most_of_a_cell(self._plan.selected_per_edge), len(chosen))
+        spare, seconds = first_results(self._cell[chosen], done.finish_seconds, missing, int(wanted), deadline)
         report = {
             **report_of(clients, plan),
             "late": chosen[done.late].tolist(),
@@ -171,7 +171,7 @@ class WirelessWorld(PlannedWorld):
             "compute_joules": done.compute_joules.tolist(),
             "upload_joules": done.upload_joules.tolist(),
             "seconds": seconds,
-            "short": falls_short(self._plan, self._rule, self._cell[clients], plan),
+            "short": falls_short(self._plan, self.rule, self._cell[clients], plan),
         }
         self.add_report(edge, report)
         return report

@@ -67,7 +67,7 @@ class PlannedWorld(ABC):
         self.told_unconverged = False
         self.last_planned = 0  # the highest number of an edge round with a plan
         self._plan = plan
-        self._rule = rule
+        self.rule = rule
         self._value = value_of(plan) if rule.selects_a_number else None
         self._examples = np.array(num_examples, dtype=float)
         self._is_there = is_there
@@ -138,7 +138,7 @@ class PlannedWorld(ABC):
         """Whether plans depend on what became of earlier ones: by worth, by batteries, or by the solver."""
         kind = kind_of(self._plan.solver)  # the user's own may look back
         asked = self._value or self._plan.battery_joules or kind is None or kind.looks_back
-        return self._rule.selects_a_number and bool(asked)
+        return self.rule.selects_a_number and bool(asked)
 
     def valued(self, problem: Problem, server_round: int, clients: np.ndarray, book: Book) -> Problem:
         """Return the problem of these clients in an edge round with what they are worth and what they may spend."""
@@ -159,9 +159,8 @@ class PlannedWorld(ABC):
 
     def results_wanted(self, selected: np.ndarray) -> int:
         """Return the number of results, of those selected, that an edge goes on with: Z of each cell, or all it has."""
-        if not self._rule.selects_a_number:
-            return len(selected)
-        return int(np.bincount(self._cell[self._rows(selected)]).clip(max=self._plan.selected_per_edge).sum())
+        most = self.rule.most_of_a_cell(self._plan.selected_per_edge)
+        return int(np.bincount(self._cell[self._rows(selected)]).clip(max=most).sum())
 
     def regroup(self, topology: Mapping[str, Sequence[int]]) -> None:
         """Put clients, by node id, into the cells of their edges; they keep their distances to base stations."""

@@ -98,9 +98,8 @@ def report_again(path: Path) -> None:
     title = RunTitle(config.algorithm.name, config.data.title, config.seed)
     closed_forms = [line["closed_form_bits"] for line in lines if "closed_form_bits" in line]
     write_summary(title, folder, lines, closed_forms[-1] if closed_forms else None, config.stop)
-    draw_run(
-        picture_title(config.algorithm.name, config.data, config.federation.num_clients, config.seed), folder, lines
-    )
+    heading = picture_title(config.algorithm.name, config.data, config.federation.num_clients, config.seed)
+    draw_run(heading, folder, lines)
 
 
 def client_table(

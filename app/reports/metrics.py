@@ -136,7 +136,7 @@ def seconds_line(number: int, edges: Mapping[str, OfEdge]) -> Line:
     }
 
 
-def failures_of(line: Line) -> Sequence[Line]:
+def failures_of(line: Mapping[str, Any]) -> Sequence[Line]:
     """Return what failed, by client, as far as this line names it."""
     if line["scope"] == "edge":
         return list(line["failures"])

@@ -38,7 +38,6 @@ from espalier.app.reports.tracker import Tracking
 from espalier.app.run.ledger import ledger_of
 from espalier.app.run.personalisation import personalise
 from espalier.app.run.rounds import train
-from espalier.app.run.travelling import travelling_weights
 from espalier.app.settings.sections import Data, Split, Stop, TrainSettings
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
@@ -67,8 +66,10 @@ class CheckedRun:
         What they train for.
     model : nn.Module
         The whole model; evaluated and saved, with the weights that rounds give.
+    travelling : ArrayRecord
+        The weights that the first round begins with, see `espalier.app.run.travelling.travelling_weights`.
     frozen : ArrayRecord
-        Those of its weights that are never trained and do not travel.
+        Those of the model's weights that are never trained and do not travel.
     federation : Assembled
         The algorithm, and what counts its bytes and plans its rounds.
     folder : ResultsFolder
@@ -85,20 +86,13 @@ class CheckedRun:
     engine: Engine
     task: Task
     model: nn.Module
+    travelling: ArrayRecord
     frozen: ArrayRecord
     federation: Assembled
     folder: ResultsFolder
     best: BestRound | None
     trackers: Sequence[Tracking]
     watchers: Sequence[Watcher]
-
-    @property
-    def timeout_seconds(self) -> float | None:
-        """How long replies may take, where that can be told.
-
-        Whoever waits for a worker of ours is not late: how long that takes depends on what else it has to do.
-        """
-        return (self.config.deploy.reply_timeout or None) if self.config.engine.is_flowers else None
 
 
 def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDisplay) -> None:
@@ -107,7 +101,7 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     if federation.world:
         folder.write_json("world.json", federation.world.describe())
         _write_world_files(checked, 0)
-        if config.rule and (line := free_of_limits(config.rule, federation.world, config.edge_rounds_in_all)):
+        if line := free_of_limits(federation.world, config.edge_rounds_in_all):
             logger.info(line)
     for tracker in checked.trackers:
         tracker.run_begins(config.as_dict(), folder.path)
@@ -128,11 +122,11 @@ def carry_out(checked: CheckedRun, state: RunState | None, progress: ProgressDis
     arrays = train(
         checked.engine,
         federation.hierarchical,
-        travelling_weights(config.algorithm, config.split, config.seed, checked.task, model),
+        checked.travelling,
         _last_round(config.stop, config.federation.global_rounds, state, so_far, federation.parts),
         _observers_of(checked, closed_form, so_far),
         progress,
-        timeout_seconds=checked.timeout_seconds,
+        timeout_seconds=checked.config.reply_seconds,
         state=state,
     )
     if config.algorithm.fine_tunes and config.fine_tune.steps:
@@ -164,8 +158,7 @@ def _write_round_0(checked: CheckedRun) -> None:
     """Evaluate the model before any training, if it is evaluated at all."""
     config = checked.config
     if config.algorithm.has_model and config.report.evaluate_every:
-        num_clients = 0 if config.engine.is_flowers else config.federation.num_clients
-        here = _evaluated_here(num_clients, config.report.evaluate_clients, config.seed)
+        here = _evaluated_here(config.num_clients_here, config.report.evaluate_clients, config.seed)
         figures = initial_figures(checked.task, checked.model, compute_device(config.device), here)
         check_stop(config.stop, figures["test"])
         checked.folder.write_json(ROUND_0, figures)
@@ -191,7 +184,7 @@ def _observers_of(checked: CheckedRun, closed_form: Mapping[str, float] | None, 
         config.stop,
         federation.hierarchical,
         checked.engine.grid,
-        checked.timeout_seconds,
+        checked.config.reply_seconds,
         federation.meter,
         federation.world,
         evaluations,
@@ -247,7 +240,7 @@ def _personalise(checked: CheckedRun, arrays: ArrayRecord) -> None:
         checked.folder,
         federation.meter,
         number=last_round(lines)["round"],
-        timeout_seconds=checked.timeout_seconds,
+        timeout_seconds=checked.config.reply_seconds,
         figures=checked.task.objective.figures,
         test=next(tests, None),
         validates=checked.best is not None,
@@ -273,9 +266,8 @@ def _report(checked: CheckedRun, arrays: ArrayRecord, closed_form: Mapping[str, 
     )
     write_summary(title, folder, lines, closed_form, config.stop)
     if config.report.plots:
-        draw_run(
-            picture_title(config.algorithm.name, config.data, config.federation.num_clients, config.seed), folder, lines
-        )
+        heading = picture_title(config.algorithm.name, config.data, config.federation.num_clients, config.seed)
+        draw_run(heading, folder, lines)
 
 
 def title_of(algorithm: Algorithm, data: Data, seed: int) -> RunTitle:

@@ -1,6 +1,5 @@
 """``espalier export``: a run's model, or a device's blocks of it, as ONNX."""
 
-import os
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from espalier.app.algorithms.algorithm import Algorithm
-from espalier.app.algorithms.split_edges import check_cuts
+from espalier.app.algorithms.split_edges import cuts_of
+from espalier.app.ground.durable import replace_file
 from espalier.app.ground.errors import FAULTS, UserError, bad_value
 from espalier.app.ground.object_spec import error_line
 from espalier.app.reports.folder import CONFIG
@@ -75,8 +75,9 @@ def main(arguments: Sequence[str]) -> int:
         folder, destination = path_of("FOLDER", str(options.folder)), path_of("--output", str(destination))
         if not (folder / CONFIG).is_file():
             raise UserError(f"{folder}: holds no {CONFIG}: allowed is the results folder of a run that is over")
-        task, model = trained_model(folder, options.client)
         config = saved_config(folder)
+        task = build_task(config.model_copy(update={"device": "cpu"}))
+        model = trained_model(folder, task, config.federation.num_clients, options.client)
         is_whole = options.blocks == "all"
         if is_whole and options.client is not None and not (folder / HEADS).exists():
             raise bad_value("--client", options.client, f"left out: the run has saved no {HEADS}")
@@ -93,19 +94,16 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def trained_model(folder: Path, client: int | None = None) -> tuple[Task, nn.Module]:
-    """Return the task of a run and its trained model on the CPU; with a client's own head, if the run has saved it.
+def trained_model(folder: Path, task: Task, num_clients: int, client: int | None = None) -> nn.Module:
+    """Return the trained model of a run, on the CPU; with a client's own head, if the run has saved it.
 
     Raises
     ------
     UserError
-        If the run has left no model, its data can't be had, or there is no such client.
+        If the run has left no model, or there is no such client.
     """
-    config = saved_config(folder).model_copy(update={"device": "cpu"})
-    count = config.federation.num_clients
-    if client is not None and not 0 <= client < count:
-        raise bad_value("--client", client, f"0 to {count - 1}")
-    task = build_task(config)
+    if client is not None and not 0 <= client < num_clients:
+        raise bad_value("--client", client, f"0 to {num_clients - 1}")
     model = task.new_model().eval()
     try:
         model.load_state_dict(torch.load(folder / MODEL, weights_only=True))
@@ -119,16 +117,15 @@ def trained_model(folder: Path, client: int | None = None) -> tuple[Task, nn.Mod
         raise UserError(
             f"{folder}: its model can't be read ({error_line(error)}): allowed is what a run wrote"
         ) from None
-    return task, model
+    return model
 
 
 def device_cut(split: Split, algorithm: Algorithm, model: nn.Module, client: int) -> Cut:
     """Return where a client's model is cut; UserError for a run that did not split it, or where plans chose."""
-    if not algorithm.splits:
+    if not (cuts := cuts_of(algorithm, split, model)):
         raise bad_value("--blocks", "device", f"'all' for algorithm = {algorithm.text!r}, which splits no model")
     if split.cut_layer.is_best:
         raise bad_value("--blocks", "device", f"'all' for cut-layer = {split.cut_layer.text!r}: plans chose it")
-    cuts = check_cuts(split, model)
     return cuts[client % len(cuts)]
 
 
@@ -154,13 +151,9 @@ def _written(piece: Piece, file: Path) -> str:
         outputs = piece.model(piece.inputs)
     if not isinstance(outputs, Tensor):
         raise UserError(f"{file}: a model gives a {type(outputs).__name__}: allowed is one that gives a tensor")
-    part = file.with_name(f".{file.name}.{os.getpid()}.part")
-    try:
-        exported(piece.model, piece.inputs, TRACED, part)
-        difference = largest_difference(part, piece.inputs, outputs)
-        if not difference <= TOLERANCE:
-            raise UserError(f"{file}: would differ by {difference:.1e} of the model: allowed is {TOLERANCE:g}")
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
-    return f"{file}: {file.stat().st_size:,} bytes, {difference:.1e} from the model on {len(outputs)} test examples"
+    written = exported(piece.model, piece.inputs, TRACED)
+    difference = largest_difference(written, piece.inputs, outputs)
+    if not difference <= TOLERANCE:
+        raise UserError(f"{file}: would differ by {difference:.1e} of the model: allowed is {TOLERANCE:g}")
+    replace_file(file, lambda to: to.write(written))
+    return f"{file}: {len(written):,} bytes, {difference:.1e} from the model on {len(outputs)} test examples"

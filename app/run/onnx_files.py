@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,8 +20,8 @@ TOLERANCE = 1e-5
 OUTPUT = "outputs"
 
 
-def exported(model: nn.Module, inputs: Any, traced: int, file: Path) -> None:
-    """Write a model as an ONNX file, for any number of examples.
+def exported(model: nn.Module, inputs: Any, traced: int) -> bytes:
+    """Return a model as an ONNX file, for any number of examples.
 
     Parameters
     ----------
@@ -32,8 +31,6 @@ def exported(model: nn.Module, inputs: Any, traced: int, file: Path) -> None:
         A tensor, or a tuple, list or dict of such, with a row per example.
     traced : int
         Examples that it is recorded with, 2 or more.
-    file : Path
-        The file.
 
     Raises
     ------
@@ -47,25 +44,24 @@ def exported(model: nn.Module, inputs: Any, traced: int, file: Path) -> None:
     shapes = map_tensors(lambda tensor: {0: torch.export.Dim.DYNAMIC}, few)
     try:
         with _quiet():
-            torch.onnx.export(
+            program = torch.onnx.export(
                 model,
                 (few,),
-                str(file),
                 dynamo=True,
                 dynamic_shapes=(shapes,),
-                external_data=False,
                 output_names=[OUTPUT],
                 verbose=False,
             )
-    except OSError:
-        raise
+            assert program is not None
+            written: bytes = program.model_proto.SerializeToString()
     except FAULTS as error:  # of what the exporter has no form for
         raise UserError(
             f"the model can't be written as ONNX ({_first_line(error)}): allowed are models of its operations"
         ) from None
+    return written
 
 
-def largest_difference(file: Path, inputs: Any, outputs: Tensor) -> float:
+def largest_difference(written: bytes, inputs: Any, outputs: Tensor) -> float:
     """Return how far what onnxruntime computes is from some outputs, at most.
 
     An output's distance is divided by its size where that is more than 1. One without a difference to tell, as NaN, is
@@ -73,7 +69,7 @@ def largest_difference(file: Path, inputs: Any, outputs: Tensor) -> float:
     """
     session_of = load_built_in("onnxruntime:InferenceSession", OPTION, True, "onnxruntime", INSTALL)
     try:
-        session = session_of(str(file), providers=["CPUExecutionProvider"])
+        session = session_of(written, providers=["CPUExecutionProvider"])
         names = [one.name for one in session.get_inputs()]
         feed = dict(zip(names, (tensor.numpy() for tensor in tensors_of(inputs)), strict=True))
         found = torch.from_numpy(session.run(None, feed)[0]).double()

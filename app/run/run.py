@@ -6,13 +6,14 @@ from logging import getLogger
 from pathlib import Path
 from typing import Any
 
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
-from torch import nn
 
+from espalier.app.algorithms.split_edges import frozen_weights
 from espalier.app.config.run_config import RunConfig
 from espalier.app.config.together import check_strategies, falling_short
 from espalier.app.config.unused import unused_keys
-from espalier.app.engines.engine import Engine, serves_edges
+from espalier.app.engines.engine import Engine, keeps_nodes, serves_edges
 from espalier.app.engines.opening import Opening, open_engine
 from espalier.app.features.table import watching
 from espalier.app.ground.errors import UserError
@@ -43,7 +44,7 @@ from espalier.app.run.resume import (
     take_back,
     take_best_back,
 )
-from espalier.app.run.travelling import frozen_weights, travelling_weights
+from espalier.app.run.travelling import travelling_weights
 from espalier.app.tasks.common import compute_device, set_up_torch
 from espalier.app.tasks.recording import try_recording
 from espalier.app.tasks.task import Task
@@ -74,7 +75,7 @@ def engine_of(config: RunConfig, grid: Grid | None = None, cores: int = 0) -> Ab
         config.engine,
         Opening(
             num_clients=config.federation.num_clients,
-            num_edges=0 if config.is_flat else config.edges,
+            num_edges=config.num_edges,
             settings=config.as_dict(),
             seed=config.seed,
             stack=config.decided.stack,
@@ -84,6 +85,20 @@ def engine_of(config: RunConfig, grid: Grid | None = None, cores: int = 0) -> Ab
             workers=config.decided.workers,
             cores=cores,
         ),
+    )
+
+
+def _checked(config: RunConfig, results_parent: Path) -> Path:
+    """Check strategies, warn of what has no effect or less than it says, and return where the results folder goes."""
+    check_strategies(config)
+    given = config.as_dict()
+    for key, reason in unused_keys(config).items():
+        logger.warning("%s = %r has no effect: %s", key, given[key], reason)
+    for key, reason in falling_short(config).items():
+        logger.warning("%s = %r: %s", key, given[key], reason)
+    set_up_torch(config.device, config.train.torch_threads)
+    return ResultsFolder.path_for(
+        config.output_dir, results_parent, title_of(config.algorithm, config.data, config.seed)
     )
 
 
@@ -107,13 +122,7 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
     UserError
         Before any training and before anything is written, for whatever the user has to change.
     """
-    check_strategies(config)
-    warn_of_unused(config.as_dict(), unused_keys(config))
-    warn_of_falling_short(config.as_dict(), falling_short(config))
-    set_up_torch(config.device, config.train.torch_threads)
-    path = ResultsFolder.path_for(
-        config.output_dir, results_parent, title_of(config.algorithm, config.data, config.seed)
-    )
+    path = _checked(config, results_parent)
     with ExitStack() as opened:
         folder = None
         if config.resume:
@@ -128,13 +137,14 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
         task, model = checked_task(config)
         if config.trains_here and config.decided.records:
             try_recording(task, model, compute_device(config.device))
-        state = _state_of(folder, config, task, model) if folder else None
+        travelling = travelling_weights(config.algorithm, config.split, config.seed, task, model)
+        state = _state_of(folder, config.as_dict(), task, travelling) if folder else None
         opened.enter_context(lost_grid_as_user_error(folder.path if folder else path))
         streams = opened.enter_context(streams_of(config, model, task, engine.stream_patience_seconds))
         engine = opened.enter_context(_staying(engine, streams if config.devices_stay else None))
         if serves_edges(engine) and not config.has_clients_in_workers:
             federation, engine = assemble_served(config, engine, task, model, streams, observers=(progress,))
-        elif config.deploy.role == "cloud":
+        elif not config.here.reaches_clients:
             federation = over_hosts(config, engine.grid, task, model, observers=(progress,))
         else:
             federation = assemble(
@@ -144,11 +154,11 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
             create = ResultsFolder.create if config.output_dir else ResultsFolder.create_beside_others
             folder = opened.enter_context(create(path, config.as_dict()))
         logger.info("results go to %s", folder.path)
-        best = None
-        if config.data.validation_share:
-            best = BestRound(travelling_weights(config.algorithm, config.split, config.seed, task, model))
+        best = BestRound(travelling) if config.data.validation_share else None
         frozen = frozen_weights(config.algorithm, model)
-        checked = CheckedRun(config, engine, task, model, frozen, federation, folder, best, trackers, watchers)
+        checked = CheckedRun(
+            config, engine, task, model, travelling, frozen, federation, folder, best, trackers, watchers
+        )
         with lost_grid_as_user_error(folder.path), unwritable_as_user_error(folder.path), interrupted_in(folder.path):
             try:
                 with own_code_as_user_error(config.strategies_here, config.algorithm, folder.path):
@@ -170,17 +180,19 @@ def run(config: RunConfig, engine: Engine, progress: ProgressDisplay, results_pa
 
 def _staying(engine: Engine, streams: Streams | None) -> AbstractContextManager[Engine]:
     """Return the engine of a run, with nodes that stay on the streams, if there are any, while the block lasts."""
-    return engine.staying(streams.staying) if streams else nullcontext(engine)
+    return engine.staying(streams.staying) if streams and keeps_nodes(engine) else nullcontext(engine)
 
 
-def _state_of(folder: ResultsFolder, config: RunConfig, task: Task, model: nn.Module) -> RunState | None:
+def _state_of(
+    folder: ResultsFolder, settings: Mapping[str, Any], task: Task, travelling: ArrayRecord
+) -> RunState | None:
     """Return where a run that is resumed was; None if no round was over."""
     return resumable_state(
         folder,
         data_fingerprint=task.data_fingerprint(),
-        settings=config.as_dict(),
+        settings=settings,
         defaults=RunConfig().as_dict(),
-        weights=travelling_weights(config.algorithm, config.split, config.seed, task, model),
+        weights=travelling,
     )
 
 
@@ -222,13 +234,7 @@ def run_edge(
     UserError
         For whatever the user has to change.
     """
-    check_strategies(config)
-    warn_of_unused(config.as_dict(), unused_keys(config))
-    warn_of_falling_short(config.as_dict(), falling_short(config))
-    set_up_torch(config.device, config.train.torch_threads)
-    path = ResultsFolder.path_for(
-        config.output_dir, results_parent, title_of(config.algorithm, config.data, config.seed)
-    )
+    path = _checked(config, results_parent)
     refuse_used(path)
     task, model = checked_task(config)
     with (
@@ -243,15 +249,3 @@ def run_edge(
             edge.report_to(folder, watchers)
             keep_memory()
             serve(edge, listener, is_over, look_seconds)
-
-
-def warn_of_unused(settings: Mapping[str, Any], unused: Mapping[str, str]) -> None:
-    """Warn of every setting that was given and that the run has no use for, for a reason."""
-    for key, reason in unused.items():
-        logger.warning("%s = %r has no effect: %s", key, settings[key], reason)
-
-
-def warn_of_falling_short(settings: Mapping[str, Any], short: Mapping[str, str]) -> None:
-    """Warn of every setting that can do less in the run than it says, for a reason."""
-    for key, reason in short.items():
-        logger.warning("%s = %r: %s", key, settings[key], reason)

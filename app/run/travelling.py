@@ -5,14 +5,9 @@ from torch import nn
 
 from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.auxiliary_heads import auxiliary_head
-from espalier.app.algorithms.split_edges import head_weights
+from espalier.app.algorithms.split_edges import frozen_weights
 from espalier.app.settings.sections import Split
 from espalier.app.tasks.task import Task
-
-
-def frozen_weights(algorithm: Algorithm, model: nn.Module) -> ArrayRecord:
-    """Return the weights of a new model that are never trained and do not travel."""
-    return head_weights(model) if algorithm.freezes_head else ArrayRecord()
 
 
 def travelling_weights(algorithm: Algorithm, split: Split, seed: int, task: Task, model: nn.Module) -> ArrayRecord:

@@ -8,6 +8,7 @@ from espalier.app.ground.object_spec import HUB, ObjectSpec, parse_object
 from espalier.app.ground.registered import FORM, parse_registered
 
 KEY = "dataset"
+_HUB = f"{HUB}:"
 _PATH = re.compile(r"[/~]|\.\.?/|\.\.?$")
 _NAME = re.compile(r"([\w.-]+(?:/[\w.-]+)?)(\(.*\))?", re.DOTALL)
 
@@ -20,20 +21,18 @@ def parse_dataset(given: Any) -> ObjectSpec:
     ValueError
         If it is of no such form; the text says what is allowed.
     """
-    prefix, colon, rest = given.partition(":") if isinstance(given, str) else ("", "", "")
-    if isinstance(given, str) and _PATH.match(given):
-        return ObjectSpec(KEY, given, HUB, given, ())
-    if not colon or prefix != HUB:
+    if not isinstance(given, str) or not (_PATH.match(given) or given.startswith(_HUB)):
         return parse_registered(KEY, given)
-    if _PATH.match(rest):
-        return ObjectSpec(KEY, given, HUB, rest, ())
+    place = given.removeprefix(_HUB)
+    if _PATH.match(place):
+        return ObjectSpec(KEY, given, HUB, place, ())
     try:
-        name, arguments = _NAME.fullmatch(rest).groups(default="")  # type: ignore[union-attr]
-        parameters = parse_object(f"set{arguments}")[2]
-    except (AttributeError, ValueError):
+        if not (found := _NAME.fullmatch(place)):
+            raise ValueError
+        return ObjectSpec(KEY, given, HUB, found[1], parse_object(f"set{found[2] or ''}")[2])
+    except ValueError:
         allowed = "hf:ORG/NAME or hf:ORG/NAME(name='...', revision='...') on the Hugging Face hub, hf:/a/folder"
         raise ValueError(f"{allowed} that save_to_disk() wrote, or {FORM}") from None
-    return ObjectSpec(KEY, given, HUB, name, parameters)
 
 
 def is_relative(spec: ObjectSpec) -> bool:

@@ -1,11 +1,13 @@
 """The engines that a run config can name: where clients are, and who opens that."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from espalier.app.ground.reasons import unused
 from espalier.app.ground.registered import own_spec, value_named
+from espalier.app.settings.sections import RayWorkers
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,18 @@ class EngineKind:
     def text(self) -> str:
         """As a run config names it."""
         return self.written or self.name
+
+    @property
+    def without_use(self) -> Iterable[tuple[Iterable[str], str]]:
+        """Keys that it has no use for, and why."""
+        name, is_simulated = f"engine = {self.text!r}", not self.is_flowers
+        return unused(
+            (is_simulated, ("deploy.reply-timeout",), f"with {name} nobody is late"),
+            (is_simulated, ("deploy.transport",), f"with {name} no message starts a process"),
+            (is_simulated, ("deploy.nodes-move",), f"with {name} no node has a config that changes"),
+            (is_simulated, ("edge-names",), f"with {name} edges are named by their numbers"),
+            (not self.has_workers, RayWorkers.own_keys(), name),
+        )
 
 
 ENGINES = {

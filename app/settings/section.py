@@ -115,6 +115,11 @@ class Section(BaseModel):
         """Return the keys that have the section's name in front."""
         return [key for key in cls.keys().values() if "." in key]
 
+    def given(self, tag: Tag) -> list[tuple[str, Any]]:
+        """Return the key and the value of those settings with a tag that are not empty, or 0."""
+        values = self.as_dict()
+        return [(key, values[key]) for key in self.keys_tagged(tag) if values[key]]
+
     def as_dict(self) -> dict[str, Any]:
         """Return the settings by key, as a user types them."""
         values = {key: getattr(self, field) for field, key in self.keys().items()}

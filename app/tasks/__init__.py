@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from espalier.app.tasks.own import OwnTask, Pool
+    from espalier.app.tasks.tokens import token_loss
     from espalier.clients.cutting.blocks import blocks_of
     from espalier.clients.task import Examples
     from espalier.clients.whole.frozen import without_frozen
 
-__all__ = ["Examples", "OwnTask", "Pool", "blocks_of", "without_frozen"]
+__all__ = ["Examples", "OwnTask", "Pool", "blocks_of", "token_loss", "without_frozen"]
 
 _MODULES = {
     "Examples": "espalier.clients.task",
     "OwnTask": "espalier.app.tasks.own",
     "Pool": "espalier.app.tasks.own",
     "blocks_of": "espalier.clients.cutting.blocks",
+    "token_loss": "espalier.app.tasks.tokens",
     "without_frozen": "espalier.clients.whole.frozen",
 }
 

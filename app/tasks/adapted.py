@@ -91,6 +91,7 @@ class AdaptedTask(Task):
         self.own = own = self._made()
         self.has_own_methods = any(map(self._has_own, CALLED_BY_CLIENTS))
         self.side_by_side = own.side_by_side
+        self.has_corners = self._has_own("corner")
         self._loaded: list[tuple[Examples, Examples]] = []
         self.training = training
         if self._has_own("optimizer"):
@@ -122,6 +123,29 @@ class AdaptedTask(Task):
                 allowed = f"one whose client_data() gives all clients rows of one form, as client 0 {first},"
                 raise self.refused(f"{allowed} not {form} as client {client}")
         return Examples(concatenate([e.inputs for e in tests]), torch.cat([e.labels for e in tests]))
+
+    def corners(self, client: int) -> Mapping[str, tuple[int, ...]]:
+        """Return the shapes of those weights of which a client has but a corner."""
+        if not self.has_corners:
+            return {}
+        found: dict[str, tuple[int, ...]] = {}
+        for name, whole in self._shapes.items():
+            with self._does(f"corner({client}, {name!r}, {whole})"):
+                corner = tuple(map(operator.index, self.own.corner(client, name, whole)))
+            if len(corner) != len(whole) or not all(1 <= a <= b for a, b in zip(corner, whole, strict=True)):
+                raise self.refused(f"one whose corner({client}, {name!r}, {whole}) is within that, not {corner}")
+            if corner != whole:
+                found[name] = corner
+        return found
+
+    @cached_property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(weight.shape) for name, weight in self.new_model().state_dict().items()}
+
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        """The shape of an example's labels."""
+        return tuple(self.pool.labels.shape[1:])
 
     @cached_property
     def _tried(self) -> Tried:
@@ -167,9 +191,10 @@ class AdaptedTask(Task):
         return {}
 
     def check_data(self) -> None:
-        """Load the server's test pool; refuse a model that can't take the data, or be split where it has to be."""
+        """Load the server's test pool; refuse a model that can't take the data, be split, or be held in parts."""
         with self._fits():
             check_fit(self, self._tried, seed=self.seed, splits_for=self.splits_for, has_pool=self.has_pool)
+        self.corners(0)
 
     def try_cuts(self, cuts: Collection[Cut], form: Format | None) -> None:
         """Raise UserError unless a step through each cut can be made, with the gradients of the whole model."""
@@ -273,6 +298,7 @@ class AdaptedTask(Task):
             prepare_draws=not self.side_by_side,
             augment=self.own.augment if self._has_own("augment") else None,
             validation=validation,
+            corners=self.corners(node.partition_id),
         )
 
     def train_and_validation(self, client: int) -> tuple[Examples, Examples | None]:

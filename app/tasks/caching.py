@@ -32,8 +32,8 @@ class CachingTask(Task):
         How clients train.
     federation : Federation
         Number of clients, and of rounds.
-    is_flat : bool
-        A round of the clients is a global one, in which the slots of all its edge rounds pass.
+    edge_rounds_per_round : int
+        Edge rounds' worth of slots that pass in a round of the clients.
     seed : int
         Decides requests, initial weights and the clients' randomness.
     device : torch.device
@@ -43,6 +43,7 @@ class CachingTask(Task):
     grows = True
     top_m = TOP_M
     counts_requests = True
+    own_way = "for dataset = 'video-caching', whose clients have a faster way of their own"
     has_own_model = True
 
     def __init__(
@@ -50,15 +51,15 @@ class CachingTask(Task):
         caching: Caching,
         training: LocalTraining,
         federation: Federation,
+        edge_rounds_per_round: int,
         *,
-        is_flat: bool,
         seed: int,
         device: torch.device,
     ) -> None:
         self.caching = caching
         self.federation = federation
         self.training = training
-        self.is_flat = is_flat
+        self.edge_rounds_per_round = edge_rounds_per_round
         self.seed = seed
         self.device = device
 
@@ -133,10 +134,8 @@ class CachingTask(Task):
     def new_client_task(self, model: nn.Module, node: ClientNode) -> ClientTask:
         """Return the task of one client, which works on `model`."""
         data = self.clients[node.partition_id]
-        per_round = self.federation.edge_rounds if self.is_flat else 1
-        return self._task_of(
-            model, node, data.table, data.train, data.test, self.available(data.train_slots, per_round)
-        )
+        available = self.available(data.train_slots, self.edge_rounds_per_round)
+        return self._task_of(model, node, data.table, data.train, data.test, available)
 
     def centralised_task(self) -> ClientTask:
         """Return the task of one client that has all the data.

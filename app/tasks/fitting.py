@@ -14,6 +14,7 @@ from espalier.app.tasks.split_trial import check_blocks, try_cut
 from espalier.app.tasks.task import Task
 from espalier.app.tasks.trial import CPU, MisfitError, Tried, named, spread_over, try_out
 from espalier.clients.messages.frames import Format
+from espalier.clients.messages.labels import IGNORED
 from espalier.clients.randomness import has_dropout
 from espalier.clients.shared.cut import Cut, as_blocks
 from espalier.clients.shared.generators import seeded_torch
@@ -67,9 +68,9 @@ def try_cuts(
 ) -> None:
     """Raise MisfitError unless a step through each cut can be made, with the gradients of the whole model."""
     blocks = as_blocks(task.new_model())
-    if not (are_classes(task.test_examples().labels) or all(cut.has_tail(blocks) for cut in cuts)):
-        wanted = "one whose labels are classes, integers of shape (N,) from 0, or with a tail-layer any that its"
-        raise MisfitError(f"{wanted} loss takes, for algorithm = {splits_for!r}")
+    if not (are_classes_of_places(task.test_examples().labels) or all(cut.has_tail(blocks) for cut in cuts)):
+        wanted = "one whose labels are classes, integers of shape (N,) from 0, or (N, ...) with -100 where none counts,"
+        raise MisfitError(f"{wanted} or with a tail-layer any that its loss takes, for algorithm = {splits_for!r}")
     for cut in cuts:
         try:
             try:
@@ -138,7 +139,7 @@ def check_split(task: Task) -> None:
     check_model(task)
     check_blocks(model, example)
     labels = task.test_examples().labels
-    if not are_classes(labels):
+    if not are_classes_of_places(labels):
         return
     # One output tells two classes apart.
     outputs, largest = max(getattr(model[-1], "out_features", math.inf), 2), int(labels.max())
@@ -150,6 +151,12 @@ def are_classes(labels: Tensor) -> bool:
     """Return whether labels are class indices, one for each example."""
     is_integer = not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
     return is_integer and labels.dim() == 1 and bool((labels >= 0).all())
+
+
+def are_classes_of_places(labels: Tensor) -> bool:
+    """Return whether labels are class indices, one for each example, or for each of its places that counts."""
+    counting = labels.flatten() if labels.dim() == 1 else labels[labels != IGNORED]
+    return are_classes(counting)
 
 
 def _try_cut(task: Task, tried: Tried, cut: Cut, form: Format | None, seed: int, num_examples: int) -> None:

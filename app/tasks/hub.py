@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from espalier.app.ground.errors import FAULTS, UserError, bad_value
+from espalier.app.ground.errors import FAULTS, bad_value
 from espalier.app.ground.object_spec import ObjectSpec, error_line
 from espalier.app.ground.registered import load_built_in
 from espalier.app.settings.dataset_source import folder_of
@@ -232,8 +232,3 @@ def _labels(pools: "Sequence[Dataset]", label: str, spec: ObjectSpec) -> tuple[l
     return [np.array([numbers[value] for value in column], dtype=np.int64) for column in columns], tuple(
         map(str, values)
     )
-
-
-def refuse_row(key: str, column: str, row: int, reason: object, allowed: str) -> UserError:
-    """Return the error for a value of a column that is not of the kind."""
-    return bad_value(key, column, f"{allowed}: row {row} {reason}")

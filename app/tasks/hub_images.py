@@ -13,7 +13,7 @@ from espalier.app.ground.object_spec import error_line
 from espalier.app.tasks import image_data
 from espalier.app.tasks.cache import fingerprint, load_or_build
 from espalier.app.tasks.dataset import DataPlace
-from espalier.app.tasks.hub import IMAGES, INPUTS_KEY, HubSet, open_set, refuse_row
+from espalier.app.tasks.hub import IMAGES, INPUTS_KEY, HubSet, open_set
 from espalier.app.tasks.image_data import FORMAT_VERSION, ImageData
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _images(pool: "Dataset", column: str, channels: int | None, size: int) -> It
         try:
             image = only[row][column]
         except FAULTS as error:  # of an image that is damaged
-            raise refuse_row(INPUTS_KEY, column, row, f"can't be read ({error_line(error)})", ALLOWED) from None
+            raise _refused(column, row, f"can't be read ({error_line(error)})") from None
         yield _pixels(image, column, row, size, channels)
 
 
@@ -80,11 +80,15 @@ def _pixels(image: Any, column: str, row: int, size: int, channels: int | None) 
         is_grey = image.mode in ("1", "L") if channels is None else channels == 1
         image = image.convert("L" if is_grey else "RGB")
     except FAULTS as error:
-        raise refuse_row(INPUTS_KEY, column, row, error_line(error), ALLOWED) from None
+        raise _refused(column, row, error_line(error)) from None
     if size:
         image = image.resize((size, size), Image.Resampling.BILINEAR)
     pixels = np.asarray(image)
     return pixels[..., None] if is_grey else pixels
+
+
+def _refused(column: str, row: int, reason: str) -> UserError:
+    return bad_value(INPUTS_KEY, column, f"{ALLOWED}: row {row} {reason}")
 
 
 def _of_one_size(images: Iterator[np.ndarray], column: str) -> Iterator[np.ndarray]:

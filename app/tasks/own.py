@@ -133,6 +133,22 @@ class OwnTask(ABC):
         """
         return rate
 
+    def corner(self, client: int, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the part of a weight that a client has: of each dimension the first entries.
+
+        By default all of it. The part alone travels between the client and its edge. On the client the rest is 0, and
+        it counts as 0 in averages. That suits adapters of low rank: where the rest is 0 nothing of it trains, so a
+        client trains adapters of a lower rank (HetLoRA, arXiv:2401.06432).
+
+        Parameters
+        ----------
+        client : int
+            Its number, from 0.
+        name, shape : str, tuple[int, ...]
+            Of a weight of the model.
+        """
+        return shape
+
     def fingerprint(self) -> str:
         """Return what tells other data apart when a run is resumed. By default a hash of the server's test pool."""
         return ""

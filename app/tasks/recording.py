@@ -24,8 +24,8 @@ def gradients_of(train: TrainSettings, device: torch.device) -> Gradients:
 
 def check_cuda_graph(task: Task, device: torch.device, *, trains_here: bool) -> None:
     """Raise UserError where gradients can't be recorded; whether clients elsewhere have GPUs is not known."""
-    if task.counts_requests:
-        raise _refused("for dataset = 'video-caching', whose clients have a faster way of their own")
+    if task.own_way:
+        raise _refused(task.own_way)
     if callable(task.training.optimizer):
         raise _refused("for a task with an optimizer of its own, which may keep gradients")
     if trains_here and device.type != "cuda":

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import cos, pi
 
-from espalier.app.settings.sections import Federation, TrainSettings
+from espalier.app.settings.sections import TrainSettings
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,18 @@ class CosineSchedule:
         return rate * (1 + cos(pi * over / self.global_rounds)) / 2
 
 
-def schedule_of(train: TrainSettings, federation: Federation, *, is_flat: bool) -> Callable[[float, int], float] | None:
+def schedule_of(train: TrainSettings, global_rounds: int, edge_rounds: int) -> Callable[[float, int], float] | None:
     """Return the learning rate by that of the first round and the round; None: it is the same in all.
 
     Parameters
     ----------
-    train, federation
-        Sections of the run config.
-    is_flat : bool
-        A round of the clients is a global one.
+    train : TrainSettings
+        Section of the run config.
+    global_rounds : int
+        Of the run.
+    edge_rounds : int
+        Rounds of a client in a global round.
     """
     if train.schedule == "constant":
         return None
-    return CosineSchedule(federation.global_rounds, 1 if is_flat else federation.edge_rounds)
+    return CosineSchedule(global_rounds, edge_rounds)

@@ -1,7 +1,8 @@
 """How a training pool is shared out: for each partition a function that draws the clients' shares of each class."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -73,15 +74,18 @@ class Scheme:
         As the settings have it.
     draw : Callable[[Terms], Shares]
         Draws the shares.
-    uses : frozenset[str]
+    uses : Set[str]
         Keys of the settings that it goes by, beside ``num-clients`` and ``data.min-samples``.
+    words : str
+        What titles call it, with the keys that it goes by in braces; empty: its name.
     by_edges : bool
         It shares out to edges first, and so goes by ``num-edges``.
     """
 
     name: str
     draw: Callable[[Terms], Shares]
-    uses: frozenset[str] = frozenset()
+    uses: Set[str] = frozenset()
+    words: str = ""
     by_edges: bool = False
 
 
@@ -103,11 +107,11 @@ def _dirichlet_over_edges(terms: Terms) -> np.ndarray:
     return drawn * _even_over_edges(terms)
 
 
-def _dirichlet_per_class(terms: Terms) -> np.ndarray:
-    return terms.rng.dirichlet(np.full(terms.num_clients, terms.alpha), size=terms.num_classes).T + TINY
+def _dirichlet_per_class(terms: Terms) -> Shares:
+    return Shares(terms.rng.dirichlet(np.full(terms.num_clients, terms.alpha), size=terms.num_classes).T + TINY)
 
 
-def _shards(terms: Terms) -> np.ndarray:
+def _shards(terms: Terms) -> Shares:
     """Return the counts when each client gets as many runs of the sorted labels."""
     clients, each = terms.num_clients, terms.shards_per_client
     most = len(terms.labels) // clients
@@ -115,7 +119,7 @@ def _shards(terms: Terms) -> np.ndarray:
         raise bad_value(SHARDS, each, f"an integer from 1 to {most}, or shards would be empty")
     shards = np.array_split(terms.labels, clients * each)
     counts = np.array([np.bincount(shard, minlength=terms.num_classes) for shard in shards])
-    return counts[terms.rng.permutation(len(shards))].reshape(clients, each, terms.num_classes).sum(axis=1)
+    return Shares(counts[terms.rng.permutation(len(shards))].reshape(clients, each, terms.num_classes).sum(axis=1))
 
 
 def _edge_dirichlet(terms: Terms) -> Shares:
@@ -123,25 +127,32 @@ def _edge_dirichlet(terms: Terms) -> Shares:
     return Shares(_dirichlet(terms), edges)
 
 
+def _edge_iid(terms: Terms) -> Shares:
+    return Shares(_dirichlet(terms), _even_over_edges(terms))
+
+
+def _iid_in_edges(terms: Terms) -> Shares:
+    return Shares(_even(terms), _dirichlet_over_edges(terms))
+
+
+OVER_EDGES = "Dir({edge-alpha:g}) over edges"
 SCHEMES = {
     scheme.name: scheme
     for scheme in (
         Scheme(EVEN, lambda terms: Shares(_even(terms))),
-        Scheme("dirichlet", lambda terms: Shares(_dirichlet(terms)), frozenset({ALPHA})),
-        Scheme("dirichlet-per-class", lambda terms: Shares(_dirichlet_per_class(terms)), frozenset({ALPHA})),
-        Scheme("shards", lambda terms: Shares(_shards(terms)), frozenset({SHARDS})),
-        Scheme("edge-dirichlet", _edge_dirichlet, frozenset({ALPHA, EDGE_ALPHA}), by_edges=True),
-        Scheme(
-            "edge-iid",
-            lambda terms: Shares(_dirichlet(terms), _even_over_edges(terms)),
-            frozenset({ALPHA}),
-            by_edges=True,
-        ),
-        Scheme(
-            "iid-in-edges",
-            lambda terms: Shares(_even(terms), _dirichlet_over_edges(terms)),
-            frozenset({EDGE_ALPHA}),
-            by_edges=True,
-        ),
+        Scheme("dirichlet", lambda terms: Shares(_dirichlet(terms)), {ALPHA}, "Dir({alpha:g})"),
+        Scheme("dirichlet-per-class", _dirichlet_per_class, {ALPHA}, "Dir({alpha:g}) per class"),
+        Scheme("shards", _shards, {SHARDS}),
+        Scheme("edge-dirichlet", _edge_dirichlet, {ALPHA, EDGE_ALPHA}, f"{OVER_EDGES}, Dir({{alpha:g}}) within", True),
+        Scheme("edge-iid", _edge_iid, {ALPHA}, by_edges=True),
+        Scheme("iid-in-edges", _iid_in_edges, {EDGE_ALPHA}, f"{OVER_EDGES}, iid within", True),
     )
 }
+
+
+def in_words(name: str, settings: Mapping[str, Any]) -> str:
+    """Return what titles call a partition, by settings and their keys; nothing where these lack what it goes by."""
+    scheme = SCHEMES.get(name)
+    if scheme is None or not scheme.words:
+        return name
+    return scheme.words.format(**settings) if scheme.uses <= settings.keys() else ""

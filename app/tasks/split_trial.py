@@ -18,7 +18,7 @@ from espalier.clients.task import ClientTask, LocalTraining
 from espalier.clients.whole.training import make_optimizer, round_batches
 from espalier.strategies.split.server_block import MiddleBlock, ServerBlock
 from espalier.strategies.split.serving import MiniBatch
-from espalier.strategies.split.shapes import check_activations, forms_at_cuts
+from espalier.strategies.split.shapes import check_activations, check_lengths, forms_at_cuts
 
 # Largest difference of gradients, relative to the largest of all. They are the same to the bit but for rare layers.
 TOLERANCE = 1e-3
@@ -84,19 +84,22 @@ def try_cut(tried: Tried, client: ClientTask, cut: Cut, form: Format | None) -> 
 def _split_gradients(client: ClientTask, cut: Cut, form: Format | None) -> dict[str, Tensor]:
     """Return the gradients of a split step, by the names that the weights have in the whole model."""
     model, size, (batch,) = as_blocks(client.model), len(client.train), round_batches(client, 1, client.training)
-    at_cut = forms_at_cuts(model, client.training_inputs(torch.zeros(1, dtype=torch.long), 1, 0))[cut.first]
+    forms = forms_at_cuts(model, client.training_inputs(torch.zeros(1, dtype=torch.long), 1, 0))
+    at_cut = forms[cut.first]
     make = partial(make_optimizer, training=client.training)
     server = (
-        MiddleBlock(model, cut, make, layout=at_cut.layout)
+        MiddleBlock(model, cut, make, crossing=at_cut.crossing, behind=forms[cut.last].crossing)
         if cut.has_tail(model)
-        else ServerBlock(model, cut, make, layout=at_cut.layout, loss=client.objective.loss)
+        else ServerBlock(model, cut, make, crossing=at_cut.crossing, loss=client.objective.loss)
     )
     session = Session(client, SessionTerms(cut, server_round=1, label_policy=INDICES, local_epochs=1))
-    sent = session.forward().values
+    forward = session.forward()
+    sent, lengths = forward.values, None if forward.lengths is None else torch.from_numpy(forward.lengths).long()
     if sent.dim() < 2 or len(sent) != size:
         raise ValueError(f"activations of shape {tuple(sent.shape)} have no row for each of {size} examples")
     check_activations(sent, at_cut.shape, next(model.parameters()).dtype)
-    steps = server.serve(MiniBatch(0, _received(form, sent), client.train.labels[batch]))
+    check_lengths(lengths, sent, at_cut.crossing)
+    steps = server.serve(MiniBatch(0, _received(form, sent), client.train.labels[batch], lengths=lengths))
     try:
         features = next(steps)
         steps.send(_received(form, session.at_tail(_received(form, features))))

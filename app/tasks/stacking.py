@@ -16,8 +16,10 @@ def check_stack(stack: int, task: Task, model: nn.Module, device: torch.device, 
     # PyTorch's GPU draws for a dropout layer in an order that depends on how its input lies in memory.
     if device.type != "cpu" and any(isinstance(layer, nn.Dropout) for layer in model.modules()):
         raise bad_value("stack", stack, f"0 for a model with dropout where models compute on {device.type}")
-    if task.counts_requests:
-        raise bad_value("stack", stack, "0 for dataset = 'video-caching', whose clients have a faster way of their own")
+    if task.own_way:
+        raise bad_value("stack", stack, f"0 {task.own_way}")
+    if task.has_corners:
+        raise bad_value("stack", stack, "0 for a task whose clients have corners of weights")
     if callable(task.training.optimizer):
         raise bad_value("stack", stack, "0 for a task with an optimizer of its own")
     example, where = task.example_input(), ""

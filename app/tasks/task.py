@@ -1,6 +1,6 @@
 """What a task is: the model and the data of a run, and the clients' part of it."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, Protocol
 
 from torch import nn
@@ -28,12 +28,18 @@ class Task(Protocol):
         Clients tell their top-M accuracies for these M.
     counts_requests : bool
         Labels are contents that were asked for, which can be ranked by how often.
+    own_way : str
+        Where clients train in a way of their own, that can neither be stacked nor recorded: which do, in words.
     has_own_model : bool
         The model is part of the task; the run config names none.
+    label_shape : tuple[int, ...]
+        Of an example's labels: (T,) where each of T places has one.
     has_own_methods : bool
         Beside model and data, clients call methods of a user's own.
     side_by_side : bool, optional
         Whether clients may run at the same time, in threads; None: where neither the model nor methods are in the way.
+    has_corners : bool
+        There may be clients that have but corners of some weights.
     """
 
     training: LocalTraining
@@ -41,9 +47,21 @@ class Task(Protocol):
     grows: ClassVar[bool] = False
     top_m: ClassVar[tuple[int, ...]] = ()
     counts_requests: ClassVar[bool] = False
+    own_way: ClassVar[str] = ""
     has_own_model: ClassVar[bool] = False
     has_own_methods: bool = False
+
+    @property
+    def label_shape(self) -> tuple[int, ...]:
+        """Return the shape of an example's labels; one label by default."""
+        return ()
+
     side_by_side: bool | None = None
+    has_corners: bool = False
+
+    def corners(self, client: int) -> Mapping[str, tuple[int, ...]]:
+        """Return the shapes of those weights of which a client has but a corner; none by default."""
+        return {}
 
     def check_data(self) -> None:
         """Raise UserError if the data can't be had."""

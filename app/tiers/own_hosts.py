@@ -22,7 +22,7 @@ from espalier.app.tiers.cloud import check_edges, gather_edges, remote_edges
 from espalier.app.tiers.edge_host import EdgeRun
 from espalier.app.tiers.states import OwnState
 from espalier.app.tiers.wire import Counted
-from espalier.app.wiring.edges import one_edge, transports
+from espalier.app.wiring.edges import metered_edge
 from espalier.app.wiring.federation import assign_edges
 from espalier.app.wiring.one_server import Assembled, clients_and_edges, federation_over
 from espalier.app.wiring.planning import planned_world
@@ -32,12 +32,10 @@ from espalier.strategies.stay_grid import let_go_of_others
 
 def edge_run(config: RunConfig, grid: Grid, task: Task, model: nn.Module, streams: Streams | None = None) -> EdgeRun:
     """Wait for the devices of an edge that has a host of its own, and return its run; UserError as of `assemble`."""
-    name, deploy = config.deploy.edge_name, config.deploy
+    name = config.deploy.edge_name
     profiles, topology = clients_and_edges(config, grid, streams)
-    meter, world = ByteMeter({"edge": "edge"}), planned_world(config, topology, profiles, task, model)
-    scene, transport_of = Scene(config, profiles, topology, world), transports(config, meter, streams, None)
-    seconds = SecondsMeter(scene.client_of)
-    hierarchical = one_edge(scene, task, model, (meter, seconds), transport_of)
+    world = planned_world(config, topology, profiles, task, model)
+    hierarchical, meter, seconds = metered_edge(Scene(config, profiles, topology, world), task, model, streams)
     return EdgeRun(
         name,
         config.as_dict(),
@@ -48,7 +46,7 @@ def edge_run(config: RunConfig, grid: Grid, task: Task, model: nn.Module, stream
         seconds,
         world,
         OwnState(hierarchical.edges[name], world),
-        timeout_seconds=deploy.reply_timeout or None,
+        timeout_seconds=config.reply_seconds,
         deadline=world.edges[name].deadline if world else None,
         figures=task.objective.figures,
     )

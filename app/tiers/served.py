@@ -2,7 +2,7 @@
 
 import atexit
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from logging import getLogger
@@ -14,7 +14,7 @@ from torch import nn
 
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
-from espalier.app.engines.engine import App, Engine, Reach, ServesEdges
+from espalier.app.engines.engine import App, Engine, ServesEdges
 from espalier.app.engines.in_process import PATIENCE_SECONDS
 from espalier.app.features.feature import Scene
 from espalier.app.features.table import parts_of
@@ -31,7 +31,7 @@ from espalier.app.tiers.remote_edge import EdgeError, RemoteEdge, reply_of
 from espalier.app.tiers.states import AtDriver, WholeState
 from espalier.app.tiers.wire import node_of
 from espalier.app.wiring.clients import looked_up_once
-from espalier.app.wiring.edges import one_edge, transports
+from espalier.app.wiring.edges import metered_edge
 from espalier.app.wiring.one_server import (
     Assembled,
     clients_and_edges,
@@ -123,13 +123,9 @@ class EdgeApp:
             stack=TrainingStack(self._load_task, stack, self._lanes) if stack else None,
             on_waited=tell_waiting,
         )
-        meter = ByteMeter({"edge": "edge"})
         task, model = self._task_and_model
-        transport_of = transports(config, meter, self._streams, self._lanes)
-        everybody, topology = list(self._profiles.values()), {name: members}
-        scene = Scene(config, everybody, topology, self._world)
-        seconds = SecondsMeter(scene.client_of)
-        hierarchical = one_edge(scene, task, model, (meter, seconds), transport_of)
+        scene = Scene(config, list(self._profiles.values()), {name: members}, self._world)
+        hierarchical, meter, seconds = metered_edge(scene, task, model, self._streams, self._lanes)
         state = WholeState(hierarchical.edges[name], self._world, grid, clients)
         return EdgeRun(name, {}, grid, profiles, hierarchical, meter, seconds, self._world, state, timeout_seconds=None)
 
@@ -196,10 +192,6 @@ class ServedEdges:
     def stream_patience_seconds(self, timeout_seconds: float) -> float:
         """Return a second: clients wait for each other."""
         return PATIENCE_SECONDS
-
-    def staying(self, reach: Reach) -> AbstractContextManager["ServedEdges"]:
-        """Return itself: no message starts a process here."""
-        return nullcontext(self)
 
     def clients_state(self) -> dict[str, Any]:
         """Return what the clients keep, in their order."""

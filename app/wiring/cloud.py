@@ -2,17 +2,14 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
-from flwr.serverapp.strategy import FedAvg, QFedAvg, Strategy
+from flwr.serverapp.strategy import QFedAvg, Strategy
 from torch import nn
 
-from espalier.app.algorithms.algorithm import ONE_NODE
-from espalier.app.features.feature import MakeEdge, MakeHierarchical
+from espalier.app.features.feature import MakeEdge
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.ground.strategy_spec import StrategySpec, strategy_of
 from espalier.app.planning.world import PlannedWorld
-from espalier.app.settings.sections import Federation
 from espalier.clients.messages.train import NUM_VALIDATION, PERSONAL, TOP, VALIDATION
 from espalier.clients.shared.cut import Cut
 from espalier.clients.task import Objective
@@ -26,48 +23,6 @@ from espalier.strategies.profiles import profiles_by_node
 from espalier.strategies.randomness import derived_seed
 from espalier.strategies.sampled_evaluation import SampledEvaluation
 from espalier.strategies.state import UnsavableError, strategy_state
-
-
-def under_cloud(
-    federation: Federation,
-    make_edge: MakeEdge,
-    topology: Mapping[str, Sequence[int]],
-    *,
-    is_flat: bool,
-    over_edges: MakeHierarchical = Hierarchical,
-    **options: Any,
-) -> Hierarchical:
-    """Return edges, wherever they run, under the cloud strategy.
-
-    Parameters
-    ----------
-    federation : Federation
-        Section of the run config.
-    make_edge : Callable[[str, int], Strategy | EdgeRounds]
-        Makes the edge of a name and a number of nodes.
-    topology : Mapping[str, Sequence[int]]
-        Node ids by edge; the one group of clients of an algorithm without edges.
-    is_flat : bool
-        The algorithm has no edges: over its one group there is nothing to aggregate.
-    over_edges : Callable[..., Hierarchical] (default: Hierarchical)
-        Makes it of all of these.
-    **options
-        Go to `Hierarchical` as they are.
-
-    Raises
-    ------
-    UserError
-        If the state of a strategy can't be saved, so that a run could not be resumed.
-    """
-    hierarchical = over_edges(
-        FedAvg(**ONE_NODE) if is_flat else federation.cloud_strategy.build(ONE_NODE),
-        make_edge,
-        topology,
-        edge_rounds=1 if is_flat else federation.edge_rounds,
-        **options,
-    )
-    check_states(hierarchical)
-    return hierarchical
 
 
 def check_states(hierarchical: Hierarchical) -> None:

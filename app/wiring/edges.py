@@ -2,41 +2,35 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideAdaptiveClipping, Strategy
 from torch import nn
 
-from espalier.app.algorithms.algorithm import Algorithm, Site
+from espalier.app.algorithms.algorithm import ONE_NODE, Algorithm, Site
 from espalier.app.algorithms.auxiliary_heads import auxiliary_head
-from espalier.app.algorithms.split_edges import check_cuts
+from espalier.app.algorithms.split_edges import cuts_of
 from espalier.app.features.case import Case
 from espalier.app.features.feature import MakeEdge, MakeHierarchical, Part, Scene
 from espalier.app.features.table import FEATURES, withheld_by
 from espalier.app.ground.errors import FAULTS, UserError, bad_value
 from espalier.app.ground.object_spec import error_and_place
-from espalier.app.ground.strategy_spec import parse_strategy
+from espalier.app.ground.strategy_spec import PLAIN_MEAN, StrategySpec
 from espalier.app.meters.bytes import ByteMeter
-from espalier.app.settings.sections import Federation
+from espalier.app.meters.seconds import SecondsMeter
 from espalier.app.tasks.common import compute_device
 from espalier.app.tasks.task import Task
-from espalier.app.wiring.cloud import checked_by_profiles, cut_rule, equally_weighted, evaluating_on_some, under_cloud
+from espalier.app.wiring.cloud import check_states, checked_by_profiles, cut_rule, equally_weighted, evaluating_on_some
 from espalier.app.wiring.streams import Streams
 from espalier.clients.messages.train import NORM_BIT, TRAIN_LOSS
 from espalier.clients.shared.lanes import Lanes
 from espalier.strategies import EdgeRounds, Guard, Hierarchical, Observer
+from espalier.strategies.corners import EdgeOverCorners
 from espalier.strategies.profiles import profiles_by_node
 from espalier.strategies.randomness import derived_seed
 from espalier.strategies.split.fused import FusedTransport
 from espalier.strategies.split.transports import Transport
-
-# Where to look when strategies and the federation do not go together.
-HINTS = {
-    "server": "cloud-strategy, edge-strategy, num-clients and num-edges",
-    "cloud": "cloud-strategy and num-edges",
-    "edge": "edge-strategy and deploy.edge-clients",
-}
 
 
 def transports(
@@ -60,7 +54,7 @@ def edges_here(
     """Return the function that makes the edges that run in this process, with what features put in front of them."""
     config, profiles, world = scene.case, scene.profiles, scene.world
     algorithm, federation, client_of = config.algorithm, config.federation, scene.client_of
-    cuts = check_cuts(config.split, model) if algorithm.splits else ()
+    cuts = cuts_of(algorithm, config.split, model)
     cut_of = cut_rule(cuts, client_of, world, is_best=config.split.cut_layer.is_best)
     epochs = config.plan.max_local_rounds if config.rule else task.training.local_epochs
     most = replace(task.training, local_epochs=epochs)
@@ -85,7 +79,11 @@ def edges_here(
             own=config.of_algorithm,
             auxiliary=head,
         )
-        return own_edge(algorithm, site) if algorithm.written else algorithm.make_edge(site)
+        made = own_edge(algorithm, site) if algorithm.written else algorithm.make_edge(site)
+        if not task.has_corners:
+            return made
+        whole = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+        return EdgeOverCorners(made, cache(lambda node_id: task.corners(client_of[node_id])), whole)
 
     make_edge: MakeEdge = make
     for part in parts:
@@ -103,20 +101,15 @@ def edges_here(
         task.top_m,
         validates=config.data.validation_share > 0,
         is_personal=algorithm.client.personal is not None,
-        train_metrics=train_metrics_of(config, algorithm),
+        train_metrics=train_metrics_of(config),
     )
 
 
-def train_metrics_of(config: Case, algorithm: Algorithm) -> set[str]:
+def train_metrics_of(config: Case) -> set[str]:
     """Return what clients tell of their training: the loss, and norm bits where a strategy clips by them."""
-    return {TRAIN_LOSS, *[NORM_BIT] * clips_adaptively(config.federation, algorithm)} - withheld_by(config)
-
-
-def clips_adaptively(federation: Federation, algorithm: Algorithm) -> bool:
-    """Return whether the strategy that clients answer is one of Flower's that wants their norm bits."""
-    adaptive = DifferentialPrivacyClientSideAdaptiveClipping
-    specs = (federation.cloud_strategy, federation.edge_strategy)
-    return any(spec.key == algorithm.strategy_key and spec.has_any(adaptive) for spec in specs)
+    spec = config.answered
+    clips = spec is not None and spec.has_any(DifferentialPrivacyClientSideAdaptiveClipping)
+    return {TRAIN_LOSS, *[NORM_BIT] * clips} - withheld_by(config)
 
 
 def own_edge(algorithm: Algorithm, site: Site) -> Strategy | EdgeRounds:
@@ -136,7 +129,7 @@ def own_edge(algorithm: Algorithm, site: Site) -> Strategy | EdgeRounds:
 
 def algorithm_over(
     config: Case,
-    federation: Federation,
+    cloud: StrategySpec,
     make_edge: MakeEdge,
     topology: Mapping[str, Sequence[int]],
     client_of: Mapping[int, int],
@@ -149,12 +142,11 @@ def algorithm_over(
     for part in parts:
         over_edges = part.over_edges(over_edges)
     try:
-        return under_cloud(
-            federation,
+        hierarchical = over_edges(
+            cloud.build(ONE_NODE),
             make_edge,
             topology,
-            is_flat=config.is_flat,
-            over_edges=over_edges,
+            edge_rounds=config.edge_rounds,
             seed=config.seed,
             evaluate_every=config.report.evaluate_every,
             observers=observers,
@@ -162,8 +154,10 @@ def algorithm_over(
             node_name=lambda node_id: f"client {client_of.get(node_id, node_id)}",
             **options,
         )
+        check_states(hierarchical)
+        return hierarchical
     except ValueError as error:
-        raise UserError(f"{error} (see {HINTS[config.deploy.role]})") from None
+        raise UserError(f"{error} (see {config.here.hint})") from None
 
 
 def one_edge(
@@ -188,8 +182,15 @@ def one_edge(
     transport_of : Callable[[str], Transport], optional
         See `transports`.
     """
-    # The cloud's own strategy may need more edges than this one.
-    config = scene.case
-    alone = config.federation.model_copy(update={"cloud_strategy": parse_strategy("cloud-strategy", "FedAvg")})
     make_edge = edges_here(scene, task, model, transport_of)
-    return algorithm_over(config, alone, make_edge, scene.topology, scene.client_of, observers)
+    # The cloud's own strategy may need more edges than this one.
+    return algorithm_over(scene.case, PLAIN_MEAN, make_edge, scene.topology, scene.client_of, observers)
+
+
+def metered_edge(
+    scene: Scene, task: Task, model: nn.Module, streams: Streams | None, lanes: Lanes | None = None
+) -> tuple[Hierarchical, ByteMeter, SecondsMeter]:
+    """Return the algorithm of `one_edge`, and what counts its bytes and seconds."""
+    meter, seconds = ByteMeter({"edge": "edge"}), SecondsMeter(scene.client_of)
+    transport_of = transports(scene.case, meter, streams, lanes)
+    return one_edge(scene, task, model, (meter, seconds), transport_of), meter, seconds

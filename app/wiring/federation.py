@@ -241,9 +241,9 @@ def leave_out(node_id: int, fault: str) -> None:
     logger.warning("node %d is left out: %s (%s)", node_id, fault, hint)
 
 
-def assign_edges(profiles: Sequence[Profile], num_edges: int | None) -> dict[str, list[int]]:
-    """Return node ids by edge, and log who joined; without edges (None) there is the one group "cloud"."""
-    if num_edges is None:
+def assign_edges(profiles: Sequence[Profile], num_edges: int) -> dict[str, list[int]]:
+    """Return node ids by edge, and log who joined; without edges (0) there is the one group "cloud"."""
+    if not num_edges:
         log_joined(profiles, {})
         return {"cloud": list(clients_by_node(profiles))}
     if isinstance(profiles, LazyProfiles):  # no node's config names an edge

@@ -4,16 +4,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Any
 
 from flwr.serverapp import Grid
 from torch import nn
 
 from espalier.app.algorithms.auxiliary_heads import auxiliary_head
-from espalier.app.algorithms.split_edges import check_cuts
+from espalier.app.algorithms.split_edges import cuts_of
 from espalier.app.config.run_config import RunConfig
 from espalier.app.features.feature import MakeEdge, Part, Scene
 from espalier.app.features.table import FEATURES, parts_of
+from espalier.app.ground.errors import bad_value
 from espalier.app.meters.bytes import ByteMeter
 from espalier.app.meters.seconds import SecondsMeter
 from espalier.app.planning.world import PlannedWorld
@@ -85,8 +87,7 @@ def checked_task(config: RunConfig) -> tuple[Task, nn.Module]:
     for feature in FEATURES:
         feature.check_model(config, model)
     tried: dict[Cut, None] = {}
-    if config.algorithm.splits:
-        cuts = check_cuts(config.split, model)
+    if cuts := cuts_of(config.algorithm, config.split, model):
         tried = dict.fromkeys(cuts if config.split.cut_layer.items else cuts[:1])  # of those that plans choose, one
         if config.algorithm.auxiliary:
             auxiliary_head(config.split, task, config.seed)  # one of the user's own may not fit
@@ -106,6 +107,11 @@ def streams_of(
     """Accept streams while a run lasts; None for a run without any.
 
     `patience_seconds` is the engine's `stream_patience_seconds`.
+
+    Raises
+    ------
+    UserError
+        If certificate or key can't be used, or the port is taken.
     """
     stays = config.devices_stay
     if not (config.trains_by_stream or config.measures or stays):
@@ -113,22 +119,22 @@ def streams_of(
         return
     largest = 0
     if config.trains_by_stream:
-        cuts, payload = check_cuts(config.split, model), config.stream.payload
-        largest = largest_frame_bytes(as_blocks(model), task.example_input(), cuts, payload, config.train.batch_size)
+        if config.stream.micro_batches > 1 and task.label_shape:
+            allowed = "1 for a task with several labels for each example: its loss is a mean over labels, not examples"
+            raise bad_value("stream.micro-batches", config.stream.micro_batches, allowed)
+        cuts, payload = cuts_of(config.algorithm, config.split, model), config.stream.payload
+        example, labels = task.example_input(), max(prod(task.label_shape), 1)
+        largest = largest_frame_bytes(as_blocks(model), example, cuts, payload, config.train.batch_size, labels)
     largest_message = 0
     if stays:
         # Only clients of a cut model know how large the activations of their test sets are, and only an edge's host
         # knows what it keeps, and gives its gateway.
-        is_known = not config.algorithm.splits and config.deploy.role != "cloud"
+        is_known = not config.algorithm.splits and config.here.reaches_clients
         largest_message = largest_message_bytes(model) if is_known else MOST_FRAME_BYTES
-    with open_streams(
-        config.stream,
-        max_frame_bytes=largest,
-        # One that stays, beside that of its mini-batches.
-        max_streams=config.num_nodes + stays * (config.num_nodes + MOST_OTHERS),
-        patience_seconds=patience_seconds(config.stream.timeout),
-        max_message_bytes=largest_message,
-    ) as streams:
+    # One that stays, beside that of its mini-batches.
+    most = config.num_nodes + stays * (config.num_nodes + MOST_OTHERS)
+    patience = patience_seconds(config.stream.timeout)
+    with open_streams(config.stream, patience, largest, most, largest_message) as streams:
         yield streams
 
 
@@ -153,11 +159,8 @@ def assemble(
         For whatever the user has to change.
     """
     told = told_clients(task, numbers) if numbers and not config.measures else None
-    if told is None:
-        profiles, topology = clients_and_edges(config, grid, streams)
-    else:
-        profiles, topology = told, assign_edges(told, None if config.is_flat else config.edges)
-    meter = ByteMeter({"edge": "cloud"} if config.is_flat else {"edge": "edge", "cloud": "cloud"})
+    profiles, topology = clients_and_edges(config, grid, streams, told)
+    meter = ByteMeter(config.links)
     world = planned_world(config, topology, profiles, task, model)
     scene = Scene(config, profiles, topology, world)
     scene = replace(scene, topology_of=who_is_where(scene, grid))
@@ -173,20 +176,24 @@ def who_is_where(scene: Scene, grid: Grid) -> TopologyOf | None:
 
 
 def clients_and_edges(
-    config: RunConfig, grid: Grid, streams: Streams | None
+    config: RunConfig, grid: Grid, streams: Streams | None, told: Sequence[Profile] | None = None
 ) -> tuple[Sequence[Profile], dict[str, list[int]]]:
-    """Wait for the clients; return their profiles in client order, and their node ids by edge."""
-    deploy, num_clients = config.deploy, config.federation.num_clients
-    if not config.engine.is_flowers:  # on engines of our own nobody is late
-        deploy = deploy.model_copy(update={"reply_timeout": 0})
+    """Wait for the clients, unless they are told; return profiles in client order, and node ids by edge."""
+    profiles = _gathered(config, grid, streams) if told is None else told
+    if config.here.has_cloud:
+        return profiles, assign_edges(profiles, config.num_edges)
+    return profiles, {config.deploy.edge_name: [profile.node_id for profile in profiles]}
+
+
+def _gathered(config: RunConfig, grid: Grid, streams: Streams | None) -> Sequence[Profile]:
+    num_clients = config.federation.num_clients
+    deploy = config.deploy.model_copy(update={"reply_timeout": config.reply_seconds or 0})
     edge_names = config.federation.edge_names.items
-    gather = gather_devices if deploy.role == "edge" else partial(gather_clients, edge_names=edge_names)
-    with streams.probes() if streams and config.measures else nullcontext(ask_to_measure) as measure:
+    gather = partial(gather_clients, edge_names=edge_names) if config.here.has_cloud else gather_devices
+    with streams.probes() if streams else nullcontext(ask_to_measure) as measure:
         profiles = gather(grid, num_clients, deploy, measure if config.measures else None)
     let_go_of_others(grid, [profile.node_id for profile in profiles])
-    if deploy.role == "edge":
-        return profiles, {deploy.edge_name: [profile.node_id for profile in profiles]}
-    return profiles, assign_edges(profiles, None if config.is_flat else config.edges)
+    return profiles
 
 
 def federation_over(
@@ -201,6 +208,6 @@ def federation_over(
     case, world, client_of, topology_of = scene.case, scene.world, scene.client_of, scene.topology_of
     observers = (meter, seconds, *observers, *(observer for part in parts for observer in part.observers()))
     hierarchical = algorithm_over(
-        case, case.federation, make_edge, scene.topology, client_of, observers, parts, topology_of=topology_of
+        case, case.over_edges, make_edge, scene.topology, client_of, observers, parts, topology_of=topology_of
     )
     return Assembled(scene.profiles, client_of, hierarchical, meter, seconds, world, parts)

@@ -23,7 +23,7 @@ from espalier.clients.messages.frames import MOST_FRAME_BYTES, Format
 from espalier.clients.messages.profile import ProfileQuery
 from espalier.clients.shared.cut import Cut
 from espalier.strategies import StayGrid
-from espalier.strategies.split.shapes import cut_shapes
+from espalier.strategies.split.shapes import forms_at_cuts
 from espalier.strategies.split.stream import StreamServer, Ticket
 from espalier.strategies.split.stream_transport import StreamTransport
 
@@ -88,12 +88,7 @@ class Streams:
 
 @contextmanager
 def open_streams(
-    settings: StreamSettings,
-    *,
-    max_frame_bytes: int,
-    max_streams: int,
-    patience_seconds: float,
-    max_message_bytes: int = 0,
+    settings: StreamSettings, patience_seconds: float, max_frame_bytes: int, max_streams: int, max_message_bytes: int
 ) -> Iterator[Streams]:
     """Accept streams while a run lasts.
 
@@ -101,14 +96,14 @@ def open_streams(
     ----------
     settings : StreamSettings
         Section of the run config.
-    max_frame_bytes : int
-        The largest frame of a client, see `largest_frame_bytes`; 0 where clients measure their links only.
-    max_streams : int
-        Clients that may have a stream at the same time.
     patience_seconds : float
         How long a group of clients waits for all of its streams once it has one.
-    max_message_bytes : int (default: 0)
-        The largest message of nodes that stay, where they do.
+    max_frame_bytes : int
+        The largest frame of a client, see `largest_frame_bytes`; 0 where no mini-batches travel in streams.
+    max_streams : int
+        Clients that may have a stream at the same time.
+    max_message_bytes : int
+        The largest message of nodes that stay; 0 where none does.
 
     Raises
     ------
@@ -145,7 +140,12 @@ def stream_form(payload: str, model: nn.Module) -> Format:
 
 
 def largest_frame_bytes(
-    model: nn.Sequential, example: Any, cuts: Iterable[Cut | int], payload: str, batch_size: int
+    model: nn.Sequential,
+    example: Any,
+    cuts: Iterable[Cut | int],
+    payload: str,
+    batch_size: int,
+    labels_per_sample: int = 1,
 ) -> int:
     """Return the bytes of the largest frame that a client with one of these cuts may send.
 
@@ -154,9 +154,11 @@ def largest_frame_bytes(
     UserError
         As `stream_form`.
     """
-    shapes, form = cut_shapes(model, example), stream_form(payload, model)
-    crossed = {place for cut in cuts for place in Cut.of(model, cut).places(model)}
-    return min(max(form.frame_bytes(batch_size, shapes[place]) for place in crossed), MOST_FRAME_BYTES)
+    forms, written = forms_at_cuts(model, example), stream_form(payload, model)
+    crossed = [forms[place] for cut in cuts for place in Cut.of(model, cut).places(model)]
+    numbers = [labels_per_sample + form.crossing.has_lengths for form in crossed]
+    sizes = (written.frame_bytes(batch_size, form.shape, n) for form, n in zip(crossed, numbers, strict=True))
+    return min(max(sizes), MOST_FRAME_BYTES)
 
 
 def largest_message_bytes(model: nn.Module) -> int:

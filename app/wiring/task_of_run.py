@@ -31,36 +31,23 @@ def build_task(config: RunConfig) -> Task:
     kind: Any = task_kind(config.data)
     data, num_clients = config.data, config.federation.num_clients
     seed, device = config.seed, compute_device(config.device)
-    training = local_training(config.train, schedule_of(config.train, config.federation, is_flat=config.is_flat))
+    schedule = schedule_of(config.train, config.federation.global_rounds, config.edge_rounds)
+    training = local_training(config.train, schedule)
     if kind is CachingTask:
-        return _built(
-            kind, config.caching, training, config.federation, is_flat=config.is_flat, seed=seed, device=device
-        )
-    has_pool = config.deploy.role != "edge"  # an edge host evaluates on its devices only
-    splits_for = config.algorithm.name if config.algorithm.splits else ""
+        per_round = config.federation.edge_rounds // config.edge_rounds
+        return _built(kind, config.caching, training, config.federation, per_round, seed=seed, device=device)
     if kind is ColumnsTask and holds_images(data, seed):
         kind = ImageTask
+    splits = {"splits_for": config.splits_for}
+    beside = {"has_pool": config.here.has_cloud, **splits}  # an edge host evaluates on its devices only
     if issubclass(kind, AdaptedTask):
-        task: AdaptedTask = _built(
-            kind,
-            data,
-            training,
-            num_clients,
-            seed,
-            device,
-            num_edges=config.cells,
-            has_pool=has_pool,
-            splits_for=splits_for,
-        )
+        task: AdaptedTask = _built(kind, data, training, num_clients, seed, device, num_edges=config.cells, **beside)
         check_optimizer(config.algorithm, data.source, config.train, config.split, task, training)
         return task
     if kind is OwnImagesTask:
-        here = num_clients if not config.engine.is_flowers else 0
-        return _built(
-            kind, data, training, seed, device, has_pool=has_pool, num_clients_here=here, splits_for=splits_for
-        )
-    options = {"are_clients_here": config.engine.in_this_process, "splits_for": splits_for, "num_edges": config.cells}
-    return _built(kind, data, training, num_clients, seed, device, **options)
+        return _built(kind, data, training, seed, device, num_clients_here=config.num_clients_here, **beside)
+    where = {"are_clients_here": config.engine.in_this_process, "num_edges": config.cells}
+    return _built(kind, data, training, num_clients, seed, device, **where, **splits)
 
 
 def check_optimizer(

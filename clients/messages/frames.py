@@ -134,9 +134,9 @@ class Format:
         share = TOP_SHARES.get(self.payload, 1.0)
         return max(1, math.ceil(share * values_per_sample)) if values_per_sample else 0
 
-    def frame_bytes(self, num_samples: int, sample_shape: tuple[int, ...]) -> int:
+    def frame_bytes(self, num_samples: int, sample_shape: tuple[int, ...], numbers_per_sample: int = 1) -> int:
         """Return the bytes of the frame that carries the activations of so many samples and their labels."""
-        head = _HEADER.size + 4 * (1 + len(sample_shape)) + 4 * num_samples
+        head = _HEADER.size + 4 * (1 + len(sample_shape)) + 4 * num_samples * numbers_per_sample
         return head + self.tensor_bytes(num_samples, math.prod(sample_shape))
 
 
@@ -149,7 +149,8 @@ class Frame:
     values : Tensor
         Activations or a cut gradient, in the dtype that the model computes in.
     labels : np.ndarray
-        Labels or sample indices, int64, of shape (N,); of shape (0,) in a frame with a gradient.
+        Labels or sample indices, and lengths, int64: all of a sample's, then those of the next; none in a frame with a
+        gradient.
     num_steps : int
         The sender's number of mini-batches, 0 in a frame with a gradient.
     seconds_held : float
@@ -191,7 +192,7 @@ def pack(
     num_steps : int (default: 0)
         Mini-batches of the round.
     labels : Tensor, optional (default: None)
-        Labels or sample indices, int32, of shape (N,).
+        Labels or sample indices, and lengths: int32, of shape (N, ...).
     seconds_held : float (default: 0.0)
         How long the frame that this one answers was held.
     more : bool (default: False)
@@ -204,13 +205,13 @@ def pack(
     """
     values = as_travels(values.cpu())
     labels = torch.empty(0, dtype=torch.int32) if labels is None else labels
-    header = _HEADER.pack(step, num_steps, form.code, values.dim(), more, seconds_held, len(labels))
+    header = _HEADER.pack(step, num_steps, form.code, values.dim(), more, seconds_held, labels.numel())
     dimensions = struct.pack(f"<{values.dim()}I", *values.shape)
     return b"".join((header, dimensions, _bytes(labels), *map(_bytes, _written(form, values))))
 
 
 def unpack_activations(
-    form: Format, frame: bytes, *, step: int, sample_shape: tuple[int, ...], has_labels: bool = True
+    form: Format, frame: bytes, *, step: int, sample_shape: tuple[int, ...], numbers_per_sample: int = 1
 ) -> Frame:
     """Read the frame that carries the activations of a step.
 
@@ -226,8 +227,8 @@ def unpack_activations(
         The mini-batch expected.
     sample_shape : tuple[int, ...]
         Shape of one sample's activations.
-    has_labels : bool (default: True)
-        Labels or sample indices are in it.
+    numbers_per_sample : int (default: 1)
+        How many whole numbers go with each sample: labels, or its index, and its length.
 
     Raises
     ------
@@ -238,7 +239,7 @@ def unpack_activations(
     expected = _travelling_shape(sample_shape)
     if head.shape[1:] != expected or head.shape[0] < 1:
         raise ValueError(f"activations have shape {head.shape}, expected (N, {', '.join(map(str, expected))})")
-    if head.num_labels != head.shape[0] * has_labels:
+    if head.num_labels != head.shape[0] * numbers_per_sample:
         raise ValueError(f"{head.num_labels} labels for {head.shape[0]} activations")
     return _read(form, frame, head)
 

@@ -22,7 +22,7 @@ from .split_names import (
     SPLIT_HEAD,
     TAIL,
 )
-from .split_records import batches_of, batches_record, metrics_of
+from .split_records import batches_of, batches_record, batches_with_lengths, lengths_of_batches, metrics_of
 from .train import CONFIG, METRICS, NUM_EXAMPLES
 
 
@@ -68,6 +68,7 @@ class Features:
     label_policy: str
     numbers: np.ndarray | None
     num_examples: int
+    lengths: Sequence[Tensor] = ()
 
     def to_content(self) -> RecordDict:
         """Return the records."""
@@ -76,6 +77,7 @@ class Features:
                 ACTIVATIONS: batches_record(self.values),
                 METRICS: MetricRecord({NUM_EXAMPLES: self.num_examples}),
                 **numbers_record(self.label_policy, self.numbers),
+                **lengths_of_batches(self.lengths),
             }
         )
 
@@ -84,7 +86,7 @@ class Features:
         """Read the records that a client sent; ValueError if they are not features."""
         values = batches_of(content, ACTIVATIONS)
         numbers, count = numbers_of(content, label_policy), metrics_of(content).get(NUM_EXAMPLES, 0)
-        return cls(values, label_policy, numbers, count)  # type: ignore[arg-type]
+        return cls(values, label_policy, numbers, count, batches_with_lengths(content))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

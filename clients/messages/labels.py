@@ -7,12 +7,14 @@ from typing import Any, Self
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecordValues, MetricRecord, RecordDict
 
-from ..shared.arrays import count_of, to_vector, vector_of
+from ..shared.arrays import count_of, integers_of, to_vector, vector_of
 from ..shared.tensor_array import record_by_reference
 from .instruction import Instruction
-from .split_names import KEPT, LABEL_POLICY, LABELS, LABELS_DIGEST, QUERY_LABELS
+from .split_names import INDICES, KEPT, LABEL_POLICY, LABELS, LABELS_DIGEST, LENGTHS, QUERY_LABELS
 from .split_records import metrics_of
 from .train import METRICS
+
+IGNORED = -100  # the label that PyTorch's cross-entropy leaves out
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class RegisteredLabels:
     Parameters
     ----------
     labels : np.ndarray
-        Shape (N,), in the order of the examples: int32, int64 where they were read.
+        Shape (N, ...), in the order of the examples: int32, int64 where they were read.
     digest : int
         Tells these labels from others, to the client alone.
     """
@@ -73,7 +75,7 @@ class RegisteredLabels:
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
         """Read the records that a client sent; ValueError if there are no labels."""
-        return cls(vector_of(content, LABELS), count_of(metrics_of(content), LABELS_DIGEST))
+        return cls(integers_of(content, LABELS), count_of(metrics_of(content), LABELS_DIGEST))
 
 
 def numbers_record(label_policy: str, numbers: np.ndarray | None) -> dict[str, ArrayRecord]:
@@ -83,4 +85,16 @@ def numbers_record(label_policy: str, numbers: np.ndarray | None) -> dict[str, A
 
 def numbers_of(content: RecordDict, label_policy: str) -> np.ndarray | None:
     """Return what tells the labels of a mini-batch; None where labels are kept."""
-    return None if label_policy == KEPT else vector_of(content, label_policy)
+    if label_policy == KEPT:
+        return None
+    return vector_of(content, INDICES) if label_policy == INDICES else integers_of(content, label_policy)
+
+
+def lengths_record(lengths: np.ndarray | None) -> dict[str, ArrayRecord]:
+    """Return the record of the lengths of sequences; none where there are none."""
+    return {} if lengths is None else {LENGTHS: record_by_reference({LENGTHS: to_vector(lengths)})}
+
+
+def lengths_of(content: RecordDict) -> np.ndarray | None:
+    """Return the lengths of sequences; None where there are none."""
+    return vector_of(content, LENGTHS) if LENGTHS in content else None

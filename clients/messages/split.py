@@ -17,7 +17,7 @@ from ..shared.tensor_array import record_by_reference
 from ..shared.text import quoted
 from .frames import StreamTicket
 from .instruction import Instruction
-from .labels import LabelTerms, numbers_of, numbers_record
+from .labels import LabelTerms, lengths_of, lengths_record, numbers_of, numbers_record
 from .split_names import (
     ACTIVATIONS,
     CLIENT_BLOCK,
@@ -126,7 +126,8 @@ class SplitStream(Instruction, message_type=SPLIT_STREAM, begins_round=True, end
         """Return the records."""
         content = self.begin.to_content()
         own: dict[str, ConfigRecordValues] = {STREAM_PAYLOAD: self.payload, STREAM_TIMEOUT: self.timeout_seconds}
-        own |= {STREAM_PARTS: self.parts, **self.ticket.to_config()}
+        own |= {STREAM_PARTS: self.parts} if self.parts > 1 else {}
+        own |= self.ticket.to_config()
         return RecordDict({**content, CONFIG: ConfigRecord({**config_of(content, CONFIG), **own})})
 
     @classmethod
@@ -137,7 +138,7 @@ class SplitStream(Instruction, message_type=SPLIT_STREAM, begins_round=True, end
         if (ticket := StreamTicket.from_config(config)) is None:
             raise ValueError("no ticket for a stream")
         payload, timeout_seconds = str(config[STREAM_PAYLOAD]), float(config[STREAM_TIMEOUT])
-        return cls(begin, ticket, payload, timeout_seconds, int(config[STREAM_PARTS]))
+        return cls(begin, ticket, payload, timeout_seconds, int(config.get(STREAM_PARTS, 1)))
 
 
 @dataclass(frozen=True)
@@ -231,13 +232,16 @@ class Activations:
     label_policy : "indices", "labels" or "kept"
         What the numbers are.
     numbers : np.ndarray, optional
-        Shape (N,): sample indices or labels, int32, int64 where they were read. None where labels are kept.
+        Sample indices, shape (N,), or labels, (N, ...): int32, int64 where they were read. None where labels are kept.
     step : int
         Number of the mini-batch, from 0.
     num_steps : int
         Mini-batches of the round.
     num_examples : int
         Training examples of the client.
+    lengths : np.ndarray, optional (default: None)
+        Shape (N,), of the same types: how much of each sample's activations, (T, ...), counts, where blocks pass that
+        on.
     """
 
     values: Tensor
@@ -246,6 +250,7 @@ class Activations:
     step: int
     num_steps: int
     num_examples: int
+    lengths: np.ndarray | None = None
 
     def to_content(self) -> RecordDict:
         """Return the records."""
@@ -254,6 +259,7 @@ class Activations:
                 ACTIVATIONS: record_by_reference({ACTIVATIONS: to_array(self.values)}),
                 METRICS: _step_metrics(self.step, self.num_steps, self.num_examples).copy(),
                 **numbers_record(self.label_policy, self.numbers),
+                **lengths_record(self.lengths),
             }
         )
 
@@ -264,7 +270,8 @@ class Activations:
         num_steps = count_of(metrics, NUM_STEPS, least=1)
         _check_step(metrics, step)
         values, numbers = to_tensor(array_of(content, ACTIVATIONS)), numbers_of(content, label_policy)
-        return cls(values, label_policy, numbers, step, num_steps, metrics.get(NUM_EXAMPLES, 0))  # type: ignore[arg-type]
+        count: int = metrics.get(NUM_EXAMPLES, 0)  # type: ignore[assignment]
+        return cls(values, label_policy, numbers, step, num_steps, count, lengths_of(content))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from .split_names import (
     OWN_HEAD,
     TAIL,
 )
-from .split_records import batches_of, batches_record
+from .split_records import batches_of, batches_record, batches_with_lengths, lengths_of_batches
 from .train import CONFIG
 
 
@@ -52,19 +52,23 @@ class EvaluateFront(Instruction, message_type=EVALUATE_FRONT):
 
 @dataclass(frozen=True)
 class TestActivations:
-    """The activations of a client's test set, in batches of shape (N, *cut_shape); no labels."""
+    """The activations of a client's test set, in batches of shape (N, *cut_shape), and of each its lengths; no labels.
+
+    There are lengths where blocks pass them on.
+    """
 
     __test__ = False  # pytest looks for tests in what is called so
     values: Sequence[Tensor]
+    lengths: Sequence[Tensor] = ()
 
     def to_content(self) -> RecordDict:
         """Return the records."""
-        return RecordDict({ACTIVATIONS: batches_record(self.values)})
+        return RecordDict({ACTIVATIONS: batches_record(self.values), **lengths_of_batches(self.lengths)})
 
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
         """Read the records that a client sent; ValueError if they are no activations."""
-        return cls(batches_of(content, ACTIVATIONS))
+        return cls(batches_of(content, ACTIVATIONS), batches_with_lengths(content))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ FEATURE_GRADIENT: Final = "feature-gradient"
 CUT_GRADIENT: Final = "cut-gradient"
 INDICES: Final = "indices"
 LABELS: Final = "labels"
+LENGTHS: Final = "lengths"
 
 # Keys.
 CUT: Final = "cut"

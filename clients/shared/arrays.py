@@ -51,7 +51,7 @@ def to_tensor(array: Array) -> Tensor:
 
 
 def to_vector(numbers: np.ndarray) -> Array:
-    """Return a vector of numbers as it travels, see `vector_of`; it is not to be written into from now on."""
+    """Return whole numbers as they travel, see `vector_of`; they are not to be written into from now on."""
     return TensorArray(torch.from_numpy(numbers))
 
 
@@ -123,18 +123,24 @@ def vector_of(content: RecordDict, name: str) -> np.ndarray:
     return _whole_numbers(array_of(content, name), name)
 
 
+def integers_of(content: RecordDict, name: str) -> np.ndarray:
+    """Return the whole numbers, of any number of dimensions and as int64, in a reply; ValueError if there are none."""
+    return _whole_numbers(array_of(content, name), name, is_vector=False)
+
+
 def vector_at(record: ArrayRecord, place: str, name: str) -> np.ndarray:
     """Return a vector of whole numbers, as int64, of a record that has several; ValueError if it is none."""
     return _whole_numbers(record[place], name)
 
 
-def _whole_numbers(array: Array, name: str) -> np.ndarray:
+def _whole_numbers(array: Array, name: str, *, is_vector: bool = True) -> np.ndarray:
     try:
         values = values_of(array)
     except ValueError as error:
         raise ValueError(f"{name} {error}") from None
-    if values.ndim != 1 or values.dtype.kind not in "iu":
-        raise ValueError(f"{name} are {values.dtype} of shape {values.shape}, expected a vector of integers")
+    if values.dtype.kind not in "iu" or not values.ndim or (is_vector and values.ndim > 1):
+        expected = "a vector of integers" if is_vector else "integers, a row for each sample"
+        raise ValueError(f"{name} are {values.dtype} of shape {values.shape}, expected {expected}")
     return values.astype(np.int64)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..messages.split_names import AUXILIARY_HEAD
+from ..shared.crossing import Crossing
 from ..shared.cut import Cut, copied, part_of
 from ..shared.generators import seeded_torch
 
@@ -60,6 +61,8 @@ def new_head(
     with seeded_torch(seed, cpu):
         with torch.no_grad():
             activations = cut.front(model).eval()(example)
+        if (crossing := Crossing.of(activations, 1)).time_first or crossing.has_lengths:
+            raise ValueError("a model whose client's blocks give a row for each sample, and no lengths")
         made = make(cut.server_side(model), activations, num_outputs)
         if not isinstance(made, nn.Module):
             raise ValueError(f"a function that returns an nn.Module, not a {type(made).__name__}")

@@ -1,6 +1,7 @@
 """The client's part of what comes beside training a split model: evaluation through the cut, and heads of its own."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from flwr.app import Context, Message, RecordDict
@@ -11,15 +12,15 @@ from ..messages.head_tuning import Features, SplitFeatures, SplitHead
 from ..messages.split_evaluation import EvaluateFront, EvaluateOutputs, TestActivations
 from ..messages.split_names import EVALUATE_FRONT, EVALUATE_OUTPUTS, SPLIT_FEATURES, SPLIT_HEAD
 from ..shared.arrays import record_of, to_record, to_weights
+from ..shared.crossing import ROWS, parts_of
 from ..shared.cut import Cut, as_blocks
 from ..shared.head import fine_tuned
-from ..shared.layouts import laid_out
 from ..shared.nested import rows_on
 from ..task import ClientTask, Examples
 from ..whole.evaluation import BATCH_SIZE, evaluated, figures_of, outputs_on, top_accuracies_of
 from ..whole.tuning import fine_tuning_batches
+from .crossings import front_crossing, tail_crossing
 from .registered_labels import check_registered, label_numbers
-from .tail_layout import tail_layout
 
 # Record of a node's state: the head that the client fine-tuned, which never leaves it.
 OWN_HEAD = "own-head"
@@ -38,8 +39,9 @@ def fine_tuning_features(message: Message, context: Context, task: ClientTask) -
     block.eval()
     batches = fine_tuning_batches(task, asked.num_steps)
     outputs = [block(task.prepare(rows_on(task.train.inputs, batch, task.device))) for batch in batches]
+    rows, lengths = _as_rows(task, asked.cut, outputs, list(map(len, batches)))
     policy = asked.labels.policy
-    features = Features(outputs, policy, label_numbers(torch.cat(batches), task, policy), len(task.train))
+    features = Features(rows, policy, label_numbers(torch.cat(batches), task, policy), len(task.train), lengths)
     return Message(features.to_content(), reply_to=message)
 
 
@@ -65,8 +67,9 @@ def evaluation_activations(message: Message, context: Context, task: ClientTask)
     block = _first_blocks(task, asked.cut)
     block.load_state_dict(to_weights(asked.block))
     parts = [task.test] if task.validation is None else [task.test, task.validation]
-    batches = [batch for part in parts for batch in outputs_on(block, part, task.prepare, task.device)]
-    return Message(TestActivations(batches).to_content(), reply_to=message)
+    outputs = [batch for part in parts for batch in outputs_on(block, part, task.prepare, task.device)]
+    sizes = [size for part in parts for size in _batch_sizes(len(part))]
+    return Message(TestActivations(*_as_rows(task, asked.cut, outputs, sizes)).to_content(), reply_to=message)
 
 
 @torch.inference_mode()
@@ -119,8 +122,22 @@ def _through_tail(task: ClientTask, context: Context, asked: EvaluateOutputs, fe
     return [tail(batch) for batch in _as_whole(task, asked.tail, features)]
 
 
-def _as_whole(task: ClientTask, tail: int, features: Sequence[Tensor]) -> Iterator[Tensor]:
+def _batch_sizes(num_examples: int) -> list[int]:
+    """Return how many examples are in the batches of an evaluation."""
+    return [min(BATCH_SIZE, num_examples - start) for start in range(0, num_examples, BATCH_SIZE)]
+
+
+def _as_rows(
+    task: ClientTask, first: int, outputs: Sequence[Any], sizes: Sequence[int]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return what the first blocks gave for batches of these sizes as rows, and the lengths where there are some."""
+    crossing = front_crossing(task, first, outputs[0], sizes[0]) if outputs else ROWS
+    lengths = [lengths for _, lengths in map(parts_of, outputs) if lengths is not None]
+    return [crossing.rows(output) for output in outputs], lengths
+
+
+def _as_whole(task: ClientTask, tail: int, features: Sequence[Tensor]) -> Iterator[Any]:
     """Yield what comes into the tail as it does where the model is whole."""
-    layout = tail_layout(task, tail, features[0]) if features else torch.contiguous_format
+    crossing = tail_crossing(task, tail, features[0]) if features else ROWS
     for batch in features:
-        yield laid_out(batch.to(task.device), layout)
+        yield crossing.given(batch.to(task.device))

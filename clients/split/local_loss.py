@@ -6,7 +6,6 @@ activations, and the head steps too, unless it is frozen.
 
 from dataclasses import replace
 
-import torch
 from flwr.app import ArrayRecord, Context, Message
 from torch import Tensor, nn
 
@@ -16,7 +15,7 @@ from ..messages.split_names import AUXILIARY_HEAD
 from ..randomness import may_draw
 from ..shared.arrays import to_record, to_weights
 from ..shared.correction import Weights
-from ..shared.layouts import layout_of
+from ..shared.crossing import Crossing
 from ..shared.tensor_array import record_by_reference
 from ..task import ClientTask, LocalTraining
 from .registered_labels import check_registered
@@ -35,9 +34,9 @@ class LocalSession(Session):
         """Return whether the head may draw random numbers: it is no part of the model."""
         return may_draw(tail.blocks)
 
-    def layout_at_tail(self, features: Tensor) -> torch.memory_format:
-        """Return the layout that they have."""
-        return layout_of(features)
+    def crossing_at_tail(self, features: Tensor) -> Crossing:
+        """Return how they are: rows in the layout that they have."""
+        return Crossing.of(features, len(features))
 
     def train(self, upload_every: int) -> dict[int, Upload]:
         """Train on all mini-batches; return what goes up of each one whose number is a multiple of `upload_every`."""

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Self, cast
 
-import torch
 from flwr.app import ArrayRecord, Context, Message
 from torch import Tensor, nn
 
@@ -20,17 +19,18 @@ from ..messages.train import proximal_mu
 from ..randomness import client_seed, may_draw
 from ..shared.arrays import to_record, to_weights
 from ..shared.correction import CorrectedSteps, Correction, Weights
+from ..shared.crossing import Crossing, as_numbers, parts_of
 from ..shared.cut import Cut, as_blocks, copied
 from ..shared.generators import seeded_torch
-from ..shared.layouts import as_laid_out, laid_out
+from ..shared.layouts import as_laid_out
 from ..shared.local_round import Begun, Learned, LocalRound, ended
 from ..shared.nested import rows_on
 from ..shared.optimizer_state import load_optimizer_tensors, optimizer_tensors
 from ..task import ClientTask, LocalTraining
 from ..whole.ruled_round import planned
 from ..whole.training import batches_there, make_optimizer, round_batches
+from .crossings import front_crossing, tail_crossing
 from .registered_labels import label_numbers
-from .tail_layout import tail_layout
 
 
 class TrainedBlocks:
@@ -167,7 +167,8 @@ class Session:
         self.loss_sum = 0.0
         self._draws = task.prepare_draws or (task.model_draws and may_draw(self.front.blocks))
         self._tail_draws = self.tail is not None and self.tail_may_draw(self.tail)
-        self._tail_layout: torch.memory_format | None = None  # known when features have come
+        self._front_crossing: Crossing | None = None  # known when the first blocks have computed
+        self._tail_crossing: Crossing | None = None  # known when features have come
         # Of the first blocks, with their graphs, whose cut gradients are due; and the parts' shares of the mini-batch.
         self._outputs: deque[tuple[Tensor, float]] = deque()
         self._is_new = True  # no part of the mini-batch has come back
@@ -187,9 +188,9 @@ class Session:
         """Return whether the tail may draw random numbers, as dropout does."""
         return self.task.model_draws and may_draw(tail.blocks)
 
-    def layout_at_tail(self, features: Tensor) -> torch.memory_format:
-        """Return how what comes into the tail lies in memory where the model is whole."""
-        return tail_layout(self.task, self.terms.cut.last, features)
+    def crossing_at_tail(self, features: Tensor) -> Crossing:
+        """Return how features are what the tail takes where the model is whole."""
+        return tail_crossing(self.task, self.terms.cut.last, features)
 
     @classmethod
     def begin(cls, task: ClientTask, instruction: SplitBegin, kept: Weights | None = None) -> Self:
@@ -264,7 +265,10 @@ class Session:
                 if part == 0:
                     inputs = task.training_inputs(self._there[self.step], self.server_round, self.step)
                 own = inputs if len(numbers) == len(batch) else rows_on(inputs, rows, task.device)
-                values = cast(Tensor, self.front.blocks(own))
+                output = self.front.blocks(own)
+            if self._front_crossing is None:
+                self._front_crossing = front_crossing(task, self.terms.cut.first, output, len(numbers))
+            values = self._front_crossing.rows(output)
             self._outputs.append((values, len(numbers) / len(batch)))
             yield Activations(
                 values=values,
@@ -273,6 +277,7 @@ class Session:
                 step=self.step,
                 num_steps=len(self.batches),
                 num_examples=task.num_train(self.server_round),
+                lengths=as_numbers(parts_of(output)[1]),
             )
 
     def at_tail(self, features: Tensor) -> Tensor:
@@ -292,11 +297,11 @@ class Session:
         task, batch = self.task, self.batches[self.step]
         if len(features) != len(batch):
             raise ValueError(f"features of shape {tuple(features.shape)} for a mini-batch of {len(batch)}")
-        if self._tail_layout is None:
-            self._tail_layout = self.layout_at_tail(features)
+        if self._tail_crossing is None:
+            self._tail_crossing = self.crossing_at_tail(features)
         inputs = features.to(task.device).detach().requires_grad_(True)
         with self._seeded(self._tail_draws, f"dropout/{self.step}/tail"):
-            outputs = self.tail.blocks(laid_out(inputs, self._tail_layout))
+            outputs = self.tail.blocks(self._tail_crossing.given(inputs))
         loss = task.objective.loss(outputs, task.train.labels[self._there[self.step]].to(task.device))
         if not math.isfinite(value := loss.item()):
             raise ValueError(f"the loss of mini-batch {self.step} is {value}")

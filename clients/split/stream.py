@@ -89,10 +89,16 @@ def _step_in_parts(session: Session, stream: OpenStream, payload: str, feedback:
 
 def _packed(form: Format, batch: Activations, feedback: Feedback, *, more: bool = False) -> bytes:
     """Return the frame of a mini-batch, or of a part of one."""
-    labels = None if batch.numbers is None else torch.from_numpy(batch.numbers)
     # Where the labels travel, or are kept, the edge does not know the samples, and neither end feeds back.
     values = feedback.added(form, batch.values, batch.numbers if batch.label_policy == INDICES else None)
+    labels = _numbers_of_samples(batch)
     return pack(form, values, step=batch.step, num_steps=batch.num_steps, labels=labels, more=more)
+
+
+def _numbers_of_samples(batch: Activations) -> Tensor | None:
+    """Return what whole numbers go with activations, a row for each sample: labels, or its index, and its length."""
+    told = [torch.from_numpy(part) for part in (batch.numbers, batch.lengths) if part is not None]
+    return torch.cat([numbers.view(len(numbers), -1) for numbers in told], 1) if told else None
 
 
 class _Link:

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..memory import OWN_WEIGHTS, kept
+from ..messages.labels import IGNORED
 from ..messages.train import ACCURACY, LOSS, PERSONAL, Evaluate, Evaluated
 from ..shared.arrays import to_weights
 from ..shared.nested import concatenate, rows_on
 from ..task import ClientTask, Examples, Objective
 
 BATCH_SIZE = 512
-IGNORED = -100  # the label that PyTorch's cross-entropy leaves out
 
 
 def evaluate(message: Message, context: Context, task: ClientTask) -> Message:

@@ -63,6 +63,8 @@ class SplitEdge(Edge):
         Evaluates the model on the clients.
     label_policy : "indices" or "labels" (default: "indices")
         How the edge learns labels, see `Labels`.
+    label_shape : tuple[int, ...] (default: one label)
+        Of a sample's labels.
     frozen : ArrayRecord, optional (default: None)
         Weights of the head that stay as they are (PHSFL). They are not part of the model that travels between edge
         and cloud.
@@ -104,6 +106,7 @@ class SplitEdge(Edge):
         input_shape: Any,
         evaluation: StrategyEdge,
         label_policy: str = "indices",
+        label_shape: tuple[int, ...] = (),
         frozen: ArrayRecord | None = None,
         participation: float = 1.0,
         max_batch: int | None = None,
@@ -120,7 +123,7 @@ class SplitEdge(Edge):
         self.cut_of = lambda node_id: Cut.of(model, cut_of(node_id))
         self.make_optimizer = make_optimizer
         self.evaluation = evaluation
-        self.labels: Labels = Labels(label_policy)
+        self.labels: Labels = Labels(label_policy, label_shape)
         self.transport = transport or MessageTransport()
         self.frozen = frozen
         self.participation = participation
@@ -133,7 +136,7 @@ class SplitEdge(Edge):
         self.evaluates_whole = evaluates_whole
         self.num_classes = num_outputs(model)
         self._forms = forms_at_cuts(model, input_shape)
-        self._draws = draws_random_numbers(part_of(model, first, len(model)), self._forms[first].shape)
+        self._draws = draws_random_numbers(part_of(model, first, len(model)), *self._forms[first])
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: MemberGrid
@@ -265,11 +268,10 @@ class SplitEdge(Edge):
     def server_block(self, cut: Cut | int) -> ServerSide:
         """Return the server's new blocks for a cut."""
         cut = checked_cut(self.model, cut)
-        layout = self._forms[cut.first].layout
+        own, crossing = (self.model, cut, self.make_optimizer), self._forms[cut.first].crossing
         if cut.has_tail(self.model):
-            return MiddleBlock(self.model, cut, self.make_optimizer, layout=layout)
-        is_frozen = self.frozen is not None
-        return ServerBlock(self.model, cut, self.make_optimizer, frozen_head=is_frozen, layout=layout, loss=self.loss)
+            return MiddleBlock(*own, crossing=crossing, behind=self._forms[cut.last].crossing)
+        return ServerBlock(*own, crossing=crossing, frozen_head=self.frozen is not None, loss=self.loss)
 
     def begin(self, server: ServerSide, weights: Weights, server_round: int) -> None:
         """Let a server half begin a round."""
@@ -316,6 +318,7 @@ class SplitEdge(Edge):
             blocks=blocks,
             cuts=cuts,
             cut_shapes={node_id: self._forms[cut.first].shape for node_id, cut in cuts.items()},
+            crossings={node_id: self._forms[cut.first].crossing for node_id, cut in cuts.items()},
             dtype=next(self.model.parameters()).dtype,
             labels=self.labels,
             num_classes=self.num_classes,

@@ -4,6 +4,7 @@ With a tail the features go down. No client gets other blocks than its own, and 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, Error, Message
@@ -11,14 +12,14 @@ from torch import Tensor, nn
 
 from espalier.clients.messages.split_evaluation import EvaluateFront, EvaluateOutputs, TestActivations
 from espalier.clients.shared.arrays import to_record
+from espalier.clients.shared.crossing import ROWS
 from espalier.clients.shared.cut import Cut
-from espalier.clients.shared.layouts import laid_out
 
 from ..exchange import REJECTED, Exchanges
 from ..replies import one_line
 from ..reply_faults import content_of
 from .loop import Weights
-from .shapes import AtCut, check_activations
+from .shapes import AtCut, check_activations, check_lengths
 
 
 def evaluate_through_cut(
@@ -60,8 +61,10 @@ def evaluate_through_cut(
     messages: dict[int, Message] = {}
     for message, (node_id, cut) in zip(asked, cuts.items(), strict=True):
         try:
-            sent = TestActivations.from_content(content_of(replies[node_id])).values
-            outputs = _outputs(model, {**weights, **(heads or {}).get(node_id, {})}, cut, sent, forms[cut.first])
+            sent = TestActivations.from_content(content_of(replies[node_id]))
+            made = _outputs(model, {**weights, **(heads or {}).get(node_id, {})}, cut, sent, forms[cut.first])
+            behind = forms[cut.last].crossing if cut.has_tail(model) else ROWS
+            outputs = [behind.rows(values) for values in made]
         except torch.OutOfMemoryError:  # our own
             raise
         except (ValueError, KeyError, TypeError, RuntimeError) as error:
@@ -84,12 +87,30 @@ def named_like(blocks: nn.Module, weights: Weights) -> Weights:
 
 
 @torch.inference_mode()
-def _outputs(model: nn.Sequential, weights: Weights, cut: Cut, batches: Sequence[Tensor], form: AtCut) -> list[Tensor]:
+def _outputs(model: nn.Sequential, weights: Weights, cut: Cut, sent: TestActivations, form: AtCut) -> list[Any]:
     """Return what the server's blocks make of activations; ValueError for what does not fit."""
     blocks = cut.server_side(model)
     blocks.load_state_dict(named_like(blocks, weights))
     blocks.eval()
     example = next(model.parameters())
-    for batch in batches:
-        check_activations(batch, form.shape, example.dtype)
-    return [blocks(laid_out(batch.to(example.device), form.layout)) for batch in batches]
+    return [blocks(given) for given in as_given(sent.values, sent.lengths, form, example.dtype, example.device)]
+
+
+def as_given(
+    batches: Sequence[Tensor], lengths: Sequence[Tensor], form: AtCut, dtype: torch.dtype, device: torch.device
+) -> list[Any]:
+    """Return activations that came in batches, with or without lengths, as the server's blocks take them.
+
+    Raises
+    ------
+    ValueError
+        For what does not fit.
+    """
+    if form.crossing.has_lengths != bool(lengths) or (lengths and len(lengths) != len(batches)):
+        raise ValueError(f"{len(lengths)} batches of lengths for {len(batches)} of activations")
+    given, counting = [], list[Tensor | None](lengths) or [None] * len(batches)
+    for batch, own in zip(batches, counting, strict=True):
+        check_activations(batch, form.shape, dtype)
+        check_lengths(own, batch, form.crossing)
+        given.append(form.crossing.given(batch.to(device), None if own is None else own.to(device, torch.int64)))
+    return given

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord
@@ -15,7 +16,6 @@ from espalier.clients.messages.train import NUM_EXAMPLES, TOP, Evaluate
 from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.cut import Cut
 from espalier.clients.shared.head import fine_tuned
-from espalier.clients.shared.layouts import laid_out
 from espalier.clients.shared.tensor_array import record_by_reference
 from espalier.clients.shared.text import quoted
 
@@ -26,11 +26,11 @@ from ..reply_faults import content_of
 from ..screening import screen
 from ..views import MemberGrid
 from .cuts import block_names, num_outputs
-from .evaluation import evaluate_through_cut, named_like
+from .evaluation import as_given, evaluate_through_cut, named_like
 from .labels import Labels
 from .loop import Weights
 from .server_block import Loss
-from .shapes import AtCut, check_activations
+from .shapes import AtCut
 
 
 @dataclass(frozen=True)
@@ -146,10 +146,12 @@ def fine_tune_heads(
         try:
             features = Features.from_content(content_of(reply), label_policy=terms[node_id].policy)
             form, device = forms[cut.first], next(model.parameters()).device
-            sent = _checked(features.values, form.shape, dtype, fine_tuning)
-            batches = [laid_out(batch.to(device), form.layout) for batch in sent]
+            batches = as_given(features.values, features.lengths, form, dtype, device)
+            if len(batches) != fine_tuning.num_steps:
+                raise ValueError(f"{len(batches)} mini-batches for {fine_tuning.num_steps} steps")
             if node_id in with_tail:
-                features_of_head = _through(cut.server_side(model), batches)
+                made = _through(cut.server_side(model), batches)
+                features_of_head = [forms[cut.last].crossing.rows(values) for values in made]
                 head = SplitHead(tails[cut].copy(), cut.last, features_of_head, fine_tuning.learning_rate)
                 asked[node_id] = head.to_message(node_id)
             else:
@@ -183,20 +185,9 @@ def fine_tune_heads(
 
 
 @torch.no_grad()
-def _through(body: nn.Module, batches: Sequence[Tensor]) -> list[Tensor]:
+def _through(body: nn.Module, batches: Sequence[Any]) -> list[Any]:
     """Return what blocks of the model make of activations."""
     return [body(batch) for batch in batches]
-
-
-def _checked(
-    batches: Sequence[Tensor], cut_shape: tuple[int, ...], dtype: torch.dtype, fine_tuning: FineTuning
-) -> Sequence[Tensor]:
-    """Return a client's activations, a tensor for every step; ValueError for what does not fit."""
-    for batch in batches:
-        check_activations(batch, cut_shape, dtype)
-    if len(batches) != fine_tuning.num_steps:
-        raise ValueError(f"{len(batches)} mini-batches for {fine_tuning.num_steps} steps")
-    return batches
 
 
 def _labels(node_id: int, features: Features, labels: Labels, model: nn.Sequential) -> Sequence[Tensor]:
@@ -212,7 +203,7 @@ def _labels(node_id: int, features: Features, labels: Labels, model: nn.Sequenti
 def _fine_tune(
     model: nn.Sequential,
     cut: Cut,
-    batches: Sequence[Tensor],
+    batches: Sequence[Any],
     targets: Sequence[Tensor],
     fine_tuning: FineTuning,
     loss: Loss,

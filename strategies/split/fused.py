@@ -103,8 +103,8 @@ class _Lane:
         if isinstance(sent, FeatureGradient):
             self.loop.receive_gradient(node_id, received)
             return
-        numbers = None if sent.numbers is None else sent.numbers.astype(np.int64)
-        self.loop.receive(node_id, received, numbers, sent.num_steps, magnitude)
+        numbers, lengths = (None if n is None else n.astype(np.int64) for n in (sent.numbers, sent.lengths))
+        self.loop.receive(node_id, received, numbers, sent.num_steps, magnitude, lengths)
 
     def leave(self, node_id: int, reason: Exception) -> None:
         """Go on without a client; what was wrong with a mini-batch of its own counts first."""

@@ -1,11 +1,12 @@
 """Where an edge finds the labels of its clients' mini-batches."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from espalier.clients.messages.labels import LabelsQuery, LabelTerms, RegisteredLabels
+from espalier.clients.messages.labels import IGNORED, LabelsQuery, LabelTerms, RegisteredLabels
 from espalier.clients.messages.split_names import INDICES, LABELS_CHANGED
 
 from ..exchange import Exchanges
@@ -22,10 +23,13 @@ class Labels:
     policy : str
         ``"indices"``: clients register their labels once, then send sample indices; a client whose labels have changed
         leaves the round, and registers them anew in the next. ``"labels"``: labels come with the activations.
+    shape : tuple[int, ...] (default: one label)
+        Of a sample's labels: (T,) where each of T places has one. Those that do not count are -100.
     """
 
-    def __init__(self, policy: str) -> None:
+    def __init__(self, policy: str, shape: tuple[int, ...] = ()) -> None:
         self.policy = policy
+        self.shape = shape
         self._registered: dict[int, RegisteredLabels] = {}
 
     def register(self, node_ids: Iterable[int]) -> Exchanges[list[Failure]]:
@@ -61,6 +65,11 @@ class Labels:
         known = self._registered.get(node_id)
         return LabelTerms(self.policy, known.digest if known else None)
 
+    @property
+    def numbers_per_sample(self) -> int:
+        """How many whole numbers tell the labels of a sample: its index, or themselves."""
+        return 1 if self.policy == INDICES else math.prod(self.shape)
+
     def find(self, node_id: int, numbers: np.ndarray, num_classes: int) -> np.ndarray:
         """Return the labels of a client's mini-batch.
 
@@ -69,14 +78,14 @@ class Labels:
         node_id : int
             The client.
         numbers : np.ndarray
-            What it sent, int64, of shape (N,): labels or indices, by the policy.
+            What it sent, int64: by the policy labels, of shape (N, ...), or indices, (N,).
         num_classes : int
             Labels are below it.
 
         Raises
         ------
         ValueError
-            If a label or an index is out of range.
+            If a label or an index is out of range, or samples have other labels than one for each place.
         """
         labels = numbers
         if self.policy == INDICES:
@@ -84,7 +93,10 @@ class Labels:
             if numbers.size and _largest(numbers) >= len(known):
                 raise ValueError(f"an index is out of range, {len(known)} labels are registered")
             labels = known[numbers]
-        if labels.size and _largest(labels) >= num_classes:
+        if labels.shape[1:] != self.shape:
+            raise ValueError(f"a sample has labels of shape {labels.shape[1:]}, expected {self.shape}")
+        counting = labels[labels != IGNORED] if self.shape else labels
+        if counting.size and _largest(counting) >= num_classes:
             raise ValueError(f"a label is out of range, there are {num_classes} classes")
         return labels
 

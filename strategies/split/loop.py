@@ -15,6 +15,7 @@ from espalier.clients.messages.split import SplitBegin, SplitResult
 from espalier.clients.messages.split_names import INDICES, KEPT
 from espalier.clients.messages.train import TRAIN_LOSS
 from espalier.clients.shared.arrays import to_record, to_weights
+from espalier.clients.shared.crossing import ROWS, Crossing
 from espalier.clients.shared.cut import Cut
 from espalier.clients.shared.tensor_array import record_by_reference
 from espalier.clients.shared.text import quoted
@@ -26,7 +27,7 @@ from ..reply_faults import array_fault, figure_fault
 from ..reply_forms import in_form_of
 from .labels import Labels
 from .serving import MiniBatch, Serve, Steps
-from .shapes import check_activations
+from .shapes import check_activations, check_lengths
 
 Weights = dict[str, Tensor]
 NOT_FINITE = "activations hold NaN or Inf"
@@ -69,6 +70,8 @@ class Terms:
         The length of activations is measured, which tells whether they are finite, too.
     with_tail : Collection[int] (default: none)
         Node ids of those who have the model's last blocks, compute the loss, and keep their labels.
+    crossings : Mapping[int, Crossing] (default: rows)
+        By node id: how activations behind the client block are where the model is whole.
     frozen : Collection[str] (default: none)
         Names of the head's weights where nobody trains it; who has it does not send it back.
     beside : Mapping[int, Mapping[str, Tensor]] (default: none)
@@ -91,7 +94,12 @@ class Terms:
     with_tail: Collection[int] = ()
     frozen: Collection[str] = ()
     beside: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
+    crossings: Mapping[int, Crossing] = field(default_factory=dict)
     parts: int = 1
+
+    def has_lengths(self, node_id: int) -> bool:
+        """Return whether lengths come with a client's activations."""
+        return self.crossings.get(node_id, ROWS).has_lengths
 
     def label_policy(self, node_id: int) -> str:
         """Return what goes with a client's activations."""
@@ -116,13 +124,18 @@ class Terms:
         return longest_sample(activations) if self.measures else activations.sum().item()
 
     def mini_batch(
-        self, node_id: int, activations: Tensor, numbers: np.ndarray | None, magnitude: float | None = None
+        self,
+        node_id: int,
+        activations: Tensor,
+        numbers: np.ndarray | None,
+        magnitude: float | None = None,
+        lengths: np.ndarray | None = None,
     ) -> MiniBatch:
         """Return a client's mini-batch from its activations and the labels, or indices, that came with them.
 
         Parameters
         ----------
-        node_id, activations, numbers
+        node_id, activations, numbers, lengths
             As for `SplitLoop.receive`.
         magnitude : float, optional (default: None)
             That of the activations where it is known.
@@ -143,7 +156,9 @@ class Terms:
             raise ValueError(f"{len(labels)} labels for {len(activations)} activations")
         found = None if labels is None else torch.from_numpy(labels)
         samples = numbers if self.label_policy(node_id) == INDICES else None
-        return MiniBatch(node_id, activations, found, number if self.measures else 0.0, samples)
+        counting = None if lengths is None else torch.from_numpy(lengths)
+        check_lengths(counting, activations, self.crossings.get(node_id, ROWS))
+        return MiniBatch(node_id, activations, found, number if self.measures else 0.0, samples, counting)
 
     def begin(self, node_id: int) -> SplitBegin:
         """Return the instruction that begins a client's round."""
@@ -311,6 +326,7 @@ class SplitLoop:
         numbers: np.ndarray | None,
         num_steps: int,
         magnitude: float | None = None,
+        lengths: np.ndarray | None = None,
         *,
         more: bool = False,
     ) -> None:
@@ -323,11 +339,13 @@ class SplitLoop:
         activations : Tensor
             Shape (N, *cut_shape).
         numbers : np.ndarray, optional
-            Shape (N,), int64: labels or sample indices. None from a client that keeps its labels.
+            int64: labels, (N, ...), or sample indices, (N,). None from a client that keeps its labels.
         num_steps : int
             Its mini-batches in the round; what it says first counts.
         magnitude : float, optional (default: None)
             See `Terms.mini_batch`.
+        lengths : np.ndarray, optional (default: None)
+            Shape (N,), int64: those that came with the activations.
         more : bool (default: False)
             Another part of the mini-batch follows.
 
@@ -336,7 +354,7 @@ class SplitLoop:
         ValueError
             For what does not fit: the client has to leave.
         """
-        batch = self._terms.mini_batch(node_id, activations, numbers, magnitude)
+        batch = self._terms.mini_batch(node_id, activations, numbers, magnitude, lengths)
         if more or self._more:
             batch = self._as_part(batch, more)
         if num_steps < 1:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from espalier.clients.shared.correction import CorrectedSteps, Correction
+from espalier.clients.shared.crossing import ROWS, Crossing
 from espalier.clients.shared.cut import Cut, copied
-from espalier.clients.shared.layouts import as_laid_out, laid_out
+from espalier.clients.shared.layouts import as_laid_out
 from espalier.clients.shared.optimizer_state import load_optimizer_tensors, optimizer_tensors
 
 from .serving import MiniBatch
@@ -38,8 +39,8 @@ class ServerSide(ABC):
         Makes the optimizer of the parameters that train.
     frozen_head : bool (default: False)
         The head keeps its weights, as in PHSFL.
-    layout : torch.memory_format (default: torch.contiguous_format)
-        How activations lie in memory where the model is whole; they travel in another way.
+    crossing : Crossing (default: rows)
+        How activations are where the model is whole; they travel in another way.
     """
 
     def __init__(
@@ -49,10 +50,10 @@ class ServerSide(ABC):
         make_optimizer: MakeOptimizer,
         *,
         frozen_head: bool = False,
-        layout: torch.memory_format = torch.contiguous_format,
+        crossing: Crossing = ROWS,
     ) -> None:
         self.cut = Cut.of(model, cut)
-        self._layout = layout
+        self._crossing = crossing
         self.device = next(model.parameters()).device
         self.blocks = copied(self.cut.server_side(model)).train()
         if frozen_head and not self.cut.has_tail(model):
@@ -145,10 +146,11 @@ class ServerSide(ABC):
         self.path += self._optimizer.param_groups[0]["lr"] if self._optimizer else 0.0
         self.steps += 1
 
-    def _through(self, activations: Tensor) -> tuple[Tensor, Tensor]:
+    def _through(self, activations: Tensor, lengths: Tensor | None) -> tuple[Tensor, Any]:
         """Return activations that get a gradient, and what the blocks make of a copy of them."""
         inputs = activations.to(self.device).detach().requires_grad_(True)
-        return inputs, self.blocks(laid_out(inputs, self._layout))
+        counting = None if lengths is None else lengths.to(self.device)
+        return inputs, self.blocks(self._crossing.given(inputs, counting))
 
     def optimizer_arrays(self) -> dict[str, np.ndarray]:
         """Return the optimizer's state as arrays named ``<parameter>/<quantity>``."""
@@ -204,10 +206,10 @@ class ServerBlock(ServerSide):
         yield from ()
         assert batch.labels is not None
         if batch.part or batch.more:
-            return self.step_in_parts(batch.activations, batch.labels, part=batch.part, more=batch.more)
-        return self.step(batch.activations, batch.labels)
+            return self.step_in_parts(batch.activations, batch.labels, batch.lengths, part=batch.part, more=batch.more)
+        return self.step(batch.activations, batch.labels, batch.lengths)
 
-    def step(self, activations: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+    def step(self, activations: Tensor, labels: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, float]:
         """Make steps 3 and 4 of a split step: forward, loss, backward, and step the blocks.
 
         Parameters
@@ -215,7 +217,9 @@ class ServerBlock(ServerSide):
         activations : Tensor
             Shape (N, *cut_shape).
         labels : Tensor
-            Shape (N,), class indices.
+            Shape (N, ...), class indices.
+        lengths : Tensor, optional (default: None)
+            Shape (N,), where blocks pass on lengths with sequences.
 
         Returns
         -------
@@ -228,16 +232,18 @@ class ServerBlock(ServerSide):
             As `serve`.
         """
         with self._untouched_on_failure():
-            inputs, outputs = self._through(activations)
+            inputs, outputs = self._through(activations, lengths)
             loss = self._loss(outputs, labels.to(self.device, torch.int64))
             return self._backward(loss, None, inputs, [loss.detach()]), loss.item()
 
-    def step_in_parts(self, activations: Tensor, labels: Tensor, *, part: int, more: bool) -> tuple[Tensor, float]:
+    def step_in_parts(
+        self, activations: Tensor, labels: Tensor, lengths: Tensor | None = None, *, part: int, more: bool
+    ) -> tuple[Tensor, float]:
         """Do what `step` does, for a part of a mini-batch; the blocks are stepped after the last part.
 
         Parameters
         ----------
-        activations, labels : Tensor
+        activations, labels, lengths : Tensor
             As for `step`.
         part : int
             Which part, from 0.
@@ -250,7 +256,7 @@ class ServerBlock(ServerSide):
             As `serve`.
         """
         with self._untouched_on_failure():
-            inputs, outputs = self._through(activations)
+            inputs, outputs = self._through(activations, lengths)
             loss = self._loss(outputs, labels.to(self.device, torch.int64))
             return self._backward_of_part(loss, inputs, part=part, more=more), loss.item()
 
@@ -264,7 +270,7 @@ class ServerBlock(ServerSide):
         """
         before = [buffer.clone() for buffer in self._buffers]
         try:
-            inputs, outputs = self._through(activations)
+            inputs, outputs = self._through(activations, None)
             loss = self._loss(outputs, labels.to(self.device, torch.int64))
             (gradient,) = torch.autograd.grad(loss, inputs)
         finally:
@@ -274,12 +280,35 @@ class ServerBlock(ServerSide):
 
 
 class MiddleBlock(ServerSide):
-    """The blocks between two cuts: the client has the head, and sends the gradient of what comes out of these."""
+    """The blocks between two cuts: the client has the head, and sends the gradient of what comes out of these.
+
+    Parameters
+    ----------
+    model, cut, make_optimizer, **options
+        As for `ServerSide`.
+    behind : Crossing (default: rows)
+        How what comes out of them is where the model is whole; lengths do not go down.
+    """
+
+    def __init__(
+        self,
+        model: nn.Sequential,
+        cut: Cut | int,
+        make_optimizer: MakeOptimizer,
+        *,
+        behind: Crossing = ROWS,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, cut, make_optimizer, **options)
+        if behind.has_lengths:
+            raise ValueError("blocks in front of a tail pass on a tensor, and no lengths")
+        self._behind = behind
 
     def serve(self, batch: MiniBatch) -> Generator[Tensor, Tensor, Served]:
         """Make the forward pass, yield the features, and make the backward pass with their gradient."""
         with self._untouched_on_failure():
-            inputs, features = self._through(batch.activations)
+            inputs, made = self._through(batch.activations, batch.lengths)
+            features = self._behind.rows(made)
             if not _is_finite([features.detach().sum()]) and not torch.isfinite(features).all():
                 raise ValueError("its activations make the features NaN or too large")
             gradient = yield features.detach()

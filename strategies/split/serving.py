@@ -28,11 +28,13 @@ class MiniBatch:
     activations : Tensor
         Shape (N, *cut_shape).
     labels : Tensor, optional
-        Shape (N,); None where the client keeps them.
+        Shape (N, ...); None where the client keeps them.
     length : float (default: 0.0)
         Of the longest sample's activations, where it was measured.
     samples : np.ndarray, optional (default: None)
         Shape (N,): the samples' numbers, where the client sends those, and no labels.
+    lengths : Tensor, optional (default: None)
+        Shape (N,): how much of each sample's activations, (T, ...), counts, where blocks pass that on.
     part : int (default: 0)
         Which part of a mini-batch these are, from 0.
     more : bool (default: False)
@@ -44,6 +46,7 @@ class MiniBatch:
     labels: Tensor | None
     length: float = 0.0
     samples: np.ndarray | None = None
+    lengths: Tensor | None = None
     part: int = 0
     more: bool = False
 

@@ -5,18 +5,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from espalier.clients.shared.crossing import ROWS, Crossing
 from espalier.clients.shared.cut import copied
 from espalier.clients.shared.generators import kept_torch
-from espalier.clients.shared.layouts import layout_of
 
 from .cuts import legal_cuts
 
 
 class AtCut(NamedTuple):
-    """What activations behind a cut are: the shape of one sample's, and how a mini-batch's lie in memory."""
+    """What activations behind a cut are: the shape of one sample's, and how they are where the model is whole."""
 
     shape: tuple[int, ...]
-    layout: torch.memory_format
+    crossing: Crossing
 
 
 @torch.no_grad()
@@ -32,7 +32,8 @@ def forms_at_cuts(model: nn.Sequential, example: Any) -> dict[int, AtCut]:
     for cut, block in enumerate(list(model)[:-1], start=1):
         sample = block(sample)
         if cut in legal:
-            forms[cut] = AtCut(tuple(sample.shape[1:]), layout_of(sample))
+            crossing = Crossing.of(sample, 1)
+            forms[cut] = AtCut(tuple(crossing.rows(sample).shape[1:]), crossing)
     model.train(was_training)
     return forms
 
@@ -58,11 +59,25 @@ def check_activations(values: Tensor, cut_shape: tuple[int, ...], dtype: torch.d
         raise ValueError(f"activations have shape {tuple(values.shape)}, expected (N, {expected})")
 
 
+def check_lengths(lengths: Tensor | None, values: Tensor, crossing: Crossing) -> None:
+    """Raise ValueError unless activations (N, T, ...) come with lengths (N,) from 1 to T where blocks pass these on."""
+    if lengths is None or not crossing.has_lengths:
+        if (lengths is not None) == crossing.has_lengths:
+            return
+        raise ValueError(f"activations come {'without' if lengths is None else 'with'} lengths")
+    if lengths.is_floating_point() or lengths.shape != values.shape[:1] or values.dim() < 2:
+        shapes = f"shape {tuple(lengths.shape)} for activations of shape {tuple(values.shape)}"
+        raise ValueError(f"lengths are {lengths.dtype} of {shapes}")
+    if len(lengths) and not 1 <= int(lengths.min()) <= int(lengths.max()) <= values.shape[1]:
+        raise ValueError(f"a length is out of range, allowed is 1 to {values.shape[1]}")
+
+
 @torch.no_grad()
-def draws_random_numbers(blocks: nn.Module, input_shape: tuple[int, ...]) -> bool:
+def draws_random_numbers(blocks: nn.Module, input_shape: tuple[int, ...], crossing: Crossing = ROWS) -> bool:
     """Return whether training blocks draws from PyTorch's generator, as dropout does."""
     trial = copied(blocks).cpu().train()
+    lengths = torch.full((2,), input_shape[0]) if crossing.has_lengths else None
     with kept_torch(torch.device("cpu")):
         before = torch.default_generator.get_state()
-        trial(next(trial.parameters()).new_zeros(2, *input_shape))
+        trial(crossing.given(next(trial.parameters()).new_zeros(2, *input_shape), lengths))
         return not torch.equal(before, torch.default_generator.get_state())

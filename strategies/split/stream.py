@@ -13,7 +13,7 @@ from hashlib import sha256
 from logging import getLogger
 from queue import Empty, SimpleQueue
 from threading import BoundedSemaphore, Lock
-from typing import NoReturn, Protocol, TypeVar
+from typing import NoReturn, Protocol
 
 import grpc
 
@@ -47,7 +47,6 @@ OPTIONS = (
 )
 
 
-Kind = TypeVar("Kind", bound="Served")
 ServeStream = Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]
 
 
@@ -262,28 +261,30 @@ class StreamServer:
 
     def expect(self, opened: Callable[[Connection], None]) -> Ticket:
         """Return a ticket for one stream of mini-batches; `opened` is told, in a thread of the stream's own."""
-        return self.expect_served(Connection, opened, self._max_bytes)
 
-    def expect_served(
-        self, make: Callable[[Callable[[], None]], Kind], opened: Callable[[Kind], None], max_bytes: int
-    ) -> Ticket:
+        def make(cancel: Callable[[], None]) -> Connection:
+            connection = Connection(cancel)
+            opened(connection)
+            return connection
+
+        return self.expect_served(make, self._max_bytes)
+
+    def expect_served(self, make: Callable[[Callable[[], None]], Served], max_bytes: int) -> Ticket:
         """Return a ticket for one stream.
 
         Parameters
         ----------
         make : Callable[[Callable[[], None]], Served]
-            Called with what breaks the stream off; returns what it leads to.
-        opened : Callable[[Served], None]
-            Told of that when it is open, in a thread of the stream's own.
+            Called when it is open, in a thread of the stream's own, with what breaks it off; returns what it leads to.
         max_bytes : int
             A larger frame of the client's breaks the stream off. What the edge sends is no larger.
         """
 
         def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             served = make(context.cancel)
-            if not context.add_callback(served.closed):
+            if not context.add_callback(served.closed):  # it is over already
+                served.closed()
                 return
-            opened(served)
             for frame in requests:
                 if len(frame) > max_bytes:
                     context.cancel()

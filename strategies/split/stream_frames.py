@@ -7,7 +7,15 @@ import grpc
 import numpy as np
 
 from espalier.clients.messages.frames import Feedback, Format, pack, unpack_activations, unpack_gradient
-from espalier.clients.messages.split_names import ACTIVATIONS, CUT_GRADIENT, FEATURE_GRADIENT, FEATURES, INDICES
+from espalier.clients.messages.split_names import (
+    ACTIVATIONS,
+    CUT_GRADIENT,
+    FEATURE_GRADIENT,
+    FEATURES,
+    INDICES,
+    KEPT,
+    LENGTHS,
+)
 
 from ..replies import one_line
 from .loop import Answer, SplitLoop, Terms
@@ -93,15 +101,22 @@ class StreamFrames:
             self._loop.receive_gradient(node_id, frame.values)
             self._on_bytes("uplink", FEATURE_GRADIENT, frame.tensor_bytes)
             return
-        has_labels = node_id not in self._terms.with_tail
-        sample_shape = self._terms.cut_shapes[node_id]
-        frame = unpack_activations(self._form, data, step=step, sample_shape=sample_shape, has_labels=has_labels)
-        numbers = frame.labels if has_labels else None
-        self._loop.receive(node_id, frame.values, numbers, frame.num_steps, more=frame.more)
-        self._samples[node_id] = frame.labels if self._terms.label_policy(node_id) == INDICES else None
+        terms, sample_shape = self._terms, self._terms.cut_shapes[node_id]
+        policy, has_lengths = terms.label_policy(node_id), terms.has_lengths(node_id)
+        telling = 0 if policy == KEPT else terms.labels.numbers_per_sample
+        frame = unpack_activations(
+            self._form, data, step=step, sample_shape=sample_shape, numbers_per_sample=telling + has_lengths
+        )
+        rows = frame.labels.reshape(len(frame.values), telling + has_lengths)
+        shape = (len(rows),) if policy == INDICES else (len(rows), *terms.labels.shape)
+        numbers = rows[:, :telling].reshape(shape) if telling else None
+        lengths = rows[:, -1].copy() if has_lengths else None
+        self._loop.receive(node_id, frame.values, numbers, frame.num_steps, lengths=lengths, more=frame.more)
+        self._samples[node_id] = numbers if policy == INDICES else None
         self._on_bytes("uplink", ACTIVATIONS, frame.tensor_bytes)
-        if has_labels:
-            self._on_bytes("uplink", self._terms.labels.policy, 4 * len(frame.labels))
+        for kind, sent in ((policy, numbers), (LENGTHS, lengths)):
+            if sent is not None:
+                self._on_bytes("uplink", kind, 4 * sent.size)
 
     def _send(self, node_id: int, answer: Answer, arrived: float) -> None:
         values = answer.values

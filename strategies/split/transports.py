@@ -46,7 +46,7 @@ def lock_step(clients: Sequence[int], terms: Terms, serve: Serve) -> Exchanges[S
                 else:
                     policy = terms.label_policy(node_id)
                     sent = Activations.from_content(content_of(reply), step=loop.step, label_policy=policy)
-                    loop.receive(node_id, sent.values, sent.numbers, sent.num_steps)
+                    loop.receive(node_id, sent.values, sent.numbers, sent.num_steps, lengths=sent.lengths)
             except (ValueError, KeyError, TypeError) as error:
                 loop.leave(node_id, error)
         messages = {n: instruction_of(n, answer, terms).to_message(n) for n, answer in loop.answers().items()}

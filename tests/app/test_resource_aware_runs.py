@@ -596,7 +596,7 @@ def test_a_report_is_the_plan_in_the_clients_numbers():
 def test_the_deadline_is_refused_only_where_it_is_too_short_for_the_fastest():
     def check(deadline, algorithm="rawhfl", **settings):
         config = config_of(**CACHING | {"deadline_seconds": deadline, "seed": 4}, algorithm=algorithm, **settings)
-        check_deadline(config.plan, config.rule, world_of(config))
+        check_deadline(config.plan, world_of(config))
 
     def seconds(edge_round, **settings):
         world = world_of(config_of(**CACHING, algorithm="rawhfl", seed=4, **settings))

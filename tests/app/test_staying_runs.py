@@ -11,7 +11,7 @@ from espalier.app.run.run import run
 from espalier.app.wiring.clients import client_task
 from espalier.clients.client_app import make_client_app
 from espalier.clients.seconds import tell_seconds
-from tests.app.assembling import config_of, engine_of
+from tests.app.assembling import config_of
 from tests.app.runs import lines, run_app, same_weights, summary
 from tests.strategies.devices import Devices
 
@@ -86,8 +86,5 @@ def test_in_flowers_simulation_nobody_stays(monkeypatch, caplog):
 
 
 def test_on_the_apps_own_engines_nobody_stays(tmp_path, caplog):
-    engine = engine_of(config_of(**SHORT))
-    with engine.staying(pytest.fail) as reached:
-        assert reached is engine
     run_app(tmp_path / "run", algorithm="h-fedavg", **SHORT, **STAYS)
     assert "deploy.transport = 'stream' has no effect: with engine = 'in-process'" in caplog.text

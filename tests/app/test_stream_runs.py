@@ -9,7 +9,12 @@ from torch import nn
 from espalier.app.command_line import main
 from espalier.app.settings.sections import StreamSettings
 from espalier.app.wiring.one_server import checked_task, streams_of
-from espalier.app.wiring.streams import checked_address, largest_frame_bytes, largest_message_bytes, listen_on
+from espalier.app.wiring.streams import (
+    checked_address,
+    largest_frame_bytes,
+    largest_message_bytes,
+    listen_on,
+)
 from espalier.app.wiring.task_of_run import build_task
 from tests.app.assembling import config_of, engine_of
 from tests.app.runs import lines, run_app, same_weights, summary, weights

@@ -196,7 +196,7 @@ def test_in_a_stream_messages_hold_no_tensor_of_a_mini_batch(tmp_path):
     by_messages = split_messages("phsfl", "indices", "split")
     ticket = {"stream-address", "stream-certificate", "stream-max-bytes", "stream-token"}
     begin, _ = by_messages["train.split_begin"]
-    config = {*begin["config"], *ticket, "stream-parts", "stream-payload", "stream-timeout"}
+    config = {*begin["config"], *ticket, "stream-payload", "stream-timeout"}
     sent = {"client-block": FRONT, "config": config}
     told = by_messages["train.split_end"][1] | {"espalier.seconds": {"moving", "waiting"}}
     streamed = {"train.split_stream": (sent, told)}

@@ -154,6 +154,16 @@ def test_the_size_of_a_frame_is_known_before(payload):
     assert received(sent(form), form).tensor_bytes == form.tensor_bytes(4, 30)
 
 
+def test_several_numbers_of_each_sample_go_with_it():
+    numbers = torch.arange(12, dtype=torch.int32).view(4, 3)
+    frame = sent(labels=numbers)
+    assert len(frame) == EXACT.frame_bytes(4, (3, 5, 2), 3)
+    read = unpack_activations(EXACT, frame, step=3, sample_shape=(3, 5, 2), numbers_per_sample=3)
+    assert read.labels.tolist() == list(range(12))
+    with pytest.raises(ValueError, match="12 labels for 4 activations"):
+        received(frame)
+
+
 @pytest.mark.parametrize("payload", PAYLOADS[1:])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_shorter_payloads_hide_no_bad_number(payload, bad):

@@ -122,9 +122,9 @@ def test_a_tensor_that_can_not_be_is_refused(dtype):
         Activations.from_content(content, step=0, label_policy="labels")
 
 
-@pytest.mark.parametrize("array", [np.zeros(3), np.zeros((3, 1), np.int32)])
-def test_labels_that_are_no_vector_of_integers_are_refused(array):
-    with pytest.raises(ValueError, match=r"^labels are .* expected a vector of integers$"):
+@pytest.mark.parametrize("array", [np.zeros(3), np.zeros((), np.int32)])
+def test_labels_that_are_no_rows_of_integers_are_refused(array):
+    with pytest.raises(ValueError, match=r"^labels are .* expected integers, a row for each sample$"):
         RegisteredLabels.from_content(RegisteredLabels(array, 1).to_content())
 
 

@@ -122,7 +122,7 @@ def replay(recorded: Path, folder: Path, settings: Mapping[str, object]) -> Path
     """Run the same settings in this process, with those taking part who did by `recorded`, and return the results."""
     values = {key_of(key): value for key, value in settings.items()}
     config = parse_config(values | {"engine": "in-process", "output-dir": str(folder)})
-    edge_rounds = 1 if config.is_flat else config.federation.edge_rounds
+    edge_rounds = config.edge_rounds
     took_part = {
         ((line["round"] - 1) * edge_rounds + e, client)
         for line in edge_lines(recorded)

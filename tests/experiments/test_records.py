@@ -3,7 +3,7 @@
 import pytest
 
 from espalier.app.ground.errors import UserError
-from experiments.records import append_rows, read_rows, run_script, write_rows
+from experiments.records import append_rows, completed, read_rows, run_script, write_rows
 
 COLUMNS = {"row": str, "seed": int, "accuracy": float}
 A, B = {"row": "V2, cut 1", "seed": 0, "accuracy": 0.125}, {"row": "V1", "seed": 2, "accuracy": 0.1 + 0.2}
@@ -18,6 +18,20 @@ def test_rows_are_read_back(tmp_path):
     assert path.read_text() == 'row,seed,accuracy\n"V2, cut 1",0,0.125\nV1,2,0.30000000000000004\n'
     write_rows(path, COLUMNS, [B])
     assert read_rows(path, COLUMNS) == [B]
+
+
+def test_rows_are_made_of_the_cases_that_have_none(tmp_path):
+    path, made = tmp_path / "runs.csv", []
+
+    def rows_of(seed):
+        made.append(seed)
+        return [row for row in (A, B) if row["seed"] == seed]
+
+    append_rows(path, COLUMNS, [B])
+    assert [completed(path, COLUMNS, (0, 2), lambda row: row["seed"], rows_of) for _ in range(2)] == [[B, A]] * 2
+    assert read_rows(path, COLUMNS) == [B, A]
+    assert completed(None, COLUMNS, [0], lambda row: row["seed"], rows_of) == [A]
+    assert made == [0, 0]
 
 
 def test_what_is_interrupted_leaves_the_file_of_before(tmp_path):

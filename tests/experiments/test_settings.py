@@ -46,6 +46,11 @@ PAPERS = {
         **{"train.momentum": 0.0, "train.weight-decay": 0.0, "fine-tune.steps": 10},
         **{"partition": "dirichlet", "alpha": 0.1, "dataset": "cifar10"},
     },
+    "fsl-sage-cifar10": {
+        **{"model": "resnet18-imagenet", "cut-layer": 2, "num-clients": 10, "partition": "iid", "local-epochs": 1},
+        **{"batches-per-epoch": 0, "batch-size": 128, "optimizer": "adam", "learning-rate": 0.001},
+        **{"train.weight-decay": 0.0001, "split.upload-every": 5, "fsl-sage.fit-every": 10},
+    },
     "cut-layer-cifar10": {
         **{"model": "resnet18", "num-clients": 100, "global-rounds": 200, "local-epochs": 5, "batches-per-epoch": 0},
         **{"batch-size": 64, "optimizer": "adam", "learning-rate": 0.001, "alpha": 0.1},

@@ -7,6 +7,7 @@ from espalier.app.features.asynchrony.tiers import by_wall_clock, client_seconds
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Unused
 from espalier.app.ground.errors import bad_value
+from espalier.app.ground.reasons import first_reason, unused
 from espalier.strategies.flower_strategies import replies_needed
 
 
@@ -14,7 +15,7 @@ def out_of_step(case: Case) -> str:
     """Return why edges, or clients, are in rounds of their own; nothing where a round is everybody's."""
     own = case[Asynchrony]
     # An edge that has a host of its own waits for its clients.
-    return "" if own.mode == "off" or case.deploy.role == "edge" else f"async.mode = {own.mode!r}"
+    return "" if own.mode == "off" or not case.here.has_cloud else f"async.mode = {own.mode!r}"
 
 
 def splits_edges(case: Case) -> bool:
@@ -61,13 +62,14 @@ def check(case: Case) -> None:
 
 def _check_edges_can_be_asynchronous(case: Case) -> None:
     """Refuse edges that do not wait where there are none, where they are others', or do more than average models."""
-    algorithm, why = case.algorithm, ""
-    if case.is_flat:
-        why = f"{algorithm.name} without edges"
-    elif case.deploy.role != "server":
-        why = f"deploy.role = {case.deploy.role!r}: edges have hosts of their own, where they wait for their clients"
-    elif algorithm.splits or algorithm.rule or algorithm.strategy_key != "edge-strategy":
-        why = f"{algorithm.name}: only edges of 'h-fedavg' can go on without clients"
+    algorithm = case.algorithm
+    elsewhere = f"deploy.role = {case.deploy.role!r}: edges have hosts of their own, where they wait for their clients"
+    does_more = algorithm.splits or algorithm.rule or algorithm.strategy_key != "edge-strategy"
+    why = first_reason(
+        (case.is_flat, f"{algorithm.name} without edges"),
+        (not case.here.is_whole, elsewhere),
+        (does_more, f"{algorithm.name}: only edges of 'h-fedavg' can go on without clients"),
+    )
     if why:
         raise bad_value("async.tier", case[Asynchrony].tier, f"'cloud' for {why}")
 
@@ -75,9 +77,9 @@ def _check_edges_can_be_asynchronous(case: Case) -> None:
 def _check_clock(case: Case) -> None:
     """Refuse a clock that does not show how long those take who train."""
     clock = case[Asynchrony].clock
-    if clock == "simulated" and case.deploy.role == "cloud":
+    if clock == "simulated" and not case.here.reaches_clients:
         raise bad_value("async.clock", clock, "'auto' or 'wall' for deploy.role = 'cloud'")
-    if clock == "wall" and not case.engine.is_flowers:
+    if clock == "wall" and not case.on_devices:
         allowed = f"'auto' or 'simulated' for engine = {case.engine.text!r}, which simulates its clients"
         raise bad_value("async.clock", clock, allowed)
     if by_wall_clock(case) and case.rule:
@@ -103,26 +105,19 @@ def check_strategies(case: Case) -> None:
 
 
 def without_use(case: Case) -> Unused:
-    """Yield what has no use where tiers wait for all, or whose mode or clock has none."""
+    """Return what has no use where tiers wait for all, or whose mode or clock has none."""
     own, keys = case[Asynchrony], Asynchrony.own_keys()
-    why = f"async.mode = {own.mode!r}"
-    if own.mode == "off":
-        yield keys, why
-        return
-    if case.deploy.role == "edge":
-        yield keys, "an edge waits for its own clients"
-        return
-    if own.mode != "fedbuff":
-        yield ("async.buffer-size",), why
-    if own.mode != "fedasync":
-        yield ("async.mixing",), why
-    if own.mode != "semi-synchronous":
-        yield ("async.deadline-seconds",), why
-    elif not own.deadline_seconds:
-        yield ("async.staleness", "async.max-staleness"), "with async.deadline-seconds = 0 no update is late"
-    if by_wall_clock(case):
-        yield ("async.median-seconds", "async.sigma", "async.trace"), "the clock on the wall shows how long it takes"
-    elif case.rule:
-        yield ("async.median-seconds", "async.sigma", "async.trace"), "plans say how long clients take"
-    elif own.trace:
-        yield ("async.median-seconds", "async.sigma"), "async.trace says how long clients take"
+    why, drawn = f"async.mode = {own.mode!r}", ("async.median-seconds", "async.sigma")
+    is_never_late = own.mode == "semi-synchronous" and not own.deadline_seconds
+    never_late = "with async.deadline-seconds = 0 no update is late"
+    return unused(
+        (own.mode == "off", keys, why),
+        (not case.here.has_cloud, keys, "an edge waits for its own clients"),
+        (own.mode != "fedbuff", ("async.buffer-size",), why),
+        (own.mode != "fedasync", ("async.mixing",), why),
+        (own.mode != "semi-synchronous", ("async.deadline-seconds",), why),
+        (is_never_late, ("async.staleness", "async.max-staleness"), never_late),
+        (by_wall_clock(case), (*drawn, "async.trace"), "the clock on the wall shows how long it takes"),
+        (case.rule, (*drawn, "async.trace"), "plans say how long clients take"),
+        (own.trace, drawn, "async.trace says how long clients take"),
+    )

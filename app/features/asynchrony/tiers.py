@@ -91,7 +91,7 @@ def without_evaluations(make: MakeHierarchical) -> MakeHierarchical:
 def by_wall_clock(case: Case) -> bool:
     """Return whether a tier that waits for nobody goes by the clock on the wall."""
     own = case[Asynchrony]
-    on_the_wall = own.clock == "wall" or (own.clock == "auto" and case.deploy.role == "cloud")
+    on_the_wall = own.clock == "wall" or (own.clock == "auto" and not case.here.reaches_clients)
     return own.mode != "off" and on_the_wall
 
 

@@ -5,6 +5,7 @@ from espalier.app.features.availability.settings import Availability
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Unused
 from espalier.app.ground.errors import bad_value
+from espalier.app.ground.reasons import unused
 
 
 def check(case: Case) -> None:
@@ -32,10 +33,10 @@ def mover(case: Case) -> tuple[str, str] | None:
 
 
 def without_use(case: Case) -> Unused:
-    """Yield what has no use by the mode."""
+    """Return what has no use by the mode."""
     own = case[Availability]
     why = f"availability.mode = {own.mode!r}"
-    if own.mode != "markov":
-        yield ("availability.leave", "availability.back"), why
-    if own.mode != "trace":
-        yield ("availability.trace",), why
+    return unused(
+        (own.mode != "markov", ("availability.leave", "availability.back"), why),
+        (own.mode != "trace", ("availability.trace",), why),
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from espalier.app.features.availability.comings import ComingAndGoing, coming_and_going
-from espalier.app.features.feature import Line, Part, RoundOver, Scene, State, Told
+from espalier.app.features.feature import Did, Line, Part, RoundOver, Scene, State
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,7 @@ class Attendances(Part):
 def attendances_of(scene: Scene) -> Attendances | None:
     """Return what counts them; None where all are always there."""
     case, comings = scene.case, coming_and_going(scene.case)
-    edge_rounds = 1 if case.is_flat else case.federation.edge_rounds
-    return Attendances(comings, scene.edges_in, edge_rounds, scene.client_of) if comings else None
+    return Attendances(comings, scene.edges_in, case.edge_rounds, scene.client_of) if comings else None
 
 
 def availability_summary(lines: Sequence[Line]) -> Line:
@@ -78,8 +77,8 @@ def words(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"away in {share}; {gone} dropped out, {nobody} edge rounds with all away"
 
 
-def states(line: Line) -> Iterator[Told]:
+def states(line: Line) -> Iterator[Did]:
     """Yield who was away, and who dropped out."""
     for field, state in (("away", State.AWAY), ("dropped_out", State.DROPPED_OUT)):
         for clients in line.get(field, ()):
-            yield from ((client, state, "") for client in clients)
+            yield from (Did(client, state) for client in clients)

@@ -7,6 +7,7 @@ from espalier.app.algorithms.registry import ALGORITHMS
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Feature, Unused
 from espalier.app.ground.errors import bad_value
+from espalier.app.ground.reasons import first_reason, unused
 from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.settings.sections import Federation, TrainSettings
 from espalier.app.tasks.kinds import task_kind
@@ -16,7 +17,7 @@ from espalier.strategies.flower_strategies import CLIPPED_BY_CLIENTS, replies_ne
 
 def check(case: Case) -> None:
     """Refuse strategies, weights and rates that the algorithm has no use for, and more edges than clients."""
-    _refuse_unused_strategies(case.algorithm, case.federation, is_flat=case.is_flat)
+    _refuse_unused_strategy(case.algorithm, case.over_clients, is_flat=case.is_flat)
     _check_weighting(case.algorithm, case.train, is_flat=case.is_flat)
     _check_steps(case.algorithm, case.train)
     if case.edges > case.federation.num_clients:
@@ -28,27 +29,23 @@ def check_strategies(case: Case) -> None:
     specs = case.strategies_here
     for spec in specs:
         spec.check()
-        if spec.has_any(CLIPPED_BY_CLIENTS) and not _is_answered_by_plain_clients(case.algorithm, spec.key):
+        if spec.has_any(CLIPPED_BY_CLIENTS) and not (spec == case.answered and _trains_plainly(case.algorithm)):
             allowed = "one that clips at the server: clients clip for their own tier, whole models trained as FedAvg's"
             raise bad_value(spec.key, spec.text, allowed)
         if spec.has_any(FedProx) and case.algorithm.client.pulls:
             allowed = f"another strategy: {case.algorithm.name} draws clients' steps by itself"
             raise bad_value(spec.key, spec.text, allowed)
-    samples_clients = case.algorithm.strategy_key and not case.algorithm.splits
-    if samples_clients and case.deploy.role != "cloud" and case.federation.participation < 1:
-        by_key = {spec.key: spec for spec in (case.federation.cloud_strategy, case.federation.edge_strategy)}
-        samples = by_key[case.algorithm.strategy_key]
-        if not samples.takes("fraction_train"):
-            allowed = f"1.0: {samples.name} has no fraction_train"
-            raise bad_value("participation", case.federation.participation, allowed)
-    if not case.engine.is_flowers and not case.out_of_step:
+    samples, samples_some = case.answered, case.here.reaches_clients and case.federation.participation < 1
+    if samples and samples_some and not (case.algorithm.splits or samples.takes("fraction_train")):
+        allowed = f"1.0: {samples.name} has no fraction_train"
+        raise bad_value("participation", case.federation.participation, allowed)
+    if not (case.on_devices or case.out_of_step):
         _check_replies_of_all(case.federation, case.edges, is_flat=case.is_flat)
 
 
-def _is_answered_by_plain_clients(algorithm: Algorithm, key: str) -> bool:
-    """Return whether clients answer the strategy of a key, with whole models that they train as FedAvg's clients do."""
-    client = algorithm.client
-    return key == algorithm.strategy_key and not algorithm.splits and client.is_plain and not client.stays_any
+def _trains_plainly(algorithm: Algorithm) -> bool:
+    """Return whether clients train whole models as FedAvg's clients do."""
+    return algorithm.client.is_plain and not (algorithm.splits or algorithm.client.stays_any)
 
 
 def _check_replies_of_all(own: Federation, edges: int, *, is_flat: bool) -> None:
@@ -83,30 +80,25 @@ def falls_short(case: Case) -> dict[str, str]:
     return reasons
 
 
-def _refuse_unused_strategies(algorithm: Algorithm, federation: Federation, *, is_flat: bool) -> None:
-    """Refuse strategies that an algorithm has no use for; one without edges just has none."""
-    cloud, edge = federation.cloud_strategy, federation.edge_strategy
-    if not is_flat and algorithm.strategy_key != edge.key and edge.text != "FedAvg":
-        others = ", ".join(name for name, other in ALGORITHMS.items() if other.strategy_key == edge.key)
-        allowed = f"'FedAvg': {algorithm.name} decides how edges train; other strategies are for {others}"
-        raise bad_value(edge.key, edge.text, allowed)
-    if is_flat and algorithm.strategy_key != cloud.key and cloud.text != "FedAvg":
-        edges = ", or num-edges = 2 or more" if algorithm.tiers == "one or two" else ""
-        allowed = f"'FedAvg': {algorithm.name} without edges averages nothing{edges}"
-        raise bad_value(cloud.key, cloud.text, allowed)
+def _refuse_unused_strategy(algorithm: Algorithm, spec: StrategySpec, *, is_flat: bool) -> None:
+    """Refuse a strategy over clients that an algorithm has no use for."""
+    if spec.key == algorithm.strategy_key or spec.text == "FedAvg":
+        return
+    others = ", ".join(name for name, other in ALGORITHMS.items() if other.strategy_key == spec.key)
+    why = first_reason(
+        (is_flat, f"without edges averages nothing{algorithm.by_edges.unless}"),
+        (True, f"decides how edges train; other strategies are for {others}"),
+    )
+    raise bad_value(spec.key, spec.text, f"'FedAvg': {algorithm.name} {why}")
 
 
 def _check_weighting(algorithm: Algorithm, train: TrainSettings, *, is_flat: bool) -> None:
     """Refuse equal weights where they are so anyway, or where nothing is averaged."""
-    why = ""
-    if train.weighting == "examples":
-        return
-    if algorithm.adds_gradients:
-        why = f"{algorithm.name} weighs all of its clients and edges equally by itself"
-    elif not algorithm.averages and is_flat:
-        edges = ", unless num-edges = 2 or more" if algorithm.tiers == "one or two" else ""
-        why = f"{algorithm.name} averages no models{edges}"
-    if why:
+    why = first_reason(
+        (algorithm.adds_gradients, f"{algorithm.name} weighs all of its clients and edges equally by itself"),
+        (is_flat and not algorithm.averages, f"{algorithm.name} averages no models{algorithm.by_edges.unless}"),
+    )
+    if why and train.weighting != "examples":
         raise bad_value("train.weighting", train.weighting, f"'examples': {why}")
 
 
@@ -121,19 +113,16 @@ def _check_steps(algorithm: Algorithm, train: TrainSettings) -> None:
 
 
 def without_use(case: Case) -> Unused:
-    """Yield what is for edges that there are none of, for another optimizer, or for more rounds."""
-    algorithm, name = case.algorithm, f"algorithm = {case.algorithm.text!r}"
-    if case.is_flat:
-        if algorithm.strategy_key != "edge-strategy":
-            yield ("edge-strategy",), f"{name} has no edges"
-        if not task_kind(case.data).grows:  # there slots pass by edge rounds
-            yield ("edge-rounds",), f"{name} has no edges"
-        if not (case.rule or goes_by_edges(case.data.partition)):
-            yield ("num-edges",), f"{name} has no edges"
-    if case.train.optimizer != "sgd":
-        yield ("train.momentum",), f"optimizer = {case.train.optimizer!r}"
-    if case.federation.global_rounds == 1:
-        yield ("train.schedule",), "global-rounds = 1"
+    """Return what is for edges that there are none of, for another optimizer, or for more rounds."""
+    algorithm, no_edges = case.algorithm, f"algorithm = {case.algorithm.text!r} has no edges"
+    slots_pass, in_cells = task_kind(case.data).grows, case.rule or goes_by_edges(case.data.partition)
+    return unused(
+        (case.is_flat and algorithm.strategy_key != "edge-strategy", ("edge-strategy",), no_edges),
+        (case.is_flat and not slots_pass, ("edge-rounds",), no_edges),
+        (case.is_flat and not in_cells, ("num-edges",), no_edges),
+        (case.train.optimizer != "sgd", ("train.momentum",), f"optimizer = {case.train.optimizer!r}"),
+        (case.federation.global_rounds == 1, ("train.schedule",), "global-rounds = 1"),
+    )
 
 
 AVERAGING = Feature(

@@ -6,6 +6,7 @@ from espalier.app.features.compression.settings import Compression
 from espalier.app.features.feature import Unused
 from espalier.app.ground.errors import bad_value
 from espalier.app.ground.object_spec import ObjectSpec
+from espalier.app.ground.reasons import first_reason
 from espalier.strategies.flower_strategies import CLIPPED_BY_CLIENTS
 
 
@@ -21,7 +22,7 @@ def check_strategies(case: Case) -> None:
     """Refuse codecs where clients clip for a strategy, whose noise is for no longer updates than theirs."""
     client = case[Compression].client
     for spec in case.strategies_here if codec_of(client) else ():
-        if spec.key == case.algorithm.strategy_key and spec.has_any(CLIPPED_BY_CLIENTS):
+        if spec == case.answered and spec.has_any(CLIPPED_BY_CLIENTS):
             raise _refused(client, f"{spec.key} = {spec.text!r}, for which clients clip: what is decoded may be longer")
 
 
@@ -33,19 +34,20 @@ def without_use(case: Case) -> Unused:
 
 def _why_not_clients(case: Case) -> str:
     name = f"algorithm = {case.algorithm.text!r}"
-    if not case.algorithm.trains_clients:  # it has no use then, which is said elsewhere
-        return ""
-    if case.algorithm.splits:
-        return f"{name}, whose clients send blocks; its mini-batches are compressed by stream.payload"
-    if case.algorithm.adds_gradients:
-        return f"{name}, whose clients send gradients"
-    return "plans, which count the bits of whole models" if case.rule else ""
+    return first_reason(
+        (not case.algorithm.trains_clients, ""),  # it has no use then, which is said elsewhere
+        (case.algorithm.splits, f"{name}, whose clients send blocks; mini-batches are compressed by stream.payload"),
+        (case.algorithm.adds_gradients, f"{name}, whose clients send gradients"),
+        (case.rule, "plans, which count the bits of whole models"),
+    )
 
 
 def _why_not_edges(case: Case) -> str:
-    if case.deploy.role != "server":
-        return f"deploy.role = {case.deploy.role!r}, whose link to the cloud carries whole models"
-    return f"{case.out_of_step}, where edges may be in rounds of their own" if case.out_of_step else case.as_sent
+    return first_reason(
+        (not case.here.is_whole, f"deploy.role = {case.deploy.role!r}, whose link to the cloud carries whole models"),
+        (case.out_of_step, f"{case.out_of_step}, where edges may be in rounds of their own"),
+        (case.as_sent, case.as_sent),
+    )
 
 
 def _refused(spec: ObjectSpec, why: str) -> Exception:

@@ -20,7 +20,7 @@ def check(case: Case) -> None:
     algorithm, data, task = case.algorithm, case.data, task_kind(case.data)
     _check_own_task(data)
     _check_columns(data)
-    if case.engine.is_flowers and is_relative(data.dataset):
+    if case.on_devices and is_relative(data.dataset):
         allowed = "an absolute path (a relative one would start at the SuperLink's folder)"
         raise bad_value("dataset", data.dataset.text, allowed)
     model_named(data.model)
@@ -54,19 +54,15 @@ def _check_own_task(data: Data) -> None:
 
 def _check_columns(data: Data) -> None:
     """Refuse columns and a tokenizer that are told of other data than a library's set."""
-    for key in data.keys_tagged(Tag.OF_COLUMNS) if data.dataset.module != HUB else ():
-        if value := data.as_dict()[key]:
-            raise bad_value(key, value, f"'' for {data.source}: columns are those of dataset = 'hf:ORG/NAME'")
+    for key, value in data.given(Tag.OF_COLUMNS) if data.dataset.module != HUB else ():
+        raise bad_value(key, value, f"'' for {data.source}: columns are those of dataset = 'hf:ORG/NAME'")
 
 
 def _check_own_folders(algorithm: Algorithm, data: Data) -> None:
     """Refuse what does not go together with folders of the clients' own, or is for them only."""
     if data.partition.text != OWN:
-        values = data.as_dict()
-        for key in data.keys_tagged(Tag.OF_OWN_FOLDERS):
-            if value := values[key]:
-                allowed = f"'' for partition = {data.partition.text!r}, where the data set decides it"
-                raise bad_value(key, value, allowed)
+        for key, value in data.given(Tag.OF_OWN_FOLDERS):
+            raise bad_value(key, value, f"'' for partition = {data.partition.text!r}, where the data set decides it")
         return
     dataset = dataset_named(data.dataset)
     if data.task.text or not (dataset and dataset.is_folder):

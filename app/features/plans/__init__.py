@@ -32,6 +32,7 @@ PLANS = Feature(
     without_use=checks.without_use,
     mover=lambda case: ("radio.speed-metres-per-second", "0.0") if clients_walk(case) else None,
     topology_of=_topology_of,
+    may_leave_nobody=lambda case: bool(case.rule),
     in_front=in_front,
     part=reports.planned_rounds_of,
     summary=reports.resource_summary,

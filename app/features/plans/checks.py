@@ -3,6 +3,7 @@
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Unused
 from espalier.app.ground.errors import bad_value
+from espalier.app.ground.reasons import first_reason, unused
 from espalier.app.planning.build import radio_trace
 from espalier.app.planning.limits import check_cell_size
 from espalier.app.planning.rule import PlanRule, kind_of
@@ -34,7 +35,7 @@ def check(case: Case) -> None:
     elif plan.resources == "measured":
         allowed = "'simulated', or selection = 'resource-aware', or an algorithm with plans, such as 'rawhfl'"
         raise bad_value("plan.resources", plan.resources, allowed)
-    if rule and rule.over_all_cells and case.deploy.role != "server" and not case.is_flat:
+    if rule and rule.over_all_cells and not (case.here.is_whole or case.is_flat):
         role = f"deploy.role = {case.deploy.role!r}"
         allowed = f"another one for {role}: its plans need the clients of all edges at once"
         raise bad_value("algorithm", algorithm.text, allowed)
@@ -48,14 +49,14 @@ def check_files(case: Case) -> None:
 
 def check_moves(case: Case) -> str:
     """Return why clients can't move between edges; nothing if they can."""
-    plan = case.plan
-    if case.rule and case.rule.selects_a_number and plan.battery_joules:
-        return f"plan.battery-joules = {plan.battery_joules}: an edge knows what a client spent there alone"
-    if case.rule and case.rule.selects_a_number and plan.value.text != "uniform":
-        return f"plan.value = {plan.value.text!r}: an edge knows what it has seen of a client alone"
-    if case.rule and case.rule.selects_a_number and (kind := kind_of(plan.solver)) and kind.looks_back:
-        return f"plan.solver = {plan.solver.text!r}: an edge knows what it has seen of a client alone"
-    return ""
+    if not case.rule or not case.rule.selects_a_number:
+        return ""
+    plan, kind, seen = case.plan, kind_of(case.plan.solver), "an edge knows what it has seen of a client alone"
+    return first_reason(
+        (plan.battery_joules, f"plan.battery-joules = {plan.battery_joules}: an edge knows what is spent there alone"),
+        (plan.value.text != "uniform", f"plan.value = {plan.value.text!r}: {seen}"),
+        (kind and kind.looks_back, f"plan.solver = {plan.solver.text!r}: {seen}"),
+    )
 
 
 def _check_plans(case: Case, rule: PlanRule) -> None:
@@ -105,29 +106,27 @@ def _check_devices(case: Case) -> None:
 
 
 def without_use(case: Case) -> Unused:
-    """Yield what has no use without plans, or by the rule, the solver, the value and the kind of resources."""
-    rule, radio_keys = case.rule, RadioWorld.own_keys()
+    """Return what has no use without plans, or by the rule, the solver, the value and the kind of resources."""
+    rule, plan, radio_keys = case.rule, case.plan, RadioWorld.own_keys()
     if not rule:
-        yield (*Plans.own_keys(), *radio_keys), "no round is planned: see selection"
-        return
-    name = f"algorithm = {case.algorithm.text!r}"
-    if not rule.selects_a_number:
-        why = f"{name} has a rule of its own" if rule.solver else f"plan.solver = {case.plan.solver.text!r}"
-        yield [key for key in Plans.keys_tagged(Tag.SELECTS) if rule.solver or key != "plan.solver"], why
-    elif kind := kind_of(case.plan.solver):
-        ignored = [key for name in kind.ignores for key in KEYS[name]]
-        yield ignored, f"plan.solver = {case.plan.solver.text!r}"
-    if not case.plan.value.module and case.plan.value.name == "uniform":
-        yield ("plan.value-weight",), "plan.value = 'uniform'"
-    if not rule.has_limits:
-        yield ("plan.margin", "plan.late-share", "plan.divide-by-arrived"), f"{name} keeps no deadline"
-        if not clients_walk(case):
-            yield ("plan.deadline-seconds",), f"{name} keeps no deadline, and nobody walks"
-    elif not case.algorithm.adds_gradients:
-        yield ("plan.divide-by-arrived",), f"edges of {name} add up no gradients"
-    if case.plan.resources == "measured":
-        yield radio_keys, "plan.resources = 'measured': links are measured"
-        yield ("plan.spare",), "plan.resources = 'measured': an edge waits for all whom it selects, or the deadline"
-        yield ("plan.late-share",), "plan.resources = 'measured': the error of measured links is not known"
-    elif not case.radio.planning_error_db:
-        yield ("plan.late-share",), "with radio.planning-error-db = 0.0 nobody is late"
+        return [((*Plans.own_keys(), *radio_keys), "no round is planned: see selection")]
+    name, by_solver = f"algorithm = {case.algorithm.text!r}", f"plan.solver = {plan.solver.text!r}"
+    kind, selecting, measured = kind_of(plan.solver), Plans.keys_tagged(Tag.SELECTS), plan.resources == "measured"
+    ignored = [key for name in kind.ignores for key in KEYS[name]] if kind else []
+    all_answer = "plan.resources = 'measured': an edge waits for all whom it selects, or the deadline"
+    no_error = "plan.resources = 'measured': the error of measured links is not known"
+    of_limits = ("plan.margin", "plan.late-share", "plan.divide-by-arrived")
+    nobody_walks = not (rule.has_limits or clients_walk(case))
+    return unused(
+        (rule.solver, selecting, f"{name} has a rule of its own"),
+        (rule.any_number, [key for key in selecting if key != "plan.solver"], by_solver),
+        (rule.selects_a_number, ignored, by_solver),
+        (not plan.value.module and plan.value.name == "uniform", ("plan.value-weight",), "plan.value = 'uniform'"),
+        (not rule.has_limits, of_limits, f"{name} keeps no deadline"),
+        (nobody_walks, ("plan.deadline-seconds",), f"{name} keeps no deadline, and nobody walks"),
+        (not case.algorithm.adds_gradients, ("plan.divide-by-arrived",), f"edges of {name} add up no gradients"),
+        (measured, radio_keys, "plan.resources = 'measured': links are measured"),
+        (measured, ("plan.spare",), all_answer),
+        (measured, ("plan.late-share",), no_error),
+        (not case.radio.planning_error_db, ("plan.late-share",), "with radio.planning-error-db = 0.0 nobody is late"),
+    )

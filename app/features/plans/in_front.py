@@ -18,11 +18,8 @@ def in_front(scene: Scene, make_edge: MakeEdge) -> MakeEdge:
     case, world = scene.case, scene.world
     if not (world and case.rule):
         return make_edge
-    federation = case.federation
-    from_cloud = case.algorithm.strategy_key == federation.cloud_strategy.key
-    spec = federation.cloud_strategy if from_cloud else federation.edge_strategy
-    cells = case.cells if case.is_flat else 1
-    return planned(make_edge, case.rule, case.plan, world, cells_per_edge=cells, spec=spec)
+    spec = case.answered or case.federation.edge_strategy
+    return planned(make_edge, case.rule, case.plan, world, cells_per_edge=case.cells // case.edges, spec=spec)
 
 
 def planned(

@@ -4,42 +4,39 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from espalier.app.features.feature import Line, State, Table, Told
+from espalier.app.features.feature import Did, Line, State, Table
 from espalier.app.features.plans.reports import planned_rounds
 
 OF_A_PLAN = ("local_rounds", "frequency_hz", "power_watts", "compute_joules", "upload_joules")
 
 
-def states(line: Line) -> Iterator[Told]:
+def states(line: Line) -> Iterator[Did]:
     """Yield who was late by the simulated deadline, and for whose result nobody waited."""
     for plan in line.get("plans", ()):
-        yield from ((client, State.LATE, "after the deadline") for client in plan["late"])
-        yield from ((client, State.SPARE, "") for client in plan.get("spare", ()))
+        yield from (Did(client, State.LATE, "after the deadline") for client in plan["late"])
+        yield from (Did(client, State.SPARE) for client in plan.get("spare", ()))
 
 
 def tables(lines: Sequence[Line], world: Mapping[str, Any] | None) -> Iterator[Table]:
     """Yield the plans that each edge carried out last, and what edges and their cells did in all rounds."""
     cell_of = {own["client"]: own["cell"] for own in (world or {}).get("clients", ())}
     last = {line["edge"]: line for line in lines if line["scope"] == "edge" and line.get("plans")}
-    plans = [(name, line, number, plan) for name, line in last.items() for number, plan in enumerate(line["plans"], 1)]
     rows = [
-        (name, line["round"], number, plan, place, client)
-        for name, line, number, plan in plans
+        {
+            "edge": name,
+            "round": line["round"],
+            "edge_round": number,
+            "client": client,
+            "cell": cell_of.get(client),
+            **{key: plan[key][place] for key in OF_A_PLAN},
+            "late": "late" if client in plan["late"] else "",
+        }
+        for name, line in last.items()
+        for number, plan in enumerate(line["plans"], 1)
         for place, client in enumerate(plan["selected"])
     ]
     if rows:
-        yield Table(
-            "Plans that each edge carried out last",
-            {
-                "edge": [name for name, *_ in rows],
-                "round": [number for _, number, *_ in rows],
-                "edge_round": [row[2] for row in rows],
-                "client": [row[5] for row in rows],
-                "cell": [cell_of.get(row[5]) for row in rows],
-                **{key: [plan[key][place] for *_, plan, place, _ in rows] for key in OF_A_PLAN},
-                "late": ["late" if client in plan["late"] else "" for *_, plan, _, client in rows],
-            },
-        )
+        yield Table("Plans that each edge carried out last", {key: [row[key] for row in rows] for key in rows[0]})
     yield from _of_edges(lines, cell_of)
 
 

@@ -10,6 +10,7 @@ from espalier.app.features.feature import Unused
 from espalier.app.features.privacy.levels import accounting, is_by_cloud, is_by_edges, is_central
 from espalier.app.features.privacy.settings import Privacy
 from espalier.app.ground.errors import UserError, bad_value
+from espalier.app.ground.reasons import first_reason
 from espalier.app.ground.strategy_spec import StrategySpec
 from espalier.app.tasks.kinds import task_kind
 from espalier.clients.messages.train import TRAIN
@@ -40,7 +41,7 @@ def check(case: Case) -> None:
         raise bad_value("privacy.level", own.level, "'client-at-cloud' for an algorithm without edges")
     if own.level == "edge-at-cloud" and case.is_flat:
         raise bad_value("privacy.level", own.level, "'client-at-cloud': without edges there is none to protect")
-    if own.level == "client-at-cloud" and not case.is_flat and case.federation.edge_rounds > 1:
+    if own.level == "client-at-cloud" and case.edge_rounds > 1:
         allowed = (
             "1 for privacy.level = 'client-at-cloud': in a second edge round all updates of an edge follow from each "
             "client's first, so that its part has no bound; 'client-at-edge' has noise in every edge round"
@@ -56,22 +57,18 @@ def check(case: Case) -> None:
 
 
 def _why_not_algorithm(case: Case) -> str:
-    algorithm, name = case.algorithm, f"algorithm = {case.algorithm.text!r}"
-    if algorithm.splits:
-        return f"{name}: activations and gradients of every example pass the cut without noise"
-    if algorithm.written:
-        return f"{name}: what the clients of an algorithm of your own send is not known"
-    if algorithm.adds_gradients or not algorithm.client.is_plain or algorithm.client.answers_itself(TRAIN):
-        return f"{name}, whose clients send more than one update, or keep what later ones are made of"
-    if case.rule:
-        return f"{name} with plans, which choose by what clients tell of themselves"
-    if case.out_of_step:
-        return f"{case.out_of_step}, where no fixed number of updates is averaged"
-    if case.movers:
-        return f"{next(iter(case.movers))}: the budget is that of an edge's clients, who must stay there"
-    if task_kind(case.data).grows:
-        return f"{case.data.source}, whose clients get more data from round to round"
-    return ""
+    algorithm, client, name = case.algorithm, case.algorithm.client, f"algorithm = {case.algorithm.text!r}"
+    sends_more = algorithm.adds_gradients or not client.is_plain or client.answers_itself(TRAIN)
+    mover = next(iter(case.movers), "")
+    return first_reason(
+        (algorithm.splits, f"{name}: activations and gradients of every example pass the cut without noise"),
+        (algorithm.written, f"{name}: what the clients of an algorithm of your own send is not known"),
+        (sends_more, f"{name}, whose clients send more than one update, or keep what later ones are made of"),
+        (case.rule, f"{name} with plans, which choose by what clients tell of themselves"),
+        (case.out_of_step, f"{case.out_of_step}, where no fixed number of updates is averaged"),
+        (mover, f"{mover}: the budget is that of an edge's clients, who must stay there"),
+        (task_kind(case.data).grows, f"{case.data.source}, whose clients get more data from round to round"),
+    )
 
 
 def _check_mean(case: Case) -> None:
@@ -109,7 +106,7 @@ def check_strategies(case: Case) -> None:
     for spec in case.strategies_here:
         if spec.key in means and (spec.module or spec.name not in MEANS):
             raise _unfit(case, spec, f"{' or '.join(map(repr, MEANS))}, which make a plain mean")
-        if is_by_edges(case) and spec.key == case.algorithm.strategy_key and _has_any_parameter(spec, SAMPLES):
+        if is_by_edges(case) and spec == case.answered and _has_any_parameter(spec, SAMPLES):
             raise _unfit(case, spec, f"{spec.name} without {', '.join(SAMPLES)}: participation says how many train")
         if spec.module or spec.has_any((*PRIVATE, QFedAvg)):
             raise _unfit(case, spec, "one of Flower's that uses models alone, and adds no noise of its own")

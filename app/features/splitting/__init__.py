@@ -6,6 +6,7 @@ from torch import nn
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Feature, Unused
 from espalier.app.ground.errors import bad_value
+from espalier.app.ground.reasons import unused
 from espalier.app.settings.sections import StreamSettings
 from espalier.app.settings.values import BEST_CUT
 from espalier.app.tasks.kinds import task_kind
@@ -45,8 +46,9 @@ def _check_local_losses(case: Case) -> None:
         raise bad_value(
             "tail-layer", split.tail_layer.text, f"'none': in {name} the edge computes its loss, from labels"
         )
-    if split.transport == "stream":
-        raise bad_value("split.transport", "stream", f"'messages': in {name} activations come with a client's reply")
+    if case.transport.opens_streams:
+        allowed = f"'messages': in {name} activations come with a client's reply"
+        raise bad_value("split.transport", split.transport, allowed)
 
 
 def _check_parts(case: Case) -> None:
@@ -82,26 +84,24 @@ def check_strategies(case: Case) -> None:
 
 
 def without_use(case: Case) -> Unused:
-    """Yield what has no use by how the model is cut, and how the server trains."""
-    algorithm, split = case.algorithm, case.split
-    if not case.fine_tune.steps:
-        yield ("fine-tune.rate",), "fine-tune.steps = 0"
-    if not (case.plan.resources == "measured" or (algorithm.splits and split.transport == "stream")):
-        of_mini_batches = ("stream.payload", "stream.timeout", "stream.micro-batches")
-        unused = of_mini_batches if case.devices_stay else StreamSettings.own_keys()
-        yield unused, "no mini-batch goes through a stream: see split.transport"
-    if not algorithm.splits:
-        return
-    if not algorithm.auxiliary:
-        yield ("split.auxiliary", "split.upload-every"), f"in algorithm = {algorithm.text!r} gradients come back"
-    if not algorithm.shares_server:
-        yield ("split.server-order",), f"algorithm = {algorithm.text!r} has a server block for each client"
-    elif algorithm.auxiliary or algorithm.in_turn(split.model_copy(update={"server_order": "interleaved"})):
-        yield ("split.server-order",), f"algorithm = {algorithm.text!r} has an order of its own"
-    if split.server_optimizer != "sgd":
-        yield ("split.server-momentum",), f"split.server-optimizer = {split.server_optimizer!r}"
-    if not split.tail_layer.is_none:
-        yield ("split.label-policy",), f"with tail-layer = {split.tail_layer.text!r} no label leaves a client"
+    """Return what has no use by how the model is cut, and how the server trains."""
+    algorithm, split, name = case.algorithm, case.split, f"algorithm = {case.algorithm.text!r}"
+    streams = case.plan.resources == "measured" or case.splits_by_stream
+    of_mini_batches = ("stream.payload", "stream.timeout", "stream.micro-batches")
+    of_streams = of_mini_batches if case.devices_stay else StreamSettings.own_keys()
+    has_order = algorithm.auxiliary or algorithm.in_turn(split.model_copy(update={"server_order": "interleaved"}))
+    by_optimizer = f"split.server-optimizer = {split.server_optimizer!r}"
+    no_label = f"with tail-layer = {split.tail_layer.text!r} no label leaves a client"
+    # Where no model is cut, nothing of split training has any use, which is said elsewhere.
+    return unused(
+        (not case.fine_tune.steps, ("fine-tune.rate",), "fine-tune.steps = 0"),
+        (not streams, of_streams, "no mini-batch goes through a stream: see split.transport"),
+        (not algorithm.auxiliary, ("split.auxiliary", "split.upload-every"), f"in {name} gradients come back"),
+        (not algorithm.shares_server, ("split.server-order",), f"{name} has a server block for each client"),
+        (has_order, ("split.server-order",), f"{name} has an order of its own"),
+        (split.server_optimizer != "sgd", ("split.server-momentum",), by_optimizer),
+        (not split.tail_layer.is_none, ("split.label-policy",), no_label),
+    )
 
 
 SPLITTING = Feature(

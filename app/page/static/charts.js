@@ -113,61 +113,57 @@ function yRange(options) {
   };
 }
 
-// The charts of some runs; of one alone with all its lines, of several one line each.
+const ZERO = { low: 0 };
+const rangeOfFigure = (name) => (name === "accuracy" ? { low: 0, high: 1 } : {});
+
+// The charts of some runs; of one with all its lines, of several one line each.
 function chartsOf(runs, axisName, anyFigure) {
-  const axis = axesOf(runs).find(([name]) => name === axisName) || AXES[0];
-  const [name, xName, valuesOf] = axis;
+  const [name, xName, valuesOf] = axesOf(runs).find(([name]) => name === axisName) || AXES[0];
   const xUnit = { wall: "s", simulated: "s", bytes: "B", joules: "J" }[name] || "";
-  const alone = runs.length === 1;
   const line = (run, label, y, place, more) => ({ label, x: valuesOf(run), y, look: look(place), ...more });
   const each = (of) => runs.map((run) => line(run, run.label, of(run), run.place));
   const figure = (title, lines, yUnit, options) => chart(title, lines, xName, xUnit, yUnit, options);
-  const charts = [];
-  for (const name of judgedBy(runs)) {
-    const options = name === "accuracy" ? { low: 0, high: 1 } : {};
-    if (!alone) {
-      charts.push(figure(name + ", mean over clients", each((run) => seriesOf(run).get(name + "/mean")), "", options));
-      continue;
-    }
-    const own = seriesOf(runs[0]);
-    const thin = { look: { stroke: "#7d9db0", width: 1, dash: [2, 2] } };
-    charts.push(
-      figure(name, [
-        line(runs[0], "clients, mean", own.get(name + "/mean"), 0),
-        line(runs[0], "whole test pool", own.get("test/" + name), 1),
-        line(runs[0], "clients, highest", own.get(name + "/max"), 0, { ...thin, band: true }),
-        line(runs[0], "clients, lowest", own.get(name + "/min"), 0, thin),
-      ], "", options),
-    );
-  }
-  const zero = { low: 0 };
-  if (alone) {
-    const ways = [...bytesOf(runs[0])];
-    charts.push(figure("bytes so far", ways.map(([way, y], i) => line(runs[0], way, soFar(y), i)), "B", zero));
-    const own = seriesOf(runs[0]);
-    charts.push(figure("seconds of a round", [line(runs[0], "wall seconds", own.get("seconds"), 0)], "s", zero));
-    if (own.has("simulated_seconds"))
-      charts.push(figure("simulated seconds so far", [line(runs[0], "simulated", own.get("simulated_seconds"), 0)], "s", zero));
-    if (own.has("energy_joules/so_far")) {
-      const parts = ["compute", "upload"].map((part, i) =>
-        line(runs[0], part, soFar(own.get("energy_joules/" + part)), i + 1));
-      charts.push(figure("joules so far", [line(runs[0], "all", own.get("energy_joules/so_far"), 0), ...parts], "J", zero));
-    }
-    charts.push(figure("failures in a round", [line(runs[0], "failures", own.get("failures"), 0)], "", zero));
-    charts.push(...edgeCharts(runs[0], line, figure));
-  } else {
-    charts.push(figure("bytes so far", each(allBytes), "B", zero));
-    for (const [name, title, unit] of [
-      ["seconds", "seconds of a round", "s"],
-      ["simulated_seconds", "simulated seconds so far", "s"],
-      ["energy_joules/so_far", "joules so far", "J"],
-      ["failures", "failures in a round", ""],
-    ])
-      if (runs.some((run) => seriesOf(run).has(name)))
-        charts.push(figure(title, each((run) => seriesOf(run).get(name)), unit, zero));
-  }
+  const charts = runs.length === 1 ? chartsOfOne(runs[0], line, figure) : chartsOfSeveral(runs, each, figure);
   if (anyFigure)
     charts.push(figure(anyFigure, each((run) => seriesOf(run).get(anyFigure)), unitOf(anyFigure), {}));
+  return charts;
+}
+
+function chartsOfOne(run, line, figure) {
+  const own = seriesOf(run);
+  const thin = { look: { stroke: "#7d9db0", width: 1, dash: [2, 2] } };
+  const charts = judgedBy([run]).map((name) =>
+    figure(name, [
+      line(run, "clients, mean", own.get(name + "/mean"), 0),
+      line(run, "whole test pool", own.get("test/" + name), 1),
+      line(run, "clients, highest", own.get(name + "/max"), 0, { ...thin, band: true }),
+      line(run, "clients, lowest", own.get(name + "/min"), 0, thin),
+    ], "", rangeOfFigure(name)));
+  const ways = [...bytesOf(run)];
+  charts.push(figure("bytes so far", ways.map(([way, y], i) => line(run, way, soFar(y), i)), "B", ZERO));
+  charts.push(figure("seconds of a round", [line(run, "wall seconds", own.get("seconds"), 0)], "s", ZERO));
+  if (own.has("simulated_seconds"))
+    charts.push(figure("simulated seconds so far", [line(run, "simulated", own.get("simulated_seconds"), 0)], "s", ZERO));
+  if (own.has("energy_joules/so_far")) {
+    const parts = ["compute", "upload"].map((part, i) => line(run, part, soFar(own.get("energy_joules/" + part)), i + 1));
+    charts.push(figure("joules so far", [line(run, "all", own.get("energy_joules/so_far"), 0), ...parts], "J", ZERO));
+  }
+  charts.push(figure("failures in a round", [line(run, "failures", own.get("failures"), 0)], "", ZERO));
+  return [...charts, ...edgeCharts(run, line, figure)];
+}
+
+function chartsOfSeveral(runs, each, figure) {
+  const charts = judgedBy(runs).map((name) =>
+    figure(name + ", mean over clients", each((run) => seriesOf(run).get(name + "/mean")), "", rangeOfFigure(name)));
+  charts.push(figure("bytes so far", each(allBytes), "B", ZERO));
+  for (const [name, title, unit] of [
+    ["seconds", "seconds of a round", "s"],
+    ["simulated_seconds", "simulated seconds so far", "s"],
+    ["energy_joules/so_far", "joules so far", "J"],
+    ["failures", "failures in a round", ""],
+  ])
+    if (runs.some((run) => seriesOf(run).has(name)))
+      charts.push(figure(title, each((run) => seriesOf(run).get(name)), unit, ZERO));
   return charts;
 }
 
@@ -186,7 +182,7 @@ function edgeCharts(run, line, figure) {
         (name === "plans/selected" ? "selected in a round" : name) + " by edge" + beside,
         few.map((edge, i) => line(run, short(edge.name), new Map(edge.series).get(name), i)),
         unitOf(name),
-        name === "accuracy" ? { low: 0, high: 1 } : {},
+        rangeOfFigure(name),
       ),
     );
 }

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from espalier.app.ground.figures import is_number
+from espalier.app.reports.metrics import failures_of
 
 Figures = dict[str, float]
 # Of the plans of a round, over its edge rounds: lists of clients are counted, costs are added up.
@@ -38,8 +39,7 @@ def failures_in(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a text for each failure that lines name."""
     texts = []
     for line in lines:
-        own = line["failures"] if isinstance(line["failures"], list) else line.get("evaluation_failures", ())
-        for one in own:
+        for one in failures_of(line):
             when = f"edge round {one['edge_round']}" if "edge_round" in one else "evaluation"
             who = "nobody" if one["client"] is None else f"client {one['client']}"
             texts.append(f"{line.get('edge') or one.get('edge')}, {when}: {who}: {one['reason']}")

@@ -213,7 +213,7 @@ def test_clients_of_one_edge_need_not_be_the_first():
     (report,) = resources.take_reports()
     assert report["selected"] == [1, 3]
     assert [client["client"] for client in world.describe()["clients"]] == [1, 3]
-    check_deadline(config.plan, config.rule, world)
+    check_deadline(config.plan, world)
 
 
 # Whole runs.
@@ -365,7 +365,7 @@ def test_a_lowest_frequency_that_a_device_can_not_reach():
 def test_a_deadline_that_nobody_can_keep():
     config, world = world_with(deadline_seconds=0.02)
     with pytest.raises(UserError, match=r"plan.deadline-seconds = 0.02: allowed is more: the fastest client needs"):
-        check_deadline(config.plan, config.rule, world)
+        check_deadline(config.plan, world)
 
 
 @pytest.mark.parametrize(

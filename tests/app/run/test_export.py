@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from espalier.app.command_line import main
+from espalier.app.reports.saved import saved_config
 from espalier.app.run import export
 from espalier.app.run.export import trained_model
+from espalier.app.wiring.task_of_run import build_task
 
 pytest.importorskip("onnxscript")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -31,6 +33,11 @@ def run(tmp_path_factory):
     return folder
 
 
+def trained(run, client=None):
+    task = build_task(saved_config(run))
+    return task, trained_model(run, task, 2, client)
+
+
 def computed(file, inputs):
     session = onnxruntime.InferenceSession(str(file))
     return torch.from_numpy(session.run(None, {session.get_inputs()[0].name: inputs.numpy()})[0])
@@ -39,7 +46,7 @@ def computed(file, inputs):
 def test_the_whole_model_gives_what_the_runs_gives(run, tmp_path, capsys):
     assert main(["export", str(run), "--onnx", "--output", str(tmp_path)]) == 0
     assert "model.onnx: " in capsys.readouterr().out
-    task, model = trained_model(run)
+    task, model = trained(run)
     pool = task.test_examples()
     inputs = task.normaliser()(pool.inputs[:50])  # more than it was recorded with
     with torch.no_grad():
@@ -53,7 +60,7 @@ def test_a_devices_blocks_around_the_servers_are_its_model(run, tmp_path, capsys
     command = ["export", str(run), "--onnx", "--blocks", "device", "--client", "1", "--output", str(tmp_path)]
     assert main(command) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["device-tail.onnx", "device.onnx"]
-    task, model = trained_model(run, 1)
+    task, model = trained(run, 1)
     inputs = task.normaliser()(task.test_examples().inputs[:5])
     with torch.no_grad():
         between = model[2](computed(tmp_path / "device.onnx", inputs))  # client 1 has two blocks, the server fc1
@@ -83,6 +90,6 @@ def test_what_fails_leaves_the_file_that_was_there(run, tmp_path, capsys):
 
 def test_a_clients_own_head_takes_the_place_of_the_common_one(run, tmp_path):
     torch.save({0: {}, 1: {"head.bias": torch.arange(10.0)}}, run / "heads.pt")
-    biases = [trained_model(run, client)[1].head.bias.tolist() for client in (None, 0, 1)]
+    biases = [trained(run, client)[1].head.bias.tolist() for client in (None, 0, 1)]
     assert biases[0] == biases[1]
     assert biases[2] == list(range(10))

@@ -305,8 +305,8 @@ def test_outputs_of_several_tensors_are_judged_example_by_example(tmp_path):
             "Whole",
             "one whose model is an nn.Sequential of named blocks, the last one called head, for algorithm = 'phsfl'",
         ),
-        ("Branches", "one whose blocks each take what the one before gives, a tensor (AttributeError: "),
-        ("Values", "one whose labels are classes, integers of shape (N,) from 0, or with a tail-layer any that its "),
+        ("Branches", "one whose blocks each take what the one before gives, a tensor (ValueError: a block gives a "),
+        ("Values", "one whose labels are classes, integers of shape (N,) from 0, or (N, ...) with -100 where none "),
         ("Counts", "one whose labels are less than 3, by the outputs of its head, not 4, for algorithm = 'phsfl'"),
     ],
 )

@@ -182,7 +182,7 @@ def joined(caplog, num_clients, node_configs=None, **settings):
     config = config_of(num_clients=num_clients, **settings)
     grid = engine_of(config, node_configs).grid
     caplog.clear()
-    assign_edges(gather_clients(grid, num_clients, config.deploy), None if config.is_flat else config.edges)
+    assign_edges(gather_clients(grid, num_clients, config.deploy), config.num_edges)
     return [record.getMessage() for record in caplog.records if record.name == "espalier"]
 
 

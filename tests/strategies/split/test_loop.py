@@ -1,6 +1,7 @@
 """The loop of split training alone: no grid, no streams, no threads."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from espalier.clients.messages.split import SplitResult
 from espalier.clients.shared.arrays import to_record
+from espalier.clients.shared.crossing import Crossing
 from espalier.clients.shared.cut import Cut
 from espalier.clients.split.session import Session
 from espalier.strategies.split import SplitFedV1, SplitFedV2
@@ -165,6 +167,42 @@ def test_a_mini_batch_that_does_not_fit_is_refused(bad, reason):
     with pytest.raises(ValueError, match=reason):
         loop.receive(0, **(GOOD | bad))
     loop.receive(0, **GOOD)
+
+
+SEQUENCES = {"activations": torch.ones(3, 2, 5).double(), "num_steps": 1, "lengths": np.array([2, 1, 2])}
+SEQUENCES |= {"numbers": np.array([[0, 1], [2, -100], [-100, -100]])}
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ({"numbers": np.array([0, 1, 2])}, r"a sample has labels of shape \(\), expected \(2,\)"),
+        ({"numbers": np.array([[0, 1], [2, -1], [0, 0]])}, "a label is out of range, there are 3 classes"),
+        ({"numbers": np.array([[0, 1], [2, 3], [0, 0]])}, "a label is out of range, there are 3 classes"),
+        ({"lengths": None}, "activations come without lengths"),
+        (
+            {"lengths": np.array([2, 1])},
+            r"lengths are torch.int64 of shape \(2,\) for activations of shape \(3, 2, 5\)",
+        ),
+        ({"lengths": np.array([2, 0, 2])}, "a length is out of range, allowed is 1 to 2"),
+        ({"lengths": np.array([2, 3, 2])}, "a length is out of range, allowed is 1 to 2"),
+    ],
+)
+def test_labels_and_lengths_of_sequences_that_do_not_fit_are_refused(bad, reason):
+    options = {
+        "cut_shapes": {0: (2, 5)},
+        "labels": Labels("labels", (2,)),
+        "crossings": {0: Crossing(has_lengths=True)},
+    }
+    loop = SplitLoop([0], replace(terms_of(tiny_model().double(), 1), **options), lambda batches: {})
+    with pytest.raises(ValueError, match=reason):
+        loop.receive(0, **(SEQUENCES | bad))
+    loop.receive(0, **SEQUENCES)
+
+
+def test_lengths_that_nobody_asked_for_are_refused():
+    with pytest.raises(ValueError, match="activations come with lengths"):
+        loop_of_one().receive(0, **GOOD, lengths=np.array([1, 1, 1, 1]))
 
 
 def test_a_block_other_than_the_one_that_was_sent_is_refused():

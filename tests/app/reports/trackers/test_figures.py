@@ -34,11 +34,12 @@ def test_figures_that_are_none_are_left_out_and_lists_count():
 
 def test_failures_of_the_cloud_and_of_evaluations_are_named():
     line = {
+        "scope": "global",
         "failures": 3,
         "evaluation_failures": [{"edge": "west", "client": 3, "reason": "gone"}],
         "cloud_failures": ["no quorum"],
     }
-    nobody = {"edge": "east", "failures": [{"edge_round": 2, "client": None, "reason": "all away"}]}
+    nobody = {"scope": "edge", "edge": "east", "failures": [{"edge_round": 2, "client": None, "reason": "all away"}]}
     assert failures_in([nobody, line]) == [
         "east, edge round 2: nobody: all away",
         "west, evaluation: client 3: gone",
