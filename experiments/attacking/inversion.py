@@ -43,7 +43,7 @@ class Search:
 
     Parameters
     ----------
-    iterations : int (default: 50)
+    iterations : int (default: 40)
         Steps of Adam.
     rate : float (default: 0.1)
         Its learning rate at first; it falls to 0 by half a cosine.
@@ -53,7 +53,7 @@ class Search:
         The share of uniform noise in the images that it begins with.
     """
 
-    iterations: int = 50
+    iterations: int = 40
     rate: float = 0.1
     smoothness: float = 0.01
     noise: float = 0.3
@@ -133,7 +133,7 @@ def inverted(
         Where the search begins but for some noise, such as the mean of images of the same kind; of an image's shape.
     sent : Tensor, optional (default: None)
         Of the shape of `updates`: which numbers say something. None: all.
-    search : Search (default: 50 steps)
+    search : Search (default: 40 steps)
         How.
     seed : int (default: 0)
         Of that noise.

@@ -44,8 +44,8 @@ def epsilon(defence: inverted_updates.Defence) -> str:
 
 
 def of_updates(rows: Sequence[Row]) -> list[str]:
-    """Return a line for each defence of an update, with a column for each setting that has all of them."""
-    settings = [one for one in inverted_updates.SETTINGS if one.defences == inverted_updates.DEFENCES]
+    """Return a line for each defence of an update, with a column for each setting that has several."""
+    settings = [one for one in inverted_updates.SETTINGS if len(one.defences) > 1]
     titles = ["defence", "epsilon", *(one.name for one in settings)]
     nothing = [like(rows, "nothing", setting=one.name, defence="none") for one in settings]
     cells = [["nothing seen: the mean image", "-", *nothing]]
