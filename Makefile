@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses
 # One more than there are cores: some tests wait for programs that they start.
 WORKERS := $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
 
-.PHONY: demo test test-deploy soak lint docs docs-settings notebooks dist install clean
+.PHONY: demo test suite test-deploy soak lint docs docs-settings notebooks dist install clean
 
 # The number after the time is a process's: two demos may begin in the same second.
 demo: $(INSTALLED)
@@ -18,7 +18,11 @@ demo: $(INSTALLED)
 	    engine="in-process" output-dir="$(CURDIR)/results/demo-$(shell date +%Y%m%d-%H%M%S)-'$$$$'"' \
 	  --federation-config "num-supernodes=8 client-resources-num-cpus=1 init-args-log-to-driver=false"
 
-test: lint
+# Beside each other: the type checker takes one core, and a minute where it has no cache.
+test: $(INSTALLED)
+	$(MAKE) --no-print-directory --jobs 2 lint suite
+
+suite: $(INSTALLED)
 	$(PYTEST) $(WORKERS) --dist worksteal
 
 # Real SuperLinks on this machine, for SuperNodes and for simulations, and workers of Ray that die; some minutes.

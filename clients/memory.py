@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 
-from flwr.app import Context
+from flwr.app import ArrayRecord, Context
 from torch import Tensor
 
 from .shared.arrays import to_record, to_weights
+from .shared.records import records_in
 
 # Records of a node's state.
 KEPT = "kept"  # of a rule, see `espalier.clients.shared.local_round.Done`
@@ -14,7 +15,7 @@ OWN_WEIGHTS = "own-weights"  # that never leave the client
 
 def kept(context: Context, record: str = KEPT) -> dict[str, Tensor]:
     """Return what the client keeps, nothing before its first round."""
-    arrays = context.state.array_records.get(record)
+    arrays = records_in(context.state, ArrayRecord).get(record)
     return {} if arrays is None else to_weights(arrays)
 
 

@@ -1,7 +1,7 @@
 """Where the clients are: base stations in a hexagonal layout, and each cell's clients in a disk around its own."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,6 +43,15 @@ class Cells:
     def y_metres(self) -> np.ndarray:
         """The clients' positions on the map, ``(U,)``."""
         return self.station_y_metres[self.cell] + self.offset_y_metres
+
+    def seen_from(self, cell: np.ndarray) -> "Cells":
+        """Return the clients where they are on the map, in other cells: ``int64 (U,)``."""
+        return replace(
+            self,
+            cell=cell,
+            offset_x_metres=self.x_metres - self.station_x_metres[cell],
+            offset_y_metres=self.y_metres - self.station_y_metres[cell],
+        )
 
 
 def draw_cells(

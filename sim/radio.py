@@ -128,6 +128,12 @@ def path_loss_nlos_db(distance_metres: ArrayLike, radio: Radio) -> np.ndarray:
     return np.maximum(path_loss_los_db(distance_metres, radio), blocked)
 
 
+def mean_path_loss_db(distance_metres: ArrayLike, radio: Radio) -> np.ndarray:
+    """Return the mean over lines of sight and shadowing of what a link at a distance on the ground loses, in dB."""
+    los = los_probability(distance_metres)
+    return los * path_loss_los_db(distance_metres, radio) + (1 - los) * path_loss_nlos_db(distance_metres, radio)
+
+
 def draw_gains(
     distance_metres: np.ndarray,
     radio: Radio,

@@ -91,13 +91,23 @@ class World:
         ValueError
             If `edge_round` is negative.
         """
+        return self.drawn_gains(edge_round, self.cells_in(edge_round).distance_metres)
+
+    def drawn_gains(self, edge_round: int, distance_metres: np.ndarray, *links: int) -> np.ndarray:
+        """Return gains for clients at these distances ``(U,)``; other `links` than their own have draws of their own.
+
+        Raises
+        ------
+        ValueError
+            If `edge_round` is negative.
+        """
         _check_round(edge_round)
         channel = edge_round if self.redraw else 0
         return draw_gains(
-            self.cells_in(edge_round).distance_metres,
+            distance_metres,
             self.radio,
-            los_rng=self._stream(b"line of sight", channel),
-            shadowing_rng=self._stream(b"shadowing", channel),
+            los_rng=self._stream(b"line of sight", channel, *links),
+            shadowing_rng=self._stream(b"shadowing", channel, *links),
         )
 
     def observed_gains(self, edge_round: int) -> np.ndarray:
@@ -151,9 +161,9 @@ class World:
             share=late_share,
         )
 
-    def _stream(self, purpose: bytes, edge_round: int) -> np.random.Generator:
+    def _stream(self, purpose: bytes, edge_round: int, *links: int) -> np.random.Generator:
         """Return the generator of one purpose in one round, independent of all others."""
-        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(*purpose, edge_round)))
+        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(*purpose, edge_round, *links)))
 
 
 def make_world(

@@ -10,6 +10,7 @@ from flwr.serverapp.strategy import Strategy
 from espalier.clients.messages.train import CLIENT_HALF, EDGE_HALF, only_arrays
 from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.correction import Weights
+from espalier.clients.shared.records import records_in
 from espalier.clients.shared.tensor_array import record_by_reference
 
 from .edge_half import EdgeHalf, Gathered, GuardOfTold, averaged_within, moved, told_fault
@@ -117,8 +118,7 @@ class AlgorithmEdge(StrategyEdge):
         for message, reply in zip(messages, replies, strict=True):
             if EDGE_HALF in message.content:
                 message.content = RecordDict({n: r for n, r in message.content.items() if n != EDGE_HALF})
-            if not reply.has_error() and CLIENT_HALF in reply.content.array_records:
-                own = reply.content.array_records[CLIENT_HALF]
+            if not reply.has_error() and isinstance(own := reply.content.get(CLIENT_HALF), ArrayRecord):
                 if fault := told_fault(own, model):
                     reply = Message(Error(REJECTED, fault), reply_to=message)
                 else:
@@ -169,6 +169,6 @@ class AlgorithmEdge(StrategyEdge):
 
 def _put(reply: Message, weights: Weights) -> None:
     """Put weights into the model that a reply holds."""
-    ((name, model),) = reply.content.array_records.items()
+    ((name, model),) = records_in(reply.content, ArrayRecord).items()
     whole = record_by_reference({**model, **to_record(weights)})
     reply.content = RecordDict({**reply.content, name: whole})

@@ -13,6 +13,7 @@ from espalier.clients.shared import text
 from espalier.clients.shared.arrays import record_of, to_record, to_weights
 from espalier.clients.shared.compression import Codec, compressed, decompressed
 from espalier.clients.shared.compression.updates import COMPRESSED
+from espalier.clients.shared.records import records_in
 
 from .edge_base import EdgeRounds
 from .edges import EdgeDecorator
@@ -58,14 +59,15 @@ class CompressedReplies(EdgeDecorator):
         try:
             content = reply.content
             update = record_of(content, COMPRESSED)
-            others = [n for n in content.array_records if n not in (COMPRESSED, CLIENT_HALF)]
+            others = {n: r for n, r in records_in(content, ArrayRecord).items() if n not in (COMPRESSED, CLIENT_HALF)}
             if len(others) != 1:
                 raise ValueError(f"beside its update are {len(others)} records of arrays, expected 1")
-            model = decompressed(self._codec, content.array_records[others[0]], update, only_arrays(message.content))
+            ((name, other),) = others.items()
+            model = decompressed(self._codec, other, update, only_arrays(message.content))
         except ValueError as error:
             return Message(Error(REJECTED, text.one_line(str(error))), reply_to=message)
         reply.content = RecordDict(
-            {name: model if name == others[0] else record for name, record in content.items() if name != COMPRESSED}
+            {n: model if n == name else record for n, record in content.items() if n != COMPRESSED}
         )
         return reply
 

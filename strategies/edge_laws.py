@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Strategy
 
 from espalier.clients.messages.train import LOSS, NUM_EXAMPLES, TRAIN_LOSS
 from espalier.clients.shared.generators import seeded_torch
+from espalier.clients.shared.records import records_in
 
 from .edge_base import EdgeRounds
 from .edges import edge_of
@@ -44,13 +45,13 @@ def plain_client(message: Message, context: Context) -> Message:
     depends on the round where the instruction tells that.
     """
     client = int(context.node_config["partition-id"])
-    configs = list(message.content.config_records.values())
+    configs = list(records_in(message.content, ConfigRecord).values())
     number = configs[0].get(SERVER_ROUND, 1) if configs else 1
     metrics: dict[str, Any] = {NUM_EXAMPLES: 10 + 7 * client}
     records: dict[str, Any] = {}
     if is_training(message):
         target = math.sin(3 * client + float(number))  # type: ignore[arg-type]
-        for name, record in message.content.array_records.items():
+        for name, record in records_in(message.content, ArrayRecord).items():
             records[name] = ArrayRecord({key: Array(_nearer(array.numpy(), target)) for key, array in record.items()})
         metrics[TRAIN_LOSS] = 1.0 + client
     else:
@@ -111,7 +112,7 @@ class _Line(MemberGrid):
         if message.metadata.dst_node_id in self.failing:
             return Message(Error(UNREACHABLE, "the battery is empty"), reply_to=message)
         if message.metadata.dst_node_id in self.lying and not reply.has_error():
-            lies = {name: _with_nan(record) for name, record in reply.content.array_records.items()}
+            lies = {name: _with_nan(record) for name, record in records_in(reply.content, ArrayRecord).items()}
             reply.content = RecordDict({**reply.content, **lies})
         return reply
 

@@ -6,6 +6,8 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
+from espalier.clients.shared.records import records_in
+
 from .edge_base import EdgeRounds
 from .edges import EdgeDecorator
 from .exchange import Exchanges, Together, answered
@@ -49,7 +51,7 @@ class EqualWeights(EdgeDecorator):
             return reply
         records = {
             name: MetricRecord({**record, self._weight_key: 1})
-            for name, record in reply.content.metric_records.items()
+            for name, record in records_in(reply.content, MetricRecord).items()
             if _is_positive(record.get(self._weight_key))
         }
         reply.content = RecordDict({**reply.content, **records})

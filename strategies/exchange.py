@@ -6,6 +6,7 @@ yield other conversations as well, and is resumed with their results: so a tier 
 them go on beside itself, and waits for whatever it wants: so a tier waits for nobody.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
@@ -131,7 +132,7 @@ class Until:
     """
 
     is_over: Callable[[], bool]
-    seconds_left: Callable[[], float] = lambda: float("inf")
+    seconds_left: Callable[[], float] = lambda: math.inf
 
 
 Step = list[Message] | Together | Beside | Until
@@ -145,7 +146,7 @@ class _Patience:
     """
 
     def __init__(self, seconds: float | None) -> None:
-        self._seconds = float("inf") if seconds is None else seconds
+        self._seconds = math.inf if seconds is None else seconds
         self._taken: dict[int, float] = {}
 
     def seconds_for(self, message: Message) -> float:

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from espalier.clients.messages.train import ARRAYS, METRICS
+from espalier.clients.shared.records import records_in
 
 from .attendance import Attendance
 from .compression import PlainUplinks, Uplinks
@@ -625,11 +626,11 @@ def _unlogged(result: Update | Evaluation) -> Sequence[Failure]:
 
 def arrays_and_config(message: Message) -> tuple[ArrayRecord, ConfigRecord]:
     """Return what a cloud strategy sent to an edge."""
-    records = message.content
-    if len(records.array_records) != 1:
-        raise ValueError(f"the cloud strategy sent {len(records.array_records)} array records to an edge, not 1")
-    (arrays,) = records.array_records.values()
-    return arrays, next(iter(records.config_records.values()), ConfigRecord())
+    models = records_in(message.content, ArrayRecord)
+    if len(models) != 1:
+        raise ValueError(f"the cloud strategy sent {len(models)} array records to an edge, not 1")
+    (arrays,) = models.values()
+    return arrays, next(iter(records_in(message.content, ConfigRecord).values()), ConfigRecord())
 
 
 def metrics_of_all(outcomes: Iterable[EdgeOutcome]) -> list[dict[str, Any]]:

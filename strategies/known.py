@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import Strategy
 from espalier.clients.messages import ends_round
 from espalier.clients.messages.profile import Profile
 from espalier.clients.messages.train import NUM_EXAMPLES, VALIDATION, is_own_figure
+from espalier.clients.shared.records import records_in
 from espalier.clients.shared.text import quoted
 
 from .edge_base import EdgeRounds
@@ -101,7 +102,8 @@ def _checked_reply(
         return reply
     # A result of split training has the edge's own metrics, not the client's.
     asked = None if kind.startswith("train.split") else metrics
-    for name, record in reply.content.metric_records.items():
+    wanted = {NUM_EXAMPLES, *(asked or ())}
+    for name, record in records_in(reply.content, MetricRecord).items():
         count = number_of(record.get(NUM_EXAMPLES))
         if count is not None and count > most(node_id):
             told = quoted(record[NUM_EXAMPLES])
@@ -112,9 +114,7 @@ def _checked_reply(
                     message, f"metric {missing[0]!r} is {quoted(record.get(missing[0]))}, expected a number"
                 )
             kept = {
-                key: value
-                for key, value in record.items()
-                if key in (NUM_EXAMPLES, *asked) or (takes_more and _is_figure(key, value))
+                key: value for key, value in record.items() if key in wanted or (takes_more and _is_figure(key, value))
             }
             if len(kept) < len(record):
                 reply.content = RecordDict({**reply.content, name: MetricRecord(kept)})

@@ -15,6 +15,7 @@ from espalier.clients.shared import text
 from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.correction import Weights
 from espalier.clients.shared.privacy import clipped, noised, with_possible_variances
+from espalier.clients.shared.records import records_in
 
 from .edge_base import EdgeRounds
 from .edges import EdgeDecorator
@@ -171,7 +172,7 @@ class PrivateCloud(Strategy):
         """Return the mean of clipped updates, with noise."""
         replies = [self._clipped(reply) for reply in replies]
         good = [reply for reply in replies if not reply.has_error()]
-        reaches = [self._reach(next(iter(reply.content.metric_records.values()))) for reply in good]
+        reaches = [self._reach(next(iter(records_in(reply.content, MetricRecord).values()))) for reply in good]
         made, metrics = self.strategy.aggregate_train(server_round, replies)
         if made is None:
             return made, metrics
@@ -212,7 +213,7 @@ class PrivateCloud(Strategy):
 def _clipped_reply(message: Message, reply: Message, clip: float, weight: str) -> Message:
     """Return a reply with a clipped update; an error where it has none that can be, or another weight than 1."""
     try:
-        if {number_of(own.get(weight)) for own in reply.content.metric_records.values()} != {1.0}:
+        if {number_of(own.get(weight)) for own in records_in(reply.content, MetricRecord).values()} != {1.0}:
             raise ValueError("its weight is not 1, as those of all others are")
         name, record = model_in_reply(reply.content)
         model = to_weights(record)

@@ -4,9 +4,10 @@ import math
 import re
 from typing import Any
 
-from flwr.app import Error, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, Error, Message, MessageType, MetricRecord
 
 from espalier.clients.shared import text
+from espalier.clients.shared.records import records_in
 
 # What Flower makes of an exception of a ClientApp: <class 'builtins.ValueError'>:<'no such column'>; it may be cut off.
 RAISED = re.compile(r"<class '(?:[^']*\.)?(?P<kind>\w+)'>:<'(?P<text>.*?)(?:'>)?$")
@@ -28,7 +29,7 @@ def reason_of(error: Error) -> str:
 def number_of(value: Any) -> float | None:
     """Return what came as one number, if it is one and finite."""
     try:
-        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+        return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
     except OverflowError:  # an integer that no float can hold
         return None
 
@@ -37,7 +38,7 @@ def weight_of(reply: Message, weight_key: str) -> float:
     """Return the weight of a screened reply, 0 for an error reply."""
     if reply.has_error():
         return 0.0
-    return float(next(iter(reply.content.metric_records.values()))[weight_key])  # type: ignore[arg-type]
+    return float(record_of_metrics(reply)[weight_key])  # type: ignore[arg-type]
 
 
 def is_training(instruction: Message) -> bool:
@@ -45,12 +46,13 @@ def is_training(instruction: Message) -> bool:
     return instruction.metadata.message_type.split(".")[0] == MessageType.TRAIN
 
 
-def answers_in_kind(instruction: Message, reply: Message) -> bool:
-    """Return whether a reply has to hold arrays like those sent."""
-    return is_training(instruction) and len(instruction.content.array_records) == 1 and not reply.has_error()
+def model_sent(instruction: Message) -> ArrayRecord | None:
+    """Return the one model of an instruction to train, like which a reply has to hold one; None if there is none."""
+    sent = records_in(instruction.content, ArrayRecord) if is_training(instruction) else {}
+    return next(iter(sent.values())) if len(sent) == 1 else None
 
 
 def record_of_metrics(reply: Message) -> MetricRecord:
     """Return the one record of metrics of a screened reply."""
-    (metrics,) = reply.content.metric_records.values()
+    (metrics,) = records_in(reply.content, MetricRecord).values()
     return metrics

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
 from espalier.clients.messages.train import (
     ACCURACY,
@@ -18,9 +18,10 @@ from espalier.clients.messages.train import (
 )
 from espalier.clients.shared import text
 from espalier.clients.shared.arrays import values_of
+from espalier.clients.shared.records import records_in
 from espalier.clients.shared.text import quoted
 
-from .replies import answers_in_kind, is_training, number_of, one_line, reason_of
+from .replies import is_training, model_sent, number_of, one_line, reason_of
 
 MOST_RECORDS = 16  # in a reply
 MOST_METRICS = 1000  # in a reply, and numbers in one of them
@@ -44,25 +45,26 @@ def size_fault(content: RecordDict) -> str:
     """Return why a reply is larger, or has other names, than there is use for, or an empty string."""
     if len(content) > MOST_RECORDS:
         return f"{len(content)} records, expected {MOST_RECORDS} at most"
-    for records in (content.metric_records, content.config_records):
-        for name, record in records.items():
-            if len(record) > MOST_METRICS:
-                return f"{len(record)} entries in record {quoted(name)}, expected {MOST_METRICS} at most"
-            for key, value in record.items():
-                if not text.is_name(key):
-                    return f"a name in record {quoted(name)} is {quoted(key)}, expected {NAME}"
-                if isinstance(value, list) and len(value) > MOST_METRICS:
-                    return f"{quoted(key)} has {len(value)} values, expected {MOST_METRICS} at most"
-    if unfit := [name for name in content if not text.is_name(name)]:
-        return f"the name of a record is {quoted(unfit[0])}, expected {NAME}"
+    for name, record in content.items():
+        if not text.is_name(name):
+            return f"the name of a record is {quoted(name)}, expected {NAME}"
+        if isinstance(record, ArrayRecord):
+            continue
+        if len(record) > MOST_METRICS:
+            return f"{len(record)} entries in record {quoted(name)}, expected {MOST_METRICS} at most"
+        for key, value in record.items():
+            if not text.is_name(key):
+                return f"a name in record {quoted(name)} is {quoted(key)}, expected {NAME}"
+            if isinstance(value, list) and len(value) > MOST_METRICS:
+                return f"{quoted(key)} has {len(value)} values, expected {MOST_METRICS} at most"
     return ""
 
 
 def array_fault(arrays: ArrayRecord, reference: ArrayRecord) -> str:
     """Return why `arrays` can't stand in for `reference`, or an empty string."""
-    if missing := sorted(set(reference) - set(arrays)):
-        return f"array {missing[0]!r} is missing"
-    if len(arrays) > len(reference):
+    if arrays.keys() != reference.keys():
+        if missing := sorted(reference.keys() - arrays.keys()):
+            return f"array {missing[0]!r} is missing"
         return f"array {quoted(next(name for name in arrays if name not in reference))} is not in the model"
     for name, expected in reference.items():
         try:
@@ -100,8 +102,10 @@ def _values_in_shape(array: Array, expected: Array) -> np.ndarray:
 
 def is_finite(values: np.ndarray, dtype: np.dtype) -> bool:
     """Return whether all values are finite numbers in `dtype`: 1e300 is none in float32."""
-    with np.errstate(over="ignore"):
-        return bool(np.isfinite(values.astype(dtype, copy=False)).all())
+    if values.dtype != dtype:
+        with np.errstate(over="ignore"):
+            values = values.astype(dtype)
+    return bool(np.isfinite(values).all())
 
 
 def reply_fault(instruction: Message, reply: Message, weight_key: str, least: Mapping[str, float]) -> str:
@@ -110,20 +114,17 @@ def reply_fault(instruction: Message, reply: Message, weight_key: str, least: Ma
         return reason_of(reply.error)
     if fault := size_fault(reply.content):
         return fault
-    sent, received = instruction.content.array_records, reply.content.array_records
-    if answers_in_kind(instruction, reply):
-        if len(received) != 1:
-            return f"{len(received)} array records, expected 1"
-        (reference,), (arrays,) = sent.values(), received.values()
-        if fault := array_fault(arrays, reference):
+    sent, received = model_sent(instruction), records_in(reply.content, ArrayRecord).values()
+    if sent is not None and len(received) != 1:
+        return f"{len(received)} array records, expected 1"
+    for arrays in received:
+        # In a vocabulary of its own, say with control variates, only the numbers can be judged.
+        if fault := array_fault(arrays, arrays if sent is None else sent):
             return fault
-    else:  # a vocabulary of its own, say with control variates: only the numbers can be judged
-        for arrays in received.values():
-            if fault := array_fault(arrays, arrays):
-                return fault
-    if len(reply.content.metric_records) != 1:
-        return f"{len(reply.content.metric_records)} metric records, expected 1"
-    (metrics,) = reply.content.metric_records.values()
+    told = records_in(reply.content, MetricRecord)
+    if len(told) != 1:
+        return f"{len(told)} metric records, expected 1"
+    (metrics,) = told.values()
     for name, lowest in {**least, weight_key: 0.0}.items():
         value = number_of(metrics.get(name))
         if value is None or value < lowest:
@@ -132,7 +133,7 @@ def reply_fault(instruction: Message, reply: Message, weight_key: str, least: Ma
     faults = [figure_fault(name, value) for name, value in metrics.items()]
     if not is_training(instruction):
         faults += [share_fault(name, value) for name, value in metrics.items()]
-    return next((fault for fault in faults if fault), "")
+    return next(filter(None, faults), "")
 
 
 def figure_fault(name: str, value: Any) -> str:
@@ -173,5 +174,6 @@ def share_fault(name: str, value: Any) -> str:
 
 
 def _is_within(value: Any, lowest: float, highest: float) -> bool:
-    numbers = value if isinstance(value, list) else [value]
-    return all(isinstance(number, int | float) and lowest <= number <= highest for number in numbers)
+    if isinstance(value, list):
+        return all(_is_within(number, lowest, highest) for number in value)
+    return isinstance(value, (int, float)) and lowest <= value <= highest

@@ -8,9 +8,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
 from espalier.clients.shared.arrays import values_of
+from espalier.clients.shared.records import records_in
 from espalier.clients.shared.tensor_array import record_by_reference
 
-from .replies import answers_in_kind, record_of_metrics, weight_of
+from .replies import record_of_metrics, weight_of
 
 MOST_RARE_FIGURES = 100  # that half of the evaluations or fewer have
 
@@ -34,7 +35,7 @@ def complete(replies: Sequence[Message], weight_key: str) -> None:
     for reply in good:
         there = _metrics_of(reply)
         if missing := {part.name: mean for part, mean in means.items() if part not in there}:
-            ((name, record),) = reply.content.metric_records.items()
+            ((name, record),) = records_in(reply.content, MetricRecord).items()
             reply.content = RecordDict({**reply.content, name: MetricRecord({**record, **missing})})
 
 
@@ -77,9 +78,12 @@ def rare_figures(counts: Counter[_Part], usual: set[_Part]) -> set[_Part]:
     return set(sorted(rare, key=lambda part: (-counts[part], part))[:MOST_RARE_FIGURES])
 
 
-def form_of(instruction: Message, reply: Message) -> frozenset[_Part]:
-    """Return what Flower's averages need to be alike, beside the names of single records and their arrays."""
-    records = () if answers_in_kind(instruction, reply) else reply.content.array_records
+def form_of(sent: ArrayRecord | None, reply: Message) -> frozenset[_Part]:
+    """Return what Flower's averages need to be alike, beside the names of single records and their arrays.
+
+    `sent` is a model, like which the reply holds one (`espalier.strategies.replies.model_sent`); None: there is none.
+    """
+    records = records_in(reply.content, ArrayRecord) if sent is None else ()
     return frozenset((*(_Part("record", name) for name in records), *_metrics_of(reply)))
 
 
@@ -93,26 +97,24 @@ def _metric(name: str, value: Any) -> _Part:
 
 def usual_names(replies: Sequence[Message]) -> dict[type, str]:
     """Return what most call the record of metrics, and that of arrays where there is one."""
-    kinds = {MetricRecord: "metric_records", ArrayRecord: "array_records"}
-    called = {kind: Counter(n for reply in replies for n in getattr(reply.content, of)) for kind, of in kinds.items()}
+    kinds: tuple[Any, ...] = MetricRecord, ArrayRecord
+    called = {kind: Counter(n for reply in replies for n in records_in(reply.content, kind)) for kind in kinds}
     return {kind: counts.most_common(1)[0][0] for kind, counts in called.items() if counts}
 
 
-def bring_into_form(instruction: Message, reply: Message, usual: set[_Part], names: Mapping[type, str]) -> None:
-    """Give a good reply the form of most; what most have not is dropped."""
-    records = dict(_records_in_form(instruction, reply, usual, names))
-    same = len(records) == len(reply.content) and all(reply.content.get(n) is record for n, record in records.items())
-    if not same:
+def bring_into_form(sent: ArrayRecord | None, reply: Message, usual: set[_Part], names: Mapping[type, str]) -> None:
+    """Give a good reply the form of most, `sent` as of `form_of`; what most have not is dropped."""
+    content = reply.content
+    records = dict(_records_in_form(sent, content, usual, names))
+    if len(records) != len(content) or any(content.get(name) is not record for name, record in records.items()):
         reply.content = RecordDict(records)
 
 
 def _records_in_form(
-    instruction: Message, reply: Message, usual: set[_Part], names: Mapping[type, str]
+    sent: ArrayRecord | None, content: RecordDict, usual: set[_Part], names: Mapping[type, str]
 ) -> Iterator[tuple[str, Any]]:
-    in_kind = answers_in_kind(instruction, reply)
-    for name, record in reply.content.items():
-        if isinstance(record, ArrayRecord) and in_kind:
-            (sent,) = instruction.content.array_records.values()
+    for name, record in content.items():
+        if isinstance(record, ArrayRecord) and sent is not None:
             yield names[ArrayRecord], in_form_of(sent, record)
         elif isinstance(record, ArrayRecord) and _Part("record", name) in usual:
             yield name, record

@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import Strategy
 
 from espalier.clients.messages import begins_round
 from espalier.clients.messages.train import CONFIG, ClientPlan
+from espalier.clients.shared.records import records_in
 
 from .allocation import Plan, Problem, Solver
 from .deadline import Deadline
@@ -186,7 +187,7 @@ def _with_plans(
 
 def _with_config(content: RecordDict, plan: dict[str, Any]) -> RecordDict:
     """Return the content with a config record of its own: a strategy may send one content to all."""
-    name, config = next(iter(content.config_records.items()), (CONFIG, ConfigRecord()))
+    name, config = next(iter(records_in(content, ConfigRecord).items()), (CONFIG, ConfigRecord()))
     return RecordDict({**content, name: ConfigRecord({**config, **plan})})
 
 

@@ -9,9 +9,10 @@ from espalier.clients.shared import text
 
 from .exchange import REJECTED
 from .outcomes import Failure
-from .replies import is_training, record_of_metrics
+from .replies import is_training, model_sent, record_of_metrics
 from .reply_faults import loss_faults, reply_fault
 from .reply_forms import bring_into_form, form_of, rare_figures, usual_names
+from .screened_content import mark_screened
 
 
 def screen(
@@ -53,7 +54,9 @@ def screen(
     fit = [i for i, reason in enumerate(reasons) if not reason]
     for i, fault in zip(fit, loss_faults([record_of_metrics(replies[i]) for i in fit]), strict=True):
         reasons[i] = fault
-    forms = [None if reason else form_of(*pair) for *pair, reason in zip(instructions, replies, reasons, strict=True)]
+    models = [model_sent(instruction) for instruction in instructions]
+    judged = zip(models, replies, reasons, strict=True)
+    forms = [None if reason else form_of(model, reply) for model, reply, reason in judged]
     good = [form for form in forms if form is not None]
     counts = Counter(part for form in good for part in form)
     trains = any(map(is_training, instructions))
@@ -67,13 +70,14 @@ def screen(
 
     names = usual_names([reply for reply, reason in zip(replies, reasons, strict=True) if not reason])
     screened, failures = [], []
-    for instruction, reply, reason in zip(instructions, replies, reasons, strict=True):
+    for instruction, model, reply, reason in zip(instructions, models, replies, reasons, strict=True):
         if reason:
             failures.append(Failure(instruction.metadata.dst_node_id, reason))
             code, words = (reply.error.code, reply.error.reason or "") if reply.has_error() else (REJECTED, reason)
             if not reply.has_error() or text.one_line(words) != words:  # strategies write them into the log
                 reply = Message(Error(code, text.one_line(words)), reply_to=instruction)
         else:
-            bring_into_form(instruction, reply, usual, names)
+            bring_into_form(model, reply, usual, names)
+            mark_screened(reply.content)
         screened.append(reply)
     return screened, failures

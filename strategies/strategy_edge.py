@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import (
 )
 
 from espalier.clients.messages.train import TRAIN_LOSS
+from espalier.clients.shared.records import records_in
 from espalier.clients.shared.statistics import is_beside_weights
 
 from .edge_base import Edge
@@ -34,7 +35,7 @@ from .flower_strategies import (
 from .guards.updates import GUARD_STATE, UpdateGuard, guard_state, load_guard_state
 from .outcomes import EVERYBODY, Evaluation, Failure, Update
 from .randomness import derived_seed, seeded_globals
-from .replies import number_of, one_line, weight_of
+from .replies import number_of, one_line, record_of_metrics, weight_of
 from .reply_faults import model_fault
 from .reply_forms import complete, in_form_of
 from .running_statistics import Models, with_averages, with_possible_variances
@@ -190,7 +191,7 @@ class StrategyEdge(Edge):
         if weight == 0:
             return Evaluation(failures=failures)
         own_metrics = {
-            message.metadata.dst_node_id: MetricRecord({**next(iter(reply.content.metric_records.values()))})
+            message.metadata.dst_node_id: MetricRecord({**record_of_metrics(reply)})
             for message, reply in zip(messages, screened, strict=True)
             if not reply.has_error()
         }
@@ -272,8 +273,9 @@ def _losses(messages: Sequence[Message], replies: Sequence[Message]) -> dict[int
     told: dict[int, float] = {}
     for message, reply in zip(messages, replies, strict=True):
         if not reply.has_error():
-            loss = number_of(next(iter(reply.content.metric_records.values())).get(TRAIN_LOSS))
-            told |= {} if loss is None else {message.metadata.dst_node_id: loss}
+            loss = number_of(record_of_metrics(reply).get(TRAIN_LOSS))
+            if loss is not None:
+                told[message.metadata.dst_node_id] = loss
     return told
 
 
@@ -288,7 +290,7 @@ def _models(
     if not any(is_beside_weights(name, np.dtype(array.dtype)) for name, array in arrays.items()):
         return [], []
     records: list[Mapping[str, Array]] = [
-        {**record} for reply in good for record in reply.content.array_records.values()
+        {**record} for reply in good for record in records_in(reply.content, ArrayRecord).values()
     ]
     if len(records) != len(good) or any(record.keys() != arrays.keys() for record in records):
         return [], []

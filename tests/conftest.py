@@ -23,8 +23,12 @@ torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items):
-    """Begin with whole deployments (`make test-deploy`): they take minutes, and no worker ends alone with one."""
-    items.sort(key=lambda item: item.path.parent.name != "deploy")
+    """Begin with whole deployments (`make test-deploy`), then with what wants Ray.
+
+    Deployments take minutes, and no worker ends alone with one. Tests beside each other stay with one worker of xdist,
+    and so one Ray is started and not one for each.
+    """
+    items.sort(key=lambda item: (item.path.parent.name != "deploy", "ray_here" not in item.fixturenames))
 
 
 def pytest_collection_finish():
@@ -62,6 +66,17 @@ def _pictures_are_not_written():
     """Let pictures be drawn and not written, which takes much longer, unless a test asks for files."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pictures, "FORMATS", {})
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _disks_are_not_waited_for():
+    """Let files be written without a flush to the disk: a short run has thirty, each of milliseconds.
+
+    Tests of what a power cut leaves record the calls.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 

@@ -14,6 +14,7 @@ from espalier.clients.memory import keep
 from espalier.clients.messages.train import ARRAYS, CONFIG, EVALUATE, NUM_EXAMPLES, Evaluate
 from espalier.clients.shared.arrays import to_weights
 from espalier.clients.shared.local_round import Begun, Done, LocalRound, Pass
+from espalier.clients.shared.records import records_in
 from espalier.clients.task import ClientTask
 from espalier.clients.whole.evaluation import evaluate, evaluated_state
 from espalier.clients.whole.tuning import tuned_state
@@ -43,7 +44,7 @@ def fedbabu_round(begun: Begun) -> LocalRound:
 
 def evaluate_tuned(message: Message, context: Context, task: ClientTask) -> Message:
     """Answer ``evaluate``; where it has steps of fine-tuning, evaluate what they make of the model."""
-    asked = message.content.config_records.get(CONFIG, ConfigRecord())
+    asked = records_in(message.content, ConfigRecord).get(CONFIG, ConfigRecord())
     if STEPS not in asked:
         return evaluate(message, context, task)
     state = {**to_weights(Evaluate.from_content(message.content).arrays), **task.own}
@@ -74,7 +75,7 @@ class FedBabuEdge(AlgorithmEdge):
         ]
         screened, failures = screen(messages, (yield messages), NUM_EXAMPLES)
         metrics = {
-            message.metadata.dst_node_id: MetricRecord({**next(iter(reply.content.metric_records.values()))})
+            message.metadata.dst_node_id: MetricRecord({**next(iter(records_in(reply.content, MetricRecord).values()))})
             for message, reply in zip(messages, screened, strict=True)
             if not reply.has_error()
         }

@@ -134,7 +134,7 @@ class Case(Section):
         return section
 
     @classmethod
-    def keys(cls) -> dict[str, str]:
+    def keys(cls) -> Mapping[str, str]:
         """Return the key of every setting that is in no section."""
         return {field: key for field, key in super().keys().items() if field != "features"}
 
@@ -215,7 +215,7 @@ class Case(Section):
         engine = f"engine = {self.engine.text!r}"
         if self.is_flat:
             return f"algorithm = {self.algorithm.text!r} has no edges that {engine} could run as a whole"
-        return f"where clients move, or edges do not wait for them, {engine} runs no edge as a whole"
+        return f"where clients move, have edges by association, or are not waited for, {engine} runs no edge as a whole"
 
     @property
     def out_of_step(self) -> str:

@@ -201,7 +201,9 @@ class Feature:
     as_sent : Callable[[Case], str], optional
         Says why the models of edges have to arrive as they were sent; nothing where they need not.
     splits_edges : Callable[[Case], bool], optional
-        Whether an edge's clients are not its own affair in a round.
+        Whether an edge's clients are not its own affair in a round, or it is not known at first whose they are.
+    associate : Callable[[Scene], Topology | None], optional
+        Puts clients under other edges before the run begins, in its world too; None: they stay where they are.
     mover : Callable[[Case], tuple[str, str] | None], optional
         The key by which clients move from one edge to another, and its value without moves; None: by none of its own.
     check_moves : Callable[[Case], str], optional
@@ -249,6 +251,7 @@ class Feature:
     out_of_step: Callable[[Case], str] = lambda case: ""
     as_sent: Callable[[Case], str] = lambda case: ""
     splits_edges: Callable[[Case], bool] = lambda case: False
+    associate: Callable[[Scene], Topology | None] = lambda scene: None
     mover: Callable[[Case], tuple[str, str] | None] = lambda case: None
     check_moves: Callable[[Case], str] = lambda case: ""
     topology_of: Callable[[Scene, Grid], TopologyOf | None] = lambda scene, grid: None

@@ -5,6 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 from flwr.serverapp import Grid
 
+from espalier.app.features.association import ASSOCIATION
 from espalier.app.features.asynchrony import ASYNCHRONY
 from espalier.app.features.availability import AVAILABILITY
 from espalier.app.features.averaging import AVERAGING
@@ -31,6 +32,7 @@ FEATURES: tuple[Feature, ...] = (
     SPLITTING,
     HOSTS,
     PLANS,
+    ASSOCIATION,
     AVAILABILITY,
     ASYNCHRONY,
     EXECUTION,

@@ -122,7 +122,8 @@ class SecondsMeter(Observer):
             pause = max(now - trip.seconds - self._last_reply.get(node_id, now), 0.0) if goes_on(kind) else 0.0
             seconds = Seconds(trip.computing, trip.waiting + pause, trip.transfer)
             client = self._client_of[node_id]
-            own.in_round[client] = own.in_round.get(client, Seconds()) + seconds
+            before = own.in_round.get(client)
+            own.in_round[client] = seconds if before is None else before + seconds
             self._last_reply[node_id] = now
 
     def on_edge_round(self, server_round: int, edge: str, update: Update) -> None:
@@ -132,7 +133,9 @@ class SecondsMeter(Observer):
         slowest = max(in_round.values(), key=lambda seconds: seconds.own, default=Seconds())
         own.slowest += Seconds(slowest.training, 0.0, slowest.transfer, 1)
         for client, seconds in in_round.items():
-            own.clients[client] = own.clients.get(client, Seconds()) + seconds + Seconds(edge_rounds=1)
+            whole = Seconds(seconds.training, seconds.waiting, seconds.transfer, seconds.edge_rounds + 1)
+            before = own.clients.get(client)
+            own.clients[client] = whole if before is None else before + whole
 
     def add(self, edge: str, told: OfEdge) -> None:
         """Add what an edge in another process, or on another host, has noticed of its clients and itself."""

@@ -14,6 +14,7 @@ from espalier.app.planning.rule import PlanRule
 from espalier.app.planning.work import Work
 from espalier.app.planning.world import PlannedWorld
 from espalier.app.settings.sections import Plans, RadioWorld
+from espalier.sim.links import lasting_gains, linked
 from espalier.sim.meters import SimulatedClock
 from espalier.sim.radio import Radio
 from espalier.sim.radio_trace import RadioTrace, trace_lines, traced
@@ -91,13 +92,33 @@ class WirelessWorld(PlannedWorld):
         """Draw places and devices for clients that begin in these cells."""
         self._cells_at_first = cells
         self._place = np.argsort(np.argsort(cells, kind="stable"), kind="stable")  # of each client in the world
-        self.world: World = self._new_world(clients_per_cell=np.bincount(cells).tolist())
+        self._drawn: World = self._new_world(clients_per_cell=np.bincount(cells).tolist())
         if self._trace:
-            self.world = traced(self.world, self._trace.in_order(np.argsort(cells, kind="stable")))
+            self._drawn = traced(self._drawn, self._trace.in_order(np.argsort(cells, kind="stable")))
+        self._be_in(self._drawn)
+        self._cycles = self._work_bits[:, np.newaxis] * self._cycles_per_bit[:, np.newaxis] * self._work_share
+
+    def _be_in(self, world: World) -> None:
+        self.world = world
         # Of all cells: every edge asks for its own part of them.
         self._gains = lru_cache(EDGE_ROUNDS_KEPT)(self.world.gains)
         self._gains_to_plan_with = lru_cache(EDGE_ROUNDS_KEPT)(self._planned_gains)
-        self._cycles = self._work_bits[:, np.newaxis] * self._cycles_per_bit[:, np.newaxis] * self._work_share
+
+    @property
+    def cells_at_first(self) -> np.ndarray:
+        """The cell in which each client was drawn, by client number."""
+        return self._cells_at_first
+
+    def lasting_gains(self) -> np.ndarray:
+        """Return what lasts of the gains between all clients, by number, and all base stations; shape (U, B)."""
+        return lasting_gains(self._drawn)[self._place]
+
+    def associate(self, cells: np.ndarray) -> None:
+        """Let clients, by number, talk to the base stations of these cells, from where they are."""
+        self._cell[:] = cells
+        in_order = np.empty_like(self._cell)
+        in_order[self._place] = cells
+        self._be_in(linked(self._drawn, in_order))
 
     @property
     def _cycles_per_bit(self) -> np.ndarray:

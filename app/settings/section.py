@@ -1,7 +1,10 @@
 """What all sections of the run config have in common."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import cache
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -89,14 +92,9 @@ class Section(BaseModel):
     tags: ClassVar[tuple[Tag, ...]] = ()
 
     @classmethod
-    def keys(cls) -> dict[str, str]:
+    def keys(cls) -> Mapping[str, str]:
         """Return the key of every field, as a user types it."""
-        common, prefix = cls.tagged(Tag.COMMON), f"{cls.name}." if cls.name else ""
-        return {
-            field: ("" if field in common else prefix) + field.replace("_", "-")
-            for field, info in cls.model_fields.items()
-            if not is_section(info.annotation)
-        }
+        return _keys_of(cls)
 
     @classmethod
     def tagged(cls, *tags: Tag) -> list[str]:
@@ -129,3 +127,16 @@ class Section(BaseModel):
 def is_section(kind: Any) -> bool:
     """Return whether the type of a field is a section."""
     return isinstance(kind, type) and issubclass(kind, Section)
+
+
+@cache
+def _keys_of(kind: type[Section]) -> Mapping[str, str]:
+    """Return the keys of a section, which every look at all settings asks for."""
+    common, prefix = kind.tagged(Tag.COMMON), f"{kind.name}." if kind.name else ""
+    return MappingProxyType(
+        {
+            field: ("" if field in common else prefix) + field.replace("_", "-")
+            for field, info in kind.model_fields.items()
+            if not is_section(info.annotation)
+        }
+    )

@@ -162,11 +162,17 @@ def assemble(
     profiles, topology = clients_and_edges(config, grid, streams, told)
     meter = ByteMeter(config.links)
     world = planned_world(config, topology, profiles, task, model)
-    scene = Scene(config, profiles, topology, world)
+    scene = associated(Scene(config, profiles, topology, world))
     scene = replace(scene, topology_of=who_is_where(scene, grid))
     parts = parts_of(scene)
     make_edge = edges_here(scene, task, model, transports(config, meter, streams, lanes), parts)
     return federation_over(scene, make_edge, meter, SecondsMeter(scene.client_of), parts, observers)
+
+
+def associated(scene: Scene) -> Scene:
+    """Return the scene with clients under the edges to which features put them."""
+    topology = next(filter(None, (feature.associate(scene) for feature in FEATURES)), None)
+    return replace(scene, topology=topology) if topology else scene
 
 
 def who_is_where(scene: Scene, grid: Grid) -> TopologyOf | None:

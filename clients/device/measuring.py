@@ -10,11 +10,12 @@ from logging import getLogger
 from pathlib import Path
 
 import torch
-from flwr.app import Context, Message
+from flwr.app import Context, Message, MetricRecord
 
 from ..messages.frames import StreamTicket
 from ..messages.profile import DeviceProfile, ProfileQuery, key_of
 from ..shared.cut import copied
+from ..shared.records import records_in
 from ..split.stream import LINK, LINK_BITS_PER_SECOND
 from ..streams import measure_link
 from ..task import ClientTask
@@ -128,8 +129,8 @@ def _link_bits_per_second(ticket: StreamTicket | None, context: Context) -> floa
     """Return what the node's config says, else what earlier transfers showed, else a probe; 0 is unknown."""
     if LINK_BITS_PER_SECOND in context.node_config:
         return _own(context, "link_bits_per_second", 0.0)
-    if LINK in context.state.metric_records:
-        return float(context.state.metric_records[LINK][LINK_BITS_PER_SECOND])  # type: ignore[arg-type]
+    if (link := records_in(context.state, MetricRecord).get(LINK)) is not None:
+        return float(link[LINK_BITS_PER_SECOND])  # type: ignore[arg-type]
     if ticket is None:
         return 0.0
     try:

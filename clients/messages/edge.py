@@ -7,6 +7,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from ..shared.arrays import values_of
+from ..shared.records import records_in
 from ..shared.tensor_array import header
 from .train import CONFIG
 
@@ -45,7 +46,7 @@ class EdgeRequest:
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
         """Read the records; raises as `from_payload`."""
-        config = content.config_records[CONFIG]
+        config = records_in(content, ConfigRecord)[CONFIG]
         return cls(from_payload(content), float(config[WAIT_SECONDS]), float(config[REPLY_SECONDS]))  # type: ignore[arg-type]
 
 
@@ -63,7 +64,7 @@ def from_payload(content: RecordDict) -> bytes:
     ValueError, KeyError
         If there are none.
     """
-    array = content.array_records[PAYLOAD][PAYLOAD]
+    array = records_in(content, ArrayRecord)[PAYLOAD][PAYLOAD]
     if array.dtype != "uint8" or len(array.shape) != 1:
         raise ValueError(f"a payload is {array.dtype} of shape {tuple(array.shape)}, expected a vector of bytes")
     # Not `array.numpy()`, which allocates what the data say that they are.

@@ -6,6 +6,7 @@ from typing import Any, Final, Self
 
 from flwr.app import ConfigRecord, RecordDict
 
+from ..shared.records import records_in
 from ..shared.text import LONGEST_NAME, is_name, one_line, quoted
 from .frames import StreamTicket
 from .instruction import Instruction
@@ -116,7 +117,7 @@ class Profile:
     def from_content(cls, node_id: int, content: RecordDict) -> Self:
         """Read the records that a node sent; ValueError if it is not a profile."""
         try:
-            config: Mapping[str, Any] = content.config_records[PROFILE]
+            config: Mapping[str, Any] = records_in(content, ConfigRecord)[PROFILE]
             edge, counts = str(config[EDGE_NAME]), config[CLASS_COUNTS]
             if edge and not is_name(edge):
                 raise ValueError(f"{EDGE_NAME} is {quoted(edge)}, expected {LONGEST_NAME} printable characters at most")
@@ -160,7 +161,7 @@ class ProfileQuery(Instruction, message_type=QUERY_PROFILE):
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
         """Read the records."""
-        config = next(iter(content.config_records.values()), ConfigRecord())
+        config = next(iter(records_in(content, ConfigRecord).values()), ConfigRecord())
         return cls(bool(config.get(MEASURE, False)), StreamTicket.from_config(config))
 
 

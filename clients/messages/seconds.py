@@ -32,11 +32,12 @@ class ToldSeconds:
         """Add these seconds to those that a reply tells; one that tells of an error tells of no time."""
         if not reply.has_content():
             return
-        if SECONDS not in reply.content:
-            reply.content[SECONDS] = ConfigRecord()
-        record = reply.content[SECONDS]
+        if (record := reply.content.get(SECONDS)) is None:
+            record = reply.content[SECONDS] = ConfigRecord()
+        if not isinstance(record, ConfigRecord):
+            return
         for key, seconds in ((COMPUTING, self.computing), (WAITING, self.waiting), (MOVING, self.moving)):
-            if seconds and isinstance(record, ConfigRecord):
+            if seconds:
                 record[key] = _seconds(record.get(key)) + seconds
 
     @classmethod

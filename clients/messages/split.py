@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, MetricRecord
 from torch import Tensor
 
 from ..shared.arrays import array_of, config_of, count_of, record_of, to_array, to_tensor
+from ..shared.records import records_in
 from ..shared.tensor_array import record_by_reference
 from ..shared.text import quoted
 from .frames import StreamTicket
@@ -92,7 +93,7 @@ class SplitBegin(Instruction, message_type=SPLIT_BEGIN, begins_round=True):
         config: Mapping[str, Any] = config_of(content, CONFIG)
         block, labels = record_of(content, CLIENT_BLOCK), LabelTerms.from_config(config)
         tail, frozen = config.get(TAIL), bool(config.get(FROZEN_HEAD, False))
-        sent = content.array_records.get(EDGE_HALF)
+        sent = records_in(content, ArrayRecord).get(EDGE_HALF)
         return cls(block, int(config[SERVER_ROUND]), int(config[CUT]), labels, config, tail, frozen, sent)
 
 
@@ -318,7 +319,7 @@ class SplitResult:
         """Read the records that a client sent; ValueError if it is no result."""
         block, metrics = record_of(content, CLIENT_BLOCK), metrics_of(content)
         count, step, loss = count_of(metrics, NUM_EXAMPLES, least=1), metrics.get(STEP, 0), metrics.get(TRAIN_LOSS)
-        return cls(block, count, step, loss, content.array_records.get(CLIENT_HALF))  # type: ignore[arg-type]
+        return cls(block, count, step, loss, records_in(content, ArrayRecord).get(CLIENT_HALF))  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=16)

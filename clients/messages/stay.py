@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 from flwr.app import ConfigRecord, Error, Message, Metadata, RecordDict
 
+from ..shared.records import records_in
 from .frames import StreamTicket
 from .instruction import Instruction
 from .packed import pack_records, unpack_records
@@ -47,7 +48,7 @@ class Stay(Instruction, message_type=QUERY_STAY):
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
         """Read the records; ValueError or KeyError if there is no ticket."""
-        ticket = StreamTicket.from_config(content.config_records[CONFIG])
+        ticket = StreamTicket.from_config(records_in(content, ConfigRecord)[CONFIG])
         if ticket is None:
             raise ValueError("no ticket for a stream")
         return cls(ticket)

@@ -6,6 +6,7 @@ from typing import Any, Final, Self
 
 from flwr.app import ArrayRecord, ConfigRecord, ConfigRecordValues, MetricRecord, RecordDict
 
+from ..shared.records import records_in
 from .instruction import Instruction
 
 TRAIN: Final = "train"
@@ -86,7 +87,7 @@ class Train(Instruction, message_type=TRAIN, begins_round=True, ends_round=True)
         """Read the records; ValueError unless there is one ArrayRecord."""
         config = next((record for record in content.values() if isinstance(record, ConfigRecord)), ConfigRecord())
         server_round: int = config.get(SERVER_ROUND, 0)  # type: ignore[assignment]
-        return cls(only_arrays(content), int(server_round), config, content.array_records.get(EDGE_HALF))
+        return cls(only_arrays(content), int(server_round), config, records_in(content, ArrayRecord).get(EDGE_HALF))
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,7 @@ def only_arrays(content: RecordDict) -> ArrayRecord:
 
 def model_in_reply(content: RecordDict) -> tuple[str, ArrayRecord]:
     """Return the name and the model in a reply, beside what a client's half tells; ValueError unless there is one."""
-    models = [(name, record) for name, record in content.array_records.items() if name != CLIENT_HALF]
+    models = [(name, record) for name, record in records_in(content, ArrayRecord).items() if name != CLIENT_HALF]
     if len(models) != 1:
         raise ValueError(f"it sent {len(models)} models, expected 1")
     return models[0]

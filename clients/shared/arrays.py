@@ -105,7 +105,6 @@ def record_of(content: RecordDict, name: str) -> ArrayRecord:
 
 def config_of(content: RecordDict, name: str) -> ConfigRecord:
     """Return a ConfigRecord of an instruction; ValueError if it has none of that name."""
-    # Not `content.config_records`, which builds a dictionary of all of them, checked twice, at every look.
     if not isinstance(record := content.get(name), ConfigRecord):
         raise ValueError(f"there is no config record {name!r}")
     return record

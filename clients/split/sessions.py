@@ -11,6 +11,7 @@ from ..messages.train import LOCAL_ROUNDS, PROXIMAL_MU, SERVER_ROUND, proximal_m
 from ..shared.arrays import count_of, record_of, to_weights
 from ..shared.correction import Weights
 from ..shared.cut import Cut, as_blocks
+from ..shared.records import records_in
 from ..task import ClientTask
 from .session import Session, SessionTerms
 
@@ -88,7 +89,7 @@ class Sessions:
             session.task = task  # whose model no other client works on at the same time
         if session and not self._durable:
             return session
-        at = context.state.metric_records.get(STATE + "-at", MetricRecord())
+        at = records_in(context.state, MetricRecord).get(STATE + "-at", MetricRecord())
         if self._durable and (at.get(SERVER_ROUND), at.get(STEP), bool(at.get(AWAITS_FEATURES, 0))) == due:
             return session or _restored(context, task, at, instruction.label_policy)
         what = "features" if brings_features else "a cut gradient"

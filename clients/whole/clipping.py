@@ -2,15 +2,16 @@
 
 from collections.abc import Callable
 
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 
 from ..messages.train import CLIPPING_NORM, WANTS_NORM_BIT
+from ..shared.records import records_in
 
 
 def is_told_to_clip(message: Message) -> bool:
     """Return whether an instruction has a bound for the update's length."""
-    return any(CLIPPING_NORM in record for record in message.content.config_records.values())
+    return any(CLIPPING_NORM in record for record in records_in(message.content, ConfigRecord).values())
 
 
 def clip_as_told(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
@@ -21,6 +22,6 @@ def clip_as_told(message: Message, context: Context, call_next: Callable[[Messag
     """
     if not is_told_to_clip(message):
         return call_next(message, context)
-    (told,) = message.content.config_records.values()
+    (told,) = records_in(message.content, ConfigRecord).values()
     mod = adaptiveclipping_mod if told.get(WANTS_NORM_BIT) else fixedclipping_mod
     return mod(message, context, call_next)

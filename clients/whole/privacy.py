@@ -18,6 +18,7 @@ from ..shared.generators import seeded_torch
 from ..shared.local_round import WHOLE_PASS, Pass
 from ..shared.nested import map_tensors
 from ..shared.privacy import clipped, noise_generator, noised, with_finite_update, with_possible_variances
+from ..shared.records import records_in
 from ..task import ClientTask, LocalTraining
 from .training import make_optimizer, model_reply, only_training, train_by
 
@@ -29,7 +30,7 @@ def without_loss(reply: Message, message: Message, context: Context, task: Clien
     if message.metadata.message_type == TRAIN and not reply.has_error():
         told = {
             name: MetricRecord({key: value for key, value in record.items() if key != TRAIN_LOSS})
-            for name, record in reply.content.metric_records.items()
+            for name, record in records_in(reply.content, MetricRecord).items()
         }
         reply.content = RecordDict({**reply.content, **told})
     return reply

@@ -61,7 +61,8 @@ class RuledRound:
         self.instruction = Train.from_content(message.content)
         self._training = planned(task.training, self.instruction.config).at(self.instruction.server_round)
         self._task, self._context = task, context
-        if not task.num_train(self.instruction.server_round):
+        self._num_examples = task.num_train(self.instruction.server_round)
+        if not self._num_examples:
             raise ValueError(NO_EXAMPLES)
         own = kept(context, OWN_WEIGHTS) or task.own
         self._start = {**to_weights(self.instruction.arrays), **own}
@@ -87,8 +88,8 @@ class RuledRound:
     @property
     def due(self) -> Pass:
         """The due pass, a strategy's proximal term in its correction."""
-        due = self._passing
-        return replace(due, correction=due.correction.pulled(self.instruction.proximal_mu, self._trained))
+        due, pull = self._passing, self.instruction.proximal_mu
+        return replace(due, correction=due.correction.pulled(pull, self._trained)) if pull else due
 
     @property
     def training(self) -> LocalTraining:
@@ -118,9 +119,8 @@ class RuledRound:
         if task.own:
             keep(self._context, {name: done.weights[name] for name in task.own}, OWN_WEIGHTS)
         weights = {name: tensor for name, tensor in done.weights.items() if name not in task.own}
-        num_examples = task.num_train(self.instruction.server_round)
         loss = self._loss if done.loss is None else done.loss
-        return LocalResult(self.instruction, self._training, weights, loss, num_examples, done.told)
+        return LocalResult(self.instruction, self._training, weights, loss, self._num_examples, done.told)
 
     @property
     def _passing(self) -> Pass:
@@ -128,7 +128,7 @@ class RuledRound:
         return self._next
 
     def _num_batches(self, training: LocalTraining) -> int:
-        return training.num_steps(self._task.num_train(self.instruction.server_round))
+        return training.num_steps(self._num_examples)
 
 
 def planned(training: LocalTraining, config: Mapping[str, ConfigRecordValues]) -> LocalTraining:

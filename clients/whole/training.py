@@ -1,7 +1,7 @@
 """Local training of the whole model: FedAvg's client."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 
 import torch
@@ -104,8 +104,7 @@ def local_sgd(
     is_plain_sgd = training.optimizer == "sgd" and not (training.momentum or training.weight_decay)
     if task.sgd is not None and is_plain_sgd and due.correction.is_none and due.trains is None:
         return task.sgd(model, task.train, batches, training.learning_rate)
-    dropout = client_seed(task.seed, task.partition_id, server_round, due.dropout_purpose())
-    draws = seeded_torch(dropout, device) if task.prepare_draws or task.model_draws else nullcontext()
+    draws = nullcontext() if not (task.prepare_draws or task.model_draws) else _drawing(task, server_round, due)
     total_loss, seen = torch.zeros((), device=device), 0
     numbers = range(len(batches)) if due.batches is None else due.batches
     model.train()
@@ -116,15 +115,20 @@ def local_sgd(
         steps = CorrectedSteps(optimizer, parameters, due.correction)
         for number, batch in zip(numbers, batches_there(task.train, batches), strict=True):
             inputs = task.training_inputs(batch, server_round, number)
-            labels = task.train.labels[batch].to(device)
+            labels, size = task.train.labels[batch].to(device), len(batch)
             steps.zero_grad()
             loss = task.gradients(model, task.objective.loss, inputs, labels)
             steps.step()
-            total_loss = total_loss + loss * len(batch)  # of the more precise data type
-            seen += len(batch)
+            total_loss = total_loss + loss * size  # of the more precise data type
+            seen += size
         if due.optimizer is not None:
             due.optimizer.held = optimizer.state_dict()
     return float(total_loss) / max(seen, 1)
+
+
+def _drawing(task: ClientTask, server_round: int, due: Pass) -> AbstractContextManager[None]:
+    """Return what lets draws from torch's generators, such as those of dropout, follow the client and the round."""
+    return seeded_torch(client_seed(task.seed, task.partition_id, server_round, due.dropout_purpose()), task.device)
 
 
 @contextmanager
@@ -132,7 +136,7 @@ def only_training(model: nn.Module, due: Pass) -> Iterator[list[tuple[str, nn.Pa
     """Freeze what does not train in a pass, and give what does."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     trained = due.among(list(named))
-    frozen = [p for name, p in named.items() if name not in set(trained)]
+    frozen = [named[name] for name in named.keys() - set(trained)]
     for parameter in frozen:
         parameter.requires_grad_(False)
         parameter.grad = None
@@ -185,12 +189,12 @@ def batches_there(examples: Examples, batches: Iterable[Tensor]) -> Iterable[Ten
 
     Indices that are on the CPU would be copied to a GPU for every mini-batch, each time with a wait.
     """
-    devices = {tensor.device for tensor in (examples.labels, *tensors_of(examples.inputs))}
-    if len(devices) > 1 or examples.labels.device.type == "cpu":
+    device = examples.labels.device
+    if device.type == "cpu" or any(tensor.device != device for tensor in tensors_of(examples.inputs)):
         return batches
     if not (given := list(batches)):
         return given
-    return torch.cat(given).to(examples.labels.device).split([len(batch) for batch in given])
+    return torch.cat(given).to(device).split([len(batch) for batch in given])
 
 
 def make_optimizer(parameters: list[nn.Parameter], training: LocalTraining) -> torch.optim.Optimizer:

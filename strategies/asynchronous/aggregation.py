@@ -10,6 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageTy
 
 from espalier.clients.messages.train import ARRAYS, CONFIG
 from espalier.clients.shared.arrays import values_of
+from espalier.clients.shared.records import records_in
 
 from ..exchange import UNUSABLE, Exchanges
 from ..outcomes import Failure, Update
@@ -124,7 +125,7 @@ def _replies_by_mode(
     kept, beyond = _within_bounds(edge, asked, began_with, screened)
     for arrival, origin, reply in zip(arrivals, began_with, kept, strict=True):
         if not reply.has_error():
-            name, record = next(iter(reply.content.array_records.items()))
+            name, record = next(iter(records_in(reply.content, ArrayRecord).items()))
             placed = tier.mode.applied(arrays, origin, record, arrival.staleness)
             if placed is not record:
                 reply.content = RecordDict({**reply.content, name: placed})

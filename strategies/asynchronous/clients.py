@@ -8,6 +8,7 @@ from flwr.serverapp.strategy import Strategy
 
 from espalier.clients.messages.train import CONFIG, SERVER_ROUND
 from espalier.clients.shared import text
+from espalier.clients.shared.records import records_in
 
 from ..exchange import Exchanges
 from ..flower_strategies import needed_metrics
@@ -96,6 +97,6 @@ def _contents(arrivals: Sequence[Arrival]) -> list[RecordDict]:
 
 def _numbered(message: Message, number: int) -> Message:
     """Return a new message with the content of one, and the number of the client's own round."""
-    name, config = next(iter(message.content.config_records.items()), (CONFIG, ConfigRecord()))
+    name, config = next(iter(records_in(message.content, ConfigRecord).items()), (CONFIG, ConfigRecord()))
     content = RecordDict({**message.content, name: ConfigRecord({**config, SERVER_ROUND: number})})
     return Message(content, dst_node_id=message.metadata.dst_node_id, message_type=message.metadata.message_type)

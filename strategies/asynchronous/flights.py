@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from flwr.app import RecordDict
+from flwr.app import ArrayRecord, RecordDict
+
+from espalier.clients.shared.records import records_in
 
 from ..exchange import Exchanges
 from ..outcomes import EVERYBODY, EdgeOutcome, Failure, Update, update_as_data
@@ -144,7 +146,7 @@ def flight_from_data(data: Mapping[str, Any], node_ids: Sequence[int]) -> Flight
     content = None if data["content"] is None else RecordDict(dict(data["content"]))
     outcome = None
     if "rounds" in data:
-        arrays = None if content is None else next(iter(content.array_records.values()))
+        arrays = None if content is None else next(iter(records_in(content, ArrayRecord).values()))
         updates = [
             Update(
                 arrays if one["trained"] else None,

@@ -2,18 +2,19 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from logging import getLogger
 from typing import Any, Final
 
-from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 
 from espalier.clients.messages.train import NUM_EXAMPLES
 from espalier.clients.shared.arrays import values_of
+from espalier.clients.shared.records import records_in
 
 from ..exchange import REJECTED
 from ..outcomes import Failure
-from ..replies import answers_in_kind, number_of
+from ..replies import model_sent, number_of
 from .activations import ActivationGuard
 from .bounds import ABSURD, Guard
 from .changes import Arrays, Change, change, shortened, size_of_statistics, size_of_weights
@@ -107,9 +108,9 @@ class UpdateGuard:
         by_work = self._most_by_work({n: own.length for n, own in changes.items()}, work, max(sizes.values()))
         verdicts = {}
         for node_id, own in changes.items():
-            allowed = replace(most, length=max(most.length, by_work.get(node_id, 0.0)))
+            allowed = Change(max(most.length, by_work.get(node_id, 0.0)), most.inward, most.statistics)
             if not self.guard.update_norm or own.inward < ERASED_SHARE * sizes[id(models[node_id][0])]:
-                own = replace(own, inward=0.0)
+                own = Change(own.length, 0.0, own.statistics)
             if fault := _fault(own, allowed):
                 reason = f"{fault} is allowed ({'guard.update-norm' if self.guard.update_norm else 'guard.mode'})"
                 verdicts[node_id] = Verdict(reason, self._instead(*models[node_id], own, allowed, rate))
@@ -179,8 +180,8 @@ class UpdateGuard:
         sent_as: dict[tuple[int, ...], Arrays] = {}  # most strategies send the same to all
         models, places, examples = {}, {}, {}
         for place, (instruction, reply) in enumerate(zip(instructions, replies, strict=True)):
-            if answers_in_kind(instruction, reply):
-                (sent,), (arrays,) = instruction.content.array_records.values(), reply.content.array_records.values()
+            if not reply.has_error() and (sent := model_sent(instruction)) is not None:
+                (arrays,) = records_in(reply.content, ArrayRecord).values()
                 if (key := tuple(map(id, sent.values()))) not in sent_as:
                     sent_as[key] = _values(sent)
                 models[instruction.metadata.dst_node_id] = (sent_as[key], _values(arrays))
@@ -192,7 +193,7 @@ class UpdateGuard:
                 failures.append(Failure(node_id, verdict.reason))
                 kept[place] = Message(Error(REJECTED, verdict.reason), reply_to=instructions[place])
             else:
-                (name,) = replies[place].content.array_records
+                (name,) = records_in(replies[place].content, ArrayRecord)
                 arrays = ArrayRecord({key: Array(values) for key, values in verdict.instead.items()})
                 kept[place].content = RecordDict({**replies[place].content, name: arrays})
         return kept, failures
@@ -246,7 +247,7 @@ def _excess(much: float, most: float) -> float:
 
 def _examples_of(reply: Message) -> float:
     """Return how many examples a client says that it trained on; 0 where it does not say."""
-    told = (number_of(record.get(NUM_EXAMPLES)) for record in reply.content.metric_records.values())
+    told = (number_of(record.get(NUM_EXAMPLES)) for record in records_in(reply.content, MetricRecord).values())
     return next((count for count in told if count is not None), 0.0)
 
 

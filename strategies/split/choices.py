@@ -5,6 +5,7 @@ from collections.abc import Collection
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from espalier.clients.messages.train import SERVER_ROUND
+from espalier.clients.shared.records import records_in
 
 
 def beyond_a_choice(
@@ -21,7 +22,8 @@ def beyond_a_choice(
     passed_on : Collection[str] (default: none)
         What it may tell clients.
     """
-    models, configs = list(message.content.array_records.values()), list(message.content.config_records.values())
+    models = list(records_in(message.content, ArrayRecord).values())
+    configs = list(records_in(message.content, ConfigRecord).values())
     if len(models) != 1 or len(message.content) != 1 + len(configs) or len(configs) > 1:
         return "sends clients other records than a model and a config, which split training does not pass on"
     if models[0].keys() != sent.keys() or any(models[0][n] is not sent[n] and models[0][n] != sent[n] for n in sent):

@@ -16,6 +16,7 @@ from espalier.clients.messages.train import NUM_EXAMPLES, TOP, Evaluate
 from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.cut import Cut
 from espalier.clients.shared.head import fine_tuned
+from espalier.clients.shared.records import records_in
 from espalier.clients.shared.tensor_array import record_by_reference
 from espalier.clients.shared.text import quoted
 
@@ -177,7 +178,7 @@ def fine_tune_heads(
         messages, replies = [*messages, *whole], [*replies, *(yield whole)]
     screened, bad = screen(messages, replies, NUM_EXAMPLES)
     metrics = {
-        message.metadata.dst_node_id: MetricRecord({**next(iter(reply.content.metric_records.values()))})
+        message.metadata.dst_node_id: MetricRecord({**next(iter(records_in(reply.content, MetricRecord).values()))})
         for message, reply in zip(messages, screened, strict=True)
         if not reply.has_error()
     }

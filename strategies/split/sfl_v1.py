@@ -11,6 +11,7 @@ from espalier.clients.messages.train import PROXIMAL_MU, Trained, proximal_mu
 from espalier.clients.shared.arrays import to_record
 from espalier.clients.shared.correction import NO_CORRECTION
 from espalier.clients.shared.cut import Cut
+from espalier.clients.shared.records import records_in
 
 from ..exchange import REJECTED, Exchanges
 from ..outcomes import EVERYBODY, Failure, Update
@@ -197,7 +198,7 @@ def _asked(
 
 def _pull_in(message: Message) -> float:
     """Return the weight of the proximal term that an instruction tells; 0 where it does not."""
-    return max(map(proximal_mu, message.content.config_records.values()), default=0.0)
+    return max(map(proximal_mu, records_in(message.content, ConfigRecord).values()), default=0.0)
 
 
 def _aggregated(

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from errno import ENOENT, ENOSPC
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,6 +28,18 @@ def refused(arguments, capsys, tmp_path):
     assert "Traceback" not in line
     assert not output.exists()
     return line
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Make a run of two rounds."""
+    return run_app(tmp_path_factory.mktemp("made") / "run")
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    """Copy that run to where a test may damage it."""
+    return Path(shutil.copytree(made, tmp_path / "run"))
 
 
 def test_a_full_disk_is_named_and_what_is_anothers_fault_is_not_laid_on_it(tmp_path, monkeypatch, capsys):
@@ -177,8 +191,7 @@ def test_an_output_folder_that_cannot_be_written(capsys, tmp_path):
     assert f"output-dir = '{tmp_path}/file/run'" in line
 
 
-def test_a_folder_that_holds_anything_is_not_written_to(capsys, tmp_path):
-    folder = run_app(tmp_path / "run", global_rounds=1)
+def test_a_folder_that_holds_anything_is_not_written_to(capsys, tmp_path, folder):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "metrics.jsonl").write_text("x")
     capsys.readouterr()
@@ -192,7 +205,8 @@ def test_a_folder_that_holds_anything_is_not_written_to(capsys, tmp_path):
 
 
 def test_a_run_in_which_nobody_trained_says_so(capsys, tmp_path):
-    assert main(["learning-rate=1e30", "global-rounds=2", f'output-dir="{tmp_path / "run"}"']) == 2
+    short = ["global-rounds=2", "num-clients=2", "batches-per-epoch=2"]
+    assert main(["learning-rate=1e30", *short, f'output-dir="{tmp_path / "run"}"']) == 2
     line = capsys.readouterr().err
     assert line.count("\n") == 1
     assert "no client trained in any round" in line
@@ -213,8 +227,7 @@ CONFIG = json.dumps(RunConfig().as_dict() | {"alpha": "x"})
         ("config.json", CONFIG, "config.json: alpha = 'x'"),
     ],
 )
-def test_damaged_folders_are_not_resumed(file, content, part, capsys, tmp_path):
-    folder = run_app(tmp_path / "run", global_rounds=2)
+def test_damaged_folders_are_not_resumed(file, content, part, capsys, folder):
     (folder / file).write_text(content)
     capsys.readouterr()
     assert main([f"resume={folder}", "global-rounds=3"]) == 2
@@ -225,12 +238,11 @@ def test_damaged_folders_are_not_resumed(file, content, part, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("file", ["metrics.jsonl", "state.npz", "config.json"])
-def test_files_that_can_not_be_read_are_named(file, capsys, tmp_path):
-    folder = run_app(tmp_path / "run", global_rounds=1)
+def test_files_that_can_not_be_read_are_named(file, capsys, folder):
     (folder / file).unlink()
     (folder / file).mkdir()  # which nobody can read as a file, whatever the rights
     capsys.readouterr()
-    assert main([f"resume={folder}", "global-rounds=2"]) == 2
+    assert main([f"resume={folder}", "global-rounds=3"]) == 2
     line = capsys.readouterr().err
     assert line.count("\n") == 1
     assert str(folder) in line
@@ -239,8 +251,7 @@ def test_files_that_can_not_be_read_are_named(file, capsys, tmp_path):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
 @pytest.mark.parametrize("mode", [0o000, 0o500])
-def test_a_folder_of_another_user_is_neither_resumed_nor_written_to(mode, capsys, tmp_path):
-    folder = run_app(tmp_path / "run", global_rounds=1)
+def test_a_folder_of_another_user_is_neither_resumed_nor_written_to(mode, capsys, folder):
     folder.chmod(mode)
     capsys.readouterr()
     for argument in (f"resume={folder}", f"output-dir={folder / 'new'}"):
@@ -263,8 +274,7 @@ def test_images_that_can_not_fit_are_refused_before_any_is_decoded(capsys, tmp_p
     assert "03.png" in refused([*size[:-1], "data.image-size=16"], capsys, tmp_path)
 
 
-def test_resuming_a_run_of_another_config(capsys, tmp_path):
-    folder = run_app(tmp_path / "run", global_rounds=1)
+def test_resuming_a_run_of_another_config(capsys, folder):
     capsys.readouterr()
     assert main([f'resume="{folder}"', "alpha=0.9"]) == 2
     line = capsys.readouterr().err

@@ -49,6 +49,7 @@ CACHING = {
     "max_local_rounds": 3,
     "batches_per_epoch": 4,
     "learning_rate": 0.05,
+    "report_evaluate_every": 0,  # of the last round alone: most of the time of such a run
 }
 
 SPLIT = {"algorithm": "hsfl", "selection": "resource-aware", "label_policy": "labels"}

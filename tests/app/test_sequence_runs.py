@@ -15,7 +15,7 @@ from tests.app.runs import key_of, lines, run_app, same_weights, summary, weight
 FORMS = ["rows", "time", "lengths", "both"]
 # A mini-batch of as many texts as there are places: sizes alone do not tell which axis is time.
 SMALL = {"num_clients": 3, "num_edges": 1, "edge_rounds": 1, "batch_size": 6, "local_epochs": 1, "learning_rate": 0.3}
-SMALL |= {"fine_tune_steps": 2, "global_rounds": 2}
+SMALL |= {"batches_per_epoch": 0, "fine_tune_steps": 2, "global_rounds": 2}
 
 
 def settings_of(passes, more="", **settings):

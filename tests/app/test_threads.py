@@ -19,7 +19,7 @@ from espalier.sim.side_by_side import Threads, place_here
 from tests.app.assembling import config_of
 from tests.app.runs import lines, run_app, same_weights
 
-SMALL = {"num-clients": 5, "edge-rounds": 2, "local-epochs": 1, "batches-per-epoch": 2, "batch-size": 8}
+SMALL = {"num-clients": 5, "edge-rounds": 1, "local-epochs": 1, "batches-per-epoch": 2, "batch-size": 8}
 CLOCK = {"seconds", "wall_seconds"}
 
 
@@ -170,7 +170,7 @@ def test_workers_without_use_are_warned_of(settings, reason):
 
 
 def test_an_interrupt_ends_all_threads_of_a_run(tmp_path, capsys):
-    settings = {**SMALL, "task": "tests.app.own_tasks:Interrupting", "workers": 3, "global-rounds": 3}
+    settings = {**SMALL, "edge-rounds": 2, "task": "tests.app.own_tasks:Interrupting", "workers": 3, "global-rounds": 3}
     before = threading.active_count()
     assert (
         main([f"{key}={json.dumps(value)}" for key, value in settings.items()] + [f"output-dir={tmp_path / 'run'}"])

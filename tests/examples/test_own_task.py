@@ -9,6 +9,7 @@ from tests.app.runs import flwr_run, lines, run_app, same_weights, summary, weig
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-task"
 TOPICS = {"task": "own_task.text:Topics", "learning_rate": 1.0}
+WHOLE = {"local_epochs": 2, "batches_per_epoch": 0}
 FEW = {"num_clients": 4, "local_epochs": 1}
 MODEL = {"model": "own_task.models:averaging_cnn(width=16)", "num_clients": 4, "batches_per_epoch": 2, "edge_rounds": 1}
 
@@ -46,7 +47,7 @@ def test_a_regression_explains_some_of_the_variance_and_reports_its_own_metrics(
 
 @pytest.mark.usefixtures("with_png")
 def test_topics_are_told_apart_by_a_split_model_and_the_same_each_time(tmp_path):
-    folder = run_app(tmp_path / "1", algorithm="phsfl", global_rounds=10, report_plots=True, **TOPICS)
+    folder = run_app(tmp_path / "1", algorithm="phsfl", global_rounds=10, report_plots=True, **TOPICS, **WHOLE)
     final = summary(folder)
     assert final["test"]["accuracy"] > 0.7  # four topics
     assert final["personalised"]["accuracy"]["mean"] > final["global"]["accuracy"]["mean"]
@@ -55,7 +56,7 @@ def test_topics_are_told_apart_by_a_split_model_and_the_same_each_time(tmp_path)
     # Each message is 16 numbers at the cut, and as many come back.
     sent = final["bytes_by_kind"]["edge"]
     assert sent["uplink"]["activations"] == pytest.approx(10 * 2 * 2 * 8 * 100 * 16 * 4, rel=0.1)
-    assert same_weights(folder, run_app(tmp_path / "2", algorithm="phsfl", global_rounds=10, **TOPICS))
+    assert same_weights(folder, run_app(tmp_path / "2", algorithm="phsfl", global_rounds=10, **TOPICS, **WHOLE))
 
 
 @pytest.mark.parametrize("cut", ["1", "2", "1,2"])

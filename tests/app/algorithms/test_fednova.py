@@ -15,7 +15,8 @@ from tests.app.assembling import config_of, engine_of, federation_of
 from tests.app.runs import run_app, summary, weights
 
 # Clients make different numbers of steps.
-SMALL = {"num-clients": 4, "local-epochs": 1, "batch-size": 64, "global-rounds": 3, "alpha": 0.3, "learning-rate": 0.01}
+SMALL = {"num-clients": 4, "local-epochs": 1, "batches-per-epoch": 0, "batch-size": 64, "global-rounds": 3}
+SMALL |= {"alpha": 0.3, "learning-rate": 0.01}
 TWO = {"num-edges": 2, "edge-rounds": 2}
 UNTESTED = {"report_evaluate_every": 0}
 

@@ -21,6 +21,7 @@ CACHING = {
     "max_local_rounds": 2,
     "batches_per_epoch": 2,
     "plan_deadline_seconds": 20.0,
+    "report_evaluate_every": 0,
 }
 WITH_ERROR = CACHING | {"planning_error_db": 3.0, "global_rounds": 4}
 

@@ -129,9 +129,9 @@ def test_a_run_that_gets_no_better_ends_and_says_so(tmp_path, capsys):
 
 
 def test_a_stopped_run_is_over_until_its_limit_is_changed(tmp_path, caplog):
-    whole = run_app(tmp_path / "whole", global_rounds=4, **SMALL, **STATEFUL)
-    limit = all_bytes(run_app(tmp_path / "one", global_rounds=1, **SMALL, **STATEFUL))
-    folder = run_app(tmp_path / "run", global_rounds=4, stop_bytes=2 * limit, **SMALL, **STATEFUL)
+    whole = run_app(tmp_path / "whole", global_rounds=4, **SMALL | STATEFUL)
+    limit = all_bytes(run_app(tmp_path / "one", global_rounds=1, **SMALL | STATEFUL))
+    folder = run_app(tmp_path / "run", global_rounds=4, stop_bytes=2 * limit, **SMALL | STATEFUL)
     assert len(lines(folder, "global")) == 2
     assert is_over(folder)
     before = {name: (folder / name).read_bytes() for name in ("metrics.jsonl", "summary.json", "state.npz")}

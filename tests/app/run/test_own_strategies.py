@@ -22,7 +22,7 @@ from espalier.app.run import checked_run
 from tests.app.own_tasks import Points
 from tests.app.runs import lines, run_app, same_weights, summary, weights
 
-SMALL = {"num_clients": 4, "num_edges": 2, "batches_per_epoch": 2, "batch_size": 8, "edge_rounds": 1}
+SMALL = {"num_clients": 4, "num_edges": 2, "batches_per_epoch": 2, "batch_size": 8, "edge_rounds": 1, "local_epochs": 1}
 
 
 class Fails(FedAvg):

@@ -6,7 +6,6 @@ import os
 import pytest
 
 from espalier.app.command_line import main
-from espalier.app.run import checked_run
 from tests.app.disk import Disk, Recorder, images_after_power_cuts
 from tests.app.runs import lines, run_app, same_weights, summary
 
@@ -24,18 +23,11 @@ SMALL = {
 }
 
 
-@pytest.fixture
-def _no_plots(monkeypatch):
-    """Leave out the plots, which take most of the time of so small a run, and which nobody reads."""
-    monkeypatch.setattr(checked_run, "draw_run", lambda *arguments: None)
-
-
-@pytest.fixture
-def recorded(tmp_path, monkeypatch, _no_plots):
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
     """Return the file operations of a run, and of its resumption for another round."""
-    (tmp_path / "disk").mkdir()
-    recorder = Recorder(tmp_path / "disk")
-    with monkeypatch.context() as patch:
+    recorder = Recorder(tmp_path_factory.mktemp("disk"))
+    with pytest.MonkeyPatch.context() as patch:
         recorder.record(patch)
         folder = run_app(recorder.root / "results/run", global_rounds=1, **SMALL)
         assert main([f"resume={folder}", "global-rounds=2"]) == 0

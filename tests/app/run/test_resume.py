@@ -31,6 +31,8 @@ STATEFUL = {
     "learning_rate": 0.01,
     "seed": 4,
     "validation_share": 0.2,
+    "local_epochs": 1,
+    "batches_per_epoch": 2,
 }
 
 
@@ -48,9 +50,9 @@ def assert_same_run(left, right):
 
 
 def test_a_run_killed_in_the_middle_of_a_round_resumes_to_the_same_bits(tmp_path):
-    whole = run_app(tmp_path / "whole", global_rounds=12, **STATEFUL)
+    whole = run_app(tmp_path / "whole", global_rounds=24, **STATEFUL)
     killed = tmp_path / "killed"
-    settings = {"global-rounds": 12, "output-dir": killed} | {key_of(k): v for k, v in STATEFUL.items()}
+    settings = {"global-rounds": 24, "output-dir": killed} | {key_of(k): v for k, v in STATEFUL.items()}
     process = subprocess.Popen(
         [sys.executable, "-m", "espalier.app", *(f"{key}={value}" for key, value in settings.items())],
         stdout=subprocess.DEVNULL,
@@ -64,14 +66,14 @@ def test_a_run_killed_in_the_middle_of_a_round_resumes_to_the_same_bits(tmp_path
         process.kill()
         process.wait()
     done = len(lines_so_far(killed)) // 3
-    assert 3 <= done < 12
+    assert 3 <= done < 24
     assert main([f"resume={killed}"]) == 0
     assert_same_run(killed, whole)
 
 
 def test_an_interrupt_says_what_to_type_to_go_on(tmp_path):
     folder = tmp_path / "it's here"
-    settings = {"global-rounds": 30, "output-dir": folder} | {key_of(k): v for k, v in STATEFUL.items()}
+    settings = {"global-rounds": 100, "output-dir": folder} | {key_of(k): v for k, v in STATEFUL.items()}
     process = subprocess.Popen(
         [sys.executable, "-m", "espalier", *(f"{key}={value}" for key, value in settings.items())],
         stdout=subprocess.DEVNULL,

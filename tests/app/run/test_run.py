@@ -26,7 +26,7 @@ from espalier.app.wiring.federation import gather_clients
 from espalier.app.wiring.task_of_run import build_task
 from espalier.strategies.views import MemberGrid
 from tests.app.assembling import config_of, engine_of
-from tests.app.runs import ROOT, lines, run_app, same_weights, summary, weights
+from tests.app.runs import ROOT, SHORT, lines, run_app, same_weights, summary, weights
 
 FILES = [
     "bytes.pdf",
@@ -161,7 +161,7 @@ def test_flat_and_one_edge_are_flowers_own_fedavg_to_the_bit(tmp_path, monkeypat
     assert summary(flat)["global"] == summary(nested)["global"]
     # Flower averages in the order in which it happened to draw the nodes: let that be client order.
     monkeypatch.setattr(random, "sample", lambda population, k: population[:k])
-    config = config_of(engine="in-process", global_rounds=3, algorithm="fedavg")
+    config = config_of(**{**SHORT, "global-rounds": 3}, engine="in-process", algorithm="fedavg")
     grid = engine_of(config).grid
     clients = MemberGrid(grid, [profile.node_id for profile in gather_clients(grid, 8, config.deploy)])
     start = ArrayRecord(build_task(config).new_model().state_dict())

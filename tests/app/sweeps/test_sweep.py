@@ -17,10 +17,11 @@ from espalier.app.sweeps.command import write_table
 from espalier.app.sweeps.grid import planned_runs, read_sweep
 from tests.app.runs import ROOT, lines, run_app, same_weights
 
-SETTINGS = {"algorithm": "fedavg", "num_clients": 4, "batches_per_epoch": 1, "global_rounds": 15}
+SETTINGS = {"algorithm": "fedavg", "num_clients": 4, "local_epochs": 1, "batches_per_epoch": 1, "global_rounds": 15}
 STUDY = """
 algorithm = "fedavg"
 num-clients = 4
+local-epochs = 1
 batches-per-epoch = 1
 global-rounds = 15
 [sweep.case.first]

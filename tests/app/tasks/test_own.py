@@ -183,7 +183,7 @@ def test_a_loss_that_fails_in_an_evaluation_is_named_with_the_line_of_its_file(t
     assert error.startswith(f"error: task = {text!r}: allowed is {allowed}")
 
 
-@pytest.mark.parametrize("size", [1, 511, 512, 513, 1025])
+@pytest.mark.parametrize("size", [1, 512, 1025])
 @pytest.mark.parametrize(
     "settings",
     [

@@ -10,6 +10,7 @@ from espalier.app.run.run import run
 from espalier.clients.messages.profile import EDGE_NAME
 from espalier.sim.in_process_grid import InProcessGrid
 from tests.app.assembling import config_of
+from tests.app.runs import SHORT
 
 
 class ServingInProcess(InProcess):
@@ -34,7 +35,7 @@ class ServingInProcess(InProcess):
 
 def run_served(folder: Path, *, fails=None, progress=None, engine_kind=ServingInProcess, **settings) -> Path:
     """Run with served edges into `folder`, as `tests.app.runs.run_app` does in one process."""
-    config = config_of(**{"global_rounds": 2, "output_dir": str(folder), "engine": "in-process"} | settings)
+    config = config_of(**SHORT, **{"output_dir": str(folder), "engine": "in-process"} | settings)
     engine = engine_kind.open(config.federation.num_clients, config.as_dict(), config.seed)
     if fails:
         engine.fails = fails

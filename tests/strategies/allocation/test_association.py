@@ -106,8 +106,8 @@ def least_between(
     return np.where(np.isinf(second), np.inf, least)
 
 
-def test_the_best_of_all_is_what_the_rounds_time_as_a_parameter_gives_on_100_instances():
-    for seed in range(100):
+def test_the_best_of_all_is_what_the_rounds_time_as_a_parameter_gives():
+    for seed in range(40):
         problem = instance(4, 2, seed)
         costs = optimum(problem, all_associations(4, 2)).cost
         lower, edges = by_the_rounds_time(problem)

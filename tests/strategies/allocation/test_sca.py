@@ -31,7 +31,7 @@ def gap(solver: SCA, **changes: object) -> float:
 def test_never_beats_exact_and_never_breaks_a_limit():
     # Few iterations are enough for a plan that keeps the limits.
     quick, feasible, gaps = SCA(max_iterations=6), 0, []
-    for seed in range(220):
+    for seed in range(80):
         rng = np.random.default_rng(seed)
         problem = paper_problem(
             seed=seed, cells=2, clients_in_cell=4, clients_per_cell=int(rng.integers(1, 4)),
@@ -46,7 +46,7 @@ def test_never_beats_exact_and_never_breaks_a_limit():
         assert optimum.objective <= plan.objective + 1e-12
         feasible += bool(optimum.selected.any())
         gaps.append(plan.objective - optimum.objective)
-    assert feasible >= 200
+    assert feasible >= 72
     assert np.median(gaps) < 0.05
 
 
@@ -270,7 +270,7 @@ def test_a_plan_does_not_depend_on_the_problems_before():
         )  # fmt: skip
 
     used = SCA()
-    for seed in range(25):
+    for seed in range(10):
         again, fresh = used(problem(seed)), SCA()(problem(seed))
         for name in ("selected", "local_rounds", "frequency_hz", "power_watts"):
             np.testing.assert_array_equal(getattr(again, name), getattr(fresh, name))

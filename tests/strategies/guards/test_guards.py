@@ -473,12 +473,12 @@ def test_activations_far_from_the_others_leave_one_client_out_once(algorithm, se
     found, expected = (
         federation.run(
             federation.split(kind, cut, **options),
-            rounds=3,
+            rounds=server_round + 1,
             grid=federation.grid(telling(federation.app(), one, kinds, liar)),
         )
         for one in (lie, dead)
     )
-    assert [len(reasons(outcome)) for outcome in found] == [int(t == server_round) for t in (1, 2, 3)]
+    assert [len(reasons(outcome)) for outcome in found] == [*[0] * (server_round - 1), 1, 0]
     if kind is not SplitFedV2:  # there an order is drawn among those who begin a round
         assert same(weights(found[-1]), weights(expected[-1]))
     losses = [outcomes[-1].train_metrics["train_loss"] for outcomes in (found, expected)]

@@ -115,7 +115,7 @@ def test_a_stream_gives_the_weights_of_messages(server, kind, cut, options):
 @pytest.mark.parametrize(
     ("workers", "payload", "cut"),
     [
-        *((1, "float32", 2), (2, "float32", 2), (1, "bfloat16", 2), (2, "int8", 2), (1, "top-25%", 2)),
+        *((1, "float32", 2), (2, "float32", 2), (1, "bfloat16", 2), (2, "int8", 2)),
         (
             1,
             "top-25%",
@@ -517,7 +517,7 @@ def test_strangers_take_no_clients_place():
         for _ in range(20):
             with open_stream(server.expect_probe().told, SOON) as stream:
                 assert stream.exchange(b"frame") == b"frame"
-        until(lambda: len(refused) > 200)
+        until(lambda: len(refused) > 100)
     # With a reason, in haste, and for more than one stream in a connection.
     codes = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE)
     assert set(refused) <= set(codes)
