@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .place import Observer
     from .privacy import PrivateCloud, PrivateMean
     from .resource_aware import Outcome, ResourceAware, Resources
+    from .secure import SecureAggregation
     from .stay_grid import StayGrid
     from .strategy_edge import StrategyEdge
     from .topology import ask_profiles, ask_to_measure, asking, group_by_edge, moving, wait_for_nodes
@@ -61,6 +62,7 @@ __all__ = [
     "Resources",
     "Round",
     "RoundTerms",
+    "SecureAggregation",
     "SentNumbers",
     "StayGrid",
     "StrategyEdge",
@@ -96,6 +98,7 @@ _MODULES = {
     "place": ("Observer",),
     "privacy": ("PrivateCloud", "PrivateMean"),
     "resource_aware": ("Outcome", "ResourceAware", "Resources"),
+    "secure": ("SecureAggregation",),
     "stay_grid": ("StayGrid",),
     "strategy_edge": ("StrategyEdge",),
     "topology": ("ask_profiles", "ask_to_measure", "asking", "group_by_edge", "moving", "wait_for_nodes"),

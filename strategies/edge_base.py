@@ -61,6 +61,8 @@ class Edge(ABC):
         The Flower strategy that averages its clients' models.
     labels : Labels, optional (default: None)
         What it knows of its clients' labels.
+    ends_together : bool (default: False)
+        Where its round is many exchanges, all clients bring their results in the last one.
     """
 
     weight_key: str = NUM_EXAMPLES
@@ -70,6 +72,7 @@ class Edge(ABC):
     guard: UpdateGuard | None = None
     strategy: Strategy | None = None
     labels: "Labels | None" = None
+    ends_together: bool = False
 
     @abstractmethod
     def train_round(

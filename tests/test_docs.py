@@ -11,7 +11,7 @@ import pytest
 from espalier.app.config.keys import FIELD_OF, SECTIONS
 from espalier.app.config.run_config import RunConfig
 from espalier.clients.device import gateway
-from espalier.clients.messages import edge, frames, profile, split_names, train
+from espalier.clients.messages import edge, frames, profile, secure, split_names, train
 from espalier.clients.split import registered_labels, sessions, stream
 from espalier.version import __version__
 from tests.test_imports import FOLDERS, LAYERS
@@ -27,7 +27,7 @@ PAGES = [
 
 
 def test_every_message_type_and_key_is_in_the_table_of_messages():
-    modules = (edge, frames, gateway, profile, registered_labels, sessions, split_names, stream, train)
+    modules = (edge, frames, gateway, profile, registered_labels, secure, sessions, split_names, stream, train)
     spelled = [(name, value) for module in modules for name, value in vars(module).items()]
     names = {value for name, value in spelled if name.isupper() and isinstance(value, str)}
     names -= {value for value in vars(sessions).values() if isinstance(value, str) and value.startswith(sessions.STATE)}

@@ -23,6 +23,10 @@ ALLOWED = {
 }
 LIBRARIES = {
     "clients": {"flwr", "grpc", "numpy", "torch"},
+    "clients/secure/identity.py": {"cryptography"},
+    "clients/shared/secure/keys.py": {"cryptography"},
+    "clients/shared/secure/masks.py": {"cryptography", "numpy"},
+    "clients/shared/secure/shares.py": {"Crypto"},
     "sim": {"flwr", "numpy"},
     "sim/ray_grid.py": {"flwr", "numpy", "ray"},
     "strategies": {"flwr", "grpc", "numpy", "cvxpy", "scipy", "torch"},

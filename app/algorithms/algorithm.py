@@ -117,6 +117,8 @@ class Algorithm:
         It goes by how many gradients are in the change of a client's model, which is known of SGD alone.
     averages : bool (default: True)
         It averages models of clients.
+    takes_means : bool (default: True)
+        Its edges make the same of what clients send as of as many times the mean of it.
     client : ClientHalf (default: FedAvg's client)
         What its clients do: how their steps are corrected, what they keep, what never leaves them, how they answer.
     trains_clients : bool (default: True)
@@ -149,6 +151,7 @@ class Algorithm:
     adds_gradients: bool = False
     counts_gradients: bool = False
     averages: bool = True
+    takes_means: bool = True
     client: ClientHalf = PLAIN
     trains_clients: bool = True
     has_model: bool = True

@@ -84,6 +84,7 @@ FEDDYN = Algorithm(
     make_edge=feddyn_edge,
     tiers="one or two",
     strategy_key="edge-strategy",
+    takes_means=False,
     client=FEDDYN_CLIENT,
     section=FedDynSettings,
 )

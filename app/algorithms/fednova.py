@@ -74,6 +74,7 @@ FEDNOVA = Algorithm(
     make_edge=fednova_edge,
     tiers="one or two",
     strategy_key="edge-strategy",
+    takes_means=False,
     client=FEDNOVA_CLIENT,
     counts_gradients=True,
 )

@@ -22,6 +22,7 @@ HSFL_FEDDYN = Algorithm(
     tiers="one or two",
     strategy_key="edge-strategy",
     splits=True,
+    takes_means=False,
     client=FEDDYN_CLIENT,
     section=FedDynSettings,
 )

@@ -31,6 +31,11 @@ class RunConfig(Case):
         return next(filter(None, (feature.out_of_step(self) for feature in FEATURES)), "")
 
     @property
+    def single_updates(self) -> str:
+        """What needs the single updates of clients at their edge; nothing where averages are enough."""
+        return next(filter(None, (feature.single_updates(self) for feature in FEATURES)), "")
+
+    @property
     def as_sent(self) -> str:
         """Why the models of edges have to arrive as they were sent; nothing where they need not."""
         return next(filter(None, (feature.as_sent(self) for feature in FEATURES)), "")

@@ -223,6 +223,11 @@ class Case(Section):
         return ""
 
     @property
+    def single_updates(self) -> str:
+        """What needs the single updates of clients at their edge; nothing where averages are enough."""
+        return ""
+
+    @property
     def as_sent(self) -> str:
         """Why the models of edges have to arrive as they were sent; nothing where they need not."""
         return ""

@@ -198,6 +198,8 @@ class Feature:
         Says which of its settings a run has no use for, and why.
     out_of_step : Callable[[Case], str], optional
         Says why edges, or clients, are in rounds of their own; nothing where a round is everybody's.
+    single_updates : Callable[[Case], str], optional
+        Says what of it needs the single updates of clients at their edge; nothing where averages are enough.
     as_sent : Callable[[Case], str], optional
         Says why the models of edges have to arrive as they were sent; nothing where they need not.
     splits_edges : Callable[[Case], bool], optional
@@ -249,6 +251,7 @@ class Feature:
     falls_short: Callable[[Case], Mapping[str, str]] = lambda case: {}
     without_use: Callable[[Case], Unused] = lambda case: ()
     out_of_step: Callable[[Case], str] = lambda case: ""
+    single_updates: Callable[[Case], str] = lambda case: ""
     as_sent: Callable[[Case], str] = lambda case: ""
     splits_edges: Callable[[Case], bool] = lambda case: False
     associate: Callable[[Scene], Topology | None] = lambda scene: None

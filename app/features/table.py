@@ -20,6 +20,7 @@ from espalier.app.features.monitoring import MONITORING
 from espalier.app.features.plans import PLANS
 from espalier.app.features.privacy import PRIVACY
 from espalier.app.features.seconds import SECONDS
+from espalier.app.features.secure_aggregation import SECURE_AGGREGATION
 from espalier.app.features.splitting import SPLITTING
 from espalier.app.features.stopping import STOPPING
 from espalier.clients.half import ClientHalf, Outgoing
@@ -27,6 +28,7 @@ from espalier.clients.half import ClientHalf, Outgoing
 FEATURES: tuple[Feature, ...] = (
     PRIVACY,  # what is decoded can be longer than what was sent, so it is clipped behind that
     COMPRESSION,  # what is behind it has whole models
+    SECURE_AGGREGATION,  # what is behind it has averages; a client's update is masked last
     DATA,
     AVERAGING,
     SPLITTING,

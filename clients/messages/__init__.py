@@ -1,8 +1,8 @@
 """The messages between servers and devices: each form is spelled once, in a dataclass that writes and reads it.
 
 Modules: `train` (whole models, evaluation, plans), `split`, `split_local`, `labels`, `head_tuning` and
-`split_evaluation` (split models), `frames` (streams), `stay` (a stream for all of them), `profile` and `edge` (between
-the cloud and an edge that has a host of its own).
+`split_evaluation` (split models), `secure` (secure aggregation), `frames` (streams), `stay` (a stream for all of them),
+`profile` and `edge` (between the cloud and an edge that has a host of its own).
 ``docs/messages.md`` explains the names in a table.
 """
 
@@ -11,6 +11,7 @@ from . import (  # so that every kind of instruction is known
     head_tuning,
     labels,
     profile,
+    secure,
     split,
     split_evaluation,
     split_local,
@@ -28,6 +29,7 @@ __all__ = [
     "head_tuning",
     "labels",
     "profile",
+    "secure",
     "split",
     "split_evaluation",
     "split_local",

@@ -85,7 +85,13 @@ class TrainingStack:
             together.setdefault(terms, []).append(i)
         for those in together.values():
             trained, seconds = self._train_halves({i: halves[i] for i in those}, messages)
-            replies |= trained
+            for i, reply in trained.items():
+                try:
+                    if isinstance(reply, Message):
+                        reply = tasks[i].as_travels(reply, messages[i], contexts[i])
+                    replies[i] = reply
+                except ValueError as error:  # it alone has failed: the others have trained against their edges
+                    replies[i] = error
             at_edges += seconds
         told = ToldSeconds(time.perf_counter() - started - at_edges, waiting=at_edges)
         for reply in replies.values():

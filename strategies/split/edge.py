@@ -329,6 +329,7 @@ class SplitEdge(Edge):
             with_tail={node_id for node_id, cut in cuts.items() if cut.has_tail(self.model)},
             frozen=self.frozen or (),
             beside={n: of_blocks(self.beside(n), block, weights) for n, block in blocks.items()},
+            ends_together=self.ends_together,
         )
         return self.transport.train(groups, terms, serve)
 

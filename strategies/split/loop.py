@@ -78,6 +78,8 @@ class Terms:
         What goes to a client beside its blocks, by node id.
     parts : int (default: 1)
         The most parts of a mini-batch; more than one only where a client advances alone.
+    ends_together : bool (default: False)
+        By messages, who has fewer mini-batches brings its result with the others.
     """
 
     server_round: int
@@ -96,6 +98,7 @@ class Terms:
     beside: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
     crossings: Mapping[int, Crossing] = field(default_factory=dict)
     parts: int = 1
+    ends_together: bool = False
 
     def has_lengths(self, node_id: int) -> bool:
         """Return whether lengths come with a client's activations."""

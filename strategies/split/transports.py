@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from flwr.app import Message
+
 from espalier.clients.messages import Instruction
 from espalier.clients.messages.split import Activations, FeatureGradient, SplitEnd, SplitResult, SplitStep, SplitTail
 
@@ -34,6 +36,7 @@ def lock_step(clients: Sequence[int], terms: Terms, serve: Serve) -> Exchanges[S
     """
     loop = SplitLoop(clients, terms, serve)
     messages = {n: terms.begin(n).to_message(n) for n in clients}
+    held: dict[int, Message] = {}  # the last ones of those who wait for others
     while messages:
         replies = yield list(messages.values())
         for node_id, reply in zip(messages, replies, strict=True):
@@ -49,7 +52,11 @@ def lock_step(clients: Sequence[int], terms: Terms, serve: Serve) -> Exchanges[S
                     loop.receive(node_id, sent.values, sent.numbers, sent.num_steps, lengths=sent.lengths)
             except (ValueError, KeyError, TypeError) as error:
                 loop.leave(node_id, error)
-        messages = {n: instruction_of(n, answer, terms).to_message(n) for n, answer in loop.answers().items()}
+        answers = loop.answers()
+        messages = {n: instruction_of(n, answer, terms).to_message(n) for n, answer in answers.items()}
+        if terms.ends_together:
+            held |= {n: messages.pop(n) for n, answer in answers.items() if answer.is_last}
+            messages, held = (messages, held) if messages else (held, {})
     return loop.outcome()
 
 

@@ -64,6 +64,7 @@ COMPRESSION = Feature(
     check=checks.check,
     check_strategies=checks.check_strategies,
     without_use=checks.without_use,
+    single_updates=checks.single_updates,
     outgoing=outgoing,
     in_front=in_front,
     part=part_of,

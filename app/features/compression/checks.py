@@ -32,6 +32,12 @@ def without_use(case: Case) -> Unused:
         yield ("compress.edge",), f"algorithm = {case.algorithm.text!r} has no edges"
 
 
+def single_updates(case: Case) -> str:
+    """Return that edges decode single updates; nothing where these come as they are."""
+    client = case[Compression].client
+    return f"compress.client = {client.text!r}, which edges decode" if codec_of(client) else ""
+
+
 def _why_not_clients(case: Case) -> str:
     name = f"algorithm = {case.algorithm.text!r}"
     return first_reason(

@@ -18,4 +18,10 @@ def without_use(case: Case) -> Unused:
         yield ("guard.update-norm", "guard.activation-norm"), "guard.mode = 'off'"
 
 
-GUARDS = Feature(name="guards", check=check, without_use=without_use)
+def single_updates(case: Case) -> str:
+    """Return that the lengths of single updates are compared; nothing where there is no bound of their own."""
+    bound = case.guard.update_norm if case.guard.mode != "off" else 0.0
+    return f"guard.update-norm = {bound:g}, which compares single updates" if bound else ""
+
+
+GUARDS = Feature(name="guards", check=check, without_use=without_use, single_updates=single_updates)

@@ -10,6 +10,7 @@ PRIVACY = Feature(
     check=checks.check,
     check_strategies=checks.check_strategies,
     check_model=checks.check_model,
+    single_updates=checks.single_updates,
     as_sent=checks.as_sent,
     falls_short=checks.falls_short,
     without_use=checks.without_use,

@@ -90,6 +90,12 @@ def _check_steps(case: Case) -> None:
         raise bad_value("train.cuda-graph", True, f"false for {level}")
 
 
+def single_updates(case: Case) -> str:
+    """Return that edges clip single updates; nothing where they do not."""
+    clips = is_on(case) and is_by_edges(case)
+    return f"privacy.level = {case[Privacy].level!r}, where edges clip single updates" if clips else ""
+
+
 def as_sent(case: Case) -> str:
     """Return why edges' averages must not be changed on their way; nothing where they may be."""
     if is_on(case) and is_by_edges(case) and is_by_cloud(case):

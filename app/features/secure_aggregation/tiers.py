@@ -1,0 +1,52 @@
+"""What clients and edges do in a run with secure aggregation."""
+
+from dataclasses import replace
+
+from espalier.app.features.case import Case
+from espalier.app.features.feature import MakeEdge, Scene
+from espalier.app.features.secure_aggregation.checks import is_on
+from espalier.app.features.secure_aggregation.settings import Secure
+from espalier.clients.half import ClientHalf, Outgoing
+from espalier.clients.secure.handlers import SecureClient
+from espalier.clients.shared.secure.terms import SecureTerms
+from espalier.strategies.randomness import derived_seed
+from espalier.strategies.secure import SecureAggregation
+
+
+def client_of(case: Case) -> SecureClient:
+    """Return what a run's clients do."""
+    return SecureClient(terms_of(case), case.train.weighting == "equal", case[Secure].update_norm)
+
+
+def terms_of(case: Case) -> SecureTerms:
+    """Return what clients and edges both go by."""
+    own = case[Secure]
+    return SecureTerms(own.clip, own.threshold, own.fewest, own.neighbours, own.signed)
+
+
+def half(case: Case, given: ClientHalf) -> ClientHalf:
+    """Return what clients do, who answer the messages of secure aggregation too."""
+    if not is_on(case):
+        return given
+    return replace(given, handlers={**given.handlers, **client_of(case).handlers})
+
+
+def outgoing(case: Case) -> list[Outgoing]:
+    """Return what masks clients' updates."""
+    return [client_of(case)] if is_on(case) else []
+
+
+def in_front(scene: Scene, make_edge: MakeEdge) -> MakeEdge:
+    """Return what makes edges that learn sums."""
+    case = scene.case
+    if not is_on(case):
+        return make_edge
+    most = max((profile.num_train_examples for profile in scene.profiles), default=1)
+    most_weight = 1 if case.train.weighting == "equal" else max(most, 1)
+
+    def make(name: str, size: int) -> SecureAggregation:
+        return SecureAggregation(
+            make_edge(name, size), terms_of(case), most_weight, derived_seed(case.seed, "secure", name)
+        )
+
+    return make

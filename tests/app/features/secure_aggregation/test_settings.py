@@ -1,0 +1,50 @@
+"""What secure aggregation is refused with, in one line, and what its settings have no use for."""
+
+import pytest
+
+from espalier.app.config.parse import parse_config
+from espalier.app.config.together import check_strategies
+from espalier.app.ground.errors import UserError
+
+ON = {"secure.aggregation": True, "num-clients": 8}
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"edge-strategy": "Krum"}, "all others see single updates"),
+        ({"edge-strategy": "FedMedian"}, "'FedAvg', 'FedProx', 'FedAvgM', 'FedAdam', 'FedAdagrad', 'FedYogi'"),
+        ({"edge-strategy": "QFedAvg(client_learning_rate=0.1)"}, "all others see single updates"),
+        ({"algorithm": "fedavg", "cloud-strategy": "MultiKrum"}, "cloud-strategy"),
+        ({"guard.update-norm": 10.0}, "guard.update-norm = 10, which compares single updates"),
+        ({"compress.client": "int8"}, "compress.client = 'int8', which edges decode"),
+        ({"privacy.level": "client-at-edge", "train.weighting": "equal", "privacy.noise": 1.0}, "clip single updates"),
+        ({"algorithm": "feddyn"}, "whose edges make more of updates than their average"),
+        ({"algorithm": "fednova"}, "whose edges make more of updates than their average"),
+        ({"algorithm": "local"}, "whose edges make more of updates than their average"),
+        ({"algorithm": "sl"}, "train one after the other"),
+        ({"algorithm": "sfl-v2", "split.server-order": "one-by-one"}, "train one after the other"),
+        ({"algorithm": "hsfl", "cut-layer": "1,2"}, "clients' blocks have no average"),
+        ({"algorithm": "rawhfl"}, "send gradients"),
+        ({"selection": "resource-aware"}, "with plans, which go by what single clients tell"),
+        ({"async.mode": "fedbuff"}, "where no edge round is everybody's"),
+        ({"num-edges": 4}, "num-clients = 8: allowed is 3 or more for each edge in a round"),
+        ({"participation": 0.5}, "now it is 2"),
+        ({"secure.neighbours": 2, "secure.fewest": 4}, "secure.neighbours = 2: allowed is 0, or 3 or more"),
+        ({"secure.neighbours": 3}, "secure.neighbours = 3"),
+        ({"secure.threshold": 0.0}, "secure.threshold = 0.0"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_needs_more_than_an_average_is_refused(settings, reason):
+    with pytest.raises(UserError) as refused:
+        check_strategies(parse_config({**ON, **settings}))
+    assert reason in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"cloud-strategy": "FedMedian"}, {"algorithm": "hsfl", "guard.activation-norm": 5.0}], ids=str
+)
+def test_what_sees_averages_or_activations_alone_is_not(settings):
+    check_strategies(parse_config({**ON, **settings}))

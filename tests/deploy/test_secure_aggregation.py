@@ -1,0 +1,95 @@
+"""Secure aggregation on real processes: a client, the edge and the cloud are killed while an edge round goes on."""
+
+import time
+
+import pytest
+from flwr_run import descendants
+from local import run_config, start_edge_run, two_tiers
+
+from tests.app.runs import app_folder, lines, summary, weights
+
+from .faults import (
+    PATIENCE_SECONDS,
+    command_of,
+    edge_lines,
+    finish,
+    kill,
+    kill_server_app,
+    replay,
+    rounds,
+    start,
+    stopped,
+    wait_for,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.deploy]
+
+SETTINGS = {
+    "algorithm": "h-fedavg",
+    "num_clients": 3,
+    "num_edges": 1,
+    "edge_rounds": 1,
+    "local_epochs": 1,
+    "batches_per_epoch": 1,
+    "report.evaluate-every": 0,
+    "deploy.transport": "stream",
+    "secure.aggregation": True,
+    "secure.fewest": 2,
+}
+STANDS_STILL_SECONDS = 4.0  # without another round, by which the edge waits for the client that does not answer
+
+
+def client_process(supernode):
+    """Return the process of the ClientApp that a SuperNode runs."""
+
+    def found():
+        return [pid for pid in descendants(supernode.process.pid) if "flwr-clientapp" in command_of(pid)]
+
+    return wait_for(found, PATIENCE_SECONDS, "ClientApp")[0]
+
+
+def took_part(results):
+    """Return who took part in the last edge round that is in the results."""
+    return edge_lines(results)[-1]["participants"][-1]
+
+
+def wait_until_no_round_ends(results):
+    """Wait until an edge round is in its middle: it lacks the answer of a client that was stopped."""
+    last, since = rounds(results), time.monotonic()
+    while time.monotonic() < since + STANDS_STILL_SECONDS:
+        time.sleep(0.2)
+        if (now := rounds(results)) != last:
+            last, since = now, time.monotonic()
+
+
+def test_a_client_an_edge_and_the_cloud_are_killed_in_the_middle_of_a_round(tmp_path):
+    results, cloud_role = tmp_path / "results", {"deploy.role": "cloud"}
+    options, settings = run_config(SETTINGS), dict(SETTINGS)
+    with two_tiers(app_folder(), 3, 1, tmp_path / "t", options) as cloud:
+        (edge,) = cloud.edges
+        start(cloud.environment, results, settings | cloud_role | {"global_rounds": 100_000})
+        wait_for(lambda: rounds(results) >= 1, PATIENCE_SECONDS, "first round")
+        with stopped(pid := client_process(edge.supernodes[0])):
+            wait_until_no_round_ends(results)
+            kill(pid)
+        wait_for(lambda: any(line["failures"] for line in edge_lines(results)), PATIENCE_SECONDS, "round without it")
+        wait_for(lambda: took_part(results) == [0, 1, 2], PATIENCE_SECONDS, "round with it again")
+        with stopped(client_process(edge.supernodes[1])):
+            wait_until_no_round_ends(results)
+            kill_server_app(edge.superlink)
+        wait_for(lambda: lines(results, "global")[-1]["edges_left_out"], PATIENCE_SECONDS, "round without the edge")
+        start_edge_run(edge, app_folder(), options)
+        wait_for(lambda: took_part(results) == [0, 1, 2], PATIENCE_SECONDS, "round with the edge again")
+        with stopped(client_process(edge.supernodes[1])):
+            wait_until_no_round_ends(results)
+            kill_server_app(cloud.superlink)
+        settings["global_rounds"] = rounds(results) + 1
+        finish(start(cloud.environment, results, settings | cloud_role | {"resume": str(results)}), cloud.environment)
+    told = [own for line in edge_lines(results) for own in line["secure"]]
+    assert {own["clients"] for own in told if own} == {2, 3}
+    plain = {key: value for key, value in settings.items() if "secure" not in key and key != "deploy.transport"}
+    expected = replay(results, tmp_path / "replayed", plain)
+    found, replayed = weights(results), weights(expected)
+    off = max(float((found[name].double() - replayed[name].double()).abs().max()) for name in found)
+    assert off < 1e-4  # after hundreds of rounds, each from a model that is off by a rounding
+    assert summary(results)["secure"]["clipped"] == 0

@@ -1,0 +1,139 @@
+"""Clients that know each other's keys: an edge can't make up clients, or show each another list of survivors."""
+
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from espalier.clients.messages.secure import SECURE, SECURE_SEEN, SECURE_SHARES, SECURE_UNMASK, SecureUnmask
+from espalier.clients.messages.train import TRAIN
+from espalier.clients.secure.identity import identity_of
+from espalier.clients.shared.secure.terms import SecureTerms
+from espalier.strategies.secure import SUMMED
+from tests.strategies.secure.secure_clients import SIZES, failing_grid, secure, secure_federation
+from tests.strategies.secure.test_secure_edge import distance, of_last, plain
+
+TERMS = SecureTerms(signed=True)
+PEM = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+
+
+def public(key):
+    return key.public_key().public_bytes_raw()
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    """Return the configs of nodes that have their keys in files."""
+    folder, keys = tmp_path_factory.mktemp("keys"), [Ed25519PrivateKey.generate() for _ in SIZES]
+    (folder / "known").write_text("\n".join(public(key).hex() for key in keys))
+    for i, key in enumerate(keys):
+        (folder / f"{i}.pem").write_bytes(key.private_bytes(*PEM))
+    return [
+        {"partition-id": i, "secure-key": str(folder / f"{i}.pem"), "secure-keys": str(folder / "known")}
+        for i in range(len(SIZES))
+    ]
+
+
+def run(nodes, gone=(), *, terms=TERMS, change=None, of_edge=TERMS):
+    """Return what an edge round gave, in which `change` may change a message before its client gets it."""
+    federation = secure_federation(terms)
+    grid = failing_grid(federation, dict.fromkeys(gone, (TRAIN,)), node_configs=nodes, change=change)
+    (found,) = federation.run(secure(terms=of_edge), rounds=1, grid=grid)
+    return found
+
+
+@pytest.mark.parametrize("gone", [(), (1,), (0, 3)], ids=str)
+def test_signed_rounds_give_the_same_averages(nodes, gone):
+    found = run(nodes, gone)
+    assert distance(plain(gone, rounds=1)[0], found) < 1e-7
+    assert of_last(found).metrics[SUMMED] == 5 - len(gone)
+
+
+def test_a_client_with_keys_takes_part_in_signed_rounds_alone_and_one_without_in_others(nodes):
+    unsigned = SecureTerms()
+    for reason, found in (
+        ("it takes part with secure.signed = true alone", run(nodes, terms=unsigned, of_edge=unsigned)),
+        ("has no secure-key and secure-keys", run(None)),
+    ):
+        failures = of_last(found).failures
+        assert [reason in failure.reason for failure in failures] == [True] * 5 + [False]
+        assert "0 of 5 clients are left" in failures[-1].reason
+
+
+def test_an_edge_that_answers_for_a_client_is_found_out(nodes):
+    """It shows keys of its own, with the signature of the client in whose place it is."""
+
+    def in_the_place_of_another(client, message):
+        if message.metadata.message_type == SECURE_SHARES and client == 0:
+            keys = message.content[SECURE]["mask-keys"]
+            message.content[SECURE]["mask-keys"] = [bytes(31) + b"\x09", *keys[1:]]
+
+    found = run(nodes, change=in_the_place_of_another)
+    assert [failure.reason for failure in of_last(found).failures] == [
+        "ValueError: a client that shares masks with it has not signed its keys"
+    ]
+    assert of_last(found).metrics[SUMMED] == 4
+
+
+def test_a_client_that_nobody_knows_shares_no_mask(nodes, tmp_path):
+    stranger = Ed25519PrivateKey.generate()
+    (tmp_path / "own.pem").write_bytes(stranger.private_bytes(*PEM))
+    known = Path(nodes[0]["secure-keys"]).read_text()
+    (tmp_path / "known").write_text(f"{known}\n{public(stranger).hex()}")
+    own = {"secure-key": str(tmp_path / "own.pem"), "secure-keys": str(tmp_path / "known")}
+    found = run([*nodes[:-1], {**nodes[-1], **own}])
+    reasons = [failure.reason for failure in of_last(found).failures]
+    assert sum("is none that it knows" in reason for reason in reasons) == 4
+    assert "void" in reasons[-1]
+
+
+def test_an_edge_that_shows_clients_different_survivors_learns_nothing(nodes):
+    """Client 0 alone is to see client 1 drop out, whose numbers have come."""
+
+    def another_list(client, message):
+        if message.metadata.message_type == SECURE_SEEN and client == 0:
+            record = message.content[SECURE]
+            own = public_of(nodes[0])
+            other = next(signer for signer in record["survived"] if signer != own)
+            record["survived"] = [signer for signer in record["survived"] if signer != other]
+
+    found = run(nodes, change=another_list)
+    # Client 0 brings no share, and the others bring theirs: four of five agree.
+    assert of_last(found).metrics[SUMMED] == 5
+
+    def half_see_another(client, message):
+        if client in (0, 1, 2):
+            another_list(0, message)
+
+    void = run(nodes, change=half_see_another)
+    assert of_last(void).arrays is None
+
+
+def public_of(node):
+    return identity_of(node).public
+
+
+def test_a_signed_client_unmasks_only_what_most_have_signed(nodes):
+    def unsigned(client, message):
+        if message.metadata.message_type == SECURE_UNMASK:
+            told = SecureUnmask.from_content(message.content)
+            few = dict(list(told.signed.items())[:2])
+            message.content[SECURE] = SecureUnmask(1, told.survived, told.dropped, few).to_content()[SECURE]
+
+    void = run(nodes, change=unsigned)
+    assert of_last(void).arrays is None
+    assert "0 shares, 3 needed" in of_last(void).failures[-1].reason
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"secure-key": "x.pem"}, "has one of secure-key and secure-keys"),
+        ({"secure-key": "nowhere.pem", "secure-keys": "nowhere"}, "can't be read"),
+    ],
+)
+def test_keys_that_are_not_there_are_named(config, reason):
+    assert identity_of({"partition-id": 0}) is None
+    with pytest.raises(ValueError, match=reason):
+        identity_of(config)
