@@ -5,6 +5,7 @@ Clients are called by their places in the round's list, from 0: no client learns
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Final, Self
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -14,6 +15,7 @@ from ..shared.secure.keys import KEY_BYTES
 from ..shared.secure.masks import Masked
 from ..shared.tensor_array import record_by_reference
 from .instruction import Instruction
+from .split_names import CLIENT_BLOCK
 from .train import SERVER_ROUND
 
 SECURE_KEYS: Final = "train.secure_keys"
@@ -196,6 +198,23 @@ class SecureOpening:
         config = config_of(content, SECURE)
         server_round, clients, most_weight = (_number(config, key) for key in (SERVER_ROUND, CLIENTS, MOST_WEIGHT))
         return cls(server_round, clients, most_weight, SealedShares.from_config(config))
+
+
+def digest_of(instruction: RecordDict) -> bytes:
+    """Return a digest of what an instruction that begins a training tells all clients: arrays, and how to train.
+
+    In split training the config record differs between clients, by their labels and streams, and is left out.
+    """
+    digest = sha256()
+    for name, record in sorted(instruction.items()):
+        if isinstance(record, ArrayRecord):
+            for key, array in sorted(record.items()):
+                values = values_of(array)
+                digest.update(repr((name, key, values.dtype.str, values.shape)).encode())
+                digest.update(values.tobytes())
+        elif name != SECURE and CLIENT_BLOCK not in instruction:
+            digest.update(repr((name, sorted((key, str(value)) for key, value in record.items()))).encode())
+    return digest.digest()
 
 
 @dataclass(frozen=True)

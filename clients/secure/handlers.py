@@ -21,6 +21,7 @@ from ..messages.secure import (
     SecureUnmask,
     Seen,
     Unmasking,
+    digest_of,
 )
 from ..messages.split_names import CLIENT_BLOCK
 from ..messages.train import CLIENT_HALF, NUM_EXAMPLES, TRAIN, TRAIN_LOSS, model_in_reply, only_arrays
@@ -110,7 +111,7 @@ class SecureClient:
         if begins_round(kind):
             if (opening := SecureOpening.from_content(message.content)) is None:
                 raise ValueError("its edge asks for an update without secure aggregation")
-            _keep(context, _session(context).open(opening, self.terms))
+            _keep(context, _session(context).open(opening, self.terms, digest_of(message.content)))
         sent = _model_sent(message.content) if begins_round(kind) else context.state.array_records[SENT]
         if not ends_round(kind):
             context.state[SENT] = sent

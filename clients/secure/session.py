@@ -59,6 +59,8 @@ class SecureSession:
         So many were to hold a share of its secrets, itself too.
     clients, most_weight : int
         See `SecureOpening`.
+    instruction : bytes
+        The digest of what it was told to train.
     survived, signers : tuple[bytes, ...]
         What it has signed.
     """
@@ -74,6 +76,7 @@ class SecureSession:
     holders: int = 1
     clients: int = 1
     most_weight: int = 1
+    instruction: bytes = b""
     signers: tuple[bytes, ...] = ()
     survived: tuple[bytes, ...] = ()
 
@@ -115,8 +118,17 @@ class SecureSession:
         going_on = replace(self, phase=SHARED, place=told.place, peers=told.peers, held=held, holders=len(holders))
         return going_on, SealedShares(texts)
 
-    def open(self, told: SecureOpening, terms: SecureTerms) -> Self:
+    def open(self, told: SecureOpening, terms: SecureTerms, instruction: bytes) -> Self:
         """Return where it goes on with the shares of its peers.
+
+        Parameters
+        ----------
+        told : SecureOpening
+            What goes along with the instruction that begins the training.
+        terms : SecureTerms
+            What the client goes by.
+        instruction : bytes
+            The digest of that instruction.
 
         Raises
         ------
@@ -138,6 +150,7 @@ class SecureSession:
             peers=peers,
             clients=told.clients,
             most_weight=told.most_weight,
+            instruction=instruction,
         )
 
     def mask(self, part: Part, form: Form, terms: SecureTerms) -> tuple[Self, Masked]:
@@ -149,11 +162,11 @@ class SecureSession:
             What `encoded` raises.
         """
         self.check(self.server_round, OPENED)
-        masked = encoded(part, form, Scale(terms.clip, self.clients, self.most_weight))
-        sizes = form.sizes
+        scale = Scale(terms.clip, self.clients, self.most_weight)
+        masked, sizes, sum_of = encoded(part, form, scale), form.sizes, scale.sum_of(self.instruction)
         masked.add(Masked.mask(self_mask_key(self.self_seed), *sizes))
         for place, keys in self.peers.items():
-            mask = Masked.mask(mask_key(self.mask_seed, keys.mask), *sizes)
+            mask = Masked.mask(mask_key(self.mask_seed, keys.mask, *sum_of), *sizes)
             masked.add(mask, 1 if self.place < place else -1)
         return replace(self, phase=MASKED, mask_seed=b"", self_seed=b"", channel_seed=b""), masked
 
@@ -239,6 +252,7 @@ class SecureSession:
             "holders": self.holders,
             "clients": self.clients,
             "most-weight": self.most_weight,
+            "instruction": self.instruction,
             "signers": list(self.signers),
             "survived": list(self.survived),
         }
@@ -259,6 +273,7 @@ class SecureSession:
             kept["holders"],
             kept["clients"],
             kept["most-weight"],
+            kept["instruction"],
             tuple(kept["signers"]),
             tuple(kept["survived"]),
         )

@@ -130,7 +130,8 @@ class _Carrier:
             raise VoidError("clients of one edge round must begin it together")
         nodes, own = [_node_of(message) for message in messages], self._own
         seed = derived_seed(own.seed, "neighbours", self._server_round)
-        self._round = SecureRound(self._server_round, nodes, own.terms, own.most_weight, seed)
+        instruction = RecordDict(dict(messages[0].content))
+        self._round = SecureRound(self._server_round, nodes, own.terms, own.most_weight, seed, instruction)
         self._sent = {_node_of(message): _model_in(message.content) for message in messages}
         asked = self._round.ask_for_keys()
         self._round.take_keys(asked, (yield asked))

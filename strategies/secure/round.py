@@ -17,6 +17,7 @@ from espalier.clients.messages.secure import (
     SecureUnmask,
     Seen,
     Unmasking,
+    digest_of,
 )
 from espalier.clients.shared.arrays import to_weights
 from espalier.clients.shared.secure.fixed_point import MOST_CLIENTS, Form, Scale, Total, decoded
@@ -54,6 +55,8 @@ class SecureRound:
         The largest weight of a client.
     seed : int
         Of the order in which clients are neighbours.
+    instruction : RecordDict
+        What they are told to train, all alike.
 
     Attributes
     ----------
@@ -66,6 +69,7 @@ class SecureRound:
     terms: SecureTerms
     most_weight: int
     seed: int
+    instruction: RecordDict
     lost: dict[int, Error] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -221,7 +225,7 @@ class SecureRound:
         """
         try:
             scale = Scale(self.terms.clip, len(self._keys), self.most_weight)
-            return decoded(self._unmasked(self.form), self.form, scale, len(self._masked))
+            return decoded(self._unmasked(self.form, scale), self.form, scale, len(self._masked))
         except ValueError as error:
             raise VoidError(str(error)) from None
 
@@ -230,19 +234,21 @@ class SecureRound:
         if clients < self.terms.fewest:
             raise VoidError(f"{clients} of {len(self.nodes)} clients are left, {self.terms.fewest} needed")
 
-    def _unmasked(self, form: Form) -> Masked:
+    def _unmasked(self, form: Form, scale: Scale) -> Masked:
         sizes, total = form.sizes, Masked.zeros(*form.sizes)
         for place, reply in self._masked.items():
             total.add(reply.masked)
             seed = self._secret(place, commitment_to, self._keys[place].commitment)
             total.add(Masked.mask(self_mask_key(seed), *sizes), -1)
-        for place in self._sealed.keys() - self._masked.keys():
+        dropped = self._sealed.keys() - self._masked.keys()
+        sum_of = scale.sum_of(digest_of(self.instruction)) if dropped else ()
+        for place in dropped:
             touched = [n for n in self._graph[place] if n in self._masked]
             if not touched:
                 continue
             seed = self._secret(place, public_of, self._keys[place].mask)
             for n in touched:
-                mask = Masked.mask(mask_key(seed, self._keys[n].mask), *sizes)
+                mask = Masked.mask(mask_key(seed, self._keys[n].mask, *sum_of), *sizes)
                 total.add(mask, -1 if n < place else 1)  # what the survivor has added
         return total
 

@@ -45,6 +45,18 @@ class Scale:
         if self.most_weight < 1 or not self.clip > 0:
             raise ValueError(f"a largest weight of {self.most_weight} and a clip of {self.clip}: both must be above 0")
 
+    def sum_of(self, instruction: bytes) -> tuple[object, ...]:
+        """Return what clients must have been told alike for their masks to cancel, see `mask_key`.
+
+        With another scale, or another model, an edge could make the numbers of all clients but one zero.
+
+        Parameters
+        ----------
+        instruction : bytes
+            The digest of what they were told to train.
+        """
+        return float(self.clip), self.clients, self.most_weight, instruction.hex()
+
     @property
     def step(self) -> float:
         """The distance of two numbers."""

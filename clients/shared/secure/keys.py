@@ -41,17 +41,25 @@ def public_of(seed: bytes) -> bytes:
 def agreed(seed: bytes, public: bytes, *purpose: object) -> bytes:
     """Return the key that a seed's owner and the owner of a public key have in common, for one purpose.
 
+    Both public keys go into it: several texts are the same point of the curve, so without them a client could show
+    another one's key in other words, and would have its masks, too.
+
     Raises
     ------
     ValueError
         If it is no public key.
     """
-    return derived(_private(seed).exchange(X25519PublicKey.from_public_bytes(public)), *purpose)
+    own = _private(seed)
+    both = sorted((own.public_key().public_bytes_raw(), public))
+    return derived(own.exchange(X25519PublicKey.from_public_bytes(public)), *purpose, *(key.hex() for key in both))
 
 
-def mask_key(seed: bytes, public: bytes) -> bytes:
-    """Return what the mask is made of that two clients share, by the seed of one and the public key of the other."""
-    return agreed(seed, public, "mask")
+def mask_key(seed: bytes, public: bytes, *sum_of: object) -> bytes:
+    """Return what the mask is made of that two clients share, by the seed of one and the public key of the other.
+
+    What both were told of the sum goes into it: where an edge tells them different things, masks do not cancel.
+    """
+    return agreed(seed, public, "mask", *sum_of)
 
 
 def self_mask_key(seed: bytes) -> bytes:

@@ -1,12 +1,13 @@
 """An edge that learns the sum: as a plain one to the stated error, whoever drops out, and nothing else."""
 
+import copy
 from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array
+from flwr.app import Array, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg
 from scipy import stats
 
@@ -22,6 +23,7 @@ from espalier.clients.messages.secure import (
 )
 from espalier.clients.messages.split_names import SPLIT_END
 from espalier.clients.messages.train import TRAIN
+from espalier.clients.shared.arrays import to_record, to_weights
 from espalier.clients.shared.secure.terms import SecureTerms
 from espalier.strategies.corners import EdgeOverCorners
 from espalier.strategies.randomness import derived_seed
@@ -243,6 +245,34 @@ def test_a_client_sends_nothing_to_an_edge_without_secure_aggregation():
     (found,) = federation.run(rounds=1)
     reasons = {failure.reason for failure in of_last(found).failures}
     assert reasons == {"ValueError: its edge asks for an update without secure aggregation"}
+
+
+def of_no_weight(content):
+    content[SECURE]["most-weight"] = 10**12
+
+
+def of_another_model(content):
+    content["arrays"] = to_record({n: 0 * weight for n, weight in to_weights(content["arrays"]).items()})
+
+
+def of_another_pull(content):
+    content["config"]["proximal-mu"] = 1e6
+
+
+@pytest.mark.parametrize("lie", [of_no_weight, of_another_model, of_another_pull])
+def test_an_edge_that_makes_all_updates_but_one_small_gets_no_sum(lie):
+    """To all but client 0 it tells what makes their numbers zero, or those of its own choice: 0's would be left."""
+    federation, replies = secure_federation(), []
+
+    def change(client, message):
+        if client and message.metadata.message_type == TRAIN:
+            message.content = RecordDict({n: copy.copy(record) for n, record in message.content.items()})
+            lie(message.content)
+
+    grid = failing_grid(federation, {}, change=change, seen=lambda client, message, reply: replies.append(reply))
+    (found,) = federation.run(secure(), rounds=1, grid=grid)
+    assert not any(reply.has_error() for reply in replies)
+    assert "one has sent something else" in of_last(found).failures[-1].reason
 
 
 class ActiveEdge:

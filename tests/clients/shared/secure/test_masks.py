@@ -11,6 +11,7 @@ from espalier.clients.shared.secure.keys import (
     commitment_to,
     derived,
     is_signed,
+    mask_key,
     new_seed,
     opened,
     public_of,
@@ -47,6 +48,16 @@ def test_two_clients_agree_on_a_key_that_nobody_else_has_and_that_never_repeats(
     assert key != agreed(a, public_of(b), "share")
     assert len({public_of(new_seed()) for _ in range(50)}) == 50
     assert commitment_to(a) not in (commitment_to(b), derived(a, "self-mask"))
+
+
+def test_a_key_shown_in_other_words_makes_another_mask():
+    """X25519 takes no notice of a public key's last bit: the masks of both would be the same, and could cancel."""
+    own, public = new_seed(), public_of(new_seed())
+    in_other_words = public[:-1] + bytes([public[-1] ^ 0x80])
+    assert mask_key(own, public) != mask_key(own, in_other_words)
+    assert mask_key(own, public, 8.0, 5, 40, "ab") != mask_key(own, public, 8.0, 5, 41, "ab")
+    with pytest.raises(ValueError, match="shared key"):
+        mask_key(own, bytes(32))  # of low order: all would have the same mask
 
 
 def test_a_sealed_share_is_read_with_its_key_alone():
