@@ -262,22 +262,34 @@ class MaskedReply:
 
 @dataclass(frozen=True)
 class SecureSeen(Instruction, message_type=SECURE_SEEN, goes_on=True):
-    """Sign who was in the round, and whose masked numbers have come, by their known keys: the reply is `Seen`."""
+    """Sign who was in the round, and whose masked numbers have come: the reply is `Seen`.
+
+    Parameters
+    ----------
+    server_round : int
+        The edge round.
+    shown : Mapping[bytes, bytes]
+        The commitments of all who have shown keys, by known key.
+    survived : tuple[bytes, ...]
+        Known keys.
+    """
 
     server_round: int
-    signers: tuple[bytes, ...]
+    shown: Mapping[bytes, bytes]
     survived: tuple[bytes, ...]
 
     def to_content(self) -> RecordDict:
         """Return the records."""
-        own: dict[str, Any] = {SIGNERS: list(self.signers), SURVIVED: list(self.survived)}
+        own: dict[str, Any] = {SIGNERS: list(self.shown), COMMITMENT: list(self.shown.values())}
+        own[SURVIVED] = list(self.survived)
         return RecordDict({SECURE: ConfigRecord({SERVER_ROUND: self.server_round, **own})})
 
     @classmethod
     def from_content(cls, content: RecordDict) -> Self:
         """Read the records."""
         config: Mapping[str, Any] = config_of(content, SECURE)
-        return cls(_number(config, SERVER_ROUND), tuple(config[SIGNERS]), tuple(config[SURVIVED]))
+        shown = dict(zip(config[SIGNERS], config[COMMITMENT], strict=True))
+        return cls(_number(config, SERVER_ROUND), shown, tuple(config[SURVIVED]))
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,10 @@ class SecureSession:
         See `SecureOpening`.
     instruction : bytes
         The digest of what it was told to train.
-    survived, signers : tuple[bytes, ...]
-        What it has signed.
+    shown : Mapping[bytes, bytes]
+        With known keys the commitments that it has seen, its own too, by known key; later all that it has signed.
+    survived : tuple[bytes, ...]
+        Known keys, which it has signed.
     """
 
     server_round: int
@@ -77,7 +79,7 @@ class SecureSession:
     clients: int = 1
     most_weight: int = 1
     instruction: bytes = b""
-    signers: tuple[bytes, ...] = ()
+    shown: Mapping[bytes, bytes] = field(default_factory=dict)
     survived: tuple[bytes, ...] = ()
 
     def keys(self, run_id: int, identity: Identity | None) -> PublicKeys:
@@ -105,8 +107,10 @@ class SecureSession:
         for kind in ("mask", "channel"):
             if len({getattr(keys, kind) for keys in (own, *told.peers.values())}) <= len(told.peers):
                 raise ValueError("two clients show the same key")
+        shown = {}
         if identity is not None:
             _check_signed(told, run_id, identity)
+            shown = {keys.signer: keys.commitment for keys in told.peers.values()} | {identity.public: own.commitment}
         holders = sorted((*told.peers, told.place))
         needed = terms.needed(len(holders))
         pairs = (split(seed, needed, len(holders)) for seed in (self.mask_seed, self.self_seed))
@@ -115,8 +119,8 @@ class SecureSession:
             place: sealed(self._channel(keys, told.place, place), shares[place]) for place, keys in told.peers.items()
         }
         held = {told.place: shares[told.place]}
-        going_on = replace(self, phase=SHARED, place=told.place, peers=told.peers, held=held, holders=len(holders))
-        return going_on, SealedShares(texts)
+        going_on = replace(self, place=told.place, peers=told.peers, held=held, holders=len(holders), shown=shown)
+        return replace(going_on, phase=SHARED), SealedShares(texts)
 
     def open(self, told: SecureOpening, terms: SecureTerms, instruction: bytes) -> Self:
         """Return where it goes on with the shares of its peers.
@@ -176,16 +180,20 @@ class SecureSession:
         Raises
         ------
         ValueError
-            If these are not clients that it knows, itself and its peers among them, or too few survived.
+            If these are not clients that it knows, itself and its peers among them, with the keys that it has seen, or
+            too few survived. Where clients share masks with all others, these must be all.
         """
         self.check(told.server_round, MASKED)
-        signers, survived = set(told.signers), set(told.survived)
-        known = signers <= identity.known and survived <= signers and identity.public in survived
-        if not known or len(signers) < len(told.signers) or {keys.signer for keys in self.peers.values()} - signers:
+        survived, sharing = set(told.survived), {identity.public, *(keys.signer for keys in self.peers.values())}
+        if told.shown.keys() - identity.known or self.shown.items() - told.shown.items():
             raise ValueError("those in the round are not the clients that it knows")
+        if survived - told.shown.keys() or identity.public not in survived:
+            raise ValueError("those who survived are not in the round, or it is not among them")
+        if not terms.neighbours and (told.shown.keys() - self.shown.keys() or survived - sharing):
+            raise ValueError("a client of the round shares no mask with it, and secure.neighbours is 0")
         if len(survived) < terms.fewest:
             raise ValueError(f"{len(survived)} clients are left, {terms.fewest} needed")
-        going_on = replace(self, phase=SIGNED, signers=told.signers, survived=told.survived)
+        going_on = replace(self, phase=SIGNED, shown=told.shown, survived=told.survived)
         return going_on, signature_of(identity.signer, *going_on._seen(run_id))
 
     def unmask(
@@ -220,16 +228,17 @@ class SecureSession:
     def _check_seen(self, told: SecureUnmask, terms: SecureTerms, run_id: int) -> None:
         """Raise ValueError unless as many in the round as find a secret signed what this client did."""
         parts = self._seen(run_id)
-        agreeing = [n for n in set(told.signed) & set(self.signers) if is_signed(n, told.signed[n], *parts)]
-        if len(agreeing) < (needed := terms.needed(len(self.signers))):
+        agreeing = [n for n in told.signed.keys() & set(self.survived) if is_signed(n, told.signed[n], *parts)]
+        if len(agreeing) < (needed := max(terms.fewest, terms.needed(len(self.shown)))):
             raise ValueError(f"{len(agreeing)} clients saw the same clients drop out, {needed} needed")
         for place, keys in self.peers.items():
             if (keys.signer in self.survived) != (place in told.survived):
                 raise ValueError("others survived than it has signed")
 
     def _seen(self, run_id: int) -> tuple[object, ...]:
-        counts = len(self.signers), len(self.survived)
-        return PURPOSE_SEEN, run_id, self.server_round, *counts, *self.signers, *self.survived
+        """Return what is signed. The commitments are of this round alone: no signature is good for a repeated one."""
+        shown = [part for pair in self.shown.items() for part in pair]
+        return PURPOSE_SEEN, run_id, self.server_round, len(shown), len(self.survived), *shown, *self.survived
 
     def _channel(self, peer: PublicKeys, sender: int, receiver: int) -> bytes:
         """Return the key of the one share that goes from a client to another."""
@@ -253,7 +262,8 @@ class SecureSession:
             "clients": self.clients,
             "most-weight": self.most_weight,
             "instruction": self.instruction,
-            "signers": list(self.signers),
+            "shown-by": list(self.shown),
+            "shown": list(self.shown.values()),
             "survived": list(self.survived),
         }
 
@@ -274,7 +284,7 @@ class SecureSession:
             kept["clients"],
             kept["most-weight"],
             kept["instruction"],
-            tuple(kept["signers"]),
+            dict(zip(kept["shown-by"], kept["shown"], strict=True)),
             tuple(kept["survived"]),
         )
 

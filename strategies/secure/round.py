@@ -186,9 +186,9 @@ class SecureRound:
         """Return the messages of the exchange in which clients sign who survived; none where they sign nothing."""
         if not self.terms.signed:
             return []
-        signers = tuple(keys.signer for keys in self._keys.values())
+        shown = {keys.signer: keys.commitment for keys in self._keys.values()}
         survived = tuple(self._keys[place].signer for place in self._masked)
-        return [SecureSeen(self.server_round, signers, survived).to_message(n) for n in self.survivors]
+        return [SecureSeen(self.server_round, shown, survived).to_message(n) for n in self.survivors]
 
     def take_seen(self, messages: Sequence[Message], replies: Sequence[Message]) -> None:
         """Take the signatures in; who sends none is still part of the sum."""

@@ -1,20 +1,34 @@
 """Clients that know each other's keys: an edge can't make up clients, or show each another list of survivors."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from espalier.clients.messages.secure import SECURE, SECURE_SEEN, SECURE_SHARES, SECURE_UNMASK, SecureUnmask
+from espalier.clients.messages.secure import (
+    SECURE,
+    SECURE_SEEN,
+    SECURE_SHARES,
+    SECURE_UNMASK,
+    SealedShares,
+    SecureOpening,
+    SecureSeen,
+    SecureShares,
+    SecureUnmask,
+)
 from espalier.clients.messages.train import TRAIN
 from espalier.clients.secure.identity import identity_of
+from espalier.clients.secure.session import SecureSession
+from espalier.clients.shared.secure.fixed_point import Form, Part
 from espalier.clients.shared.secure.terms import SecureTerms
 from espalier.strategies.secure import SUMMED
 from tests.strategies.secure.secure_clients import SIZES, failing_grid, secure, secure_federation
 from tests.strategies.secure.test_secure_edge import distance, of_last, plain
 
-TERMS = SecureTerms(signed=True)
+TERMS, RUN = SecureTerms(signed=True), 7
 PEM = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
 
 
@@ -124,6 +138,73 @@ def test_a_signed_client_unmasks_only_what_most_have_signed(nodes):
     void = run(nodes, change=unsigned)
     assert of_last(void).arrays is None
     assert "0 shares, 3 needed" in of_last(void).failures[-1].reason
+
+
+class LyingEdge:
+    """Brings clients, called 0 to 4, to where they have masked their numbers, and then tells them what it likes."""
+
+    def __init__(self, identities, withheld=()):
+        self.identities = identities
+        sessions = [SecureSession(1) for _ in identities]
+        self.keys = [own.keys(RUN, identity) for own, identity in zip(sessions, identities, strict=True)]
+        shared = [
+            own.share(SecureShares(1, i, {n: k for n, k in enumerate(self.keys) if n != i}), TERMS, RUN, identities[i])
+            for i, own in enumerate(sessions)
+        ]
+        texts = [own.sealed for _, own in shared]
+        self.sessions = [
+            self.masked(own, {n: texts[n][i] for n in range(5) if n != i and (n, i) not in withheld})
+            for i, (own, _) in enumerate(shared)
+        ]
+        self.shown = {keys.signer: keys.commitment for keys in self.keys}
+
+    def masked(self, session, sealed):
+        model = {"w": torch.zeros(3)}
+        opened = session.open(SecureOpening(1, 5, 10, SealedShares(sealed)), TERMS, b"")
+        return opened.mask(Part(model, 10, 0.0), Form(model), TERMS)[0]
+
+    def sign(self, client, survived=range(5), **others):
+        """Let a client sign a list of survivors, and return its signature."""
+        told = SecureSeen(
+            1, **{"shown": self.shown, "survived": tuple(self.keys[n].signer for n in survived), **others}
+        )
+        self.sessions[client], signature = self.sessions[client].sign(told, TERMS, RUN, self.identities[client])
+        return signature
+
+    def unmask(self, client, survived, dropped, signatures):
+        told = SecureUnmask(1, tuple(survived), tuple(dropped), {self.keys[n].signer: s for n, s in signatures.items()})
+        return self.sessions[client].unmask(told, TERMS, RUN, self.identities[client])
+
+
+@pytest.fixture
+def identities(nodes):
+    return [identity_of(node) for node in nodes]
+
+
+def test_signatures_of_a_round_are_no_good_for_another_of_its_number(identities):
+    """Else an edge that repeats the round until each list is signed could show each client another one."""
+    first, again = LyingEdge(identities), LyingEdge(identities)
+    old = {n: first.sign(n) for n in range(5)}
+    assert again.sign(0) != old[0]
+    with pytest.raises(ValueError, match="0 clients saw the same"):
+        again.unmask(0, range(5), (), old)
+    new = {n: again.sign(n) for n in (1, 2, 3)}
+    assert again.unmask(0, range(5), (), new).keys() == set(range(5))
+
+
+def test_a_client_signs_no_list_of_others_than_it_shares_masks_with(identities):
+    """Else each could be shown a graph of its own, where all neighbours of one client are said to have dropped out."""
+    edge = LyingEdge(identities, withheld={(4, 0)})
+    with pytest.raises(ValueError, match="shares no mask with it"):
+        edge.sign(0)
+    assert edge.sign(0, range(4))
+    stranger = Ed25519PrivateKey.generate()
+    known = replace(identities[1], known=identities[1].known | {public(stranger)})
+    edge.identities = [identities[0], known, *identities[2:]]
+    with pytest.raises(ValueError, match="shares no mask with it"):
+        edge.sign(1, shown={**edge.shown, public(stranger): bytes(32)})
+    with pytest.raises(ValueError, match="are not the clients that it knows"):
+        edge.sign(1, shown={**edge.shown, edge.keys[0].signer: bytes(32)})
 
 
 @pytest.mark.parametrize(
