@@ -192,6 +192,8 @@ class Feature:
         Refuses files that its settings name.
     check_model : Callable[[Case, nn.Module], None], optional
         Refuses models that its settings do not suit.
+    check_node : Callable[[Case, Mapping[str, object]], None], optional
+        Refuses, on a client, runs in which it takes no part by its node's config.
     falls_short : Callable[[Case], Mapping[str, str]], optional
         Says which strategies can do less in a run than they say, by their keys, and why; for servers alone, too.
     without_use : Callable[[Case], Iterable[tuple[Iterable[str], str]]], optional
@@ -248,6 +250,7 @@ class Feature:
     check_strategies: Callable[[Case], None] = lambda case: None
     check_files: Callable[[Case], None] = lambda case: None
     check_model: Callable[[Case, nn.Module], None] = lambda case, model: None
+    check_node: Callable[[Case, Mapping[str, object]], None] = lambda case, node_config: None
     falls_short: Callable[[Case], Mapping[str, str]] = lambda case: {}
     without_use: Callable[[Case], Unused] = lambda case: ()
     out_of_step: Callable[[Case], str] = lambda case: ""

@@ -1,6 +1,6 @@
 """The features: what comes first is nearer to the edges' strategies, and reports first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from flwr.serverapp import Grid
@@ -56,6 +56,12 @@ def half_of(case: Case) -> ClientHalf:
 def outgoing_of(case: Case) -> list[Outgoing]:
     """Return what the replies of a run's clients pass on their way out."""
     return [outgoing for feature in FEATURES for outgoing in feature.outgoing(case)]
+
+
+def check_node(case: Case, node_config: Mapping[str, object]) -> None:
+    """Raise UserError for a run in which a client takes no part, by its node's config."""
+    for feature in FEATURES:
+        feature.check_node(case, node_config)
 
 
 def withheld_by(case: Case) -> set[str]:

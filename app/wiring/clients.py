@@ -13,7 +13,7 @@ from espalier.app.algorithms.algorithm import Algorithm
 from espalier.app.algorithms.auxiliary_heads import auxiliary_head
 from espalier.app.config.parse import parse_config
 from espalier.app.config.run_config import RunConfig
-from espalier.app.features.table import half_of, outgoing_of
+from espalier.app.features.table import check_node, half_of, outgoing_of
 from espalier.app.ground.errors import UserError
 from espalier.app.tasks.common import compute_device, on_device_if_it_fits, room_for_examples, set_up_torch
 from espalier.app.tasks.node import ClientNode, parse_node
@@ -28,9 +28,16 @@ from espalier.sim.side_by_side import place_here
 
 
 def client_task(context: Context) -> ClientTask:
-    """Return the task of the node that a context belongs to; a ClientApp calls it for every message."""
-    node = parse_node(context.node_config)
-    return _tasks(tuple(sorted(context.run_config.items()))).of(node)
+    """Return the task of the node that a context belongs to; a ClientApp calls it for every message.
+
+    Raises
+    ------
+    UserError
+        If there is no such client, its data can't be had, or it takes no part in such runs.
+    """
+    node, tasks = parse_node(context.node_config), _tasks(tuple(sorted(context.run_config.items())))
+    check_node(tasks.config, context.node_config)
+    return tasks.of(node)
 
 
 def looked_up_once() -> Callable[[Context], ClientTask]:
@@ -75,13 +82,15 @@ class ClientTasks:
 
     Attributes
     ----------
+    config : RunConfig
+        The run.
     in_turn : str
         Why clients are not to run at the same time, in threads; empty if they may.
     """
 
     def __init__(self, config: RunConfig) -> None:
         set_up_torch(config.device, config.train.torch_threads)
-        self._num_clients = config.federation.num_clients
+        self.config, self._num_clients = config, config.federation.num_clients
         device = compute_device(config.device)
         self._task = build_task(config)
         self._device = device

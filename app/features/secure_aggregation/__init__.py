@@ -9,6 +9,7 @@ SECURE_AGGREGATION = Feature(
     section=Secure,
     check=checks.check,
     check_strategies=checks.check_strategies,
+    check_node=checks.check_node,
     without_use=checks.without_use,
     half=tiers.half,
     outgoing=tiers.outgoing,

@@ -1,10 +1,13 @@
 """What does not go together with secure aggregation, since it has to see single updates, or more than their sum."""
 
+from collections.abc import Mapping
+
 from espalier.app.features.case import Case
 from espalier.app.features.feature import Unused
 from espalier.app.features.secure_aggregation.settings import Secure
 from espalier.app.ground.errors import UserError, bad_value
 from espalier.app.ground.reasons import first_reason
+from espalier.clients.secure.identity import KNOWN_KEYS, OWN_KEY
 
 # Of the built-in strategies, those that make the same of all models as of their mean.
 MEANS = ("FedAvg", "FedProx", "FedAvgM", "FedAdam", "FedAdagrad", "FedYogi")
@@ -57,6 +60,14 @@ def check_strategies(case: Case) -> None:
         if spec.key == case.algorithm.strategy_key and (spec.module or spec.name not in MEANS):
             allowed = f"{', '.join(map(repr, MEANS))} for secure.aggregation = true: all others see single updates"
             raise bad_value(spec.key, spec.text, allowed)
+
+
+def check_node(case: Case, node_config: Mapping[str, object]) -> None:
+    """Refuse, on a client that has keys, runs that do not ask for them: whoever starts a run could leave masks out."""
+    has_keys = node_config.get(OWN_KEY) or node_config.get(KNOWN_KEYS)
+    if has_keys and not (is_on(case) and case[Secure].signed):
+        asked = "secure.aggregation = true and secure.signed = true"
+        raise UserError(f"{OWN_KEY} or {KNOWN_KEYS} in the node's config: it takes part in training with {asked} alone")
 
 
 def without_use(case: Case) -> Unused:

@@ -2,9 +2,12 @@
 
 import pytest
 
+from espalier.app.client import app as client_app
 from espalier.app.config.parse import parse_config
 from espalier.app.config.together import check_strategies
 from espalier.app.ground.errors import UserError
+from espalier.clients.messages.profile import ProfileQuery
+from espalier.sim.in_process_grid import InProcessGrid
 
 ON = {"secure.aggregation": True, "num-clients": 8}
 
@@ -48,3 +51,13 @@ def test_what_needs_more_than_an_average_is_refused(settings, reason):
 )
 def test_what_sees_averages_or_activations_alone_is_not(settings):
     check_strategies(parse_config({**ON, **settings}))
+
+
+@pytest.mark.parametrize("settings", [{}, {"secure.aggregation": True}, {**ON, "secure.signed": True}], ids=str)
+def test_a_client_with_keys_answers_in_signed_runs_alone(settings):
+    """Settings come with the run, so whoever starts it could leave masks out."""
+    keys = {"partition-id": 0, "secure-key": "own.pem", "secure-keys": "clients.txt"}
+    grid = InProcessGrid(client_app, 8, run_config={"num-clients": 8, **settings}, node_configs=[keys] * 8)
+    (reply,) = grid.send_and_receive([ProfileQuery().to_message(grid.get_node_ids()[0])])
+    refused = reply.has_error() and "takes part in training with secure.aggregation = true and" in reply.error.reason
+    assert refused == ("secure.signed" not in settings)
