@@ -23,7 +23,18 @@ from ..messages.secure import (
     Unmasking,
     digest_of,
 )
-from ..messages.split_names import CLIENT_BLOCK
+from ..messages.split_names import (
+    CLIENT_BLOCK,
+    EVALUATE_FRONT,
+    EVALUATE_OUTPUTS,
+    QUERY_LABELS,
+    SPLIT_BEGIN,
+    SPLIT_FEATURES,
+    SPLIT_FUSED,
+    SPLIT_HEAD,
+    SPLIT_LOCAL,
+    SPLIT_STREAM,
+)
 from ..messages.train import CLIENT_HALF, NUM_EXAMPLES, TRAIN, TRAIN_LOSS, model_in_reply, only_arrays
 from ..shared.arrays import to_weights
 from ..shared.correction import Weights
@@ -37,6 +48,28 @@ from .session import NO_SIGNERS, UNSIGNED, SecureSession
 # Records of a node's state, which never travel.
 SESSION: Final = "secure-session"
 SENT: Final = "secure-sent"
+
+
+def refuse(message: Message, context: Context, task: ClientTask) -> Message:
+    """Answer no message of split models: what it brought would show activations and labels of whole models' clients."""
+    raise ValueError(f"{message.metadata.message_type}: its run trains whole models under secure aggregation")
+
+
+# By message type, what clients answer whose algorithm cuts no model.
+OF_WHOLE_MODELS: Mapping[str, Handler] = dict.fromkeys(
+    (
+        QUERY_LABELS,
+        SPLIT_BEGIN,
+        SPLIT_STREAM,
+        SPLIT_FUSED,
+        SPLIT_LOCAL,
+        SPLIT_FEATURES,
+        SPLIT_HEAD,
+        EVALUATE_FRONT,
+        EVALUATE_OUTPUTS,
+    ),
+    refuse,
+)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from espalier.app.features.feature import MakeEdge, Scene
 from espalier.app.features.secure_aggregation.checks import is_on
 from espalier.app.features.secure_aggregation.settings import Secure
 from espalier.clients.half import ClientHalf, Outgoing
-from espalier.clients.secure.handlers import SecureClient
+from espalier.clients.secure.handlers import OF_WHOLE_MODELS, SecureClient
 from espalier.clients.shared.secure.terms import SecureTerms
 from espalier.strategies.randomness import derived_seed
 from espalier.strategies.secure import SecureAggregation
@@ -25,10 +25,11 @@ def terms_of(case: Case) -> SecureTerms:
 
 
 def half(case: Case, given: ClientHalf) -> ClientHalf:
-    """Return what clients do, who answer the messages of secure aggregation too."""
+    """Return what clients do: they answer the messages of secure aggregation, and of split models where they must."""
     if not is_on(case):
         return given
-    return replace(given, handlers={**given.handlers, **client_of(case).handlers})
+    refused = {} if case.algorithm.splits else OF_WHOLE_MODELS
+    return replace(given, handlers={**given.handlers, **client_of(case).handlers, **refused})
 
 
 def outgoing(case: Case) -> list[Outgoing]:

@@ -6,6 +6,7 @@ from espalier.app.client import app as client_app
 from espalier.app.config.parse import parse_config
 from espalier.app.config.together import check_strategies
 from espalier.app.ground.errors import UserError
+from espalier.clients.messages.labels import LabelsQuery
 from espalier.clients.messages.profile import ProfileQuery
 from espalier.sim.in_process_grid import InProcessGrid
 
@@ -61,3 +62,11 @@ def test_a_client_with_keys_answers_in_signed_runs_alone(settings):
     (reply,) = grid.send_and_receive([ProfileQuery().to_message(grid.get_node_ids()[0])])
     refused = reply.has_error() and "takes part in training with secure.aggregation = true and" in reply.error.reason
     assert refused == ("secure.signed" not in settings)
+
+
+@pytest.mark.parametrize("algorithm", ["h-fedavg", "hsfl"])
+def test_clients_of_whole_models_show_no_activations_and_labels(algorithm):
+    grid = InProcessGrid(client_app, 8, run_config={**ON, "algorithm": algorithm})
+    (reply,) = grid.send_and_receive([LabelsQuery().to_message(grid.get_node_ids()[0])])
+    assert reply.has_error() == (algorithm == "h-fedavg")
+    assert algorithm == "hsfl" or "trains whole models under secure aggregation" in reply.error.reason
